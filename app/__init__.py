@@ -1,0 +1,1 @@
+"""Perennial: every delay and every failure lives in the broker."""

@@ -1,0 +1,1 @@
+"""The wire: connections, naming, publishing, plain messages as tasks."""

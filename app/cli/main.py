@@ -1,0 +1,20 @@
+"""The `perennial` command: gathers the subcommands; exit 0 done, 1 failed, 2 wrong usage."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from app.errors import PerennialError
+
+cli = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Index web sites; every failure lives in the broker.")
+
+
+def main() -> None:
+    """Run the command; an error of ours is one line on standard error and exit 1."""
+    try:
+        cli()
+    except PerennialError as error:
+        typer.echo(f"perennial: {error}", err=True)
+        sys.exit(1)

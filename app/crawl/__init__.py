@@ -1,0 +1,1 @@
+"""From a URL to a page: resolve, obey, fetch, extract, remember."""

@@ -1,0 +1,1 @@
+"""HTML to text and links: one contract, two parsers."""

@@ -1,0 +1,1 @@
+"""make demo: one full round on a real site, narrated."""

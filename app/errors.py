@@ -1,0 +1,179 @@
+"""One error tree: whether a failure may be retried is a property of its class."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PerennialError(Exception):
+    """Root of every error that this project raises. Retryable unless its class says `permanent`."""
+
+    permanent: ClassVar[bool] = False
+    #: Short code that groups failures in dead sets and metrics.
+    reason: ClassVar[str] = "error"
+
+
+# Messages and arguments
+
+
+class InvalidMessage(PerennialError):
+    """Raised when a message or a task's arguments cannot mean anything; names the field and the reason."""
+
+    permanent = True
+    reason = "invalid-message"
+
+
+class UnknownType(PerennialError):
+    """Raised for a message type that no route names. Retryable: a newer release may be rolling out."""
+
+    reason = "unknown-type"
+
+
+class Undecodable(PerennialError):
+    """Raised for a body that is not what its content type says."""
+
+    reason = "undecodable"
+
+
+class InvalidUrl(InvalidMessage):
+    """Raised for a URL that cannot be crawled; names the URL and the reason."""
+
+    reason = "invalid-url"
+
+
+class OutOfScope(InvalidMessage):
+    """Raised for a URL outside the domain that a message names."""
+
+    reason = "out-of-scope"
+
+
+# Control flow
+
+
+class Postpone(PerennialError):
+    """Raised by a task whose time has not come: back to a delay queue with the retry budget unspent."""
+
+    reason = "postponed"
+
+    def __init__(self, seconds: float, why: str) -> None:
+        super().__init__(seconds, why)
+        self.seconds = seconds
+        self.why = why
+
+
+# HTTP
+
+
+class FetchError(PerennialError):
+    """Raised when a page could not be had this time."""
+
+    reason = "fetch"
+
+
+class ConnectionFailed(FetchError):
+    """Raised when no connection could be made, or it broke."""
+
+    reason = "connection"
+
+
+class ResponseTimeout(FetchError):
+    """Raised when a response did not arrive within its deadline, in seconds."""
+
+    reason = "response-timeout"
+
+
+class ServerError(FetchError):
+    """Raised for a 5xx or 429 answer; `retry_after` is in seconds, if the server gave one."""
+
+    reason = "server-error"
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message, retry_after)
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class RobotsUnavailable(FetchError):
+    """Raised when robots.txt answers 5xx or not at all: RFC 9309 section 2.3.1.4 forbids crawling until it does."""
+
+    reason = "robots-unavailable"
+
+
+class ForbiddenAddress(FetchError):
+    """Raised when a host's address is not public and ALLOW_PRIVATE_HOSTS does not name it."""
+
+    permanent = True
+    reason = "forbidden-address"
+
+
+# Storage and packs
+
+
+class StoreError(PerennialError):
+    """Raised when the object store fails."""
+
+    reason = "store"
+
+
+class ObjectNotFound(StoreError):
+    """Raised when an object is not in the store; names its key."""
+
+    reason = "object-not-found"
+
+
+class PreconditionFailed(StoreError):
+    """Raised when a conditional write lost: somebody else wrote the object since it was read."""
+
+    reason = "precondition-failed"
+
+
+class PackError(PerennialError):
+    """Raised when a pack cannot be built or read."""
+
+    reason = "pack"
+
+
+class PackRefused(PackError):
+    """Raised when a new pack would replace a better one (no pages, start page failed, under half the pages)."""
+
+    permanent = True
+    reason = "pack-refused"
+
+
+class PackCorrupt(PackError):
+    """Raised when a pack's checksum, schema version or structure is wrong."""
+
+    permanent = True
+    reason = "pack-corrupt"
+
+
+class PackNotFound(PackError):
+    """Raised when a domain has no pack: it was never indexed."""
+
+    permanent = True
+    reason = "pack-not-found"
+
+
+class InvalidQuery(PerennialError):
+    """Raised for a search that cannot be answered (empty, too long); says why."""
+
+    permanent = True
+    reason = "invalid-query"
+
+
+# Broker and services
+
+
+class PublishFailed(PerennialError):
+    """Raised when the broker did not confirm a message in time, refused it or could not route it."""
+
+    reason = "publish"
+
+
+class ServicesError(PerennialError):
+    """Raised when the private RabbitMQ or Redis cannot be installed, started or stopped; says what to do."""
+
+    permanent = True
+    reason = "services"

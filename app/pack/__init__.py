@@ -1,0 +1,1 @@
+"""From stored pages to one SQLite database a domain."""

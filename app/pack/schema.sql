@@ -1,0 +1,34 @@
+-- One pack: the pages of one domain and their full-text index.
+-- Version 1. The version is `PRAGMA user_version`; `application_id` spells PERN.
+PRAGMA application_id = 0x5045524e;
+PRAGMA user_version = 1;
+
+CREATE TABLE meta (
+    key   TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) WITHOUT ROWID;
+-- keys: domain, kind (full | incremental), generation, crawl_id, built_at (UTC, ISO 8601), pages
+
+CREATE TABLE pages (
+    id           INTEGER PRIMARY KEY,
+    object       TEXT NOT NULL UNIQUE,             -- the page's identity: content/<domain>/<object>.json
+    key          TEXT NOT NULL UNIQUE,             -- canonical URL
+    url          TEXT NOT NULL,
+    path         TEXT NOT NULL,                    -- with the query
+    title        TEXT NOT NULL DEFAULT '',
+    headings     TEXT NOT NULL DEFAULT '',         -- one a line
+    description  TEXT NOT NULL DEFAULT '',
+    body         TEXT NOT NULL DEFAULT '',
+    lang         TEXT NOT NULL DEFAULT '',
+    content_type TEXT NOT NULL DEFAULT '',
+    canonical    TEXT NOT NULL DEFAULT '',         -- the key that the page names as its canonical one, or empty
+    hidden       INTEGER NOT NULL DEFAULT 0,       -- 1 while `canonical` is another row of this pack
+    etag         TEXT NOT NULL                     -- of the stored object this row was made from
+);
+
+-- External content: the text stands once, in `pages`; rowid is pages.id.
+CREATE VIRTUAL TABLE pages_fts USING fts5 (
+    title, headings, description, body,
+    content = 'pages', content_rowid = 'id',
+    tokenize = "unicode61 remove_diacritics 2"
+);

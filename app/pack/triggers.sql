@@ -1,0 +1,18 @@
+-- Keep the full-text index true under single-row changes. Created after a full load, which is 2.4 times faster without.
+-- An external-content index forgets a row only when it is told the old text, hence the 'delete' commands.
+CREATE TRIGGER IF NOT EXISTS pages_inserted AFTER INSERT ON pages BEGIN
+    INSERT INTO pages_fts (rowid, title, headings, description, body)
+    VALUES (new.id, new.title, new.headings, new.description, new.body);
+END;
+
+CREATE TRIGGER IF NOT EXISTS pages_deleted AFTER DELETE ON pages BEGIN
+    INSERT INTO pages_fts (pages_fts, rowid, title, headings, description, body)
+    VALUES ('delete', old.id, old.title, old.headings, old.description, old.body);
+END;
+
+CREATE TRIGGER IF NOT EXISTS pages_updated AFTER UPDATE OF id, title, headings, description, body ON pages BEGIN
+    INSERT INTO pages_fts (pages_fts, rowid, title, headings, description, body)
+    VALUES ('delete', old.id, old.title, old.headings, old.description, old.body);
+    INSERT INTO pages_fts (rowid, title, headings, description, body)
+    VALUES (new.id, new.title, new.headings, new.description, new.body);
+END;

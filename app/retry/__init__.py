@@ -1,0 +1,1 @@
+"""Answers to a failure: policies decide, one place carries the decision out."""

@@ -1,0 +1,1 @@
+"""From a person's words to ranked pages of a pack."""

@@ -1,0 +1,1 @@
+"""Private RabbitMQ and Redis for one machine: start, stop, status."""

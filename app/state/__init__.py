@@ -1,0 +1,1 @@
+"""What is shared through Redis: the connection, scripts, leases."""

@@ -1,0 +1,1 @@
+"""Object stores: one contract, a folder and S3."""

@@ -1,0 +1,1 @@
+"""Debounce timers in Redis, their Lua beside them."""

@@ -1,0 +1,1 @@
+"""What the system is made of: data, no behaviour."""

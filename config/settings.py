@@ -1,0 +1,164 @@
+"""Environment to one frozen Settings; the only module that reads the environment."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+
+#: The checkout: the folder that holds `app/`, `config/` and `Procfile`.
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Settings(BaseSettings):
+    """Every setting, read from the environment variable of the same name in capitals."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="ignore", env_ignore_empty=True)
+
+    # Where things are
+    data_dir: Path = Field(
+        ROOT / ".perennial",
+        validation_alias="PERENNIAL_DATA_DIR",
+        description="Folder for private services, the folder store and caches; ignored by git.",
+    )
+    broker_url: SecretStr = Field(
+        SecretStr(""), description="RabbitMQ. Empty: the private broker of `perennial services up`."
+    )
+    redis_url: SecretStr = Field(
+        SecretStr(""), description="Redis. Empty: the private Redis of `perennial services up`."
+    )
+    broker_api_url: SecretStr = Field(
+        SecretStr(""), description="RabbitMQ's management API, for Flower's broker page. Empty: the private one, or none."
+    )
+    store_url: str = Field(
+        "", description="`file:///folder` or `s3://bucket/prefix`. Empty: a folder below the data folder."
+    )
+    s3_endpoint_url: str | None = Field(
+        None, description="Endpoint of an S3-compatible server. Keys come by boto3's own variables."
+    )
+
+    # Broker
+    queue_type: Literal["quorum", "classic"] = Field("quorum", description="Type of work and delay queues.")
+    delivery_limit: int = Field(
+        10, ge=1, description="Deliveries of one message to dying workers before the broker buries it."
+    )
+    publish_timeout: float = Field(5.0, gt=0, description="Seconds to wait for a publisher confirm.")
+    client_confirms: bool = Field(True, description="Whether a client's `delay()` waits for the broker's confirm.")
+    worker_prefetch: int = Field(
+        4, ge=1, description="Messages reserved per pool process and queue: enough to hide a round trip, no more."
+    )
+    result_backend: str | None = Field(None, description="Celery result backend. None: results are not kept.")
+
+    # Retries
+    retry_timeout_ms: int = Field(5_000, ge=1, description="First retry delay in ms; each further one is doubled.")
+    retry_max: int = Field(5, ge=0, description="Retries after the first run.")
+
+    # Timers
+    timer_timeout: float = Field(300.0, gt=0, description="Seconds of quiet before a domain is packed.")
+    timer_max_wait: float = Field(
+        3_600.0, gt=0, description="Seconds without a finished page after which open work no longer holds a pack back."
+    )
+
+    # Crawl
+    user_agent: str = Field(
+        "Perennial/0.1 (+https://example.org/perennial)", description="Sent with every request. The product token obeys robots.txt."
+    )
+    scope: Literal["exact", "suffix"] = Field(
+        "exact", description="Links followed: the same host and port only, or also hosts below it."
+    )
+    host_delay: float = Field(1.0, ge=0, description="Seconds between two requests to one host, unless robots.txt asks more.")
+    crawl_delay_max: float = Field(30.0, ge=0, description="Seconds: a longer Crawl-delay is cut to this.")
+    allow_private_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Hosts (`host` or `host:port`) or CIDR ranges that may have addresses that are not public."
+    )
+    connect_timeout: float = Field(5.0, gt=0, description="Seconds to connect to a host.")
+    response_timeout: float = Field(30.0, gt=0, description="Seconds for a whole response, however slowly it drips.")
+    max_body_bytes: int = Field(5_000_000, gt=0, description="Bytes of a page after decompression; more is not indexed.")
+    max_url_length: int = Field(2_000, gt=0, description="Characters of a URL; longer links are not followed.")
+    max_links: int = Field(5_000, gt=0, description="Links followed from one page.")
+    max_depth: int = Field(50, gt=0, description="Links from the start page.")
+    max_pages: int = Field(100_000, gt=0, description="Pages of one crawl.")
+    extractor: Literal["lexbor", "beautifulsoup"] = Field("lexbor", description="HTML parser of the hot path.")
+    crawl_ttl: int = Field(7 * 86_400, gt=0, description="Seconds that the frontier of a crawl is remembered.")
+    response_ttl: int = Field(3_600, gt=0, description="Seconds that `index` and `crawl` of one page share a response.")
+
+    # Web and Flower
+    web_host: str = Field("127.0.0.1", description="Address that the search page binds to.")
+    web_port: int = Field(8000, ge=0, le=65_535, description="Port of the search page.")
+    flower_host: str = Field("127.0.0.1", description="Address that Flower binds to.")
+    flower_port: int = Field(5555, ge=0, le=65_535, description="Port of Flower.")
+    flower_basic_auth: SecretStr = Field(
+        SecretStr(""), description="`user:password` of Flower. Empty: made at random and kept in the data folder."
+    )
+
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Least severe line that is logged.")
+
+    @field_validator("allow_private_hosts", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("store_url")
+    @classmethod
+    def _known_store(cls, value: str) -> str:
+        if value and not value.startswith(("file:///", "s3://")):
+            raise ValueError(f"STORE_URL {value!r}: expected file:///folder or s3://bucket[/prefix]")
+        return value
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments first, then the environment; files are read by nothing but `private_urls`."""
+        del settings_cls, dotenv_settings, file_secret_settings
+        return init_settings, env_settings
+
+    @property
+    def services_file(self) -> Path:
+        """Where `perennial services up` notes the URLs of the private services, as JSON."""
+        return self.data_dir / "services" / "state.json"
+
+    def private_urls(self) -> dict[str, str]:
+        """URLs of the private services: `broker_url`, `redis_url`, `broker_api_url`; empty when there are none."""
+        try:
+            state = json.loads(self.services_file.read_text())
+        except FileNotFoundError:
+            return {}
+        return {key: str(value) for key, value in state.get("urls", {}).items()}
+
+    @property
+    def broker(self) -> str:
+        """The broker's URL with its password: given, or the private one, or an address where nobody listens."""
+        return self.broker_url.get_secret_value() or self.private_urls().get("broker_url", "amqp://127.0.0.1:1//")
+
+    @property
+    def redis(self) -> str:
+        """The Redis URL with its password: given, or the private one, or an address where nobody listens."""
+        return self.redis_url.get_secret_value() or self.private_urls().get("redis_url", "redis://127.0.0.1:1/0")
+
+    @property
+    def broker_api(self) -> str:
+        """The management API's URL, or an empty string."""
+        given = self.broker_api_url.get_secret_value()
+        private = "" if self.broker_url.get_secret_value() else self.private_urls().get("broker_api_url", "")
+        return given or private
+
+    @property
+    def store(self) -> str:
+        """The object store's URL."""
+        return self.store_url or f"file://{self.data_dir / 'store'}"
+
+
+@lru_cache(maxsize=1)
+def get_settings() -> Settings:
+    """Return the settings of this process, read once."""
+    return Settings()

@@ -1,0 +1,1 @@
+"""Thin Celery tasks: decode, call one function of app/, publish what follows."""
