@@ -1,0 +1,1 @@
+"""Local HTTP servers for tests: a small web site that answers as it is told, also badly."""
