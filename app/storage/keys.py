@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from typing import Final
+
+#: Every manifest's key begins and ends so, and no other object's does.
+MANIFEST_PREFIX: Final = "packs/"
+MANIFEST_SUFFIX: Final = ".json"
 
 
 def page_id(canonical_key: str) -> str:
@@ -27,4 +32,4 @@ def pack_key(domain: str) -> str:
 
 def manifest_key(domain: str) -> str:
     """Return the key of the JSON that describes a domain's pack: sha256, size, pages, schema version, generation."""
-    return f"packs/{domain}.json"
+    return f"{MANIFEST_PREFIX}{domain}{MANIFEST_SUFFIX}"

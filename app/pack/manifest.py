@@ -1,0 +1,82 @@
+"""What a pack is, told without downloading it: the manifest beside each pack in the store."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from app.errors import InvalidMessage, ObjectNotFound, PackCorrupt, PackNotFound
+from app.storage.keys import MANIFEST_PREFIX, MANIFEST_SUFFIX, manifest_key
+from app.storage.store import ObjectStore
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One pack. `sha256` and `size` (bytes) are of the compressed file, `uncompressed_size` (bytes) of the database.
+
+    `generation` counts the packs of a domain from 1, `kind` is `full` or `incremental`, `built_at` is UTC in
+    ISO 8601, `crawl_id` names the last full crawl or is empty, `etag` is that of the pack's object in the store.
+    """
+
+    domain: str
+    sha256: str
+    size: int
+    uncompressed_size: int
+    pages: int
+    schema_version: int
+    generation: int
+    kind: str
+    built_at: str
+    crawl_id: str
+    etag: str
+
+    def to_json(self) -> bytes:
+        """Serialise with sorted keys."""
+        return json.dumps(asdict(self), sort_keys=True, indent=1).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Manifest:
+        """Read what `to_json` wrote, fields of later releases ignored; raises PackCorrupt for anything else."""
+        try:
+            found: dict[str, Any] = json.loads(data)
+            values = {field.name: found[field.name] for field in fields(cls)}
+        except (ValueError, TypeError, KeyError) as error:
+            raise PackCorrupt(f"not a pack's manifest: {error!r}: {data[:80]!r}") from error
+        for field in fields(cls):
+            if type(values[field.name]).__name__ != field.type:
+                raise PackCorrupt(f"pack manifest: {field.name} is {values[field.name]!r}, not of type {field.type}")
+        return cls(**values)
+
+
+def check_domain(domain: str) -> str:
+    """Return the domain; raises InvalidMessage for one that would not be a single name in a store or a folder."""
+    if not domain or len(domain) > 255 or domain.startswith(".") or not domain.isprintable() or "/" in domain:
+        raise InvalidMessage(f"domain {domain!r}: not a host name with an optional port")
+    return domain
+
+
+def read_manifest(store: ObjectStore, domain: str) -> Manifest:
+    """Return the manifest of a domain's pack; raises PackNotFound, PackCorrupt, InvalidMessage (domain), StoreError."""
+    try:
+        stored = store.get(manifest_key(check_domain(domain)))
+    except ObjectNotFound as error:
+        raise PackNotFound(f"{domain} has no pack") from error
+    return Manifest.from_json(stored.data)
+
+
+def list_manifests(store: ObjectStore) -> list[Manifest]:
+    """Return the manifests of every domain, in key order. One that cannot be read is logged and left out."""
+    found = []
+    for stat in store.list(MANIFEST_PREFIX):
+        if stat.key.endswith(MANIFEST_SUFFIX):
+            try:
+                found.append(Manifest.from_json(store.get(stat.key).data))
+            except ObjectNotFound:
+                continue
+            except PackCorrupt as error:
+                log.warning("%s: %s", stat.key, error)
+    return found

@@ -1,0 +1,59 @@
+"""From the store to a checked database file: what a searcher needs of a pack."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from app.errors import ObjectNotFound, PackCorrupt, PackNotFound
+from app.pack import database
+from app.pack.compress import decompress, sha256
+from app.pack.manifest import Manifest, list_manifests, read_manifest
+from app.storage.keys import pack_key
+from app.storage.store import ObjectStore
+
+__all__ = ["Manifest", "fetch_pack", "list_manifests", "read_manifest"]
+
+#: A writer puts the pack, then its manifest. A reader that comes between the two looks again this often...
+ATTEMPTS: Final = 5
+#: ...after so many seconds.
+PAUSE: Final = 0.2
+
+
+def fetch_pack(store: ObjectStore, domain: str, folder: Path) -> Path:
+    """Download, check and unpack a domain's pack to `folder/<domain>.<generation>.sqlite`, and return that path.
+
+    The file appears whole and checked or not at all; one of the same generation is replaced, and connections that are
+    open on it keep the old one. Raises PackNotFound, PackCorrupt (checksum, schema version, structure), PackError (no
+    room on disk), InvalidMessage (domain) and StoreError.
+    """
+    manifest, data = _read_both(store, domain)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as work:
+        unpacked = Path(work, "pack.sqlite")
+        decompress(data, unpacked, limit=manifest.uncompressed_size)
+        database.check(unpacked)
+        return unpacked.replace(folder / f"{domain}.{manifest.generation}.sqlite")
+
+
+def _read_both(store: ObjectStore, domain: str) -> tuple[Manifest, bytes]:
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(PAUSE)
+        manifest = read_manifest(store, domain)
+        data = _read_pack(store, domain)
+        if len(data) == manifest.size and sha256(data) == manifest.sha256:
+            return manifest, data
+    raise PackCorrupt(
+        f"{domain}: the pack of {len(data)} bytes, SHA-256 {sha256(data)}, is not the one of its manifest: "
+        f"{manifest.size} bytes, SHA-256 {manifest.sha256}"
+    )
+
+
+def _read_pack(store: ObjectStore, domain: str) -> bytes:
+    try:
+        return store.get(pack_key(domain)).data
+    except ObjectNotFound as error:
+        raise PackNotFound(f"{domain} has a manifest but no pack") from error
