@@ -1,0 +1,242 @@
+"""URLs: what a message names, how links resolve, what tells pages apart, what lies in a scope."""
+
+from __future__ import annotations
+
+import ada_url
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from w3lib.url import canonicalize_url
+
+from app.crawl import urls
+from app.crawl.urls import Scope, canonical_key, domain_of, is_trap, links_in_scope, parse_target, path_of, resolve
+from app.errors import InvalidUrl
+
+pytestmark = pytest.mark.unit
+
+BASE = "https://x.gov/docs/a/index.html?v=1"
+
+hosts = st.sampled_from(["x.gov", "X.gov:443", "x.gov:8443", "bücher.example", "[::1]", "127.1", "a.x.gov", "x.gov."])
+tails = st.text(st.sampled_from("abcXY019/.;:?&=%+~-_ é|[]^'\"\\#@,!*()$%2f%41%7E%zz"), max_size=30)
+absolute = st.builds("{}://{}/{}".format, st.sampled_from(["http", "https", "HTTPS"]), hosts, tails)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"url": "Site.GOV/x"}, "https://site.gov/x"),
+        ({"url": "//site.gov"}, "https://site.gov/"),
+        ({"url": "site.gov:8080/x?b=1#f"}, "https://site.gov:8080/x?b=1"),
+        ({"url": " https://site.gov:443/a/../b "}, "https://site.gov/b"),
+        ({"url": "http://site.gov:80"}, "http://site.gov/"),
+        ({"url": "https://Bücher.example/ä b?q=ä"}, "https://xn--bcher-kva.example/%C3%A4%20b?q=%C3%A4"),
+        ({"url": "localhost:8000"}, "https://localhost:8000/"),
+        ({"url": "site.gov/?u=http://other.gov"}, "https://site.gov/?u=http://other.gov"),
+        ({"url": "http://0x7f.1/"}, "http://127.0.0.1/"),
+        ({"domain": "Site.gov"}, "https://site.gov/"),
+        ({"domain": "site.gov:81", "path": "a?b=1", "scheme": "http"}, "http://site.gov:81/a?b=1"),
+        ({"domain": "site.gov", "path": "//evil.gov/x"}, "https://site.gov//evil.gov/x"),
+        ({"domain": "intranet"}, "https://intranet/"),
+        ({"domain": "site.gov", "url": "http://other.gov/"}, "http://other.gov/"),
+    ],
+)
+def test_a_target_is_normalised(arguments: dict[str, str], expected: str) -> None:
+    assert parse_target(**arguments) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({}, "neither a url nor a domain"),
+        ({"url": ""}, "empty"),
+        ({"url": "ftp://site.gov/"}, "'ftp://site.gov/'.*neither http nor https"),
+        ({"url": "mailto:a@site.gov"}, "neither http nor https"),
+        ({"url": "javascript:alert(1)"}, "neither http nor https"),
+        ({"url": "https://me:secret@site.gov/"}, "credentials"),
+        ({"url": "https://me@site.gov/"}, "credentials"),
+        ({"url": "https://"}, "no host"),
+        ({"url": "https:///?q=1"}, "no host"),
+        ({"url": "http://site.gov/\x00"}, "control characters"),
+        ({"url": "http://site\n.gov/"}, "control characters"),
+        ({"url": "garbage"}, "'garbage'.*neither a scheme nor a host"),
+        ({"url": "some words"}, "neither a scheme nor a host"),
+        ({"url": "http://[bad"}, "browser"),
+        ({"url": "http://site.gov:99999/"}, "browser"),
+        ({"url": "\ud800.gov"}, "browser"),
+        ({"url": "https://site.gov/" + "a" * 2000}, "2017 characters, more than 2000"),
+        ({"domain": "site.gov/x"}, "'site.gov/x'.*host name"),
+        ({"domain": "me@site.gov"}, "host name"),
+        ({"domain": "site.gov", "scheme": "gopher"}, "neither http nor https"),
+    ],
+)
+def test_a_target_that_cannot_be_crawled_is_refused_with_the_reason(arguments: dict[str, str], reason: str) -> None:
+    with pytest.raises(InvalidUrl, match=reason):
+        parse_target(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("link", "expected"),
+    [
+        ("b.html", "https://x.gov/docs/a/b.html"),
+        ("../b.html#part", "https://x.gov/docs/b.html"),
+        ("/faq", "https://x.gov/faq"),
+        ("?v=2", "https://x.gov/docs/a/index.html?v=2"),
+        ("", BASE),
+        ("#top", BASE),
+        ("//y.gov/z", "https://y.gov/z"),
+        ("\thttps://X.gov\n/a b ", "https://x.gov/a%20b"),
+        ("https:c.html", "https://x.gov/docs/a/c.html"),
+        (r"\\y.gov\z", "https://y.gov/z"),
+        ("..\\up.html", "https://x.gov/docs/up.html"),
+        ("http://127.1/", "http://127.0.0.1/"),
+        ("mailto:a@x.gov", None),
+        ("JavaScript:void(0)", None),
+        ("data:text/html,x", None),
+        ("tel:+123", None),
+        ("ftp://x.gov/", None),
+        ("http://[bad", None),
+        ("http://", None),
+        ("http://me:pw@x.gov/", None),
+        ("\ud800", None),
+        ("x" * 2000, None),
+    ],
+)
+def test_a_link_resolves_as_in_a_browser_or_to_nothing(link: str, expected: str | None) -> None:
+    assert resolve(BASE, link) == expected
+
+
+@given(st.one_of(st.text(), absolute, tails))
+def test_resolving_never_raises_and_yields_only_short_plain_http(link: str) -> None:
+    url = resolve(BASE, link)
+    if url is not None:
+        assert url.startswith(("http://", "https://"))
+        assert "#" not in url
+        assert resolve(BASE, url) == url
+
+
+def test_domain_and_path_of_a_url() -> None:
+    assert domain_of("HTTPS://Site.gov:443/a?b#c") == "site.gov"
+    assert domain_of("https://site.gov:80/") == "site.gov:80"
+    assert path_of("https://site.gov/a%20b?c=1#d") == "/a%20b?c=1"
+    assert path_of("https://site.gov") == "/"
+    with pytest.raises(InvalidUrl, match="'/a'"):
+        domain_of("/a")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("https://x.gov/?b=2&a=1", "https://X.gov:443/?a=1&b=2#part"),
+        ("https://x.gov/a%7eb", "https://x.gov/a~b"),
+        ("https://x.gov/%c3%a4", "https://x.gov/ä"),
+        ("https://x.gov/?q=a+b", "https://x.gov/?q=a%20b"),
+        ("https://x.gov/a", "https://x.gov/a;jsessionid=0A1B?"),
+        ("https://x.gov/a?id=1", "https://x.gov/a?PHPSESSID=0a1b&id=1"),
+        ("https://x.gov/a?id=1", "https://x.gov/a?id=1&CFID=3&CFTOKEN=4"),
+        ("https://x.gov/a", "https://x.gov/a?ASPSESSIONIDQQ=AB"),
+        ("https://x.gov/a", "https://x.gov/a?sid=0123456789abcdef"),
+    ],
+)
+def test_two_spellings_of_one_page_have_one_key(one: str, other: str) -> None:
+    assert canonical_key(one) == canonical_key(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("https://x.gov/a", "https://x.gov/a/"),
+        ("https://x.gov/a", "https://x.gov/A"),
+        ("https://x.gov/a", "http://x.gov/a"),
+        ("https://x.gov/?a=1", "https://x.gov/?a="),
+        ("https://x.gov/?sid=12", "https://x.gov/?sid=13"),
+        ("https://x.gov/?a=1&a=2", "https://x.gov/?a=1"),
+        ("https://x.gov/a%2Fb", "https://x.gov/a/b"),
+        ("https://x.gov/?sid=internationalisation", "https://x.gov/"),
+    ],
+)
+def test_two_pages_keep_two_keys(one: str, other: str) -> None:
+    assert canonical_key(one) != canonical_key(other)
+
+
+@given(absolute)
+@example("https://x.gov/%2541?a=%2541")
+@example("https://x.gov/a%23b?c%26=%3d")
+def test_a_canonical_key_is_its_own_key(url: str) -> None:
+    try:
+        key = canonical_key(url)
+    except InvalidUrl:
+        return
+    assert canonical_key(key) == key
+
+
+names = st.text(st.sampled_from("ab.-_~09AZ"), min_size=1, max_size=4)
+
+
+@given(st.lists(st.tuples(names, names), max_size=4), names)
+def test_the_short_way_to_a_key_agrees_with_the_library(pairs: list[tuple[str, str]], path: str) -> None:
+    query = "&".join(f"{name}={value}" for name, value in pairs)
+    url = ada_url.normalize_url(f"https://x.gov/{path}" + ("?" + query if query else ""))
+    assert urls._PLAIN.fullmatch(url.partition("?")[0])
+    assert canonical_key(url) == canonicalize_url(url)
+
+
+def test_a_scope_ends_at_a_label_and_at_a_port() -> None:
+    exact, suffix = Scope("x.gov"), Scope("x.gov", "suffix")
+    inside = ["https://x.gov/", "http://x.gov/a?b"]
+    below = ["https://a.x.gov/", "https://a.b.x.gov/c"]
+    outside = [
+        "https://x.gov.evil.com/", "https://notx.gov/", "https://x.gov:8443/", "https://evil.com/x.gov",
+        "https://evil.com?.x.gov", "ftp://x.gov/", "https://a.x.gov:81/", "", "/x.gov",
+            "https://evil.com\\.x.gov/", "https://evil.com@x.gov/",
+    ]  # fmt: skip
+    assert all(scope.contains(url) for scope in (exact, suffix) for url in inside)
+    assert [exact.contains(url) for url in below] == [False, False]
+    assert [suffix.contains(url) for url in below] == [True, True]
+    assert not any(scope.contains(url) for scope in (exact, suffix) for url in outside)
+    assert Scope("x.gov:8443").contains("https://x.gov:8443/")
+    assert Scope("x.gov:8443", "suffix").contains("https://a.x.gov:8443/")
+
+
+@given(absolute, hosts)
+def test_an_exact_scope_holds_what_has_its_domain(url: str, host: str) -> None:
+    normal = resolve(BASE, url)
+    domain = domain_of(f"https://{host}/")
+    if normal is not None:
+        assert Scope(domain).contains(normal) == (domain_of(normal) == domain)
+
+
+def test_links_come_absolute_distinct_in_order_and_in_scope() -> None:
+    hrefs = [
+        "b.html#1", "b.html#2", "http://[bad", "../c?y=2&x=1", "/docs/c?x=1&y=2", "https://other.gov/",
+        "mailto:a@x.gov", "b.html", "/d", "#top", "e.html \n",
+    ]  # fmt: skip
+    assert links_in_scope(BASE, hrefs, scope=Scope("x.gov"), limit=10) == (
+        "https://x.gov/docs/a/b.html",
+        "https://x.gov/docs/c?y=2&x=1",
+        "https://x.gov/d",
+        BASE,
+        "https://x.gov/docs/a/e.html",
+    )
+    assert len(links_in_scope(BASE, hrefs, scope=Scope("x.gov"), limit=2)) == 2
+
+
+@given(st.lists(st.one_of(tails, absolute), max_size=20))
+def test_links_are_in_scope_and_no_two_are_one_page(hrefs: list[str]) -> None:
+    scope = Scope("x.gov", "suffix")
+    links = links_in_scope(BASE, hrefs, scope=scope, limit=5)
+    assert len({canonical_key(link) for link in links}) == len(links) <= 5
+    assert all(scope.contains(link) for link in links)
+
+
+def test_links_that_nest_for_ever_are_left_out() -> None:
+    traps = ["https://x.gov/a/x/b/x/c/x", "https://x.gov/a/a/a/", "https://x.gov/q/a/b/a/b/a/b/p.html"]
+    pages = [
+        "https://x.gov/a/x/b/x/c",
+        "https://x.gov/2024/1/1/1/",
+        "https://x.gov/a?b=/a/a/a",
+        "https://x.gov/",
+        "https://x.gov//////",
+    ]
+    assert [is_trap(url) for url in traps] == [True] * 3
+    assert not any(is_trap(url) for url in pages)
+    assert links_in_scope(BASE, [*traps, pages[0]], scope=Scope("x.gov"), limit=9) == (pages[0],)
