@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 #: The checkout: the folder that holds `app/`, `config/` and `Procfile`.
@@ -96,6 +96,13 @@ class Settings(BaseSettings):
     )
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Least severe line that is logged.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _data_dir_by_name(cls, values: dict[str, Any]) -> dict[str, Any]:
+        # `populate_by_name` would do this too, but it would also read an unrelated DATA_DIR from the environment.
+        named = {"PERENNIAL_DATA_DIR": values["data_dir"]} if "data_dir" in values else {}
+        return {**values, **named}
 
     @field_validator("allow_private_hosts", mode="before")
     @classmethod

@@ -6,9 +6,13 @@ import sys
 
 import typer
 
+from app.cli import services
 from app.errors import PerennialError
 
-cli = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Index web sites; every failure lives in the broker.")
+cli = typer.Typer(
+    no_args_is_help=True, pretty_exceptions_enable=False, help="Index web sites; every failure lives in the broker."
+)
+cli.add_typer(services.cli, name="services")
 
 
 def main() -> None:

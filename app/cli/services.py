@@ -1,0 +1,46 @@
+"""`perennial services`: the private RabbitMQ and Redis of this checkout."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated
+
+import typer
+
+from app import services
+from config.settings import get_settings
+
+cli = typer.Typer(no_args_is_help=True, help="The private RabbitMQ and Redis of this checkout.")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@cli.command()
+def up(*, as_json: AsJson = False) -> None:
+    """Start what is not given by BROKER_URL or REDIS_URL and does not run yet."""
+    services.up(get_settings())
+    _show(services.status(get_settings()), as_json=as_json)
+
+
+@cli.command()
+def down(*, as_json: AsJson = False) -> None:
+    """Stop the private services; their data stay."""
+    services.down(get_settings())
+    _show(services.status(get_settings()), as_json=as_json)
+
+
+@cli.command()
+def status(*, as_json: AsJson = False) -> None:
+    """Say what runs and where; exit 1 when a private service is down."""
+    found = services.status(get_settings())
+    _show(found, as_json=as_json)
+    raise typer.Exit(code=any(service.state == "down" for service in found))
+
+
+def _show(found: list[services.ServiceStatus], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(service) for service in found]))
+        return
+    for service in found:
+        typer.echo(f"{service.name:<9} {service.state:<6} {service.address}".rstrip())

@@ -1,0 +1,138 @@
+"""A RabbitMQ node of our own: its name, cookie, port mapper, user and data are shared with nobody."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+from contextlib import closing
+from pathlib import Path
+
+import amqp
+import requests
+
+from app.services.service import Service
+from app.services.state import USER, State, make_directory, write_private
+
+PORTS = ("amqp", "management", "dist")
+
+_CONF = """\
+listeners.tcp.1 = 127.0.0.1:{amqp}
+management.tcp.ip = 127.0.0.1
+management.tcp.port = {management}
+default_user = {user}
+default_pass = {password}
+vm_memory_high_watermark.absolute = 512MB
+disk_free_limit.absolute = 200MB
+log.console = false
+"""
+
+
+def port_mapper(directory: Path, state: State) -> Service:
+    """Return the private epmd: one that a node starts by itself would outlive it, on whatever address it likes."""
+    home = make_directory(directory / "epmd")
+    port = state.ports["epmd"]
+    return Service(
+        name="epmd",
+        directory=home,
+        programs=frozenset({"epmd"}),
+        argv=[shutil.which("epmd") or "epmd", "-address", "127.0.0.1", "-port", str(port)],
+        env=_base_env(home),
+        log=home / "epmd.log",
+        ports=("epmd",),
+        answers=lambda: _listens(port),
+        start_timeout=10.0,
+        stop_timeout=5.0,
+    )
+
+
+def broker(directory: Path, state: State, *, script: Path) -> Service:
+    """Return the private broker; `script` is the real rabbitmq-server, not the wrapper that changes users."""
+    home = make_directory(directory / "rabbitmq")
+    return Service(
+        name="RabbitMQ",
+        directory=home,
+        programs=frozenset({"beam.smp", "rabbitmq-server", "erl", "erlexec"}),
+        argv=[str(script)],
+        env=_base_env(home) | _node_env(home, state),
+        log=home / "boot.log",
+        ports=PORTS,
+        answers=lambda: logs_in(state) and _manages(state),
+        start_timeout=90.0,
+        stop_timeout=30.0,
+    )
+
+
+def configure(directory: Path, state: State) -> None:
+    """Write the node's files. The user and password take effect on the first boot only."""
+    home = make_directory(directory / "rabbitmq")
+    conf = _CONF.format(**state.ports, user=USER, password=state.password)
+    write_private(home / "rabbitmq.conf", conf)
+    # These three stand in for files below /etc/rabbitmq, which may be there and are not meant for us.
+    write_private(home / "rabbitmq-env.conf", "")
+    write_private(home / "advanced.config", "[].\n")
+    write_private(home / "enabled_plugins", "[rabbitmq_management].\n")
+    make_directory(home / "conf.d")
+    cookie = home / ".erlang.cookie"
+    if not cookie.exists():
+        write_private(cookie, secrets.token_hex(20))
+        cookie.chmod(0o400)
+
+
+def logs_in(state: State) -> bool:
+    """Return whether a broker on our port accepts our user: a stranger on the same port does not."""
+    host = f"127.0.0.1:{state.ports['amqp']}"
+    connection = amqp.Connection(
+        host, userid=USER, password=state.password, connect_timeout=5, read_timeout=5, write_timeout=5
+    )
+    try:
+        with closing(connection):
+            connection.connect()
+    except (OSError, amqp.AMQPError):
+        return False
+    return True
+
+
+def _manages(state: State) -> bool:
+    with requests.Session() as session:
+        session.trust_env = False  # A proxy of the environment is not for loopback.
+        try:
+            return session.get(f"{state.broker_api_url}whoami", timeout=5).ok
+        except requests.RequestException:
+            return False
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+def _base_env(home: Path) -> dict[str, str]:
+    # HOME holds the Erlang cookie; nothing else of the user's environment is meant for the node.
+    return {"HOME": str(home), "PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8"}
+
+
+def _node_env(home: Path, state: State) -> dict[str, str]:
+    return {
+        "RABBITMQ_NODENAME": state.node,
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODE_PORT": str(state.ports["amqp"]),
+        "RABBITMQ_DIST_PORT": str(state.ports["dist"]),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+        "RABBITMQ_MNESIA_BASE": str(home / "mnesia"),
+        "RABBITMQ_LOG_BASE": str(home / "log"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "enabled_plugins"),
+        "RABBITMQ_CONFIG_FILE": str(home / "rabbitmq.conf"),
+        "RABBITMQ_CONFIG_FILES": str(home / "conf.d" / "*.conf"),
+        "RABBITMQ_ADVANCED_CONFIG_FILE": str(home / "advanced.config"),
+        "RABBITMQ_CONF_ENV_FILE": str(home / "rabbitmq-env.conf"),
+        "RABBITMQ_PID_FILE": str(home / "pid"),
+        "ERL_EPMD_PORT": str(state.ports["epmd"]),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        # With this the start script becomes the node instead of standing before it, and SIGTERM is a graceful stop.
+        "RUNNING_UNDER_SYSTEMD": "true",
+    }

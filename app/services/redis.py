@@ -1,0 +1,59 @@
+"""A Redis server of our own, with an append-only file and a password."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import redis
+
+from app.services.service import Service
+from app.services.state import State, make_directory, write_private
+
+PORTS = ("redis",)
+
+_CONF = """\
+bind 127.0.0.1
+port {port}
+dir "{directory}"
+requirepass {password}
+appendonly yes
+appendfsync everysec
+save ""
+maxmemory-policy noeviction
+daemonize no
+"""
+
+
+def server(directory: Path, state: State) -> Service:
+    """Return the private Redis server. Its password stands in a file, as arguments are open to every user."""
+    home = make_directory(directory / "redis")
+    return Service(
+        name="Redis",
+        directory=home,
+        programs=frozenset({"redis-server"}),
+        argv=[shutil.which("redis-server") or "redis-server", str(home / "redis.conf")],
+        env={"HOME": str(home), "PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8"},
+        log=home / "redis.log",
+        ports=PORTS,
+        answers=lambda: logs_in(state),
+        start_timeout=30.0,
+        stop_timeout=15.0,
+    )
+
+
+def configure(directory: Path, state: State) -> None:
+    """Write the server's configuration."""
+    home = make_directory(directory / "redis")
+    conf = _CONF.format(port=state.ports["redis"], directory=home, password=state.password)
+    write_private(home / "redis.conf", conf)
+
+
+def logs_in(state: State) -> bool:
+    """Return whether a Redis on our port accepts our password and has its data loaded."""
+    with redis.Redis.from_url(state.redis_url, socket_connect_timeout=5, socket_timeout=5) as client:
+        try:
+            return bool(client.ping())
+        except redis.RedisError:
+            return False

@@ -1,0 +1,156 @@
+"""Real services for every test that asks for one: private ones, or a corner of given ones; never a mock."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from urllib.parse import quote, urlsplit
+
+import pytest
+import redis
+import requests
+
+from app import services as private
+from app.errors import ServicesError
+from app.services import Urls
+from config.settings import Settings
+
+
+def _variables() -> set[str]:
+    """Return the environment variables that `Settings` reads."""
+    return {str(field.validation_alias or name).upper() for name, field in Settings.model_fields.items()}
+
+
+# Tests are the same for everybody: what the user has set is taken away, but for the servers that tests may use.
+_GIVEN = Settings.model_construct(
+    **{name: getattr(Settings(), name) for name in ("broker_url", "redis_url", "broker_api_url")}
+)
+for _name in _variables():
+    os.environ.pop(_name, None)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+def pytest_configure() -> None:
+    """Let SIGTERM end the run as Ctrl-C does, so that no service stays behind."""
+    signal.signal(signal.SIGTERM, _leave)
+
+
+@pytest.fixture(scope="session")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Urls]:
+    """A RabbitMQ and a Redis for this run. Given ones must have a management API and an empty database."""
+    running = Settings(
+        data_dir=tmp_path_factory.mktemp("services"),
+        broker_url=_GIVEN.broker_url,
+        redis_url=_GIVEN.redis_url,
+        broker_api_url=_GIVEN.broker_api_url,
+    )
+    try:
+        urls = private.up(running)
+        if not urls.broker_api_url:
+            raise ServicesError(
+                "BROKER_URL is given without BROKER_API_URL: the tests cannot make a vhost of their own"
+            )
+        yield Urls(urls.broker_url, _empty_database(running), urls.broker_api_url)
+    finally:
+        private.down(running)
+
+
+@pytest.fixture
+def broker_url(services: Urls) -> Iterator[str]:
+    """The AMQP URL of a vhost that is this test's alone."""
+    vhost = f"perennial-test-{secrets.token_hex(6)}"
+    user = urlsplit(services.broker_url).username or "guest"
+    with _api(services) as api:
+        _must(api.put(_address(services, "vhosts", vhost), timeout=30))
+        everything = {"configure": ".*", "write": ".*", "read": ".*"}
+        _must(api.put(_address(services, "permissions", vhost, user), json=everything, timeout=30))
+        try:
+            yield urlsplit(services.broker_url)._replace(path=f"/{vhost}").geturl()
+        finally:
+            _must(api.delete(_address(services, "vhosts", vhost), timeout=30))
+
+
+@pytest.fixture
+def broker_api_url(services: Urls) -> str:
+    """The management API's URL, which sees the vhosts of all tests."""
+    return services.broker_api_url
+
+
+@pytest.fixture
+def redis_url(services: Urls) -> Iterator[str]:
+    """The URL of a Redis database that is empty, and is emptied again."""
+    with redis.Redis.from_url(services.redis_url) as client:
+        client.flushdb()
+        yield services.redis_url
+        client.flushdb()
+
+
+@pytest.fixture
+def settings(tmp_path: Path, broker_url: str, redis_url: str, broker_api_url: str) -> Settings:
+    """Settings with an own folder, an own vhost and an empty Redis, in which nothing waits for long."""
+    return Settings(
+        data_dir=tmp_path,
+        broker_url=broker_url,
+        redis_url=redis_url,
+        broker_api_url=broker_api_url,
+        timer_timeout=0.5,
+        host_delay=0,
+        allow_private_hosts=("127.0.0.0/8",),
+    )
+
+
+@pytest.fixture
+def environment(settings: Settings) -> dict[str, str]:
+    """The environment of a process that is to run with `settings`."""
+    ours = {
+        "PERENNIAL_DATA_DIR": str(settings.data_dir),
+        "BROKER_URL": settings.broker,
+        "REDIS_URL": settings.redis,
+        "BROKER_API_URL": settings.broker_api,
+        "TIMER_TIMEOUT": str(settings.timer_timeout),
+        "HOST_DELAY": str(settings.host_delay),
+        "ALLOW_PRIVATE_HOSTS": ",".join(settings.allow_private_hosts),
+    }
+    return {**os.environ, **ours}
+
+
+def _empty_database(running: Settings) -> str:
+    """Return the URL of a database without keys: a given Redis may hold somebody's data."""
+    if not running.redis_url.get_secret_value():
+        return running.redis
+    for number in range(15, -1, -1):
+        url = urlsplit(running.redis)._replace(path=f"/{number}").geturl()
+        with redis.Redis.from_url(url) as client:
+            try:
+                if client.dbsize() == 0:
+                    return url
+            except redis.ResponseError:  # It has fewer databases.
+                continue
+    raise ServicesError("REDIS_URL: none of its databases 0 to 15 is empty; the tests touch no data but their own")
+
+
+@contextmanager
+def _api(services: Urls) -> Iterator[requests.Session]:
+    with requests.Session() as session:
+        session.trust_env = False
+        yield session
+
+
+def _address(services: Urls, *parts: str) -> str:
+    return f"{services.broker_api_url.rstrip('/')}/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def _must(answer: requests.Response) -> None:
+    if not answer.ok:
+        raise ServicesError(
+            f"the management API answered {answer.status_code} to {answer.request.method}: {answer.text[:200]}"
+        )
