@@ -123,6 +123,13 @@ class ObjectNotFound(StoreError):
     reason = "object-not-found"
 
 
+class InvalidKey(StoreError):
+    """Raised for a key or a store URL that no store can hold; names it and the reason."""
+
+    permanent = True
+    reason = "invalid-key"
+
+
 class PreconditionFailed(StoreError):
     """Raised when a conditional write lost: somebody else wrote the object since it was read."""
 
@@ -161,6 +168,12 @@ class InvalidQuery(PerennialError):
 
     permanent = True
     reason = "invalid-query"
+
+
+class SearchTimeout(PerennialError):
+    """Raised when a search took longer than its time limit, in seconds."""
+
+    reason = "search-timeout"
 
 
 # Broker and services
