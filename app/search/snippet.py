@@ -1,0 +1,153 @@
+"""The piece of a page that shows best why it was found, as plain text with the ranges to mark."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import islice
+
+from app.search.query import Unit
+from app.search.tokens import GAP, MARK, fold, words
+
+#: Characters of a snippet, ellipses not counted.
+WIDTH = 240
+#: Characters of a page looked at in one go, and in all: the text of one page may be a whole book.
+_STRETCH = 50_000
+_MAX_SCANNED = 1_000_000
+#: Matches looked at in one stretch.
+_MAX_MATCHES = 300
+
+_SENTENCE_END = re.compile(r"[.!?…]\s+(?=\S)")
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """Plain text, not escaped, and the (start, end) ranges of it that match, in order and apart."""
+
+    text: str
+    marks: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def pieces(self) -> Iterator[tuple[str, bool]]:
+        """The text in pieces with whether each one is marked; joined they are the text."""
+        at = 0
+        for start, end in self.marks:
+            if at < start:
+                yield self.text[at:start], False
+            yield self.text[start:end], True
+            at = end
+        if at < len(self.text):
+            yield self.text[at:], False
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    start: int
+    end: int
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    """A stretch of a text that holds `distinct` of the units; `rarity` is higher where those are rare in the text."""
+
+    start: int
+    end: int
+    distinct: int
+    rarity: float = 0.0
+
+    @property
+    def merit(self) -> tuple[int, float, int]:
+        return self.distinct, self.rarity, self.start - self.end
+
+
+def best_snippet(texts: Sequence[str], units: tuple[Unit, ...], *, width: int = WIDTH) -> Snippet:
+    """Cut the piece with the most different units closest together from the text that has it; the first among equals.
+
+    Without any match the beginning of the last text that is not empty.
+    """
+    pattern = _pattern(units)
+    found = [(cluster, text) for text in texts if (cluster := _best_cluster(text, pattern, len(units), width))]
+    if found:
+        cluster, text = max(found, key=lambda pair: pair[0].merit)
+    else:
+        text = next((text for text in reversed(texts) if text), "")
+        cluster = _Cluster(0, 0, 0)
+    cut = _cut(text, cluster, width)
+    return Snippet(cut, tuple((match.start, match.end) for match in _matches(cut, pattern)))
+
+
+@lru_cache(maxsize=64)
+def _pattern(units: tuple[Unit, ...]) -> re.Pattern[str]:
+    """Compile units to a pattern for folded text, longest units first, group `u<n>` for the nth."""
+    order = sorted(range(len(units)), key=lambda at: -len(units[at].words))
+    choices = "|".join(f"(?P<u{at}>{_unit_pattern(units[at])})" for at in order)
+    return re.compile(f"(?<![^{GAP}])(?:{choices})(?![^{GAP}])")
+
+
+def _unit_pattern(unit: Unit) -> str:
+    folded = (word for typed in unit.words for word in words(typed))
+    spelled = (f"{MARK}*".join(map(re.escape, word)) + f"{MARK}*" for word in folded)
+    return f"{GAP}+".join(spelled) + (f"[^{GAP}]*" if unit.prefix else "")
+
+
+def _matches(text: str, pattern: re.Pattern[str]) -> list[_Match]:
+    found = islice(pattern.finditer(fold(text)), _MAX_MATCHES)
+    return [_Match(match.start(), match.end(), int((match.lastgroup or "u0")[1:])) for match in found]
+
+
+def _best_cluster(text: str, pattern: re.Pattern[str], units: int, width: int) -> _Cluster | None:
+    best: _Cluster | None = None
+    for offset in range(0, min(len(text), _MAX_SCANNED), _STRETCH):
+        # A stretch reaches a little into the next one, lest a cluster on the border be missed.
+        for cluster in _clusters(_matches(text[offset : offset + _STRETCH + width], pattern), width):
+            if best is None or cluster.merit > best.merit:
+                best = replace(cluster, start=cluster.start + offset, end=cluster.end + offset)
+        if best is not None and best.distinct == units:
+            break
+    return best
+
+
+def _clusters(matches: list[_Match], width: int) -> Iterator[_Cluster]:
+    """Yield, for each match, the cluster that ends with it: no wider than `width`, no longer than it must be."""
+    everywhere = Counter(match.unit for match in matches)
+    inside: Counter[int] = Counter()
+    left = 0
+    for match in matches:
+        inside[match.unit] += 1
+        while match.end - matches[left].start > width or inside[matches[left].unit] > 1:
+            if matches[left] is match:
+                break
+            inside[matches[left].unit] -= 1
+            left += 1
+        held = [unit for unit, count in inside.items() if count]
+        yield _Cluster(matches[left].start, match.end, len(held), sum(1 / everywhere[unit] for unit in held))
+
+
+def _cut(text: str, cluster: _Cluster, width: int) -> str:
+    """Cut `width` characters around the cluster at white space, from the start of a sentence where one is near."""
+    start = max(0, min(cluster.start - (width - (cluster.end - cluster.start)) // 3, len(text) - width))
+    start = _start(text, min(start, cluster.start), cluster.start)
+    end = _end(text, min(len(text), start + width), min(cluster.end, start + width))
+    middle = " ".join(text[start:end].split())
+    return f"{'… ' if start else ''}{middle}{' …' if end < len(text) else ''}"
+
+
+def _start(text: str, earliest: int, latest: int) -> int:
+    if earliest == 0:
+        return 0
+    if sentence := _SENTENCE_END.search(text, earliest, latest + 1):
+        return sentence.end()
+    while earliest < latest and not text[earliest - 1].isspace():
+        earliest += 1
+    return earliest
+
+
+def _end(text: str, latest: int, earliest: int) -> int:
+    end = latest
+    while earliest < end < len(text) and not text[end].isspace():
+        end -= 1
+    return end if end > earliest or end == len(text) or text[end].isspace() else latest

@@ -1,0 +1,71 @@
+"""The words of a text as FTS5's unicode61 tokenizer sees them: SQLite is asked about each character, once."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import threading
+from collections import defaultdict
+
+#: The tokenizer of the packs; it stands in app/pack/schema.sql as well.
+TOKENIZER = "unicode61 remove_diacritics 2"
+#: What `fold` puts in the place of a character that separates words.
+GAP = " "
+#: What `fold` puts in the place of a combining mark that the tokenizer drops inside a word.
+MARK = "\u0300"
+
+_WORD = re.compile(f"[^{GAP}{MARK}][^{GAP}]*")
+
+
+class _Alphabet:
+    """Character to folded character, learned from SQLite in batches: its Unicode tables are not Python's."""
+
+    def __init__(self) -> None:
+        self.table: dict[int, str] = {}
+        self._lock = threading.Lock()
+        self._connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        self._connection.executescript(
+            f"""CREATE VIRTUAL TABLE probe USING fts5 (text, content = '', tokenize = "{TOKENIZER}");
+            CREATE VIRTUAL TABLE probe_words USING fts5vocab (probe, 'instance');"""
+        )
+
+    def learn(self, characters: set[str]) -> None:
+        """Tokenize `q?z` for each character: one word `q?z` is a letter, `qz` a dropped mark, two words a separator."""
+        codes = [ord(character) for character in characters]
+        # SQLite stores UTF-8, in which a lone surrogate does not exist.
+        probes = [(code, f"q{chr(code)}z") for code in codes if not 0xD800 <= code <= 0xDFFF]
+        words: dict[int, list[str]] = defaultdict(list)
+        with self._lock:
+            self._connection.executemany("INSERT INTO probe (rowid, text) VALUES (?, ?)", probes)
+            for code, word in self._connection.execute("SELECT doc, term FROM probe_words"):
+                words[code].append(word)
+            self._connection.execute("INSERT INTO probe (probe) VALUES ('delete-all')")
+            self.table.update({code: _verdict(words[code]) for code in codes})
+
+
+def _verdict(words: list[str]) -> str:
+    if len(words) != 1:
+        return GAP
+    return words[0][1:-1] or MARK
+
+
+_alphabet = _Alphabet()
+_alphabet.learn({chr(code) for code in range(128)})
+
+
+def fold(text: str) -> str:
+    """Return a text of the same length: letters folded as in the index, all else GAP or MARK."""
+    unseen = {character for character in set(text) if ord(character) not in _alphabet.table}
+    if unseen:
+        _alphabet.learn(unseen)
+    return text.translate(_alphabet.table)
+
+
+def spans(text: str) -> list[tuple[int, int]]:
+    """Return start and end of each word of a text."""
+    return [match.span() for match in _WORD.finditer(fold(text))]
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Return the words of a text, folded as in the index."""
+    return tuple(match.group().replace(MARK, "") for match in _WORD.finditer(fold(text)))
