@@ -5,9 +5,41 @@ from __future__ import annotations
 import uuid
 from typing import Final
 
+from app.errors import InvalidKey
+
 #: Every manifest's key begins and ends so, and no other object's does.
 MANIFEST_PREFIX: Final = "packs/"
 MANIFEST_SUFFIX: Final = ".json"
+
+#: Bytes of a key in UTF-8: S3's own limit.
+MAX_KEY_BYTES: Final = 1024
+#: Bytes of one segment: file systems take 255.
+MAX_SEGMENT_BYTES: Final = 255
+
+
+def check_key(key: str) -> str:
+    """Return the key; raises InvalidKey for one that some store could not hold or that would leave a folder."""
+    reason = _fault(key)
+    if reason:
+        raise InvalidKey(f"key {key[:200]!r}: {reason}")
+    return key
+
+
+def _fault(key: str) -> str:
+    try:
+        encoded = key.encode()
+    except UnicodeEncodeError:
+        return "not valid Unicode"
+    if len(encoded) > MAX_KEY_BYTES:
+        return f"longer than {MAX_KEY_BYTES} bytes"
+    if any(byte < 32 or byte == 127 for byte in encoded):
+        return "contains a control character"
+    for segment in encoded.split(b"/"):
+        if segment in {b"", b".", b".."}:
+            return f"segment {segment.decode()!r} is not a name"
+        if len(segment) > MAX_SEGMENT_BYTES:
+            return f"a segment is longer than {MAX_SEGMENT_BYTES} bytes"
+    return ""
 
 
 def page_id(canonical_key: str) -> str:

@@ -1,0 +1,70 @@
+"""An S3-compatible server for tests: moto's, in a process of its own, on a free loopback port."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+BUCKET = "perennial-test"
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class S3Server:
+    """Where the server listens, its one bucket, and the variables that a process needs to use it."""
+
+    endpoint_url: str
+    bucket: str = BUCKET
+    environment: dict[str, str] = field(
+        default_factory=lambda: {
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+    )
+
+
+@contextmanager
+def s3_server() -> Iterator[S3Server]:
+    """Run a server with one empty bucket; it keeps objects in memory and is gone with the block."""
+    command = [sys.executable, "-m", "tests.servers.s3"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        try:
+            endpoint = process.stdout.readline().strip()
+            assert endpoint.startswith("http://"), f"moto did not start: {endpoint!r}, exit {process.poll()}"
+            yield S3Server(endpoint)
+        finally:
+            process.stdin.close()
+            process.wait(10)
+
+
+def main() -> None:
+    """Serve until standard input closes, which it also does when the test run is killed."""
+    import logging
+
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    os.environ.update(S3Server(endpoint).environment)
+    boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket=BUCKET)
+    sys.stdout.write(f"{endpoint}\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+    server.stop()
+
+
+if __name__ == "__main__":
+    main()
