@@ -1,0 +1,42 @@
+# Every target makes what it needs first: `make demo` and `make test` work on a bare checkout.
+.DEFAULT_GOAL := help
+.PHONY: help setup up down demo test lint fmt bench clean
+VENV := .venv/.complete
+export PYTHON
+
+help:  ## Say what each target does
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+$(VENV): pyproject.toml constraints.txt
+	@echo "Making .venv ..."
+	@.ci/venv
+	@touch $@
+
+setup: $(VENV)  ## Make .venv with all dependencies
+
+up: $(VENV)  ## Start everything on this machine, private RabbitMQ and Redis included
+	@.venv/bin/perennial up
+
+down: $(VENV)  ## Stop everything; data stay
+	@.venv/bin/perennial down
+
+demo: $(VENV)  ## One full round on a real site: crawl, pack, search (SITE=https://... for another)
+	@.venv/bin/python -m app.demo $(if $(SITE),--site '$(SITE)')
+
+test: $(VENV)  ## Lint, then all tests: unit, integration, acceptance
+	@.venv/bin/python tests/run.py
+
+lint: $(VENV)  ## Style, types and import direction
+	@.venv/bin/python tests/run.py lint
+
+fmt: $(VENV)  ## Format the code and fix what can be fixed
+	@.venv/bin/ruff check --fix --quiet
+	@.venv/bin/ruff format --quiet
+
+bench: $(VENV)  ## Ratios against comparable programs, side by side in one run
+	@.venv/bin/python -m benchmarks
+
+clean:  ## Stop the private services, remove .venv and caches; data in .perennial stay
+	@if [ -x .venv/bin/perennial ]; then .venv/bin/perennial services down >/dev/null; fi
+	@rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

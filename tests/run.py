@@ -1,0 +1,99 @@
+"""`make test`: lint, then each floor of tests, whatever failed before it; the last line is the total."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(sys.executable).parent
+
+LINT = {
+    "ruff check": [f"{BIN}/ruff", "check", "--quiet"],
+    "ruff format": [f"{BIN}/ruff", "format", "--check", "--quiet"],
+    "mypy": [f"{BIN}/mypy", "--no-error-summary"],
+    "lint-imports": [f"{BIN}/lint-imports"],
+}
+FLOORS = ("unit", "integration", "acceptance")
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Outcome of one floor."""
+
+    floor: str
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def __str__(self) -> str:
+        skipped = f", {self.skipped} skipped" if self.skipped else ""
+        return f"{self.floor:<12} {self.passed} passed, {self.failed} failed{skipped}"
+
+
+def lint() -> Count:
+    """Run the four static checks; print what a failed one says."""
+    failed = 0
+    for name, command in LINT.items():
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            failed += 1
+            print(f"{name} failed:\n{done.stdout}{done.stderr}", flush=True)
+    return Count("lint", len(LINT) - failed, failed)
+
+
+def run_floor(floor: str) -> Count:
+    """Run the tests of one floor; what pytest could not run or report counts as one failure."""
+    print(f"== {floor}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        code = _wait([sys.executable, "-m", "pytest", "-q", f"tests/{floor}", f"--junitxml={report}"])
+        return _count(floor, report, code)
+
+
+def _count(floor: str, report: Path, code: int) -> Count:
+    suite = ElementTree.parse(report).getroot().find("testsuite") if report.exists() else None
+    if suite is None:
+        return Count(floor, failed=1)
+    tests, skipped, bad = (int(suite.get(key, 0)) for key in ("tests", "skipped", "failures"))
+    failed = max(bad + int(suite.get("errors", 0)), int(code != 0))
+    return Count(floor, max(tests - failed - skipped, 0), failed, skipped)
+
+
+def _wait(command: list[str]) -> int:
+    """Run `command` to its end, also on Ctrl-C and SIGTERM: it stops its services first, which takes a while."""
+    caught: list[int] = []
+    with subprocess.Popen(command, cwd=ROOT) as child:
+
+        def forward(number: int, frame: FrameType | None) -> None:
+            caught.append(number)
+            # A terminal sends Ctrl-C to the child as well; SIGTERM comes to us alone.
+            if number == signal.SIGTERM:
+                child.terminate()
+
+        signal.signal(signal.SIGINT, forward)
+        signal.signal(signal.SIGTERM, forward)
+        code = child.wait()
+    if caught:
+        sys.exit(128 + caught[0])
+    return code
+
+
+def main(arguments: list[str]) -> int:
+    """Run `lint`, or everything; return 0 only if nothing failed."""
+    counts = [lint()]
+    if arguments != ["lint"]:
+        counts += [run_floor(floor) for floor in FLOORS]
+    print(*counts, sep="\n")
+    print(f"{sum(count.passed for count in counts)} passed, {sum(count.failed for count in counts)} failed")
+    return int(any(count.failed for count in counts))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
