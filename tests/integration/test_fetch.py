@@ -1,0 +1,223 @@
+"""Fetching over real connections: what is refused, what is cut, what is an error, what comes through."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+
+import pytest
+
+from app.crawl.fetch import Fetcher
+from app.errors import ConnectionFailed, FetchError, ForbiddenAddress, InvalidUrl, ResponseTimeout
+from tests.servers import hazards
+from tests.servers.site import Answer, Request, Site, Wire, document, failure, page, redirect, reply
+
+pytestmark = pytest.mark.integration
+
+LIMIT = 200_000
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with Site() as site:
+        yield site
+
+
+@pytest.fixture
+def fetcher() -> Iterator[Fetcher]:
+    with Fetcher(
+        user_agent="Perennial/1 (+https://example.org/)",
+        connect_timeout=2,
+        response_timeout=1,
+        max_body_bytes=LIMIT,
+        allow_private_hosts=("127.0.0.0/8",),
+    ) as fetcher:
+        yield fetcher
+
+
+def test_an_answer_comes_whole_with_its_status_and_headers(site: Site, fetcher: Fetcher) -> None:
+    site.set("/a", page("Title", "text", headers={"X-Mark": "é", "ETag": '"1"'}))
+    answer = fetcher.get(site.at("/a?b=%20c|d"), headers={"If-None-Match": '"0"'})
+    assert (answer.status, answer.truncated, answer.url) == (200, False, site.at("/a?b=%20c|d"))
+    assert answer.body == document("Title", "text").encode()
+    assert (answer.headers["x-mark"], answer.headers["etag"]) == ("é", '"1"')
+    sent = site.requests[0]
+    assert sent.path == "/a?b=%20c|d".replace("|", "%7C")
+    assert sent.headers["user-agent"] == "Perennial/1 (+https://example.org/)"
+    assert sent.headers["if-none-match"] == '"0"'
+    assert sent.headers["host"] == site.domain
+
+
+def test_errors_of_the_server_are_answers(site: Site, fetcher: Fetcher) -> None:
+    site.set("/", failure(503, retry_after="7"))
+    answer = fetcher.get(site.url)
+    assert (answer.status, answer.headers["retry-after"]) == (503, "7")
+
+
+def test_one_connection_serves_many_requests(site: Site, fetcher: Fetcher) -> None:
+    ports = set()
+
+    def answer(request: Request, wire: Wire) -> None:
+        ports.add(wire.connection.getpeername()[1])
+        page("T")(request, wire)
+
+    site.set("/", answer)
+    for _ in range(5):
+        assert fetcher.get(site.url).status == 200
+    assert len(ports) == 1
+
+
+def test_a_redirect_is_an_answer_and_is_not_followed(site: Site, fetcher: Fetcher) -> None:
+    site.set("/", redirect("/b"))
+    answer = fetcher.get(site.url)
+    assert (answer.status, answer.headers["location"]) == (302, "/b")
+    assert site.paths() == ["/"]
+
+
+def test_cookies_are_not_kept(site: Site, fetcher: Fetcher) -> None:
+    site.set("/", page("T", headers={"Set-Cookie": "session=1"}))
+    fetcher.get(site.url)
+    fetcher.get(site.url)
+    assert all("cookie" not in request.headers for request in site.requests)
+
+
+def test_a_proxy_of_the_environment_is_not_used(site: Site, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    assert fetcher.get(site.url).status == 404
+
+
+@pytest.mark.parametrize("path", ["/drip", "/drip-headers", "/silence"])
+def test_a_response_that_takes_too_long_is_cut_at_its_deadline(site: Site, fetcher: Fetcher, path: str) -> None:
+    site.set("/drip", hazards.drip(seconds=0.05))
+    site.set("/drip-headers", hazards.drip_headers(seconds=0.05))
+    site.set("/silence", hazards.silence())
+    began = time.monotonic()
+    with pytest.raises(ResponseTimeout, match=path):
+        fetcher.get(site.at(path))
+    assert 0.9 <= time.monotonic() - began < 3
+
+
+def test_floods_are_cut_at_the_size_limit_in_little_memory(site: Site, fetcher: Fetcher) -> None:
+    site.set("/endless", hazards.endless())
+    site.set("/bomb", hazards.bomb(512 * 1024 * 1024))
+    site.set("/exact", reply(b"x" * LIMIT))
+    site.set("/over", reply(b"x" * (LIMIT + 1)))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for path in ("/endless", "/bomb", "/over"):
+        answer = fetcher.get(site.at(path))
+        assert (answer.truncated, len(answer.body)) == (True, LIMIT)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 30_000  # kB
+    whole = fetcher.get(site.at("/exact"))
+    assert (whole.truncated, len(whole.body)) == (False, LIMIT)
+
+
+def test_bytes_on_the_wire_count_even_when_they_decompress_to_nothing(site: Site, fetcher: Fetcher) -> None:
+    empty = zlib.compressobj(wbits=31)
+    members = (empty.flush()) * (2 * LIMIT // 20)
+    site.set("/", reply(members, headers={"Content-Encoding": "gzip"}))
+    answer = fetcher.get(site.url)
+    assert (answer.truncated, answer.body) == (True, b"")
+
+
+def _deflated(data: bytes, wbits: int) -> bytes:
+    packer = zlib.compressobj(wbits=wbits)
+    return packer.compress(data) + packer.flush()
+
+
+@pytest.mark.parametrize(("coding", "wbits"), [("gzip", 31), ("X-GZIP", 31), ("deflate", 15), ("deflate", -15)])
+def test_compressed_bodies_are_read(site: Site, fetcher: Fetcher, coding: str, wbits: int) -> None:
+    text = document("Title", "long text " * 8000).encode()
+    site.set("/", reply(_deflated(text, wbits), headers={"Content-Encoding": coding}))
+    site.set(
+        "/members", reply(_deflated(text[:99], 31) + _deflated(text[99:], 31), headers={"Content-Encoding": "gzip"})
+    )
+    assert fetcher.get(site.url).body == text
+    assert fetcher.get(site.at("/members")).body == text
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (hazards.bad_chunking(), FetchError),
+        (hazards.short_body(), FetchError),
+        (hazards.bad_gzip(), FetchError),
+        (hazards.short_gzip(), FetchError),
+        (hazards.not_http(), FetchError),
+        (hazards.huge_headers(), FetchError),
+        (hazards.long_header(), FetchError),
+        (reply("x", headers={"Content-Encoding": "br"}), FetchError),
+        (hazards.reset(), ConnectionFailed),
+    ],
+    ids=[
+        "bad chunking",
+        "short body",
+        "bad gzip",
+        "short gzip",
+        "not http",
+        "huge headers",
+        "long header",
+        "br",
+        "reset",
+    ],
+)
+def test_a_broken_answer_is_an_error_and_the_next_one_is_not(
+    site: Site, fetcher: Fetcher, answer: Answer, error: type[FetchError]
+) -> None:
+    site.set("/broken", answer)
+    site.set("/", page("Well"))
+    with pytest.raises(FetchError, match="/broken") as caught:
+        fetcher.get(site.at("/broken"))
+    assert type(caught.value) is error
+    assert b"Well" in fetcher.get(site.url).body
+
+
+def test_nobody_listening_is_a_failed_connection(fetcher: Fetcher) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        with pytest.raises(ConnectionFailed):
+            fetcher.get(f"http://127.0.0.1:{unused.getsockname()[1]}/")
+    with pytest.raises(ConnectionFailed):
+        fetcher.get("http://no-such-host.invalid/")
+    with pytest.raises(InvalidUrl):
+        fetcher.get("/relative")
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "0x7f.1", "2130706433", "127.1", "localhost", "[::ffff:127.0.0.1]", "0.0.0.0"]
+)
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_private_address_is_refused_before_anything_is_sent(scheme: str, host: str) -> None:
+    received: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server, Fetcher(user_agent="Perennial/1") as fetcher:
+
+        def listen() -> None:
+            connection, _ = server.accept()
+            with connection:
+                received.append(connection.recv(100))
+
+        listener = threading.Thread(target=listen)
+        listener.start()
+        with pytest.raises(ForbiddenAddress, match="not public"):
+            fetcher.get(f"{scheme}://{host}:{server.getsockname()[1]}/")
+        listener.join()
+    assert received == [b""]
+
+
+def test_a_private_host_is_allowed_by_name_by_port_or_by_range(site: Site) -> None:
+    def status(url: str, *allowed: str) -> int:
+        with Fetcher(user_agent="Perennial/1", allow_private_hosts=allowed) as fetcher:
+            return fetcher.get(url).status
+
+    numeric, named = f"http://127.0.0.1:{site.port}/", f"http://localhost:{site.port}/"
+    assert status(named, "LOCALHOST") == 404
+    assert status(named, f"localhost:{site.port}") == 404
+    assert status(numeric, "127.0.0.1") == 404
+    assert status(numeric, "10.0.0.0/8", "127.0.0.0/8") == 404
+    for url, allowed in [(numeric, "localhost"), (named, "localhost:1"), (numeric, "10.0.0.0/8"), (named, "127.0.0.1")]:
+        with pytest.raises(ForbiddenAddress):
+            status(url, allowed)

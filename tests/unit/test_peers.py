@@ -1,0 +1,40 @@
+"""Which addresses may be connected to."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+import pytest
+
+from app.crawl.peers import AddressRule, is_public
+from app.errors import ForbiddenAddress
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1",
+        "255.255.255.255", "::1", "::", "fe80::1", "fc00::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254",
+        "64:ff9b::7f00:1", "64:ff9b::a00:1", "2002:7f00:1::", "192.0.2.1",
+    ],
+)  # fmt: skip
+def test_an_address_that_is_not_public(address: str) -> None:
+    assert not is_public(ip_address(address))
+
+
+@pytest.mark.parametrize(
+    "address", ["8.8.8.8", "93.184.215.14", "2606:2800:21f::1", "::ffff:8.8.8.8", "64:ff9b::808:808"]
+)
+def test_a_public_address(address: str) -> None:
+    assert is_public(ip_address(address))
+
+
+def test_a_range_holds_the_address_that_an_ipv6_one_carries() -> None:
+    rule = AddressRule(["127.0.0.0/8", "fd00::/8", "[fe80::1]:81"])
+    rule.check("x.gov", 80, "::ffff:127.0.0.1")
+    rule.check("x.gov", 80, "fd00::2")
+    rule.check("fe80::1", 81, "fe80::1%eth0")
+    with pytest.raises(ForbiddenAddress, match=r"x\.gov:80 is at 10\.0\.0\.1"):
+        rule.check("x.gov", 80, "10.0.0.1")
