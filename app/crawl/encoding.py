@@ -1,0 +1,135 @@
+"""Bytes to text: which character encoding a page is in, decided as browsers do, guessed only when nobody says."""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+import webencodings
+from charset_normalizer import from_bytes
+
+_PRESCAN = 1024
+#: Bytes that the detector looks at: more costs time and changes nothing.
+_SAMPLE = 64 * 1024
+#: With fewer bytes beyond ASCII than this a guess is a lottery.
+_ENOUGH = 12
+#: What the detector may guess: the encodings of the web. Left to itself it also finds EBCDIC and UTF-16 in short texts.
+_GUESSES = (
+    "big5hkscs", "cp1250", "cp1251", "cp1252", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp1258", "cp866", "cp874",
+    "cp932", "cp949", "euc_jp", "gb18030", "iso2022_jp", "iso8859_10", "iso8859_13", "iso8859_14", "iso8859_15",
+    "iso8859_16", "iso8859_2", "iso8859_3", "iso8859_4", "iso8859_5", "iso8859_6", "iso8859_7", "iso8859_8", "koi8_r",
+    "koi8_u", "mac_cyrillic", "mac_roman",
+)  # fmt: skip
+
+_BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16le"), (codecs.BOM_UTF16_BE, "utf-16be"))
+_CHARSET = re.compile(r"""charset\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s;"']+))""", re.I)
+_XML = re.compile(rb"""\s*<\?xml\s[^>]*?encoding\s*=\s*["']([A-Za-z0-9._:-]+)""")
+_TAG = re.compile(rb"</?([a-z][^\s/>]*)", re.I)
+_ATTRIBUTE = re.compile(rb"""[\s/]*([^\s/>][^\s/>=]*)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>"'][^\s>]*)))?""")
+
+
+def decode(body: bytes, content_type: str = "") -> str:
+    """Return the text of a page; bytes that mean nothing become U+FFFD. Never raises.
+
+    Believed in this order: byte order mark, the charset of the Content-Type header, `<meta>` in the first 1024 bytes
+    or the XML declaration (WHATWG HTML section 13.2.3), UTF-8 if it fits, the detector's guess, windows-1252. Labels
+    mean what the WHATWG Encoding standard says: "latin-1" is windows-1252.
+    """
+    for mark, name in _BOMS:
+        if body.startswith(mark):
+            return body[len(mark) :].decode(name, "replace")
+    encoding = declared(body, content_type)
+    if encoding is None:
+        return _undeclared(body)
+    return encoding.codec_info.decode(body, "replace")[0]
+
+
+def declared(body: bytes, content_type: str = "") -> webencodings.Encoding | None:
+    """Return the encoding that the header or else the page names, if it is one that the standard knows."""
+    by_header = _looked_up(_charset_in(content_type))
+    if by_header is not None:
+        return by_header
+    within = _looked_up(prescan(body[:_PRESCAN])) or _looked_up(_xml_encoding(body))
+    # A page that could be read so far as to find this is not in UTF-16 (WHATWG HTML section 13.2.3.3).
+    return webencodings.UTF8 if within is not None and within.name.startswith("utf-16") else within
+
+
+def _looked_up(label: str | None) -> webencodings.Encoding | None:
+    encoding = webencodings.lookup(label) if label else None
+    return webencodings.lookup("windows-1252") if encoding and encoding.name == "x-user-defined" else encoding
+
+
+def _charset_in(text: str) -> str | None:
+    found = _CHARSET.search(text)
+    return next((group for group in found.groups() if group), None) if found else None
+
+
+def _xml_encoding(body: bytes) -> str | None:
+    found = _XML.match(body[:_PRESCAN])
+    return found[1].decode("ascii") if found else None
+
+
+def _undeclared(body: bytes) -> str:
+    try:
+        return body.decode("utf-8")
+    except UnicodeDecodeError:
+        pass
+    text = body.decode("utf-8", "replace")
+    # A few bad bytes among many good sequences are damage, not another encoding.
+    good = sum(1 for char in text if char > "\x7f" and char != "�")
+    if good > 20 * text.count("�"):
+        return text
+    return body.decode(_guessed(body[:_SAMPLE]), "replace")
+
+
+def _guessed(sample: bytes) -> str:
+    """Return the codec that the detector finds most likely; windows-1252 among equals, as it is by far the most common."""
+    if sum(byte > 0x7F for byte in sample) < _ENOUGH:
+        return "cp1252"
+    guesses = {guess.encoding: (guess.chaos, -guess.coherence) for guess in from_bytes(sample, cp_isolation=_GUESSES)}
+    return min(guesses, key=lambda name: (guesses[name], name != "cp1252"), default="cp1252")
+
+
+def prescan(head: bytes) -> str | None:
+    """Return the label that a `<meta>` names (WHATWG HTML section 13.2.3.2, "prescan a byte stream")."""
+    position = 0
+    while (start := head.find(b"<", position)) >= 0:
+        tag = _TAG.match(head, start)
+        if tag is None:
+            position = _past_markup(head, start)
+            continue
+        attributes, position = _attributes(head, tag.end())
+        if head[start : start + 5].lower() == b"<meta" and tag[1].lower() == b"meta":
+            label = _meta_label(attributes)
+            if _looked_up(label) is not None:
+                return label
+    return None
+
+
+def _past_markup(head: bytes, start: int) -> int:
+    """Return the position after a comment, declaration or processing instruction, or after a lone `<`."""
+    if head.startswith(b"<!--", start):
+        end, length = head.find(b"-->", start + 2), 3
+    elif head[start + 1 : start + 2] in (b"!", b"/", b"?"):
+        end, length = head.find(b">", start), 1
+    else:
+        return start + 1
+    return end + length if end >= 0 else len(head)
+
+
+def _attributes(head: bytes, position: int) -> tuple[dict[str, str], int]:
+    """Return the attributes that begin here, the first of each name, and where they end."""
+    attributes: dict[str, str] = {}
+    while found := _ATTRIBUTE.match(head, position):
+        value = next((group for group in found.groups()[1:] if group is not None), b"")
+        attributes.setdefault(found[1].decode("latin-1").lower(), value.decode("latin-1"))
+        position = found.end()
+    return attributes, position
+
+
+def _meta_label(attributes: dict[str, str]) -> str | None:
+    if attributes.get("charset"):
+        return attributes["charset"].strip()
+    if attributes.get("http-equiv", "").lower() == "content-type":
+        return _charset_in(attributes.get("content", ""))
+    return None
