@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,7 +33,8 @@ class Settings(BaseSettings):
         SecretStr(""), description="Redis. Empty: the private Redis of `perennial services up`."
     )
     broker_api_url: SecretStr = Field(
-        SecretStr(""), description="RabbitMQ's management API, for Flower's broker page. Empty: the private one, or none."
+        SecretStr(""),
+        description="RabbitMQ's management API, for Flower's broker page. Empty: the private one, or none.",
     )
     store_url: str = Field(
         "", description="`file:///folder` or `s3://bucket/prefix`. Empty: a folder below the data folder."
@@ -65,19 +67,24 @@ class Settings(BaseSettings):
 
     # Crawl
     user_agent: str = Field(
-        "Perennial/0.1 (+https://example.org/perennial)", description="Sent with every request. The product token obeys robots.txt."
+        "Perennial/0.1 (+https://example.org/perennial)",
+        description="Sent with every request. The product token obeys robots.txt.",
     )
     scope: Literal["exact", "suffix"] = Field(
         "exact", description="Links followed: the same host and port only, or also hosts below it."
     )
-    host_delay: float = Field(1.0, ge=0, description="Seconds between two requests to one host, unless robots.txt asks more.")
+    host_delay: float = Field(
+        1.0, ge=0, description="Seconds between two requests to one host, unless robots.txt asks more."
+    )
     crawl_delay_max: float = Field(30.0, ge=0, description="Seconds: a longer Crawl-delay is cut to this.")
     allow_private_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Hosts (`host` or `host:port`) or CIDR ranges that may have addresses that are not public."
     )
     connect_timeout: float = Field(5.0, gt=0, description="Seconds to connect to a host.")
     response_timeout: float = Field(30.0, gt=0, description="Seconds for a whole response, however slowly it drips.")
-    max_body_bytes: int = Field(5_000_000, gt=0, description="Bytes of a page after decompression; more is not indexed.")
+    max_body_bytes: int = Field(
+        5_000_000, gt=0, description="Bytes of a page after decompression; more is not indexed."
+    )
     max_url_length: int = Field(2_000, gt=0, description="Characters of a URL; longer links are not followed.")
     max_links: int = Field(5_000, gt=0, description="Links followed from one page.")
     max_depth: int = Field(50, gt=0, description="Links from the start page.")
@@ -95,7 +102,9 @@ class Settings(BaseSettings):
         SecretStr(""), description="`user:password` of Flower. Empty: made at random and kept in the data folder."
     )
 
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Least severe line that is logged.")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        "INFO", description="Least severe line that is logged."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -158,6 +167,19 @@ class Settings(BaseSettings):
         given = self.broker_api_url.get_secret_value()
         private = "" if self.broker_url.get_secret_value() else self.private_urls().get("broker_api_url", "")
         return given or private
+
+    @property
+    def flower_login(self) -> str:
+        """`user:password` of Flower: given, or made once at random and kept, readable by its owner only."""
+        given = self.flower_basic_auth.get_secret_value()
+        if given:
+            return given
+        kept = self.data_dir / "flower-login"
+        if not kept.exists():
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+            kept.touch(mode=0o600)
+            kept.write_text(f"flower:{secrets.token_urlsafe(12)}")
+        return kept.read_text()
 
     @property
     def store(self) -> str:

@@ -6,13 +6,17 @@ import sys
 
 import typer
 
-from app.cli import services
+from app.cli import dead, services, site, topology, up
 from app.errors import PerennialError
 
 cli = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, help="Index web sites; every failure lives in the broker."
 )
 cli.add_typer(services.cli, name="services")
+cli.add_typer(topology.topology, name="topology")
+cli.add_typer(dead.dead, name="dead")
+site.register(cli)
+up.register(cli)
 
 
 def main() -> None:

@@ -1,0 +1,52 @@
+"""A message as it came: what a retry policy looks at and what a replacement is made from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: Headers that the broker adds. RabbitMQ before 4.0 believes an `x-death` that a client sends and drops such a message
+#: as a loop; counts of the broker belong to one life of a message, so a replacement starts without them.
+BROKER_HEADERS = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
+
+#: Properties that a replacement keeps. Expiration is left out: the wait is the delay queue's.
+KEPT_PROPERTIES = ("correlation_id", "reply_to", "priority", "message_id", "type", "timestamp", "app_id", "user_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One delivery of one message: raw body, headers and properties unchanged, and the queue it was consumed from."""
+
+    body: bytes
+    headers: Mapping[str, Any]
+    properties: Mapping[str, Any]
+    content_type: str | None
+    content_encoding: str | None
+    queue: str
+
+    @classmethod
+    def of(cls, message: Any, queue: str) -> Delivery:
+        """Take the parts of a kombu message; later changes of the message do not change the delivery."""
+        body = message.body.encode() if isinstance(message.body, str) else bytes(message.body or b"")
+        return cls(
+            body=body,
+            headers=dict(message.headers or {}),
+            properties=dict(message.properties or {}),
+            content_type=message.content_type,
+            content_encoding=message.content_encoding,
+            queue=queue,
+        )
+
+    def own_headers(self) -> dict[str, Any]:
+        """Return the headers without those of the broker."""
+        return {name: value for name, value in self.headers.items() if not name.startswith(BROKER_HEADERS)}
+
+    def fingerprint(self) -> str:
+        """Return 16 hex digits of body and routing key, to name a message that carries no id."""
+        return hashlib.blake2b(self.queue.encode() + b"\0" + self.body, digest_size=8).hexdigest()
+
+    def kept_properties(self) -> dict[str, Any]:
+        """Return the properties that a replacement carries on."""
+        return {name: self.properties[name] for name in KEPT_PROPERTIES if self.properties.get(name) is not None}

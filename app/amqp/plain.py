@@ -1,0 +1,100 @@
+"""Plain AMQP messages as tasks: a JSON object with a `type` becomes the Celery message that its route names."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.amqp.delivery import Delivery
+from app.amqp.publish import Outgoing
+from app.errors import Undecodable, UnknownType
+from config.routes import BY_TYPE, Route
+from config.topology import events_exchange, site_exchange
+
+#: Celery's "embed": no callbacks, no chain.
+_NO_CANVAS: dict[str, None] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What Celery expects of a message of its protocol 2: headers and a JSON body."""
+
+    headers: dict[str, Any]
+    body: str
+    id: str
+
+
+def decode(body: bytes) -> dict[str, Any]:
+    """Return the JSON object of a plain body, `host` read as `domain`; raises Undecodable naming what is wrong."""
+    try:
+        payload = json.loads(body.decode("utf-8"))
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise Undecodable(f"not UTF-8 JSON: {error}: {body[:60]!r}") from error
+    if not isinstance(payload, dict):
+        raise Undecodable(f"expected a JSON object, got {type(payload).__name__}: {body[:60]!r}")
+    if "host" in payload:
+        payload.setdefault("domain", payload.pop("host"))
+    return payload
+
+
+def route_of(payload: Mapping[str, Any]) -> Route:
+    """Return the route that a payload's `type` names; raises UnknownType."""
+    kind = payload.get("type")
+    route = BY_TYPE.get(kind) if isinstance(kind, str) else None
+    if route is None:
+        raise UnknownType(f"type {kind!r}: expected one of {', '.join(BY_TYPE)}")
+    return route
+
+
+def to_envelope(delivery: Delivery) -> Envelope:
+    """Translate a plain delivery; the task's id is the sender's message or correlation id, the same in every retry."""
+    payload = decode(delivery.body)
+    route = route_of(payload)
+    del payload["type"]
+    given = delivery.properties.get("message_id") or delivery.properties.get("correlation_id")
+    task_id = str(given or uuid.uuid4())
+    headers = {
+        **delivery.headers,
+        "lang": "py",
+        "task": route.task,
+        "id": task_id,
+        "root_id": task_id,
+        "parent_id": None,
+        "group": None,
+        "eta": None,
+        "expires": None,
+        "retries": _iteration(delivery.headers),
+        "timelimit": [None, None],
+        "argsrepr": "()",
+        "kwargsrepr": repr(payload)[:1024],
+        "origin": "plain",
+        "ignore_result": True,
+    }
+    return Envelope(headers=headers, body=json.dumps([[], payload, _NO_CANVAS]), id=task_id)
+
+
+def _iteration(headers: Mapping[str, Any]) -> int:
+    value = headers.get("current-iteration", 0)
+    return value if isinstance(value, int) else 0
+
+
+def site_message(kind: str, **payload: Any) -> Outgoing:
+    """Return a plain message of the `site` exchange, as any foreign producer would post it."""
+    route = BY_TYPE[kind]
+    body = json.dumps({"type": kind, **payload}, ensure_ascii=False, separators=(",", ":")).encode()
+    return Outgoing(exchange=site_exchange.name, routing_key=route.type, body=body)
+
+
+def to_queue(queue: str, payload: Mapping[str, Any]) -> Outgoing:
+    """Return a plain message for one of our queues, by its name: a timer's callback."""
+    body = json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()
+    return Outgoing(exchange=site_exchange.name, routing_key=queue, body=body)
+
+
+def event(kind: str, payload: Mapping[str, Any]) -> Outgoing:
+    """Return an event: told to whoever listens, and to nobody if nobody does."""
+    body = json.dumps({"type": kind, **payload}, ensure_ascii=False, separators=(",", ":")).encode()
+    return Outgoing(exchange=events_exchange.name, routing_key=kind, body=body, mandatory=False)

@@ -1,0 +1,28 @@
+"""The Celery instance: `celery -A app worker|beat|flower|shell`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from celery import Celery, signals
+
+from config.logs import configure
+from config.settings import ROOT
+
+app = Celery("perennial", task_cls="app.task:Task")
+app.config_from_object("config.celeryconfig")
+
+# Flower without options would listen on every address without a password.
+os.environ.setdefault("FLOWER_CONF", str(ROOT / "config" / "flowerconfig.py"))
+
+
+@signals.celeryd_init.connect  # type: ignore[untyped-decorator]
+def _worker_without_confirms(conf: Any = None, **_: Any) -> None:
+    """A worker's own publishing is confirmed elsewhere; its events are not worth a round trip each."""
+    conf.broker_transport_options = {}
+
+
+@signals.setup_logging.connect  # type: ignore[untyped-decorator]
+def _own_logging(loglevel: Any = None, **_: Any) -> None:
+    configure(loglevel)

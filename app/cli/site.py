@@ -1,0 +1,99 @@
+"""`perennial index`, `crawl`, `pack`, `status`, `explain`: work on sites, posted as any foreign producer would."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from app.amqp.plain import site_message
+from app.amqp.publish import get_publisher
+from app.crawl.frontier import Frontier
+from app.crawl.target import Target, parse, parse_domain
+from app.errors import ObjectNotFound
+from app.state.client import get_redis
+from app.status import status as status_of
+from app.storage.content import Tombstone, from_json
+from app.storage.keys import content_key, page_id
+from app.storage.open import open_store
+from config.settings import get_settings
+from config.topology import dead_queue, work_queues
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def register(cli: typer.Typer) -> None:
+    """Add the commands at the top level."""
+    for command in (index, pack, status, explain):
+        cli.command()(command)
+
+
+def index(
+    url: Annotated[str, typer.Argument(help="A page, or a site's start page with --crawl.")],
+    crawl: Annotated[bool, typer.Option("--crawl", help="Follow its links too, and pack the whole site.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Index a page, or with --crawl the whole site from it."""
+    page = _target(url)
+    kind = "index+crawl" if crawl else "index"
+    _post(kind, url=page.url, domain=page.domain)
+    _print({"posted": kind, "url": page.url, "domain": page.domain}, f"{kind} of {page.url} posted", as_json)
+
+
+def pack(
+    domain: Annotated[str, typer.Argument(help="The site's domain.")],
+    full: Annotated[bool, typer.Option("--full", help="Build it anew from every page stored.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write it even if it is much smaller than the last.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Pack a domain now."""
+    name = parse_domain({"url": domain}, max_length=get_settings().max_url_length)
+    kind = "pack_full" if full else "pack_incremental"
+    _post(kind, domain=name, **({"force": True} if force else {}))
+    _print({"posted": kind, "domain": name}, f"{kind} of {name} posted", as_json)
+
+
+def status(domain: Annotated[str, typer.Argument(help="The site's domain.")], as_json: AsJson = False) -> None:
+    """Tell where a domain stands: pages, open work, timer, pack."""
+    found = status_of(domain)
+    _print(asdict(found), str(found), as_json)
+
+
+def explain(url: Annotated[str, typer.Argument(help="A page.")], as_json: AsJson = False) -> None:
+    """Tell where one page stands, and why: in the frontier and in the store."""
+    settings, page = get_settings(), _target(url)
+    frontier = Frontier(get_redis(settings.redis), ttl=settings.crawl_ttl)
+    crawl = frontier.progress(page.domain).crawl
+    answer: dict[str, Any] = {"url": page.url, "canonical": page.key, "domain": page.domain, "stored": _stored(page)}
+    answer["crawl"] = {"id": crawl.id, **frontier.state_of(crawl.id, page.key)} if crawl else None
+    marks = [name for name, yes in (answer["crawl"] or {}).items() if yes is True]
+    crawled = f"crawl {crawl.id}: {', '.join(marks) or 'not seen'}" if crawl else "never crawled"
+    _print(answer, f"{page.url}\n  canonical: {page.key}\n  {crawled}\n  stored: {answer['stored']}", as_json)
+
+
+def _stored(page: Target) -> str:
+    settings = get_settings()
+    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    try:
+        content = from_json(store.get(content_key(page.domain, page_id(page.key))).data)
+    except ObjectNotFound:
+        return "nothing"
+    return f"gone ({content.why})" if isinstance(content, Tombstone) else f"page {content.title!r}"
+
+
+def _target(url: str) -> Target:
+    settings = get_settings()
+    return parse({"url": url}, scope=settings.scope, max_length=settings.max_url_length)
+
+
+def _post(kind: str, **payload: Any) -> None:
+    settings = get_settings()
+    publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
+    publisher.declare([dead_queue(), *work_queues(settings)])
+    publisher.publish([site_message(kind, **payload)])
+
+
+def _print(value: dict[str, Any], text: str, as_json: bool) -> None:
+    typer.echo(json.dumps(value, default=str) if as_json else text)

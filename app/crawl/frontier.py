@@ -1,0 +1,177 @@
+"""The frontier of a crawl in Redis: what was seen, what is open, what is done, and who belongs to the crawl."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from redis import Redis
+
+from app.state.client import PREFIX, load_script
+
+#: The two messages that a page has in a crawl.
+Kind = Literal["index", "crawl"]
+
+
+@dataclass(frozen=True, slots=True)
+class Crawl:
+    """One crawl of a domain. `began` is when its first message was handled; `start` is the start page's URL."""
+
+    id: str
+    domain: str
+    start: str
+    began: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Counts of a domain's latest crawl; `open` is of all its crawls, `idle` is seconds without a finished page."""
+
+    crawl: Crawl | None
+    seen: int
+    open: int
+    done: int
+    dead: int
+    members: int
+    idle: float
+
+
+class Frontier:
+    """All crawls of one Redis. A message's publication is noted after it was confirmed, so a crash loses no link."""
+
+    def __init__(self, redis: Redis, *, ttl: int) -> None:
+        self._redis = redis
+        self._ttl = ttl
+        here = Path(__file__).parent
+        self._published = load_script(redis, here / "published.lua")
+        self._finished = load_script(redis, here / "finished.lua")
+
+    def begin(self, crawl: Crawl) -> Crawl:
+        """Remember a crawl and make it its domain's latest; one that began before keeps its beginning."""
+        key = _crawl(crawl.id)
+        fields = {"domain": crawl.domain, "start": crawl.start, "began": crawl.began.isoformat()}
+        pipe = self._redis.pipeline()
+        for name, value in fields.items():
+            pipe.hsetnx(key, name, value)
+        pipe.expire(key, self._ttl)
+        pipe.hset(_domain(crawl.domain), mapping={"crawl_id": crawl.id, "last_finished": int(crawl.began.timestamp())})
+        pipe.sadd(_crawls(crawl.domain), crawl.id)
+        pipe.expire(_crawls(crawl.domain), self._ttl)
+        pipe.execute()
+        return self.crawl(crawl.id) or crawl
+
+    def crawl(self, crawl_id: str) -> Crawl | None:
+        """Return a crawl by its id, or None when it is unknown or forgotten."""
+        fields = self._redis.hgetall(_crawl(crawl_id))
+        if not fields:
+            return None
+        return Crawl(crawl_id, fields["domain"], fields["start"], datetime.fromisoformat(fields["began"]))
+
+    def unseen(self, crawl_id: str, keys: Sequence[str], *, max_pages: int) -> list[int]:
+        """Return the indices of the keys not seen in this crawl, no more than its page limit leaves room for."""
+        if not keys:
+            return []
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.smismember(f"{_crawl(crawl_id)}:seen", [digest(key) for key in keys])
+        pipe.scard(f"{_crawl(crawl_id)}:seen")
+        flags, seen = pipe.execute()
+        fresh = [index for index, known in enumerate(flags) if not known]
+        return fresh[: max(0, max_pages - int(seen))]
+
+    def published(self, crawl_id: str, keys: Sequence[str]) -> None:
+        """Note that the `index` and `crawl` messages of these canonical keys stand in the broker."""
+        if keys:
+            base = _crawl(crawl_id)
+            self._published(
+                keys=[f"{base}:seen", f"{base}:open", f"{base}:done"], args=[self._ttl, *(digest(key) for key in keys)]
+            )
+
+    def is_done(self, crawl_id: str, kind: Kind, key: str) -> bool:
+        """Tell whether this message was already worked on successfully: a second delivery has nothing to do."""
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.sismember(f"{_crawl(crawl_id)}:done", _message(kind, key))
+        pipe.sismember(f"{_crawl(crawl_id)}:dead", _message(kind, key))
+        done, dead = pipe.execute()
+        return bool(done) and not dead
+
+    def finished(
+        self, crawl_id: str, domain: str, kind: Kind, key: str, *, member: str = "", dead: bool = False
+    ) -> None:
+        """Note a message as worked on, or dead. `member` is the page's id when the page belongs to the crawl's pack."""
+        base = _crawl(crawl_id)
+        self._finished(
+            keys=[f"{base}:open", f"{base}:done", f"{base}:dead", f"{base}:members", _domain(domain)],
+            args=[self._ttl, _message(kind, key), int(dead), member],
+        )
+
+    def members(self, crawl_id: str) -> set[str]:
+        """Return the ids of the pages that belong to a crawl: indexed, unchanged, or failed and kept."""
+        return set(self._redis.smembers(f"{_crawl(crawl_id)}:members"))
+
+    def outstanding(self, domain: str) -> int:
+        """Return how many messages of a domain were published and not finished, over all its crawls."""
+        return sum(self._open_by_crawl(domain).values())
+
+    def progress(self, domain: str) -> Progress:
+        """Return the counts that a person asks for."""
+        fields = self._redis.hgetall(_domain(domain))
+        crawl = self.crawl(fields["crawl_id"]) if "crawl_id" in fields else None
+        base = _crawl(crawl.id) if crawl else _crawl("none")
+        pipe = self._redis.pipeline(transaction=False)
+        for part in ("seen", "done", "dead", "members"):
+            pipe.scard(f"{base}:{part}")
+        pipe.time()
+        seen, done, dead, members, (now, _) = pipe.execute()
+        idle = float(now) - float(fields.get("last_finished", now))
+        return Progress(crawl, seen, self.outstanding(domain), done, dead, members, idle)
+
+    def state_of(self, crawl_id: str, key: str) -> dict[str, bool]:
+        """Return which sets of a crawl hold a page, for `perennial explain`."""
+        base, mark = _crawl(crawl_id), digest(key)
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.sismember(f"{base}:seen", mark)
+        for part in ("open", "done", "dead"):
+            pipe.sismember(f"{base}:{part}", f"i{mark}")
+            pipe.sismember(f"{base}:{part}", f"c{mark}")
+        names = ["seen", *(f"{kind} {part}" for part in ("open", "done", "dead") for kind in ("index", "crawl"))]
+        return {name: bool(value) for name, value in zip(names, pipe.execute(), strict=True)}
+
+    def _open_by_crawl(self, domain: str) -> dict[str, int]:
+        """Return the open messages of each crawl of a domain, and let go of crawls that have none but the latest."""
+        crawls = sorted(self._redis.smembers(_crawls(domain)))
+        if not crawls:
+            return {}
+        pipe = self._redis.pipeline(transaction=False)
+        for crawl_id in crawls:
+            pipe.scard(f"{_crawl(crawl_id)}:open")
+        return {crawl_id: int(count) for crawl_id, count in zip(crawls, pipe.execute(), strict=True)}
+
+
+def digest(key: str) -> str:
+    """Return the 16 hex digits under which a canonical key stands in the sets: 64 bits keep a million pages apart."""
+    return hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+
+
+def now() -> datetime:
+    """Return the present moment in UTC."""
+    return datetime.now(UTC)
+
+
+def _message(kind: Kind, key: str) -> str:
+    return f"{kind[0]}{digest(key)}"
+
+
+def _crawl(crawl_id: str) -> str:
+    return f"{PREFIX}crawl:{crawl_id}"
+
+
+def _domain(domain: str) -> str:
+    return f"{PREFIX}domain:{domain}"
+
+
+def _crawls(domain: str) -> str:
+    return f"{PREFIX}domain:{domain}:crawls"

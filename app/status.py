@@ -1,0 +1,64 @@
+"""What stands where for one domain: pages, open work, timer, pack."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from app.crawl.frontier import Frontier
+from app.crawl.target import parse_domain
+from app.errors import PackNotFound
+from app.pack.read import read_manifest
+from app.state.client import get_redis
+from app.storage.open import open_store
+from app.timers.timers import Timers
+from config.settings import Settings, get_settings
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A domain's state. Counts of pages and messages; `timer` in seconds to its firing, None where none runs."""
+
+    domain: str
+    crawl_id: str | None
+    seen: int
+    open: int
+    done: int
+    dead: int
+    indexed: int
+    timer: float | None
+    callback: str | None
+    pack: dict[str, Any] | None
+
+    def __str__(self) -> str:
+        pack = f"pack {self.pack['generation']} with {self.pack['pages']} pages" if self.pack else "no pack"
+        timer = "no timer" if self.timer is None else f"{self.callback} in {self.timer:.0f} s"
+        return f"{self.domain}: {self.seen} pages seen, {self.open} messages open, {self.dead} dead; {timer}; {pack}"
+
+
+def status(domain: str, *, settings: Settings | None = None) -> Status:
+    """Return the state of a domain, given as a name or as any URL of it; raises InvalidUrl."""
+    settings = settings or get_settings()
+    name = parse_domain({"url": domain}, max_length=settings.max_url_length)
+    redis = get_redis(settings.redis)
+    progress = Frontier(redis, ttl=settings.crawl_ttl).progress(name)
+    clock = Timers(redis).clock(name)
+    return Status(
+        domain=name,
+        crawl_id=progress.crawl.id if progress.crawl else None,
+        seen=progress.seen,
+        open=progress.open,
+        done=progress.done,
+        dead=progress.dead,
+        indexed=progress.members,
+        timer=clock.remaining if clock else None,
+        callback=str(clock.callback.message["type"]) if clock else None,
+        pack=_pack(settings, name),
+    )
+
+
+def _pack(settings: Settings, domain: str) -> dict[str, Any] | None:
+    try:
+        return asdict(read_manifest(open_store(settings.store, endpoint_url=settings.s3_endpoint_url), domain))
+    except PackNotFound:
+        return None

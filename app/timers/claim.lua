@@ -1,0 +1,16 @@
+-- Claim the timers that are due: each is put off by the lease, so that a claimer's death fires it again.
+-- KEYS: deadlines. ARGV: prefix of the timers' keys, lease (s), limit.
+local clock = redis.call('TIME')
+local now = clock[1] + clock[2] / 1000000
+local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%.6f', now), 'LIMIT', 0, ARGV[3])
+local claimed = {}
+for _, domain in ipairs(due) do
+    local timer = redis.call('HMGET', ARGV[1] .. domain, 'timeout', 'queue', 'message', 'version')
+    if timer[1] then
+        redis.call('ZADD', KEYS[1], string.format('%.6f', now + ARGV[2]), domain)
+        claimed[#claimed + 1] = {domain, timer[1], timer[2], timer[3], timer[4]}
+    else
+        redis.call('ZREM', KEYS[1], domain)
+    end
+end
+return claimed

@@ -1,0 +1,14 @@
+-- Set a domain's clock back to its stored timeout and leave its callback alone; start one where there is none.
+-- KEYS: deadlines, timer of the domain. ARGV: domain, timeout (s), queue, message, strength (all but the first for a new one).
+local clock = redis.call('TIME')
+local now = clock[1] + clock[2] / 1000000
+local timeout = redis.call('HGET', KEYS[2], 'timeout')
+local started = 0
+if not timeout then
+    timeout = ARGV[2]
+    started = 1
+    redis.call('HSET', KEYS[2], 'queue', ARGV[3], 'message', ARGV[4], 'strength', ARGV[5], 'timeout', timeout)
+end
+redis.call('HINCRBY', KEYS[2], 'version', 1)
+redis.call('ZADD', KEYS[1], string.format('%.6f', now + timeout), ARGV[1])
+return started

@@ -1,0 +1,13 @@
+-- End a claim, unless the timer was touched since: forget it (ARGV[3] is '') or put it off by ARGV[3] seconds.
+-- KEYS: deadlines, timer of the domain. ARGV: domain, version at the claim, seconds or ''.
+if redis.call('HGET', KEYS[2], 'version') ~= ARGV[2] then
+    return 0
+end
+if ARGV[3] == '' then
+    redis.call('DEL', KEYS[2])
+    redis.call('ZREM', KEYS[1], ARGV[1])
+else
+    local clock = redis.call('TIME')
+    redis.call('ZADD', KEYS[1], string.format('%.6f', clock[1] + clock[2] / 1000000 + ARGV[3]), ARGV[1])
+end
+return 1

@@ -1,0 +1,52 @@
+"""Celery's own settings, and why each differs from its default."""
+
+from __future__ import annotations
+
+from config.routes import ROUTES
+from config.schedule import BEAT_SCHEDULE
+from config.settings import get_settings
+from config.topology import DEFAULT_QUEUE, site_exchange, work_queues
+
+_settings = get_settings()
+
+broker_url = _settings.broker
+broker_connection_retry_on_startup = True
+broker_connection_timeout = 5.0
+# A client's `delay()` waits for the broker. A worker's own messages are confirmed in batches by app/amqp/publish.py,
+# and its events need no confirm: app/celery.py takes this off where a worker starts.
+broker_transport_options = {"confirm_publish": _settings.client_confirms}
+result_backend = _settings.result_backend
+task_ignore_result = _settings.result_backend is None
+
+imports = ("tasks.site", "tasks.timers", "tasks.pack")
+task_routes = {route.task: {"queue": route.queue} for route in ROUTES}
+task_queues = work_queues(_settings)
+task_default_queue = DEFAULT_QUEUE
+task_default_exchange = site_exchange.name
+# A mistyped queue is an error at the call, never a new queue that nobody reads.
+task_create_missing_queues = False
+
+# A message leaves the broker when its work is done, and not before.
+task_acks_late = True
+task_reject_on_worker_lost = False  # app/task.py decides; requeueing would loop for ever.
+worker_cancel_long_running_tasks_on_connection_loss = False
+# Quorum queues know prefetch per consumer only.
+worker_prefetch_multiplier = _settings.worker_prefetch
+worker_detect_quorum_queues = True
+
+# JSON only: a pickle from the broker would be code from the broker.
+task_serializer = result_serializer = event_serializer = "json"
+accept_content = result_accept_content = ["json"]
+
+# Tasks decide for themselves in app/consumer.py and app/task.py.
+worker_consumer = "app.consumer:Consumer"
+beat_schedule = BEAT_SCHEDULE
+beat_schedule_filename = str(_settings.data_dir / "beat-schedule")
+worker_send_task_events = True
+worker_enable_remote_control = True
+worker_hijack_root_logger = True
+worker_redirect_stdouts = False
+# On SIGQUIT running pages get this many seconds; what is not done by then goes back to its queue.
+worker_soft_shutdown_timeout = 3.0
+worker_enable_soft_shutdown_on_idle = False
+enable_utc = True

@@ -1,0 +1,60 @@
+"""The contract in one table: message type -> task -> queue -> retry policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: The queues of the `site` group, in the order of a page's life.
+INDEX, CRAWL, TIMER, TICK, PACK = "site.index", "site.crawl", "site.timer", "site.tick", "site.pack"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where one message type goes and what answers its failures.
+
+    `type` is the plain message's `type` and its routing key on the exchange `site`; `task` is the Celery name.
+    `time_limit` and `soft_time_limit` are seconds of one run. `retry_timeout_ms` and `retry_max` override the settings
+    RETRY_TIMEOUT_MS and RETRY_MAX where a route needs other defaults.
+    """
+
+    type: str
+    task: str
+    queue: str
+    policy: str = "delay_queues"
+    time_limit: int = 120
+    retry_timeout_ms: int | None = None
+    retry_max: int | None = None
+
+    @property
+    def soft_time_limit(self) -> int:
+        """Seconds after which the task is asked to end, before it is killed."""
+        return self.time_limit - 10
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("index+crawl", "site.index_and_crawl", INDEX),
+    Route("index", "site.index", INDEX),
+    Route("crawl", "site.crawl", CRAWL),
+    Route("start_timer", "site.start_timer", TIMER),
+    Route("reset_timer", "site.reset_timer", TIMER),
+    # A tick comes again in a second: it is never retried, never buried, and dies in its queue when nobody listens.
+    Route("tick", "site.tick", TICK, policy="drop", time_limit=30),
+    Route("pack_full", "site.pack_full", PACK, time_limit=1_500),
+    Route("pack_incremental", "site.pack_incremental", PACK, time_limit=1_500),
+)
+
+BY_TYPE = {route.type: route for route in ROUTES}
+BY_TASK = {route.task: route for route in ROUTES}
+
+#: The retry policy of each queue: what answers a message that names no task at all.
+POLICY_OF_QUEUE = {route.queue: route.policy for route in ROUTES}
+
+#: Names of queues in the reference document that are aliases of ours. `HEAD` was its front door.
+ALIASES = {"HEAD": INDEX, "INDEX": INDEX, "CRAWL": CRAWL, "TIMER": TIMER, "PACK": PACK}
+
+
+def queue_named(name: str) -> str | None:
+    """Return our queue for a name as it may stand in a `callback_queue`, or None where there is no such queue."""
+    if name in POLICY_OF_QUEUE:
+        return name
+    return ALIASES.get(name.upper())

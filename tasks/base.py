@@ -1,0 +1,84 @@
+"""Tasks that take a message of the `site` vocabulary, checked where it is sent and again where it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from app.celery import app
+from app.crawl import target
+from app.crawl.frontier import Kind
+from app.crawl.target import Target
+from app.errors import InvalidMessage
+from app.storage.keys import page_id
+from app.task import Task
+from config.routes import BY_TYPE
+from config.settings import get_settings
+from tasks.context import context
+
+#: The messages that a frontier keeps account of.
+_KIND: dict[str, Kind] = {"site.index": "index", "site.crawl": "crawl"}
+
+
+def target_of(message: Mapping[str, Any]) -> Target:
+    """Return the page that a message names; raises InvalidMessage, InvalidUrl or OutOfScope saying why."""
+    settings = get_settings()
+    return target.parse(message, scope=settings.scope, max_length=settings.max_url_length)
+
+
+def domain_of(message: Mapping[str, Any]) -> str:
+    """Return the domain that a message names; raises InvalidMessage or InvalidUrl saying why."""
+    return target.parse_domain(message, max_length=get_settings().max_url_length)
+
+
+def as_message(args: Any, kwargs: Any, positional: str) -> dict[str, Any]:
+    """Return a call's arguments as a message; at most one may be positional."""
+    args = tuple(args or ())
+    if len(args) > 1:
+        raise InvalidMessage(f"expected one positional argument ({positional}), got {len(args)}: {args!r}")
+    return {**dict(kwargs or {}), **({positional: args[0]} if args else {})}
+
+
+class PageTask(Task):
+    """A task about one page: `delay("https://Site.GOV/")`, or `domain`, `path` and `scheme` by name."""
+
+    abstract = True
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        """Check and normalise the page, then publish; raises InvalidUrl before anything is sent."""
+        message = as_message(args, kwargs, "url")
+        page = target_of(message)
+        rest = {name: value for name, value in message.items() if name not in target.FIELDS}
+        place = {"url": page.url, "domain": page.domain, "crawl_id": page.crawl_id, "depth": page.depth}
+        return super().apply_async((), {**rest, **{name: value for name, value in place.items() if value}}, **options)
+
+    def on_death(self, args: Any, kwargs: Any) -> None:
+        """Tell the frontier, so that a dead page does not hold its domain's pack back for ever.
+
+        The page stays a member of its crawl: what was stored of it before is kept.
+        """
+        page = target_of(as_message(args, kwargs, "url"))
+        if page.crawl_id and self.name in _KIND:
+            member = page_id(page.key) if self.name == "site.index" else ""
+            context().frontier.finished(
+                page.crawl_id, page.domain, _KIND[self.name], page.key, member=member, dead=True
+            )
+
+
+class DomainTask(Task):
+    """A task about a whole domain: `delay("site.gov")`, or by name."""
+
+    abstract = True
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        """Check and normalise the domain, then publish; raises InvalidUrl before anything is sent."""
+        message = as_message(args, kwargs, "domain")
+        return super().apply_async((), {**message, "domain": domain_of(message)}, **options)
+
+
+def task(kind: str, base: type[Task], *, bind: bool = False) -> Callable[[Callable[..., None]], Any]:
+    """Return the decorator that registers the task of a message type under the name and limits of its route."""
+    route = BY_TYPE[kind]
+    limits = {"time_limit": route.time_limit, "soft_time_limit": route.soft_time_limit}
+    decorator: Callable[[Callable[..., None]], Any] = app.task(name=route.task, base=base, bind=bind, **limits)
+    return decorator

@@ -1,0 +1,52 @@
+"""From stored pages to a pack: pack_full, pack_incremental."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.pack.packer import PackResult
+from celery.utils.log import get_task_logger
+
+from app.amqp.plain import event
+from app.crawl.urls import canonical_key
+from app.errors import PackRefused
+from app.pack import packer
+from app.state.lease import lease
+from tasks.base import DomainTask, domain_of, task
+from tasks.context import context
+
+logger = get_task_logger(__name__)
+
+
+@task("pack_full", DomainTask)
+def pack_full(**message: Any) -> None:
+    """Build a pack anew: of the crawl that `crawl_id` names, else of every page stored; `force` overrules refusals."""
+    domain, force, here = domain_of(message), bool(message.get("force")), context()
+    crawl = here.frontier.crawl(str(message.get("crawl_id") or ""))
+    if crawl and not force and here.frontier.state_of(crawl.id, canonical_key(crawl.start))["index dead"]:
+        raise PackRefused(f"{domain}: the start page {crawl.start} failed; the pack stays as it is (force overrules)")
+    with lease(here.redis, f"pack:{domain}"):
+        result = packer.pack_full(
+            here.store,
+            domain,
+            pages=here.frontier.members(crawl.id) if crawl else None,
+            crawl_id=crawl.id if crawl else "",
+            began=crawl.began if crawl else None,
+            force=force,
+        )
+        _announce(result)
+
+
+@task("pack_incremental", DomainTask)
+def pack_incremental(**message: Any) -> None:
+    """Bring a pack up to date with the pages stored; `deletions` false keeps the rows of pages that are gone."""
+    domain, here = domain_of(message), context()
+    with lease(here.redis, f"pack:{domain}"):
+        _announce(packer.pack_incremental(here.store, domain, deletions=message.get("deletions") is not False))
+
+
+def _announce(result: PackResult) -> None:
+    """Tell of a new pack, as the last act; of none where nothing had changed."""
+    logger.info("Pack of %s: %s", result.domain, result)
+    if result.written:
+        context().publisher.publish([event("update", result.as_event())])

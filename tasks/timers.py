@@ -1,0 +1,56 @@
+"""Debounce timers: start_timer, reset_timer, tick."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery.utils.log import get_task_logger
+
+from app.amqp.plain import to_queue
+from app.task import Task
+from app.timers.arguments import callback_of, full_pack, incremental_pack, timeout_of
+from app.timers.timers import Callback, Timer
+from config.routes import PACK
+from tasks.base import DomainTask, domain_of, task
+from tasks.context import context
+
+logger = get_task_logger(__name__)
+
+
+@task("start_timer", DomainTask)
+def start_timer(**message: Any) -> None:
+    """(Re)start a domain's clock; keys `timeout` (s), `callback_queue`, `callback_msg`. Default: a full pack."""
+    domain = domain_of(message)
+    timeout = timeout_of(message, default=context().settings.timer_timeout)
+    callback = callback_of(message, domain) or full_pack(domain)
+    context().timers.start(domain, timeout=timeout, callback=callback)
+
+
+@task("reset_timer", DomainTask)
+def reset_timer(**message: Any) -> None:
+    """Set a domain's clock back to its stored timeout; no timer: start one, with the message's own callback if any."""
+    domain = domain_of(message)
+    timeout = timeout_of(message, default=context().settings.timer_timeout)
+    callback = callback_of(message, domain) or incremental_pack(domain)
+    context().timers.reset(domain, timeout=timeout, callback=callback)
+
+
+@task("tick", Task)
+def tick() -> None:
+    """Fire the timers that are due: publish each callback confirmed, then forget the timer."""
+    for timer in context().timers.claim_due():
+        _fire(timer)
+
+
+def _fire(timer: Timer) -> None:
+    here = context()
+    callback = timer.callback
+    if here.frontier.outstanding(timer.domain):
+        idle = here.frontier.progress(timer.domain).idle
+        if idle < max(here.settings.timer_max_wait, timer.timeout):
+            here.timers.rearm(timer)
+            return
+        logger.warning("%s: no page finished for %.0f s with work open: packed without deletions", timer.domain, idle)
+        callback = Callback(PACK, {"type": "pack_incremental", "domain": timer.domain, "deletions": False})
+    here.publisher.publish([to_queue(callback.queue, callback.message)])
+    here.timers.forget(timer)
