@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from app.errors import InvalidMessage, ObjectNotFound, PackCorrupt, PackNotFound
+from app.pack.database import SCHEMA_VERSION, describe
 from app.storage.keys import MANIFEST_PREFIX, MANIFEST_SUFFIX, manifest_key
 from app.storage.store import ObjectStore
 
@@ -50,6 +52,30 @@ class Manifest:
             if type(values[field.name]).__name__ != field.type:
                 raise PackCorrupt(f"pack manifest: {field.name} is {values[field.name]!r}, not of type {field.type}")
         return cls(**values)
+
+
+def describe_pack(path: Path, *, sha256: str, size: int, etag: str) -> Manifest:
+    """Return the manifest of the database at `path`, whose compressed form has this checksum, size (bytes) and ETag.
+
+    Raises PackCorrupt for a database that does not say of itself what a pack says.
+    """
+    try:
+        meta, pages = describe(path)
+        return Manifest(
+            domain=meta["domain"],
+            sha256=sha256,
+            size=size,
+            uncompressed_size=path.stat().st_size,
+            pages=pages,
+            schema_version=SCHEMA_VERSION,
+            generation=int(meta["generation"]),
+            kind=meta["kind"],
+            built_at=meta["built_at"],
+            crawl_id=meta["crawl_id"],
+            etag=etag,
+        )
+    except (KeyError, ValueError) as error:
+        raise PackCorrupt(f"{path.name}: its meta table lacks a value: {error!r}") from error
 
 
 def check_domain(domain: str) -> str:

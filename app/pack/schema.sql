@@ -9,22 +9,31 @@ CREATE TABLE meta (
 ) WITHOUT ROWID;
 -- keys: domain, kind (full | incremental), generation, crawl_id, built_at (UTC, ISO 8601), pages
 
+-- Long texts stand last: SQLite reads a row from its beginning, through every page that it spills over.
 CREATE TABLE pages (
     id           INTEGER PRIMARY KEY,
     object       TEXT NOT NULL UNIQUE,             -- the page's identity: content/<domain>/<object>.json
+    etag         TEXT NOT NULL,                    -- of the stored object this row was made from
     key          TEXT NOT NULL UNIQUE,             -- canonical URL
     url          TEXT NOT NULL,
     path         TEXT NOT NULL,                    -- with the query
-    title        TEXT NOT NULL DEFAULT '',
-    headings     TEXT NOT NULL DEFAULT '',         -- one a line
-    description  TEXT NOT NULL DEFAULT '',
-    body         TEXT NOT NULL DEFAULT '',
     lang         TEXT NOT NULL DEFAULT '',
     content_type TEXT NOT NULL DEFAULT '',
     canonical    TEXT NOT NULL DEFAULT '',         -- the key that the page names as its canonical one, or empty
-    hidden       INTEGER NOT NULL DEFAULT 0,       -- 1 while `canonical` is another row of this pack
-    etag         TEXT NOT NULL                     -- of the stored object this row was made from
+    hidden       INTEGER NOT NULL DEFAULT 0,       -- 1 while `canonical` leads to another row of this pack
+    title        TEXT NOT NULL DEFAULT '',
+    description  TEXT NOT NULL DEFAULT '',
+    headings     TEXT NOT NULL DEFAULT '',         -- one a line
+    body         TEXT NOT NULL DEFAULT ''
 );
+
+CREATE INDEX pages_canonical ON pages (canonical) WHERE canonical <> '';
+
+-- Tombstones that were seen in the store, so that the next increment need not read them again.
+CREATE TABLE gone (
+    object TEXT PRIMARY KEY,
+    etag   TEXT NOT NULL
+) WITHOUT ROWID;
 
 -- External content: the text stands once, in `pages`; rowid is pages.id.
 CREATE VIRTUAL TABLE pages_fts USING fts5 (

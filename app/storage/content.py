@@ -1,4 +1,4 @@
-"""What is stored of a page: its text, or a tombstone. Holds no time, so that an unchanged page is an unchanged object."""
+"""What is stored of a page: its text, or a tombstone. No time, so that an unchanged page is an unchanged object."""
 
 from __future__ import annotations
 
