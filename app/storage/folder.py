@@ -152,7 +152,7 @@ class FolderStore:
     def _recompute(self, key: str) -> tuple[str, os.stat_result]:
         with open(self._objects + key, "rb") as file:
             found = os.fstat(file.fileno())
-            etag = hashlib.file_digest(file, _hasher).hexdigest()
+            etag = hashlib.file_digest(file, "sha256").hexdigest()
             if os.fstat(file.fileno()).st_mtime_ns != found.st_mtime_ns:
                 raise StoreError(f"{key}: written in place while it was read")
         # The ETag file names what it was computed from, so a writer that came between makes it void, not false.
@@ -241,12 +241,8 @@ def _rename(source: str, target: str) -> None:
         os.rename(source, target)
 
 
-def _hasher() -> hashlib.blake2b:
-    return hashlib.blake2b(digest_size=16)
-
-
 def _hash(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    return hashlib.sha256(data).hexdigest()
 
 
 def _identity(found: os.stat_result) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import Final
 
@@ -15,6 +16,10 @@ MANIFEST_SUFFIX: Final = ".json"
 MAX_KEY_BYTES: Final = 1024
 #: Bytes of one segment: file systems take 255.
 MAX_SEGMENT_BYTES: Final = 255
+#: Bytes that an XML listing cannot carry, or that end a path early.
+CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
+#: Segments that mean something else in a folder.
+NO_NAMES: Final = frozenset({b"", b".", b".."})
 
 
 def check_key(key: str) -> str:
@@ -32,13 +37,13 @@ def _fault(key: str) -> str:
         return "not valid Unicode"
     if len(encoded) > MAX_KEY_BYTES:
         return f"longer than {MAX_KEY_BYTES} bytes"
-    if any(byte < 32 or byte == 127 for byte in encoded):
+    if CONTROL.search(encoded):
         return "contains a control character"
-    for segment in encoded.split(b"/"):
-        if segment in {b"", b".", b".."}:
-            return f"segment {segment.decode()!r} is not a name"
-        if len(segment) > MAX_SEGMENT_BYTES:
-            return f"a segment is longer than {MAX_SEGMENT_BYTES} bytes"
+    segments = encoded.split(b"/")
+    if not NO_NAMES.isdisjoint(segments):
+        return "a segment is empty, '.' or '..'"
+    if max(map(len, segments)) > MAX_SEGMENT_BYTES:
+        return f"a segment is longer than {MAX_SEGMENT_BYTES} bytes"
     return ""
 
 

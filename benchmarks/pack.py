@@ -1,0 +1,127 @@
+"""How fast a full pack is built, beside bare loops that fill the same database.
+
+Two floors, with the schema, pragmas, statements and index settings of the packer itself:
+
+- *in memory*: pages already decoded -> `executemany` into `pages`, FTS5 'rebuild' and 'optimize', VACUUM. No store, no
+  JSON, no compression: what SQLite alone costs.
+- *from files*: the same, after opening each JSON file of the store's folder by its known path, and `json.loads`.
+
+`pack_full` does more than either: it lists the store, computes and compares ETags, checks every page, compresses,
+hashes, checks the finished database and writes pack and manifest. Each figure is the median of three runs, taken in
+turns, of documents per second of wall time.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from app.pack import database as db
+from app.pack.packer import pack_full
+from app.pack.rows import INSERT
+from app.storage.content import Page, to_json
+from app.storage.folder import FolderStore
+from app.storage.keys import content_key, content_prefix, page_id
+
+DOMAIN = "bench.example"
+RUNS = 3
+
+
+def run(documents: int = 3_000) -> dict[str, Any]:
+    """Measure on so many pages of at most 7 kB; return documents per second, and ratios to the floors."""
+    with tempfile.TemporaryDirectory(prefix="perennial-bench-") as folder:
+        store = FolderStore(Path(folder, "store"))
+        pages = list(corpus(documents))
+        for page in pages:
+            store.put(content_key(DOMAIN, page_id(page.key)), to_json(page))
+        files = [store.root / stat.key for stat in store.list(content_prefix(DOMAIN))]
+        rows = [_row(json.loads(path.read_bytes()), path.stem) for path in files]
+        rates = _medians(
+            documents,
+            {
+                "pack_full": lambda: _pack(store),
+                "from files": lambda: _floor(_row(json.loads(path.read_bytes()), path.stem) for path in files),
+                "in memory": lambda: _floor(rows),
+            },
+        )
+    ratios = {name: rates["pack_full"] / rates[name] for name in ("from files", "in memory")}
+    return {"documents": documents, "docs_per_second": rates, "ratio_to": ratios}
+
+
+def corpus(documents: int, size: int = 7_000) -> Iterator[Page]:
+    """Yield pages of so many characters: Python's standard library, in order of its files, and again if it is short."""
+    pieces = cycle(_pieces(Path(sysconfig.get_path("stdlib")), size))
+    for number, text in enumerate(islice(pieces, documents)):
+        path = f"/section-{number % 17}/page-{number}"
+        yield Page(
+            key=f"https://{DOMAIN}{path}",
+            url=f"https://{DOMAIN}{path}",
+            domain=DOMAIN,
+            path=path,
+            title=text[:50],
+            description=text[50:200],
+            headings=(text[200:230], text[230:260]),
+            body=text[260:],
+            lang="en",
+        )
+
+
+def _pieces(folder: Path, size: int) -> Iterator[str]:
+    for path in sorted(folder.rglob("*.py")):
+        if "site-packages" not in path.parts:
+            text = " ".join(path.read_text(errors="replace").split())
+            yield from (text[at : at + size] for at in range(0, len(text), size))
+
+
+def table(figures: dict[str, Any]) -> str:
+    """Return the figures as a small table."""
+    lines = [f"pack_full, {figures['documents']} documents (median of {RUNS})", f"{'':12}{'docs/s':>10}{'ratio':>10}"]
+    for name, rate in figures["docs_per_second"].items():
+        ratio = figures["ratio_to"].get(name)
+        lines.append(f"{name:12}{rate:10.0f}" + (f"{ratio:10.2f}" if ratio else ""))
+    return "\n".join(lines)
+
+
+def _pack(store: FolderStore) -> None:
+    result = pack_full(store, DOMAIN, pages=None, crawl_id="bench", began=None)
+    assert result.written
+
+
+def _floor(rows: Iterable[tuple[str, ...]]) -> None:
+    with tempfile.TemporaryDirectory(prefix="perennial-bench-") as name:
+        folder = Path(name)
+        with db.create(folder / "raw.sqlite") as database:
+            database.execute("BEGIN")
+            database.executemany(INSERT, rows)
+            database.execute("INSERT INTO pages_fts (pages_fts) VALUES ('rebuild')")
+            database.execute("INSERT INTO pages_fts (pages_fts) VALUES ('optimize')")
+            database.execute("COMMIT")
+            database.execute("VACUUM INTO ?", (str(folder / "dense.sqlite"),))
+
+
+def _row(page: dict[str, Any], name: str) -> tuple[str, ...]:
+    return (
+        *(name, "etag", page["key"], page["url"], page["path"], page["lang"], page["content_type"], page["canonical"]),
+        *(page["title"], page["description"], "\n".join(page["headings"]), page["body"]),
+    )
+
+
+def _medians(documents: int, contestants: dict[str, Callable[[], None]]) -> dict[str, float]:
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(RUNS):
+        for name, contestant in contestants.items():
+            started = time.perf_counter()
+            contestant()
+            seconds[name].append(time.perf_counter() - started)
+    return {name: documents / statistics.median(taken) for name, taken in seconds.items()}
+
+
+if __name__ == "__main__":
+    print(table(run()))
