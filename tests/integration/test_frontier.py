@@ -1,0 +1,198 @@
+"""The frontier, the host gate and leases in a real Redis."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from app.crawl.frontier import Crawl, Frontier, now
+from app.crawl.politeness import HostGate
+from app.crawl.shared_get import SharedGet
+from app.crawl.values import Gone, Indexed, Redirected, Skipped, Visit
+from app.errors import Postpone, ServerError
+from app.state.client import get_raw_redis, get_redis
+from app.state.lease import lease
+from app.storage.content import Page
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def frontier(redis_url: str) -> Frontier:
+    frontier = Frontier(get_redis(redis_url), ttl=60)
+    frontier.begin(Crawl("c", "a.gov", "https://a.gov/", now()))
+    return frontier
+
+
+def test_what_was_published_is_seen_and_open_until_both_its_messages_are_finished(frontier: Frontier) -> None:
+    frontier.published("c", ["k"])
+    assert frontier.unseen("c", ["k", "other"], max_pages=9) == [1]
+    assert frontier.outstanding("a.gov") == 2
+    frontier.finished("c", "a.gov", "index", "k", member="p")
+    frontier.finished("c", "a.gov", "crawl", "k")
+    assert frontier.outstanding("a.gov") == 0
+    assert frontier.is_done("c", "index", "k")
+    assert frontier.members("c") == {"p"}
+
+
+STEPS = st.permutations(["published", "index", "crawl"])
+
+
+@given(STEPS)
+@hypothesis_settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_publication_and_ends_may_be_noted_in_any_order(frontier: Frontier, steps: list[str]) -> None:
+    key = "-".join(steps)
+    for step in steps:
+        if step == "published":
+            frontier.published("c", [key])
+        else:
+            frontier.finished("c", "a.gov", "index" if step == "index" else "crawl", key)
+    assert frontier.outstanding("a.gov") == 0
+
+
+def test_a_dead_message_is_not_open_and_not_done_so_that_a_replay_works(frontier: Frontier) -> None:
+    frontier.published("c", ["k"])
+    frontier.finished("c", "a.gov", "index", "k", member="p", dead=True)
+    assert not frontier.is_done("c", "index", "k")
+    assert frontier.outstanding("a.gov") == 1
+    frontier.finished("c", "a.gov", "index", "k", member="p")
+    assert frontier.is_done("c", "index", "k")
+
+
+def test_a_crawl_takes_no_more_pages_than_its_limit(frontier: Frontier) -> None:
+    frontier.published("c", ["1", "2"])
+    assert frontier.unseen("c", ["3", "4", "5"], max_pages=4) == [0, 1]
+
+
+def test_work_of_an_older_crawl_counts_as_outstanding_too(frontier: Frontier) -> None:
+    frontier.published("c", ["k"])
+    frontier.begin(Crawl("c2", "a.gov", "https://a.gov/", now()))
+    assert frontier.outstanding("a.gov") == 2
+
+
+def test_a_redelivered_start_keeps_the_crawls_beginning(frontier: Frontier) -> None:
+    first = frontier.crawl("c")
+    again = frontier.begin(Crawl("c", "a.gov", "https://a.gov/", now()))
+    assert again == first
+
+
+def test_a_host_lets_one_request_through_and_gives_the_next_their_slots(redis_url: str) -> None:
+    gate = HostGate(get_redis(redis_url))
+    assert gate.wait("h", asker="1", delay=10) == 0
+    second, third = gate.wait("h", asker="2", delay=10), gate.wait("h", asker="3", delay=10)
+    assert 9 < second <= 10
+    assert 19 < third <= 20
+    assert gate.wait("h", asker="3", delay=10) <= third
+    assert gate.wait("elsewhere", asker="4", delay=10) == 0
+
+
+def test_slots_are_taken_in_turn_never_closer_than_the_delay(redis_url: str) -> None:
+    gate, delay = HostGate(get_redis(redis_url)), 0.2
+    times: list[float] = []
+
+    def go(asker: str) -> None:
+        eventually(lambda: gate.wait("h", asker=asker, delay=delay) == 0, f"slot of {asker}")
+        seconds, micros = get_redis(redis_url).time()
+        times.append(seconds + micros / 1e6)
+
+    threads = [threading.Thread(target=go, args=(str(number),)) for number in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    times.sort()
+    # The times are read a round trip after the gate opened, hence the tolerance.
+    assert all(later - earlier > delay - 0.05 for earlier, later in zip(times, times[1:], strict=False))
+
+
+def test_retry_after_holds_a_host_without_spending_anyones_slot(redis_url: str) -> None:
+    gate = HostGate(get_redis(redis_url))
+    gate.hold("h", 0.3)
+    assert 0 < gate.wait("h", asker="1", delay=0) <= 0.3
+    eventually(lambda: gate.wait("h", asker="1", delay=0) == 0, "the hold is over")
+
+
+@pytest.fixture
+def shared(redis_url: str) -> SharedGet:
+    return SharedGet(get_raw_redis(redis_url), ttl=60, lease=5)
+
+
+@pytest.mark.parametrize(
+    "visit",
+    [
+        Indexed(page=Page(key="k", url="u", domain="d", path="/", headings=("a", "é"), body="text"), links=("x", "y")),
+        Gone(why="404"),
+        Redirected(target="https://b.gov/", in_scope=False),
+        Skipped(why="robots", detail="disallowed"),
+    ],
+)
+def test_the_second_asker_finds_what_the_first_one_fetched(shared: SharedGet, visit: Visit) -> None:
+    assert shared.visit("c", "k", lambda: visit) == visit
+    assert shared.visit("c", "k", lambda: pytest.fail("fetched twice")) == visit
+
+
+def test_many_askers_at_once_fetch_once(shared: SharedGet) -> None:
+    fetched: list[int] = []
+
+    def fetch() -> Visit:
+        fetched.append(1)
+        return Gone(why="404")
+
+    threads = [threading.Thread(target=lambda: shared.visit("c", "k", fetch)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(fetched) == 1
+
+
+def test_an_asker_does_not_wait_for_a_slow_fetch_but_is_postponed(shared: SharedGet) -> None:
+    release = threading.Event()
+
+    def slow() -> Visit:
+        release.wait(20)
+        return Gone(why="404")
+
+    thread = threading.Thread(target=lambda: shared.visit("c", "k", slow))
+    thread.start()
+
+    def postponed() -> bool:
+        try:
+            return shared.visit("c", "k", slow) == "never"
+        except Postpone:
+            return True
+
+    assert eventually(postponed, "the second asker is postponed")
+    release.set()
+    thread.join()
+
+
+def test_a_failed_fetch_is_not_shared(shared: SharedGet) -> None:
+    def fail() -> Visit:
+        raise ServerError("500")
+
+    with pytest.raises(ServerError):
+        shared.visit("c", "k", fail)
+    assert shared.visit("c", "k", lambda: Gone(why="404")) == Gone(why="404")
+
+
+def test_a_lease_has_one_holder_and_is_free_when_it_ends(redis_url: str) -> None:
+    redis = get_redis(redis_url)
+    with lease(redis, "pack:a.gov"), pytest.raises(Postpone, match=r"pack:a\.gov is held"), lease(redis, "pack:a.gov"):
+        pytest.fail("held twice")
+    with lease(redis, "pack:a.gov"):
+        assert redis.exists("perennial:lease:pack:a.gov")
+    assert not redis.exists("perennial:lease:pack:a.gov")
+
+
+def test_a_lease_is_renewed_while_it_is_held(redis_url: str) -> None:
+    redis = get_redis(redis_url)
+    with lease(redis, "long", seconds=0.3):
+        first = redis.pttl("perennial:lease:long")
+        eventually(lambda: redis.pttl("perennial:lease:long") > first - 50 and first < 300, "renewed", seconds=1)
+        eventually(lambda: int(redis.pttl("perennial:lease:long")) > 200, "renewed again", seconds=2)

@@ -1,0 +1,134 @@
+"""Publishing to a real RabbitMQ: confirmed, routed or refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from kombu import Connection, Exchange, Queue
+
+from app.amqp.publish import Outgoing, Publisher, get_publisher
+from app.errors import PublishFailed
+from app.retry.carry_out import carry_out
+from app.retry.policy import Postponed
+from config.settings import Settings
+from config.topology import DEAD, all_queues, dead_queue, work_queues
+from tests.support.broker import Broker
+from tests.support.waiting import eventually
+from tests.unit.test_retry import delivery
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def publisher(settings: Settings) -> Iterator[Publisher]:
+    publisher = Publisher(settings.broker)
+    publisher.declare([dead_queue(), *work_queues(settings)])
+    yield publisher
+    publisher.close()
+
+
+@pytest.fixture
+def broker(settings: Settings) -> Broker:
+    return Broker(settings.broker)
+
+
+def message(number: int = 0, *, key: str = "index", exchange: str = "site") -> Outgoing:
+    return Outgoing(exchange=exchange, routing_key=key, body=b'{"type":"index"}', headers={"number": number})
+
+
+def test_many_messages_are_confirmed_and_in_order(publisher: Publisher, broker: Broker) -> None:
+    publisher.publish([message(number) for number in range(1_200)])
+    assert eventually(lambda: broker.depth("site.index") == 1_200, "all are there")
+    assert [each.headers["number"] for each in broker.take("site.index")] == list(range(1_200))
+
+
+def test_a_message_is_persistent_and_has_an_id(publisher: Publisher, broker: Broker) -> None:
+    publisher.publish([message()])
+    eventually(lambda: broker.depth("site.index") == 1, "it is there")
+    [taken] = broker.take("site.index")
+    assert taken.properties["delivery_mode"] == 2
+    assert len(taken.properties["message_id"]) == 36
+
+
+def test_a_message_that_no_queue_is_bound_for_raises_and_the_next_one_goes_through(
+    publisher: Publisher, broker: Broker, settings: Settings
+) -> None:
+    with Connection(settings.broker) as connection:
+        Exchange("lonely", type="direct")(connection.channel()).declare()
+    with pytest.raises(PublishFailed, match="no queue is bound for exchange 'lonely' with key 'nowhere'"):
+        publisher.publish([message(exchange="lonely", key="nowhere")])
+    publisher.publish([message()])
+    eventually(lambda: broker.depth("site.index") == 1, "the next one is there")
+
+
+def test_an_unknown_key_of_site_goes_to_the_dead_set_and_not_to_nowhere(publisher: Publisher, broker: Broker) -> None:
+    publisher.publish([message(key="indx")])
+    eventually(lambda: broker.depth(DEAD) == 1, "it is in the dead set")
+
+
+def test_an_event_without_subscribers_is_no_error(publisher: Publisher, settings: Settings) -> None:
+    with Connection(settings.broker) as connection:
+        Exchange("told", type="topic")(connection.channel()).declare()
+    publisher.publish([Outgoing(exchange="told", routing_key="update", body=b"{}", mandatory=False)])
+
+
+def test_a_missing_exchange_raises_and_the_next_message_goes_through(publisher: Publisher, broker: Broker) -> None:
+    with pytest.raises(PublishFailed, match="no exchange 'nothing'"):
+        publisher.publish([message(exchange="nothing")])
+    publisher.publish([message()])
+    eventually(lambda: broker.depth("site.index") == 1, "the next one is there")
+
+
+def test_a_full_queue_that_rejects_raises(publisher: Publisher, settings: Settings) -> None:
+    full = Queue(
+        "full",
+        exchange=Exchange("full", type="fanout"),
+        queue_arguments={"x-max-length": 1, "x-overflow": "reject-publish"},
+    )
+    publisher.declare([full])
+    with pytest.raises(PublishFailed, match="refused"):
+        publisher.publish([message(number, exchange="full") for number in range(5)])
+
+
+def test_a_closed_connection_is_opened_again(publisher: Publisher, broker: Broker) -> None:
+    publisher.publish([message()])
+    publisher.close()
+    publisher.publish([message()])
+    eventually(lambda: broker.depth("site.index") == 2, "both are there")
+
+
+def test_a_broker_that_is_not_there_raises_and_names_the_reason() -> None:
+    with pytest.raises(PublishFailed, match="refused"):
+        Publisher("amqp://127.0.0.1:1//", timeout=1).publish([message()])
+
+
+def test_a_forked_child_gets_a_publisher_of_its_own() -> None:
+    ours = get_publisher("amqp://127.0.0.1:1//")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, b"same" if get_publisher("amqp://127.0.0.1:1//") is ours else b"own")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 10) == b"own"
+
+
+def test_a_postponed_message_comes_back_to_its_queue_by_itself_and_not_too_soon(
+    publisher: Publisher, broker: Broker, settings: Settings
+) -> None:
+    came = delivery("site.crawl", mine="kept")
+    carry_out(Postponed(250), came, publisher=publisher, settings=settings)
+    assert broker.depth("site.crawl") == 0
+    eventually(lambda: broker.depth("site.crawl") == 1, "it is back")
+    [back] = broker.take("site.crawl")
+    assert back.headers["mine"] == "kept"
+    assert back.headers["x-death"][0]["reason"] == "expired"
+
+
+def test_the_whole_topology_can_be_declared_twice(settings: Settings) -> None:
+    for _ in range(2):
+        with Connection(settings.broker) as connection:
+            for queue in all_queues(settings):
+                queue(connection.channel()).declare()

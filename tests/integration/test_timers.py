@@ -1,0 +1,96 @@
+"""Timers in a real Redis: starting, resetting, claiming, and who wins."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.state.client import get_redis
+from app.timers.arguments import full_pack, incremental_pack
+from app.timers.timers import Timer, Timers
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def timers(redis_url: str) -> Timers:
+    return Timers(get_redis(redis_url))
+
+
+def due(timers: Timers, *, lease: float = 30) -> list[Timer]:
+    return eventually(lambda: timers.claim_due(lease=lease), "a timer is due")
+
+
+def test_a_timer_fires_its_callback_after_its_timeout_and_is_then_forgotten(timers: Timers) -> None:
+    timers.start("a.gov", timeout=0.2, callback=full_pack("a.gov", "c1"))
+    assert timers.claim_due() == []
+    [timer] = due(timers)
+    assert timer.callback == full_pack("a.gov", "c1")
+    assert timers.forget(timer)
+    assert timers.clock("a.gov") is None
+
+
+def test_a_reset_sets_the_clock_back_to_the_stored_timeout_and_leaves_the_callback(timers: Timers) -> None:
+    timers.start("a.gov", timeout=100, callback=full_pack("a.gov"))
+    assert not timers.reset("a.gov", timeout=5, callback=incremental_pack("a.gov"))
+    clock = timers.clock("a.gov")
+    assert clock is not None
+    assert clock.callback == full_pack("a.gov")
+    assert 95 < clock.remaining <= 100
+
+
+def test_a_reset_without_a_timer_starts_one_with_the_incremental_callback(timers: Timers) -> None:
+    assert timers.reset("a.gov", timeout=50, callback=incremental_pack("a.gov"))
+    clock = timers.clock("a.gov")
+    assert clock is not None
+    assert clock.callback == incremental_pack("a.gov")
+
+
+@pytest.mark.parametrize("order", [("full", "incremental"), ("incremental", "full")])
+def test_the_stronger_callback_wins_whatever_the_order_of_arrival(timers: Timers, order: tuple[str, str]) -> None:
+    callbacks = {"full": full_pack("a.gov"), "incremental": incremental_pack("a.gov")}
+    for name in order:
+        timers.start("a.gov", timeout=50, callback=callbacks[name])
+    clock = timers.clock("a.gov")
+    assert clock is not None
+    assert clock.callback == full_pack("a.gov")
+
+
+def test_of_two_full_packs_the_later_crawl_is_packed(timers: Timers) -> None:
+    timers.start("a.gov", timeout=50, callback=full_pack("a.gov", "old"))
+    timers.start("a.gov", timeout=50, callback=full_pack("a.gov", "new"))
+    clock = timers.clock("a.gov")
+    assert clock is not None
+    assert clock.callback == full_pack("a.gov", "new")
+
+
+def test_a_claimed_timer_is_not_claimed_twice_until_its_lease_runs_out(timers: Timers) -> None:
+    timers.start("a.gov", timeout=0.01, callback=full_pack("a.gov"))
+    [first] = due(timers, lease=0.3)
+    assert timers.claim_due() == []
+    [again] = due(timers)
+    assert again == first
+
+
+def test_a_timer_that_was_reset_since_its_claim_is_not_forgotten(timers: Timers) -> None:
+    timers.start("a.gov", timeout=0.01, callback=full_pack("a.gov"))
+    [timer] = due(timers)
+    timers.reset("a.gov", timeout=1, callback=incremental_pack("a.gov"))
+    assert not timers.forget(timer)
+    [again] = due(timers)
+    assert again.callback == full_pack("a.gov")
+
+
+def test_a_rearmed_timer_waits_for_its_own_timeout(timers: Timers) -> None:
+    timers.start("a.gov", timeout=0.2, callback=full_pack("a.gov"))
+    [timer] = due(timers)
+    assert timers.rearm(timer)
+    clock = timers.clock("a.gov")
+    assert clock is not None
+    assert 0 < clock.remaining <= 0.2
+
+
+def test_each_domain_has_a_clock_of_its_own(timers: Timers) -> None:
+    timers.start("busy.gov", timeout=100, callback=full_pack("busy.gov"))
+    timers.start("quiet.gov", timeout=0.01, callback=full_pack("quiet.gov"))
+    assert [timer.domain for timer in due(timers)] == ["quiet.gov"]

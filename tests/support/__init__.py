@@ -1,0 +1,1 @@
+"""What several tests need: waiting for conditions, running workers."""

@@ -1,0 +1,43 @@
+"""Looking at a real broker from a test: depths, messages, publishing as a foreign client would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kombu import Connection
+
+
+class Broker:
+    """A plain AMQP client with a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def depth(self, queue: str) -> int:
+        """Return how many messages are ready in a queue."""
+        with self._channel() as channel:
+            return int(channel.queue_declare(queue, passive=True).message_count)
+
+    def post(self, body: bytes, *, exchange: str = "site", key: str = "index", **properties: Any) -> None:
+        """Publish raw bytes with nothing but the given properties, as a producer that never heard of Celery."""
+        headers = properties.pop("headers", None)
+        with self._channel() as channel:
+            message = channel.prepare_message(body, headers=headers, properties=properties)
+            message.properties.pop("content_type", None)
+            message.properties.pop("content_encoding", None)
+            channel.basic_publish_confirm(message, exchange=exchange, routing_key=key, mandatory=True, timeout=5)
+
+    def take(self, queue: str) -> list[Any]:
+        """Remove and return every ready message of a queue."""
+        taken = []
+        with self._channel() as channel:
+            while (message := channel.basic_get(queue, no_ack=True)) is not None:
+                taken.append(channel.message_to_python(message))
+        return taken
+
+    @contextmanager
+    def _channel(self) -> Iterator[Any]:
+        with Connection(self._url, connect_timeout=5) as connection, connection.channel() as channel:
+            yield channel

@@ -1,0 +1,23 @@
+"""Waiting for a condition instead of for a time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def eventually(condition: Callable[[], T], what: str, *, seconds: float = 30.0, every: float = 0.02) -> T:
+    """Return the first true value of the condition; fails with `what` when none comes within `seconds`."""
+    deadline = time.monotonic() + seconds
+    pause = threading.Event()
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:g} s: {what} (last value: {value!r})")
+        pause.wait(every)
