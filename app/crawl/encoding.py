@@ -17,8 +17,8 @@ _ENOUGH = 12
 _GUESSES = [
     "big5hkscs", "cp1250", "cp1251", "cp1252", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp1258", "cp866",
     "cp874", "cp932", "cp949", "euc_jp", "gb18030", "iso2022_jp", "iso8859_10", "iso8859_13", "iso8859_14",
-    "iso8859_15", "iso8859_16", "iso8859_2", "iso8859_3", "iso8859_4", "iso8859_5", "iso8859_6", "iso8859_7", "iso8859_8",
-    "koi8_r", "koi8_u", "mac_cyrillic", "mac_roman",
+    "iso8859_15", "iso8859_16", "iso8859_2", "iso8859_3", "iso8859_4", "iso8859_5", "iso8859_6", "iso8859_7",
+    "iso8859_8", "koi8_r", "koi8_u", "mac_cyrillic", "mac_roman",
 ]  # fmt: skip
 
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16le"), (codecs.BOM_UTF16_BE, "utf-16be"))

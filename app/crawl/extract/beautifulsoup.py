@@ -1,0 +1,99 @@
+"""Extraction by BeautifulSoup: slow, patient, the second opinion on what lexbor says."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import cast
+
+from bs4 import BeautifulSoup, MarkupResemblesLocatorWarning, Tag, XMLParsedAsHTMLWarning
+from bs4.element import PreformattedString
+
+from app.crawl.extract import contract
+from app.crawl.values import Extract
+
+
+class BeautifulSoupExtractor:
+    """Extracts with BeautifulSoup on top of the parser named `features`."""
+
+    def __init__(self, features: str = "lxml") -> None:
+        self._features = features
+
+    def extract(self, document: str) -> Extract:
+        """Return what the document holds."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", XMLParsedAsHTMLWarning)  # XHTML served as HTML is HTML.
+            warnings.simplefilter("ignore", MarkupResemblesLocatorWarning)  # A page may well be one word.
+            soup = BeautifulSoup(
+                document.replace("\0", "").encode("utf-8", "replace").decode(),
+                self._features,
+                multi_valued_attributes=None,
+            )
+        return _extract(soup)
+
+
+def _extract(soup: BeautifulSoup) -> Extract:
+    _remove(soup, ("template", "noframes"))  # Their content is no part of the document.
+    links = contract.followed((tag.name, _attributes(tag)) for tag in _tags(soup, contract.LINKS) if _leads(tag))
+    description, robots = contract.described(map(_attributes, _tags(soup, ("meta",))))
+    base = next((_attributes(tag) for tag in _tags(soup, ("base",)) if tag.has_attr("href")), {})
+    canonical = contract.canonical_in(map(_attributes, _tags(soup, ("link",))))
+    root = next(map(_attributes, _tags(soup, ("html",))), {})
+    _reduce_to_text(soup)
+    title = _first_text(soup, "title")
+    whole = _first_text(soup, "body")
+    _remove(soup, contract.CHROME)
+    headings = [(tag.name, _text(tag)) for tag in _tags(soup, contract.HEADINGS)]
+    _remove(soup, (contract.HEADER,))
+    body = _first_text(soup, "body")
+    return Extract(
+        title=title or next((text for name, text in headings if name == "h1" and text), ""),
+        description=description,
+        headings=tuple(text for _, text in headings if text),
+        body=body if len(body) >= contract.NEARLY_NOTHING else whole,
+        lang=(root.get("lang") or "").strip(),
+        base=(base.get("href") or "").strip(),
+        canonical=canonical,
+        robots=robots,
+        links=links,
+    )
+
+
+def _tags(soup: BeautifulSoup, names: Iterable[str]) -> list[Tag]:
+    return cast("list[Tag]", soup.find_all(list(names)))
+
+
+def _attributes(tag: Tag) -> contract.Attributes:
+    return cast("contract.Attributes", tag.attrs)
+
+
+def _leads(tag: Tag) -> bool:
+    return tag.has_attr(contract.LINKS[tag.name])
+
+
+def _remove(soup: BeautifulSoup, names: Iterable[str]) -> None:
+    for tag in _tags(soup, names):
+        if not tag.decomposed:  # One may lie within another.
+            tag.decompose()
+
+
+def _reduce_to_text(soup: BeautifulSoup) -> None:
+    """Remove what is never text, and end words at the edges of what does not stand within them."""
+    _remove(soup, contract.NOT_TEXT)
+    for string in soup.find_all(string=lambda string: isinstance(string, PreformattedString)):
+        string.extract()
+    for tag in soup.find_all(lambda tag: tag.name not in contract.INLINE):
+        tag.insert(0, " ")
+        tag.append(" ")
+        if tag.parent is not None:
+            tag.insert_before(" ")
+            tag.insert_after(" ")
+
+
+def _first_text(soup: BeautifulSoup, name: str) -> str:
+    return next(map(_text, _tags(soup, (name,))), "")
+
+
+def _text(tag: Tag) -> str:
+    # Every string, also those of elements that BeautifulSoup would not count as text, such as <ruby>'s.
+    return contract.collapsed("".join(tag.find_all(string=True)))

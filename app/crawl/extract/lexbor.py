@@ -1,0 +1,77 @@
+"""Extraction by lexbor, an HTML parser in C: the hot path."""
+
+from __future__ import annotations
+
+from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
+
+from app.crawl.extract import contract
+from app.crawl.values import Extract
+
+_LINKS = ", ".join(f"{name}[{attribute}]" for name, attribute in contract.LINKS.items())
+_HEADINGS = ", ".join(contract.HEADINGS)
+_NOT_TEXT = list(contract.NOT_TEXT)
+_INLINE = list(contract.INLINE)
+_CHROME = list(contract.CHROME)
+
+
+class LexborExtractor:
+    """Extracts with lexbor; what lexbor refuses is left to BeautifulSoup."""
+
+    def extract(self, document: str) -> Extract:
+        """Return what the document holds."""
+        try:
+            tree = LexborHTMLParser(document)
+            root = tree.root
+        except (SelectolaxError, ValueError, RuntimeError):  # ValueError: of a lone surrogate.
+            root = None
+        if root is None:
+            return contract.extractor("beautifulsoup").extract(document)
+        return _extract(tree, root, document)
+
+
+def _extract(tree: LexborHTMLParser, root: LexborNode, document: str) -> Extract:
+    # Links are read first: what follows takes the tree apart.
+    links = contract.followed((node.tag or "", node.attributes) for node in tree.css(_LINKS))
+    description, robots = contract.described(node.attributes for node in tree.css("meta[name]"))
+    base = tree.css_first("base[href]")
+    canonical = contract.canonical_in(node.attributes for node in tree.css("link[rel]"))
+    _reduce_to_text(tree, root, document)
+    title = tree.css_first("title")
+    tree.strip_tags(_CHROME)
+    headings = [(node.tag, _text(node)) for node in tree.css(_HEADINGS)]
+    tree.strip_tags([contract.HEADER])
+    return Extract(
+        title=(_text(title) if title else "") or next((text for tag, text in headings if tag == "h1" and text), ""),
+        description=description,
+        headings=tuple(text for _, text in headings if text),
+        body=_body(tree, document),
+        lang=(root.attributes.get("lang") or "").strip(),
+        base=(base.attributes.get("href") or "").strip() if base else "",
+        canonical=canonical,
+        robots=robots,
+        links=links,
+    )
+
+
+def _reduce_to_text(tree: LexborHTMLParser, root: LexborNode, document: str) -> None:
+    """Remove what is never text, and what stands within words: tags and comments."""
+    tree.strip_tags(_NOT_TEXT)
+    if "<!--" in document:
+        for comment in [node for node in root.traverse() if node.is_comment_node]:
+            comment.decompose()
+    tree.unwrap_tags(_INLINE, delete_empty=True)
+    tree.merge_text_nodes()
+
+
+def _body(tree: LexborHTMLParser, document: str) -> str:
+    text = _text(tree.body)
+    if len(text) >= contract.NEARLY_NOTHING:
+        return text
+    whole = LexborHTMLParser(document)
+    if whole.root is not None:
+        _reduce_to_text(whole, whole.root, document)
+    return _text(whole.body)
+
+
+def _text(node: LexborNode | None) -> str:
+    return contract.collapsed(node.text(separator=" ")) if node is not None else ""
