@@ -32,6 +32,8 @@ _LEADERS = 3
 _STEPS = 1_000
 
 _RANKED = "SELECT rowid, rank FROM pages_fts WHERE pages_fts MATCH ? AND rank MATCH ? ORDER BY rank LIMIT ?"
+#: The first condition makes it a look at the index of canonical keys.
+_HIDDEN = "SELECT id FROM pages WHERE canonical <> '' AND hidden = 1"
 _TITLE_SEPARATOR = re.compile(r"\s+[|–—·:-]\s+|:\s+")
 
 
@@ -90,7 +92,9 @@ class Searcher:
         self._closed = False
         with self._connection(limited=False) as connection:
             self.info = _info(connection, path)
-            self._hidden = frozenset(row[0] for row in connection.execute("SELECT id FROM pages WHERE hidden = 1"))
+            self._hidden = frozenset(
+                row[0] for row in connection.execute("SELECT id FROM pages WHERE canonical <> '' AND hidden = 1")
+            )
 
     def search(self, query: Query, *, offset: int = 0, limit: int = 10) -> Results:
         """Return the hits from `offset` on, best first; raises SearchTimeout, PackCorrupt."""

@@ -20,6 +20,10 @@ _MAX_SCANNED = 1_000_000
 #: Matches looked at in one stretch.
 _MAX_MATCHES = 300
 
+#: Put where text was left out; with no-break spaces, lest an ellipsis stand alone on a line.
+_BEFORE = "…\N{NO-BREAK SPACE}"
+_AFTER = "\N{NO-BREAK SPACE}…"
+
 _SENTENCE_END = re.compile(r"[.!?…]\s+(?=\S)")
 
 
@@ -77,7 +81,18 @@ def best_snippet(texts: Sequence[str], units: tuple[Unit, ...], *, width: int = 
         text = next((text for text in reversed(texts) if text), "")
         cluster = _Cluster(0, 0, 0)
     cut = _cut(text, cluster, width)
-    return Snippet(cut, tuple((match.start, match.end) for match in _matches(cut, pattern)))
+    return Snippet(cut, _marks(cut, pattern))
+
+
+def _marks(text: str, pattern: re.Pattern[str]) -> tuple[tuple[int, int], ...]:
+    """Return the ranges of the matches; those with but a space between them are one."""
+    marks: list[tuple[int, int]] = []
+    for match in _matches(text, pattern):
+        start = match.start
+        if marks and text[marks[-1][1] : start] == " ":
+            start = marks.pop()[0]
+        marks.append((start, match.end))
+    return tuple(marks)
 
 
 @lru_cache(maxsize=64)
@@ -133,7 +148,7 @@ def _cut(text: str, cluster: _Cluster, width: int) -> str:
     start = _start(text, min(start, cluster.start), cluster.start)
     end = _end(text, min(len(text), start + width), min(cluster.end, start + width))
     middle = " ".join(text[start:end].split())
-    return f"{'… ' if start else ''}{middle}{' …' if end < len(text) else ''}"
+    return (_BEFORE if start else "") + middle + (_AFTER if end < len(text) else "")
 
 
 def _start(text: str, earliest: int, latest: int) -> int:

@@ -1,0 +1,287 @@
+"""Searching real packs, and swapping them under running searches."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from app.errors import PackCorrupt, PackNotFound, SearchTimeout, StoreError
+from app.search.library import Library
+from app.search.query import parse
+from app.search.searcher import Searcher
+from app.storage.content import Page
+from tests.packs import page, write_pack
+
+pytestmark = pytest.mark.integration
+
+RANDOM = random.Random(11)
+LEXICON = [f"w{number}" for number in range(2_000)]
+
+
+def prose(count: int = 120) -> str:
+    return " ".join(RANDOM.choices(LEXICON, k=count))
+
+
+PAGES: list[Page] = [
+    *(page(f"/filler/{number}.html", f"Filler {number}", prose()) for number in range(300)),
+    page("/library/json.html", "json — encoder and decoder", f"{prose(400)} json"),
+    page("/library/json.decoder.html", "json.decoder", "json json json json decoder json"),
+    page("/all.html", "All of json, json and json", "json " * 20),
+    page("/titled.html", "quick brown fox fox quick brown", "brown quick fox " * 10),
+    page("/phrase.html", "Elsewhere", f"{prose(300)} the quick brown fox {prose(300)}"),
+    page("/accents.html", "Café", "Ein Café in Zürich"),
+    page("/twin.html", "Only on twins zebra", "zebra", canonical="https://site.example/original.html"),
+    page("/original.html", "Original", "zebra"),
+    page(
+        "/evil.html", "<script>alert(1)</script> hostile", "<img src=x onerror=alert(1)> hostile & \x00 \x1b[31m body"
+    ),
+    page("/described.html", "Described", "nothing", description="A rhubarb recipe", headings="First\nStewed rhubarb"),
+]
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pack(tmp_path_factory.mktemp("packs") / "pack.sqlite", PAGES)
+
+
+@pytest.fixture(scope="module")
+def searcher(pack: Path) -> Iterator[Searcher]:
+    with closing(Searcher(pack)) as searcher:
+        yield searcher
+
+
+def paths(searcher: Searcher, text: str, *, offset: int = 0, limit: int = 10) -> list[str]:
+    return [hit.path for hit in searcher.search(parse(text), offset=offset, limit=limit).hits]
+
+
+def test_a_page_s_name_finds_that_page_first(searcher: Searcher) -> None:
+    assert paths(searcher, "json")[0] == "/library/json.html"
+    assert paths(searcher, "json.decoder")[0] == "/library/json.decoder.html"
+    assert paths(searcher, "filler 17")[0] == "/filler/17.html"
+
+
+def test_a_phrase_that_stands_on_one_page_finds_that_page_first(searcher: Searcher) -> None:
+    assert paths(searcher, "the quick brown fox") == ["/phrase.html"]
+    assert paths(searcher, "quick brown fox ")[:2] == ["/titled.html", "/phrase.html"]
+    for wanted in RANDOM.sample(PAGES[:300], 40):
+        some = wanted.body.split()
+        start = RANDOM.randrange(len(some) - 4)
+        assert paths(searcher, " ".join(some[start : start + 4]))[0] == wanted.path
+
+
+def test_quotes_exclusions_beginnings_and_accents(searcher: Searcher) -> None:
+    assert set(paths(searcher, '"quick brown fox"')) == {"/titled.html", "/phrase.html"}
+    assert paths(searcher, "quick -the") == ["/titled.html"]
+    assert paths(searcher, "zur") == paths(searcher, "CAFE") == paths(searcher, "café zürich") == ["/accents.html"]
+    assert paths(searcher, "zur ") == []
+
+
+def test_a_page_hidden_behind_its_canonical_one_is_not_found(searcher: Searcher) -> None:
+    results = searcher.search(parse("zebra"))
+    assert [hit.path for hit in results.hits] == ["/original.html"]
+    assert results.total == 1
+    assert not searcher.search(parse("twins")).hits
+
+
+def test_pages_with_some_of_the_words_are_found_and_called_so(searcher: Searcher) -> None:
+    results = searcher.search(parse("rhubarb nonexistentword"))
+    assert results.relaxed
+    assert [hit.path for hit in results.hits] == ["/described.html"]
+    assert not searcher.search(parse("rhubarb recipe")).relaxed
+    assert searcher.search(parse("nonexistentword andanother")).total == 0
+
+
+def test_description_and_headings_are_searched_and_shown(searcher: Searcher) -> None:
+    (hit,) = searcher.search(parse("rhubarb")).hits
+    assert hit.snippet.text == "A rhubarb recipe"
+    assert hit.headings == ("Stewed rhubarb",)
+
+
+def test_pages_of_results_are_parts_of_one_order(searcher: Searcher) -> None:
+    total = searcher.search(parse("filler"), limit=1).total
+    assert total == 300
+    whole = paths(searcher, "filler", limit=300)
+    assert len(set(whole)) == total
+    assert [path for at in range(0, 350, 50) for path in paths(searcher, "filler", offset=at, limit=50)] == whole
+
+
+def test_hostile_text_comes_back_as_the_text_it_is(searcher: Searcher) -> None:
+    (hit,) = searcher.search(parse("hostile")).hits
+    assert hit.title == "<script>alert(1)</script> hostile"
+    assert "<img src=x onerror=alert(1)>" in hit.snippet.text
+    assert [piece for piece, marked in hit.snippet.pieces if marked] == ["hostile"]
+
+
+def test_a_search_that_takes_too_long_ends_in_an_error(pack: Path) -> None:
+    with closing(Searcher(pack, time_limit=0.0)) as searcher, pytest.raises(SearchTimeout, match="longer than 0 s"):
+        searcher.search(parse("w* w1 " + "w2 " * 20 + "fi"))
+
+
+def test_a_searcher_is_used_by_many_threads_at_once(searcher: Searcher) -> None:
+    texts = ["json", "filler", "quick brown", "zebra", "rhubarb"] * 20
+    alone = [paths(searcher, text) for text in texts]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda text: paths(searcher, text), texts)) == alone
+
+
+def test_the_pack_cannot_be_written(searcher: Searcher) -> None:
+    with searcher._connection() as connection, pytest.raises(sqlite3.OperationalError, match="readonly"):
+        connection.execute("DELETE FROM meta")
+
+
+def test_what_is_no_pack_is_refused_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(PackNotFound, match=r"none\.sqlite: no such file"):
+        Searcher(tmp_path / "none.sqlite")
+    (tmp_path / "text.sqlite").write_text("this is no database " * 100)
+    with pytest.raises(PackCorrupt, match=r"text\.sqlite: file is not a database"):
+        Searcher(tmp_path / "text.sqlite")
+    with closing(sqlite3.connect(tmp_path / "other.sqlite")) as database:
+        database.execute("CREATE TABLE t (x)")
+    with pytest.raises(PackCorrupt, match="not a pack"):
+        Searcher(tmp_path / "other.sqlite")
+    newer = write_pack(tmp_path / "newer.sqlite", [])
+    with closing(sqlite3.connect(newer)) as database:
+        database.execute("PRAGMA user_version = 99")
+    with pytest.raises(PackCorrupt, match="schema version 99"):
+        Searcher(newer)
+
+
+class Shop:
+    """Where a library fetches from: one file a domain, each with a version, and failures on demand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.packs: dict[str, tuple[str, Path]] = {}
+        self.broken = False
+        self.fetched = 0
+
+    def offer(self, domain: str, version: str) -> None:
+        path = write_pack(self.folder / f"{domain}.{version}.sqlite", [page("/", version, "word")], domain=domain)
+        self.packs[domain] = (version, path)
+
+    def version(self, domain: str) -> str:
+        if self.broken:
+            raise StoreError("the store is away")
+        if domain not in self.packs:
+            raise PackNotFound(f"{domain} has no pack")
+        return self.packs[domain][0]
+
+    def fetch(self, domain: str, into: Path) -> Path:
+        self.fetched += 1
+        return Path(shutil.copy(self.packs[domain][1], into))
+
+    def library(self, **options: float) -> Library:
+        capacity = int(options.pop("capacity", 32))
+        return Library(self.folder / "cache", fetch=self.fetch, version=self.version, capacity=capacity, **options)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+def title(library: Library, domain: str = "a.example") -> str:
+    with library.searcher(domain) as searcher:
+        return searcher.search(parse("word")).hits[0].title
+
+
+def test_a_new_version_is_searched_and_a_search_in_flight_ends_on_the_old_one(shop: Shop) -> None:
+    shop.offer("a.example", "one")
+    with closing(shop.library(recheck=0.0)) as library:
+        with library.searcher("a.example") as old:
+            shop.offer("a.example", "two")
+            assert title(library) == "two"
+            assert old.search(parse("word")).hits[0].title == "one"
+            assert old.path.exists()
+        assert not old.path.exists()
+        assert shop.fetched == 2
+
+
+def test_within_the_recheck_time_nobody_looks_again(shop: Shop) -> None:
+    shop.offer("a.example", "one")
+    with closing(shop.library(recheck=3_600.0)) as library:
+        assert title(library) == "one"
+        shop.offer("a.example", "two")
+        shop.broken = True
+        assert title(library) == "one"
+
+
+def test_whatever_fails_the_old_pack_goes_on_answering(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    shop.offer("a.example", "one")
+    with closing(shop.library(recheck=0.0)) as library:
+        assert title(library) == "one"
+        shop.broken = True
+        assert title(library) == "one"
+        assert "the store is away" in caplog.text
+        shop.broken = False
+        shop.offer("a.example", "two")
+        shop.packs["a.example"][1].write_bytes(b"not a database" * 100)
+        assert title(library) == "one"
+        assert "file is not a database" in caplog.text
+        shop.offer("a.example", "three")
+        assert title(library) == "three"
+
+
+def test_a_domain_without_a_pack_and_one_that_lost_it_are_not_found(shop: Shop) -> None:
+    with closing(shop.library(recheck=0.0)) as library:
+        with pytest.raises(PackNotFound, match=r"a\.example has no pack"):
+            title(library)
+        shop.offer("a.example", "one")
+        assert title(library) == "one"
+        del shop.packs["a.example"]
+        with pytest.raises(PackNotFound):
+            title(library)
+
+
+def test_a_first_fetch_that_fails_leaves_nothing_behind(shop: Shop) -> None:
+    shop.offer("a.example", "one")
+    shop.packs["a.example"][1].write_bytes(b"not a database" * 100)
+    with closing(shop.library()) as library:
+        with pytest.raises(PackCorrupt):
+            title(library)
+        assert not [path for path in (shop.folder / "cache").rglob("*") if path.is_file()]
+
+
+def test_only_the_packs_asked_for_last_are_kept_open(shop: Shop) -> None:
+    for domain in "abcd":
+        shop.offer(f"{domain}.example", domain)
+    with closing(shop.library(capacity=2, recheck=3_600.0)) as library, ExitStack() as held:
+        held.enter_context(library.searcher("a.example"))
+        assert [title(library, f"{domain}.example") for domain in "abcdc"] == list("abcdc")
+        held.close()
+        assert len(list((shop.folder / "cache").rglob("*.sqlite"))) == 2
+        assert shop.fetched == 4
+    assert not list((shop.folder / "cache").iterdir())
+
+
+def test_swaps_under_many_searching_threads_lose_no_search(shop: Shop) -> None:
+    shop.offer("a.example", "0")
+    stop = threading.Event()
+    with closing(shop.library(recheck=0.0)) as library, ThreadPoolExecutor(4) as pool:
+
+        def search_on() -> list[int]:
+            seen = []
+            while not stop.is_set():
+                seen.append(int(title(library)))
+            return seen
+
+        runs = [pool.submit(search_on) for _ in range(4)]
+        try:
+            for version in range(1, 15):
+                shop.offer("a.example", str(version))
+                while title(library) != str(version):  # Another thread may be fetching the one before.
+                    pass
+        finally:
+            stop.set()
+        for run in runs:
+            assert run.result() == sorted(run.result())
+            assert run.result()
+        assert title(library) == "14"

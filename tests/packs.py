@@ -1,0 +1,69 @@
+"""Real packs for tests: a SQLite file from a few pages, and its way into a store."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+
+from app.pack.compress import compress, sha256
+from app.pack.database import SCHEMA_VERSION
+from app.pack.manifest import Manifest
+from app.storage.content import Page
+from app.storage.keys import manifest_key, pack_key, page_id
+from app.storage.store import ObjectStore
+
+SQL = Path(__file__).parent.parent / "app" / "pack"
+BUILT_AT = "2026-11-21T10:04:00+00:00"
+_INSERT = """
+INSERT INTO pages (object, etag, key, url, path, lang, canonical, hidden, title, description, headings, body)
+VALUES (?, 'etag', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+
+
+def page(path: str, title: str = "", body: str = "", *, url: str = "", **fields: str) -> Page:
+    """Return a page of site.example."""
+    key = f"https://site.example{path}"
+    headings = tuple(fields.pop("headings", "").splitlines())
+    return Page(
+        key=key, url=url or key, domain="site.example", path=path, title=title, body=body, headings=headings, **fields
+    )
+
+
+def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example", generation: int = 1) -> Path:
+    """Write a pack; pages that name another one as canonical are hidden."""
+    rows = [_row(each) for each in pages]
+    meta = {"domain": domain, "generation": str(generation), "built_at": BUILT_AT, "pages": str(len(rows))}
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript((SQL / "schema.sql").read_text() + (SQL / "triggers.sql").read_text())
+        with database:
+            database.executemany(_INSERT, rows)
+            database.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+    return path
+
+
+def _row(each: Page) -> tuple[str | int, ...]:
+    names = (page_id(each.key), each.key, each.url, each.path, each.lang, each.canonical, int(bool(each.canonical)))
+    return (*names, each.title, each.description, "\n".join(each.headings), each.body)
+
+
+def publish(
+    store: ObjectStore, pack: Path, *, domain: str = "site.example", generation: int = 1, pages: int = 1
+) -> None:
+    """Put a pack and its manifest into the store."""
+    data = compress(pack)
+    manifest = Manifest(
+        domain=domain,
+        sha256=sha256(data),
+        size=len(data),
+        uncompressed_size=pack.stat().st_size,
+        pages=pages,
+        schema_version=SCHEMA_VERSION,
+        generation=generation,
+        kind="full",
+        built_at=BUILT_AT,
+        crawl_id="crawl",
+        etag=store.put(pack_key(domain), data),
+    )
+    store.put(manifest_key(domain), manifest.to_json())

@@ -1,0 +1,149 @@
+"""From what a person types to an FTS5 expression."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from app.errors import InvalidQuery
+from app.search.query import MAX_CHARACTERS, MAX_WORDS, parse
+from app.search.tokens import TOKENIZER, fold, words
+from tests.packs import SQL
+
+pytestmark = pytest.mark.unit
+
+#: Text as people type it by accident or in malice: FTS5's own syntax, quotes, minus signs, words, any character.
+TYPED = st.text(
+    st.one_of(st.sampled_from('ab -"“”*+^:(){}_.,AND OR NOT NEAR\0\u0301é'), st.characters()), max_size=MAX_CHARACTERS
+)
+
+
+def _fts5() -> sqlite3.Connection:
+    database = sqlite3.connect(":memory:", check_same_thread=False)
+    database.executescript(
+        f"""CREATE VIRTUAL TABLE text USING fts5 (title, headings, tokenize = "{TOKENIZER}");
+        CREATE VIRTUAL TABLE vocabulary USING fts5vocab (text, 'instance');"""
+    )
+    return database
+
+
+DATABASE = _fts5()
+
+
+def tokens(text: str) -> tuple[str, ...]:
+    """Return the words that FTS5 itself finds."""
+    DATABASE.execute("DELETE FROM text")
+    DATABASE.execute("INSERT INTO text (title) VALUES (?)", (text,))
+    return tuple(row[0] for row in DATABASE.execute("SELECT term FROM vocabulary ORDER BY offset"))
+
+
+def expressions(text: str) -> list[str]:
+    query = parse(text)
+    return [each for each in (query.match, query.loose_match, query.phrase_match, query.name_match) if each]
+
+
+@given(TYPED)
+@example('"')
+@example("a -a")
+@example("NEAR(a b)")
+@example("title:a")
+@example("a\0b")
+@example("\ud800a")
+@example("\u0301a \U0001e900")
+def test_any_text_is_refused_or_becomes_an_expression_that_fts5_accepts(text: str) -> None:
+    try:
+        found = expressions(text)
+    except InvalidQuery:
+        return
+    for expression in found:
+        assert DATABASE.execute("SELECT count(*) FROM text WHERE text MATCH ?", (expression,)).fetchone() is not None
+        quoted = re.findall(r'"([^"]*)"', expression)
+        assert quoted
+        assert all(len(tokens(each)) == 1 for each in quoted)
+        outside = re.sub(r'"[^"]*"', "", expression).replace("{title headings} :", "")
+        assert set(re.findall(r"[^\s()+*]+", outside)) <= {"AND", "OR", "NOT"}
+
+
+@given(st.text())
+@example("Ælfric's Œuvre, ΣΊΣΥΦΟΣ и Й\u0301 e\u0301te\u0301 \U0001e900")
+def test_words_are_those_that_fts5_finds(text: str) -> None:
+    text = text.encode(errors="replace").decode()
+    assert words(text) == tokens(text)
+    assert len(fold(text)) == len(text)
+
+
+def test_the_tokenizer_is_that_of_the_packs() -> None:
+    assert f'tokenize = "{TOKENIZER}"' in Path(SQL, "schema.sql").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("open files ", '"open" AND "files"'),
+        ('"open files"', '"open" + "files"'),
+        ("“open files” now ", '"open" + "files" AND "now"'),
+        ("os.path ", '"os" + "path"'),
+        ("it's C++ ", '"it" + "s" AND "C"'),
+        ("open -files ", '("open") NOT ("files")'),
+        ('a -"b c" -d ', '("a") NOT ("b" + "c" OR "d")'),
+        ("--verbose ", '"verbose"'),
+        ("read-only ", '"read" + "only"'),
+        ("a AND b OR NOT NEAR ", '"a" AND "AND" AND "b" AND "OR" AND "NOT" AND "NEAR"'),
+        ("title:x* ", '"title" + "x"'),
+    ],
+)
+def test_words_phrases_and_exclusions(text: str, match: str) -> None:
+    assert parse(text).match == match
+
+
+@pytest.mark.parametrize(
+    ("text", "prefix"),
+    [
+        ("open fil", "fil"),
+        ("os.pat", "pat"),
+        ('"open fil', "fil"),
+        ("open fil ", None),
+        ('"open fil"', None),
+        ("open fil?", None),
+        ("open fil -x", None),
+        ("fil -fil", None),
+        ("c", None),
+        ("C++", None),
+        ("山", "山"),
+    ],
+)
+def test_the_last_word_may_be_the_beginning_of_one(text: str, prefix: str | None) -> None:
+    assert parse(text).prefix == prefix
+
+
+def test_a_query_tells_its_parts() -> None:
+    query = parse('make "a b" os.path -"x y" fi')
+    assert query.terms == ("make", "fi")
+    assert query.phrases == (("a", "b"), ("os", "path"))
+    assert [unit.words for unit in query.exclusions] == [("x", "y")]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "empty"),
+        ("   ", "empty"),
+        ("?!", "no letter or digit to search for in “?!”"),
+        ("-a -b", "only excludes"),
+        ("x" * (MAX_CHARACTERS + 1), "256 characters"),
+        ("a " * (MAX_WORDS + 1), "33 words"),
+    ],
+)
+def test_what_cannot_be_searched_for_is_refused_with_the_reason(text: str, reason: str) -> None:
+    with pytest.raises(InvalidQuery, match=re.escape(reason)):
+        parse(text)
+
+
+def test_the_longest_query_is_accepted() -> None:
+    assert len(parse("a " * MAX_WORDS).words) == MAX_WORDS
+    assert parse("x" * MAX_CHARACTERS).prefix

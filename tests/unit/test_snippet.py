@@ -1,0 +1,100 @@
+"""The piece of a page that is shown."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.search.query import Unit, parse
+from app.search.snippet import WIDTH, Snippet, best_snippet
+from app.search.tokens import words
+
+pytestmark = pytest.mark.unit
+
+FILLER = "Nothing of note stands in this sentence, nor in the next. "
+WORDS = st.sampled_from(["find", "Fínd", "me", "finder", "it", "<b>", "a&b", "é", "x" * 300, ". ", "\n", "und", "–"])
+TEXTS = st.lists(st.one_of(WORDS, st.text(max_size=12)), max_size=120).map(" ".join)
+
+
+def cut(text: str, query: str, *, description: str = "") -> Snippet:
+    return best_snippet((description, text), parse(query).units)
+
+
+def marked(snippet: Snippet) -> list[str]:
+    return [text for text, is_marked in snippet.pieces if is_marked]
+
+
+@given(TEXTS, st.sampled_from(["find ", "fin", "find me ", '"find me" it ']))
+def test_a_snippet_is_a_piece_of_the_page_with_its_matches_marked(text: str, typed: str) -> None:
+    text = text.encode(errors="replace").decode()
+    query = parse(typed)
+    snippet = best_snippet(("", text), query.units)
+    assert "".join(piece for piece, _ in snippet.pieces) == snippet.text
+    assert all(piece for piece, _ in snippet.pieces)
+    inner = snippet.text.removeprefix("…\u00a0").removesuffix("\u00a0…")
+    assert inner in " ".join(text.split()) or len(inner) >= WIDTH - 1
+    assert len(inner) <= WIDTH
+    wanted = set(words(" ".join(query.words)))
+    for piece in marked(snippet):
+        assert all(word in wanted or word.startswith("fin") for word in words(piece))
+    found = set(words(snippet.text))
+    if {*query.terms} & found and len(query.units) == 1:
+        assert snippet.marks
+
+
+def test_the_closest_meeting_of_all_the_words_is_shown() -> None:
+    text = f"apple {FILLER * 9} pear {FILLER * 9} An apple and a pear met. {FILLER * 9} apple pear apple"
+    assert marked(cut(text, "apple pear ")) == ["apple pear apple"]
+    assert "An apple and a pear met." in cut(text.removesuffix(" apple pear apple"), "apple pear ").text
+
+
+def test_a_snippet_begins_with_a_sentence_where_one_is_near() -> None:
+    snippet = cut(f"{FILLER * 9}Then it was found here. {FILLER * 9}", "found ")
+    assert snippet.text.startswith("…\u00a0Nothing of note")
+    assert snippet.text.endswith("\u00a0…")
+
+
+def test_the_rarer_word_is_shown_where_the_two_are_far_apart() -> None:
+    text = f"common {FILLER * 9} common {FILLER * 9} rare {FILLER * 9} common"
+    assert marked(cut(text, "common rare ")) == ["rare"]
+
+
+@pytest.mark.parametrize(
+    ("text", "query", "marks"),
+    [
+        ("Das Café ist offen", "cafe ", ["Café"]),
+        ("Das Cafe\u0301 ist offen", "café ", ["Cafe\u0301"]),
+        ("installing it", "inst", ["installing"]),
+        ("installing it", "inst ", []),
+        ("import os.path now", "os.path ", ["os.path"]),
+        ("path os", "os.path ", []),
+        ("ΣΊΣΥΦΟΣ", "σίσυφος ", ["ΣΊΣΥΦΟΣ"]),
+        ("the cathedral", "cat ", []),
+        ("one two three", "two three ", ["two three"]),
+    ],
+)
+def test_marks_are_where_fts5_matches(text: str, query: str, marks: list[str]) -> None:
+    assert marked(cut(text, query)) == marks
+
+
+def test_without_a_match_the_beginning_is_shown() -> None:
+    snippet = cut(FILLER * 9, "absent ")
+    assert snippet.text.startswith("Nothing of note")
+    assert snippet.marks == ()
+    assert cut("", "absent ", description="What it is about").text == "What it is about"
+    assert cut("", "absent ").text == ""
+
+
+def test_a_description_with_all_the_words_is_shown_before_the_body() -> None:
+    snippet = cut(f"{FILLER}A pear, then an apple.", "apple pear ", description="About apple pear")
+    assert snippet.text == "About apple pear"
+
+
+def test_a_match_deep_in_a_long_page_is_found() -> None:
+    assert marked(cut(f"{FILLER * 10_000} needle", "needle ")) == ["needle"]
+
+
+def test_one_word_without_end_is_cut() -> None:
+    snippet = best_snippet(("x" * 10_000,), (Unit(("xx",), prefix=True),))
+    assert len(snippet.text) <= WIDTH + 2
