@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from app.cli import dead, services, site, topology, up
+from app.cli import dead, search, services, site, topology, up
 from app.errors import PerennialError
 
 cli = typer.Typer(
@@ -17,6 +17,7 @@ cli.add_typer(topology.topology, name="topology")
 cli.add_typer(dead.dead, name="dead")
 site.register(cli)
 up.register(cli)
+search.register(cli)
 
 
 def main() -> None:
