@@ -127,7 +127,7 @@ def _check(text: str, wanted: list[Unit], unwanted: list[Unit]) -> None:
     if wanted:
         return
     if unwanted:
-        raise InvalidQuery("the query only excludes words; add one to look for, or put “quotes” around a leading minus")
+        raise InvalidQuery("the query only excludes words; add one to look for, or “quote” what begins with a minus")
     if text.strip():
         raise InvalidQuery(f"there is no letter or digit to search for in “{text.strip()}”")
     raise InvalidQuery("the query is empty")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 
 import uvicorn
@@ -35,6 +36,8 @@ def main() -> None:
     """Serve until SIGINT or SIGTERM."""
     web = server(get_settings())
     listener = web.config.bind_socket()
+    # asyncio does it for sockets of its own only; without it every answer waits 40 ms for the client's ACK.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     host, port = listener.getsockname()[:2]
     sys.stdout.write(f"Search page: http://{f'[{host}]' if ':' in host else host}:{port}/\n")
     sys.stdout.flush()
