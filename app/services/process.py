@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+#: Environment variable that names the folder of the services that a process belongs to.
+MARK = "PERENNIAL_SERVICES"
 #: Children of this very process; kept so that they can be reaped, and so that no warning says that they were forgotten.
 _children: list[subprocess.Popen[bytes]] = []
 
@@ -20,7 +22,7 @@ def start(argv: Sequence[str], *, directory: Path, env: Mapping[str, str], log: 
         child = subprocess.Popen(  # noqa: S603 - the command is ours.
             argv,
             cwd=directory,
-            env=dict(env),
+            env={**env, MARK: str(directory.parent)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -31,7 +33,7 @@ def start(argv: Sequence[str], *, directory: Path, env: Mapping[str, str], log: 
 
 
 def running(directory: Path, programs: Collection[str]) -> list[int]:
-    """Return the ids of our processes called one of `programs` whose working folder is `directory`.
+    """Return the ids of this user's processes called one of `programs` that run in `directory` or were started for it.
 
     The kernel is asked each time, so a process id that was given away meanwhile is never mistaken for ours.
     """
@@ -45,11 +47,22 @@ def _is_ours(pid: int, directory: Path, programs: Collection[str]) -> bool:
     try:
         if process.stat().st_uid != os.getuid() or (process / "comm").read_text().strip() not in programs:
             return False
-        cwd = process / "cwd"
-        # The second case: the folder was deleted under its running process.
-        return cwd.samefile(directory) if cwd.exists() else str(cwd.readlink()) == f"{directory} (deleted)"
+        return _runs_in(process, directory) or _was_started_for(process, directory)
     except OSError:
         return False
+
+
+def _runs_in(process: Path, directory: Path) -> bool:
+    cwd = process / "cwd"
+    # The second case: the folder was deleted under its running process.
+    return cwd.samefile(directory) if cwd.exists() else str(cwd.readlink()) == f"{directory} (deleted)"
+
+
+def _was_started_for(process: Path, directory: Path) -> bool:
+    # A node that misses its port mapper starts one itself, as a daemon in the root folder. The same environment in
+    # another root, that is in a container, is somebody else's.
+    mark = os.fsencode(f"{MARK}={directory.parent}")
+    return mark in (process / "environ").read_bytes().split(b"\0") and (process / "root").samefile("/")
 
 
 def stop(directory: Path, programs: Collection[str], *, grace: float) -> None:
@@ -59,7 +72,8 @@ def stop(directory: Path, programs: Collection[str], *, grace: float) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal_)
         if wait_until(lambda: not running(directory, programs), patience):
-            return
+            break
+    reap()
 
 
 def reap() -> None:

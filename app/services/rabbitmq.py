@@ -131,6 +131,7 @@ def _node_env(home: Path, state: State) -> dict[str, str]:
         "RABBITMQ_ADVANCED_CONFIG_FILE": str(home / "advanced.config"),
         "RABBITMQ_CONF_ENV_FILE": str(home / "rabbitmq-env.conf"),
         "RABBITMQ_PID_FILE": str(home / "pid"),
+        "ERL_CRASH_DUMP_SECONDS": "0",  # A failed start leaves its log, not the memory of the machine.
         "ERL_EPMD_PORT": str(state.ports["epmd"]),
         "ERL_EPMD_ADDRESS": "127.0.0.1",
         # With this the start script becomes the node instead of standing before it, and SIGTERM is a graceful stop.

@@ -79,7 +79,7 @@ def status(settings: Settings) -> list[ServiceStatus]:
 
 
 def _start_all(folder: Path, wanted: _Wanted) -> State:
-    known = _with_all_ports(state.load(folder))
+    known = _known(folder)
     for attempt in range(1, _ATTEMPTS + 1):
         known = _move_from_taken_ports(folder, known, wanted)
         known = state.with_urls(known, _urls(known, wanted), {})
@@ -95,6 +95,16 @@ def _start_all(folder: Path, wanted: _Wanted) -> State:
         known = state.with_urls(known, {}, pids)
         state.save(folder, known)
         break
+    return known
+
+
+def _known(folder: Path) -> State:
+    """Return the state kept in `folder`; where it was lost, what runs is on ports unknown to us, and is stopped."""
+    kept = state.load(folder)
+    known = _with_all_ports(kept)
+    if not kept.ports:
+        for service in _services(folder, known, _Wanted(broker=True, redis=True)):
+            service.stop()
     return known
 
 

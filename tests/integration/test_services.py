@@ -1,0 +1,275 @@
+"""The private services: kept or started again on their data, alone on loopback ports, gone when told to."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+from kombu import Connection, Producer, Queue
+
+from app.errors import ServicesError
+from app.services import ServiceStatus, down, process, status, up
+from config.settings import Settings
+
+pytestmark = pytest.mark.integration
+
+COMMAND = [sys.executable, "-c", "from app.cli.main import main; main()", "services"]
+LOOPBACK, LOOPBACK_6 = "0100007F", "00000000000000000000000001000000"
+GIVEN = "amqp://someone:hidden@broker.example//"
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """Both services of one checkout, whose folder has a space in its name."""
+    settings = Settings(data_dir=tmp_path_factory.mktemp("a checkout"))
+    try:
+        up(settings)
+        yield settings
+    finally:
+        down(settings)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Settings]:
+    """A checkout whose broker is given, so that only Redis is private: it starts in an instant."""
+    settings = Settings(data_dir=tmp_path, broker_url=GIVEN)
+    try:
+        yield settings
+    finally:
+        down(settings)
+
+
+def pid(settings: Settings, name: str) -> int:
+    found = next(service.pid for service in status(settings) if service.name == name)
+    assert found is not None
+    return found
+
+
+def kill(settings: Settings, name: str) -> None:
+    victim = pid(settings, name)
+    os.kill(victim, signal.SIGKILL)
+    assert process.wait_until(lambda: victim not in processes_below(settings.data_dir), 10)
+
+
+def replace_port_mapper(settings: Settings) -> None:
+    """Do what a node does that finds its port mapper dead: start another one, as a daemon."""
+    environ = Path(f"/proc/{pid(settings, 'rabbitmq')}/environ").read_text().split("\0")
+    environment = dict(line.split("=", 1) for line in environ if line)
+    folder = settings.services_file.parent / "epmd"
+    (mapper,) = process.running(folder, {"epmd"})
+    os.kill(mapper, signal.SIGKILL)
+    assert process.wait_until(lambda: mapper not in process.running(folder, {"epmd"}), 10)
+    subprocess.run(["epmd", "-daemon"], env=environment, check=True)
+    assert process.wait_until(lambda: bool(process.running(folder, {"epmd"})), 10)
+
+
+def processes_below(folder: Path) -> list[int]:
+    """Return every process that runs in `folder`, or names it or its node in its arguments or environment."""
+    process.reap()
+    state = folder / "services" / "state.json"
+    marks = [os.fsencode(folder)]
+    marks += [json.loads(state.read_text())["node"].encode()] if state.exists() else []
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            told = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            cwd = (entry / "cwd").readlink()
+        except OSError:
+            continue
+        if entry.name.isdigit() and (cwd.is_relative_to(folder) or any(mark in told for mark in marks)):
+            found.append(int(entry.name))
+    return found
+
+
+def listeners(pids: list[int]) -> list[tuple[str, int]]:
+    """Return (address in hexadecimal, port) of every TCP socket on which one of `pids` listens: proc(5)."""
+    inodes = set()
+    for each in pids:
+        inodes |= {str(fd.readlink()) for fd in Path(f"/proc/{each}/fd").iterdir() if fd.is_symlink()}
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            local, state, inode = (line.split()[column] for column in (1, 3, 9))
+            if state == "0A" and f"socket:[{inode}]" in inodes:
+                found.append((local.split(":")[0], int(local.split(":")[1], 16)))
+    return found
+
+
+def test_what_runs_and_answers_is_kept(checkout: Settings) -> None:
+    before = status(checkout)
+    assert [service.state for service in before] == ["up", "up"]
+    urls = up(checkout)
+    assert status(checkout) == before
+    assert (urls.broker_url, urls.redis_url) == (checkout.broker, checkout.redis)
+
+
+def test_nothing_of_ours_listens_outside_loopback(checkout: Settings) -> None:
+    found = listeners(processes_below(checkout.data_dir))
+    assert {address for address, _ in found} <= {LOOPBACK, LOOPBACK_6}
+    ports = json.loads(checkout.services_file.read_text())["ports"]
+    assert {port for _, port in found} == set(ports.values())
+
+
+def test_passwords_are_readable_by_their_owner_only_and_stand_in_no_arguments(checkout: Settings) -> None:
+    password = json.loads(checkout.services_file.read_text())["password"]
+    holders = [file for file in checkout.services_file.parent.rglob("*") if file.suffix in {".json", ".conf"}]
+    assert {file.stat().st_mode & 0o777 for file in holders} == {0o600}
+    arguments = [Path(f"/proc/{each}/cmdline").read_bytes() for each in processes_below(checkout.data_dir)]
+    assert len(arguments) >= 3
+    assert not any(password.encode() in line for line in arguments)
+
+
+def test_confirmed_messages_and_keys_survive_sigkill(checkout: Settings) -> None:
+    queue = Queue("kept", queue_arguments={"x-queue-type": "quorum"})
+    with Connection(checkout.broker, transport_options={"confirm_publish": True}) as connection:
+        bound = queue(connection.default_channel)
+        bound.declare()
+        producer = Producer(connection.default_channel)
+        # RabbitMQ 3.10 forgets a quorum queue that was declared less than half a second before a kill.
+        published, settled = 0, time.monotonic() + 2
+        while published < 200 or time.monotonic() < settled:
+            producer.publish({"number": published}, routing_key="kept", delivery_mode=2)
+            published += 1
+    with redis.Redis.from_url(checkout.redis) as client:
+        client.set("kept", "yes")
+        # `appendfsync everysec` writes at once and syncs later: a kill of the process loses nothing.
+    kill(checkout, "rabbitmq")
+    kill(checkout, "redis")
+    assert [service.state for service in status(checkout)] == ["down", "down"]
+    before = checkout.broker, checkout.redis
+    up(checkout)
+    assert (checkout.broker, checkout.redis) == before
+    with Connection(checkout.broker) as connection:
+        bound = queue(connection.default_channel)
+        messages = iter(lambda: bound.get(no_ack=True), None)
+        assert [message.payload["number"] for message in messages] == list(range(published))
+        bound.delete()
+    with redis.Redis.from_url(checkout.redis) as client:
+        assert client.get("kept") == b"yes"
+
+
+def test_two_checkouts_run_side_by_side_and_one_goes_without_a_trace(checkout: Settings, tmp_path: Path) -> None:
+    other = Settings(data_dir=tmp_path)
+    before = status(checkout)
+    try:
+        up(other)
+        replace_port_mapper(other)
+        ports = [json.loads(each.services_file.read_text())["ports"].values() for each in (checkout, other)]
+        assert not set(ports[0]) & set(ports[1])
+        with Connection(other.broker) as connection:
+            connection.connect()
+    finally:
+        down(other)
+    assert process.wait_until(lambda: not processes_below(tmp_path), 5)
+    assert [service.state for service in status(other)] == ["down", "down"]
+    assert status(checkout) == before
+
+
+def test_a_node_that_cannot_start_says_what_its_log_says(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    settings = Settings(data_dir=tmp_path, redis_url="redis://redis.example/0")
+    rabbitmq = tmp_path / "services" / "rabbitmq"
+    rabbitmq.mkdir(parents=True)
+    (rabbitmq / "mnesia").write_text("not a folder")
+    request.addfinalizer(lambda: down(settings))
+    with pytest.raises(
+        ServicesError, match=r"(?s)RabbitMQ ended with exit code 1.*failed_to_create_feature_flags.*BROKER_URL"
+    ):
+        up(settings)
+    down(settings)
+    assert processes_below(tmp_path) == []
+
+
+def test_two_ups_at_once_start_one_server(small: Settings) -> None:
+    environment = {**os.environ, "PERENNIAL_DATA_DIR": str(small.data_dir), "BROKER_URL": GIVEN}
+    with ExitStack() as stack:
+        runs = [
+            stack.enter_context(subprocess.Popen([*COMMAND, "up", "--json"], env=environment, stdout=subprocess.PIPE))
+            for _ in range(3)
+        ]
+        answers = [json.loads(run.communicate(timeout=60)[0]) for run in runs]
+    assert answers[0] == answers[1] == answers[2]
+    assert processes_below(small.data_dir) == [pid(small, "redis")]
+
+
+def test_a_port_that_is_taken_at_a_restart_is_replaced_and_the_data_stay(small: Settings) -> None:
+    before = up(small).redis_url
+    with redis.Redis.from_url(before) as client:
+        client.set("kept", "yes")
+    down(small)
+    with socket.create_server(("127.0.0.1", urlsplit(before).port or 0)):
+        after = up(small).redis_url
+    assert urlsplit(after).port != urlsplit(before).port
+    with redis.Redis.from_url(after) as client:
+        assert client.get("kept") == b"yes"
+
+
+def test_a_stranger_on_our_port_is_not_taken_for_our_server(small: Settings, redis_url: str) -> None:
+    up(small)
+    down(small)
+    state = json.loads(small.services_file.read_text())
+    state["ports"]["redis"] = urlsplit(redis_url).port
+    small.services_file.write_text(json.dumps(state))
+    assert status(small)[1].state == "down"
+    assert urlsplit(up(small).redis_url).port != urlsplit(redis_url).port
+
+
+def test_a_lost_state_file_loses_neither_data_nor_sight_of_what_runs(checkout: Settings) -> None:
+    before = pid(checkout, "rabbitmq")
+    kept = json.loads(checkout.services_file.read_text())
+    checkout.services_file.unlink()
+    up(checkout)
+    assert json.loads(checkout.services_file.read_text())["password"] == kept["password"]
+    assert before not in processes_below(checkout.data_dir)
+    assert [service.state for service in status(checkout)] == ["up", "up"]
+
+
+def test_a_process_that_is_not_ours_is_not_ended(tmp_path: Path) -> None:
+    ours = tmp_path / "services" / "redis"
+    ours.mkdir(parents=True)
+    elsewhere = subprocess.Popen(["sleep", "60"], cwd=tmp_path)
+    other_program = subprocess.Popen(["sleep", "60"], cwd=ours)
+    try:
+        down(Settings(data_dir=tmp_path))
+        assert (elsewhere.poll(), other_program.poll()) == (None, None)
+    finally:
+        for child in (elsewhere, other_program):
+            child.kill()
+            child.wait()
+
+
+def test_given_services_are_named_and_not_touched(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "none", broker_url=GIVEN, redis_url="redis://:hidden@redis.example:7000/3")
+    assert up(settings).broker_url == GIVEN
+    down(settings)
+    assert status(settings) == [
+        ServiceStatus("rabbitmq", "given", "broker.example:5672"),
+        ServiceStatus("redis", "given", "redis.example:7000"),
+    ]
+    assert not settings.data_dir.exists()
+
+
+def test_the_command_says_what_is_down_by_its_exit_code(small: Settings) -> None:
+    environment = {**os.environ, "PERENNIAL_DATA_DIR": str(small.data_dir), "BROKER_URL": GIVEN}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*COMMAND, *arguments], env=environment, capture_output=True, text=True, timeout=60)
+
+    assert run("status").returncode == 1
+    assert run("up").returncode == 0
+    answer = run("status", "--json")
+    assert answer.returncode == 0
+    assert [service["state"] for service in json.loads(answer.stdout)] == ["given", "up"]
+    assert "hidden" not in run("status").stdout
+    assert run("down").returncode == 0
+    assert run("status").returncode == 1

@@ -1,0 +1,118 @@
+"""Installing RabbitMQ and Redis: what is looked for, and how system services are kept from starting."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from app.errors import ServicesError
+from app.services import install, up
+from config.settings import Settings
+
+pytestmark = pytest.mark.unit
+
+ALLOW = "#!/bin/sh\nexit 0\n"
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    return tmp_path / "policy-rc.d"
+
+
+def script(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_system_services_are_kept_off_during_an_installation_only(policy: Path) -> None:
+    with install.services_kept_off(policy, []):
+        assert subprocess.run([policy, "rabbitmq-server", "start"]).returncode == 101
+    assert list(policy.parent.iterdir()) == []
+
+
+def test_a_policy_that_was_there_is_put_back_as_it_was(policy: Path) -> None:
+    before = script(policy, ALLOW).stat()
+    with install.services_kept_off(policy, []):
+        assert subprocess.run([policy]).returncode == 101
+    assert (policy.read_text(), policy.stat().st_ino, policy.stat().st_mode) == (ALLOW, before.st_ino, before.st_mode)
+    assert list(policy.parent.iterdir()) == [policy]
+
+
+def test_a_failed_installation_puts_the_policy_back_too(policy: Path) -> None:
+    policy.symlink_to(script(policy.parent / "theirs", ALLOW))
+    with pytest.raises(ServicesError, match="no room"), install.services_kept_off(policy, []):
+        raise ServicesError("no room")
+    assert policy.is_symlink()
+    assert policy.read_text() == ALLOW
+
+
+def test_the_policy_of_an_installation_that_was_killed_is_put_back_by_the_next_one(policy: Path) -> None:
+    script(policy, "#!/bin/sh\nexit 101\n")
+    script(policy.with_name("policy-rc.d.before-perennial"), ALLOW)
+    with install.services_kept_off(policy, []):
+        assert subprocess.run([policy]).returncode == 101
+    assert policy.read_text() == ALLOW
+
+
+def test_the_wrapper_that_changes_users_is_not_taken_for_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("erl", "epmd"):
+        script(tmp_path / "path" / name, "")
+    root = tmp_path / "rabbitmq"
+    wrapper = script(root / "bin" / "rabbitmq-script-wrapper", "")
+    (tmp_path / "path" / "rabbitmq-server").symlink_to(wrapper)
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    assert install.rabbitmq_script(root) is None
+    real = script(root / "lib" / "rabbitmq_server-4.0.1" / "sbin" / "rabbitmq-server", "")
+    script(real.parent / "rabbitmq-env", "")
+    assert install.rabbitmq_script(root) == real
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a user without root takes the way of sudo, which is not here")
+def test_what_is_missing_is_installed_after_one_update_and_may_not_start_services(
+    tmp_path: Path, policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands, log = tmp_path / "bin", tmp_path / "log"
+    for name in ("env", "mv", "rm", "install", "sh", "chmod", "touch"):
+        script(commands / name, f'#!/bin/sh\nexec {shutil.which(name)} "$@"\n')
+    script(
+        commands / "apt-get",
+        f"""#!/bin/sh
+echo "$DEBIAN_FRONTEND $*" >>{log}
+case "$*" in
+*update*) touch {tmp_path}/lists ;;
+*install*) [ -e {tmp_path}/lists ] || exit 100
+    {policy} redis-server start; echo "policy says $?" >>{log}
+    touch {commands}/redis-server; chmod 755 {commands}/redis-server ;;
+esac
+""",
+    )
+    monkeypatch.setenv("PATH", str(commands))
+    monkeypatch.setattr(install, "POLICY", policy)
+    install.ensure(broker=False, redis=True)
+    first, second, third, said = log.read_text().splitlines()
+    assert (
+        first
+        == third
+        == "noninteractive -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends redis-server"
+    )
+    assert second.endswith("update")
+    assert said == "policy says 101"
+    assert not policy.exists()
+
+
+def test_without_programs_and_a_way_to_install_them_the_ways_out_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        ServicesError, match=r"rabbitmq-server and redis-server not found.*BROKER_URL.*docker compose up"
+    ):
+        up(Settings(data_dir=tmp_path / "data"))
