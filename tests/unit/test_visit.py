@@ -1,0 +1,207 @@
+"""What a response comes to."""
+
+from __future__ import annotations
+
+import time
+from email.utils import formatdate
+
+import pytest
+
+from app.crawl.extract.contract import extractor
+from app.crawl.urls import Scope
+from app.crawl.values import Gone, Indexed, Redirected, Response, Skipped, Visit
+from app.crawl.visit import Limits, classify, retry_after
+from app.errors import ServerError
+from tests.servers.site import document
+
+pytestmark = pytest.mark.unit
+
+URL = "https://x.gov/docs/a.html?v=1"
+
+
+def visit(
+    body: bytes | str = b"", status: int = 200, *, truncated: bool = False, url: str = URL, **headers: str
+) -> Visit:
+    fields = {"content-type": "text/html"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    data = body.encode() if isinstance(body, str) else body
+    return classify(
+        Response(url, status, fields, data, truncated),
+        scope=Scope("x.gov"),
+        extractor=extractor("lexbor"),
+        limits=Limits(links=3),
+    )
+
+
+def page(head: str = "", *links: str) -> str:
+    return document("Title", "text", links=links, extra_head=head)
+
+
+def test_a_page_is_indexed_with_its_links() -> None:
+    found = visit(page("", "b.html#x", "https://y.gov/", "/c", "/d", "/e"))
+    assert isinstance(found, Indexed)
+    assert found.links == ("https://x.gov/docs/b.html", "https://x.gov/c", "https://x.gov/d")
+    assert (found.page.key, found.page.url, found.page.domain) == (URL, URL, "x.gov")
+    assert (found.page.path, found.page.title, found.page.lang) == ("/docs/a.html?v=1", "Title", "en")
+    assert (found.page.headings, found.page.content_type, found.page.canonical) == (("Title",), "text/html", "")
+    assert found.page.body.startswith("Title text b.html#x")
+
+
+def test_links_start_from_the_base_that_the_page_names() -> None:
+    assert visit(page('<base href="/base/x">', "b")) == visit(page('<base href="https://x.gov/base/">', "b"))
+    found = visit(page('<base href="http://[bad">', "b"))
+    assert isinstance(found, Indexed)
+    assert found.links == ("https://x.gov/docs/b",)
+
+
+@pytest.mark.parametrize(
+    ("head", "header", "expected"),
+    [
+        ('<meta name="robots" content="noindex">', "", Gone(why="noindex", links=("https://x.gov/b",))),
+        ('<meta name="perennial" content="NONE">', "", Gone(why="noindex")),
+        ('<meta name="robots" content="noindex, nofollow">', "", Gone(why="noindex")),
+        ("", "noindex", Gone(why="noindex", links=("https://x.gov/b",))),
+        ("", "noarchive\nperennial: none", Gone(why="noindex")),
+    ],
+)
+def test_a_page_that_is_not_to_be_indexed_is_gone_but_may_be_followed(head: str, header: str, expected: Visit) -> None:
+    assert visit(page(head, "/b"), x_robots_tag=header) == expected
+
+
+@pytest.mark.parametrize(("head", "header"), [('<meta name="robots" content="nofollow">', ""), ("", "nofollow")])
+def test_the_links_of_a_nofollow_page_are_not_followed(head: str, header: str) -> None:
+    found = visit(page(head, "/b"), x_robots_tag=header)
+    assert isinstance(found, Indexed)
+    assert found.links == ()
+    assert isinstance(visit(page("", "/b"), x_robots_tag="otherbot: noindex"), Indexed)
+
+
+@pytest.mark.parametrize(
+    ("href", "canonical"),
+    [
+        ("/docs/other#x", "https://x.gov/docs/other"),
+        ("a.html?v=1", ""),
+        ("https://elsewhere.org/docs/a.html", ""),
+        ("http://[bad", ""),
+        ("/docs/a.html", "https://x.gov/docs/a.html"),
+    ],
+)
+def test_a_canonical_counts_within_the_scope_only(href: str, canonical: str) -> None:
+    found = visit(page(f'<link rel="canonical" href="{href}">'))
+    assert isinstance(found, Indexed)
+    assert found.page.canonical == canonical
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        ("/b", Redirected(target="https://x.gov/b", in_scope=True)),
+        ("https://x.gov:8443/b", Redirected(target="https://x.gov:8443/b", in_scope=False)),
+        ("//y.gov", Redirected(target="https://y.gov/", in_scope=False)),
+        ("http://x.gov/docs/a.html?v=1", Redirected(target="http://x.gov/docs/a.html?v=1", in_scope=True)),
+        ("/é".encode().decode("latin-1"), Redirected(target="https://x.gov/%C3%A9", in_scope=True)),
+        ("#here", Skipped(why="redirect", detail="to itself")),
+        ("file:///etc/passwd", Skipped(why="redirect", detail="to 'file:///etc/passwd'")),
+        ("", Skipped(why="redirect", detail="to ''")),
+    ],
+)
+def test_a_redirect_says_where_to_and_whether_that_is_in_scope(location: str, expected: Visit) -> None:
+    for status in (301, 302, 303, 307, 308):
+        assert visit(b"", status, location=location) == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (404, Gone(why="404")),
+        (410, Gone(why="410")),
+        (401, Skipped(why="401")),
+        (403, Skipped(why="403")),
+        (451, Skipped(why="451")),
+        (204, Skipped(why="204")),
+        (206, Skipped(why="206")),
+        (304, Skipped(why="not-modified")),
+        (300, Skipped(why="300")),
+    ],
+)
+def test_a_status_decides(status: int, expected: Visit) -> None:
+    assert visit(page("", "/b"), status) == expected
+
+
+@pytest.mark.parametrize("status", [429, 408, 500, 502, 503, 599])
+def test_an_error_that_may_pass_is_raised(status: int) -> None:
+    with pytest.raises(ServerError, match=f"a.html.*{status}") as caught:
+        visit(b"", status, retry_after="120")
+    assert caught.value.retry_after == 120
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("120", 120.0),
+        (" 7 ", 7.0),
+        ("0", 0.0),
+        ("999999999", 3600.0),
+        ("-5", None),
+        ("soon", None),
+        ("", None),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", 3600.0),
+        (formatdate(1_000_060, usegmt=True), 60.0),
+        (formatdate(999_000, usegmt=True), 0.0),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date_and_is_capped(value: str, seconds: float | None) -> None:
+    assert retry_after(value, cap=3600, now=1_000_000) == seconds
+
+
+def test_retry_after_counts_from_now() -> None:
+    seconds = retry_after(formatdate(time.time() + 100, usegmt=True), cap=3600)
+    assert seconds is not None
+    assert 90 < seconds <= 101
+
+
+@pytest.mark.parametrize(
+    ("body", "label"),
+    [
+        (page(), "application/octet-stream"),
+        (page(), "application/json"),
+        (b"%PDF-1.7 ...", "text/html"),
+        (b"\x89PNG\r\n", "text/html; charset=utf-8"),
+        (b"GIF89a", "text/plain"),
+        (b"text\x00\x01\x02", "text/plain"),
+        (b"just words", ""),
+    ],
+)
+def test_what_is_not_text_by_label_and_by_content_is_skipped(body: bytes | str, label: str) -> None:
+    found = visit(body, content_type=label)
+    assert isinstance(found, Skipped)
+    assert found.why == "content-type"
+    assert found.detail == label
+
+
+@pytest.mark.parametrize(
+    ("body", "label", "kind"),
+    [
+        (page(), "Text/HTML ; charset=utf-8", "text/html"),
+        (page(), "application/xhtml+xml", "application/xhtml+xml"),
+        (page(), "", "text/html"),
+        (page().encode("utf-16"), "text/html", "text/html"),
+        (page().encode("utf-16le"), "text/html; charset=utf-16le", "text/html"),
+    ],
+)
+def test_what_is_a_page_is_indexed_under_its_type(body: bytes | str, label: str, kind: str) -> None:
+    found = visit(body, content_type=label)
+    assert isinstance(found, Indexed)
+    assert (found.page.content_type, found.page.title) == (kind, "Title")
+
+
+def test_plain_text_is_a_page_without_links() -> None:
+    found = visit("See <a href='/b'>\nhere", content_type="text/plain", url="https://x.gov/notes/read%20me.txt?x")
+    assert isinstance(found, Indexed)
+    assert (found.page.title, found.page.body, found.links) == ("read%20me.txt", "See <a href='/b'> here", ())
+    assert visit("hidden", content_type="text/plain", x_robots_tag="noindex") == Gone(why="noindex")
+
+
+def test_a_body_that_was_cut_is_not_indexed_as_whole() -> None:
+    found = visit(page(), truncated=True)
+    assert isinstance(found, Skipped)
+    assert found.why == "too-large"
