@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
@@ -25,4 +26,5 @@ def _worker_without_confirms(conf: Any = None, **_: Any) -> None:
 
 @signals.setup_logging.connect  # type: ignore[untyped-decorator]
 def _own_logging(loglevel: Any = None, **_: Any) -> None:
-    configure(loglevel)
+    # Celery says WARNING where nobody said anything.
+    configure(None if loglevel in (None, logging.WARNING, "WARNING") else loglevel)

@@ -27,11 +27,13 @@ site_exchange = Exchange("site", type="direct", durable=True, arguments={"altern
 events_exchange = Exchange("perennial.events", type="topic", durable=True)
 
 
-def _bindings(queue: str) -> list[Any]:
-    """Return the bindings of a work queue: its own name, the types it serves and the document's names for it."""
-    keys = [queue, *(route.type for route in ROUTES if route.queue == queue)]
-    keys += [alias for alias, target in ALIASES.items() if target == queue]
-    return [binding(site_exchange, routing_key=key) for key in keys]
+def _work_queue(name: str, arguments: dict[str, Any]) -> Queue:
+    """Return a queue of `site`, bound by its own name, by the types it serves and by the document's names for it."""
+    keys = [route.type for route in ROUTES if route.queue == name]
+    keys += [alias for alias, target in ALIASES.items() if target == name]
+    others = [binding(site_exchange, routing_key=key) for key in keys]
+    # The queue's own name stands in `routing_key`: Celery would fill an empty one with that of its default queue.
+    return Queue(name, site_exchange, routing_key=name, bindings=others, queue_arguments=arguments, durable=True)
 
 
 def _work_arguments(settings: Settings) -> dict[str, Any]:
@@ -53,16 +55,10 @@ def _work_arguments(settings: Settings) -> dict[str, Any]:
 
 def work_queues(settings: Settings) -> list[Queue]:
     """Return the instant queues of the `site` group."""
-    queues = [
-        Queue(name, bindings=_bindings(name), queue_arguments=_work_arguments(settings), durable=True)
-        for name in dict.fromkeys(POLICY_OF_QUEUE)
-        if name != TICK
-    ]
-    # A tick that waited is worth nothing: the queue holds one, for a second, and buries none.
-    tick = Queue(
-        TICK, bindings=_bindings(TICK), queue_arguments={"x-message-ttl": 1_000, "x-max-length": 1}, durable=True
-    )
-    return [*queues, tick]
+    names = [name for name in dict.fromkeys(POLICY_OF_QUEUE) if name != TICK]
+    # A tick that waited is worth nothing: its queue holds one, for a second, and buries none.
+    tick = _work_queue(TICK, {"x-message-ttl": 1_000, "x-max-length": 1})
+    return [*(_work_queue(name, _work_arguments(settings)) for name in names), tick]
 
 
 def dead_queue() -> Queue:

@@ -71,6 +71,5 @@ def to_mermaid(queues: list[Queue]) -> str:
 
 
 def _bindings(queue: Queue) -> list[tuple[str, str]]:
-    if queue.bindings:
-        return [(each.exchange.name, each.routing_key) for each in queue.bindings]
-    return [(queue.exchange.name, queue.routing_key or "")]
+    others = [(each.exchange.name, each.routing_key) for each in queue.bindings or ()]
+    return [(queue.exchange.name, queue.routing_key or ""), *others]
