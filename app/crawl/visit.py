@@ -118,9 +118,7 @@ def _content(response: Response, scope: Scope, extractor: Extractor, limits: Lim
         return _decided(_plain_page(response, scope, document), (), directives)
     extract = extractor.extract(document)
     base = resolve(response.url, extract.base) or response.url
-    links = links_in_scope(
-        base, extract.links, scope=scope, limit=settings.max_links, max_length=settings.max_url_length
-    )
+    links = links_in_scope(base, extract.links, scope=scope, limit=limits.links, max_length=limits.url_length)
     return _decided(_page(response, scope, extract, base, kind), links, directives | extract.robots)
 
 
