@@ -1,0 +1,89 @@
+"""A domain's packs in an S3 bucket over HTTP: written, grown, raced for and fetched."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from app.errors import PreconditionFailed
+from app.pack.packer import pack_full, pack_incremental
+from app.pack.read import fetch_pack, list_manifests
+from app.storage.content import Page, from_json, to_json
+from app.storage.keys import content_key, page_id
+from app.storage.open import open_store
+from app.storage.store import ObjectStore
+from tests.servers.s3 import s3_server
+
+pytestmark = pytest.mark.integration
+
+DOMAIN = "site.gov:8443"
+PAGES = 40
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[ObjectStore]:
+    with s3_server() as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
+        yield open_store(f"s3://{server.bucket}/some/prefix", endpoint_url=server.endpoint_url)
+
+
+def page(number: int, body: str = "text") -> Page:
+    url = f"https://{DOMAIN}/{number}"
+    return Page(key=url, url=url, domain=DOMAIN, path=f"/{number}", title=f"Page {number}", body=body)
+
+
+def put(store: ObjectStore, found: Page) -> str:
+    identity = page_id(found.key)
+    store.put(content_key(DOMAIN, identity), to_json(found))
+    return identity
+
+
+def rows(store: ObjectStore, folder: Path) -> dict[str, str]:
+    with closing(sqlite3.connect(fetch_pack(store, DOMAIN, folder))) as connection:
+        connection.execute("INSERT INTO pages_fts (pages_fts, rank) VALUES ('integrity-check', 1)")
+        objects = [row[0] for row in connection.execute("SELECT object FROM pages ORDER BY id")]
+        assert objects == sorted(objects)
+        return dict(connection.execute("SELECT path, body FROM pages"))
+
+
+def test_packs_of_one_domain_follow_what_is_stored(store: ObjectStore, tmp_path: Path) -> None:
+    identities = [put(store, page(number)) for number in range(PAGES)]
+    assert pack_incremental(store, DOMAIN).added == PAGES
+    assert not pack_incremental(store, DOMAIN).written
+
+    put(store, page(0, "changed"))
+    assert pack_incremental(store, DOMAIN).changed == 1
+    assert rows(store, tmp_path) == {f"/{number}": "text" if number else "changed" for number in range(PAGES)}
+
+    later = datetime.now(UTC) + timedelta(seconds=2)  # S3 tells whole seconds.
+    assert pack_full(store, DOMAIN, pages=identities[:30], crawl_id="c", began=later).removed == PAGES - 30
+    assert not pack_incremental(store, DOMAIN).written
+    assert from_json(store.get(content_key(DOMAIN, identities[-1])).data).why == "vanished"  # type: ignore[union-attr]
+    assert len(rows(store, tmp_path)) == 30
+    assert [(manifest.domain, manifest.generation, manifest.pages) for manifest in list_manifests(store)] == [
+        (DOMAIN, 3, 30)
+    ]
+
+
+def test_of_packers_at_the_same_time_each_wins_or_says_that_it_lost(store: ObjectStore, tmp_path: Path) -> None:
+    put(store, page(0))
+    before = pack_full(store, DOMAIN, pages=None, crawl_id="", began=None, force=True).generation
+
+    def attempt(number: int) -> int | None:
+        try:
+            return pack_full(store, DOMAIN, pages=None, crawl_id=str(number), began=None).generation
+        except PreconditionFailed:
+            return None
+
+    with ThreadPoolExecutor(6) as pool:
+        won = sorted(generation for generation in pool.map(attempt, range(6)) if generation is not None)
+    assert won == list(range(before + 1, before + 1 + len(won)))
+    assert won
+    assert fetch_pack(store, DOMAIN, tmp_path).name == f"{DOMAIN}.{won[-1]}.sqlite"

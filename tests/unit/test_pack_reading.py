@@ -1,0 +1,196 @@
+"""From the store to a checked file: what a searcher gets of a pack, and what it is never given."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from app.errors import InvalidMessage, PackCorrupt, PackNotFound
+from app.pack import read
+from app.pack.compress import compress, decompress, sha256
+from app.pack.manifest import Manifest
+from app.pack.packer import pack_full
+from app.pack.read import fetch_pack, list_manifests, read_manifest
+from app.storage.content import Page, to_json
+from app.storage.folder import FolderStore
+from app.storage.keys import content_key, manifest_key, pack_key, page_id
+
+pytestmark = pytest.mark.unit
+
+DOMAIN = "site.gov"
+
+
+def write(store: FolderStore, domain: str = DOMAIN, path: str = "/") -> None:
+    url = f"https://{domain}{path}"
+    page = Page(key=url, url=url, domain=domain, path=path, title="A page", body="some text")
+    store.put(content_key(domain, page_id(url)), to_json(page))
+    pack_full(store, domain, pages=None, crawl_id="", began=None)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    found = FolderStore(tmp_path / "store")
+    write(found)
+    return found
+
+
+def replace_pack(store: FolderStore, data: bytes, **said: object) -> None:
+    """Put these bytes as the pack, and a manifest that agrees with them but for what is `said`."""
+    manifest = replace(read_manifest(store, DOMAIN), sha256=sha256(data), size=len(data), **said)  # type: ignore[arg-type]
+    store.put(pack_key(DOMAIN), data)
+    store.put(manifest_key(DOMAIN), manifest.to_json())
+
+
+def test_a_pack_comes_as_one_file_named_by_its_generation(store: FolderStore, tmp_path: Path) -> None:
+    path = fetch_pack(store, DOMAIN, tmp_path / "new" / "packs")
+    assert path == tmp_path / "new" / "packs" / "site.gov.1.sqlite"
+    assert [entry.name for entry in path.parent.iterdir()] == ["site.gov.1.sqlite"]
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        assert connection.execute("SELECT title FROM pages_fts('text')").fetchall() == [("A page",)]
+
+
+def test_generations_stand_side_by_side_and_an_open_one_outlives_its_replacement(
+    store: FolderStore, tmp_path: Path
+) -> None:
+    first = fetch_pack(store, DOMAIN, tmp_path)
+    with closing(sqlite3.connect(first)) as connection:
+        assert fetch_pack(store, DOMAIN, tmp_path) == first
+        write(store, path="/other")
+        assert fetch_pack(store, DOMAIN, tmp_path).name == "site.gov.2.sqlite"
+        assert connection.execute("SELECT count(*) FROM pages").fetchone() == (1,)
+
+
+def test_a_domain_without_a_pack_is_said_to_have_none(store: FolderStore, tmp_path: Path) -> None:
+    for ask in (lambda: fetch_pack(store, "other.gov", tmp_path), lambda: read_manifest(store, "other.gov")):
+        with pytest.raises(PackNotFound, match=r"other\.gov"):
+            ask()
+    store.delete(pack_key(DOMAIN))
+    with pytest.raises(PackNotFound, match="a manifest but no pack"):
+        fetch_pack(store, DOMAIN, tmp_path)
+
+
+@pytest.mark.parametrize("domain", ["", "../x", "a/b", ".store", "nul\0"])
+def test_a_domain_never_names_a_path(store: FolderStore, tmp_path: Path, domain: str) -> None:
+    with pytest.raises(InvalidMessage, match="not a host name"):
+        fetch_pack(store, domain, tmp_path)
+
+
+def test_a_reader_between_the_two_writes_of_a_writer_waits_for_the_second(store: FolderStore, tmp_path: Path) -> None:
+    old = store.get(manifest_key(DOMAIN)).data
+    write(store, path="/other")
+    new = store.get(manifest_key(DOMAIN)).data
+    store.put(manifest_key(DOMAIN), old)
+    timer = threading.Timer(1.5 * read.PAUSE, store.put, (manifest_key(DOMAIN), new))
+    timer.start()
+    assert fetch_pack(store, DOMAIN, tmp_path).name == "site.gov.2.sqlite"
+    timer.join()
+
+
+def test_a_pack_that_is_not_its_manifests_is_refused(
+    store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read, "PAUSE", 0.01)
+    store.put(pack_key(DOMAIN), store.get(pack_key(DOMAIN)).data + b"\0")
+    with pytest.raises(PackCorrupt, match="is not the one of its manifest"):
+        fetch_pack(store, DOMAIN, tmp_path / "packs")
+
+
+def no_zstd(path: Path) -> bytes:
+    return b"not zstd at all"
+
+
+def cut_short(path: Path) -> bytes:
+    return compress(path)[:-10]
+
+
+def a_bomb(path: Path) -> bytes:
+    return zstandard.ZstdCompressor().compress(bytes(2**26))
+
+
+def a_bomb_of_unsaid_size(path: Path) -> bytes:
+    return zstandard.ZstdCompressor(write_content_size=False).compress(bytes(2**26))
+
+
+def altered(path: Path, sql: str) -> bytes:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(sql)
+    return compress(path)
+
+
+def of_a_newer_schema(path: Path) -> bytes:
+    return altered(path, "PRAGMA user_version = 99")
+
+
+def of_another_program(path: Path) -> bytes:
+    return altered(path, "PRAGMA application_id = 1")
+
+
+def with_a_torn_page(path: Path) -> bytes:
+    data = bytearray(path.read_bytes())
+    data[4096:8192] = bytes(range(256)) * 16
+    path.write_bytes(data)
+    return compress(path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (no_zstd, "not a whole zstd file"),
+        (cut_short, "cut short|not a whole"),
+        (a_bomb, "unpacks to 67108864 bytes, more than"),
+        (a_bomb_of_unsaid_size, "unpacks to more than"),
+        (of_a_newer_schema, "schema version 99, this release reads 1"),
+        (of_another_program, "application_id 1"),
+        (with_a_torn_page, "quick_check|malformed"),
+    ],
+)
+def test_a_damaged_pack_is_refused_and_leaves_no_file(
+    store: FolderStore, tmp_path: Path, damage: Callable[[Path], bytes], said: str
+) -> None:
+    replace_pack(store, damage(fetch_pack(store, DOMAIN, tmp_path / "scratch")))
+    with pytest.raises(PackCorrupt, match=said):
+        fetch_pack(store, DOMAIN, tmp_path / "packs")
+    assert list((tmp_path / "packs").iterdir()) == []
+
+
+def test_a_pack_is_unpacked_byte_for_byte(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 9_000
+    (tmp_path / "a").write_bytes(data)
+    assert decompress(compress(tmp_path / "a"), tmp_path / "b") == len(data)
+    assert (tmp_path / "b").read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b'{"domain": 1}', b"\xff"], ids=["empty", "list", "object", "wrong type", "binary"]
+)
+def test_what_is_no_manifest_is_refused(store: FolderStore, data: bytes) -> None:
+    store.put(manifest_key(DOMAIN), data)
+    with pytest.raises(PackCorrupt, match="manifest"):
+        read_manifest(store, DOMAIN)
+
+
+def test_a_manifest_with_fields_of_a_later_release_is_read(store: FolderStore) -> None:
+    manifest = read_manifest(store, DOMAIN)
+    data = manifest.to_json().replace(b"{", b'{"later": 1,', 1)
+    assert Manifest.from_json(data) == manifest
+    with pytest.raises(PackCorrupt, match="pages is '3'"):
+        Manifest.from_json(data.replace(b'"pages": 1', b'"pages": "3"'))
+
+
+def test_every_domains_manifest_is_listed_and_a_bad_one_left_out(
+    store: FolderStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(store, "127.0.0.1:8080")
+    store.put(manifest_key("bad.gov"), b"{")
+    with caplog.at_level(logging.WARNING):
+        assert [manifest.domain for manifest in list_manifests(store)] == ["127.0.0.1:8080", DOMAIN]
+    assert manifest_key("bad.gov") in caplog.text

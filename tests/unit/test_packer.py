@@ -1,0 +1,510 @@
+"""What a pack holds after a whole crawl or an increment, and when none is written. Real files, real SQLite."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import sqlite3
+import tempfile
+from collections import namedtuple
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.errors import InvalidMessage, PackError, PackRefused, PreconditionFailed
+from app.pack import database
+from app.pack.compress import compress
+from app.pack.packer import PackResult, pack_full, pack_incremental
+from app.pack.read import fetch_pack, read_manifest
+from app.storage.content import Page, Tombstone, from_json, to_json
+from app.storage.folder import FolderStore
+from app.storage.keys import content_key, manifest_key, pack_key, page_id
+
+pytestmark = pytest.mark.unit
+
+DOMAIN = "127.0.0.1:8080"
+
+
+def url(name: str | int) -> str:
+    return f"http://{DOMAIN}/{name}"
+
+
+def identity(name: str | int) -> str:
+    return page_id(url(name))
+
+
+def page(name: str | int, body: str = "", *, title: str = "", canonical: str = "") -> Page:
+    return Page(
+        key=url(name),
+        url=url(name),
+        domain=DOMAIN,
+        path=f"/{name}",
+        title=title or f"Page {name}",
+        headings=("First", "Second"),
+        body=body or f"words of {name}",
+        canonical=canonical and url(canonical),
+    )
+
+
+def tombstone(name: str | int, why: str = "404") -> Tombstone:
+    return Tombstone(key=url(name), url=url(name), domain=DOMAIN, why=why)
+
+
+class Site:
+    """A domain's corner of a folder store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = FolderStore(folder / "store")
+
+    def put(self, *contents: Page | Tombstone) -> None:
+        for content in contents:
+            self.store.put(content_key(DOMAIN, page_id(content.key)), to_json(content))
+
+    def remove(self, name: str | int) -> None:
+        self.store.delete(content_key(DOMAIN, identity(name)))
+
+    def stored(self, name: str | int) -> Page | Tombstone:
+        return from_json(self.store.get(content_key(DOMAIN, identity(name))).data)
+
+    def full(
+        self, names: Iterable[str | int] | None = None, *, start: str | None = None, force: bool = False
+    ) -> PackResult:
+        return pack_full(
+            self.store,
+            DOMAIN,
+            pages=None if names is None else {identity(name) for name in names},
+            crawl_id="crawl",
+            began=datetime.now(UTC),
+            start_page=start,
+            force=force,
+        )
+
+    def increment(self, *, deletions: bool = True) -> PackResult:
+        return pack_incremental(self.store, DOMAIN, deletions=deletions)
+
+    def query(self, sql: str, *values: str) -> list[tuple[object, ...]]:
+        path = fetch_pack(self.store, DOMAIN, self.folder / "packs")
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("INSERT INTO pages_fts (pages_fts, rank) VALUES ('integrity-check', 1)")
+            return connection.execute(sql, values).fetchall()
+
+    def paths(self) -> list[object]:
+        return [row[0] for row in self.query("SELECT path FROM pages ORDER BY path")]
+
+    def search(self, query: str) -> list[object]:
+        found = self.query(
+            "SELECT path FROM pages WHERE id IN (SELECT rowid FROM pages_fts WHERE pages_fts MATCH ?) ORDER BY path",
+            query,
+        )
+        return [row[0] for row in found]
+
+    def packed(self) -> tuple[bytes, bytes]:
+        return self.store.get(pack_key(DOMAIN)).data, self.store.get(manifest_key(DOMAIN)).data
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def changes(result: PackResult) -> tuple[bool, int, int, int, int]:
+    return result.written, result.pages, result.added, result.changed, result.removed
+
+
+class TestFull:
+    def test_every_stored_page_is_found_by_its_words(self, site: Site) -> None:
+        site.put(page("a", "apples and pears"), page("b", "pears"), tombstone("c"))
+        result = site.full()
+        assert changes(result) == (True, 2, 2, 0, 0)
+        assert site.search("pears") == ["/a", "/b"]
+        assert site.search("apples") == ["/a"]
+        assert site.query("SELECT title, headings, url, hidden FROM pages WHERE path = '/a'") == [
+            ("Page a", "First\nSecond", url("a"), 0)
+        ]
+
+    def test_the_manifest_says_what_was_written(self, site: Site) -> None:
+        site.put(page("a"))
+        site.full()
+        result = site.full()
+        manifest = read_manifest(site.store, DOMAIN)
+        assert manifest.sha256 == result.sha256
+        assert manifest.size == result.size == len(site.packed()[0])
+        assert manifest.etag == result.etag == site.store.stat(pack_key(DOMAIN)).etag
+        assert (manifest.generation, result.generation, manifest.pages) == (2, 2, 1)
+        assert (manifest.kind, manifest.crawl_id, manifest.domain) == ("full", "crawl", DOMAIN)
+        assert dict(site.query("SELECT key, value FROM meta")) == {  # type: ignore[arg-type]  # Rows are pairs here.
+            "domain": DOMAIN,
+            "kind": "full",
+            "generation": "2",
+            "crawl_id": "crawl",
+            "built_at": manifest.built_at,
+            "pages": "1",
+        }
+        assert json.loads(json.dumps(result.as_event()))["generation"] == 2
+
+    def test_pages_that_vanished_from_the_site_are_buried_and_stay_so(self, site: Site) -> None:
+        site.put(page("a"), page("b"), page("c"))
+        site.full()
+        assert changes(site.full("ab")) == (True, 2, 2, 0, 1)
+        assert site.stored("c") == tombstone("c", "vanished")
+        assert changes(site.increment()) == (False, 2, 0, 0, 0)
+        assert site.paths() == ["/a", "/b"]
+
+    def test_a_page_written_since_the_crawl_began_is_not_buried(self, site: Site) -> None:
+        site.put(page("a"))
+        began = datetime.now(timezone(timedelta(hours=5)))
+        site.put(page("late"))
+        pack_full(site.store, DOMAIN, pages=[identity("a")], crawl_id="c", began=began)
+        assert site.paths() == ["/a"]
+        assert changes(site.increment()) == (True, 2, 1, 0, 0)
+
+    def test_a_moment_without_time_zone_is_refused(self, site: Site) -> None:
+        with pytest.raises(InvalidMessage, match="time zone"):
+            pack_full(site.store, DOMAIN, pages=None, crawl_id="c", began=datetime.now())
+
+    @pytest.mark.parametrize("force", [False, True])
+    @pytest.mark.parametrize("names", ["", "t", "x"], ids=["none", "a tombstone", "one that is not stored"])
+    def test_no_pages_never_replace_a_pack(self, site: Site, names: str, force: bool) -> None:
+        site.put(page("a"), tombstone("t"))
+        site.full()
+        before = site.packed()
+        with pytest.raises(PackRefused, match=f"{DOMAIN}: no pages; the present pack has 1"):
+            site.full(names, force=force)
+        assert site.packed() == before
+        assert site.stored("a") == page("a")
+
+    def test_fewer_than_half_the_pages_are_refused_with_their_numbers_unless_forced(self, site: Site) -> None:
+        site.put(*(page(number) for number in range(9)))
+        site.full()
+        before = site.packed()
+        with pytest.raises(PackRefused, match="4 pages are fewer than half of the 9"):
+            site.full(range(4))
+        assert site.packed() == before
+        assert site.increment().pages == 9
+        assert site.full(range(4), force=True).pages == 4
+        assert site.full(range(2)).pages == 2
+
+    @pytest.mark.parametrize("start", [url("start"), identity("start")])
+    def test_a_crawl_whose_start_page_failed_is_refused_unless_forced(self, site: Site, start: str) -> None:
+        site.put(page("start"), page("a"))
+        with pytest.raises(PackRefused, match=f"start page {start}.* 1 pages"):
+            site.full("a", start=start)
+        assert site.stored("start") == page("start")
+        assert site.full(["a", "start"], start=start).pages == 2
+        assert site.full("a", start=start, force=True).pages == 1
+
+    def test_a_page_is_hidden_while_its_canonical_one_is_there(self, site: Site) -> None:
+        site.put(
+            page("a"),
+            page("b", canonical="a"),
+            page("c", canonical="b"),
+            page("d", canonical="none"),
+            page("ring1", canonical="ring2"),
+            page("ring2", canonical="ring1"),
+            page("self", canonical="self"),
+        )
+        site.full()
+        hidden = "SELECT path FROM pages WHERE hidden ORDER BY path"
+        assert site.query(hidden) == [("/b",), ("/c",)]
+        site.remove("a")
+        site.increment()
+        assert site.query(hidden) == [("/c",)]
+
+    @pytest.mark.parametrize(
+        ("body", "word"),
+        [
+            ("before\0after", "after"),
+            ("Čeština a日本語 ελληνικά", "cestina"),
+            ("🎵 \ufffe\uffff ́ odd", "odd"),
+            ("long " * 2_000_000 + "last", "last"),
+        ],
+        ids=["nul", "unicode", "odd signs", "huge"],
+    )
+    def test_any_text_is_packed_and_found(self, site: Site, body: str, word: str) -> None:
+        site.put(page("a"))
+        site.full()
+        site.put(page("b", body))
+        site.increment()
+        assert site.search(word) == ["/b"]
+        site.full()
+        assert site.search(word) == ["/b"]
+
+    def test_an_escaped_lone_surrogate_does_not_stop_a_pack(self, site: Site) -> None:
+        text = to_json(page("a", "broken SIGN found")).replace(b"SIGN", rb"\ud800")
+        site.store.put(content_key(DOMAIN, identity("a")), text)
+        site.full()
+        assert site.search("broken found") == ["/a"]
+
+    def test_an_object_that_is_no_page_is_left_out_with_a_warning(
+        self, site: Site, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        site.put(page("a"))
+        odd = [b"", b"[]", b"{}", to_json(page("other")), b'{"kind": "page"}']
+        for number, data in enumerate(odd):
+            site.store.put(content_key(DOMAIN, identity(number)), data)
+        wrong = to_json(page("typed")).replace(b'"body":"words of typed"', b'"body":null')
+        site.store.put(content_key(DOMAIN, identity("typed")), wrong)
+        with caplog.at_level(logging.WARNING):
+            assert site.full().pages == 1
+        assert len(caplog.records) == len(odd) + 1
+        assert content_key(DOMAIN, identity(0)) in caplog.text
+
+    @pytest.mark.parametrize("domain", ["", "..", "a/b", "a\0b", ".hidden", "a" * 256])
+    def test_a_domain_that_is_no_name_is_refused(self, site: Site, domain: str) -> None:
+        with pytest.raises(InvalidMessage, match="not a host name"):
+            pack_incremental(site.store, domain)
+
+    def test_want_of_disk_space_is_told_before_anything_is_written(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        site.put(page("a", "x" * 300_000))
+        usage = namedtuple("usage", ["total", "used", "free"])
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(2**21, 2**20, 2**20))
+        with pytest.raises(PackError, match="needed, 1048576 free"):
+            site.full()
+        assert [stat.key for stat in site.store.list("packs/")] == []
+
+    def test_nothing_is_left_in_the_work_folder(self, site: Site, tmp_path: Path) -> None:
+        site.put(page("a"))
+        work = tmp_path / "work"
+        work.mkdir()
+        pack_full(site.store, DOMAIN, pages=None, crawl_id="", began=None, work=work)
+        with pytest.raises(PackRefused):
+            pack_full(site.store, DOMAIN, pages=[], crawl_id="", began=None, work=work)
+        pack_incremental(site.store, DOMAIN, work=work)
+        assert list(work.iterdir()) == []
+
+
+class CountingStore(FolderStore):
+    """A folder that notes which keys were read."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.read: list[str] = []
+
+    def get(self, key: str):  # type: ignore[no-untyped-def]  # As its parent's.
+        self.read.append(key)
+        return super().get(key)
+
+
+class TestIncremental:
+    def test_it_follows_additions_changes_tombstones_and_deletions(self, site: Site) -> None:
+        site.put(page("a", "old"), page("b"), page("c"), page("d"))
+        site.full()
+        site.put(page("a", "new"), tombstone("b"), page("e"))
+        site.remove("c")
+        result = site.increment()
+        assert changes(result) == (True, 3, 1, 1, 2)
+        assert (result.kind, result.generation, read_manifest(site.store, DOMAIN).crawl_id) == (
+            "incremental",
+            2,
+            "crawl",
+        )
+        assert site.paths() == ["/a", "/d", "/e"]
+        assert (site.search("old"), site.search("new")) == ([], ["/a"])
+
+    def test_without_deletions_pages_that_are_gone_stay_until_the_next_time(self, site: Site) -> None:
+        site.put(page("a"), page("b"), page("c"))
+        site.full()
+        site.put(tombstone("b"), page("d"))
+        site.remove("c")
+        assert changes(site.increment(deletions=False)) == (True, 4, 1, 0, 0)
+        assert changes(site.increment()) == (True, 2, 0, 0, 2)
+
+    def test_nothing_changed_nothing_written(self, site: Site) -> None:
+        site.put(page("a"), page("b"), tombstone("c"))
+        site.full()
+        before = site.packed()
+        site.put(page("a"))
+        site.put(tombstone("new"))
+        assert changes(site.increment()) == (False, 2, 0, 0, 0)
+        assert site.packed() == before
+
+    def test_only_what_changed_is_read(self, site: Site, tmp_path: Path) -> None:
+        site.put(*(page(number) for number in range(5)), tombstone("t"))
+        site.full()
+        site.put(page(3, "changed"))
+        store = CountingStore(tmp_path / "store")
+        assert pack_incremental(store, DOMAIN).changed == 1
+        assert [key for key in store.read if key.startswith("content/")] == [content_key(DOMAIN, identity(3))]
+
+    def test_without_a_pack_one_is_built(self, site: Site) -> None:
+        site.put(page("a"), tombstone("b"))
+        assert changes(site.increment()) == (True, 1, 1, 0, 0)
+        assert changes(site.increment()) == (False, 1, 0, 0, 0)
+
+    def test_without_pack_and_pages_nothing_is_written(self, site: Site) -> None:
+        site.put(tombstone("a"))
+        assert changes(site.increment()) == (False, 0, 0, 0, 0)
+        assert [stat.key for stat in site.store.list("packs/")] == []
+
+    def test_a_pack_is_never_emptied(self, site: Site) -> None:
+        site.put(page("a"))
+        site.full()
+        before = site.packed()
+        site.put(tombstone("a"))
+        with pytest.raises(PackRefused, match="no pages; the present pack has 1"):
+            site.increment()
+        assert site.packed() == before
+
+    def test_a_manifest_that_a_dead_writer_left_undone_is_written(self, site: Site) -> None:
+        site.put(page("a"))
+        site.full()
+        old = site.packed()[1]
+        site.put(page("b"))
+        site.increment()
+        expected = site.packed()
+        for lost in (old, b"not JSON", None):
+            if lost is None:
+                site.store.delete(manifest_key(DOMAIN))
+            else:
+                site.store.put(manifest_key(DOMAIN), lost)
+            result = site.increment()
+            assert (result.written, result.generation, result.added) == (True, 2, 0)
+            assert site.packed() == expected
+
+    def test_a_pack_put_back_from_a_copy_is_written_as_a_new_generation(self, site: Site) -> None:
+        site.put(page("a"))
+        site.full()
+        copy = site.packed()[0]
+        site.full()
+        site.store.put(pack_key(DOMAIN), copy)
+        assert (site.increment().generation, site.increment().written) == (3, False)
+        assert site.paths() == ["/a"]
+
+
+def garbage(site: Site, whole: bytes) -> bytes:
+    return b"not a pack"
+
+
+def truncated(site: Site, whole: bytes) -> bytes:
+    return whole[: len(whole) // 2]
+
+
+def altered(site: Site, sql: str) -> bytes:
+    path = fetch_pack(site.store, DOMAIN, site.folder)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.executescript(sql)
+    return compress(path)
+
+
+def of_a_newer_schema(site: Site, whole: bytes) -> bytes:
+    return altered(site, f"PRAGMA user_version = {database.SCHEMA_VERSION + 1}")
+
+
+def of_another_program(site: Site, whole: bytes) -> bytes:
+    return altered(site, "PRAGMA application_id = 1")
+
+
+def with_a_false_index(site: Site, whole: bytes) -> bytes:
+    return altered(site, "DROP TRIGGER pages_updated; UPDATE pages SET body = 'not what was indexed'")
+
+
+def without_tables(site: Site, whole: bytes) -> bytes:
+    return altered(site, "DROP TABLE meta")
+
+
+class TestDamage:
+    @pytest.mark.parametrize(
+        "damage", [garbage, truncated, of_a_newer_schema, of_another_program, with_a_false_index, without_tables]
+    )
+    @pytest.mark.parametrize("full", [False, True])
+    def test_a_damaged_pack_is_built_anew(self, site: Site, damage: Callable[[Site, bytes], bytes], full: bool) -> None:
+        site.put(page("a"), page("b"))
+        site.full()
+        site.store.put(pack_key(DOMAIN), damage(site, site.packed()[0]))
+        result = site.full() if full else site.increment()
+        assert changes(result) == (True, 2, 2, 0, 0)
+        assert result.generation == 2
+        assert site.search("words") == ["/a", "/b"]
+
+    def test_a_damaged_pack_is_not_replaced_by_an_empty_one(self, site: Site) -> None:
+        site.put(page("a"))
+        site.full()
+        site.store.put(pack_key(DOMAIN), b"not a pack")
+        site.remove("a")
+        with pytest.raises(PackRefused, match="has 1"):
+            site.increment()
+        assert site.packed()[0] == b"not a pack"
+
+
+class RacingStore(FolderStore):
+    """A folder in which somebody else is always a little faster to write the pack."""
+
+    def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
+        if key == pack_key(DOMAIN):
+            pack_full(FolderStore(self.root), DOMAIN, pages=None, crawl_id="winner", began=None)
+        return super().put(key, data, if_match=if_match, if_absent=if_absent)
+
+
+class TestRaces:
+    @pytest.mark.parametrize("first", [False, True])
+    def test_a_lost_race_leaves_the_winners_pack(self, site: Site, first: bool) -> None:
+        site.put(page("a"), page("b"))
+        if not first:
+            site.full()
+        site.put(page("c"))
+        loser = RacingStore(site.store.root)
+        with pytest.raises(PreconditionFailed, match=pack_key(DOMAIN)):
+            pack_full(loser, DOMAIN, pages=[identity("a"), identity("b")], crawl_id="loser", began=datetime.now(UTC))
+        site.put(page("d"))
+        with pytest.raises(PreconditionFailed, match=pack_key(DOMAIN)):
+            pack_incremental(loser, DOMAIN)
+        assert read_manifest(site.store, DOMAIN).crawl_id == "winner"
+        assert site.stored("c") == page("c")
+        assert site.paths() == ["/a", "/b", "/c", "/d"]
+
+
+WORDS = ("apple", "pear", "plum", "naïve", "NAIVE", "日本", "it's", "a.b")
+texts = st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join)
+names = st.integers(0, 5)
+steps = st.one_of(
+    st.tuples(st.just("page"), names, texts, st.one_of(st.none(), names)),
+    st.tuples(st.just("tombstone"), names),
+    st.tuples(st.just("remove"), names),
+    st.tuples(st.just("increment")),
+    st.tuples(st.just("increment without deletions")),
+    st.tuples(st.just("full")),
+)
+
+
+def take(site: Site, step: tuple[object, ...]) -> None:
+    match step:
+        case ("page", int(name), str(text), canonical):
+            site.put(page(name, text, title=text, canonical="" if canonical is None else str(canonical)))
+        case ("tombstone", int(name)):
+            site.put(tombstone(name))
+        case ("remove", int(name)):
+            site.remove(name)
+        case ("increment",):
+            site.increment()
+        case ("increment without deletions",):
+            site.increment(deletions=False)
+        case ("full",):
+            site.full()
+
+
+def contents(site: Site) -> tuple[list[tuple[object, ...]], list[list[object]]]:
+    columns = "object, etag, key, url, path, lang, content_type, canonical, hidden, title, description, headings, body"
+    return site.query(f"SELECT {columns} FROM pages ORDER BY object"), [site.search(f'"{word}"') for word in WORDS]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(steps, max_size=12))
+def test_increments_come_to_the_same_as_a_full_pack(taken: list[tuple[object, ...]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        site = Site(Path(folder))
+        site.put(page("always"))
+        for step in taken:
+            take(site, step)
+        site.increment()
+        grown = contents(site)
+        site.full()
+        assert grown == contents(site)
