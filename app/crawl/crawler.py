@@ -12,7 +12,7 @@ from app.crawl.shared_get import SharedGet
 from app.crawl.target import Target
 from app.crawl.urls import Scope, domain_of
 from app.crawl.values import Gone, Indexed, Redirected, Skipped, Visit
-from app.crawl.visit import classify
+from app.crawl.visit import Limits, classify
 from app.errors import ObjectNotFound, Postpone, ServerError
 from app.storage.content import Tombstone, to_json
 from app.storage.keys import content_key, page_id
@@ -26,13 +26,14 @@ class Crawler:
     def __init__(self, *, settings: Settings, redis: Redis, raw_redis: Redis, store: ObjectStore) -> None:
         self._settings = settings
         self._store = store
-        self._fetcher = Fetcher.from_settings(settings)
+        self._fetcher = Fetcher.of(settings)
         self._gate = HostGate(redis)
         self._robots = RobotsCache(
             redis, self._fetcher, user_agent=settings.user_agent, max_crawl_delay=settings.crawl_delay_max
         )
         self._shared = SharedGet(raw_redis, ttl=settings.response_ttl, lease=settings.response_timeout + 10)
         self._extractor = extractor(settings.extractor)
+        self._limits = Limits.of(settings)
 
     def visit(self, target: Target) -> Visit:
         """Return what a page came to. Within a crawl, one GET serves all who ask.
@@ -70,9 +71,7 @@ class Crawler:
             raise Postpone(wait, f"{host} is visited once every few seconds")
         try:
             response = self._fetcher.get(target.url)
-            return classify(
-                response, target=target, scope=self._scope(target), extractor=self._extractor, settings=self._settings
-            )
+            return classify(response, scope=self._scope(target), extractor=self._extractor, limits=self._limits)
         except ServerError as error:
             self._gate.hold(host, error.retry_after or 0)
             raise

@@ -39,7 +39,7 @@ class RobotsCache:
         expires, rules = self._parsed.get(origin, (0.0, None))
         if rules is None or time.monotonic() > expires:
             rules = RobotsRules.parse(
-                self._text(origin), user_agent=self._user_agent, max_crawl_delay=self._max_crawl_delay
+                self._text(origin), user_agent=self._user_agent, crawl_delay_max=self._max_crawl_delay
             )
             self._parsed[origin] = (time.monotonic() + _FRESH, rules)
         return rules
