@@ -21,6 +21,7 @@ from app.errors import InvalidMessage, PackError, PackRefused, PreconditionFaile
 from app.pack import database
 from app.pack.compress import compress
 from app.pack.packer import PackResult, pack_full, pack_incremental
+from app.pack.publish import write_manifest
 from app.pack.read import fetch_pack, read_manifest
 from app.storage.content import Page, Tombstone, from_json, to_json
 from app.storage.folder import FolderStore
@@ -335,6 +336,25 @@ class TestIncremental:
         assert pack_incremental(store, DOMAIN).changed == 1
         assert [key for key in store.read if key.startswith("content/")] == [content_key(DOMAIN, identity(3))]
 
+    def test_a_tombstone_is_read_once(self, site: Site, tmp_path: Path) -> None:
+        site.put(page("a"), page("b"), page("c"))
+        site.full()
+        site.put(tombstone("b"))
+        site.increment()
+        site.put(page("c", "changed"))
+        store = CountingStore(tmp_path / "store")
+        pack_incremental(store, DOMAIN)
+        assert [key for key in store.read if key.startswith("content/")] == [content_key(DOMAIN, identity("c"))]
+
+    def test_a_page_may_come_and_go_and_come_again(self, site: Site) -> None:
+        site.put(page("a"))
+        site.full()
+        for _ in range(2):
+            site.put(page("b"))
+            assert changes(site.increment()) == (True, 2, 1, 0, 0)
+            site.put(tombstone("b"))
+            assert changes(site.increment()) == (True, 1, 0, 0, 1)
+
     def test_without_a_pack_one_is_built(self, site: Site) -> None:
         site.put(page("a"), tombstone("b"))
         assert changes(site.increment()) == (True, 1, 1, 0, 0)
@@ -460,6 +480,15 @@ class TestRaces:
         assert read_manifest(site.store, DOMAIN).crawl_id == "winner"
         assert site.stored("c") == page("c")
         assert site.paths() == ["/a", "/b", "/c", "/d"]
+
+    def test_a_slow_writers_manifest_does_not_replace_that_of_a_later_pack(self, site: Site) -> None:
+        site.put(page("a"))
+        site.full()
+        slow = read_manifest(site.store, DOMAIN)
+        site.full()
+        later = site.packed()
+        write_manifest(site.store, slow)
+        assert site.packed() == later
 
 
 WORDS = ("apple", "pear", "plum", "naïve", "NAIVE", "日本", "it's", "a.b")
