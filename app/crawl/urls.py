@@ -15,15 +15,15 @@ from app.errors import InvalidUrl
 
 MAX_LENGTH = 2_000
 
-#: Query parameters that name a session and never a page.
+#: Parameters of a query or path that name a session and never a page, as regular expressions.
 SESSION_PARAMETERS = (
-    "jsessionid", "phpsessid", "phpsessionid", "aspsessionid[a-z]*", "asp.net_sessionid", "sessionid", "session_id",
-    "session-id", "sess_id", "oscsid", "zenid", "cfid", "cftoken", "sitestat_sid",
+    "jsessionid", "phpsess(?:ion)?id", "aspsessionid[a-z]*", r"asp\.net_sessionid", "session[_-]?id", "sess_id",
+    "oscsid", "zenid", "cfid", "cftoken",
 )  # fmt: skip
 #: These name a session only where the value looks like one (16 letters and digits or more): `?sid=12` may be a story.
 SESSION_LIKE_PARAMETERS = ("sid", "sess", "sessid", "session")
 
-_NAMES = "|".join(re.escape(name).replace(r"\[a\-z\]\*", "[a-z]*") for name in SESSION_PARAMETERS)
+_NAMES = "|".join(SESSION_PARAMETERS)
 _LIKE = "|".join(SESSION_LIKE_PARAMETERS)
 _SESSION_QUERY = re.compile(
     rf"(?<=[?&;])(?:(?:{_NAMES})=[^&#;]*|(?:{_LIKE})=(?=[a-z]*[0-9])[0-9a-z]{{16,}}(?=[&#;]|$))[&;]?", re.I

@@ -169,10 +169,10 @@ def test_parsers_agree_on_a_well_formed_document(document: str) -> None:
     assert extractor("lexbor").extract(document) == extractor("beautifulsoup").extract(document)
 
 
-# Without <select>: since 2025 it may hold anything, which html5lib does not know.
+# Without <select> and <svg>, whose rules changed since html5lib was written.
 TAGS = [
     "p", "div", "a", "b", "i", "table", "tr", "td", "ul", "li", "h1", "h3", "nav", "header", "aside", "span",
-    "textarea", "title", "svg", "form", "a href=x", "a href=y rel=nofollow", "br",
+    "textarea", "title", "form", "a href=x", "a href=y rel=nofollow", "br",
 ]  # fmt: skip
 pieces = [f"<{tag}>" for tag in TAGS] + [f"</{tag}>" for tag in TAGS] + ["word", "other", "&", "<", "text"]
 soup = st.lists(st.sampled_from(pieces), max_size=25).map(" ".join)
