@@ -10,13 +10,13 @@ from celery.utils.log import get_logger
 from celery.worker.consumer import Consumer as CeleryConsumer
 from celery.worker.consumer.connection import Connection
 
+from app.amqp.declare import declare_base
 from app.amqp.delivery import Delivery
 from app.amqp.plain import to_envelope
 from app.amqp.publish import get_publisher
 from app.errors import InvalidMessage, PerennialError, Undecodable, UnknownType
 from app.task import Failures, failure_of, stamped
 from config.settings import get_settings
-from config.topology import dead_queue, work_queues
 
 logger = get_logger(__name__)
 
@@ -24,16 +24,14 @@ Handler = Callable[[Any], None]
 
 
 class Topology(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Declares queues and dead set at every connect: a dead-letter target that is not there loses messages silently."""
+    """Declares what the worker relies on, at every connect: the broker may be a new one."""
 
     requires = (Connection,)
 
     def start(self, consumer: Any) -> None:
         """Declare on the consumer's own connection, so that a broker that is away is Celery's to wait for."""
-        settings = get_settings()
         with consumer.connection.channel() as channel:
-            for queue in [dead_queue(), *work_queues(settings)]:
-                queue(channel).declare()
+            declare_base(channel, get_settings())
 
 
 class Consumer(CeleryConsumer):  # type: ignore[misc]

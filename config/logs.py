@@ -7,8 +7,8 @@ import logging.config
 
 from config.settings import get_settings
 
-#: Celery's two lines a message ("received", "succeeded") are for debugging; Flower shows the same.
-CHATTY = ("celery.worker.strategy", "celery.app.trace")
+#: Celery's two lines a message ("received", "succeeded") and one a tick are for debugging; Flower shows the same.
+CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.beat")
 
 
 def configure(level: int | str | None = None) -> None:

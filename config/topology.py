@@ -29,11 +29,11 @@ events_exchange = Exchange("perennial.events", type="topic", durable=True)
 
 def _work_queue(name: str, arguments: dict[str, Any]) -> Queue:
     """Return a queue of `site`, bound by its own name, by the types it serves and by the document's names for it."""
-    keys = [route.type for route in ROUTES if route.queue == name]
+    keys = [name, *(route.type for route in ROUTES if route.queue == name)]
     keys += [alias for alias, target in ALIASES.items() if target == name]
-    others = [binding(site_exchange, routing_key=key) for key in keys]
-    # The queue's own name stands in `routing_key`: Celery would fill an empty one with that of its default queue.
-    return Queue(name, site_exchange, routing_key=name, bindings=others, queue_arguments=arguments, durable=True)
+    bindings = [binding(site_exchange, routing_key=key) for key in keys]
+    # Celery adds a binding of its own, by `routing_key`; an empty one it would fill with that of its default queue.
+    return Queue(name, routing_key=name, bindings=bindings, queue_arguments=arguments, durable=True)
 
 
 def _work_arguments(settings: Settings) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import typer
 from kombu import Connection, Queue
 
+from app.amqp.declare import declare_all
 from config.settings import get_settings
-from config.topology import all_queues, events_exchange
+from config.topology import all_queues
 
 topology = typer.Typer(no_args_is_help=True, help="Exchanges, queues and bindings.")
 
@@ -16,12 +17,8 @@ def apply() -> None:
     """Declare every exchange, queue and binding on the broker; declaring again changes nothing."""
     settings = get_settings()
     with Connection(settings.broker, connect_timeout=settings.publish_timeout) as connection:
-        channel = connection.channel()
-        events_exchange(channel).declare()
-        queues = all_queues(settings)
-        for queue in reversed(queues):
-            queue(channel).declare()
-    typer.echo(f"{len(queues)} queues declared")
+        count = declare_all(connection.channel(), settings)
+    typer.echo(f"{count} queues declared")
 
 
 @topology.command()
@@ -71,5 +68,6 @@ def to_mermaid(queues: list[Queue]) -> str:
 
 
 def _bindings(queue: Queue) -> list[tuple[str, str]]:
-    others = [(each.exchange.name, each.routing_key) for each in queue.bindings or ()]
-    return [(queue.exchange.name, queue.routing_key or ""), *others]
+    if queue.bindings:
+        return [(each.exchange.name, each.routing_key) for each in queue.bindings]
+    return [(queue.exchange.name, queue.routing_key or "")]
