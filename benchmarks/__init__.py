@@ -1,0 +1,1 @@
+"""Ratios against comparable programs, side by side in one run: `make bench`."""

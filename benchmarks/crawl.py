@@ -1,0 +1,203 @@
+"""The whole system on a real site: RabbitMQ, Redis and the Procfile's worker, from one message to the last page."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
+
+from kombu import Connection
+from pydantic import SecretStr
+from redis import Redis
+
+from app import services
+from app.amqp.plain import site_message
+from app.amqp.publish import Publisher
+from app.crawl.frontier import Frontier, Progress
+from app.services import state
+from app.services.process import tail, wait_until
+from app.services.processes import procfile
+from app.state.client import get_redis
+from app.storage.content import Page, from_json
+from app.storage.folder import FolderStore
+from app.storage.keys import content_prefix
+from benchmarks.errors import BenchmarkError
+from benchmarks.runs import Run
+from benchmarks.sites import Served
+from benchmarks.usage import usage
+from config.settings import ROOT, Settings
+from config.topology import dead_queue, work_queues
+
+#: Seconds after which a crawl is given up, and between two looks at the frontier.
+TIMEOUT, EVERY = 300.0, 0.05
+START_TIMEOUT = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """The private services of one benchmark: nobody else's, and nothing in them outlives a run."""
+
+    settings: Settings
+    pids: Mapping[str, int]
+    folder: Path
+
+
+@contextmanager
+def system(folder: Path) -> Iterator[System]:
+    """Run a RabbitMQ and a Redis for the block, with their data below `folder`."""
+    settings = Settings(data_dir=folder, broker_url=SecretStr(""), redis_url=SecretStr(""), store_url="")
+    services.up(settings)
+    try:
+        pids = state.load(settings.services_file.parent).pids
+        yield System(settings, {"RabbitMQ": pids["RabbitMQ"], "Redis": pids["Redis"]}, folder)
+    finally:
+        services.down(settings)
+
+
+def crawl(site: str, served: Served, here: System, *, concurrency: int, profile: Path | None = None) -> Run:
+    """Crawl a served site with a fresh worker, store and Redis; `cpu` is that of every process but the web server's.
+
+    With `profile`, py-spy watches the worker meanwhile and leaves its stacks in that file; figures then suffer.
+    """
+    domain = urlsplit(served.urls[site]).netloc
+    with TemporaryDirectory(prefix="crawl-", dir=here.folder) as name:
+        home = Path(name)
+        _forget(here.settings)
+        with _worker(_environment(here.settings, home, concurrency), home / "worker.log") as worker:
+            groups = {"worker": worker.pid, **here.pids, "nginx": served.pid}
+            with _watched(worker.pid, profile):
+                before, began = usage(groups), time.perf_counter()
+                _post(here.settings, served.urls[site])
+                progress = _finished(here.settings, domain, worker, home / "worker.log")
+                wall, after = time.perf_counter() - began, usage(groups)
+        pages = _stored(home / "store", domain)
+    _check(progress, pages, site)
+    spent = dict(after.since(before))
+    nginx = spent.pop("nginx") + spent.pop("nginx children")
+    return Run(
+        site=site,
+        contestant=f"Perennial -c {concurrency}",
+        pages=pages,
+        wall=wall,
+        cpu=spent,
+        apart={"nginx": nginx},
+        others=after.others(before, ours=sum(spent.values()) + nginx),
+    )
+
+
+def _environment(settings: Settings, home: Path, concurrency: int) -> dict[str, str]:
+    return {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "PERENNIAL_DATA_DIR": str(settings.data_dir),
+        "STORE_URL": f"file://{home / 'store'}",
+        "HOST_DELAY": "0",
+        "ALLOW_PRIVATE_HOSTS": "127.0.0.0/8",
+        "WORKER_CONCURRENCY": str(concurrency),
+    }
+
+
+def _forget(settings: Settings) -> None:
+    """Empty Redis and every queue: each run is a first crawl."""
+    redis: Redis = get_redis(settings.redis)
+    redis.flushall()
+    with Connection(settings.broker) as connection, connection.channel() as channel:
+        for queue in [dead_queue(), *work_queues(settings)]:
+            bound = queue(channel)
+            bound.declare()
+            bound.purge()
+
+
+@contextmanager
+def _worker(environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the Procfile's `worker` for the block; it takes messages when the block begins."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", f"exec {procfile()['worker']}"],
+            cwd=ROOT,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        wait_until(lambda: process.poll() is not None or " ready." in log.read_text(errors="replace"), START_TIMEOUT)
+        if process.poll() is not None or " ready." not in log.read_text(errors="replace"):
+            raise BenchmarkError(f"the worker did not start:\n{tail(log, 30)}")
+        yield process
+    finally:
+        _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _post(settings: Settings, url: str) -> None:
+    publisher = Publisher(settings.broker)
+    publisher.publish([site_message("index+crawl", url=url, crawl_id=secrets.token_hex(8))])
+    publisher.close()
+
+
+def _finished(settings: Settings, domain: str, worker: subprocess.Popen[bytes], log: Path) -> Progress:
+    """Return the progress at the moment when nothing of the crawl is open."""
+    frontier = Frontier(get_redis(settings.redis), ttl=settings.crawl_ttl)
+    # The start page alone is seen for a moment before its links are; by then it is open, too.
+    over = wait_until(
+        lambda: worker.poll() is not None or ((now := frontier.progress(domain)).open == 0 and now.seen > 1),
+        TIMEOUT,
+        every=EVERY,
+    )
+    progress = frontier.progress(domain)
+    if not over or worker.poll() is not None:
+        raise BenchmarkError(f"the crawl of {domain} did not end: {progress}; the worker said:\n{tail(log, 30)}")
+    return progress
+
+
+def _stored(folder: Path, domain: str) -> frozenset[str]:
+    """Return the canonical URLs of the pages in a store; tombstones are none."""
+    store = FolderStore(folder)
+    objects = (from_json(store.get(stat.key).data) for stat in store.list(content_prefix(domain)))
+    return frozenset(each.key for each in objects if isinstance(each, Page))
+
+
+def _check(progress: Progress, pages: frozenset[str], site: str) -> None:
+    if progress.dead or not pages:
+        raise BenchmarkError(f"{site}: {len(pages)} pages stored, {progress.dead} messages died: {progress}")
+
+
+@contextmanager
+def _watched(pid: int, stacks: Path | None) -> Iterator[None]:
+    """Sample the stacks of a tree of processes during the block."""
+    if stacks is None:
+        yield
+        return
+    command = [str(Path(sys.executable).with_name("py-spy")), "record", "--subprocesses", "--format", "raw"]
+    command += ["--rate", "100", "--duration", "600", "--output", str(stacks), "--pid", str(pid)]
+    log = stacks.with_suffix(".log")
+    with log.open("wb") as output:
+        spy = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    try:
+        wait_until(lambda: spy.poll() is not None or "Sampling" in log.read_text(errors="replace"), 20)
+        yield
+    finally:
+        spy.send_signal(signal.SIGINT)
+        spy.wait(60)
+    if not stacks.exists():
+        raise BenchmarkError(f"py-spy left no stacks:\n{tail(log)}")

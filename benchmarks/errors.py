@@ -1,0 +1,12 @@
+"""What a benchmark raises."""
+
+from __future__ import annotations
+
+from app.errors import PerennialError
+
+
+class BenchmarkError(PerennialError):
+    """Raised when a benchmark cannot be run, or when its contestants did not do the same work; says which and why."""
+
+    permanent = True
+    reason = "benchmark"

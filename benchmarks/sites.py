@@ -1,0 +1,179 @@
+"""Real sites from Debian packages, unpacked and not installed, behind an nginx of our own."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import requests
+
+from app.services import install, ports
+from app.services.process import tail, wait_until
+from benchmarks.errors import BenchmarkError
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A site in a package; `root` is its folder below the package's own root. `/` is its start page."""
+
+    package: str
+    root: str
+
+
+SITES = {
+    "postgresql-doc-15": Site("postgresql-doc-15", "usr/share/doc/postgresql-doc-15/html"),
+    "python3.11-doc": Site("python3.11-doc", "usr/share/doc/python3.11/html"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Sites that are being served: start URLs by name, and the server's process id."""
+
+    urls: dict[str, str]
+    pid: int
+
+
+def unpack(site: Site, folder: Path) -> Path:
+    """Return the folder of a site's pages, downloaded and unpacked below `folder` if it is not there.
+
+    Raises:
+        BenchmarkError: the package cannot be had.
+    """
+    target = folder / site.package
+    if not target.exists():
+        fresh = target.with_name(f".{site.package}.new")
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        _download(site.package, fresh)
+        (archive,) = fresh.glob("*.deb")
+        _run(["dpkg-deb", "-x", str(archive), str(fresh)], fresh)
+        (fresh / "name").write_text(archive.stem)
+        archive.unlink()
+        fresh.rename(target)
+    return target / site.root
+
+
+def version(site: Site, folder: Path) -> str:
+    """Return package, version and architecture of an unpacked site, as in its archive's name."""
+    return (folder / site.package / "name").read_text().replace("%3a", ":")
+
+
+def _download(package: str, folder: Path) -> None:
+    try:
+        _run(["apt-get", "-qq", "download", package], folder)
+    except BenchmarkError:
+        # The package lists are missing or older than the archive.
+        _run([*_root(), "apt-get", "-qq", "update"], folder)
+        _run(["apt-get", "-qq", "download", package], folder)
+
+
+def ensure_nginx() -> str:
+    """Return the nginx program, installed without starting its default site if it is not there."""
+    found = _nginx()
+    if not found:
+        prefix = _root()
+        with install.services_kept_off(install.POLICY, prefix):
+            apt = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"]
+            _run([*prefix, *apt, "install", "-y", "--no-install-recommends", "nginx-light"], Path("/"))
+        found = _nginx()
+    if not found:
+        raise BenchmarkError("nginx: installed, and still not found")
+    return found
+
+
+def _nginx() -> str | None:
+    return shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+
+
+def _root() -> list[str]:
+    return [] if os.geteuid() == 0 else ["sudo", "-n"]
+
+
+def _run(command: list[str], folder: Path) -> None:
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+        )
+    except FileNotFoundError as error:
+        raise BenchmarkError(f"`{command[0]}` not found: the sites are Debian packages") from error
+    if done.returncode:
+        raise BenchmarkError(f"`{' '.join(command)}` failed:\n{(done.stderr or done.stdout)[-1_000:]}")
+
+
+# Serving
+
+_CONF = """\
+daemon off;
+user {user};
+worker_processes 1;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log;
+events {{ worker_connections 256; }}
+http {{
+    types {{
+        text/html html htm;
+        text/plain txt;
+        text/css css;
+        text/javascript js;
+        image/png png;
+        image/gif gif;
+        image/svg+xml svg;
+    }}
+    default_type application/octet-stream;
+    access_log off;
+    gzip off;
+    sendfile on;
+    disable_symlinks off;
+    index index.html;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+{servers}
+}}
+"""
+_SERVER = '    server {{ listen 127.0.0.1:{port}; root "{root}"; }}'
+
+
+@contextmanager
+def serve(names: Collection[str], folder: Path) -> Iterator[Served]:
+    """Serve the named sites on free ports of 127.0.0.1 for the block; all files of the server are below `folder`."""
+    program, home = ensure_nginx(), folder / "nginx"
+    home.mkdir(parents=True, exist_ok=True)
+    roots = {name: unpack(SITES[name], folder / "sites") for name in names}
+    chosen = ports.choose(names)
+    _configure(home, roots, chosen)
+    command = [program, "-p", str(home), "-c", str(home / "nginx.conf"), "-e", str(home / "error.log")]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    urls = {name: f"http://127.0.0.1:{chosen[name]}/" for name in names}
+    try:
+        if not wait_until(lambda: process.poll() is not None or all(map(_answers, urls.values())), 10):
+            raise BenchmarkError(f"nginx does not answer:\n{tail(home / 'error.log')}")
+        if process.poll() is not None:
+            raise BenchmarkError(f"nginx ended with {process.returncode}:\n{tail(home / 'error.log')}")
+        yield Served(urls, process.pid)
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def _configure(home: Path, roots: dict[str, Path], chosen: dict[str, int]) -> None:
+    servers = [_SERVER.format(port=chosen[name], root=root) for name, root in roots.items()]
+    # Started by root, nginx would read the pages as a user who may not be allowed to.
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    (home / "nginx.conf").write_text(_CONF.format(folder=home, user=user, servers="\n".join(servers)))
+
+
+def _answers(url: str) -> bool:
+    try:
+        return requests.get(url, timeout=2).ok
+    except requests.RequestException:
+        return False
