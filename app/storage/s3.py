@@ -92,6 +92,22 @@ class S3Store:
         with self._translated(key):
             self._client().delete_object(Bucket=self.bucket, Key=self._name(key))
 
+    def create(self) -> bool:
+        """Make the bucket and return True; False if it is there already, and ours. Raises StoreError."""
+        client = self._client()
+        region = client.meta.region_name
+        # Amazon wants every region named but its first, and other servers have none.
+        elsewhere = region != "us-east-1" and not self.endpoint_url
+        try:
+            with self._translated(""):
+                client.head_bucket(Bucket=self.bucket)
+        except ObjectNotFound:
+            place: dict[str, Any] = {"CreateBucketConfiguration": {"LocationConstraint": region}} if elsewhere else {}
+            with self._translated(""):
+                client.create_bucket(Bucket=self.bucket, **place)
+            return True
+        return False
+
     def _name(self, key: str) -> str:
         return self.prefix + check_key(key)
 

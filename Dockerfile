@@ -1,0 +1,34 @@
+# One image for every process of the Procfile; docker-compose.yml says which one a container runs.
+FROM python:3.12-slim
+
+ENV PATH=/venv/bin:$PATH \
+    PERENNIAL_DATA_DIR=/data \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_NO_CACHE_DIR=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+
+WORKDIR /perennial
+
+# Dependencies first: a change of the code alone does not install them again. The development groups stay out.
+COPY pyproject.toml constraints.txt ./
+RUN python -m venv /venv \
+    && python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
+        > /tmp/requirements.txt \
+    && pip install --quiet --constraint constraints.txt --requirement /tmp/requirements.txt \
+    && rm /tmp/requirements.txt
+
+COPY Procfile ./
+COPY config config
+COPY tasks tasks
+COPY app app
+# Editable, since config/settings.py looks for the Procfile beside itself; this makes the `perennial` command.
+RUN pip install --quiet --no-deps --editable .
+
+# A named volume that is mounted here for the first time takes this folder's owner.
+RUN useradd --system --uid 10001 --no-create-home perennial \
+    && install --directory --owner=perennial /data
+USER perennial
+VOLUME /data
+
+CMD ["perennial", "--help"]
