@@ -184,7 +184,7 @@ class Settings(BaseSettings):
     @property
     def store(self) -> str:
         """The object store's URL."""
-        return self.store_url or f"file://{self.data_dir / 'store'}"
+        return self.store_url or (self.data_dir / "store").absolute().as_uri()
 
 
 @lru_cache(maxsize=1)

@@ -110,7 +110,7 @@ class Frontier:
 
     def members(self, crawl_id: str) -> set[str]:
         """Return the ids of the pages that belong to a crawl: indexed, unchanged, or failed and kept."""
-        return set(self._redis.smembers(f"{_crawl(crawl_id)}:members"))
+        return {str(member) for member in self._redis.smembers(f"{_crawl(crawl_id)}:members")}
 
     def outstanding(self, domain: str) -> int:
         """Return how many messages of a domain were published and not finished, over all its crawls."""
@@ -119,7 +119,7 @@ class Frontier:
     def progress(self, domain: str) -> Progress:
         """Return the counts that a person asks for."""
         fields = self._redis.hgetall(_domain(domain))
-        crawl = self.crawl(fields["crawl_id"]) if "crawl_id" in fields else None
+        crawl = self.crawl(str(fields["crawl_id"])) if "crawl_id" in fields else None
         base = _crawl(crawl.id) if crawl else _crawl("none")
         pipe = self._redis.pipeline(transaction=False)
         for part in ("seen", "done", "dead", "members"):
@@ -141,8 +141,8 @@ class Frontier:
         return {name: bool(value) for name, value in zip(names, pipe.execute(), strict=True)}
 
     def _open_by_crawl(self, domain: str) -> dict[str, int]:
-        """Return the open messages of each crawl of a domain, and let go of crawls that have none but the latest."""
-        crawls = sorted(self._redis.smembers(_crawls(domain)))
+        """Return the number of open messages of each crawl of a domain."""
+        crawls = sorted(str(each) for each in self._redis.smembers(_crawls(domain)))
         if not crawls:
             return {}
         pipe = self._redis.pipeline(transaction=False)

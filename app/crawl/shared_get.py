@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
 import zstandard
 from redis import Redis
@@ -75,7 +76,7 @@ def _dump(visit: Visit) -> bytes:
     return zstandard.compress(json.dumps([type(visit).__name__, asdict(visit)], ensure_ascii=False).encode(), 1)
 
 
-def _load(data: bytes) -> Visit:
+def _load(data: Any) -> Visit:
     name, fields = json.loads(zstandard.decompress(data))
     if "links" in fields:
         fields["links"] = tuple(fields["links"])

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from amqp import Message
 from kombu import Connection
 
 
@@ -22,11 +23,10 @@ class Broker:
 
     def post(self, body: bytes, *, exchange: str = "site", key: str = "index", **properties: Any) -> None:
         """Publish raw bytes with nothing but the given properties, as a producer that never heard of Celery."""
-        headers = properties.pop("headers", None)
+        if "headers" in properties:
+            properties["application_headers"] = properties.pop("headers")
+        message = Message(body, **properties)
         with self._channel() as channel:
-            message = channel.prepare_message(body, headers=headers, properties=properties)
-            message.properties.pop("content_type", None)
-            message.properties.pop("content_encoding", None)
             channel.basic_publish_confirm(message, exchange=exchange, routing_key=key, mandatory=True, timeout=5)
 
     def take(self, queue: str) -> list[Any]:

@@ -46,7 +46,7 @@ def run_to_the_end(policy: DelayQueues, outcomes: list[bool], headers: dict[str,
 
 @given(st.lists(st.booleans(), min_size=1, max_size=12), st.integers(0, 8))
 def test_a_message_runs_until_its_first_success_or_its_budget_and_one(outcomes: list[bool], budget: int) -> None:
-    outcomes = outcomes + [True]
+    outcomes = [*outcomes, True]
     first_success = outcomes.index(True) + 1
     runs, delays, died = run_to_the_end(DelayQueues(timeout_ms=100, retry_max=budget), outcomes, {})
     assert runs == min(first_success, budget + 1)
@@ -73,7 +73,7 @@ def test_the_policy_travels_with_the_message_and_wins_over_the_defaults() -> Non
 )
 def test_no_header_of_a_foreign_producer_makes_the_policy_raise(headers: dict[str, Any]) -> None:
     decision = DelayQueues(timeout_ms=1_000, retry_max=3).decide(delivery(**headers), FAILURE)
-    assert isinstance(decision, Dead) or 0 < decision.delay_ms < 2**31
+    assert isinstance(decision, Dead) or (isinstance(decision, Retry) and 0 < decision.delay_ms < 2**31)
 
 
 def test_a_permanent_failure_dies_at_once() -> None:
@@ -85,12 +85,12 @@ def test_a_permanent_failure_dies_at_once() -> None:
 
 
 def test_a_replayed_message_that_keeps_its_budget_dies_at_its_next_failure() -> None:
-    headers = {"perennial-replay": "keep", "current-iteration": 0, "retry-max": 5}
+    headers: dict[str, Any] = {"perennial-replay": "keep", "current-iteration": 0, "retry-max": 5}
     assert isinstance(DelayQueues(timeout_ms=1_000, retry_max=5).decide(delivery(**headers), FAILURE), Dead)
 
 
 def test_a_death_tells_first_and_last_failure_attempts_and_worker() -> None:
-    headers = {"current-iteration": 3, "perennial-first-failed-at": 7.0}
+    headers: dict[str, Any] = {"current-iteration": 3, "perennial-first-failed-at": 7.0}
     decision = DelayQueues(timeout_ms=1, retry_max=3).decide(delivery(**headers), FAILURE)
     assert isinstance(decision, Dead)
     told = {name.removeprefix("perennial-"): value for name, value in decision.headers.items()}

@@ -1,0 +1,181 @@
+"""A real worker and real failures: how often each message runs, and where it ends."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+import requests
+
+from app.amqp.publish import Publisher
+from app.retry.dead_letters import DeadLetter, DeadSet
+from config.settings import Settings
+from config.topology import DEAD
+from tests.support.broker import Broker
+from tests.support.waiting import eventually
+from tests.support.worker import Worker, worker
+
+pytestmark = pytest.mark.acceptance
+
+#: The budget of these tests: 2 retries, after 100 and 200 ms.
+BUDGET = {"RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "2"}
+
+
+@pytest.fixture
+def running(environment: dict[str, str], tmp_path: Path) -> Iterator[Worker]:
+    with worker({**environment, **BUDGET}, tmp_path / "worker.log", app="tests.support.failing") as running:
+        yield running
+
+
+@pytest.fixture
+def broker(settings: Settings) -> Broker:
+    return Broker(settings.broker)
+
+
+@pytest.fixture
+def dead_set(settings: Settings) -> Iterator[DeadSet]:
+    publisher = Publisher(settings.broker)
+    yield DeadSet(settings, publisher)
+    publisher.close()
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
+
+
+def send(broker: Broker, task: str, *, key: str = "site.index", **kwargs: Any) -> str:
+    """Post a task as Celery's protocol 2 has it."""
+    ident = str(uuid.uuid4())
+    body = json.dumps([[], {name: str(v) if isinstance(v, Path) else v for name, v in kwargs.items()}, {}]).encode()
+    headers = {"task": task, "id": ident, "lang": "py", "root_id": ident, "retries": 0}
+    broker.post(body, key=key, headers=headers, content_type="application/json", content_encoding="utf-8")
+    return ident
+
+
+def the_dead(broker: Broker, dead_set: DeadSet, count: int = 1) -> list[DeadLetter]:
+    eventually(lambda: broker.depth(DEAD) >= count, f"{count} dead")
+    return dead_set.look()
+
+
+def runs(journal: Path) -> int:
+    return len(journal.read_text().splitlines()) if journal.exists() else 0
+
+
+@pytest.mark.parametrize(
+    ("task", "reason", "exception"),
+    [
+        ("failing.fail", "exception", "KeyError"),
+        ("failing.suicide", "worker-lost", "WorkerLostError"),
+        ("failing.memory", "out-of-memory", "MemoryError"),
+        ("failing.hang", "time-limit", "TimeLimitExceeded"),
+        ("failing.linger", "soft-time-limit", "SoftTimeLimitExceeded"),
+    ],
+)
+def test_however_a_run_fails_it_spends_the_same_budget_and_ends_in_the_dead_set(
+    running: Worker, broker: Broker, dead_set: DeadSet, journal: Path, task: str, reason: str, exception: str
+) -> None:
+    send(broker, task, journal=journal)
+    [letter] = the_dead(broker, dead_set)
+    assert runs(journal) == 3
+    assert (letter.reason, letter.header("exception"), letter.header("attempts")) == (reason, exception, 3)
+    assert letter.queue == "site.index"
+    assert letter.header("failed-at") - letter.header("first-failed-at") >= 0.3
+    assert letter.header("worker").startswith("worker@")
+    assert broker.depth("site.index") == 0
+
+
+def test_a_message_that_fails_twice_comes_back_and_succeeds(
+    running: Worker, broker: Broker, journal: Path, dead_set: DeadSet
+) -> None:
+    send(broker, "failing.fail", journal=journal, times=2)
+    eventually(lambda: runs(journal) == 3, "three runs")
+    send(broker, "failing.permanent", journal=journal)
+    [letter] = the_dead(broker, dead_set)
+    assert letter.reason == "invalid-url"
+    assert runs(journal) == 4
+
+
+def test_a_postponed_message_spends_nothing(running: Worker, broker: Broker, journal: Path) -> None:
+    send(broker, "failing.postpone", journal=journal, times=5)
+    eventually(lambda: runs(journal) == 6, "six runs with a budget of three")
+    assert broker.depth(DEAD) == 0
+
+
+JSON = {"content_type": "application/json", "content_encoding": "utf-8"}
+
+
+@pytest.mark.parametrize(
+    ("body", "properties", "reason"),
+    [
+        (b"\xff\xfe garbage", {}, "undecodable"),
+        (b"{not json", {"content_type": "application/json"}, "undecodable"),
+        (b"[1, 2]", {}, "undecodable"),
+        (b"", {}, "undecodable"),
+        (b'{"domain": "a.gov"}', {}, "unknown-type"),
+        (b'{"type": "indx", "domain": "a.gov"}', {}, "unknown-type"),
+        (b"\x80\x04K\x01.", {"content_type": "application/x-python-serialize"}, "undecodable"),
+        (b"[[], {}, {}]", {"headers": {"task": "no.such.task", "id": "1"}, **JSON}, "unknown-type"),
+        (b"[[], {}, {}]", {"headers": {"task": "failing.fail"}, **JSON}, "invalid-message"),
+        (b"\xff", {"headers": {"task": "failing.fail", "id": "1"}, **JSON}, "undecodable"),
+        (b"[[], {}, {}]", {"headers": {"task": "failing.fail", "id": "1"}, **JSON}, "exception"),
+    ],
+)
+def test_what_cannot_be_a_task_ends_in_the_dead_set_as_it_came_and_the_worker_goes_on(
+    running: Worker,
+    broker: Broker,
+    dead_set: DeadSet,
+    journal: Path,
+    body: bytes,
+    properties: dict[str, Any],
+    reason: str,
+) -> None:
+    broker.post(body, key="site.index", **properties)
+    [letter] = the_dead(broker, dead_set)
+    assert letter.reason == reason
+    assert letter.delivery.body == body
+    assert letter.delivery.content_type == properties.get("content_type")
+    send(broker, "failing.fail", journal=journal, times=0)
+    eventually(lambda: runs(journal) == 1, "the worker goes on")
+
+
+def test_a_worker_killed_whole_loses_nothing(
+    environment: dict[str, str], tmp_path: Path, broker: Broker, journal: Path
+) -> None:
+    with worker({**environment, **BUDGET}, tmp_path / "first.log", app="tests.support.failing") as first:
+        for number in range(20):
+            send(broker, "failing.hold", journal=tmp_path / f"held-{number}", flag=tmp_path / "go")
+        eventually(lambda: (tmp_path / "held-0").exists(), "work has begun")
+        first.kill()
+    (tmp_path / "go").touch()
+    with worker({**environment, **BUDGET}, tmp_path / "second.log", app="tests.support.failing"):
+        everyone = [tmp_path / f"held-{number}" for number in range(20)]
+        eventually(lambda: all(each.exists() for each in everyone), "every message ran")
+
+
+def test_a_replay_that_keeps_its_budget_dies_again_at_once_and_a_fresh_one_runs_its_course(
+    running: Worker, broker: Broker, dead_set: DeadSet, journal: Path
+) -> None:
+    send(broker, "failing.fail", journal=journal)
+    [letter] = the_dead(broker, dead_set)
+    assert runs(journal) == 3
+    assert [each.id for each in dead_set.replay(lambda each: each.id == letter.id)] == [letter.id]
+    eventually(lambda: runs(journal) == 4, "one more run")
+    the_dead(broker, dead_set)
+    dead_set.replay(lambda each: True, fresh=True)
+    eventually(lambda: runs(journal) == 7, "three more runs")
+    the_dead(broker, dead_set)
+
+
+def test_celery_declares_none_of_its_own_delay_queues(running: Worker, settings: Settings, broker_api_url: str) -> None:
+    assert " ready." in running.log
+    vhost = quote(urlsplit(settings.broker).path.removeprefix("/"), safe="")
+    answer = requests.get(f"{broker_api_url.rstrip('/')}/queues/{vhost}", timeout=10)
+    names = [queue["name"] for queue in answer.json()]
+    assert "site.index" in names
+    assert not [name for name in names if name.startswith("celery_delayed")]
