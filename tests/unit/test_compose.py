@@ -1,0 +1,138 @@
+"""`docker-compose.yml` and `Dockerfile`: valid, and true to the Procfile, the settings and the package."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from app.cli.config import variable_of
+from app.services.processes import procfile
+from config.settings import ROOT, Settings
+
+pytestmark = pytest.mark.unit
+
+COMPOSE = ROOT / "docker-compose.yml"
+DOCUMENT: dict[str, Any] = YAML(typ="safe").load(COMPOSE.read_text())
+SERVICES: dict[str, dict[str, Any]] = DOCUMENT["services"]
+
+#: Services of our image.
+OURS = {name: service for name, service in SERVICES.items() if "build" in service}
+
+#: What boto3 reads by itself.
+BOTO3 = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_EC2_METADATA_DISABLED"}
+
+
+def copied() -> list[str]:
+    """Return the sources of the Dockerfile's COPY instructions."""
+    lines = re.findall(r"^COPY (.+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    return [source for line in lines for source in line.split()[:-1]]
+
+
+def test_the_file_is_valid_by_the_compose_specification() -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_processes_are_those_of_the_procfile_with_the_same_commands() -> None:
+    processes = {name: service["command"] for name, service in OURS.items() if name != "bucket"}
+    assert processes == procfile()
+
+
+def test_every_variable_that_a_process_gets_is_a_setting_or_boto3s() -> None:
+    settings = {variable_of(name, field) for name, field in Settings.model_fields.items()}
+    for name, service in OURS.items():
+        assert set(service["environment"]) <= settings | BOTO3, name
+
+
+def test_the_settings_read_what_compose_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in OURS["web"]["environment"].items():
+        monkeypatch.setenv(name, re.sub(r"\$\{\w+:-(\w*)\}", r"\1", value))
+    settings = Settings()
+    assert settings.broker == "amqp://perennial:perennial@rabbitmq:5672//"
+    assert settings.broker_api == "http://perennial:perennial@rabbitmq:15672/api/"
+    assert settings.redis == "redis://:perennial@redis:6379/0"
+    assert (settings.store, settings.s3_endpoint_url) == ("s3://perennial", "http://store:8333")
+    assert (settings.web_host, settings.flower_host) == ("0.0.0.0", "0.0.0.0")
+    assert (str(settings.web_port), str(settings.flower_port)) == (published("web")[2], published("flower")[2])
+
+
+def published(service: str) -> tuple[str, str, str]:
+    """Return address, host's port and container's port of a service that publishes one."""
+    (port,) = SERVICES[service]["ports"]
+    address, host, container = re.fullmatch(r"([\d.]+):(.+):(\d+)", port).groups()  # type: ignore[union-attr]
+    return address, host, container
+
+
+def test_ports_are_published_on_the_loopback_address_only() -> None:
+    ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
+    assert len(ports) == 4
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_every_server_has_a_healthcheck_and_whoever_needs_it_waits() -> None:
+    for name, service in SERVICES.items():
+        assert ("healthcheck" in service) == (name != "bucket"), name
+        for needed, wait in service.get("depends_on", {}).items():
+            ends = SERVICES[needed]["restart"] == "no"
+            assert wait["condition"] == ("service_completed_successfully" if ends else "service_healthy")
+    assert all("bucket" in service["depends_on"] for name, service in OURS.items() if name != "bucket")
+    assert set(OURS["bucket"]["depends_on"]) == {"store"}
+
+
+def test_every_volume_is_named_and_declared_and_every_foreign_image_has_a_minor_version() -> None:
+    mounts = [mount.split(":")[0] for service in SERVICES.values() for mount in service.get("volumes", ())]
+    assert set(mounts) == set(DOCUMENT["volumes"])
+    for name, service in SERVICES.items():
+        if name not in OURS:
+            assert re.fullmatch(r"[\w/]+:\d+\.\d+(-\w+)?", service["image"]), service["image"]
+
+
+def test_a_warm_shutdown_outlasts_the_longest_page() -> None:
+    seconds = int(SERVICES["worker"]["stop_grace_period"].removesuffix("s"))
+    assert seconds > 2 * Settings().response_timeout
+
+
+def test_the_image_gets_what_the_package_needs_and_the_context_holds_nothing_else() -> None:
+    assert set(copied()) == {"app", "config", "tasks", "Procfile", "pyproject.toml", "constraints.txt"}
+    rules = (ROOT / ".dockerignore").read_text().splitlines()
+    first, *allowed = [rule for rule in rules if rule and not rule.startswith(("#", "**/"))]
+    assert first == "*"
+    assert sorted(allowed) == sorted(f"!{source}" for source in copied())
+
+
+def test_every_process_can_be_imported_from_the_copied_files_alone(tmp_path: Path) -> None:
+    for source in copied():
+        path = ROOT / source
+        if path.is_dir():
+            shutil.copytree(path, tmp_path / source, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(path, tmp_path)
+    script = (
+        "import app.cli.main, app.web.__main__, config.flowerconfig\n"
+        "from app.celery import app\n"
+        "from app.services.processes import procfile\n"
+        "app.loader.import_default_modules()\n"
+        "print(app.__module__ and __import__('app').__file__, *procfile())"
+    )
+    environment = {**os.environ, "PERENNIAL_DATA_DIR": str(tmp_path / "data")}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(tmp_path / "app" / "__init__.py"), *procfile()]
+
+
+def test_the_image_does_not_run_as_root_and_installs_no_development_dependencies() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    assert re.search(r"^USER perennial$", text, re.MULTILINE)
+    assert "--group" not in text
+    assert "--constraint constraints.txt" in text

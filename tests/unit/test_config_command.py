@@ -1,0 +1,121 @@
+"""`perennial config` and `.env.example`: complete, true to the settings, and without a secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+
+import pytest
+from dotenv import dotenv_values
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from app.cli.config import describe, to_env, to_markdown, variable_of
+from app.cli.main import cli
+from config.settings import ROOT, Settings, get_settings
+
+pytestmark = pytest.mark.unit
+
+EXAMPLE = ROOT / ".env.example"
+VARIABLES = [variable_of(name, field) for name, field in Settings.model_fields.items()]
+
+#: Variables of `.env.example` that are no settings of ours, and who reads them.
+OTHERS = {
+    "WORKER_CONCURRENCY": "Procfile",
+    "RABBITMQ_PASSWORD": "docker-compose.yml",
+    "REDIS_PASSWORD": "docker-compose.yml",
+    "S3_ACCESS_KEY": "docker-compose.yml",
+    "S3_SECRET_KEY": "docker-compose.yml",
+    "AMQP_PORT": "docker-compose.yml",
+    "RABBITMQ_PORT": "docker-compose.yml",
+    "AWS_ACCESS_KEY_ID": "boto3",
+    "AWS_SECRET_ACCESS_KEY": "boto3",
+    "AWS_DEFAULT_REGION": "boto3",
+}
+
+#: Every way in which a setting can hold a secret.
+SECRETS = {
+    "BROKER_URL": "amqp://indexer:{}@mq.example:5672/site",
+    "REDIS_URL": "redis://:{}@cache.example:6379/0",
+    "BROKER_API_URL": "http://indexer:{}@mq.example:15672/api/",
+    "RESULT_BACKEND": "redis://cache.example/1?password={}",
+    "S3_ENDPOINT_URL": "https://key:{}@s3.example",
+    "FLOWER_BASIC_AUTH": "flower:{}",
+}
+
+
+@pytest.mark.parametrize("arguments", [["show"], ["show", "--json"], ["markdown"], ["env"]])
+def test_no_secret_is_printed(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    for variable, value in SECRETS.items():
+        monkeypatch.setenv(variable, value.format("hush4711"))
+    get_settings.cache_clear()
+    monkeypatch.setenv("COLUMNS", "300")
+    try:
+        answer = CliRunner().invoke(cli, ["config", *arguments])
+    finally:
+        monkeypatch.undo()
+        get_settings.cache_clear()
+    assert answer.exit_code == 0, answer.output
+    assert "hush4711" not in answer.output
+    assert ("mq.example:5672" in answer.output) == (arguments[0] == "show")
+
+
+@given(st.sampled_from(sorted(SECRETS)), st.text("a/?#@:%[&= ", min_size=6, max_size=12))
+def test_a_password_with_characters_that_should_have_been_escaped_is_masked_too(variable: str, odd: str) -> None:
+    name = next(name for name, field in Settings.model_fields.items() if variable_of(name, field) == variable)
+    secret = f"{odd}hush4711"
+    settings = Settings.model_validate({name: SECRETS[variable].format(secret)})
+    found = {setting.variable: setting.value for setting in describe(settings)}
+    assert "hush4711" not in found[variable]
+    assert "********" in found[variable]
+
+
+def test_json_tells_what_the_environment_gave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOST_DELAY", "2.5")
+    monkeypatch.setenv("ALLOW_PRIVATE_HOSTS", "a.example, 10.0.0.0/8")
+    get_settings.cache_clear()
+    answer = CliRunner().invoke(cli, ["config", "show", "--json"])
+    monkeypatch.undo()
+    get_settings.cache_clear()
+    found = {setting["variable"]: setting for setting in json.loads(answer.stdout)}
+    assert list(found) == VARIABLES
+    assert (found["HOST_DELAY"]["value"], found["HOST_DELAY"]["default"]) == ("2.5", "1")
+    assert found["ALLOW_PRIVATE_HOSTS"]["value"] == "a.example,10.0.0.0/8"
+    assert {name for name, setting in found.items() if setting["given"]} == {"HOST_DELAY", "ALLOW_PRIVATE_HOSTS"}
+    assert all(setting["description"] for setting in found.values())
+
+
+def test_the_markdown_table_has_a_row_of_three_cells_for_each_setting() -> None:
+    _, _, *rows = to_markdown().splitlines()
+    assert [row.split("`")[1] for row in rows] == VARIABLES
+    assert {row.replace(r"\|", "").count("|") for row in rows} == {4}
+    assert any("One of `quorum`, `classic`." in row for row in rows)
+    assert str(ROOT) not in to_markdown()
+
+
+def test_env_example_has_what_the_command_prints() -> None:
+    assert f"\n{to_env()}\n" in EXAMPLE.read_text()
+
+
+def test_env_example_has_every_setting_and_no_unknown_variable() -> None:
+    assert set(dotenv_values(EXAMPLE)) == {*VARIABLES, *OTHERS}
+    for variable, reader in OTHERS.items():
+        if reader != "boto3":
+            assert f"${{{variable}:-" in (ROOT / reader).read_text(), f"{reader} does not read {variable}"
+
+
+def test_env_example_changes_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Settings()
+    for variable, value in dotenv_values(EXAMPLE).items():
+        monkeypatch.setenv(variable, value or "")
+    assert Settings() == plain
+
+
+def test_a_shell_reads_env_example_as_docker_compose_does() -> None:
+    script = f"set -a; . {EXAMPLE}; env -0"
+    clean = {"PATH": os.environ["PATH"]}
+    output = subprocess.run(["sh", "-euc", script], env=clean, capture_output=True, check=True, text=True).stdout
+    read = dict(entry.split("=", 1) for entry in output.split("\0") if entry)
+    assert {name: read[name] for name in dotenv_values(EXAMPLE)} == dotenv_values(EXAMPLE)
