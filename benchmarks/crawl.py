@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,6 +56,9 @@ class System:
 def system(folder: Path) -> Iterator[System]:
     """Run a RabbitMQ and a Redis for the block, with their data below `folder`."""
     settings = Settings(data_dir=folder, broker_url=SecretStr(""), redis_url=SecretStr(""), store_url="")
+    # Queues and data of an earlier, broken off run are not to be found by this one.
+    services.down(settings)
+    shutil.rmtree(settings.services_file.parent, ignore_errors=True)
     services.up(settings)
     try:
         pids = state.load(settings.services_file.parent).pids
@@ -75,10 +79,12 @@ def crawl(site: str, served: Served, here: System, *, concurrency: int, profile:
         with _worker(_environment(here.settings, home, concurrency), home / "worker.log") as worker:
             groups = {"worker": worker.pid, **here.pids, "nginx": served.pid}
             with _watched(worker.pid, profile):
+                get_redis(here.settings.redis).config_resetstat()
                 before, began = usage(groups), time.perf_counter()
                 _post(here.settings, served.urls[site])
                 progress = _finished(here.settings, domain, worker, home / "worker.log")
                 wall, after = time.perf_counter() - began, usage(groups)
+                commands = _commands(here.settings)
         pages = _stored(home / "store", domain)
     _check(progress, pages, site)
     spent = dict(after.since(before))
@@ -91,6 +97,7 @@ def crawl(site: str, served: Served, here: System, *, concurrency: int, profile:
         cpu=spent,
         apart={"nginx": nginx},
         others=after.others(before, ours=sum(spent.values()) + nginx),
+        redis_commands=commands,
     )
 
 
@@ -168,6 +175,12 @@ def _finished(settings: Settings, domain: str, worker: subprocess.Popen[bytes], 
     if not over or worker.poll() is not None:
         raise BenchmarkError(f"the crawl of {domain} did not end: {progress}; the worker said:\n{tail(log, 30)}")
     return progress
+
+
+def _commands(settings: Settings) -> dict[str, int]:
+    """Return how often Redis was asked each command since its statistics were reset, those within scripts included."""
+    stats = get_redis(settings.redis).info("commandstats")
+    return {name.removeprefix("cmdstat_"): int(each["calls"]) for name, each in stats.items()}
 
 
 def _stored(folder: Path, domain: str) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +21,7 @@ class Run:
     cpu: Mapping[str, float]
     apart: Mapping[str, float]
     others: float
+    redis_commands: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def pages_per_second(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,6 +41,18 @@ def usage(groups: Mapping[str, int]) -> Usage:
     machine = psutil.cpu_times()
     total = float(sum(machine[:8]))  # Guests are counted within the user time already.
     return Usage(seconds, total - machine.idle - machine.iowait, total)
+
+
+def quiet_within(seconds: float, *, busy: float = 0.1) -> bool:
+    """Wait up to `seconds` for a second in which the machine is less than `busy` (0 to 1); return whether one came.
+
+    Called between runs, when nothing of ours has work to do.
+    """
+    deadline = time.monotonic() + seconds
+    while psutil.cpu_percent(interval=1.0) >= 100 * busy:
+        if time.monotonic() > deadline:
+            return False
+    return True
 
 
 def _children(root: psutil.Process) -> float:

@@ -1,0 +1,53 @@
+"""The machine and the versions that figures were measured on."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sqlite3
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+import psutil
+from kombu import Connection
+
+from app.state.client import get_redis
+from benchmarks.sites import ensure_nginx
+from config.settings import Settings
+
+PACKAGES = ("celery", "kombu", "amqp", "redis", "selectolax", "urllib3", "scrapy", "py-spy")
+
+
+def machine() -> dict[str, str]:
+    """Return what the machine is: processor, cores, memory, system."""
+    try:
+        system = platform.freedesktop_os_release()["PRETTY_NAME"]
+    except OSError:
+        system = platform.system()
+    return {
+        "processor": f"{_processor()}, {psutil.cpu_count()} cores",
+        "memory": f"{psutil.virtual_memory().total / 1e9:.0f} GB",
+        "system": f"{system}, kernel {platform.release()}",
+    }
+
+
+def _processor() -> str:
+    found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return found[1] if found else platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, SQLite and the packages that matter."""
+    own = {"Python": platform.python_version(), "SQLite": sqlite3.sqlite_version}
+    return own | {name: version(name) for name in PACKAGES}
+
+
+def server_versions(settings: Settings) -> dict[str, str]:
+    """Return the versions of the RabbitMQ and Redis that answer, and of nginx."""
+    with Connection(settings.broker) as connection:
+        connection.connect()
+        rabbitmq = str(connection.connection.server_properties["version"])
+    said = subprocess.run([ensure_nginx(), "-v"], capture_output=True, text=True, check=True).stderr
+    nginx = said.rpartition("/")[2].strip()
+    return {"RabbitMQ": rabbitmq, "Redis": str(get_redis(settings.redis).info()["redis_version"]), "nginx": nginx}

@@ -1,0 +1,105 @@
+"""Where a worker's CPU time goes: stacks that py-spy wrote, counted by what the code was for."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+#: The worker's main process, or one of its pool.
+Role = Literal["parent", "pool"]
+
+#: Purposes with less than this share of a role's samples are told together, as `other`.
+SMALL = 0.01
+
+_FILE = re.compile(r"\((.+?)(?::\d+)?\)$")
+
+#: What the code in a file is for, by the beginning of its path; the first that fits counts.
+_POOL_PURPOSES = (
+    ("app/crawl/extract", "parse"),
+    ("app/crawl/visit", "parse"),
+    ("app/crawl/encoding", "parse"),
+    ("app/crawl/urls", "parse"),
+    ("app/crawl/fetch", "fetch"),
+    ("app/crawl/peers", "fetch"),
+    ("app/crawl/frontier", "frontier"),
+    ("app/crawl/shared_get", "share the visit"),
+    ("app/crawl/politeness", "host gate, robots"),
+    ("app/crawl/robots", "host gate, robots"),
+    ("app/timers", "timer"),
+    ("app/storage", "store"),
+    ("app/amqp/publish", "publish"),
+)
+
+#: The same for the parent, by a word anywhere in its stack.
+_PARENT_PURPOSES = (
+    ("celery/events/", "task events"),
+    ("app/amqp/plain", "plain message to task"),
+    ("app/amqp/delivery", "plain message to task"),
+    ("app/amqp/publish", "publish"),
+    ("basic_ack", "acknowledge"),
+    ("_write_job", "pipe to and from the pool"),
+    ("_flush_outqueue", "pipe to and from the pool"),
+    ("handle_result_event", "pipe to and from the pool"),
+    ("on_message (app/consumer", "Celery's message handling"),
+    ("drain_events", "read from the broker"),
+    ("poll (kombu/utils/eventio", "ask for events (epoll)"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many of a role's samples served one purpose; `share` is 0 to 1 of the role's samples."""
+
+    role: Role
+    purpose: str
+    share: float
+
+
+def summary(stacks: Path) -> list[Share]:
+    """Count the stacks of a file of py-spy's format `raw` by role and purpose, the largest first in each role."""
+    counts: Counter[tuple[Role, str]] = Counter()
+    with stacks.open() as lines:
+        for line in lines:
+            stack, _, count = line.rpartition(" ")
+            role, frames = _role(stack.split(";"))
+            counts[role, purpose(role, frames)] += int(count)
+    return _shares(counts)
+
+
+def _shares(counts: Counter[tuple[Role, str]]) -> list[Share]:
+    totals: Counter[Role] = Counter()
+    for (role, _), count in counts.items():
+        totals[role] += count
+    large: Counter[tuple[Role, str]] = Counter()
+    for (role, what), count in counts.items():
+        large[role, what if count >= SMALL * totals[role] else "other"] += count
+    return [Share(role, what, count / totals[role]) for (role, what), count in large.most_common()]
+
+
+def _role(frames: Sequence[str]) -> tuple[Role, Sequence[str]]:
+    """Return whose stack it is, and its frames; py-spy names the process and its ancestors first."""
+    processes = sum(frame.startswith("process ") for frame in frames)
+    return ("pool" if processes > 1 else "parent"), frames[processes:]
+
+
+def purpose(role: Role, frames: Sequence[str]) -> str:
+    """Return what a stack was for; frames go from the program's entry to the innermost call."""
+    if role == "parent":
+        text = ";".join(frames)
+        return next((what for word, what in _PARENT_PURPOSES if word in text), "event loop")
+    return _of_pool([found[1] for frame in reversed(frames) if (found := _FILE.search(frame))])
+
+
+def _of_pool(files: Iterable[str]) -> str:
+    """Return what the innermost file of ours is for; calls of Redis are told apart from our own code."""
+    through_redis = False
+    for file in files:
+        through_redis = through_redis or file.startswith("redis/")
+        if file.startswith(("app/", "tasks/")):
+            what = next((what for beginning, what in _POOL_PURPOSES if file.startswith(beginning)), "task body")
+            return f"Redis: {what}" if through_redis else what
+    return "Celery's pool process"

@@ -1,0 +1,102 @@
+"""Medians, ratios and tables of the benchmarks, and what a stack is counted as."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.figures import Spread, Table, ratios, spread, verdict
+from benchmarks.profile import Share, summary
+from benchmarks.report import Results as Page
+from benchmarks.report import aims_table, best, cpu_ratio, crawl_ratio, page
+from benchmarks.runs import Run
+
+pytestmark = pytest.mark.unit
+
+SITE = "python3.11-doc"
+
+
+def run(contestant: str, wall: float, cpu: float = 1.0) -> Run:
+    return Run(
+        site=SITE,
+        contestant=contestant,
+        pages=frozenset(f"http://site/{number}" for number in range(100)),
+        wall=wall,
+        cpu={"worker": cpu, "worker children": 0.0, "RabbitMQ": 0.0, "RabbitMQ children": 0.0}
+        | {"Redis": 0.0, "Redis children": 0.0},
+        apart={},
+        others=0.25,
+        redis_commands={"get": 200, "evalsha": 50},
+    )
+
+
+# The second round was disturbed: both sides took ten times as long.
+ROUNDS = [run("Perennial -c 2", 1, 2), run("Scrapy", 4, 4), run("Perennial -c 2", 10, 3), run("Scrapy", 40, 12)]
+
+
+def test_a_spread_tells_median_least_and_greatest() -> None:
+    assert spread([3, 1, 2]) == Spread(2, 1, 3)
+    assert spread([3, 1, 2]).text(1) == "2.0 (1.0-3.0)"
+    assert spread([2]).text(1) == "2.0"
+
+
+def test_a_ratio_is_taken_within_a_round() -> None:
+    # The medians' ratio would be 10 / 10.
+    assert ratios([2, 10, 30], [1, 5, 10]) == Spread(2, 2, 3)
+    assert crawl_ratio(ROUNDS, "Perennial -c 2") == Spread(4, 4, 4)
+    assert cpu_ratio(ROUNDS, "Perennial -c 2") == Spread(0.375, 0.25, 0.5)
+
+
+def test_rounds_of_unlike_number_have_no_ratio() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        ratios([1, 2], [1])
+
+
+def test_the_better_of_our_contestants_is_the_one_with_more_pages_a_second() -> None:
+    assert best([*ROUNDS, run("Perennial -c 4", 1.5), run("Perennial -c 4", 1.6)]) == "Perennial -c 4"
+
+
+def test_an_aim_is_reached_or_the_page_says_how_far_it_is() -> None:
+    assert verdict(2.0, 2.0) == "reached"
+    assert verdict(1.0, 2.0) == "not reached: 50% of it"
+    (row,) = aims_table(Page(date="", machine={}, versions={}, crawls={SITE: ROUNDS})).rows
+    assert row[1:] == ("6", "4.00", "not reached: 67% of it")
+
+
+def test_a_table_is_markdown() -> None:
+    table = Table("Speed", ("who", "pages/s"), (("we", "5"),))
+    assert table.markdown() == "**Speed**\n\n| who | pages/s |\n| --- | ---: |\n| we | 5 |"
+
+
+def test_the_page_tells_machine_versions_and_every_contestant() -> None:
+    shares = [Share("pool", "parse", 0.5), Share("parent", "event loop", 1.0)]
+    results = Page(
+        date="today", machine={"memory": "1 GB"}, versions={"X": "1.2"}, crawls={SITE: ROUNDS}, profiles={SITE: shares}
+    )
+    text = page(results)
+    assert "- memory: 1 GB" in text
+    assert "X 1.2" in text
+    assert "| Scrapy | 14 (2-25) | 1 |" in text
+    assert "| pool: parse | 50% | 0.00 |" in text
+    assert "2.5 |" in text  # Redis commands a page.
+
+
+def test_a_stack_counts_for_the_innermost_file_of_ours(tmp_path: Path) -> None:
+    task = "__call__ (app/task.py:9);index (tasks/site.py:9)"
+    stacks = [
+        f'process 1:"a";process 2:"a";loop (billiard/pool.py:1);{task};put (app/storage/folder.py:2);open (os:1) 60',
+        f'process 1:"a";process 2:"a";{task};unseen (app/crawl/frontier.py:2);send (redis/connection.py:1) 30',
+        'process 1:"a";process 2:"a";workloop (billiard/pool.py:1);recv (billiard/connection.py:1) 10',
+        'process 1:"a";asynloop (celery/worker/loops.py:1);flush (celery/events/dispatcher.py:1) 1',
+        'process 1:"a";asynloop (celery/worker/loops.py:1) 3',
+    ]
+    file = tmp_path / "stacks"
+    file.write_text("\n".join(stacks) + "\n")
+    assert summary(file) == [
+        Share("pool", "store", 0.6),
+        Share("pool", "Redis: frontier", 0.3),
+        Share("pool", "Celery's pool process", 0.1),
+        Share("parent", "event loop", 0.75),
+        Share("parent", "task events", 0.25),
+    ]
