@@ -29,3 +29,7 @@ def main() -> None:
     except PerennialError as error:
         typer.echo(f"perennial: {error}", err=True)
         sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

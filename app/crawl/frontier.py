@@ -66,7 +66,7 @@ class Frontier:
 
     def crawl(self, crawl_id: str) -> Crawl | None:
         """Return a crawl by its id, or None when it is unknown or forgotten."""
-        fields = self._redis.hgetall(_crawl(crawl_id))
+        fields = {str(name): str(value) for name, value in self._redis.hgetall(_crawl(crawl_id)).items()}
         if not fields:
             return None
         return Crawl(crawl_id, fields["domain"], fields["start"], datetime.fromisoformat(fields["began"]))

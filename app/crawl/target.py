@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from app.crawl.urls import Scope, canonical_key, domain_of, parse_target
 from app.errors import InvalidMessage, OutOfScope
@@ -24,7 +24,7 @@ class Target:
     depth: int = 0
 
 
-def parse(message: Mapping[str, Any], *, scope: str, max_length: int) -> Target:
+def parse(message: Mapping[str, Any], *, scope: Literal["exact", "suffix"], max_length: int) -> Target:
     """Return the target of a message; raises InvalidUrl, InvalidMessage or OutOfScope saying why."""
     url, domain = _text(message, "url"), _text(message, "domain")
     if not url and not domain:

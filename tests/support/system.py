@@ -1,0 +1,104 @@
+"""The running system of a test: worker and beat as processes, and a foreign client's view of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.crawl.frontier import Frontier, Progress
+from app.errors import PackNotFound
+from app.pack.manifest import Manifest
+from app.pack.read import fetch_pack, read_manifest
+from app.search import query
+from app.search.searcher import Hit, Searcher
+from app.state.client import get_redis
+from app.storage.open import open_store
+from config.settings import ROOT, Settings
+from tests.support.broker import Broker
+from tests.support.waiting import eventually
+from tests.support.worker import Worker, worker
+
+
+@dataclass
+class System:
+    """What a test sees of a running system."""
+
+    settings: Settings
+    environment: Mapping[str, str]
+    broker: Broker
+    worker: Worker
+    folder: Path
+
+    def post(self, kind: str, **payload: Any) -> None:
+        """Post a plain JSON message to `site`, as a client in any language would."""
+        self.broker.post(json.dumps({"type": kind, **payload}).encode(), key=kind)
+
+    def progress(self, domain: str) -> Progress:
+        """Return the counts of a domain's crawl."""
+        return Frontier(get_redis(self.settings.redis), ttl=60).progress(domain)
+
+    def manifest(self, domain: str) -> Manifest | None:
+        """Return what is told of a domain's pack, or None before there is one."""
+        try:
+            return read_manifest(open_store(self.settings.store), domain)
+        except PackNotFound:
+            return None
+
+    def packed(self, domain: str, *, generation: int = 1, seconds: float = 60) -> Manifest:
+        """Wait for a generation of a domain's pack and return its manifest."""
+
+        def found() -> Manifest | None:
+            manifest = self.manifest(domain)
+            return manifest if manifest and manifest.generation >= generation else None
+
+        manifest = eventually(
+            found, f"pack {generation} of {domain}; log:\n{self.worker.log[-3_000:]}", seconds=seconds
+        )
+        assert manifest is not None
+        return manifest
+
+    def paths(self, domain: str) -> set[str]:
+        """Return the paths of the pages in a domain's pack."""
+        with contextlib.closing(sqlite3.connect(self._pack(domain))) as pack:
+            return {str(path) for (path,) in pack.execute("SELECT path FROM pages WHERE NOT hidden")}
+
+    def search(self, domain: str, text: str) -> list[Hit]:
+        """Return the hits of a query in a domain's pack."""
+        with contextlib.closing(Searcher(self._pack(domain))) as searcher:
+            return list(searcher.search(query.parse(text)).hits)
+
+    def _pack(self, domain: str) -> Path:
+        self.folder.mkdir(exist_ok=True)
+        return fetch_pack(open_store(self.settings.store), domain, self.folder)
+
+
+@contextmanager
+def running_system(environment: Mapping[str, str], settings: Settings, folder: Path) -> Iterator[System]:
+    """Run a worker on all queues, and beat, for the block."""
+    with beat(environment, folder / "beat.log"), worker(environment, folder / "worker.log") as running:
+        yield System(settings, environment, Broker(settings.broker), running, folder / "packs")
+
+
+@contextmanager
+def beat(environment: Mapping[str, str], log: Path) -> Iterator[None]:
+    """Run `celery beat` for the block."""
+    command = [sys.executable, "-m", "celery", "-A", "app", "beat"]
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **environment}, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
