@@ -15,8 +15,8 @@ broker_connection_timeout = 5.0
 # A client's `delay()` waits for the broker. A worker's own messages are confirmed in batches by app/amqp/publish.py,
 # and its events need no confirm: app/celery.py takes this off where a worker starts.
 broker_transport_options = {"confirm_publish": _settings.client_confirms}
-result_backend = _settings.result_backend
-task_ignore_result = _settings.result_backend is None
+result_backend = _settings.result_backend.get_secret_value() or None
+task_ignore_result = result_backend is None
 
 imports = ("tasks.site", "tasks.timers", "tasks.pack")
 task_routes = {route.task: {"queue": route.queue} for route in ROUTES}
@@ -32,6 +32,7 @@ task_reject_on_worker_lost = False  # app/task.py decides; requeueing would loop
 worker_cancel_long_running_tasks_on_connection_loss = False
 # Quorum queues know prefetch per consumer only.
 worker_prefetch_multiplier = _settings.worker_prefetch
+worker_concurrency = _settings.worker_concurrency
 worker_detect_quorum_queues = True
 
 # JSON only: a pickle from the broker would be code from the broker.

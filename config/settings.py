@@ -53,7 +53,8 @@ class Settings(BaseSettings):
     worker_prefetch: int = Field(
         4, ge=1, description="Messages reserved per pool process and queue: enough to hide a round trip, no more."
     )
-    result_backend: str | None = Field(None, description="Celery result backend. None: results are not kept.")
+    worker_concurrency: int = Field(4, ge=1, description="Pool processes of a worker.")
+    result_backend: SecretStr = Field(SecretStr(""), description="Celery result backend. Empty: results are not kept.")
 
     # Retries
     retry_timeout_ms: int = Field(5_000, ge=1, description="First retry delay in ms; each further one is doubled.")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.pack.packer import PackResult
 from celery.utils.log import get_task_logger
 
 from app.amqp.plain import event
 from app.crawl.urls import canonical_key
 from app.errors import PackRefused
 from app.pack import packer
+from app.pack.packer import PackResult
 from app.state.lease import lease
 from tasks.base import DomainTask, domain_of, task
 from tasks.context import context

@@ -23,7 +23,6 @@ VARIABLES = [variable_of(name, field) for name, field in Settings.model_fields.i
 
 #: Variables of `.env.example` that are no settings of ours, and who reads them.
 OTHERS = {
-    "WORKER_CONCURRENCY": "Procfile",
     "RABBITMQ_PASSWORD": "docker-compose.yml",
     "REDIS_PASSWORD": "docker-compose.yml",
     "S3_ACCESS_KEY": "docker-compose.yml",
