@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +35,7 @@ for _name in _variables():
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
+    raise KeyboardInterrupt(f"signal {number}")
 
 
 def pytest_configure() -> None:
