@@ -69,15 +69,16 @@ class System:
 
     def paths(self, domain: str) -> set[str]:
         """Return the paths of the pages in a domain's pack."""
-        with contextlib.closing(sqlite3.connect(self._pack(domain))) as pack:
+        with contextlib.closing(sqlite3.connect(self.pack(domain))) as pack:
             return {str(path) for (path,) in pack.execute("SELECT path FROM pages WHERE NOT hidden")}
 
     def search(self, domain: str, text: str) -> list[Hit]:
         """Return the hits of a query in a domain's pack."""
-        with contextlib.closing(Searcher(self._pack(domain))) as searcher:
+        with contextlib.closing(Searcher(self.pack(domain))) as searcher:
             return list(searcher.search(query.parse(text)).hits)
 
-    def _pack(self, domain: str) -> Path:
+    def pack(self, domain: str) -> Path:
+        """Return the latest pack of a domain, as a searcher would load it."""
         self.folder.mkdir(exist_ok=True)
         return fetch_pack(open_store(self.settings.store), domain, self.folder)
 

@@ -1,0 +1,84 @@
+"""Five hundred real pages: Debian's python3.11-doc, held against what wget finds."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import sqlite3
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from app.search.tokens import words
+from benchmarks import sites
+from config.settings import ROOT, Settings
+from config.topology import DEAD
+from tests.support.system import System, running_system
+
+pytestmark = pytest.mark.acceptance
+
+#: Words of a phrase that is looked for.
+LENGTH = 6
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with sites.serve(["python3.11-doc"], ROOT / ".perennial" / "bench") as served:
+        yield served.urls["python3.11-doc"]
+
+
+@pytest.fixture
+def system(environment: dict[str, str], settings: Settings, tmp_path: Path) -> Iterator[System]:
+    with running_system({**environment, "TIMER_TIMEOUT": "3"}, settings, tmp_path) as system:
+        yield system
+
+
+def mirrored(url: str, folder: Path) -> set[str]:
+    """Return the paths of the pages that `wget --mirror` finds, robots.txt obeyed."""
+    wget = shutil.which("wget")
+    assert wget, "wget is not installed"
+    # It ends with 8 where a link is broken, and this site has one.
+    done = subprocess.run([wget, "--mirror", "--quiet", f"--directory-prefix={folder}", url], check=False)
+    assert done.returncode in (0, 8)
+    root = folder / urlsplit(url).netloc
+    return {f"/{path.relative_to(root)}" for path in root.rglob("*") if path.suffix in (".html", ".txt")}
+
+
+def test_the_pack_has_the_pages_that_wget_finds_and_a_phrase_of_one_page_finds_it_first(
+    system: System, url: str, tmp_path: Path
+) -> None:
+    domain = urlsplit(url).netloc
+    system.post("index+crawl", url=url)
+    pages = system.packed(domain, seconds=200).pages
+    assert pages > 500
+    assert {path.replace("/index.html", "/") for path in system.paths(domain)} == {
+        path.replace("/index.html", "/") for path in mirrored(url, tmp_path / "mirror")
+    }
+    assert system.broker.depth(DEAD) == 0
+
+    phrases = unique_phrases(system.pack(domain), seed=pages)
+    assert len(phrases) >= 20
+    for path, phrase in phrases:
+        assert next(hit.path for hit in system.search(domain, phrase)) == path, phrase
+        assert [hit.path for hit in system.search(domain, f'"{phrase}"')] == [path]
+
+
+def unique_phrases(pack: Path, *, seed: int) -> list[tuple[str, str]]:
+    """Return a phrase for each of 30 pages that stands on that page alone."""
+    with contextlib.closing(sqlite3.connect(pack)) as database:
+        bodies = dict(database.execute("SELECT path, body FROM pages WHERE NOT hidden"))
+    told = {path: [" ".join(run) for run in runs(words(body))] for path, body in bodies.items()}
+    pages_with = Counter(phrase for phrases in told.values() for phrase in set(phrases))
+    chosen = random.Random(seed).sample(sorted(told), 30)
+    return [(path, phrase) for path in chosen for phrase in told[path][:400:20] if pages_with[phrase] == 1][:60]
+
+
+def runs(tokens: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield each run of so many words that follow each other."""
+    for start in range(len(tokens) - LENGTH + 1):
+        yield tokens[start : start + LENGTH]

@@ -1,0 +1,104 @@
+"""What a tick does with a timer that is due, on a real Redis and a real broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kombu import Connection
+
+from app.amqp.declare import declare_base
+from app.crawl.frontier import Crawl, now
+from app.timers.arguments import full_pack, incremental_pack
+from config.settings import Settings, get_settings
+from tasks import context as contexts
+from tasks.context import Context
+from tasks.timers import reset_timer, start_timer, tick
+from tests.support.broker import Broker
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def here(environment: dict[str, str], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
+    """This process as a worker's would be, with the test's settings."""
+    for name, value in {**environment, "TIMER_MAX_WAIT": "2"}.items():
+        monkeypatch.setenv(name, value)
+    get_settings.cache_clear()
+    contexts._contexts.clear()
+    with Connection(settings.broker) as connection:
+        declare_base(connection.channel(), settings)
+    yield contexts.context()
+    contexts.context().publisher.close()
+    contexts._contexts.clear()
+    get_settings.cache_clear()
+
+
+@pytest.fixture
+def broker(settings: Settings) -> Broker:
+    return Broker(settings.broker)
+
+
+def ticked(broker: Broker) -> dict[str, Any]:
+    """Tick until a callback is published; return it."""
+
+    def published() -> bool:
+        tick()
+        return broker.depth("site.pack") > 0
+
+    eventually(published, "a callback")
+    [message] = broker.take("site.pack")
+    payload: dict[str, Any] = json.loads(message.body)
+    return payload
+
+
+def test_a_due_timer_publishes_its_callback_once_and_is_forgotten(here: Context, broker: Broker) -> None:
+    here.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov", "c"))
+    assert ticked(broker) == {"type": "pack_full", "domain": "a.gov", "crawl_id": "c"}
+    assert here.timers.clock("a.gov") is None
+    tick()
+    assert broker.depth("site.pack") == 0
+
+
+def test_a_timer_waits_while_work_of_its_domain_is_open_and_fires_when_it_is_done(
+    here: Context, broker: Broker
+) -> None:
+    here.frontier.begin(Crawl("c", "a.gov", "https://a.gov/", now()))
+    here.frontier.published("c", ["k"])
+    here.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov", "c"))
+
+    def rearmed() -> bool:
+        before = here.timers.clock("a.gov")
+        tick()
+        after = here.timers.clock("a.gov")
+        return bool(before and after and before.remaining < 0 < after.remaining)
+
+    eventually(rearmed, "the timer is armed again")
+    assert broker.depth("site.pack") == 0
+    here.frontier.finished("c", "a.gov", "index", "k")
+    here.frontier.finished("c", "a.gov", "crawl", "k")
+    assert ticked(broker)["type"] == "pack_full"
+
+
+def test_work_that_never_ends_holds_a_pack_back_no_longer_than_max_wait_and_then_nothing_is_deleted(
+    here: Context, broker: Broker
+) -> None:
+    here.frontier.begin(Crawl("c", "a.gov", "https://a.gov/", now()))
+    here.frontier.published("c", ["k"])
+    here.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov", "c"))
+    assert ticked(broker) == {"type": "pack_incremental", "domain": "a.gov", "deletions": False}
+
+
+def test_start_and_reset_take_the_documents_names_and_values(here: Context) -> None:
+    start_timer(domain="A.gov", timeout=60, callback_queue="PACK", callback_msg="full_pack_callback")
+    reset_timer(domain="a.gov", callback_msg={"type": "pack_incremental"})
+    clock = here.timers.clock("a.gov")
+    assert clock is not None
+    assert clock.callback == full_pack("a.gov")
+    reset_timer(domain="b.gov")
+    other = here.timers.clock("b.gov")
+    assert other is not None
+    assert other.callback == incremental_pack("b.gov")

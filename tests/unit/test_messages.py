@@ -1,0 +1,150 @@
+"""Messages of the `site` vocabulary: what they mean, and what is refused with a reason."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.amqp.delivery import Delivery
+from app.amqp.plain import decode, site_message, to_envelope
+from app.crawl.target import Target, parse, parse_domain
+from app.errors import InvalidMessage, InvalidUrl, OutOfScope, PerennialError, Undecodable, UnknownType
+from app.timers.arguments import callback_of, timeout_of
+from app.timers.timers import Callback
+from config.routes import BY_TYPE, ROUTES, queue_named
+
+pytestmark = pytest.mark.unit
+
+
+def plain(body: bytes, **properties: Any) -> Delivery:
+    return Delivery(
+        body=body,
+        headers={"mine": 1},
+        properties=properties,
+        content_type=None,
+        content_encoding=None,
+        queue="site.index",
+    )
+
+
+def target(**message: Any) -> Target:
+    return parse(message, scope="exact", max_length=2_000)
+
+
+@pytest.mark.parametrize("kind", list(BY_TYPE))
+def test_every_type_becomes_the_task_of_its_route(kind: str) -> None:
+    envelope = to_envelope(plain(site_message(kind, domain="a.gov").body, message_id="m"))
+    assert (envelope.headers["task"], envelope.id) == (BY_TYPE[kind].task, "m")
+    assert json.loads(envelope.body)[1] == {"domain": "a.gov"}
+    assert envelope.headers["mine"] == 1
+
+
+def test_host_is_read_as_domain() -> None:
+    assert decode(b'{"type":"index","host":"a.gov"}') == {"type": "index", "domain": "a.gov"}
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_json_object_or_refused_with_a_reason(body: bytes) -> None:
+    try:
+        assert isinstance(decode(body), dict)
+    except Undecodable as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize("kind", ["indx", "", None, 7, ["index"], {"index": 1}])
+def test_an_unknown_type_is_refused_and_the_known_ones_are_named(kind: Any) -> None:
+    with pytest.raises(UnknownType, match=r"index\+crawl, index, crawl"):
+        to_envelope(plain(json.dumps({"type": kind}).encode()))
+
+
+@pytest.mark.parametrize(
+    ("message", "url", "domain"),
+    [
+        ({"url": "https://Site.GOV"}, "https://site.gov/", "site.gov"),
+        ({"domain": "site.gov"}, "https://site.gov/", "site.gov"),
+        ({"domain": "site.gov", "path": "/a?b=1#c"}, "https://site.gov/a?b=1", "site.gov"),
+        ({"domain": "site.gov:8080", "scheme": "http", "path": "/x"}, "http://site.gov:8080/x", "site.gov:8080"),
+        ({"url": "http://site.gov:80/", "domain": "SITE.gov"}, "http://site.gov/", "site.gov"),
+    ],
+)
+def test_a_page_is_named_by_url_or_by_domain_path_and_scheme(message: dict[str, Any], url: str, domain: str) -> None:
+    page = target(**message)
+    assert (page.url, page.domain) == (url, domain)
+
+
+@pytest.mark.parametrize(
+    ("message", "error", "says"),
+    [
+        ({}, InvalidMessage, "needs `url` or `domain`"),
+        ({"url": 7}, InvalidMessage, "url 7: expected text"),
+        ({"url": "ftp://a.gov/"}, InvalidUrl, "ftp://a.gov/"),
+        ({"url": "https://user:pw@a.gov/"}, InvalidUrl, "a.gov"),
+        ({"url": "https://a.gov/", "domain": "b.gov"}, OutOfScope, "https://a.gov/ is not in the domain b.gov"),
+        ({"url": "https://a.gov/", "depth": -1}, InvalidMessage, "depth -1"),
+        ({"url": "https://a.gov/", "depth": True}, InvalidMessage, "depth True"),
+        ({"url": "https://a.gov/", "crawl_id": ["x"]}, InvalidMessage, "crawl_id"),
+        ({"url": "https://a.gov/" + "x" * 3_000}, InvalidUrl, "2000"),
+    ],
+)
+def test_a_page_that_makes_no_sense_is_refused_by_name_and_reason(
+    message: dict[str, Any], error: type[PerennialError], says: str
+) -> None:
+    with pytest.raises(error) as refused:
+        target(**message)
+    assert says in str(refused.value)
+    assert refused.value.permanent
+
+
+def test_a_domain_may_be_given_as_a_url() -> None:
+    assert parse_domain({"url": "https://Site.GOV/x"}, max_length=2_000) == "site.gov"
+
+
+@pytest.mark.parametrize("value", [0, -1, "5", float("nan"), float("inf"), True, 10**9, [1]])
+def test_a_timeout_is_a_positive_number_of_seconds_within_a_week(value: Any) -> None:
+    with pytest.raises(InvalidMessage, match="timeout"):
+        timeout_of({"timeout": value}, default=300)
+
+
+def test_no_timeout_is_the_default() -> None:
+    assert timeout_of({}, default=300) == 300
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("full_end", "pack_full"), ("incremental_end", "pack_incremental"), ("pack_full", "pack_full")],
+)
+def test_a_callback_may_be_named_as_the_document_does(name: str, kind: str) -> None:
+    told = callback_of({"callback_msg": name, "callback_queue": "PACK"}, "a.gov")
+    assert told == Callback("site.pack", {"type": kind, "domain": "a.gov"})
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"callback_msg": "explode"},
+        {"callback_msg": 7},
+        {"callback_msg": {"no": "type"}},
+        {"callback_msg": "pack_full", "callback_queue": "site.pakc"},
+        {"callback_msg": "pack_full", "callback_queue": 7},
+    ],
+)
+def test_a_callback_that_could_not_be_delivered_is_refused(message: dict[str, Any]) -> None:
+    with pytest.raises(InvalidMessage, match="callback"):
+        callback_of(message, "a.gov")
+
+
+def test_head_is_an_alias_of_the_index_queue() -> None:
+    assert queue_named("HEAD") == queue_named("site.index") == "site.index"
+    assert queue_named("nope") is None
+
+
+def test_routes_name_tasks_that_exist_and_all_of_them() -> None:
+    from app.celery import app
+
+    app.loader.import_default_modules()
+    ours = {name for name in app.tasks if name.startswith("site.")}
+    assert ours == {route.task for route in ROUTES}
