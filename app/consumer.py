@@ -10,7 +10,7 @@ from celery.utils.log import get_logger
 from celery.worker.consumer import Consumer as CeleryConsumer
 from celery.worker.consumer.connection import Connection
 
-from app.amqp.declare import declare_base
+from app.amqp.declare import declare_all
 from app.amqp.delivery import Delivery
 from app.amqp.plain import to_envelope
 from app.amqp.publish import get_publisher
@@ -24,14 +24,18 @@ Handler = Callable[[Any], None]
 
 
 class Topology(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Declares what the worker relies on, at every connect: the broker may be a new one."""
+    """Declares what the worker relies on, at every connect: the broker may be a new one.
+
+    The usual delay queues are among it, well before they are needed: RabbitMQ 3.10 can lose a quorum queue that it
+    made a moment before it was killed.
+    """
 
     requires = (Connection,)
 
     def start(self, consumer: Any) -> None:
         """Declare on the consumer's own connection, so that a broker that is away is Celery's to wait for."""
         with consumer.connection.channel() as channel:
-            declare_base(channel, get_settings())
+            declare_all(channel, get_settings())
 
 
 class Consumer(CeleryConsumer):  # type: ignore[misc]

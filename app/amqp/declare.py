@@ -9,7 +9,7 @@ from config.topology import all_queues, dead_queue, events_exchange, work_queues
 
 
 def declare_base(channel: Any, settings: Settings) -> None:
-    """Declare the work queues, the dead set and the events exchange; delay queues are made when first used.
+    """Declare the work queues, the dead set and the events exchange: what a client needs.
 
     The dead set comes first: a dead-letter target that is not there loses messages silently.
     """
@@ -19,7 +19,7 @@ def declare_base(channel: Any, settings: Settings) -> None:
 
 
 def declare_all(channel: Any, settings: Settings) -> int:
-    """Declare everything, delay queues included; return the number of queues."""
+    """Declare everything, the usual delay queues included; return the number of queues."""
     declare_base(channel, settings)
     queues = all_queues(settings)
     for queue in queues:
