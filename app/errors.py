@@ -190,3 +190,10 @@ class ServicesError(PerennialError):
 
     permanent = True
     reason = "services"
+
+
+class DemoFailed(PerennialError):
+    """Raised when the demo cannot go on: what was awaited did not come, or a site cannot be crawled."""
+
+    permanent = True
+    reason = "demo"

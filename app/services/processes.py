@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,35 @@ from config.settings import ROOT
 #: Seconds that a process gets to stop before it is killed. Honcho's own 5 s would cut a warm shutdown short.
 KILL_WAIT = 20
 
+#: Seconds between two looks whether all processes have started.
+_SOON = 0.1
+
+
+class Manager(manager.Manager):  # type: ignore[misc]
+    """Honcho's manager, which stops workers warm, also before everything has started, and kills what will not stop."""
+
+    def __init__(self, printer: Printer) -> None:
+        super().__init__(printer)
+        self._procmgr = _ProcessGroups()
+
+    def terminate(self) -> None:
+        """Stop all processes: those that are about to start are waited for, for they have no process id yet."""
+        if self._all_started():
+            # Honcho counts its patience from the first process that ends; here none may.
+            _daemon_timer(KILL_WAIT + 1.0, self.kill)
+            super().terminate()
+        else:
+            _daemon_timer(_SOON, self.terminate)
+
+
+class _ProcessGroups(manager.ProcessManager):  # type: ignore[misc]
+    """How processes are told to end. Each leads a group of its own."""
+
+    def terminate(self, pid: int) -> None:
+        """Tell the leader alone: a worker's pool processes die of SIGTERM, and their pages with them."""
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+
 
 def run(*, extra: Mapping[str, str] | None = None, only: tuple[str, ...] = (), output: Any = None) -> int:
     """Run the Procfile until one process ends or a signal comes; return the exit status.
@@ -25,7 +57,7 @@ def run(*, extra: Mapping[str, str] | None = None, only: tuple[str, ...] = (), o
     `extra` is added to the environment, `only` names the processes to run (all by default), `output` is a text file.
     """
     manager.KILL_WAIT = KILL_WAIT
-    runner = manager.Manager(Printer(output or sys.stdout))
+    runner = Manager(Printer(output or sys.stdout))
     env = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -33,7 +65,8 @@ def run(*, extra: Mapping[str, str] | None = None, only: tuple[str, ...] = (), o
     }
     for name, command in procfile().items():
         if not only or name in only:
-            runner.add_process(name, command, env={**env, "PYTHONUNBUFFERED": "1"}, cwd=str(ROOT))
+            # `exec`: the process that is told to end is the command itself, not a shell before it.
+            runner.add_process(name, f"exec {command}", env={**env, "PYTHONUNBUFFERED": "1"}, cwd=str(ROOT))
     runner.loop()
     return int(runner.returncode or 0)
 
@@ -44,3 +77,9 @@ def procfile() -> dict[str, str]:
     if not path.exists():
         raise ServicesError(f"{path}: no Procfile; run from a checkout")
     return dict(parse_procfile(path.read_text()).processes)
+
+
+def _daemon_timer(seconds: float, function: Any) -> None:
+    timer = threading.Timer(seconds, function)
+    timer.daemon = True
+    timer.start()
