@@ -20,6 +20,9 @@ from config.settings import get_settings
 
 logger = get_logger(__name__)
 
+#: Seconds that events of tasks wait for company. Flower shows them that much later.
+_FLUSH_EVERY = 0.25
+
 Handler = Callable[[Any], None]
 
 
@@ -56,6 +59,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         self._failures = Failures(settings=settings, publisher=publisher, timer=self.timer, worker=self.hostname)
         self.app.failures = self._failures
         self._queue_of_tag: dict[str, str] = {}
+        self._flush_pending = False
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> Handler:
         """Wrap Celery's handler: note the queue, translate plain messages, let no message break the loop."""
@@ -74,6 +78,16 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
                 self._fail(message, InvalidMessage(f"cannot be handled: {error!r}"))
 
         return on_message
+
+    def on_send_event_buffered(self) -> None:
+        """Publish what happened to tasks a few times a second, instead of at every turn of the event loop."""
+        if not self._flush_pending:
+            self._flush_pending = True
+            self.timer.call_after(_FLUSH_EVERY, self._flush_buffered)
+
+    def _flush_buffered(self) -> None:
+        self._flush_pending = False
+        self._flush_events()
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
         """Spend the budget of a body that cannot be decoded; Celery acknowledges it, and it is gone."""

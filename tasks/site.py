@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from celery.utils.log import get_task_logger
@@ -43,9 +44,9 @@ def index(**message: Any) -> None:
     """Index one page: reset its domain's timer, fetch, store its text. Links are not followed."""
     page, here = target_of(message), context()
     here.timers.reset(page.domain, timeout=here.settings.timer_timeout, callback=incremental_pack(page.domain))
-    if page.crawl_id and here.frontier.is_done(page.crawl_id, "index", page.key):
+    visit = here.crawler.visit(page, "index")
+    if visit is None:
         return
-    visit = here.crawler.visit(page)
     member = here.crawler.keep(page, visit)
     if page.crawl_id:
         here.frontier.finished(page.crawl_id, page.domain, "index", page.key, member=member)
@@ -58,15 +59,15 @@ def index(**message: Any) -> None:
 def crawl(self: Any, **message: Any) -> None:
     """Follow one page's links: each one in scope that this crawl has not seen is indexed and crawled."""
     page, here = target_of(message), context()
-    crawl_id = page.crawl_id or str(self.request.id)
-    if here.frontier.is_done(crawl_id, "crawl", page.key):
+    page = replace(page, crawl_id=page.crawl_id or str(self.request.id))
+    visit = here.crawler.visit(page, "crawl")
+    if visit is None:
         return
-    visit = here.crawler.visit(page)
     if isinstance(visit, Redirected) and not visit.in_scope and page.depth == 0:
         _move(page, visit.target)
     elif page.depth < here.settings.max_depth:
-        _publish(page.domain, crawl_id, {canonical_key(url): url for url in _links(visit)}, depth=page.depth + 1)
-    here.frontier.finished(crawl_id, page.domain, "crawl", page.key)
+        _publish(page.domain, page.crawl_id, {canonical_key(url): url for url in _links(visit)}, depth=page.depth + 1)
+    here.frontier.finished(page.crawl_id, page.domain, "crawl", page.key)
 
 
 def _links(visit: Visit) -> tuple[str, ...]:

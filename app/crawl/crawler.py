@@ -6,6 +6,7 @@ from redis import Redis
 
 from app.crawl.extract.contract import extractor
 from app.crawl.fetch import Fetcher
+from app.crawl.frontier import Kind
 from app.crawl.politeness import HostGate
 from app.crawl.robots_cache import RobotsCache
 from app.crawl.shared_get import SharedGet
@@ -35,15 +36,16 @@ class Crawler:
         self._extractor = extractor(settings.extractor)
         self._limits = Limits.of(settings)
 
-    def visit(self, target: Target) -> Visit:
-        """Return what a page came to. Within a crawl, one GET serves all who ask.
+    def visit(self, target: Target, kind: Kind) -> Visit | None:
+        """Return what a page came to; None where this message of its crawl was worked on already.
 
+        Within a crawl, one GET serves both messages of a page.
         Raises Postpone while the host or another worker is busy, ServerError, ConnectionFailed, ResponseTimeout and
         RobotsUnavailable when it may go better later, ForbiddenAddress when it will not.
         """
         if not target.crawl_id:
             return self._get(target)
-        return self._shared.visit(target.crawl_id, target.key, lambda: self._get(target))
+        return self._shared.visit(target.crawl_id, kind, target.key, lambda: self._get(target))
 
     def keep(self, target: Target, visit: Visit) -> str:
         """Store what a visit found; return the page's id where the page belongs to its crawl's pack, else ''."""

@@ -13,6 +13,9 @@ from redis import Redis
 
 from app.state.client import PREFIX, load_script
 
+#: Pages, and crawls, that a process remembers as seen: some 100 bytes a page.
+_REMEMBERED, _CRAWLS = 100_000, 8
+
 #: The two messages that a page has in a crawl.
 Kind = Literal["index", "crawl"]
 
@@ -46,13 +49,14 @@ class Frontier:
     def __init__(self, redis: Redis, *, ttl: int) -> None:
         self._redis = redis
         self._ttl = ttl
+        self._seen: dict[str, set[str]] = {}
         here = Path(__file__).parent
         self._published = load_script(redis, here / "published.lua")
         self._finished = load_script(redis, here / "finished.lua")
 
     def begin(self, crawl: Crawl) -> Crawl:
         """Remember a crawl and make it its domain's latest; one that began before keeps its beginning."""
-        key = _crawl(crawl.id)
+        key = crawl_name(crawl.id)
         fields = {"domain": crawl.domain, "start": crawl.start, "began": crawl.began.isoformat()}
         pipe = self._redis.pipeline()
         for name, value in fields.items():
@@ -66,26 +70,37 @@ class Frontier:
 
     def crawl(self, crawl_id: str) -> Crawl | None:
         """Return a crawl by its id, or None when it is unknown or forgotten."""
-        fields = {str(name): str(value) for name, value in self._redis.hgetall(_crawl(crawl_id)).items()}
+        fields = {str(name): str(value) for name, value in self._redis.hgetall(crawl_name(crawl_id)).items()}
         if not fields:
             return None
         return Crawl(crawl_id, fields["domain"], fields["start"], datetime.fromisoformat(fields["began"]))
 
     def unseen(self, crawl_id: str, keys: Sequence[str], *, max_pages: int) -> list[int]:
         """Return the indices of the keys not seen in this crawl, no more than its page limit leaves room for."""
-        if not keys:
+        known = self._known(crawl_id)
+        asked = [(index, mark) for index, mark in enumerate(map(digest, keys)) if mark not in known]
+        if not asked:
             return []
         pipe = self._redis.pipeline(transaction=False)
-        pipe.smismember(f"{_crawl(crawl_id)}:seen", [digest(key) for key in keys])
-        pipe.scard(f"{_crawl(crawl_id)}:seen")
+        pipe.smismember(f"{crawl_name(crawl_id)}:seen", [mark for _, mark in asked])
+        pipe.scard(f"{crawl_name(crawl_id)}:seen")
         flags, seen = pipe.execute()
-        fresh = [index for index, known in enumerate(flags) if not known]
+        known.update(mark for (_, mark), flag in zip(asked, flags, strict=True) if flag)
+        fresh = [index for (index, _), flag in zip(asked, flags, strict=True) if not flag]
         return fresh[: max(0, max_pages - int(seen))]
+
+    def _known(self, crawl_id: str) -> set[str]:
+        """Return what this process knows to be seen in a crawl: once seen, always seen."""
+        if crawl_id not in self._seen or len(self._seen[crawl_id]) > _REMEMBERED:
+            while len(self._seen) >= _CRAWLS:
+                del self._seen[next(iter(self._seen))]
+            self._seen[crawl_id] = set()
+        return self._seen[crawl_id]
 
     def published(self, crawl_id: str, keys: Sequence[str]) -> None:
         """Note that the `index` and `crawl` messages of these canonical keys stand in the broker."""
         if keys:
-            base = _crawl(crawl_id)
+            base = crawl_name(crawl_id)
             self._published(
                 keys=[f"{base}:seen", f"{base}:open", f"{base}:done"], args=[self._ttl, *(digest(key) for key in keys)]
             )
@@ -93,8 +108,8 @@ class Frontier:
     def is_done(self, crawl_id: str, kind: Kind, key: str) -> bool:
         """Tell whether this message was already worked on successfully: a second delivery has nothing to do."""
         pipe = self._redis.pipeline(transaction=False)
-        pipe.sismember(f"{_crawl(crawl_id)}:done", _message(kind, key))
-        pipe.sismember(f"{_crawl(crawl_id)}:dead", _message(kind, key))
+        pipe.sismember(f"{crawl_name(crawl_id)}:done", message_name(kind, key))
+        pipe.sismember(f"{crawl_name(crawl_id)}:dead", message_name(kind, key))
         done, dead = pipe.execute()
         return bool(done) and not dead
 
@@ -102,25 +117,25 @@ class Frontier:
         self, crawl_id: str, domain: str, kind: Kind, key: str, *, member: str = "", dead: bool = False
     ) -> None:
         """Note a message as worked on, or dead. `member` is the page's id when the page belongs to the crawl's pack."""
-        base = _crawl(crawl_id)
+        base = crawl_name(crawl_id)
         self._finished(
             keys=[f"{base}:open", f"{base}:done", f"{base}:dead", f"{base}:members", _domain(domain)],
-            args=[self._ttl, _message(kind, key), int(dead), member],
+            args=[self._ttl, message_name(kind, key), int(dead), member],
         )
 
     def members(self, crawl_id: str) -> set[str]:
         """Return the ids of the pages that belong to a crawl: indexed, unchanged, or failed and kept."""
-        return {str(member) for member in self._redis.smembers(f"{_crawl(crawl_id)}:members")}
+        return {str(member) for member in self._redis.smembers(f"{crawl_name(crawl_id)}:members")}
 
     def outstanding(self, domain: str) -> int:
         """Return how many messages of a domain were published and not finished, over all its crawls."""
-        return sum(self._open_by_crawl(domain).values())
+        return sum(self._open_bycrawl_name(domain).values())
 
     def progress(self, domain: str) -> Progress:
         """Return the counts that a person asks for."""
         fields = self._redis.hgetall(_domain(domain))
         crawl = self.crawl(str(fields["crawl_id"])) if "crawl_id" in fields else None
-        base = _crawl(crawl.id) if crawl else _crawl("none")
+        base = crawl_name(crawl.id) if crawl else crawl_name("none")
         pipe = self._redis.pipeline(transaction=False)
         for part in ("seen", "done", "dead", "members"):
             pipe.scard(f"{base}:{part}")
@@ -131,7 +146,7 @@ class Frontier:
 
     def state_of(self, crawl_id: str, key: str) -> dict[str, bool]:
         """Return which sets of a crawl hold a page, for `perennial explain`."""
-        base, mark = _crawl(crawl_id), digest(key)
+        base, mark = crawl_name(crawl_id), digest(key)
         pipe = self._redis.pipeline(transaction=False)
         pipe.sismember(f"{base}:seen", mark)
         for part in ("open", "done", "dead"):
@@ -140,14 +155,14 @@ class Frontier:
         names = ["seen", *(f"{kind} {part}" for part in ("open", "done", "dead") for kind in ("index", "crawl"))]
         return {name: bool(value) for name, value in zip(names, pipe.execute(), strict=True)}
 
-    def _open_by_crawl(self, domain: str) -> dict[str, int]:
+    def _open_bycrawl_name(self, domain: str) -> dict[str, int]:
         """Return the number of open messages of each crawl of a domain."""
         crawls = sorted(str(each) for each in self._redis.smembers(_crawls(domain)))
         if not crawls:
             return {}
         pipe = self._redis.pipeline(transaction=False)
         for crawl_id in crawls:
-            pipe.scard(f"{_crawl(crawl_id)}:open")
+            pipe.scard(f"{crawl_name(crawl_id)}:open")
         return {crawl_id: int(count) for crawl_id, count in zip(crawls, pipe.execute(), strict=True)}
 
 
@@ -161,11 +176,13 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def _message(kind: Kind, key: str) -> str:
+def message_name(kind: Kind, key: str) -> str:
+    """Return the name under which a page's message stands in the sets."""
     return f"{kind[0]}{digest(key)}"
 
 
-def _crawl(crawl_id: str) -> str:
+def crawl_name(crawl_id: str) -> str:
+    """Return the key of a crawl in Redis; its sets and visits stand below it."""
     return f"{PREFIX}crawl:{crawl_id}"
 
 

@@ -7,18 +7,17 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import zstandard
 from redis import Redis
 
-from app.crawl.frontier import digest
+from app.crawl.frontier import Kind, crawl_name, digest, message_name
 from app.crawl.values import Gone, Indexed, Redirected, Skipped, Visit
 from app.errors import Postpone
-from app.state.client import PREFIX
+from app.state.client import load_script
 from app.storage.content import Page
-
-_RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end return 0"
 
 #: Seconds that the second comer looks for the first one's answer before it goes back to the broker: a fast site answers
 #: within them, and the hop through a delay queue costs more than the wait.
@@ -32,41 +31,43 @@ class SharedGet:
     """Visits shared through Redis for `ttl` seconds; `lease` seconds after a fetcher died another may fetch."""
 
     def __init__(self, redis: Redis, *, ttl: int, lease: float) -> None:
-        self._redis = redis
         self._ttl = ttl
         self._lease_ms = int(lease * 1_000)
+        here = Path(__file__).parent
+        self._turn = load_script(redis, here / "turn.lua")
+        self._share = load_script(redis, here / "share.lua")
 
-    def visit(self, crawl_id: str, key: str, fetch: Callable[[], Visit]) -> Visit:
+    def visit(self, crawl_id: str, kind: Kind, key: str, fetch: Callable[[], Visit]) -> Visit | None:
         """Return the visit of a page in a crawl, made by `fetch` if nobody made it before.
 
-        Raises Postpone when another worker is at it and takes its time, and whatever `fetch` raises.
+        None: this message was worked on already. Raises Postpone when another worker is at it and takes its time, and
+        whatever `fetch` raises.
         """
-        name = f"{PREFIX}visit:{crawl_id}:{digest(key)}"
-        token = uuid.uuid4().bytes
-        if not self._take(name, token, key):
-            return _load(self._redis.get(name))
+        token, name = uuid.uuid4().bytes, f"{crawl_name(crawl_id)}:visit:{digest(key)}"
+        keys = [f"{crawl_name(crawl_id)}:done", f"{crawl_name(crawl_id)}:dead", name, f"{name}:by"]
+        answer, *found = self._wait_for_turn(keys, [message_name(kind, key), token, self._lease_ms], key)
+        if answer == b"done":
+            return None
+        if answer == b"visit":
+            return _load(found[0])
+        shared = b""
         try:
-            # Somebody may have finished between our look and our lease.
-            known = self._redis.get(name)
-            if known is not None:
-                return _load(known)
             visit = fetch()
-            self._redis.set(name, _dump(visit), ex=self._ttl)
+            shared = _dump(visit)
         finally:
-            self._redis.eval(_RELEASE, 1, f"{name}:by", token)
+            self._share(keys=keys[2:], args=[token, shared, self._ttl])
         return visit
 
-    def _take(self, name: str, token: bytes, key: str) -> bool:
-        """Return True with the right to fetch, False when the answer is there; raises Postpone when neither is soon."""
+    def _wait_for_turn(self, keys: list[str], arguments: list[Any], key: str) -> list[bytes]:
         deadline, pause = time.monotonic() + _BRIEF, 0.002
-        while not self._redis.exists(name):
-            if self._redis.set(f"{name}:by", token, nx=True, px=self._lease_ms):
-                return True
+        while True:
+            answer: list[bytes] = self._turn(keys=keys, args=arguments)
+            if answer[0] != b"busy":
+                return answer
             if time.monotonic() >= deadline:
                 raise Postpone(_LATER, f"another worker is fetching {key}")
             time.sleep(pause)
             pause *= 2
-        return False
 
 
 _KINDS: dict[str, type[Visit]] = {kind.__name__: kind for kind in (Indexed, Gone, Redirected, Skipped)}
@@ -76,7 +77,7 @@ def _dump(visit: Visit) -> bytes:
     return zstandard.compress(json.dumps([type(visit).__name__, asdict(visit)], ensure_ascii=False).encode(), 1)
 
 
-def _load(data: Any) -> Visit:
+def _load(data: bytes) -> Visit:
     name, fields = json.loads(zstandard.decompress(data))
     if "links" in fields:
         fields["links"] = tuple(fields["links"])

@@ -133,8 +133,8 @@ def shared(redis_url: str) -> SharedGet:
     ],
 )
 def test_the_second_asker_finds_what_the_first_one_fetched(shared: SharedGet, visit: Visit) -> None:
-    assert shared.visit("c", "k", lambda: visit) == visit
-    assert shared.visit("c", "k", lambda: pytest.fail("fetched twice")) == visit
+    assert shared.visit("c", "index", "k", lambda: visit) == visit
+    assert shared.visit("c", "index", "k", lambda: pytest.fail("fetched twice")) == visit
 
 
 def test_many_askers_at_once_fetch_once(shared: SharedGet) -> None:
@@ -144,7 +144,7 @@ def test_many_askers_at_once_fetch_once(shared: SharedGet) -> None:
         fetched.append(1)
         return Gone(why="404")
 
-    threads = [threading.Thread(target=lambda: shared.visit("c", "k", fetch)) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: shared.visit("c", "index", "k", fetch)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -159,12 +159,12 @@ def test_an_asker_does_not_wait_for_a_slow_fetch_but_is_postponed(shared: Shared
         release.wait(20)
         return Gone(why="404")
 
-    thread = threading.Thread(target=lambda: shared.visit("c", "k", slow))
+    thread = threading.Thread(target=lambda: shared.visit("c", "index", "k", slow))
     thread.start()
 
     def postponed() -> bool:
         try:
-            shared.visit("c", "k", slow)
+            shared.visit("c", "index", "k", slow)
         except Postpone:
             return True
         return False
@@ -179,8 +179,8 @@ def test_a_failed_fetch_is_not_shared(shared: SharedGet) -> None:
         raise ServerError("500")
 
     with pytest.raises(ServerError):
-        shared.visit("c", "k", fail)
-    assert shared.visit("c", "k", lambda: Gone(why="404")) == Gone(why="404")
+        shared.visit("c", "index", "k", fail)
+    assert shared.visit("c", "index", "k", lambda: Gone(why="404")) == Gone(why="404")
 
 
 def test_a_lease_has_one_holder_and_is_free_when_it_ends(redis_url: str) -> None:
