@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis import Redis
 
-from app.crawl.extract.contract import extractor
+from app.crawl.extract.choose import extractor
 from app.crawl.fetch import Fetcher
 from app.crawl.frontier import Kind
 from app.crawl.politeness import HostGate

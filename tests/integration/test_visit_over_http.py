@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.crawl.extract.contract import extractor
+from app.crawl.extract.choose import extractor
 from app.crawl.fetch import Fetcher
 from app.crawl.robots import fetch_robots, rules
 from app.crawl.urls import Scope

@@ -12,7 +12,8 @@ from selectolax.lexbor import SelectolaxError
 
 from app.crawl.extract import lexbor
 from app.crawl.extract.beautifulsoup import BeautifulSoupExtractor
-from app.crawl.extract.contract import Extractor, extractor
+from app.crawl.extract.choose import extractor
+from app.crawl.extract.contract import Extractor
 from app.crawl.values import Extract
 
 pytestmark = pytest.mark.unit

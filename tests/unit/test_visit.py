@@ -7,7 +7,7 @@ from email.utils import formatdate
 
 import pytest
 
-from app.crawl.extract.contract import extractor
+from app.crawl.extract.choose import extractor
 from app.crawl.urls import Scope
 from app.crawl.values import Gone, Indexed, Redirected, Response, Skipped, Visit
 from app.crawl.visit import Limits, classify, retry_after

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cache
-from typing import Literal, Protocol
+from typing import Protocol
 
 from app.crawl.values import Extract
 
@@ -39,21 +38,6 @@ class Extractor(Protocol):
 
     def extract(self, document: str) -> Extract:
         """Return what the document holds; never raises for bad markup."""
-
-
-@cache
-def extractor(name: Literal["lexbor", "beautifulsoup"] | str) -> Extractor:
-    """Return the extractor of this name; raises ValueError for another one."""
-    # Imported here: each brings its parser, and a process needs but one.
-    if name == "lexbor":
-        from app.crawl.extract.lexbor import LexborExtractor
-
-        return LexborExtractor()
-    if name == "beautifulsoup":
-        from app.crawl.extract.beautifulsoup import BeautifulSoupExtractor
-
-        return BeautifulSoupExtractor()
-    raise ValueError(f"extractor {name!r}: expected 'lexbor' or 'beautifulsoup'")
 
 
 def collapsed(text: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
 from app.crawl.extract import contract
@@ -25,8 +27,16 @@ class LexborExtractor:
         except (SelectolaxError, ValueError, RuntimeError):  # ValueError: of a lone surrogate.
             root = None
         if root is None:
-            return contract.extractor("beautifulsoup").extract(document)
+            return _second().extract(document)
         return _extract(tree, root, document)
+
+
+@cache
+def _second() -> contract.Extractor:
+    # Imported when first needed: it brings its own parser.
+    from app.crawl.extract.beautifulsoup import BeautifulSoupExtractor
+
+    return BeautifulSoupExtractor()
 
 
 def _extract(tree: LexborHTMLParser, root: LexborNode, document: str) -> Extract:
