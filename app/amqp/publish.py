@@ -63,15 +63,9 @@ class Publisher:
         Raises PublishFailed when one is refused, cannot be routed, or is not confirmed within the time-out; any of the
         messages may then have arrived, so that a caller who tries again may publish twice, and never loses one.
         """
-        if not messages:
-            return
         with self._lock:
-            try:
-                for first in range(0, len(messages), _WINDOW):
-                    self._send(messages[first : first + _WINDOW])
-            except CONNECTION_ERRORS as error:
-                self._drop()
-                raise PublishFailed(f"{len(messages)} message(s) not confirmed: {error!r}") from error
+            for first in range(0, len(messages), _WINDOW):
+                self._send(messages[first : first + _WINDOW])
 
     def declare(self, queues: Iterable[Queue]) -> None:
         """Declare queues with their exchanges and bindings, once each in the life of a connection."""
@@ -91,6 +85,17 @@ class Publisher:
             self._drop()
 
     def _send(self, messages: Sequence[Outgoing]) -> None:
+        was_open = self._channel is not None
+        try:
+            self._send_once(messages)
+        except CONNECTION_ERRORS as error:
+            self._drop()
+            if not was_open:
+                raise PublishFailed(f"{len(messages)} message(s) not confirmed: {error!r}") from error
+            # A connection that stood idle may have died long ago: a new one decides.
+            self._send(messages)
+
+    def _send_once(self, messages: Sequence[Outgoing]) -> None:
         channel = self._open_channel()
         for message in messages:
             self._last_tag += 1
