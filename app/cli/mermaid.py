@@ -59,15 +59,15 @@ def bindings_of(queue: Queue) -> list[tuple[str, str]]:
 
 def _work(work: Sequence[Queue], consumers: Mapping[str, str]) -> Iterator[str]:
     for queue in work:
-        keys = (key for _, key in bindings_of(queue) if key != queue.name and key not in ALIASES)
-        yield f'    site -->|"{", ".join(sorted(keys))}"| {_node(queue.name)}{_box(queue.name)} --> {consumers[queue.name]}'
+        keys = ", ".join(sorted(key for _, key in bindings_of(queue) if key != queue.name and key not in ALIASES))
+        yield f'    site -->|"{keys}"| {_node(queue.name)}{_box(queue.name)} --> {consumers[queue.name]}'
 
 
 def _delays(delays: Sequence[Queue], processes: Sequence[str]) -> Iterator[str]:
     longest, shortest = max(map(_ttl, delays)), min(map(_ttl, delays))
     box = _box(f"site.delay.ms<br>{len(delays)} queues,<br>{shortest / 1_000:g} s to {longest / 1_000:g} s")
-    kind = delays[0].exchange.type
-    yield f'    {" & ".join(processes)} -->|"failed, postponed"| delay{{{{"site.delay.ms<br>{kind}"}}}} --> waiting{box}'
+    exchange = f'delay{{{{"site.delay.ms<br>{delays[0].exchange.type}"}}}}'
+    yield f'    {" & ".join(processes)} -->|"failed, postponed"| {exchange} --> waiting{box}'
     for target in sorted({_dead_letter_exchange(queue) for queue in delays}):
         yield f'    waiting -.->|"time is up"| {_node(target)}'
 
@@ -83,8 +83,9 @@ def _given_up(work: Sequence[Queue]) -> Iterator[str]:
     for queue in work:
         if target := _dead_letter_exchange(queue):
             yield f'    {_node(queue.name)} -.->|"delivery limit"| {_node(target)}'
-    if target := (site_exchange.arguments or {}).get("alternate-exchange"):
-        yield f'    {_node(site_exchange.name)} -.->|"unknown key"| {_node(target)}'
+    alternate = (site_exchange.arguments or {}).get("alternate-exchange")
+    if alternate:
+        yield f'    {_node(site_exchange.name)} -.->|"unknown key"| {_node(alternate)}'
 
 
 def _exchange(exchange: Exchange) -> str:
