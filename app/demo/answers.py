@@ -19,7 +19,7 @@ from app.storage.open import open_store
 from config.settings import Settings
 
 #: Letters of the shortest word that is suggested for a search.
-_LEAST = 4
+_LEAST = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Answer:
     results: Results
 
 
-def search(settings: Settings, domain: str, queries: Iterable[str], *, limit: int = 5) -> list[Answer]:
+def search(settings: Settings, domain: str, queries: Iterable[str], *, limit: int = 3) -> list[Answer]:
     """Search a domain's pack for each query; an empty one stands for a frequent word of the titles."""
     store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
     with tempfile.TemporaryDirectory() as folder:
@@ -41,10 +41,10 @@ def search(settings: Settings, domain: str, queries: Iterable[str], *, limit: in
 
 
 def suggested(titles: Iterable[str], domain: str) -> str:
-    """Return the word that most titles have, one that all of them have only where there is no other."""
+    """Return the word that most titles have; one that over half of them have, such as a name, is second choice."""
     each = [{word for word in words(title) if len(word) >= _LEAST and word.isalpha()} for title in titles]
     counts = Counter(word for found in each for word in found)
-    telling = {word: count for word, count in counts.items() if count <= max(1, len(each) // 2)}
+    telling = {word: count for word, count in counts.items() if 1 < count <= len(each) // 2}
     ranked = sorted((telling or counts).items(), key=lambda item: (-item[1], item[0]))
     return ranked[0][0] if ranked else domain.partition(".")[0]
 

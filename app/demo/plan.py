@@ -19,7 +19,7 @@ from app.services import ports
 from config.settings import Settings
 
 #: Seconds of quiet before the pack, for the demo's own site and for a site of the user's.
-OWN_TIMER, SITE_TIMER = 3.0, 15.0
+OWN_TIMER, SITE_TIMER = 3.0, 5.0
 #: Retries of the demo's own site: the first delay in ms, chosen off the ladder of postponements; and how many.
 RETRY_TIMEOUT_MS, RETRY_MAX = 600, 2
 
@@ -48,8 +48,8 @@ def own_site(given: Settings, home: Path, url: str) -> Plan:
         "retry_max": RETRY_MAX,
     }
     remarks = (
-        f"For this site of its own the demo allows {start.domain} and sets no delay between requests,",
-        f"a timer of {OWN_TIMER:g} s, and {RETRY_MAX} retries, the first after {RETRY_TIMEOUT_MS} ms. "
+        f"For this site of its own the demo allows {start.domain} and sets no delay between requests, a timer of "
+        f"{OWN_TIMER:g} s, and {RETRY_MAX} retries, the first after {RETRY_TIMEOUT_MS} ms. "
         "The defaults are slower and stricter.",
     )
     return _plan(start, given, home, changes, remarks, query="temporary file")

@@ -31,6 +31,8 @@ SKIPPED = frozenset(
 _SUMMARY = 100
 
 _ANCHOR = re.compile(r'<a href="([^"]*)">(.*?)</a>', re.DOTALL)
+#: pydoc strips these from values, but not from signatures.
+_OBJECT_ADDRESS = re.compile(r"(?:(?: |&nbsp;)at(?: |&nbsp;)0x|, handle )[0-9a-f]+", re.IGNORECASE)
 _TITLE = re.compile(r"<title>.*?</title>", re.DOTALL)
 
 
@@ -67,7 +69,7 @@ def render(name: str) -> ModulePage | None:
     """Import a module and return its page as pydoc writes it; None for one that cannot be imported here."""
     try:
         module = importlib.import_module(name)
-        body = pydoc.html.document(module, name)
+        body = _OBJECT_ADDRESS.sub("", pydoc.html.document(module, name))
     except (Exception, SystemExit):  # noqa: BLE001 - A module for another system is left out, however it says so.
         return None
     summary = _summary(module.__doc__)

@@ -39,15 +39,15 @@ def rendered_site(folder: Path) -> Path:
 
 def _render(script: Path, work: Path) -> None:
     (work / "site").mkdir()
-    (work / "home").mkdir()
-    # -P, -s, -S: nothing but the standard library can be imported. The environment is an empty one, for the page of
-    # `os` shows it; a fixed hash seed makes two renderings the same.
+    (work / "empty").mkdir()
+    # -P, -s, -S: nothing but the standard library can be imported. The page of `os` shows the environment: it is as
+    # good as empty, and always the same. A fixed hash seed makes two renderings the same.
     command = [sys.executable, "-P", "-s", "-S", "-B", str(script), str(work / "site")]
     try:
         subprocess.run(  # noqa: S603 - the command is ours.
             command,
-            cwd=work / "home",
-            env={"HOME": str(work / "home"), "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0"},
+            cwd=work / "empty",
+            env={"HOME": "/nonexistent", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -89,7 +90,8 @@ class Terminal:
     def answer(self, answer: Answer) -> None:
         """Print a query and its hits, what matches in bold."""
         for line in answer_lines(answer):
-            self._console.print(line)
+            indent = len(line.plain) - len(line.plain.lstrip(" "))
+            self._console.print(Padding(line[indent:], (0, 0, 0, indent)) if indent else line)
 
 
 def status_line(snapshot: Snapshot) -> str:
@@ -155,6 +157,8 @@ def answer_lines(answer: Answer) -> Iterator[Text]:
         for piece, marked in hit.snippet.pieces:
             snippet.append(printable(piece), "bold yellow" if marked else "")
         yield snippet
+    if results.total > len(results.hits):
+        yield Text(f"  and {results.total - len(results.hits)} more", "dim")
 
 
 def printable(text: str) -> str:

@@ -41,8 +41,10 @@ class Clock:
     def part(self, name: str) -> Iterator[None]:
         """Take the time of the block."""
         began = time.monotonic()
-        yield
-        self.parts[name] = self.parts.get(name, 0.0) + time.monotonic() - began
+        try:
+            yield
+        finally:
+            self.parts[name] = self.parts.get(name, 0.0) + time.monotonic() - began
 
     @property
     def seconds(self) -> float:

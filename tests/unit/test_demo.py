@@ -1,0 +1,170 @@
+"""The demo's own parts: the rendered site, the page that fails, what is shown and what is reported."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from app.demo import pydoc_site
+from app.demo.answers import suggested
+from app.demo.pydoc_site import module_names, render, with_real_links
+from app.demo.report import Report
+from app.demo.screen import panel, printable, status_line
+from app.demo.server import BROKEN, FAILURES, FLAKY, DemoSite
+from app.demo.watch import Snapshot
+from app.demo.witness import Depths, Event
+from app.pack.read import Manifest
+
+pytestmark = pytest.mark.unit
+
+PACK = Manifest(
+    domain="127.0.0.1:1",
+    sha256="ab",
+    size=1_800_000,
+    uncompressed_size=6_000_000,
+    pages=360,
+    schema_version=1,
+    generation=2,
+    kind="incremental",
+    built_at="2026-11-21T12:00:00Z",
+    crawl_id="c",
+    etag="e",
+)
+LONG = Event("retry", "index", "/x", "index of /x failed \x1b[31m " + "and says why " * 20)
+SNAPSHOT = Snapshot(
+    seen=360,
+    indexed=120,
+    open=480,
+    rate=61.4,
+    depths=Depths({"site.index": 12, "site.crawl": 34, "site.timer": 0, "site.pack": 0}, waiting=3, dead=2),
+    timer=1.6,
+    callback="pack_full",
+    pack=PACK,
+    consumers=1,
+    retried=6,
+    events=(LONG,) * 5,
+    fresh=(),
+)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[DemoSite]:
+    (tmp_path / "modules.json").write_text(json.dumps({"json": "JSON <encoder>"}))
+    (tmp_path / "json.html").write_text("the page of json")
+    (tmp_path / "secret.html").write_text("not a module")
+    with DemoSite() as site:
+        site.show(tmp_path)
+        yield site
+
+
+def test_modules_are_found_without_importing_any() -> None:
+    script = (
+        "import sys; from app.demo.pydoc_site import module_names as m; n = m(); print('wsgiref' in sys.modules, *n)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    imported, *names = done.stdout.split()
+    assert imported == "False"
+    assert 200 <= len(names) <= 400
+    assert {"json", "json.decoder", "wsgiref", "xml.etree.ElementTree"} <= set(names)
+    assert not {"antigravity", "this", "idlelib", "turtledemo", "json.__main__", "_json", "unittest.__main__"} & set(
+        names
+    )
+
+
+def test_a_module_is_rendered_with_its_summary_as_title_and_without_addresses_in_memory() -> None:
+    page = render("dataclasses")
+    assert page is not None
+    assert "<title>dataclasses</title>" in page.html
+    assert not re.search(r"0x[0-9a-f]{6}", page.html)
+    tempfile = render("tempfile")
+    assert tempfile is not None
+    assert f"<title>tempfile — {tempfile.summary}</title>" in tempfile.html
+    assert render("no.such.module") is None
+
+
+def test_links_to_files_and_to_pages_that_are_not_there_become_text() -> None:
+    page = (
+        '<a href=".">index</a> <a href="json.html#JSONDecoder">a</a> <a href="#-dump">b</a> <a href="https://x.org/">c</a> '
+        '<a href="file:/usr/lib/json.py">d</a> <a href="_json.html">e</a>'
+    )
+    assert with_real_links(page, {"json"}) == page.partition('<a href="file')[0] + "d e"
+
+
+def test_no_link_of_a_rendered_module_leads_nowhere() -> None:
+    page = render("json")
+    assert page is not None
+    names = set(module_names())
+    links = re.findall(r'href="([^"#]*)', with_real_links(page.html, names))
+    inside = {link.removesuffix(".html") for link in links if link not in ("", ".") and "://" not in link}
+    assert "json.decoder" in inside
+    assert inside <= names
+
+
+def test_the_script_needs_nothing_but_the_standard_library() -> None:
+    command = [sys.executable, "-I", "-S", "-c", f"import runpy; runpy.run_path({pydoc_site.__file__!r})"]
+    subprocess.run(command, timeout=60, check=True)
+
+
+def test_the_start_page_links_every_page_and_one_page_fails_twice_and_one_until_it_is_repaired(site: DemoSite) -> None:
+    status, start = site.answer("/")
+    links = re.findall(r'href="([^"]+)"', start.decode())
+    assert (status, sorted(links)) == (200, sorted([FLAKY, BROKEN, "json.html"]))
+    assert "JSON &lt;encoder&gt;" in start.decode()
+    assert site.pages == len(links) + 1
+    assert [site.answer(f"/{FLAKY}")[0] for _ in range(FAILURES + 2)] == [503] * FAILURES + [200, 200]
+    assert site.answer(f"/{BROKEN}")[0] == 500
+    site.repair()
+    assert site.answer(f"/{BROKEN}")[0] == 200
+    assert site.answer("/json.html") == (200, b"the page of json")
+    assert [site.answer(path)[0] for path in ("/secret.html", "/modules.json", "/../json.html", "/json")] == [404] * 4
+
+
+def test_the_panel_fits_on_a_small_terminal() -> None:
+    console = Console(width=80, height=24, file=io.StringIO())
+    console.print(panel(SNAPSHOT))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) <= 23
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    for told in ("120 of 360 indexed, 61 pages/s", "pack_full in 2 s or later", "site.index", "pack 2 (incremental)"):
+        assert told in text
+
+
+def test_a_plain_line_tells_the_same_without_control_characters() -> None:
+    line = status_line(SNAPSHOT)
+    assert line == (
+        "120/360 pages, 61 a second; queues: index 12 crawl 34 timer 0 pack 0 waiting 3 dead 2; "
+        "pack_full in 2 s or later; pack 2 (incremental): 360 pages, 1.8 MB"
+    )
+    assert printable(LONG.text).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("titles", "word"),
+    [
+        (["Roses | Garden", "Roses and tulips | Garden", "Trees | Garden", "Ponds | Garden"], "roses"),
+        (["Garden one", "Garden two"], "garden"),
+        (["of the"], "example"),
+        ([], "example"),
+    ],
+)
+def test_a_frequent_word_of_the_titles_is_suggested(titles: list[str], word: str) -> None:
+    assert suggested(titles, "example.org") == word
+
+
+def test_the_report_is_one_line_of_json() -> None:
+    report = Report(
+        domain="127.0.0.1:1", pages=360, seconds=21.04, hits=15, pack=PACK, retried=6, dead=2, replayed=2
+    ).to_json()
+    assert "\n" not in report
+    found = json.loads(report)
+    assert list(found) == ["domain", "pages", "seconds", "hits", "pack", "retried", "dead", "replayed"]
+    assert (found["seconds"], found["pack"]["generation"]) == (21.0, 2)
