@@ -14,9 +14,9 @@ from kombu import Connection
 
 from app.state.client import get_redis
 from benchmarks.sites import ensure_nginx
-from config.settings import Settings
+from config.settings import ROOT, Settings
 
-PACKAGES = ("celery", "kombu", "amqp", "redis", "selectolax", "urllib3", "scrapy", "py-spy")
+PACKAGES = ("celery", "kombu", "amqp", "redis", "hiredis", "selectolax", "urllib3", "scrapy", "py-spy")
 
 
 def machine() -> dict[str, str]:
@@ -37,9 +37,23 @@ def _processor() -> str:
     return found[1] if found else platform.machine()
 
 
+def commit() -> str:
+    """Return the commit that is measured, marked where files differ from it, or an empty string outside of git."""
+    try:
+        command = ["git", "describe", "--always", "--abbrev=12", "--dirty= with changes"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return ""
+    return done.stdout.strip()
+
+
 def versions() -> dict[str, str]:
-    """Return the versions of Python, SQLite and the packages that matter."""
-    own = {"Python": platform.python_version(), "SQLite": sqlite3.sqlite_version}
+    """Return the versions of Perennial, Python, SQLite and the packages that matter."""
+    own = {
+        "Perennial": commit() or version("perennial"),
+        "Python": platform.python_version(),
+        "SQLite": sqlite3.sqlite_version,
+    }
     return own | {name: version(name) for name in PACKAGES}
 
 

@@ -38,10 +38,14 @@ CAVEATS = """\
   contestants wait, and the ratios smaller.
 - Scrapy keeps its queue in memory and forgets it when it ends. What our crawl spends on messages that outlive any
   process, on deduplication between processes and on atomic writes is in its figures; Scrapy has no part in that.
-- "Others" is the share of the machine that other programs took during a run. Where it is large, wall times say little,
-  and CPU seconds say more.
-- py-spy slows what it looks at, and counts a process that waits for a free core as running; its shares are applied to
-  the CPU time of runs without it.
+- "Others" is the share of the machine that other programs took during a run. A run in which it is over 15 % is made
+  again, up to three times in all, and the least disturbed one counts. Where it is large all the same, wall times say
+  little, and CPU seconds say more. We keep both cores busy and Scrapy one: company slows us more.
+- On a virtual machine the same work has been seen to cost half as much CPU time again a minute later: compare within a
+  run, not between runs.
+- py-spy slows what it looks at, and counts a process that waits for a free core as running, so that system calls which
+  wake another process (epoll, sending to Redis) look dearer than they are. Its shares are applied to the CPU time of
+  runs without it.
 """
 
 
