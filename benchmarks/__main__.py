@@ -27,9 +27,9 @@ from config.settings import ROOT, Settings
 RESULTS = Path(__file__).parent / "RESULTS.md"
 ROWS = ("crawl", "pack")
 #: Seconds that a run waits for other programs to leave the machine alone; then it runs all the same, and says so.
-PATIENCE = 20.0
+PATIENCE = 10.0
 #: A run in which others took more than this share of the machine is made again, up to so many times in all.
-DISTURBED, ATTEMPTS = 0.15, 3
+DISTURBED, ATTEMPTS = 0.15, 2
 
 console = Console()
 

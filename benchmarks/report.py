@@ -39,7 +39,7 @@ CAVEATS = """\
 - Scrapy keeps its queue in memory and forgets it when it ends. What our crawl spends on messages that outlive any
   process, on deduplication between processes and on atomic writes is in its figures; Scrapy has no part in that.
 - "Others" is the share of the machine that other programs took during a run. A run in which it is over 15 % is made
-  again, up to three times in all, and the least disturbed one counts. Where it is large all the same, wall times say
+  again, once, and the less disturbed one counts. Where it is large all the same, wall times say
   little, and CPU seconds say more. We keep both cores busy and Scrapy one: company slows us more.
 - On a virtual machine the same work has been seen to cost half as much CPU time again a minute later: compare within a
   run, not between runs.
