@@ -1,0 +1,187 @@
+"""README, ARCHITECTURE and the others, held to the code that they describe."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from app.amqp.plain import decode, route_of
+from app.cli.config import to_markdown
+from app.cli.main import cli
+from app.cli.mermaid import consumers_of, to_mermaid
+from app.crawl.target import parse, parse_domain
+from app.services.processes import procfile
+from app.timers.arguments import callback_of, timeout_of
+from config.routes import POLICY_OF_QUEUE, ROUTES
+from config.settings import ROOT, Settings
+from config.topology import POSTPONE_LADDER_MS, all_queues, retry_delays_ms
+from tests.support.documents import blocks, matches, read, table
+
+pytestmark = pytest.mark.unit
+
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
+README, ARCHITECTURE = read("README.md"), read("ARCHITECTURE.md")
+FOLDERS = ("app", "config", "tasks")
+
+
+def command_rows() -> Iterator[list[str]]:
+    """Yield name, first sentence of the help, and whether there is `--json`, of every command."""
+
+    def walk(command: Any, name: str) -> Iterator[list[str]]:
+        for part, child in getattr(command, "commands", {}).items():
+            yield from walk(child, f"{name} {part}")
+        if not hasattr(command, "commands"):
+            yield [f"`{name}`", command.help.splitlines()[0], "yes" if "--json" in options(command) else ""]
+
+    yield from walk(typer.main.get_command(cli), "perennial")
+
+
+def options(command: Any) -> set[str]:
+    """Return the options of a command."""
+    return {option for parameter in command.params for option in parameter.opts}
+
+
+def modules() -> list[Path]:
+    """Return every module of ours, tests and benchmarks left out."""
+    return sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors that GitHub makes of the headings."""
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_picture_in_the_readme_is_the_topology_of_the_code() -> None:
+    [picture] = blocks(README, "mermaid")
+    assert picture.text.rstrip("\n") == to_mermaid(all_queues(Settings()), consumers_of(procfile()))
+
+
+def test_the_picture_has_every_work_queue_with_its_process() -> None:
+    picture = to_mermaid(all_queues(Settings()), consumers_of(procfile()))
+    for queue in POLICY_OF_QUEUE:
+        process = "packer" if queue == "site.pack" else "worker"
+        assert re.search(rf'\[\["{queue}"\]\] --> {process}$', picture, re.MULTILINE)
+    assert 'waiting -.->|"time is up"| site' in picture
+
+
+def test_the_settings_table_is_that_of_the_command() -> None:
+    assert f"\n{to_markdown()}\n" in README
+
+
+def test_the_command_table_has_every_command_and_no_other() -> None:
+    assert table(README, "## Commands") == list(command_rows())
+
+
+def test_every_option_in_the_readme_is_one_of_the_command_it_stands_with() -> None:
+    known = {row[0].strip("`"): row for row in command_rows()}
+    root = typer.main.get_command(cli)
+    for line in re.findall(r"^\$ (perennial .+)$", README, re.MULTILINE):
+        name = max((name for name in known if f"{line} ".startswith(f"{name} ")), key=len)
+        command: Any = root
+        for part in name.split()[1:]:
+            command = command.commands[part]
+        assert set(re.findall(r"(?<= )--[a-z]+", line)) <= options(command), line
+
+
+def test_the_message_table_is_that_of_the_routes() -> None:
+    told = [[cell.strip("`") for cell in row[:3]] for row in table(README, "## Messages")]
+    assert told == [[route.type, route.task, route.queue] for route in ROUTES]
+
+
+@pytest.mark.parametrize("row", table(README, "## Messages"), ids=lambda row: str(row[0]).strip("`"))
+def test_the_example_of_each_message_is_understood(row: list[str]) -> None:
+    message = decode(row[4].strip("`").encode())
+    assert json.dumps(message) == row[4].strip("`")
+    route = route_of(message)
+    assert f"`{route.type}`" == row[0]
+    if route.type in ("index+crawl", "index", "crawl"):
+        assert parse(message, scope="exact", max_length=2_000).domain == "site.gov"
+    elif route.type != "tick":
+        assert parse_domain(message, max_length=2_000) == "site.gov"
+    if route.type == "start_timer":
+        callback = callback_of(message, "site.gov")
+        assert callback is not None
+        assert (timeout_of(message, default=1), callback.queue) == (300, "site.pack")
+
+
+def test_the_retry_table_has_the_policies_there_are_with_their_default_delays() -> None:
+    rows = {row[0]: row for row in table(README, "## When something fails")}
+    policies = {f"`{route.policy}`" for route in ROUTES}
+    assert {name for name in rows if name.startswith("`")} == policies
+    *first, last = [f"{delay / 1_000:g}" for delay in retry_delays_ms(Settings())]
+    assert f"{', '.join(first)} and {last} s" in rows["`delay_queues`"][1]
+    assert f"{POSTPONE_LADDER_MS[0]} ms to {POSTPONE_LADDER_MS[-1] // 1_000} s" in rows["postponement"][2]
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_relative_link_leads_to_a_file_or_a_heading(name: str) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", read(name))
+    for link in links:
+        if not link.startswith(("http://", "https://")):
+            path, _, anchor = link.partition("#")
+            assert (ROOT / path).exists(), f"{name}: {link}"
+            assert not anchor or anchor in anchors(read(path or name)), f"{name}: {link}"
+
+
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_every_file_that_is_named_is_there(name: str) -> None:
+    named = re.findall(r"`((?:app|config|tasks|tests|benchmarks)/[\w./]*)`", read(name))
+    missing = [path for path in named if not (ROOT / path).exists()]
+    assert not missing
+    assert name == "README.md" or len(named) >= 3
+
+
+def test_the_make_targets_of_the_readme_are_those_of_make_help() -> None:
+    told = re.findall(r"^  make (\w+) ", README, re.MULTILINE)
+    assert told == re.findall(r"^(\w+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def test_pictures_are_small_enough_to_be_loaded_by_everybody() -> None:
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
+    assert pictures
+    assert all((ROOT / picture).stat().st_size < 300_000 for picture in pictures)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_module_opens_with_one_line_that_says_what_it_is(path: Path) -> None:
+    first, *rest = (ast.get_docstring(ast.parse(path.read_text())) or "").splitlines()
+    assert 20 <= len(first) <= 130
+    assert first.endswith(".")
+    assert not rest or not rest[0]
+
+
+def test_the_architecture_names_every_folder_and_every_module_beside_them() -> None:
+    folders = {path.parent.relative_to(ROOT).as_posix() for path in modules()}
+    beside = {path.relative_to(ROOT).as_posix() for path in modules() if path.parent.name in FOLDERS}
+    expected = {f"{folder}/" for folder in folders} | {name for name in beside if not name.endswith("__init__.py")}
+    told = [row[0].strip("`") for row in table(ARCHITECTURE, "## Where things are")]
+    assert sorted(told) == sorted(expected)
+
+
+def test_the_captions_of_modules_in_the_architecture_are_their_own_first_lines() -> None:
+    for cell, caption in table(ARCHITECTURE, "## Where things are"):
+        path = ROOT / cell.strip("`")
+        module = path / "__init__.py" if path.is_dir() else path
+        first = (ast.get_docstring(ast.parse(module.read_text())) or "").splitlines()[0]
+        assert caption == first, cell
+
+
+def test_no_document_shouts() -> None:
+    for name in DOCUMENTS:
+        prose = re.sub(r"^```.*?^```$|`[^`]*`|!\[|<!--.*?-->", "", read(name), flags=re.MULTILINE | re.DOTALL)
+        assert "!" not in prose, name
+
+
+def test_an_ellipsis_stands_for_some_text_or_some_lines() -> None:
+    assert matches("a … c\n…\nlast", "a b c\nx\ny\nlast")
+    assert matches("first\n…", "first")
+    assert not matches("a … c", "a b d")
+    assert not matches("first", "first\nsecond")
