@@ -56,17 +56,23 @@ def run(*, extra: Mapping[str, str] | None = None, only: tuple[str, ...] = (), o
 
     `extra` is added to the environment, `only` names the processes to run (all by default), `output` is a text file.
     """
-    manager.KILL_WAIT = KILL_WAIT
-    runner = Manager(Printer(output or sys.stdout))
     env = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         **(extra or {}),
+        "PYTHONUNBUFFERED": "1",
     }
-    for name, command in procfile().items():
-        if not only or name in only:
-            # `exec`: the process that is told to end is the command itself, not a shell before it.
-            runner.add_process(name, f"exec {command}", env={**env, "PYTHONUNBUFFERED": "1"}, cwd=str(ROOT))
+    commands = {name: command for name, command in procfile().items() if not only or name in only}
+    return supervise(commands, env=env, output=output)
+
+
+def supervise(commands: Mapping[str, str], *, env: Mapping[str, str], output: Any = None) -> int:
+    """Run simple shell commands, by name, until one ends or a signal comes; stop the others, return the exit status."""
+    manager.KILL_WAIT = KILL_WAIT
+    runner = Manager(Printer(output or sys.stdout))
+    for name, command in commands.items():
+        # `exec`: the process that is told to end is the command itself, not a shell before it.
+        runner.add_process(name, f"exec {command}", env=dict(env), cwd=str(ROOT))
     runner.loop()
     return int(runner.returncode or 0)
 

@@ -20,6 +20,7 @@ from app.storage.open import open_store
 from config.settings import ROOT, Settings
 from tests.servers.site import Site, failure, page
 from tests.support.waiting import eventually
+from tests.support.worker import worker
 
 pytestmark = pytest.mark.acceptance
 
@@ -92,7 +93,20 @@ def test_interrupted_it_packs_what_is_there_of_a_site_of_the_users(environment: 
     assert "BROKER_URL, REDIS_URL given: used as given." in out.read_text()
     found = json.loads(out.read_text().splitlines()[-1])
     assert (found["domain"], found["pages"]) == (site.domain, 10)
-    assert (found["hits"], found["retried"], found["dead"]) == (9, 2, 0)
+    assert (found["hits"], found["retried"], found["dead"]) == (10, 2, 0)
+
+
+def test_on_a_given_broker_it_does_not_compete_with_workers_that_are_there(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with (
+        worker(environment, tmp_path / "worker.log"),
+        Site(GARDEN) as site,
+        demo(out, environment, "--site", site.url) as ours,
+    ):
+        assert ours.wait(timeout=60) == 1
+    assert "workers run on the broker of BROKER_URL" in out.read_text()
 
 
 def test_killed_it_takes_everything_that_it_started_with_it(tmp_path: Path) -> None:

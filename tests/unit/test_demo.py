@@ -92,8 +92,8 @@ def test_a_module_is_rendered_with_its_summary_as_title_and_without_addresses_in
 
 def test_links_to_files_and_to_pages_that_are_not_there_become_text() -> None:
     page = (
-        '<a href=".">index</a> <a href="json.html#JSONDecoder">a</a> <a href="#-dump">b</a> <a href="https://x.org/">c</a> '
-        '<a href="file:/usr/lib/json.py">d</a> <a href="_json.html">e</a>'
+        '<a href=".">index</a> <a href="json.html#JSONDecoder">a</a> <a href="#-dump">b</a> '
+        '<a href="https://x.org/">c</a> <a href="file:/usr/lib/json.py">d</a> <a href="_json.html">e</a>'
     )
     assert with_real_links(page, {"json"}) == page.partition('<a href="file')[0] + "d e"
 
