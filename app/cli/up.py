@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from app import services
-from app.services import processes
+from app.services import processes, running
 from config.settings import get_settings
 
 
@@ -16,11 +16,22 @@ def register(cli: typer.Typer) -> None:
 
 
 def up() -> None:
-    """Start private services where no URLs are given, then the Procfile's processes, until Ctrl-C."""
-    services.up(get_settings())
-    raise typer.Exit(processes.run())
+    """Start private services where no URLs are given, then the Procfile's processes, until Ctrl-C or `down`."""
+    settings = get_settings()
+    with running.only_one(settings.data_dir):
+        services.up(settings)
+        typer.echo(f"search page: http://{settings.web_host}:{settings.web_port}/")
+        typer.echo(
+            f"Flower:      http://{settings.flower_host}:{settings.flower_port}/ (login {settings.flower_login})"
+        )
+        status = processes.run()
+    raise typer.Exit(status)
 
 
 def down() -> None:
-    """Stop the private services; the processes stop with `perennial up` itself."""
-    services.down(get_settings())
+    """Stop the processes of `perennial up`, then the private services; their data stay."""
+    settings = get_settings()
+    if running.stop(settings.data_dir):
+        typer.echo("processes stopped")
+    services.down(settings)
+    typer.echo("services stopped")

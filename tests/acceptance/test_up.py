@@ -1,0 +1,71 @@
+"""`perennial up` and `down`: every process of the Procfile starts, answers and is gone again."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import requests
+
+from app.services.processes import procfile
+from config.settings import ROOT
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.acceptance
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(url: str, **options: object) -> int:
+    """Return the status of a GET, or 0 while nobody answers."""
+    try:
+        return requests.get(url, timeout=5, **options).status_code  # type: ignore[arg-type]
+    except requests.ConnectionError:
+        return 0
+
+
+def test_the_whole_procfile_starts_serves_and_stops_warm(environment: dict[str, str], tmp_path: Path) -> None:
+    web, flower = free_port(), free_port()
+    chosen = {**environment, "WEB_PORT": str(web), "FLOWER_PORT": str(flower), "FLOWER_BASIC_AUTH": "me:secret"}
+    command = [sys.executable, "-m", "app.cli.main"]
+    log = tmp_path / "up.log"
+    with log.open("wb") as output:
+        up = subprocess.Popen([*command, "up"], cwd=ROOT, env=chosen, stdout=output, stderr=output)
+    try:
+        eventually(lambda: answers(f"http://127.0.0.1:{web}/healthz") == 200, "the search page answers", seconds=60)
+        eventually(lambda: answers(f"http://127.0.0.1:{flower}/") == 401, "Flower asks for a password", seconds=60)
+        assert answers(f"http://127.0.0.1:{flower}/", auth=("me", "secret")) == 200
+        eventually(lambda: log.read_text().count(" ready.") == 2, "worker and packer are ready", seconds=60)
+        processes = psutil.Process(up.pid).children(recursive=True)
+        assert {name for name in procfile() if f"{name} started" in log.read_text()} == set(procfile())
+
+        again = subprocess.run([*command, "up"], cwd=ROOT, env=chosen, capture_output=True, text=True, check=False)
+        assert again.returncode == 1
+        assert f"perennial up runs already, as process {up.pid}" in again.stderr
+
+        down = subprocess.run([*command, "down"], cwd=ROOT, env=chosen, capture_output=True, text=True, check=True)
+        assert "processes stopped" in down.stdout
+        assert up.wait(20) == 143
+        assert not [process for process in processes if process.is_running()]
+        assert log.read_text().count("Warm shutdown") == 2
+    finally:
+        if up.poll() is None:
+            up.kill()
+
+
+def test_down_without_up_is_no_error(environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "app.cli.main", "down"]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "services stopped\n"
