@@ -170,12 +170,17 @@ class Settings(BaseSettings):
         return given or private
 
     @property
+    def flower_login_file(self) -> Path:
+        """Where a login of Flower that was made at random is kept."""
+        return self.data_dir / "flower-login"
+
+    @property
     def flower_login(self) -> str:
         """`user:password` of Flower: given, or made once at random and kept, readable by its owner only."""
         given = self.flower_basic_auth.get_secret_value()
         if given:
             return given
-        kept = self.data_dir / "flower-login"
+        kept = self.flower_login_file
         if not kept.exists():
             self.data_dir.mkdir(parents=True, exist_ok=True)
             kept.touch(mode=0o600)

@@ -21,9 +21,8 @@ def up() -> None:
     with running.only_one(settings.data_dir):
         services.up(settings)
         typer.echo(f"search page: http://{settings.web_host}:{settings.web_port}/")
-        typer.echo(
-            f"Flower:      http://{settings.flower_host}:{settings.flower_port}/ (login {settings.flower_login})"
-        )
+        login = "FLOWER_BASIC_AUTH" if settings.flower_basic_auth.get_secret_value() else settings.flower_login_file
+        typer.echo(f"Flower:      http://{settings.flower_host}:{settings.flower_port}/ (login: {login})")
         status = processes.run()
     raise typer.Exit(status)
 
