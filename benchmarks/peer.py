@@ -51,19 +51,28 @@ def _run(command: list[str], home: Path) -> float:
     log = home / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=home)
+    try:
+        exit_code, seconds = _wait(process.pid)
+        process.returncode = exit_code
+    finally:
+        if process.returncode is None:  # Too slow, or we are told to end.
+            process.kill()
+            process.wait()
+    if exit_code:
+        raise BenchmarkError(f"Scrapy ended with {exit_code}:\n{tail(log)}")
+    return seconds
+
+
+def _wait(pid: int) -> tuple[int, float]:
+    """Return the exit code of a child and the CPU seconds of its tree."""
     ended: list[tuple[int, float]] = []
 
     def has_ended() -> bool:
-        pid, status, spent = os.wait4(process.pid, os.WNOHANG)
-        if pid:
+        found, status, spent = os.wait4(pid, os.WNOHANG)
+        if found:
             ended.append((os.waitstatus_to_exitcode(status), spent.ru_utime + spent.ru_stime))
-        return bool(pid)
+        return bool(found)
 
     if not wait_until(has_ended, TIMEOUT):
-        process.kill()
-        process.wait()
-        raise BenchmarkError(f"Scrapy was not done after {TIMEOUT:g} s:\n{tail(log)}")
-    process.returncode, seconds = ended[0]
-    if process.returncode:
-        raise BenchmarkError(f"Scrapy ended with {process.returncode}:\n{tail(log)}")
-    return seconds
+        raise BenchmarkError(f"Scrapy was not done after {TIMEOUT:g} s")
+    return ended[0]
