@@ -90,9 +90,18 @@ def delay_queue(delay_ms: int, settings: Settings) -> Queue:
     return Queue(delay_name(delay_ms), exchange=exchange, routing_key="", durable=True, queue_arguments=arguments)
 
 
+def few_digits(delay_ms: int) -> int:
+    """Round a duration up to two significant digits.
+
+    Durations that clients ask for are thereby capped in number (90 a decade), and so are the queues they make.
+    """
+    step = int(10 ** max(0, len(str(delay_ms)) - 2))
+    return -(-delay_ms // step) * step
+
+
 def retry_delays_ms(settings: Settings) -> list[int]:
-    """Return the default delays of `delay_queues`: RETRY_TIMEOUT_MS doubled RETRY_MAX times."""
-    return [settings.retry_timeout_ms * 2**iteration for iteration in range(settings.retry_max)]
+    """Return the default delays of `delay_queues`: RETRY_TIMEOUT_MS doubled RETRY_MAX times, as they are waited."""
+    return [few_digits(settings.retry_timeout_ms << iteration) for iteration in range(settings.retry_max)]
 
 
 def all_queues(settings: Settings | None = None) -> list[Queue]:

@@ -13,7 +13,7 @@ from amqp.exceptions import AMQPError
 from kombu import Connection, Queue
 
 from app.errors import DemoFailed
-from app.retry.delay_queues import ITERATION, few_digits
+from app.retry.delay_queues import ITERATION
 from config.routes import INDEX, POLICY_OF_QUEUE, TICK
 from config.settings import Settings
 from config.topology import DEAD, all_queues, dead_exchange, delay_name, delay_queue, events_exchange, retry_delays_ms
@@ -66,7 +66,7 @@ class Witness:
     def _bind(self, settings: Settings) -> Any:
         copies = Queue("", exclusive=True, auto_delete=True, durable=False)(self._channel)
         copies.name = copies.queue_declare().queue
-        for delay in map(few_digits, retry_delays_ms(settings)):
+        for delay in retry_delays_ms(settings):
             delay_queue(delay, settings)(self._channel).declare()
             copies.bind_to(exchange=delay_name(delay), routing_key="")
         copies.bind_to(exchange=dead_exchange.name, routing_key="")

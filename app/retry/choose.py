@@ -9,9 +9,9 @@ from config.routes import BY_TASK, POLICY_OF_QUEUE
 from config.settings import Settings
 
 
-def policy_for(task: str | None, queue: str, settings: Settings) -> Policy:
+def policy_for(task: object, queue: str, settings: Settings) -> Policy:
     """Return the policy of a task's route; of a message that names no known task, that of its queue."""
-    route = BY_TASK.get(task) if task else None
+    route = BY_TASK.get(task) if isinstance(task, str) else None
     name = route.policy if route else POLICY_OF_QUEUE.get(queue, "delay_queues")
     if name == "drop":
         return DropPolicy()

@@ -9,12 +9,15 @@ from typing import Any
 from app.amqp.delivery import Delivery
 from app.retry.dead_set import death_headers
 from app.retry.policy import Dead, Decision, Failure, Retry
-from config.topology import MAX_TTL_MS
+from config.topology import MAX_TTL_MS, few_digits
 
 TIMEOUT, MAX, ITERATION = "retry-timeout-ms", "retry-max", "current-iteration"
 
 #: Marks a replayed message that keeps its budget: as the async-worker document says, it is not retried again.
 REPLAY = "perennial-replay"
+
+#: Far above any duration in ms, and with room below the 64 bits of a header.
+MAX_NUMBER = 2**40
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,10 @@ class DelayQueues:
 
 
 def whole_number(headers: Mapping[str, Any], name: str, *, default: int) -> int:
-    """Read a header that foreign producers write as int or text; what is no natural number counts as absent."""
+    """Read a header that foreign producers write as int or text; what is no natural number counts as absent.
+
+    So does one above MAX_NUMBER, which could not be written into a header again.
+    """
     value = headers.get(name, default)
     if isinstance(value, bool):
         return default
@@ -52,13 +58,4 @@ def whole_number(headers: Mapping[str, Any], name: str, *, default: int) -> int:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
         return default
-    return number if number >= 0 else default
-
-
-def few_digits(delay_ms: int) -> int:
-    """Round a duration up to two significant digits.
-
-    Durations that clients ask for are thereby capped in number (90 a decade), and so are the queues they make.
-    """
-    step = int(10 ** max(0, len(str(delay_ms)) - 2))
-    return -(-delay_ms // step) * step
+    return number if 0 <= number <= MAX_NUMBER else default

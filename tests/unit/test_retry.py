@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from app.amqp.delivery import Delivery
 from app.retry.carry_out import on_ladder, replacement
 from app.retry.choose import policy_for
-from app.retry.delay_queues import DelayQueues, few_digits
+from app.retry.delay_queues import DelayQueues
 from app.retry.drop import DropPolicy
 from app.retry.policy import Dead, Drop, Failure, Retry
 from config.routes import ROUTES
 from config.settings import Settings
-from config.topology import POSTPONE_LADDER_MS
+from config.topology import POSTPONE_LADDER_MS, few_digits
 
 pytestmark = pytest.mark.unit
 
