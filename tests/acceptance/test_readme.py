@@ -31,7 +31,7 @@ README = read("README.md")
 #: What makes an environment, a demo, services or containers of its own has tests of its own.
 NOT_RUN = ("make ", "docker compose ", "perennial services ", "perennial up", "perennial down")
 #: These look without changing anything: they are run until work that was asked for before is done.
-AWAITED = ("perennial status ", "perennial search ", "perennial explain ", "perennial dead list", "perennial dead show ")
+AWAITED = tuple(f"perennial {name}" for name in ("status ", "search ", "explain ", "dead list", "dead show "))
 #: What stands in the page for things that have another name in every run.
 DEAD_ID = "1d6a0f0e-6c5a-4d0a-9c0b-2f6b7a1f0c11"
 GUEST = '"127.0.0.1:5672", userid="guest", password="guest", virtual_host="/"'
@@ -41,7 +41,7 @@ GUEST = '"127.0.0.1:5672", userid="guest", password="guest", virtual_host="/"'
 def site() -> Iterator[Site]:
     """What the page's example crawls: a tree in every page, one of them broken."""
     pages = {f"/{name}": page(name.title(), f"All about {name} trees", links=["/"]) for name in ("amber", "birch")}
-    home = page("Trees", "Amber, birch and elm", links=["/amber", "/birch", "/elm"])
+    home = page("Home", "Welcome", links=["/amber", "/birch", "/elm"])
     with Site({"/": home, "/elm": failure(500), **pages}) as site:
         yield site
 

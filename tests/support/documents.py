@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from config.settings import ROOT
 
 #: A comment of the line before a fence, then the fence.
-_FENCE = re.compile(r"(?:^<!-- (?P<note>[^\n]*?) -->\n+)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(
+    r"(?:^<!-- (?P<note>[^\n]*?) -->\n+)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
 NOT_RUN = "not run: "
 
 

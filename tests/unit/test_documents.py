@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer.main
 
 from app.amqp.plain import decode, route_of
-from app.cli.config import to_markdown
-from app.cli.main import cli
 from app.cli.mermaid import consumers_of, to_mermaid
 from app.crawl.target import parse, parse_domain
 from app.services.processes import procfile
@@ -22,35 +16,13 @@ from app.timers.arguments import callback_of, timeout_of
 from config.routes import POLICY_OF_QUEUE, ROUTES
 from config.settings import ROOT, Settings
 from config.topology import POSTPONE_LADDER_MS, all_queues, retry_delays_ms
+from tests.support import generated
 from tests.support.documents import blocks, matches, read, table
 
 pytestmark = pytest.mark.unit
 
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
 README, ARCHITECTURE = read("README.md"), read("ARCHITECTURE.md")
-FOLDERS = ("app", "config", "tasks")
-
-
-def command_rows() -> Iterator[list[str]]:
-    """Yield name, first sentence of the help, and whether there is `--json`, of every command."""
-
-    def walk(command: Any, name: str) -> Iterator[list[str]]:
-        for part, child in getattr(command, "commands", {}).items():
-            yield from walk(child, f"{name} {part}")
-        if not hasattr(command, "commands"):
-            yield [f"`{name}`", command.help.splitlines()[0], "yes" if "--json" in options(command) else ""]
-
-    yield from walk(typer.main.get_command(cli), "perennial")
-
-
-def options(command: Any) -> set[str]:
-    """Return the options of a command."""
-    return {option for parameter in command.params for option in parameter.opts}
-
-
-def modules() -> list[Path]:
-    """Return every module of ours, tests and benchmarks left out."""
-    return sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
 
 def anchors(text: str) -> set[str]:
@@ -59,9 +31,42 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_the_picture_in_the_readme_is_the_topology_of_the_code() -> None:
-    [picture] = blocks(README, "mermaid")
-    assert picture.text.rstrip("\n") == to_mermaid(all_queues(Settings()), consumers_of(procfile()))
+UPDATE = "out of date; `python -m tests.support.generated` writes it anew"
+
+
+def test_picture_settings_and_commands_in_the_readme_are_those_of_the_code() -> None:
+    assert generated.readme(README) == README, UPDATE
+
+
+def test_the_folders_in_the_architecture_are_those_of_the_code_with_their_own_first_lines() -> None:
+    assert generated.architecture(ARCHITECTURE) == ARCHITECTURE, UPDATE
+
+
+def test_the_generated_parts_hold_every_command_setting_folder_and_queue() -> None:
+    assert {"perennial dead replay", "perennial search", "perennial topology mermaid"} <= set(generated.commands())
+    told = {row[0].strip("`") for row in table(README, "## Commands")}
+    assert told == set(generated.commands())
+    assert len(table(README, "## Settings")) == len(Settings.model_fields)
+    packages = {f"{path.parent.relative_to(ROOT)}/" for path in generated.modules() if path.stem == "__init__"}
+    assert {f"`{package}`" for package in packages} <= {row[0] for row in table(ARCHITECTURE, "## Where things are")}
+    assert len(blocks(README, "mermaid")) == 1
+
+
+def test_every_option_in_the_readme_is_one_of_the_command_it_stands_with() -> None:
+    known = generated.commands()
+    lines = re.findall(r"^\$ (perennial .+)$", README, re.MULTILINE)
+    assert len(lines) > 10
+    for line in lines:
+        name = max((name for name in known if f"{line} ".startswith(f"{name} ")), key=len)
+        assert set(re.findall(r"(?<= )--[a-z]+", line)) <= generated.options(known[name]), line
+
+
+@pytest.mark.parametrize("path", generated.modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_module_opens_with_one_line_that_says_what_it_is(path: Path) -> None:
+    first, *rest = generated.caption(path)
+    assert 10 <= len(first) <= 130
+    assert first.endswith(".")
+    assert not rest or not rest[0]
 
 
 def test_the_picture_has_every_work_queue_with_its_process() -> None:
@@ -70,25 +75,6 @@ def test_the_picture_has_every_work_queue_with_its_process() -> None:
         process = "packer" if queue == "site.pack" else "worker"
         assert re.search(rf'\[\["{queue}"\]\] --> {process}$', picture, re.MULTILINE)
     assert 'waiting -.->|"time is up"| site' in picture
-
-
-def test_the_settings_table_is_that_of_the_command() -> None:
-    assert f"\n{to_markdown()}\n" in README
-
-
-def test_the_command_table_has_every_command_and_no_other() -> None:
-    assert table(README, "## Commands") == list(command_rows())
-
-
-def test_every_option_in_the_readme_is_one_of_the_command_it_stands_with() -> None:
-    known = {row[0].strip("`"): row for row in command_rows()}
-    root = typer.main.get_command(cli)
-    for line in re.findall(r"^\$ (perennial .+)$", README, re.MULTILINE):
-        name = max((name for name in known if f"{line} ".startswith(f"{name} ")), key=len)
-        command: Any = root
-        for part in name.split()[1:]:
-            command = command.commands[part]
-        assert set(re.findall(r"(?<= )--[a-z]+", line)) <= options(command), line
 
 
 def test_the_message_table_is_that_of_the_routes() -> None:
@@ -148,30 +134,6 @@ def test_pictures_are_small_enough_to_be_loaded_by_everybody() -> None:
     pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
     assert pictures
     assert all((ROOT / picture).stat().st_size < 300_000 for picture in pictures)
-
-
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_module_opens_with_one_line_that_says_what_it_is(path: Path) -> None:
-    first, *rest = (ast.get_docstring(ast.parse(path.read_text())) or "").splitlines()
-    assert 20 <= len(first) <= 130
-    assert first.endswith(".")
-    assert not rest or not rest[0]
-
-
-def test_the_architecture_names_every_folder_and_every_module_beside_them() -> None:
-    folders = {path.parent.relative_to(ROOT).as_posix() for path in modules()}
-    beside = {path.relative_to(ROOT).as_posix() for path in modules() if path.parent.name in FOLDERS}
-    expected = {f"{folder}/" for folder in folders} | {name for name in beside if not name.endswith("__init__.py")}
-    told = [row[0].strip("`") for row in table(ARCHITECTURE, "## Where things are")]
-    assert sorted(told) == sorted(expected)
-
-
-def test_the_captions_of_modules_in_the_architecture_are_their_own_first_lines() -> None:
-    for cell, caption in table(ARCHITECTURE, "## Where things are"):
-        path = ROOT / cell.strip("`")
-        module = path / "__init__.py" if path.is_dir() else path
-        first = (ast.get_docstring(ast.parse(module.read_text())) or "").splitlines()[0]
-        assert caption == first, cell
 
 
 def test_no_document_shouts() -> None:
