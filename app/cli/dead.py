@@ -17,6 +17,12 @@ from config.settings import get_settings
 
 dead = typer.Typer(no_args_is_help=True, help="Messages that spent their retries.")
 
+#: What `dead list` tells of a message.
+COLUMNS = ("id", "queue", "reason", "attempts", "failed_at", "error")
+
+#: Digits of an id that are shown on a terminal.
+_SHORT = 8
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -27,15 +33,21 @@ def list_(as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps([_fields(letter) for letter in letters]))
         return
-    table = Table("id", "queue", "reason", "attempts", "failed", "error")
-    for letter in letters:
-        row = _fields(letter)
-        table.add_row(row["id"], row["queue"], row["reason"], str(row["attempts"]), row["failed_at"], row["error"])
-    Console().print(table if letters else "The dead set is empty.")
+    rows = [[str(_fields(letter)[name]) for name in COLUMNS] for letter in letters]
+    console = Console()
+    if not rows:
+        console.print("The dead set is empty.")
+    elif console.is_terminal:
+        console.print(_table(rows))
+    else:
+        for row in rows:
+            typer.echo("\t".join(row))
 
 
 @dead.command()
-def show(ident: Annotated[str, typer.Argument(metavar="ID")], as_json: AsJson = False) -> None:
+def show(
+    ident: Annotated[str, typer.Argument(metavar="ID", help="An id, or its beginning.")], as_json: AsJson = False
+) -> None:
     """Show one dead message: body, headers, error, traceback."""
     letter = _one(_dead_set().look(), ident)
     fields = {**_fields(letter), "body": letter.delivery.body.decode(errors="replace")}
@@ -49,7 +61,7 @@ def show(ident: Annotated[str, typer.Argument(metavar="ID")], as_json: AsJson = 
 
 @dead.command()
 def replay(
-    idents: Annotated[list[str] | None, typer.Argument(metavar="[ID]...")] = None,
+    idents: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids, or their beginnings.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Replay the whole dead set.")] = False,
     budget: Annotated[str, typer.Option(help="`keep`: not retried again. `fresh`: with a new retry budget.")] = "keep",
     as_json: AsJson = False,
@@ -59,12 +71,21 @@ def replay(
         raise typer.BadParameter(f"--budget {budget!r}: expected keep or fresh")
     if bool(idents) == every:
         raise typer.BadParameter("give message ids, or --all")
-    wanted = set(idents or ())
-    letters = _dead_set().replay(lambda letter: every or letter.id in wanted, fresh=budget == "fresh")
-    missing = wanted - {letter.id for letter in letters}
+    dead_set = _dead_set()
+    there = dead_set.look() if idents else []
+    wanted = {_one(there, ident).id for ident in idents or ()}
+    letters = dead_set.replay(lambda letter: every or letter.id in wanted, fresh=budget == "fresh")
     typer.echo(json.dumps([letter.id for letter in letters]) if as_json else f"{len(letters)} replayed")
-    if missing:
-        raise InvalidMessage(f"not in the dead set: {', '.join(sorted(missing))}")
+
+
+def _table(rows: list[list[str]]) -> Table:
+    """Lay the list out, a line a message: the beginning of an id is enough to name it."""
+    table = Table(box=None, pad_edge=False)
+    for name in COLUMNS:
+        table.add_column(name.replace("_", " "), no_wrap=True, overflow="ellipsis")
+    for ident, *row in rows:
+        table.add_row(ident[:_SHORT], *row)
+    return table
 
 
 def _dead_set() -> DeadSet:
@@ -73,10 +94,10 @@ def _dead_set() -> DeadSet:
 
 
 def _one(letters: list[DeadLetter], ident: str) -> DeadLetter:
-    for letter in letters:
-        if letter.id == ident:
-            return letter
-    raise InvalidMessage(f"{ident!r} is not in the dead set of {len(letters)}")
+    found = [letter for letter in letters if letter.id.startswith(ident)]
+    if len(found) != 1:
+        raise InvalidMessage(f"{ident!r} names {len(found)} of the {len(letters)} dead messages")
+    return found[0]
 
 
 def _fields(letter: DeadLetter) -> dict[str, Any]:
