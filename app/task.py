@@ -19,9 +19,10 @@ from celery.worker.request import Request as CeleryRequest
 
 from app.amqp.delivery import Delivery
 from app.amqp.publish import Publisher
-from app.errors import PerennialError, Postpone
+from app.errors import InvalidMessage, PerennialError, Postpone, PublishFailed
 from app.retry.carry_out import carry_out, on_ladder
 from app.retry.choose import policy_for
+from app.retry.dead_set import death_headers
 from app.retry.policy import MAX_MESSAGE, MAX_TRACEBACK, Dead, Decision, Drop, Failure, Postponed, Retry
 from config.settings import Settings
 
@@ -32,6 +33,9 @@ logger = get_logger(__name__)
 
 #: Seconds before a decision whose publish failed is tried again; doubled up to the second.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+
+#: Characters of headers above which their frame may be longer than the broker's 131072 bytes with what we add.
+_MANY_HEADERS = 100_000
 
 
 class AttemptFailed(Ignore):  # type: ignore[misc]
@@ -68,7 +72,7 @@ class Failures:
         self._timer = timer
         self.worker = worker
 
-    def failed(self, delivery: Delivery, failure: Failure, task: str | None, done: Callable[[Decision], None]) -> None:
+    def failed(self, delivery: Delivery, failure: Failure, task: object, done: Callable[[Decision], None]) -> None:
         """Let the queue's policy decide, carry it out, then call `done`, which acknowledges."""
         decision = policy_for(task, delivery.queue, self._settings).decide(delivery, failure)
         _log(decision, delivery, failure, task)
@@ -85,10 +89,19 @@ class Failures:
             logger.warning(
                 "Cannot %s a message of %s, again in %g s: %s", _verb(decision), delivery.queue, pause, error
             )
+            if not isinstance(error, PublishFailed) or len(repr(delivery.headers)) > _MANY_HEADERS:
+                decision, delivery = _bare_burial(delivery, error)
             again = (decision, delivery, done, min(pause * 2, _LONGEST_PAUSE))
             self._timer.call_after(pause, self._act, again)
             return
         done(decision)
+
+
+def _bare_burial(delivery: Delivery, error: Exception) -> tuple[Decision, Delivery]:
+    """Return what is left for a message whose headers cannot be sent again: the dead set, without them."""
+    bare = replace(delivery, headers={}, properties={})
+    failure = failure_of(InvalidMessage(f"headers that cannot be sent again: {error!r}: {dict(delivery.headers)!r}"))
+    return Dead(death_headers(bare, failure, attempts=1)), bare
 
 
 class Request(CeleryRequest):  # type: ignore[misc]
@@ -225,7 +238,7 @@ def _verb(decision: Decision) -> str:
     return {Retry: "retry", Postponed: "postpone", Dead: "bury", Drop: "drop"}[type(decision)]
 
 
-def _log(decision: Decision, delivery: Delivery, failure: Failure, task: str | None) -> None:
+def _log(decision: Decision, delivery: Delivery, failure: Failure, task: object) -> None:
     what = f"{task or 'message'} from {delivery.queue}: {failure.exception}: {failure.message}"
     match decision:
         case Retry(delay_ms, headers):

@@ -11,8 +11,9 @@ from typing import Any
 #: as a loop; counts of the broker belong to one life of a message, so a replacement starts without them.
 BROKER_HEADERS = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
 
-#: Properties that a replacement keeps. Expiration is left out: the wait is the delay queue's.
-KEPT_PROPERTIES = ("correlation_id", "reply_to", "priority", "message_id", "type", "timestamp", "app_id", "user_id")
+#: Properties that a replacement keeps. Expiration is left out: the wait is the delay queue's. So is the user id, which
+#: the broker lets nobody give but that user itself: a replacement with another's would be refused for ever.
+KEPT_PROPERTIES = ("correlation_id", "reply_to", "priority", "message_id", "type", "timestamp", "app_id")
 
 
 @dataclass(frozen=True, slots=True)

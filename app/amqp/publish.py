@@ -94,6 +94,10 @@ class Publisher:
                 raise PublishFailed(f"{len(messages)} message(s) not confirmed: {error!r}") from error
             # A connection that stood idle may have died long ago: a new one decides.
             self._send(messages)
+        except BaseException:
+            # What cannot be encoded, or was broken off half written, leaves a channel that miscounts its messages.
+            self._drop()
+            raise
 
     def _send_once(self, messages: Sequence[Outgoing]) -> None:
         channel = self._open_channel()
@@ -118,6 +122,8 @@ class Publisher:
             raise PublishFailed(f"the broker refused {nacked} of {count} message(s)")
         if returned:
             self._returned = []
+            # A queue that was declared may have been deleted since: declared again, it is there for the next attempt.
+            self._declared.clear()
             raise PublishFailed(f"no queue is bound for {', '.join(sorted(set(returned)))}")
 
     def _open_channel(self) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from kombu import Connection, Exchange, Queue
@@ -125,6 +127,36 @@ def test_a_postponed_message_comes_back_to_its_queue_by_itself_and_not_too_soon(
     [back] = broker.take("site.crawl")
     assert back.headers["mine"] == "kept"
     assert back.headers["x-death"][0]["reason"] == "expired"
+
+
+def test_a_message_that_cannot_be_encoded_raises_and_the_next_one_goes_through_at_once(
+    publisher: Publisher, broker: Broker
+) -> None:
+    publisher.publish([message()])
+    with pytest.raises(struct.error):
+        publisher.publish([replace(message(), headers={"number": 2**64})])
+    publisher.publish([message()])
+    assert broker.depth("site.index") == 2
+
+
+def test_a_delay_queue_that_somebody_deleted_is_declared_anew_by_the_second_attempt(
+    publisher: Publisher, broker: Broker, settings: Settings
+) -> None:
+    carry_out(Postponed(250), delivery(), publisher=publisher, settings=settings)
+    with Connection(settings.broker) as connection:
+        connection.channel().queue_delete("site.delay.250")
+    with pytest.raises(PublishFailed, match="no queue is bound"):
+        carry_out(Postponed(250), delivery("site.crawl"), publisher=publisher, settings=settings)
+    carry_out(Postponed(250), delivery("site.crawl"), publisher=publisher, settings=settings)
+    eventually(lambda: broker.depth("site.crawl") == 1, "it is back")
+
+
+def test_a_message_of_another_user_can_be_sent_again(publisher: Publisher, broker: Broker, settings: Settings) -> None:
+    theirs = replace(delivery("site.crawl"), properties={"user_id": "somebody", "app_id": "theirs"})
+    carry_out(Postponed(250), theirs, publisher=publisher, settings=settings)
+    eventually(lambda: broker.depth("site.crawl") == 1, "it is back")
+    [back] = broker.take("site.crawl")
+    assert back.properties["app_id"] == "theirs"
 
 
 def test_the_whole_topology_can_be_declared_twice(settings: Settings) -> None:
