@@ -28,8 +28,8 @@ RESULTS = Path(__file__).parent / "RESULTS.md"
 ROWS = ("crawl", "pack")
 #: Seconds that a run waits for other programs to leave the machine alone; then it runs all the same, and says so.
 PATIENCE = 10.0
-#: A run in which others took more than this share of the machine is made again, up to so many times in all.
-DISTURBED, ATTEMPTS = 0.15, 2
+#: Times that a disturbed run is made, in all.
+ATTEMPTS = 2
 
 console = Console()
 
@@ -60,6 +60,8 @@ def bench(
         figures["pack"] = pack.run()
     date = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     results = Results(date=date, machine=machine.machine(), **figures)
+    for warning in report.warnings(results):
+        console.print(warning)
     for table in report.tables(results):
         console.print(table.rich())
     complete = set(wanted) == set(ROWS) and set(chosen) == set(sites.SITES) and profile
@@ -109,7 +111,7 @@ def _rounds(site: str, served: sites.Served, system: crawl.System, *, runs: int,
 def _measured(contestant: Callable[[], Run], number: int) -> Run:
     """Return the first run that others left alone, or else the one that they disturbed least."""
     tried: list[Run] = []
-    while len(tried) < ATTEMPTS and not (tried and tried[-1].others <= DISTURBED):
+    while len(tried) < ATTEMPTS and not (tried and tried[-1].others <= report.DISTURBED):
         quiet_within(PATIENCE)
         tried.append(contestant())
         _tell(tried[-1], number)

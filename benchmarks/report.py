@@ -16,6 +16,8 @@ CRAWL_AIMS = {"postgresql-doc-15": 2.0, "python3.11-doc": 6.0}
 #: Times the documents a second of a bare loop of inserts that fills the same schema.
 PACK_AIM = 0.7
 PEER = "Scrapy"
+#: Share of the machine taken by others above which a run is called disturbed.
+DISTURBED = 0.15
 
 METHOD = """\
 - Each round runs every contestant once on a site, one after the other; a ratio is taken within its round. Shown are
@@ -185,10 +187,22 @@ def tables(results: Results) -> list[Table]:
     return [aims_table(results), *crawls, *([pack_table(results.pack)] if results.pack else [])]
 
 
+def warnings(results: Results) -> list[str]:
+    """Return what makes these figures unreliable: sites whose runs had company."""
+    company = {site: max(run.others for run in runs) for site, runs in results.crawls.items()}
+    return [
+        f"**Disturbed:** on {site} other programs took up to {others:.0%} of the machine during a run; the pages a second "
+        "below are then those of what was left, and the aim is not decided by them."
+        for site, others in company.items()
+        if others > DISTURBED
+    ]
+
+
 def page(results: Results) -> str:
     """Return the results as a Markdown page."""
     facts = [f"- {name}: {value}" for name, value in {"date": results.date, **results.machine}.items()]
     facts.append("- versions: " + ", ".join(f"{name} {value}" for name, value in results.versions.items()))
     parts = ["# Benchmarks", "Written by `make bench`; do not edit.", "\n".join(facts)]
+    parts += warnings(results)
     parts += [table.markdown() for table in tables(results)]
     return "\n\n".join([*parts, "## Method", METHOD, "## Caveats", CAVEATS.rstrip()]) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from benchmarks.figures import Spread, Table, ratios, spread, verdict
 from benchmarks.profile import Share, summary
 from benchmarks.report import Results as Page
-from benchmarks.report import aims_table, best, cpu_ratio, crawl_ratio, page
+from benchmarks.report import aims_table, best, cpu_ratio, crawl_ratio, page, warnings
 from benchmarks.runs import Run
 
 pytestmark = pytest.mark.unit
@@ -80,6 +81,13 @@ def test_the_page_tells_machine_versions_and_every_contestant() -> None:
     assert "| Scrapy | 14 (2-25) | 1 |" in text
     assert "| pool: parse | 50% | 0.00 |" in text
     assert "2.5 |" in text  # Redis commands a page.
+
+
+def test_the_page_says_when_other_programs_disturbed_the_runs() -> None:
+    alone = [replace(each, others=0.1) for each in ROUNDS]
+    assert not warnings(Page(date="", machine={}, versions={}, crawls={SITE: alone}))
+    (warning,) = warnings(Page(date="", machine={}, versions={}, crawls={SITE: [*alone, *ROUNDS]}))
+    assert "up to 25% of the machine" in warning
 
 
 def test_a_stack_counts_for_the_innermost_file_of_ours(tmp_path: Path) -> None:
