@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
 import redis
-import requests
 
 from app import services as private
 from app.errors import ServicesError
 from app.services import Urls
 from config.settings import Settings
+from tests.support.corner import environment_of, own_vhost, settings_for
 
 
 def _variables() -> set[str]:
@@ -66,16 +64,8 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Urls]:
 @pytest.fixture
 def broker_url(services: Urls) -> Iterator[str]:
     """The AMQP URL of a vhost that is this test's alone."""
-    vhost = f"perennial-test-{secrets.token_hex(6)}"
-    user = urlsplit(services.broker_url).username or "guest"
-    with _api(services) as api:
-        _must(api.put(_address(services, "vhosts", vhost), timeout=30))
-        everything = {"configure": ".*", "write": ".*", "read": ".*"}
-        _must(api.put(_address(services, "permissions", vhost, user), json=everything, timeout=30))
-        try:
-            yield urlsplit(services.broker_url)._replace(path=f"/{vhost}").geturl()
-        finally:
-            _must(api.delete(_address(services, "vhosts", vhost), timeout=30))
+    with own_vhost(services) as url:
+        yield url
 
 
 @pytest.fixture
@@ -96,30 +86,13 @@ def redis_url(services: Urls) -> Iterator[str]:
 @pytest.fixture
 def settings(tmp_path: Path, broker_url: str, redis_url: str, broker_api_url: str) -> Settings:
     """Settings with an own folder, an own vhost and an empty Redis, in which nothing waits for long."""
-    return Settings(
-        data_dir=tmp_path,
-        broker_url=broker_url,
-        redis_url=redis_url,
-        broker_api_url=broker_api_url,
-        timer_timeout=0.5,
-        host_delay=0,
-        allow_private_hosts=("127.0.0.0/8",),
-    )
+    return settings_for(tmp_path, broker_url, redis_url, broker_api_url)
 
 
 @pytest.fixture
 def environment(settings: Settings) -> dict[str, str]:
     """The environment of a process that is to run with `settings`."""
-    ours = {
-        "PERENNIAL_DATA_DIR": str(settings.data_dir),
-        "BROKER_URL": settings.broker,
-        "REDIS_URL": settings.redis,
-        "BROKER_API_URL": settings.broker_api,
-        "TIMER_TIMEOUT": str(settings.timer_timeout),
-        "HOST_DELAY": str(settings.host_delay),
-        "ALLOW_PRIVATE_HOSTS": ",".join(settings.allow_private_hosts),
-    }
-    return {**os.environ, **ours}
+    return environment_of(settings)
 
 
 def _empty_database(running: Settings) -> str:
@@ -135,21 +108,3 @@ def _empty_database(running: Settings) -> str:
             except redis.ResponseError:  # It has fewer databases.
                 continue
     raise ServicesError("REDIS_URL: none of its databases 0 to 15 is empty; the tests touch no data but their own")
-
-
-@contextmanager
-def _api(services: Urls) -> Iterator[requests.Session]:
-    with requests.Session() as session:
-        session.trust_env = False
-        yield session
-
-
-def _address(services: Urls, *parts: str) -> str:
-    return f"{services.broker_api_url.rstrip('/')}/" + "/".join(quote(part, safe="") for part in parts)
-
-
-def _must(answer: requests.Response) -> None:
-    if not answer.ok:
-        raise ServicesError(
-            f"the management API answered {answer.status_code} to {answer.request.method}: {answer.text[:200]}"
-        )

@@ -14,9 +14,11 @@ import requests
 
 from app.amqp.publish import Publisher
 from app.retry.dead_letters import DeadLetter, DeadSet
+from app.services import Urls
 from config.settings import Settings
 from config.topology import DEAD
 from tests.support.broker import Broker
+from tests.support.corner import environment_of, own_vhost, settings_for
 from tests.support.waiting import eventually
 from tests.support.worker import Worker, worker
 
@@ -26,9 +28,17 @@ pytestmark = pytest.mark.acceptance
 BUDGET = {"RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "2"}
 
 
-@pytest.fixture
-def running(environment: dict[str, str], tmp_path: Path) -> Iterator[Worker]:
-    with worker({**environment, **BUDGET}, tmp_path / "worker.log", app="tests.support.failing") as running:
+@pytest.fixture(scope="module")
+def settings(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """One corner for all tests here: they leave nothing in it but the dead, which `dead_set` takes away."""
+    with own_vhost(services) as url:
+        yield settings_for(tmp_path_factory.mktemp("failures"), url, services.redis_url, services.broker_api_url)
+
+
+@pytest.fixture(scope="module")
+def running(settings: Settings) -> Iterator[Worker]:
+    environment = {**environment_of(settings), **BUDGET}
+    with worker(environment, settings.data_dir / "worker.log", app="tests.support.failing") as running:
         yield running
 
 
@@ -38,10 +48,11 @@ def broker(settings: Settings) -> Broker:
 
 
 @pytest.fixture
-def dead_set(settings: Settings) -> Iterator[DeadSet]:
+def dead_set(settings: Settings, broker: Broker) -> Iterator[DeadSet]:
     publisher = Publisher(settings.broker)
     yield DeadSet(settings, publisher)
     publisher.close()
+    broker.take(DEAD)
 
 
 @pytest.fixture
@@ -101,7 +112,7 @@ def test_a_message_that_fails_twice_comes_back_and_succeeds(
     assert runs(journal) == 4
 
 
-def test_a_postponed_message_spends_nothing(running: Worker, broker: Broker, journal: Path) -> None:
+def test_a_postponed_message_spends_nothing(running: Worker, broker: Broker, journal: Path, dead_set: DeadSet) -> None:
     send(broker, "failing.postpone", journal=journal, times=5)
     eventually(lambda: runs(journal) == 6, "six runs with a budget of three")
     assert broker.depth(DEAD) == 0
@@ -144,9 +155,14 @@ def test_what_cannot_be_a_task_ends_in_the_dead_set_as_it_came_and_the_worker_go
     eventually(lambda: runs(journal) == 1, "the worker goes on")
 
 
-def test_a_worker_killed_whole_loses_nothing(
-    environment: dict[str, str], tmp_path: Path, broker: Broker, journal: Path
-) -> None:
+def test_a_worker_killed_whole_loses_nothing(services: Urls, redis_url: str, tmp_path: Path) -> None:
+    with own_vhost(services) as url:
+        settings = settings_for(tmp_path, url, redis_url, services.broker_api_url)
+        kill_and_start_again(settings, Broker(url), tmp_path)
+
+
+def kill_and_start_again(settings: Settings, broker: Broker, tmp_path: Path) -> None:
+    environment = environment_of(settings)
     with worker({**environment, **BUDGET}, tmp_path / "first.log", app="tests.support.failing") as first:
         for number in range(20):
             send(broker, "failing.hold", journal=tmp_path / f"held-{number}", flag=tmp_path / "go")
