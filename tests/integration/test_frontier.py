@@ -111,6 +111,17 @@ def test_slots_are_taken_in_turn_never_closer_than_the_delay(redis_url: str) -> 
     assert all(later - earlier > delay - 0.05 for earlier, later in itertools.pairwise(times))
 
 
+def test_askers_whose_slots_passed_while_nobody_worked_get_new_slots_and_not_all_the_next_one(redis_url: str) -> None:
+    gate, delay, late = HostGate(get_redis(redis_url)), 0.1, [str(number) for number in range(10)]
+    last = [gate.wait("h", asker=asker, delay=delay) for asker in ["first", *late]][-1]
+    threading.Event().wait(last + 3 * delay)
+    assert gate.wait("h", asker=late[0], delay=delay) == 0
+    waits = [gate.wait("h", asker=asker, delay=delay) for asker in late[1:]]
+    # Those whose slots had hardly passed may keep them and share; the others stand in line.
+    assert sum(later - earlier > delay / 2 for earlier, later in itertools.pairwise(waits)) >= 6
+    assert max(waits) > 6 * delay
+
+
 def test_retry_after_holds_a_host_without_spending_anyones_slot(redis_url: str) -> None:
     gate = HostGate(get_redis(redis_url))
     gate.hold("h", 0.3)
