@@ -7,30 +7,40 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from app.services import Urls
 from app.state.client import get_redis
 from app.timers.timers import Timers
-from config.settings import ROOT, Settings
+from config.settings import ROOT
 from config.topology import DEAD
 from tests.servers.site import Site, fail_times, failure, page, redirect, robots
-from tests.support.broker import Broker
-from tests.support.system import System, beat, running_system
+from tests.support.corner import environment_of, own_vhost, settings_for
+from tests.support.system import System, running_system
 from tests.support.waiting import eventually
-from tests.support.worker import worker
 
 pytestmark = pytest.mark.acceptance
 
 WORDS = ["amber", "birch", "cedar", "dogwood", "elm", "fir", "gorse", "hazel", "iris", "juniper"]
 
 
-@pytest.fixture
-def system(environment: dict[str, str], settings: Settings, tmp_path: Path) -> Iterator[System]:
+@pytest.fixture(scope="module")
+def running(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """One system for most tests here: each has a site, and so a domain, of its own."""
+    folder = tmp_path_factory.mktemp("site")
     fast = {"RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "2"}
-    with running_system({**environment, **fast}, settings, tmp_path) as system:
-        yield system
+    with own_vhost(services) as url:
+        settings = settings_for(folder, url, services.redis_url, services.broker_api_url)
+        with running_system({**environment_of(settings), **fast}, settings, folder) as system:
+            yield system
+
+
+@pytest.fixture
+def system(running: System) -> Iterator[System]:
+    """The running system, nobody dead in it."""
+    yield running
+    running.broker.take(DEAD)
 
 
 @pytest.fixture
@@ -126,21 +136,6 @@ def test_a_burst_of_a_thousand_resets_fires_one_pack_after_the_last(system: Syst
     assert system.packed(site.domain).generation == 2
 
 
-def test_a_worker_killed_in_mid_crawl_loses_no_page(
-    environment: dict[str, str], settings: Settings, tmp_path: Path, site: Site
-) -> None:
-    with beat(environment, tmp_path / "beat.log"):
-        with worker(environment, tmp_path / "first.log") as first:
-            system = System(settings, environment, Broker(settings.broker), first, tmp_path / "packs")
-            system.post("index+crawl", url=site.at("/"))
-            site.wait_for_hits("/dogwood", timeout=60)
-            first.kill()
-        with worker(environment, tmp_path / "second.log") as second:
-            system = System(settings, environment, Broker(settings.broker), second, tmp_path / "packs")
-            system.packed(site.domain)
-            eventually(lambda: system.paths(site.domain) == ALL, "every page")
-
-
 def test_what_robots_txt_forbids_is_not_fetched_and_a_redirect_is_a_page_of_its_own(system: System, site: Site) -> None:
     site.set("/robots.txt", robots("User-agent: *\nDisallow: /hazel"))
     site.set("/birch", redirect("/grove"))
@@ -165,19 +160,6 @@ def test_a_page_outside_the_named_domain_is_dead_at_once_and_nothing_is_fetched(
     listed = perennial(system, "dead", "list", "--json")
     assert "out-of-scope" in listed.stdout
     assert site.paths() == []
-
-
-def test_a_host_with_a_delay_gets_one_request_at_a_time(
-    environment: dict[str, str], settings: Settings, tmp_path: Path
-) -> None:
-    routes = {"/": page("Home", links=["/a", "/b", "/c"]), **{f"/{name}": page(name) for name in "abc"}}
-    with Site(routes) as site, running_system({**environment, "HOST_DELAY": "0.5"}, settings, tmp_path) as system:
-        system.post("index+crawl", url=site.at("/"))
-        assert system.packed(site.domain).pages == 4
-        times = [request.at for request in site.requests if request.path != "/robots.txt"]
-        assert len(times) == 4
-        assert all(later - earlier > 0.45 for earlier, later in itertools.pairwise(times))
-        assert system.broker.depth(DEAD) == 0
 
 
 def test_the_python_shell_normalises_validates_at_once_and_tells_the_status(system: System, site: Site) -> None:

@@ -1,0 +1,48 @@
+"""Crawls that need a system of their own: another pace, a worker killed."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from config.settings import Settings
+from config.topology import DEAD
+from tests.servers.site import Site, page
+from tests.support.broker import Broker
+from tests.support.system import System, beat, running_system
+from tests.support.waiting import eventually
+from tests.support.worker import worker
+
+pytestmark = pytest.mark.acceptance
+
+
+def test_a_worker_killed_in_mid_crawl_loses_no_page(
+    environment: dict[str, str], settings: Settings, tmp_path: Path
+) -> None:
+    paths = [f"/{number}" for number in range(40)]
+    routes = {path: page(path, "text", links=[after]) for path, after in itertools.pairwise([*paths, "/"])}
+    with Site({**routes, "/": page("Home", links=["/0"])}) as site, beat(environment, tmp_path / "beat.log"):
+        with worker(environment, tmp_path / "first.log") as first:
+            system = System(settings, environment, Broker(settings.broker), first, tmp_path / "packs")
+            system.post("index+crawl", url=site.at("/"))
+            site.wait_for_hits("/10", timeout=60)
+            first.kill()
+        with worker(environment, tmp_path / "second.log") as second:
+            system = System(settings, environment, Broker(settings.broker), second, tmp_path / "packs")
+            system.packed(site.domain)
+            eventually(lambda: system.paths(site.domain) == {"/", *paths}, "every page")
+
+
+def test_a_host_with_a_delay_gets_one_request_at_a_time(
+    environment: dict[str, str], settings: Settings, tmp_path: Path
+) -> None:
+    routes = {"/": page("Home", links=["/a", "/b", "/c"]), **{f"/{name}": page(name) for name in "abc"}}
+    with Site(routes) as site, running_system({**environment, "HOST_DELAY": "0.5"}, settings, tmp_path) as system:
+        system.post("index+crawl", url=site.at("/"))
+        assert system.packed(site.domain).pages == 4
+        times = [request.at for request in site.requests if request.path != "/robots.txt"]
+        assert len(times) == 4
+        assert all(later - earlier > 0.45 for earlier, later in itertools.pairwise(times))
+        assert system.broker.depth(DEAD) == 0
