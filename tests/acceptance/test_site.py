@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from app.services import Urls
 from app.state.client import get_redis
+from app.storage.keys import pack_key
+from app.storage.open import open_store
 from app.timers.timers import Timers
 from config.settings import ROOT
 from config.topology import DEAD
@@ -131,7 +134,10 @@ def test_a_burst_of_a_thousand_resets_fires_one_pack_after_the_last(system: Syst
         clock = Timers(get_redis(system.settings.redis)).clock(site.domain)
         assert clock is not None, "the timer fired during the burst"
         assert clock.callback.message["type"] == "pack_full"
+    last = datetime.now(UTC)
+    system.post("reset_timer", domain=site.domain)
     assert system.packed(site.domain, generation=2).kind == "full"
+    assert open_store(system.settings.store).stat(pack_key(site.domain)).modified - last >= timedelta(seconds=2)
     eventually(lambda: Timers(get_redis(system.settings.redis)).clock(site.domain) is None, "the timer is gone")
     assert system.packed(site.domain).generation == 2
 
