@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from celery import bootsteps
@@ -71,6 +71,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
             try:
                 if "task" not in (message.headers or {}):
                     translate(message)
+                require_sound(message.headers)
                 inner(message)
             except PerennialError as error:
                 self._fail(message, error)
@@ -120,6 +121,17 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         if tag not in self._queue_of_tag:
             self._queue_of_tag = {each: queue for queue, each in self.task_consumer._active_tags.items()}
         return self._queue_of_tag.get(tag, message.delivery_info.get("routing_key") or "")
+
+
+def require_sound(headers: Mapping[str, Any]) -> None:
+    """Raise InvalidMessage for headers of a task that would stop a worker, or wait in its memory."""
+    limits = headers.get("timelimit") or ()
+    if not isinstance(limits, list | tuple) or not all(
+        each is None or isinstance(each, int | float) for each in limits
+    ):
+        raise InvalidMessage(f"timelimit {limits!r:.100}: expected two numbers of seconds")
+    if headers.get("eta"):
+        raise InvalidMessage("eta: a worker holds no message until its time; every delay lives in the broker")
 
 
 def translate(message: Any) -> None:

@@ -191,6 +191,12 @@ class Task(CeleryTask):  # type: ignore[misc]
         except Exception as error:  # noqa: BLE001 - Every failure spends the same budget.
             raise AttemptFailed(failure_of(error, trace=traceback.format_exc())) from None
 
+    def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        """Publish; raises InvalidMessage for a countdown or an eta, which a worker would hold in its memory."""
+        if options.get("countdown") or options.get("eta"):
+            raise InvalidMessage(f"{self.name}: neither countdown nor eta; every delay lives in the broker")
+        return super().apply_async(args, kwargs, **options)
+
     def on_death(self, args: Any, kwargs: Any) -> None:
         """Hook, called in the parent after a message of this task went to the dead set. Must be quick."""
 
