@@ -191,7 +191,7 @@ def warnings(results: Results) -> list[str]:
     """Return what makes these figures unreliable: sites whose runs had company."""
     company = {site: max(run.others for run in runs) for site, runs in results.crawls.items()}
     return [
-        f"**Disturbed:** on {site} other programs took up to {others:.0%} of the machine during a run; the pages a second"
+        f"**Disturbed:** on {site} other programs took up to {others:.0%} of the machine during a run; pages a second"
         " below are then those of what was left, and the aim is not decided by them."
         for site, others in company.items()
         if others > DISTURBED
