@@ -7,10 +7,12 @@ from typing import Any
 from celery.utils.log import get_task_logger
 
 from app.amqp.plain import event
+from app.crawl.frontier import Crawl
 from app.crawl.urls import canonical_key
-from app.errors import PackRefused
+from app.errors import PackError, PackRefused
 from app.pack import packer
 from app.pack.packer import PackResult
+from app.pack.read import read_manifest
 from app.state.lease import lease
 from tasks.base import DomainTask, domain_of, task
 from tasks.context import context
@@ -26,6 +28,10 @@ def pack_full(**message: Any) -> None:
     if crawl and not force and here.frontier.state_of(crawl.id, canonical_key(crawl.start))["index dead"]:
         raise PackRefused(f"{domain}: the start page {crawl.start} failed; the pack stays as it is (force overrules)")
     with lease(here.redis, f"pack:{domain}"):
+        if crawl and not force and _superseded(crawl):
+            logger.warning("%s: a later crawl than %s is packed; brought up to date", domain, crawl.id)
+            _announce(packer.pack_incremental(here.store, domain))
+            return
         result = packer.pack_full(
             here.store,
             domain,
@@ -43,6 +49,16 @@ def pack_incremental(**message: Any) -> None:
     domain, here = domain_of(message), context()
     with lease(here.redis, f"pack:{domain}"):
         _announce(packer.pack_incremental(here.store, domain, deletions=message.get("deletions") is not False))
+
+
+def _superseded(crawl: Crawl) -> bool:
+    """Tell whether the present pack is of a later crawl: a retry or a replay must not put an older one over it."""
+    here = context()
+    try:
+        packed = here.frontier.crawl(read_manifest(here.store, crawl.domain).crawl_id)
+    except PackError:
+        return False
+    return packed is not None and packed.began > crawl.began
 
 
 def _announce(result: PackResult) -> None:

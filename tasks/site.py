@@ -21,7 +21,7 @@ __all__ = ["crawl", "index", "index_and_crawl", "status"]
 
 logger = get_task_logger(__name__)
 
-#: Redirects that a lone `index` follows. Within a crawl each hop is a page of its own.
+#: Redirects that a lone `index` follows, and hosts that a crawl is sent on to. Within a crawl each hop is a page.
 _MAX_HOPS = 10
 
 
@@ -33,8 +33,9 @@ def index_and_crawl(self: Any, **message: Any) -> None:
     """
     page, here = target_of(message), context()
     # A redelivered message is the same crawl: its id is the message's.
-    crawl = here.frontier.begin(Crawl(page.crawl_id or self.request.id, page.domain, page.url, now()))
     timeout = timeout_of(message, default=here.settings.timer_timeout)
+    crawl = Crawl(page.crawl_id or str(self.request.id), page.domain, page.url, now(), moves=page.depth)
+    crawl = here.frontier.begin(crawl)
     here.timers.start(page.domain, timeout=timeout, callback=full_pack(page.domain, crawl.id))
     _publish(page.domain, crawl.id, {page.key: page.url}, depth=0)
 
@@ -43,14 +44,20 @@ def index_and_crawl(self: Any, **message: Any) -> None:
 def index(**message: Any) -> None:
     """Index one page: reset its domain's timer, fetch, store its text. Links are not followed."""
     page, here = target_of(message), context()
-    here.timers.reset(page.domain, timeout=here.settings.timer_timeout, callback=incremental_pack(page.domain))
+    if not page.crawl_id:  # Within a crawl, its open work holds the timer back.
+        _reset(page.domain)
     visit = here.crawler.visit(page, "index")
     if visit is None:
         return
     member = here.crawler.keep(page, visit)
+    # Only now: a timer that ran out during the fetch packed without this page.
+    _reset(page.domain)
     if page.crawl_id:
         here.frontier.finished(page.crawl_id, page.domain, "index", page.key, member=member)
-    elif isinstance(visit, Redirected) and visit.in_scope and page.depth < _MAX_HOPS:
+        return
+    if member:
+        here.frontier.adopt(page.domain, member)
+    if isinstance(visit, Redirected) and visit.in_scope and page.depth < _MAX_HOPS:
         onward = site_message("index", url=visit.target, domain=page.domain, depth=page.depth + 1)
         here.publisher.publish([onward])
 
@@ -68,6 +75,11 @@ def crawl(self: Any, **message: Any) -> None:
     elif page.depth < here.settings.max_depth:
         _publish(page.domain, page.crawl_id, {canonical_key(url): url for url in _links(visit)}, depth=page.depth + 1)
     here.frontier.finished(page.crawl_id, page.domain, "crawl", page.key)
+
+
+def _reset(domain: str) -> None:
+    here = context()
+    here.timers.reset(domain, timeout=here.settings.timer_timeout, callback=incremental_pack(domain))
 
 
 def _links(visit: Visit) -> tuple[str, ...]:
@@ -96,6 +108,12 @@ def _publish(domain: str, crawl_id: str, pages: dict[str, str], *, depth: int) -
 
 def _move(page: Target, url: str) -> None:
     """A start page that sends its visitors to another host moves the crawl there."""
+    here = context()
+    crawl = here.frontier.crawl(page.crawl_id)
+    moves = (crawl.moves if crawl else 0) + 1
+    if moves > _MAX_HOPS:
+        logger.warning("%s redirects to %s: the crawl moved %d times and ends here", page.url, url, _MAX_HOPS)
+        return
     logger.warning("%s redirects to %s: the crawl of %s moves there", page.url, url, page.domain)
-    context().timers.stop(page.domain)
-    context().publisher.publish([site_message("index+crawl", url=url)])
+    here.timers.stop(page.domain)
+    here.publisher.publish([site_message("index+crawl", url=url, depth=moves)])

@@ -7,6 +7,7 @@ from typing import Any
 from celery.utils.log import get_task_logger
 
 from app.amqp.plain import to_queue
+from app.errors import PublishFailed
 from app.task import Task
 from app.timers.arguments import callback_of, full_pack, incremental_pack, timeout_of
 from app.timers.timers import Callback, Timer
@@ -39,7 +40,13 @@ def reset_timer(**message: Any) -> None:
 def tick() -> None:
     """Fire the timers that are due: publish each callback confirmed, then forget the timer."""
     for timer in context().timers.claim_due():
-        _fire(timer)
+        try:
+            _fire(timer)
+        except PublishFailed:
+            raise
+        except Exception:
+            # It is due again when its claim ends; those behind it must not wait for it.
+            logger.exception("%s: its timer cannot fire", timer.domain)
 
 
 # Once a second: in Flower they would hide what happens to the pages.
@@ -54,7 +61,22 @@ def _fire(timer: Timer) -> None:
         if idle < max(here.settings.timer_max_wait, timer.timeout):
             here.timers.rearm(timer)
             return
-        logger.warning("%s: no page finished for %.0f s with work open: packed without deletions", timer.domain, idle)
-        callback = Callback(PACK, {"type": "pack_incremental", "domain": timer.domain, "deletions": False})
+        callback = _after_max_wait(timer, idle)
     here.publisher.publish([to_queue(callback.queue, callback.message)])
     here.timers.forget(timer)
+
+
+def _after_max_wait(timer: Timer, idle: float) -> Callback:
+    """Return what to post for a domain with work that nobody does: lost, or buried by the broker itself.
+
+    Where the work is another crawl's, the one that the timer is for is whole. The lost work is given up, so that it
+    does not hold back the domain's next packs, too.
+    """
+    here, crawl_id = context(), str(timer.callback.message.get("crawl_id") or "")
+    whole = bool(crawl_id) and not here.frontier.open_of(crawl_id)
+    here.frontier.give_up(timer.domain)
+    if whole:
+        logger.warning("%s: work of other crawls is lost; packed after %.0f s", timer.domain, idle)
+        return timer.callback
+    logger.warning("%s: no page finished for %.0f s with work open: packed without deletions", timer.domain, idle)
+    return Callback(PACK, {"type": "pack_incremental", "domain": timer.domain, "deletions": False})

@@ -84,17 +84,17 @@ def _iteration(headers: Mapping[str, Any]) -> int:
 def site_message(kind: str, **payload: Any) -> Outgoing:
     """Return a plain message of the `site` exchange, as any foreign producer would post it."""
     route = BY_TYPE[kind]
-    body = json.dumps({"type": kind, **payload}, ensure_ascii=False, separators=(",", ":")).encode()
+    body = json.dumps({"type": kind, **payload}, separators=(",", ":")).encode()
     return Outgoing(exchange=site_exchange.name, routing_key=route.type, body=body)
 
 
 def to_queue(queue: str, payload: Mapping[str, Any]) -> Outgoing:
     """Return a plain message for one of our queues, by its name: a timer's callback."""
-    body = json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()
+    body = json.dumps(payload, separators=(",", ":")).encode()
     return Outgoing(exchange=site_exchange.name, routing_key=queue, body=body)
 
 
 def event(kind: str, payload: Mapping[str, Any]) -> Outgoing:
     """Return an event: told to whoever listens, and to nobody if nobody does."""
-    body = json.dumps({"type": kind, **payload}, ensure_ascii=False, separators=(",", ":")).encode()
+    body = json.dumps({"type": kind, **payload}, separators=(",", ":")).encode()
     return Outgoing(exchange=events_exchange.name, routing_key=kind, body=body, mandatory=False)

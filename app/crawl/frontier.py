@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +17,8 @@ from app.state.client import PREFIX, load_script
 #: Pages, and crawls, that a process remembers as seen: some 100 bytes a page.
 _REMEMBERED, _CRAWLS = 100_000, 8
 
+_PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
 #: The two messages that a page has in a crawl.
 Kind = Literal["index", "crawl"]
 
@@ -28,6 +31,8 @@ class Crawl:
     domain: str
     start: str
     began: datetime
+    #: How many other hosts the start page was sent on from.
+    moves: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,12 @@ class Frontier:
     def begin(self, crawl: Crawl) -> Crawl:
         """Remember a crawl and make it its domain's latest; one that began before keeps its beginning."""
         key = crawl_name(crawl.id)
-        fields = {"domain": crawl.domain, "start": crawl.start, "began": crawl.began.isoformat()}
+        fields = {
+            "domain": crawl.domain,
+            "start": crawl.start,
+            "began": crawl.began.isoformat(),
+            "moves": str(crawl.moves),
+        }
         pipe = self._redis.pipeline()
         for name, value in fields.items():
             pipe.hsetnx(key, name, value)
@@ -73,7 +83,8 @@ class Frontier:
         fields = {str(name): str(value) for name, value in self._redis.hgetall(crawl_name(crawl_id)).items()}
         if not fields:
             return None
-        return Crawl(crawl_id, fields["domain"], fields["start"], datetime.fromisoformat(fields["began"]))
+        began, moves = datetime.fromisoformat(fields["began"]), int(fields.get("moves", 0))
+        return Crawl(crawl_id, fields["domain"], fields["start"], began, moves)
 
     def unseen(self, crawl_id: str, keys: Sequence[str], *, max_pages: int) -> list[int]:
         """Return the indices of the keys not seen in this crawl, no more than its page limit leaves room for."""
@@ -123,6 +134,14 @@ class Frontier:
             args=[self._ttl, message_name(kind, key), int(dead), member],
         )
 
+    def adopt(self, domain: str, member: str) -> None:
+        """Make a page that was indexed on its own a member of its domain's latest crawl, whose pack it would miss."""
+        crawl_id = self._redis.hget(_domain(domain), "crawl_id")
+        if crawl_id:
+            key = f"{crawl_name(str(crawl_id))}:members"
+            self._redis.sadd(key, member)
+            self._redis.expire(key, self._ttl)
+
     def members(self, crawl_id: str) -> set[str]:
         """Return the ids of the pages that belong to a crawl: indexed, unchanged, or failed and kept."""
         return {str(member) for member in self._redis.smembers(f"{crawl_name(crawl_id)}:members")}
@@ -130,6 +149,16 @@ class Frontier:
     def outstanding(self, domain: str) -> int:
         """Return how many messages of a domain were published and not finished, over all its crawls."""
         return sum(self._open_bycrawl_name(domain).values())
+
+    def open_of(self, crawl_id: str) -> int:
+        """Return how many messages of one crawl were published and not finished."""
+        return int(self._redis.scard(f"{crawl_name(crawl_id)}:open"))
+
+    def give_up(self, domain: str) -> None:
+        """Forget what is open of a domain's crawls: nobody works on it. What comes after all is still worked on."""
+        crawls = [str(each) for each in self._redis.smembers(_crawls(domain))]
+        if crawls:
+            self._redis.delete(*(f"{crawl_name(each)}:open" for each in crawls))
 
     def progress(self, domain: str) -> Progress:
         """Return the counts that a person asks for."""
@@ -182,7 +211,12 @@ def message_name(kind: Kind, key: str) -> str:
 
 
 def crawl_name(crawl_id: str) -> str:
-    """Return the key of a crawl in Redis; its sets and visits stand below it."""
+    """Return the key of a crawl in Redis; its sets and visits stand below it.
+
+    An id comes from a client: one that could name another crawl's set, or fill pages, goes by its hash.
+    """
+    if not _PLAIN_ID.fullmatch(crawl_id):
+        crawl_id = hashlib.blake2b(crawl_id.encode(errors="surrogatepass"), digest_size=16).hexdigest()
     return f"{PREFIX}crawl:{crawl_id}"
 
 
