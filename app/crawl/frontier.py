@@ -148,7 +148,7 @@ class Frontier:
 
     def outstanding(self, domain: str) -> int:
         """Return how many messages of a domain were published and not finished, over all its crawls."""
-        return sum(self._open_bycrawl_name(domain).values())
+        return sum(self._open_by_crawl(domain).values())
 
     def open_of(self, crawl_id: str) -> int:
         """Return how many messages of one crawl were published and not finished."""
@@ -184,7 +184,7 @@ class Frontier:
         names = ["seen", *(f"{kind} {part}" for part in ("open", "done", "dead") for kind in ("index", "crawl"))]
         return {name: bool(value) for name, value in zip(names, pipe.execute(), strict=True)}
 
-    def _open_bycrawl_name(self, domain: str) -> dict[str, int]:
+    def _open_by_crawl(self, domain: str) -> dict[str, int]:
         """Return the number of open messages of each crawl of a domain."""
         crawls = sorted(str(each) for each in self._redis.smembers(_crawls(domain)))
         if not crawls:
