@@ -56,10 +56,18 @@ def commands(block: Block) -> Iterator[Command]:
 
 
 def matches(expected: str, printed: str) -> bool:
-    """Tell whether this was printed: `…` within a line stands for some text, a line of `…` for some lines."""
+    """Tell whether this was printed: `…` within a line stands for some text, a line of `…` for some lines.
+
+    A tab is written as two spaces.
+    """
     lines = [line.rstrip() for line in expected.splitlines()]
     pattern = "".join(r"(?:.*\n)*?" if line == "…" else _line(line) for line in lines)
-    return re.fullmatch(pattern, "".join(f"{line.rstrip()}\n" for line in printed.strip("\n").splitlines())) is not None
+    return (
+        re.fullmatch(
+            pattern, "".join(f"{line.rstrip()}\n" for line in printed.replace("\t", "  ").strip("\n").splitlines())
+        )
+        is not None
+    )
 
 
 def _line(line: str) -> str:
