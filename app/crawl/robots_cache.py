@@ -9,7 +9,7 @@ from redis import Redis
 
 from app.crawl.fetch import Fetcher
 from app.crawl.robots import RobotsRules, fetch_robots
-from app.errors import Postpone
+from app.errors import Postpone, RobotsUnavailable
 from app.state.client import PREFIX
 
 #: Seconds: RFC 9309 section 2.4 allows a copy to be used for 24 hours.
@@ -20,6 +20,10 @@ _FRESH = 60.0
 
 #: Seconds after which another worker may fetch, when the first one died over it.
 _LEASE = 60
+
+#: Milliseconds for which a robots.txt that could not be had is not asked for again: every page of the host needs it,
+#: and a host in trouble must not be asked once for each.
+_DOWN_MS = 1_000
 
 
 class RobotsCache:
@@ -49,11 +53,17 @@ class RobotsCache:
         known = self._redis.get(key)
         if known is not None:
             return str(known)
+        down = self._redis.get(f"{key}:down")
+        if down is not None:
+            raise RobotsUnavailable(str(down))
         if not self._redis.set(f"{key}:by", "1", nx=True, ex=_LEASE):
             raise Postpone(0.25, f"another worker is fetching the robots.txt of {origin}")
         try:
             text = fetch_robots(origin + "/", self._fetcher)
             self._redis.set(key, text, ex=_TTL)
+        except RobotsUnavailable as error:
+            self._redis.set(f"{key}:down", str(error), px=_DOWN_MS)
+            raise
         finally:
             self._redis.delete(f"{key}:by")
         return text

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from app.crawl.frontier import Crawl, now
+from app.errors import RobotsUnavailable
 from app.pack.read import read_manifest
 from app.storage.content import Page, to_json
 from app.storage.keys import content_key, page_id
@@ -17,7 +18,7 @@ from tasks.pack import pack_full
 from tasks.site import crawl, index, index_and_crawl
 from tasks.timers import start_timer, tick
 from tests.integration.test_tick import broker, here, ticked
-from tests.servers.site import Request, Site, Wire, page, redirect
+from tests.servers.site import Request, Site, Wire, failure, page, redirect
 from tests.support.broker import Broker
 from tests.support.waiting import eventually
 
@@ -122,6 +123,14 @@ def test_two_start_pages_that_send_their_visitors_to_each_other_do_not_keep_the_
                     {"index": index, "crawl": crawl}[kind](**payload)
         assert messages == []
         assert here.frontier.outstanding(one.domain) == 0
+
+
+def test_a_host_whose_robots_txt_fails_is_not_asked_for_it_once_for_every_page(here: Context) -> None:
+    with Site({"/robots.txt": failure(503)}) as site:
+        for number in range(20):
+            with pytest.raises(RobotsUnavailable, match="503"):
+                index(url=site.at(f"/{number}"))
+        assert 1 <= len(site.paths()) <= 3
 
 
 @pytest.mark.parametrize("crawl_id", ["c:open", "c:seen", "\n", "é" * 5_000, "urn:uuid:1"])
