@@ -62,12 +62,8 @@ def matches(expected: str, printed: str) -> bool:
     """
     lines = [line.rstrip() for line in expected.splitlines()]
     pattern = "".join(r"(?:.*\n)*?" if line == "…" else _line(line) for line in lines)
-    return (
-        re.fullmatch(
-            pattern, "".join(f"{line.rstrip()}\n" for line in printed.replace("\t", "  ").strip("\n").splitlines())
-        )
-        is not None
-    )
+    lines = printed.replace("\t", "  ").strip("\n").splitlines()
+    return re.fullmatch(pattern, "".join(f"{line.rstrip()}\n" for line in lines)) is not None
 
 
 def _line(line: str) -> str:
