@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from celery.utils.log import get_task_logger
@@ -9,7 +10,7 @@ from celery.utils.log import get_task_logger
 from app.amqp.plain import event
 from app.crawl.frontier import Crawl
 from app.crawl.urls import canonical_key
-from app.errors import PackError, PackRefused
+from app.errors import InvalidMessage, PackError, PackRefused
 from app.pack import packer
 from app.pack.packer import PackResult
 from app.pack.read import read_manifest
@@ -23,7 +24,7 @@ logger = get_task_logger(__name__)
 @task("pack_full", DomainTask)
 def pack_full(**message: Any) -> None:
     """Build a pack anew: of the crawl that `crawl_id` names, else of every page stored; `force` overrules refusals."""
-    domain, force, here = domain_of(message), bool(message.get("force")), context()
+    domain, force, here = domain_of(message), _flag(message, "force", default=False), context()
     crawl = here.frontier.crawl(str(message.get("crawl_id") or ""))
     if crawl and not force and here.frontier.state_of(crawl.id, canonical_key(crawl.start))["index dead"]:
         raise PackRefused(f"{domain}: the start page {crawl.start} failed; the pack stays as it is (force overrules)")
@@ -46,9 +47,16 @@ def pack_full(**message: Any) -> None:
 @task("pack_incremental", DomainTask)
 def pack_incremental(**message: Any) -> None:
     """Bring a pack up to date with the pages stored; `deletions` false keeps the rows of pages that are gone."""
-    domain, here = domain_of(message), context()
+    domain, deletions, here = domain_of(message), _flag(message, "deletions", default=True), context()
     with lease(here.redis, f"pack:{domain}"):
-        _announce(packer.pack_incremental(here.store, domain, deletions=message.get("deletions") is not False))
+        _announce(packer.pack_incremental(here.store, domain, deletions=deletions))
+
+
+def _flag(message: Mapping[str, Any], field: str, *, default: bool) -> bool:
+    value = message.get(field, default)
+    if not isinstance(value, bool):
+        raise InvalidMessage(f"{field} {value!r}: expected true or false")
+    return value
 
 
 def _superseded(crawl: Crawl) -> bool:

@@ -61,6 +61,7 @@ class Frontier:
 
     def begin(self, crawl: Crawl) -> Crawl:
         """Remember a crawl and make it its domain's latest; one that began before keeps its beginning."""
+        self._forget_old(crawl.domain)
         key = crawl_name(crawl.id)
         fields = {
             "domain": crawl.domain,
@@ -77,6 +78,16 @@ class Frontier:
         pipe.expire(_crawls(crawl.domain), self._ttl)
         pipe.execute()
         return self.crawl(crawl.id) or crawl
+
+    def _forget_old(self, domain: str) -> None:
+        """Take the crawls that Redis forgot off their domain's list, which every new crawl keeps alive."""
+        crawls = [str(each) for each in self._redis.smembers(_crawls(domain))]
+        pipe = self._redis.pipeline(transaction=False)
+        for each in crawls:
+            pipe.exists(crawl_name(each), f"{crawl_name(each)}:open")
+        gone = [each for each, there in zip(crawls, pipe.execute(), strict=True) if not there]
+        if gone:
+            self._redis.srem(_crawls(domain), *gone)
 
     def crawl(self, crawl_id: str) -> Crawl | None:
         """Return a crawl by its id, or None when it is unknown or forgotten."""
@@ -130,7 +141,10 @@ class Frontier:
         """Note a message as worked on, or dead. `member` is the page's id when the page belongs to the crawl's pack."""
         base = crawl_name(crawl_id)
         self._finished(
-            keys=[f"{base}:open", f"{base}:done", f"{base}:dead", f"{base}:members", _domain(domain)],
+            keys=[
+                *(f"{base}:{part}" for part in ("open", "done", "dead", "members")),
+                *(_domain(domain), base, _crawls(domain)),
+            ],
             args=[self._ttl, message_name(kind, key), int(dead), member],
         )
 

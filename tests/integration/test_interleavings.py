@@ -8,13 +8,13 @@ import threading
 import pytest
 
 from app.crawl.frontier import Crawl, now
-from app.errors import RobotsUnavailable
+from app.errors import InvalidMessage, RobotsUnavailable
 from app.pack.read import read_manifest
 from app.storage.content import Page, to_json
 from app.storage.keys import content_key, page_id
 from app.timers.arguments import full_pack
 from tasks.context import Context
-from tasks.pack import pack_full
+from tasks.pack import pack_full, pack_incremental
 from tasks.site import crawl, index, index_and_crawl
 from tasks.timers import start_timer, tick
 from tests.integration.test_tick import broker, here, ticked
@@ -131,6 +131,28 @@ def test_a_host_whose_robots_txt_fails_is_not_asked_for_it_once_for_every_page(h
             with pytest.raises(RobotsUnavailable, match="503"):
                 index(url=site.at(f"/{number}"))
         assert 1 <= len(site.paths()) <= 3
+
+
+def test_a_crawl_that_goes_on_is_not_forgotten_and_one_that_was_is_taken_off_its_domains_list(here: Context) -> None:
+    begin(here, "forgotten")
+    begin(here, "long")
+    here.redis.delete("perennial:crawl:forgotten")
+    for key in ("perennial:crawl:long", f"perennial:domain:{DOMAIN}:crawls"):
+        here.redis.expire(key, 5)
+    indexed(here, "long", "/")
+    begin(here, "new")
+    assert here.redis.smembers(f"perennial:domain:{DOMAIN}:crawls") == {"long", "new"}
+    assert int(here.redis.ttl("perennial:crawl:long")) > 5
+
+
+@pytest.mark.parametrize("flags", [{"force": "false"}, {"deletions": 0}])
+def test_a_flag_of_a_pack_is_true_or_false_and_nothing_that_looks_like_it(
+    here: Context, flags: dict[str, object]
+) -> None:
+    indexed(here, "c", "/")
+    pack = pack_full if "force" in flags else pack_incremental
+    with pytest.raises(InvalidMessage, match="expected true or false"):
+        pack(domain=DOMAIN, **flags)
 
 
 @pytest.mark.parametrize("crawl_id", ["c:open", "c:seen", "\n", "é" * 5_000, "urn:uuid:1"])
