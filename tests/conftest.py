@@ -9,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 from urllib.parse import urlsplit
 
+import hypothesis
 import pytest
 import redis
 
@@ -30,6 +31,12 @@ _GIVEN = Settings.model_construct(
 )
 for _name in _variables():
     os.environ.pop(_name, None)
+
+
+# The same examples for everybody: a check that fails by chance says nothing of the change that it checks. To look for
+# new ones, run `pytest --hypothesis-profile=default`.
+hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("steady")
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

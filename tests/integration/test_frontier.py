@@ -164,14 +164,16 @@ def test_many_askers_at_once_fetch_once(shared: SharedGet) -> None:
 
 
 def test_an_asker_does_not_wait_for_a_slow_fetch_but_is_postponed(shared: SharedGet) -> None:
-    release = threading.Event()
+    began, release = threading.Event(), threading.Event()
 
     def slow() -> Visit:
+        began.set()
         release.wait(20)
         return Gone(why="404")
 
     thread = threading.Thread(target=lambda: shared.visit("c", "index", "k", slow))
     thread.start()
+    assert began.wait(20)
 
     def postponed() -> bool:
         try:
