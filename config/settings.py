@@ -46,7 +46,7 @@ class Settings(BaseSettings):
     # Broker
     queue_type: Literal["quorum", "classic"] = Field("quorum", description="Type of work and delay queues.")
     delivery_limit: int = Field(
-        10, ge=1, description="Deliveries of one message to dying workers before the broker buries it."
+        50, ge=1, description="Deliveries of one message to dying workers before the broker buries it."
     )
     publish_timeout: float = Field(5.0, gt=0, description="Seconds to wait for a publisher confirm.")
     client_confirms: bool = Field(True, description="Whether a client's `delay()` waits for the broker's confirm.")

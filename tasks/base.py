@@ -55,14 +55,17 @@ class PageTask(Task):
     def on_death(self, args: Any, kwargs: Any) -> None:
         """Tell the frontier, so that a dead page does not hold its domain's pack back for ever.
 
-        The page stays a member of its crawl: what was stored of it before is kept.
+        The page stays a member of its crawl: what was stored of it before is kept. So do the pages that only its links
+        lead to.
         """
-        page = target_of(as_message(args, kwargs, "url"))
-        if page.crawl_id and self.name in _KIND:
-            member = page_id(page.key) if self.name == "site.index" else ""
-            context().frontier.finished(
-                page.crawl_id, page.domain, _KIND[self.name], page.key, member=member, dead=True
-            )
+        page, kind = target_of(as_message(args, kwargs, "url")), _KIND.get(self.name)
+        if not page.crawl_id or not kind:
+            return
+        frontier, member = context().frontier, page_id(page.key)
+        if kind == "crawl":
+            frontier.cut(page.crawl_id, member)
+        kept = member if kind == "index" else ""
+        frontier.finished(page.crawl_id, page.domain, kind, page.key, member=kept, dead=True)
 
 
 class DomainTask(Task):

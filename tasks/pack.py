@@ -8,13 +8,15 @@ from typing import Any
 from celery.utils.log import get_task_logger
 
 from app.amqp.plain import event
-from app.crawl.frontier import Crawl
+from app.crawl.frontier import LIMIT, Crawl
 from app.crawl.urls import canonical_key
 from app.errors import InvalidMessage, PackError, PackRefused
 from app.pack import packer
 from app.pack.packer import PackResult
 from app.pack.read import read_manifest
 from app.state.lease import lease
+from app.storage.content import Page, read
+from app.storage.keys import content_key
 from tasks.base import DomainTask, domain_of, task
 from tasks.context import context
 
@@ -33,12 +35,13 @@ def pack_full(**message: Any) -> None:
             logger.warning("%s: a later crawl than %s is packed; brought up to date", domain, crawl.id)
             _announce(packer.pack_incremental(here.store, domain))
             return
+        whole = crawl is not None and _whole(crawl)
         result = packer.pack_full(
             here.store,
             domain,
-            pages=here.frontier.members(crawl.id) if crawl else None,
+            pages=here.frontier.members(crawl.id) if crawl and whole else None,
             crawl_id=crawl.id if crawl else "",
-            began=crawl.began if crawl else None,
+            began=crawl.began if crawl and whole else None,
             force=force,
         )
         _announce(result)
@@ -57,6 +60,22 @@ def _flag(message: Mapping[str, Any], field: str, *, default: bool) -> bool:
     if not isinstance(value, bool):
         raise InvalidMessage(f"{field} {value!r}: expected true or false")
     return value
+
+
+def _whole(crawl: Crawl) -> bool:
+    """Tell whether a crawl met all there is: then what it did not meet has vanished from the site.
+
+    It did not where it came to a limit, or where the links of a page that used to be there could not be had. Then the
+    pages that were not met are kept.
+    """
+    here = context()
+    cuts = here.frontier.cuts(crawl.id)
+    lost = [cut for cut in cuts - {LIMIT} if isinstance(read(here.store, content_key(crawl.domain, cut)), Page)]
+    if LIMIT in cuts or lost:
+        why = "it came to a limit" if LIMIT in cuts else f"{len(lost)} of its pages could not be followed"
+        logger.warning("%s: crawl %s is not whole (%s): pages it did not meet are kept", crawl.domain, crawl.id, why)
+        return False
+    return True
 
 
 def _superseded(crawl: Crawl) -> bool:

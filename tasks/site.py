@@ -8,7 +8,7 @@ from typing import Any
 from celery.utils.log import get_task_logger
 
 from app.amqp.plain import site_message
-from app.crawl.frontier import Crawl, now
+from app.crawl.frontier import LIMIT, Crawl, now
 from app.crawl.target import Target
 from app.crawl.urls import canonical_key
 from app.crawl.values import Gone, Indexed, Redirected, Visit
@@ -72,7 +72,7 @@ def crawl(self: Any, **message: Any) -> None:
         return
     if isinstance(visit, Redirected) and not visit.in_scope and page.depth == 0:
         _move(page, visit.target)
-    elif page.depth < here.settings.max_depth:
+    else:
         _publish(page.domain, page.crawl_id, {canonical_key(url): url for url in _links(visit)}, depth=page.depth + 1)
     here.frontier.finished(page.crawl_id, page.domain, "crawl", page.key)
 
@@ -98,6 +98,9 @@ def _publish(domain: str, crawl_id: str, pages: dict[str, str], *, depth: int) -
     here = context()
     keys = list(pages)
     fresh = [keys[at] for at in here.frontier.unseen(crawl_id, keys, max_pages=here.settings.max_pages)]
+    if fresh and depth > here.settings.max_depth:
+        here.frontier.cut(crawl_id, LIMIT)
+        return
     places = [{"url": pages[key], "domain": domain, "crawl_id": crawl_id, "depth": depth} for key in fresh]
     # The two messages of a page stand far apart, so that its second one finds what the first one fetched.
     messages = [site_message("index", **place) for place in places]

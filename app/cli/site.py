@@ -12,10 +12,9 @@ from app.amqp.plain import site_message
 from app.amqp.publish import get_publisher
 from app.crawl.frontier import Frontier
 from app.crawl.target import Target, parse, parse_domain
-from app.errors import ObjectNotFound
 from app.state.client import get_redis
 from app.status import status as status_of
-from app.storage.content import Tombstone, from_json
+from app.storage.content import Tombstone, read
 from app.storage.keys import content_key, page_id
 from app.storage.open import open_store
 from config.settings import get_settings
@@ -76,9 +75,8 @@ def explain(url: Annotated[str, typer.Argument(help="A page.")], as_json: AsJson
 def _stored(page: Target) -> str:
     settings = get_settings()
     store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
-    try:
-        content = from_json(store.get(content_key(page.domain, page_id(page.key))).data)
-    except ObjectNotFound:
+    content = read(store, content_key(page.domain, page_id(page.key)))
+    if content is None:
         return "nothing"
     return f"gone ({content.why})" if isinstance(content, Tombstone) else f"page {content.title!r}"
 

@@ -17,6 +17,9 @@ from app.state.client import PREFIX, load_script
 #: Pages, and crawls, that a process remembers as seen: some 100 bytes a page.
 _REMEMBERED, _CRAWLS = 100_000, 8
 
+#: Where a crawl is cut that came to MAX_PAGES or MAX_DEPTH.
+LIMIT = "limit"
+
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 #: The two messages that a page has in a crawl.
@@ -109,7 +112,10 @@ class Frontier:
         flags, seen = pipe.execute()
         known.update(mark for (_, mark), flag in zip(asked, flags, strict=True) if flag)
         fresh = [index for (index, _), flag in zip(asked, flags, strict=True) if not flag]
-        return fresh[: max(0, max_pages - int(seen))]
+        room = max(0, max_pages - int(seen))
+        if len(fresh) > room:
+            self.cut(crawl_id, LIMIT)
+        return fresh[:room]
 
     def _known(self, crawl_id: str) -> set[str]:
         """Return what this process knows to be seen in a crawl: once seen, always seen."""
@@ -147,6 +153,16 @@ class Frontier:
             ],
             args=[self._ttl, message_name(kind, key), int(dead), member],
         )
+
+    def cut(self, crawl_id: str, where: str) -> None:
+        """Note that a crawl did not follow all links: at a limit (LIMIT), or of the page with this id, which failed."""
+        key = f"{crawl_name(crawl_id)}:cut"
+        self._redis.sadd(key, where)
+        self._redis.expire(key, self._ttl)
+
+    def cuts(self, crawl_id: str) -> set[str]:
+        """Return where a crawl did not follow all links."""
+        return {str(where) for where in self._redis.smembers(f"{crawl_name(crawl_id)}:cut")}
 
     def adopt(self, domain: str, member: str) -> None:
         """Make a page that was indexed on its own a member of its domain's latest crawl, whose pack it would miss."""

@@ -57,7 +57,7 @@ class RobotsCache:
         if down is not None:
             raise RobotsUnavailable(str(down))
         if not self._redis.set(f"{key}:by", "1", nx=True, ex=_LEASE):
-            raise Postpone(0.25, f"another worker is fetching the robots.txt of {origin}")
+            raise Postpone(1.0, f"another worker is fetching the robots.txt of {origin}")
         try:
             text = fetch_robots(origin + "/", self._fetcher)
             self._redis.set(key, text, ex=_TTL)

@@ -6,7 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from app.errors import StoreError
+from app.errors import ObjectNotFound, StoreError
+from app.storage.store import ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,14 @@ class Tombstone:
     url: str
     domain: str
     why: str
+
+
+def read(store: ObjectStore, key: str) -> Page | Tombstone | None:
+    """Return what is stored under a content key, or None; raises StoreError for what is no stored page."""
+    try:
+        return from_json(store.get(key).data)
+    except ObjectNotFound:
+        return None
 
 
 def to_json(content: Page | Tombstone) -> bytes:

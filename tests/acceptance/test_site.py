@@ -123,6 +123,22 @@ def test_a_page_that_fails_twice_comes_back_and_one_that_always_fails_is_dead_an
     eventually(lambda: system.paths(site.domain) >= ALL, "and the pages that only it led to")
 
 
+def test_a_page_that_fails_keeps_its_place_and_that_of_the_pages_behind_it(system: System, site: Site) -> None:
+    system.post("index+crawl", url=site.at("/"))
+    system.packed(site.domain)
+    site.set("/dogwood", failure(500))
+    site.set("/iris", page("Iris", "links no more", links=["/"]))
+    system.post("index+crawl", url=site.at("/"))
+    system.packed(site.domain, generation=2)
+    assert system.paths(site.domain) == ALL
+    assert "1 of its pages could not be followed" in system.worker.log
+
+    site.set("/dogwood", page("Dogwood", "well again", links=["/elm"]))
+    system.post("index+crawl", url=site.at("/"))
+    system.packed(site.domain, generation=3)
+    assert system.paths(site.domain) == ALL - {"/juniper", "/last"}
+
+
 def test_a_burst_of_a_thousand_resets_fires_one_pack_after_the_last(system: System, site: Site) -> None:
     system.post("index", url=site.at("/elm"))
     system.packed(site.domain)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from app.crawl.frontier import Crawl, Frontier, now
+from app.crawl.frontier import LIMIT, Crawl, Frontier, now
 from app.crawl.politeness import HostGate
 from app.crawl.shared_get import SharedGet
 from app.crawl.values import Gone, Indexed, Redirected, Skipped, Visit
@@ -67,7 +67,10 @@ def test_a_dead_message_is_not_open_and_not_done_so_that_a_replay_works(frontier
 
 def test_a_crawl_takes_no_more_pages_than_its_limit(frontier: Frontier) -> None:
     frontier.published("c", ["1", "2"])
+    assert frontier.unseen("c", ["3", "4"], max_pages=4) == [0, 1]
+    assert frontier.cuts("c") == set()
     assert frontier.unseen("c", ["3", "4", "5"], max_pages=4) == [0, 1]
+    assert frontier.cuts("c") == {LIMIT}
 
 
 def test_work_of_an_older_crawl_counts_as_outstanding_too(frontier: Frontier) -> None:
