@@ -76,20 +76,7 @@ def _download(package: str, folder: Path) -> None:
 
 def ensure_nginx() -> str:
     """Return the nginx program, installed without starting its default site if it is not there."""
-    found = _nginx()
-    if not found:
-        prefix = _root()
-        with install.services_kept_off(install.POLICY, prefix):
-            apt = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"]
-            _run([*prefix, *apt, "install", "-y", "--no-install-recommends", "nginx-light"], Path("/"))
-        found = _nginx()
-    if not found:
-        raise BenchmarkError("nginx: installed, and still not found")
-    return found
-
-
-def _nginx() -> str | None:
-    return shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+    return install.program("nginx", "nginx-light")
 
 
 def _root() -> list[str]:

@@ -47,15 +47,37 @@ def ensure(*, broker: bool, redis: bool) -> None:
     packages = missing(broker=broker, redis=redis)
     if not packages:
         return
-    names = " and ".join(packages)
+    prefix = _add(packages)
+    _disable(packages, prefix)
+    if missing(broker=broker, redis=redis):
+        raise ServicesError(f"{' and '.join(packages)}: installed, and still not found. {WAYS_OUT}")
+
+
+def program(name: str, package: str) -> str:
+    """Return the path of a program, its package installed if it is not here; its service is not started.
+
+    Raises:
+        ServicesError: it cannot be installed.
+    """
+    # What only root needs is not on everybody's path.
+    path = f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin"
+    if shutil.which(name, path=path) is None:
+        _add([package])
+    found = shutil.which(name, path=path)
+    if found is None:
+        raise ServicesError(f"{name}: {package} is installed, and it is still not found")
+    return found
+
+
+def _add(packages: Sequence[str]) -> list[str]:
+    """Install packages, no service started; return what to put before a command to run it as root."""
     prefix = _privilege()
     if shutil.which("apt-get") is None or prefix is None:
+        names = " and ".join(packages)
         raise ServicesError(f"{names} not found, and not installable here (needs apt-get and root or sudo). {WAYS_OUT}")
     with services_kept_off(POLICY, prefix):
         _install(packages, prefix)
-    _disable(packages, prefix)
-    if missing(broker=broker, redis=redis):
-        raise ServicesError(f"{names}: installed, and still not found. {WAYS_OUT}")
+    return prefix
 
 
 @contextmanager

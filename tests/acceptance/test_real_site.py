@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import shutil
 import sqlite3
 import subprocess
 from collections import Counter
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from app.search.tokens import words
+from app.services import install
 from benchmarks import sites
 from config.settings import ROOT, Settings
 from config.topology import DEAD
@@ -40,8 +40,7 @@ def system(environment: dict[str, str], settings: Settings, tmp_path: Path) -> I
 
 def mirrored(url: str, folder: Path) -> set[str]:
     """Return the paths of the pages that `wget --mirror` finds, robots.txt obeyed."""
-    wget = shutil.which("wget")
-    assert wget, "wget is not installed"
+    wget = install.program("wget", "wget")
     # It ends with 8 where a link is broken, and this site has one.
     done = subprocess.run([wget, "--mirror", "--quiet", f"--directory-prefix={folder}", url], check=False)
     assert done.returncode in (0, 8)
