@@ -32,7 +32,7 @@ class Crawler:
         self._robots = RobotsCache(
             redis, self._fetcher, user_agent=settings.user_agent, max_crawl_delay=settings.crawl_delay_max
         )
-        self._shared = SharedGet(raw_redis, ttl=settings.response_ttl, lease=2 * settings.response_timeout + 10)
+        self._shared = SharedGet(raw_redis, ttl=settings.response_ttl)
         self._extractor = extractor(settings.extractor)
         self._limits = Limits.of(settings)
 

@@ -17,6 +17,7 @@ from app.crawl.frontier import Kind, crawl_name, digest, message_name
 from app.crawl.values import Gone, Indexed, Redirected, Skipped, Visit
 from app.errors import Postpone
 from app.state.client import load_script
+from app.state.lease import Renewer
 from app.storage.content import Page
 
 #: Seconds that the second comer looks for the first one's answer before it goes back to the broker: a fast site answers
@@ -30,7 +31,8 @@ _LATER = 0.5
 class SharedGet:
     """Visits shared through Redis for `ttl` seconds; `lease` seconds after a fetcher died another may fetch."""
 
-    def __init__(self, redis: Redis, *, ttl: int, lease: float) -> None:
+    def __init__(self, redis: Redis, *, ttl: int, lease: float = 10.0) -> None:
+        self._renewer = Renewer(redis, seconds=lease)
         self._ttl = ttl
         self._lease_ms = int(lease * 1_000)
         here = Path(__file__).parent
@@ -51,10 +53,12 @@ class SharedGet:
         if answer == b"visit":
             return _load(found[0])
         shared = b""
+        self._renewer.hold(keys[3], token)
         try:
             visit = fetch()
             shared = _dump(visit)
         finally:
+            self._renewer.let_go(keys[3])
             self._share(keys=keys[2:], args=[token, shared, self._ttl])
         return visit
 

@@ -1,13 +1,14 @@
-"""A lease: at most one holder at a time, freed by itself when its holder dies."""
+"""Leases: at most one holder at a time, freed by themselves soon after their holder died."""
 
 from __future__ import annotations
 
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from redis import Redis
+from redis.exceptions import RedisError
 
 from app.errors import Postpone
 from app.state.client import PREFIX
@@ -17,23 +18,53 @@ _RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL
 _RENEW = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0"
 
 
+class Renewer:
+    """Keeps leases alive while their holder lives: one thread renews all that are held, three times a lease."""
+
+    def __init__(self, redis: Redis, *, seconds: float) -> None:
+        self._redis = redis
+        self._seconds = seconds
+        self._held: dict[str, str | bytes] = {}
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def hold(self, key: str, token: str | bytes) -> None:
+        """Renew a lease from now on; the thread starts with the first one."""
+        self._held[key] = token
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, daemon=True)
+            self._thread.start()
+
+    def let_go(self, key: str) -> None:
+        """Renew a lease no longer."""
+        self._held.pop(key, None)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._done.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._done.wait(self._seconds / 3):
+            for key, token in list(self._held.items()):
+                try:
+                    self._redis.eval(_RENEW, 1, key, token, str(int(self._seconds * 1_000)))
+                except RedisError:
+                    # The next round tries again; a lease that is lost meanwhile is another's, and safe with it.
+                    break
+
+
 @contextmanager
 def lease(redis: Redis, name: str, *, seconds: float = 30.0, retry_after: float = 1.0) -> Iterator[None]:
-    """Hold the lease `name` for the block, renewed by a thread; raises Postpone where another holds it."""
+    """Hold the lease `name` for the block; raises Postpone where another holds it."""
     key, token = f"{PREFIX}lease:{name}", uuid.uuid4().hex
     if not redis.set(key, token, nx=True, px=int(seconds * 1_000)):
         raise Postpone(retry_after, f"{name} is held by another worker")
-    done = threading.Event()
-    renewer = threading.Thread(target=_renew, args=(redis, key, token, seconds, done), daemon=True)
-    renewer.start()
-    try:
-        yield
-    finally:
-        done.set()
-        renewer.join()
-        redis.eval(_RELEASE, 1, key, token)
-
-
-def _renew(redis: Redis, key: str, token: str, seconds: float, done: threading.Event) -> None:
-    while not done.wait(seconds / 3):
-        redis.eval(_RENEW, 1, key, token, str(int(seconds * 1_000)))
+    with closing(Renewer(redis, seconds=seconds)) as renewer:
+        renewer.hold(key, token)
+        try:
+            yield
+        finally:
+            renewer.let_go(key)
+            redis.eval(_RELEASE, 1, key, token)

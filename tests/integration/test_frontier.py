@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from app.crawl.frontier import LIMIT, Crawl, Frontier, now
+from app.crawl.frontier import LIMIT, Crawl, Frontier, digest, now
 from app.crawl.politeness import HostGate
 from app.crawl.shared_get import SharedGet
 from app.crawl.values import Gone, Indexed, Redirected, Skipped, Visit
@@ -188,6 +188,37 @@ def test_an_asker_does_not_wait_for_a_slow_fetch_but_is_postponed(shared: Shared
     assert eventually(postponed, "the second asker is postponed")
     release.set()
     thread.join()
+
+
+def test_a_slow_fetch_keeps_its_page_and_a_dead_fetchers_page_is_free_after_the_lease(redis_url: str) -> None:
+    redis = get_raw_redis(redis_url)
+    alive = SharedGet(redis, ttl=60, lease=1)
+    began, release = threading.Event(), threading.Event()
+
+    def slow() -> Visit:
+        began.set()
+        release.wait(20)
+        return Gone(why="404")
+
+    thread = threading.Thread(target=alive.visit, args=("c", "index", "k", slow))
+    thread.start()
+    assert began.wait(20)
+    start = redis.time()[0]
+    eventually(lambda: redis.time()[0] - start >= 3, "three leases have gone by")
+    with pytest.raises(Postpone):
+        SharedGet(redis, ttl=60).visit("c", "crawl", "k", lambda: pytest.fail("fetched twice"))
+    release.set()
+    thread.join()
+
+    redis.set("perennial:crawl:c:visit:" + digest("other") + ":by", "a worker that died", px=500)
+
+    def fetched() -> bool:
+        try:
+            return SharedGet(redis, ttl=60).visit("c", "index", "other", lambda: Gone(why="410")) == Gone(why="410")
+        except Postpone:
+            return False
+
+    assert eventually(fetched, "the page is free")
 
 
 def test_a_failed_fetch_is_not_shared(shared: SharedGet) -> None:
