@@ -133,14 +133,6 @@ class Frontier:
                 keys=[f"{base}:seen", f"{base}:open", f"{base}:done"], args=[self._ttl, *(digest(key) for key in keys)]
             )
 
-    def is_done(self, crawl_id: str, kind: Kind, key: str) -> bool:
-        """Tell whether this message was already worked on successfully: a second delivery has nothing to do."""
-        pipe = self._redis.pipeline(transaction=False)
-        pipe.sismember(f"{crawl_name(crawl_id)}:done", message_name(kind, key))
-        pipe.sismember(f"{crawl_name(crawl_id)}:dead", message_name(kind, key))
-        done, dead = pipe.execute()
-        return bool(done) and not dead
-
     def finished(
         self, crawl_id: str, domain: str, kind: Kind, key: str, *, member: str = "", dead: bool = False
     ) -> None:

@@ -37,7 +37,8 @@ def test_what_was_published_is_seen_and_open_until_both_its_messages_are_finishe
     frontier.finished("c", "a.gov", "index", "k", member="p")
     frontier.finished("c", "a.gov", "crawl", "k")
     assert frontier.outstanding("a.gov") == 0
-    assert frontier.is_done("c", "index", "k")
+    state = frontier.state_of("c", "k")
+    assert (state["index done"], state["index dead"]) == (True, False)
     assert frontier.members("c") == {"p"}
 
 
@@ -59,10 +60,11 @@ def test_publication_and_ends_may_be_noted_in_any_order(frontier: Frontier, step
 def test_a_dead_message_is_not_open_and_not_done_so_that_a_replay_works(frontier: Frontier) -> None:
     frontier.published("c", ["k"])
     frontier.finished("c", "a.gov", "index", "k", member="p", dead=True)
-    assert not frontier.is_done("c", "index", "k")
+    assert frontier.state_of("c", "k")["index dead"]
     assert frontier.outstanding("a.gov") == 1
     frontier.finished("c", "a.gov", "index", "k", member="p")
-    assert frontier.is_done("c", "index", "k")
+    state = frontier.state_of("c", "k")
+    assert (state["index done"], state["index dead"]) == (True, False)
 
 
 def test_a_crawl_takes_no_more_pages_than_its_limit(frontier: Frontier) -> None:
