@@ -15,7 +15,7 @@ from app.amqp.delivery import Delivery
 from app.amqp.plain import to_envelope
 from app.amqp.publish import get_publisher
 from app.errors import InvalidMessage, PerennialError, Undecodable, UnknownType
-from app.task import Failures, failure_of, stamped
+from app.task import Failures, delivery_of, failure_of
 from config.settings import get_settings
 
 logger = get_logger(__name__)
@@ -107,14 +107,12 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         self._fail(message, Undecodable(str(exc)))
 
     def _fail(self, message: Any, error: PerennialError) -> None:
-        original: Delivery | None = getattr(message, "original", None)
-        delivery = original or Delivery.of(message, message.delivery_info["queue"])
         task = (message.headers or {}).get("task")
 
         def done(_decision: Any) -> None:
             message.ack_log_error(logger, self.connection_errors)
 
-        self._failures.failed(delivery, stamped(failure_of(error), self.hostname), task, done)
+        self._failures.failed(delivery_of(message), failure_of(error), task, done)
 
     def _queue_name(self, message: Any) -> str:
         tag = message.delivery_info["consumer_tag"]

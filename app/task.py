@@ -70,10 +70,11 @@ class Failures:
         self._settings = settings
         self._publisher = publisher
         self._timer = timer
-        self.worker = worker
+        self._worker = worker
 
     def failed(self, delivery: Delivery, failure: Failure, task: object, done: Callable[[Decision], None]) -> None:
         """Let the queue's policy decide, carry it out, then call `done`, which acknowledges."""
+        failure = replace(failure, worker=self._worker)
         decision = policy_for(task, delivery.queue, self._settings).decide(delivery, failure)
         _log(decision, delivery, failure, task)
         self._act(decision, delivery, done, _FIRST_PAUSE)
@@ -140,7 +141,6 @@ class Request(CeleryRequest):  # type: ignore[misc]
             failures.postponed(delivery, error.seconds, lambda decision: self._done(decision, error, ""))
             return
         failure = error.failure if isinstance(error, AttemptFailed) else failure_of(error, trace=trace)
-        failure = stamped(failure, failures.worker)
         failures.failed(
             delivery, failure, self._type, lambda decision: self._done(decision, failure, failure.traceback)
         )
@@ -211,11 +211,6 @@ def failure_of(error: BaseException, *, trace: str = "") -> Failure:
         permanent=isinstance(error, PerennialError) and error.permanent,
         at=time.time(),
     )
-
-
-def stamped(failure: Failure, worker: str) -> Failure:
-    """Return the failure with the worker's name on it."""
-    return replace(failure, worker=worker)
 
 
 def delivery_of(message: Any) -> Delivery:

@@ -32,8 +32,8 @@ def index_and_crawl(self: Any, **message: Any) -> None:
     `index_and_crawl.delay("https://site.gov/")` or `delay(domain="site.gov", path="/", scheme="https")`.
     """
     page, here = target_of(message), context()
-    # A redelivered message is the same crawl: its id is the message's.
     timeout = timeout_of(message, default=here.settings.timer_timeout)
+    # A redelivered message is the same crawl: its id is the message's.
     crawl = Crawl(page.crawl_id or str(self.request.id), page.domain, page.url, now(), moves=page.depth)
     crawl = here.frontier.begin(crawl)
     here.timers.start(page.domain, timeout=timeout, callback=full_pack(page.domain, crawl.id))

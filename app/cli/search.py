@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from app.crawl.urls import domain_of, parse_target
+from app.crawl.urls import domain_named
 from app.errors import InvalidMessage, InvalidQuery, PackNotFound
 from app.pack.read import fetch_pack, read_manifest
 from app.search.query import parse
@@ -40,7 +40,7 @@ def search(
     """Search an indexed site. Exit 0: found, 1: nothing found or never indexed, 2: wrong usage."""
     try:
         parsed = parse(" ".join(query))
-        name = _domain_name(domain)
+        name = domain_named(domain)
     except (InvalidQuery, InvalidMessage) as error:
         _end(2, str(error))
     try:
@@ -49,10 +49,6 @@ def search(
     except PackNotFound as error:
         _end(1, str(error) if pack else f"{name} was never indexed. To index it: perennial index https://{name}/")
     _show(results, name=name, text=parsed.text, offset=offset, as_json=as_json)
-
-
-def _domain_name(text: str) -> str:
-    return domain_of(parse_target(url=text if "://" in text else f"https://{text}"))
 
 
 def _open(domain: str, pack: Path | None, settings: Settings) -> Searcher:

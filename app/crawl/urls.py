@@ -131,6 +131,11 @@ def domain_of(url: str) -> str:
     return host
 
 
+def domain_named(text: str) -> str:
+    """Return the domain that a person means by `Site.GOV` or a URL; raises InvalidUrl."""
+    return domain_of(parse_target(url=text if "://" in text else f"https://{text}"))
+
+
 def path_of(url: str) -> str:
     """Return the path of an absolute URL with its query; raises InvalidUrl."""
     try:

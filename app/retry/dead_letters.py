@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kombu import Connection
 
 from app.amqp.delivery import Delivery
 from app.amqp.publish import Outgoing, Publisher
+from app.retry.carry_out import replacement
 from app.retry.dead_set import DEAD_ID, QUEUE, REASON
 from app.retry.delay_queues import REPLAY
 from config.routes import POLICY_OF_QUEUE
@@ -46,11 +47,6 @@ class DeadSet:
     def __init__(self, settings: Settings, publisher: Publisher) -> None:
         self._settings = settings
         self._publisher = publisher
-
-    def size(self) -> int:
-        """Return how many messages rest in the dead set."""
-        with self._channel() as channel:
-            return int(dead_queue()(channel).queue_declare(passive=False).message_count)
 
     def look(self) -> list[DeadLetter]:
         """Return every dead message, oldest first. They go back when the channel closes, in their order."""
@@ -92,22 +88,13 @@ def _take(channel: Any) -> Iterator[Any]:
 
 
 def _again(letter: DeadLetter, *, fresh: bool) -> Outgoing:
-    headers = {
-        name: value for name, value in letter.delivery.own_headers().items() if not name.startswith("perennial-")
-    }
-    headers |= {"perennial-replay-of": letter.id, REPLAY: "fresh" if fresh else "keep"}
+    dead = letter.delivery
+    lived = {name: value for name, value in dead.headers.items() if not name.startswith("perennial-")}
+    added: dict[str, Any] = {"perennial-replay-of": letter.id, REPLAY: "fresh" if fresh else "keep"}
     if fresh:
-        headers["current-iteration"] = 0
-    known = letter.queue in POLICY_OF_QUEUE
-    return Outgoing(
-        exchange=site_exchange.name,
-        routing_key=letter.queue if known else letter.delivery.queue,
-        body=letter.delivery.body,
-        headers=headers,
-        properties=letter.delivery.kept_properties(),
-        content_type=letter.delivery.content_type,
-        content_encoding=letter.delivery.content_encoding,
-    )
+        added["current-iteration"] = 0
+    queue = letter.queue if letter.queue in POLICY_OF_QUEUE else dead.queue
+    return replacement(replace(dead, headers=lived, queue=queue), exchange=site_exchange.name, headers=added)
 
 
 def _first_queue(delivery: Delivery) -> str:

@@ -11,9 +11,10 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from app.crawl.urls import domain_named
 from app.errors import InvalidMessage, InvalidQuery, PackNotFound, PerennialError
 from app.search.query import MAX_CHARACTERS
-from app.web.site import Site, domain_name, status_of
+from app.web.site import Site, status_of
 from app.web.view import LAST_PAGE, PER_PAGE, PackView, ResultsView, pack_view, results_view
 
 log = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ def _view(site: Site, packs: tuple[PackView, ...], *, domain: str, text: str, pa
 
 def _chosen(packs: tuple[PackView, ...], domain: str) -> str:
     if domain:
-        return domain_name(domain)
+        return domain_named(domain)
     return packs[0].domain if len(packs) == 1 else ""
 
 
@@ -115,6 +116,6 @@ def _failed(error: PerennialError, packs: tuple[PackView, ...], *, domain: str, 
 
 def _readable(domain: str) -> str:
     try:
-        return domain_name(domain)
+        return domain_named(domain)
     except InvalidMessage:
         return domain

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.crawl.urls import domain_of, parse_target
+from app.crawl.urls import domain_named
 from app.errors import InvalidMessage, InvalidQuery, PackError, PackNotFound, PerennialError, SearchTimeout, StoreError
 from app.pack.read import Manifest, fetch_pack, list_manifests, read_manifest
 from app.search.library import Library
@@ -42,12 +42,6 @@ def status_of(error: PerennialError) -> int:
     return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
 
 
-def domain_name(text: str) -> str:
-    """Return the domain that a person means by `Site.GOV` or a URL; raises InvalidUrl."""
-    text = text.strip()
-    return domain_of(parse_target(url=text if "://" in text else f"https://{text}"))
-
-
 class Site:
     """The packs of one store, from any thread. Looks at the store at most every `recheck` seconds."""
 
@@ -77,7 +71,7 @@ class Site:
     def search(self, domain: str, text: str, *, offset: int = 0, limit: int = 10) -> Answer:
         """Search a domain; raises InvalidUrl (the domain), InvalidQuery, PackNotFound, PackError, StoreError."""
         query = parse(text)
-        with self._library.searcher(domain_name(domain)) as searcher:
+        with self._library.searcher(domain_named(domain)) as searcher:
             return Answer(query, searcher.info, searcher.search(query, offset=offset, limit=limit))
 
     def check(self) -> None:
