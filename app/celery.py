@@ -8,11 +8,19 @@ from typing import Any
 
 from celery import Celery, signals
 
+from app.retry.install import install
+from app.topology import policies
 from config.logs import configure
-from config.settings import ROOT
+from config.settings import ROOT, get_settings
 
-app = Celery("perennial", task_cls="app.task:Task")
+app = Celery("perennial")
 app.config_from_object("config.celeryconfig")
+install(
+    app,
+    policies(get_settings()),
+    publish_timeout=get_settings().publish_timeout,
+    consumer="app.consumer:Consumer",
+)
 
 # Flower without options would listen on every address without a password.
 os.environ.setdefault("FLOWER_CONF", str(ROOT / "config" / "flowerconfig.py"))

@@ -31,12 +31,12 @@ from app.state.client import get_redis
 from app.storage.content import Page, from_json
 from app.storage.folder import FolderStore
 from app.storage.keys import content_prefix
+from app.topology import base_queues
 from benchmarks.errors import BenchmarkError
 from benchmarks.runs import Run
 from benchmarks.sites import Served
 from benchmarks.usage import usage
 from config.settings import ROOT, Settings
-from config.topology import dead_queue, work_queues
 
 #: Seconds after which a crawl is given up, and between two looks at the frontier.
 TIMEOUT, EVERY = 300.0, 0.05
@@ -118,7 +118,7 @@ def _forget(settings: Settings) -> None:
     redis: Redis = get_redis(settings.redis)
     redis.flushall()
     with Connection(settings.broker) as connection, connection.channel() as channel:
-        for queue in [dead_queue(), *work_queues(settings)]:
+        for queue in base_queues(settings):
             bound = queue(channel)
             bound.declare()
             bound.purge()

@@ -23,13 +23,8 @@ task_routes = {route.task: {"queue": route.queue} for route in ROUTES}
 task_queues = work_queues(_settings)
 task_default_queue = DEFAULT_QUEUE
 task_default_exchange = site_exchange.name
-# A mistyped queue is an error at the call, never a new queue that nobody reads.
-task_create_missing_queues = False
 
-# A message leaves the broker when its work is done, and not before.
-task_acks_late = True
-task_reject_on_worker_lost = False  # app/task.py decides; requeueing would loop for ever.
-worker_cancel_long_running_tasks_on_connection_loss = False
+# How a message is settled is said in app/retry/install.py.
 # Quorum queues know prefetch per consumer only.
 worker_prefetch_multiplier = _settings.worker_prefetch
 worker_concurrency = _settings.worker_concurrency
@@ -39,8 +34,6 @@ worker_detect_quorum_queues = True
 task_serializer = result_serializer = event_serializer = "json"
 accept_content = result_accept_content = ["json"]
 
-# Tasks decide for themselves in app/consumer.py and app/task.py.
-worker_consumer = "app.consumer:Consumer"
 beat_schedule = BEAT_SCHEDULE
 beat_schedule_filename = str(_settings.data_dir / "beat-schedule")
 worker_send_task_events = True

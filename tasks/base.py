@@ -10,8 +10,8 @@ from app.crawl import target
 from app.crawl.frontier import Kind
 from app.crawl.target import Target
 from app.errors import InvalidMessage
+from app.retry.task import Task
 from app.storage.keys import page_id
-from app.task import Task
 from config.routes import BY_TYPE
 from config.settings import get_settings
 from tasks.context import context

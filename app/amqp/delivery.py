@@ -18,7 +18,11 @@ KEPT_PROPERTIES = ("correlation_id", "reply_to", "priority", "message_id", "type
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One delivery of one message: raw body, headers and properties unchanged, and the queue it was consumed from."""
+    """One delivery of one message: raw body, headers and properties unchanged, and the queue it was consumed from.
+
+    `exchange` and `routing_key` are those of its last way through the broker: the default exchange's key is a queue's
+    name, and after a wait the exchange is the one that the delay queue gives its messages back to.
+    """
 
     body: bytes
     headers: Mapping[str, Any]
@@ -26,6 +30,8 @@ class Delivery:
     content_type: str | None
     content_encoding: str | None
     queue: str
+    routing_key: str = ""
+    exchange: str = ""
 
     @classmethod
     def of(cls, message: Any, queue: str) -> Delivery:
@@ -38,6 +44,8 @@ class Delivery:
             content_type=message.content_type,
             content_encoding=message.content_encoding,
             queue=queue,
+            routing_key=message.delivery_info.get("routing_key") or "",
+            exchange=message.delivery_info.get("exchange") or "",
         )
 
     def own_headers(self) -> dict[str, Any]:
@@ -45,7 +53,7 @@ class Delivery:
         return {name: value for name, value in self.headers.items() if not name.startswith(BROKER_HEADERS)}
 
     def fingerprint(self) -> str:
-        """Return 16 hex digits of body and routing key, to name a message that carries no id."""
+        """Return 16 hex digits of body and queue, to name a message that carries no id."""
         return hashlib.blake2b(self.queue.encode() + b"\0" + self.body, digest_size=8).hexdigest()
 
     def kept_properties(self) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def to_envelope(delivery: Delivery) -> Envelope:
         "group": None,
         "eta": None,
         "expires": None,
-        "retries": _iteration(delivery.headers),
+        "retries": 0,
         "timelimit": [None, None],
         "argsrepr": "()",
         "kwargsrepr": repr(payload)[:1024],
@@ -74,11 +74,6 @@ def to_envelope(delivery: Delivery) -> Envelope:
         "ignore_result": True,
     }
     return Envelope(headers=headers, body=json.dumps([[], payload, _NO_CANVAS]), id=task_id)
-
-
-def _iteration(headers: Mapping[str, Any]) -> int:
-    value = headers.get("current-iteration", 0)
-    return value if isinstance(value, int) else 0
 
 
 def site_message(kind: str, **payload: Any) -> Outgoing:

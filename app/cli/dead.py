@@ -13,6 +13,7 @@ from rich.table import Table
 from app.amqp.publish import get_publisher
 from app.errors import InvalidMessage
 from app.retry.dead_letters import DeadLetter, DeadSet
+from app.topology import site_policy
 from config.settings import get_settings
 
 dead = typer.Typer(no_args_is_help=True, help="Messages that spent their retries.")
@@ -90,7 +91,9 @@ def _table(rows: list[list[str]]) -> Table:
 
 def _dead_set() -> DeadSet:
     settings = get_settings()
-    return DeadSet(settings, get_publisher(settings.broker, timeout=settings.publish_timeout))
+    return DeadSet(
+        settings.broker, site_policy(settings), get_publisher(settings.broker, timeout=settings.publish_timeout)
+    )
 
 
 def _one(letters: list[DeadLetter], ident: str) -> DeadLetter:

@@ -17,8 +17,8 @@ from app.status import status as status_of
 from app.storage.content import Tombstone, read
 from app.storage.keys import content_key, page_id
 from app.storage.open import open_store
+from app.topology import base_queues
 from config.settings import get_settings
-from config.topology import dead_queue, work_queues
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -89,7 +89,7 @@ def _target(url: str) -> Target:
 def _post(kind: str, **payload: Any) -> None:
     settings = get_settings()
     publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
-    publisher.declare([dead_queue(), *work_queues(settings)])
+    publisher.declare(base_queues(settings))
     publisher.publish([site_message(kind, **payload)])
 
 

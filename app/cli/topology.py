@@ -5,11 +5,10 @@ from __future__ import annotations
 import typer
 from kombu import Connection
 
-from app.amqp.declare import declare_all
 from app.cli.mermaid import bindings_of, consumers_of, to_mermaid
 from app.services.processes import procfile
+from app.topology import all_queues, declare_all
 from config.settings import get_settings
-from config.topology import all_queues
 
 topology = typer.Typer(no_args_is_help=True, help="Exchanges, queues and bindings.")
 

@@ -22,6 +22,7 @@ from app.demo.watch import Snapshot, Watch
 from app.demo.witness import Witness
 from app.errors import DemoFailed
 from app.retry.dead_letters import DeadLetter, DeadSet
+from app.topology import site_policy
 
 #: Seconds between two looks, and seconds without any change after which the demo gives up.
 _PAUSE, _PATIENCE = 0.2, 120.0
@@ -79,7 +80,7 @@ class Story:
         self._interrupted = threading.Event()
         self._watch = Watch(plan.settings, self._domain, witness)
         self._publisher = get_publisher(plan.settings.broker, timeout=plan.settings.publish_timeout)
-        self._dead_set = DeadSet(plan.settings, self._publisher)
+        self._dead_set = DeadSet(plan.settings.broker, site_policy(plan.settings), self._publisher)
 
     def interrupt(self) -> None:
         """End the wait for the crawl, from a signal handler: `crawl` then raises KeyboardInterrupt."""

@@ -14,9 +14,11 @@ from kombu import Connection, Queue
 
 from app.errors import DemoFailed
 from app.retry.delay_queues import ITERATION
+from app.retry.waiting import delay_name
+from app.topology import all_queues, site_policy
 from config.routes import INDEX, POLICY_OF_QUEUE, TICK
 from config.settings import Settings
-from config.topology import DEAD, all_queues, dead_exchange, delay_name, delay_queue, events_exchange, retry_delays_ms
+from config.topology import DEAD, SITE, events_exchange
 
 #: The instant queues that are shown, in the order of a page's life. The one of ticks is empty all the time.
 WORK_QUEUES = tuple(name for name in dict.fromkeys(POLICY_OF_QUEUE) if name != TICK)
@@ -66,10 +68,9 @@ class Witness:
     def _bind(self, settings: Settings) -> Any:
         copies = Queue("", exclusive=True, auto_delete=True, durable=False)(self._channel)
         copies.name = copies.queue_declare().queue
-        for delay in retry_delays_ms(settings):
-            delay_queue(delay, settings)(self._channel).declare()
-            copies.bind_to(exchange=delay_name(delay), routing_key="")
-        copies.bind_to(exchange=dead_exchange.name, routing_key="")
+        for delay in site_policy(settings).delays_ms():
+            copies.bind_to(exchange=delay_name(SITE, delay), routing_key="")
+        copies.bind_to(exchange=DEAD, routing_key="")
         copies.bind_to(exchange=events_exchange.name, routing_key="update")
         return copies
 
@@ -112,7 +113,7 @@ class Witness:
         page = urlsplit(url).path or self._domain
         if exchange == events_exchange.name:
             return Event("pack", kind, page, f"pack {payload.get('generation')} written: {payload.get('pages')} pages")
-        if exchange == dead_exchange.name:
+        if exchange == DEAD:
             died = headers.get("perennial-message") or headers.get("perennial-reason")
             return Event("dead", kind, page, f"{kind} of {page} is dead: {died}", url)
         # A postponement may share a queue with retries; only a failure tells of an error.

@@ -7,16 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kombu import Connection
+from kombu import Connection, Queue
 
 from app.amqp.delivery import Delivery
 from app.amqp.publish import Outgoing, Publisher
+from app.errors import InvalidMessage
 from app.retry.carry_out import replacement
-from app.retry.dead_set import DEAD_ID, QUEUE, REASON
-from app.retry.delay_queues import REPLAY
-from config.routes import POLICY_OF_QUEUE
-from config.settings import Settings
-from config.topology import dead_queue, site_exchange
+from app.retry.death import DEAD_ID, QUEUE, REASON
+from app.retry.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +40,17 @@ class DeadLetter:
 
 
 class DeadSet:
-    """The dead set of the `site` group, on a connection of its own."""
+    """The dead set of a policy, on a connection of its own."""
 
-    def __init__(self, settings: Settings, publisher: Publisher) -> None:
-        self._settings = settings
+    def __init__(self, broker: str, policy: Policy, publisher: Publisher) -> None:
+        self._broker = broker
+        self._policy = policy
         self._publisher = publisher
 
     def look(self) -> list[DeadLetter]:
         """Return every dead message, oldest first. They go back when the channel closes, in their order."""
         with self._channel() as channel:
-            return [DeadLetter.of(message) for message in _take(channel)]
+            return [DeadLetter.of(message) for message in self._take(channel)]
 
     def replay(self, chosen: Callable[[DeadLetter], bool], *, fresh: bool = False) -> list[DeadLetter]:
         """Send the chosen ones back to their queues; return them.
@@ -61,40 +60,36 @@ class DeadSet:
         """
         replayed = []
         with self._channel() as channel:
-            for message in _take(channel):
+            for message in self._take(channel):
                 letter = DeadLetter.of(message)
                 if chosen(letter):
-                    self._publisher.publish([_again(letter, fresh=fresh)])
+                    self._publisher.publish([self._again(letter, fresh=fresh)])
                     message.ack()
                     replayed.append(letter)
         return replayed
 
     @contextmanager
     def _channel(self) -> Iterator[Any]:
-        with Connection(self._settings.broker, connect_timeout=self._settings.publish_timeout) as connection:
-            dead_queue()(connection.channel()).declare()
+        with Connection(self._broker, connect_timeout=5) as connection:
+            _of(self._policy)(connection.channel()).declare()
             with connection.channel() as channel:
                 yield channel
 
+    def _take(self, channel: Any) -> Iterator[Any]:
+        """Yield the messages there now, unacknowledged: the depth at the start, so that none goes round."""
+        queue = _of(self._policy)(channel)
+        for _ in range(queue.queue_declare(passive=True).message_count):
+            message = queue.get(no_ack=False)
+            if message is None:
+                return
+            yield message
 
-def _take(channel: Any) -> Iterator[Any]:
-    """Yield the messages there now, unacknowledged: no more than the depth at the start, so that none goes round."""
-    queue = dead_queue()(channel)
-    for _ in range(queue.queue_declare(passive=True).message_count):
-        message = queue.get(no_ack=False)
-        if message is None:
-            return
-        yield message
-
-
-def _again(letter: DeadLetter, *, fresh: bool) -> Outgoing:
-    dead = letter.delivery
-    lived = {name: value for name, value in dead.headers.items() if not name.startswith("perennial-")}
-    added: dict[str, Any] = {"perennial-replay-of": letter.id, REPLAY: "fresh" if fresh else "keep"}
-    if fresh:
-        added["current-iteration"] = 0
-    queue = letter.queue if letter.queue in POLICY_OF_QUEUE else dead.queue
-    return replacement(replace(dead, headers=lived, queue=queue), exchange=site_exchange.name, headers=added)
+    def _again(self, letter: DeadLetter, *, fresh: bool) -> Outgoing:
+        dead = letter.delivery
+        home = self._policy.home(letter.queue, dead.routing_key)
+        headers = self._policy.revived(dead.headers, "fresh" if fresh else "keep")
+        bare = replace(dead, headers={})
+        return replacement(bare, exchange=home.exchange, routing_key=home.routing_key, headers=headers)
 
 
 def _first_queue(delivery: Delivery) -> str:
@@ -106,3 +101,10 @@ def _reason(delivery: Delivery) -> str:
     """Return the reason code: ours, or the broker's own, or that nothing was bound for its key."""
     told = delivery.headers.get(REASON) or delivery.headers.get("x-first-death-reason")
     return str(told).replace("_", "-") if told else "unroutable"
+
+
+def _of(policy: Policy) -> Queue:
+    queue = policy.dead
+    if queue is None:
+        raise InvalidMessage(f"policy {policy.name} has no dead set")
+    return queue

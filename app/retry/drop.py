@@ -2,13 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from kombu import Queue
+
 from app.amqp.delivery import Delivery
-from app.retry.policy import Decision, Drop, Failure
+from app.retry.policy import Address, Budget, Decision, Drop, Failure
 
 
-class DropPolicy:
+@dataclass(frozen=True, slots=True)
+class DropAll:
     """Every failure is forgotten."""
 
-    def decide(self, _delivery: Delivery, _failure: Failure) -> Decision:
+    name: ClassVar[str] = "drop"
+    replay_budget: ClassVar[Budget] = "fresh"
+    dead: ClassVar[None] = None
+
+    def queues(self) -> list[Queue]:
+        """Return none."""
+        return []
+
+    def work_arguments(self, queue: str) -> dict[str, Any]:
+        """Return none."""
+        del queue
+        return {}
+
+    def attempts(self, delivery: Delivery) -> int:
+        """Return 0: nothing is ever tried twice."""
+        del delivery
+        return 0
+
+    def arrived(self, delivery: Delivery) -> None:
+        """Let every message run."""
+        del delivery
+
+    def decide(self, delivery: Delivery, failure: Failure) -> Decision:
         """Return Drop."""
+        del delivery, failure
         return Drop()
+
+    def postpone(self, delivery: Delivery, seconds: float) -> Decision:
+        """Return Drop: by then another one has come."""
+        del delivery, seconds
+        return Drop()
+
+    def home(self, queue: str, routing_key: str) -> Address:
+        """Return the queue itself."""
+        del routing_key
+        return Address("", queue)
+
+    def revived(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
+        """Return the headers as they are: nothing comes back from nowhere."""
+        del budget
+        return dict(headers)

@@ -9,6 +9,7 @@ import pytest
 
 from app.amqp.publish import Publisher
 from app.retry.dead_letters import DeadSet
+from app.topology import site_policy
 from config.settings import Settings
 from config.topology import DEAD
 from tests.support.broker import Broker
@@ -40,6 +41,6 @@ def test_absurd_headers_end_in_the_dead_set_and_the_worker_lives_on(
         eventually(lambda: broker.depth(DEAD) == len(BAD), "all are dead")
         assert running.process.poll() is None
     publisher = Publisher(settings.broker)
-    reasons = sorted(letter.reason for letter in DeadSet(settings, publisher).look())
+    reasons = sorted(letter.reason for letter in DeadSet(settings.broker, site_policy(settings), publisher).look())
     publisher.close()
     assert reasons == sorted(reason for _, reason in BAD)

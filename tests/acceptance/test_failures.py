@@ -15,6 +15,7 @@ import requests
 from app.amqp.publish import Publisher
 from app.retry.dead_letters import DeadLetter, DeadSet
 from app.services import Urls
+from app.topology import site_policy
 from config.settings import Settings
 from config.topology import DEAD
 from tests.support.broker import Broker
@@ -50,7 +51,7 @@ def broker(settings: Settings) -> Broker:
 @pytest.fixture
 def dead_set(settings: Settings, broker: Broker) -> Iterator[DeadSet]:
     publisher = Publisher(settings.broker)
-    yield DeadSet(settings, publisher)
+    yield DeadSet(settings.broker, site_policy(settings), publisher)
     publisher.close()
     broker.take(DEAD)
 

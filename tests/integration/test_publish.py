@@ -10,15 +10,17 @@ from dataclasses import replace
 import pytest
 from kombu import Connection, Exchange, Queue
 
+from app.amqp.delivery import Delivery
 from app.amqp.publish import Outgoing, Publisher, get_publisher
 from app.errors import PublishFailed
 from app.retry.carry_out import carry_out
-from app.retry.policy import Postponed
+from app.retry.policy import Decision
+from app.topology import all_queues, base_queues, site_policy
 from config.settings import Settings
-from config.topology import DEAD, all_queues, dead_queue, work_queues
+from config.topology import DEAD
 from tests.support.broker import Broker
+from tests.support.deliveries import delivery
 from tests.support.waiting import eventually
-from tests.unit.test_retry import delivery
 
 pytestmark = pytest.mark.integration
 
@@ -26,7 +28,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def publisher(settings: Settings) -> Iterator[Publisher]:
     publisher = Publisher(settings.broker)
-    publisher.declare([dead_queue(), *work_queues(settings)])
+    publisher.declare(base_queues(settings))
     yield publisher
     publisher.close()
 
@@ -34,6 +36,10 @@ def publisher(settings: Settings) -> Iterator[Publisher]:
 @pytest.fixture
 def broker(settings: Settings) -> Broker:
     return Broker(settings.broker)
+
+
+def postponed(settings: Settings, came: Delivery) -> Decision:
+    return site_policy(settings).postpone(came, 0.25)
 
 
 def message(number: int = 0, *, key: str = "index", exchange: str = "site") -> Outgoing:
@@ -121,7 +127,7 @@ def test_a_postponed_message_comes_back_to_its_queue_by_itself_and_not_too_soon(
     publisher: Publisher, broker: Broker, settings: Settings
 ) -> None:
     came = delivery("site.crawl", mine="kept")
-    carry_out(Postponed(250), came, publisher=publisher, settings=settings)
+    carry_out(postponed(settings, came), came, publisher=publisher)
     assert broker.depth("site.crawl") == 0
     eventually(lambda: broker.depth("site.crawl") == 1, "it is back")
     [back] = broker.take("site.crawl")
@@ -142,18 +148,18 @@ def test_a_message_that_cannot_be_encoded_raises_and_the_next_one_goes_through_a
 def test_a_delay_queue_that_somebody_deleted_is_declared_anew_by_the_second_attempt(
     publisher: Publisher, broker: Broker, settings: Settings
 ) -> None:
-    carry_out(Postponed(250), delivery(), publisher=publisher, settings=settings)
+    carry_out(postponed(settings, delivery()), delivery(), publisher=publisher)
     with Connection(settings.broker) as connection:
         connection.channel().queue_delete("site.delay.250")
     with pytest.raises(PublishFailed, match="no queue is bound"):
-        carry_out(Postponed(250), delivery("site.crawl"), publisher=publisher, settings=settings)
-    carry_out(Postponed(250), delivery("site.crawl"), publisher=publisher, settings=settings)
+        carry_out(postponed(settings, delivery("site.crawl")), delivery("site.crawl"), publisher=publisher)
+    carry_out(postponed(settings, delivery("site.crawl")), delivery("site.crawl"), publisher=publisher)
     eventually(lambda: broker.depth("site.crawl") == 1, "it is back")
 
 
 def test_a_message_of_another_user_can_be_sent_again(publisher: Publisher, broker: Broker, settings: Settings) -> None:
     theirs = replace(delivery("site.crawl"), properties={"user_id": "somebody", "app_id": "theirs"})
-    carry_out(Postponed(250), theirs, publisher=publisher, settings=settings)
+    carry_out(postponed(settings, theirs), theirs, publisher=publisher)
     eventually(lambda: broker.depth("site.crawl") == 1, "it is back")
     [back] = broker.take("site.crawl")
     assert back.properties["app_id"] == "theirs"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from kombu import Connection
 
-from app.amqp.declare import declare_base
 from app.crawl.frontier import Crawl, now
 from app.timers.arguments import full_pack, incremental_pack
+from app.topology import declare_base
 from config.settings import Settings, get_settings
 from tasks import context as contexts
 from tasks.context import Context

@@ -12,7 +12,7 @@ from typing import Any
 
 from app.celery import app
 from app.errors import InvalidUrl, Postpone
-from app.task import Task
+from app.retry.task import Task
 
 __all__ = ["app"]
 

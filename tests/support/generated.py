@@ -14,8 +14,8 @@ from app.cli.config import to_markdown
 from app.cli.main import cli
 from app.cli.mermaid import consumers_of, to_mermaid
 from app.services.processes import procfile
+from app.topology import all_queues
 from config.settings import ROOT, Settings
-from config.topology import all_queues
 
 FOLDERS = ("config", "tasks", "app")
 

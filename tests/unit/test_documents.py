@@ -11,11 +11,12 @@ import pytest
 from app.amqp.plain import decode, route_of
 from app.cli.mermaid import consumers_of, to_mermaid
 from app.crawl.target import parse, parse_domain
+from app.retry.waiting import POSTPONE_LADDER_MS
 from app.services.processes import procfile
 from app.timers.arguments import callback_of, timeout_of
+from app.topology import all_queues, site_policy
 from config.routes import POLICY_OF_QUEUE, ROUTES
 from config.settings import ROOT, Settings
-from config.topology import POSTPONE_LADDER_MS, all_queues, retry_delays_ms
 from tests.support import generated
 from tests.support.documents import blocks, matches, read, table
 
@@ -102,7 +103,7 @@ def test_the_retry_table_has_the_policies_there_are_with_their_default_delays() 
     rows = {row[0]: row for row in table(README, "## When something fails")}
     policies = {f"`{route.policy}`" for route in ROUTES}
     assert {name for name in rows if name.startswith("`")} == policies
-    *first, last = [f"{delay / 1_000:g}" for delay in retry_delays_ms(Settings())]
+    *first, last = [f"{delay / 1_000:g}" for delay in site_policy(Settings()).delays_ms()]
     assert f"{', '.join(first)} and {last} s" in rows["`delay_queues`"][1]
     assert f"{POSTPONE_LADDER_MS[0]} ms to {POSTPONE_LADDER_MS[-1] // 1_000} s" in rows["postponement"][2]
 

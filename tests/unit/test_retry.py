@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -9,111 +12,159 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.amqp.delivery import Delivery
-from app.retry.carry_out import on_ladder, replacement
-from app.retry.choose import policy_for
+from app.errors import InvalidMessage
+from app.retry.carry_out import replacement
 from app.retry.delay_queues import DelayQueues
-from app.retry.drop import DropPolicy
-from app.retry.policy import Dead, Drop, Failure, Retry
+from app.retry.drop import DropAll
+from app.retry.fixed_ttl import MAX_EXCEPTIONS, FixedTtl
+from app.retry.policies import Policies
+from app.retry.policy import Dead, Drop, Policy, Postponed, Reject, Retry
+from app.retry.waiting import MAX_TTL_MS, POSTPONE_LADDER_MS, few_digits, on_ladder
+from app.retry.x_death import XDeath
+from app.topology import policies
 from config.routes import ROUTES
 from config.settings import Settings
-from config.topology import POSTPONE_LADDER_MS, few_digits
+from config.topology import work_queues
+from tests.support.deliveries import FAILURE, Life, delivery, live
 
 pytestmark = pytest.mark.unit
 
-FAILURE = Failure(reason="exception", exception="KeyError", message="boom", at=1_000.0, worker="w")
+PERMANENT = replace(FAILURE, permanent=True)
+
+#: Whatever a header may hold.
+ANYTHING = st.recursive(
+    st.one_of(st.none(), st.text(), st.integers(), st.floats(), st.booleans(), st.binary()),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=4,
+)
 
 
-def delivery(queue: str = "site.index", **headers: Any) -> Delivery:
-    return Delivery(body=b"{}", headers=headers, properties={}, content_type=None, content_encoding=None, queue=queue)
+def policy_of(name: str, budget: int) -> Policy:
+    """Return a policy with a budget of so many retries, for the queue `q`."""
+    made: dict[str, Policy] = {
+        "delay_queues": DelayQueues("ns", timeout_ms=100, retry_max=budget),
+        "fixed_ttl": FixedTtl("ns", {"q": "key"}, ttl_ms=100, retry_max=budget),
+        "x_death": XDeath("q", retry_after_ms=100, retry_max=budget),
+    }
+    return made[name]
 
 
-def run_to_the_end(policy: DelayQueues, outcomes: list[bool], headers: dict[str, Any]) -> tuple[int, list[int], bool]:
-    """Return the number of runs, the delays between them, and whether the message died."""
-    delays: list[int] = []
-    for runs, succeeds in enumerate(outcomes, start=1):
-        if succeeds:
-            return runs, delays, False
-        match policy.decide(delivery(**headers), FAILURE):
-            case Retry(delay_ms, added):
-                delays.append(delay_ms)
-                headers = headers | dict(added)
-            case Dead():
-                return runs, delays, True
-            case other:
-                pytest.fail(f"unexpected {other}")
-    pytest.fail(f"neither done nor dead after {len(outcomes)} runs")
+#: What policies read.
+HEADERS = (
+    *("retry-timeout-ms", "retry-max", "current-iteration", "mb-retries", "mb-exceptions", "x-death", "retry_info"),
+    *("perennial-attempts", "perennial-first-failed-at", "perennial-replay-of"),
+)
+
+NAMES = ("delay_queues", "fixed_ttl", "x_death")
 
 
-@given(st.lists(st.booleans(), min_size=1, max_size=12), st.integers(0, 8))
-def test_a_message_runs_until_its_first_success_or_its_budget_and_one(outcomes: list[bool], budget: int) -> None:
+def end(policy: Policy, **headers: Any) -> Life:
+    """Let a message fail until it dies."""
+    return live(policy, [False] * 50, delivery("q", **headers))
+
+
+# One law for all
+
+
+@given(st.sampled_from(NAMES), st.lists(st.sampled_from([True, False, None]), max_size=20), st.integers(0, 8))
+def test_a_message_runs_until_its_first_success_or_its_budget_and_one(
+    name: str, outcomes: list[bool | None], budget: int
+) -> None:
     outcomes = [*outcomes, True]
-    first_success = outcomes.index(True) + 1
-    runs, delays, died = run_to_the_end(DelayQueues(timeout_ms=100, retry_max=budget), outcomes, {})
-    assert runs == min(first_success, budget + 1)
-    assert died == (first_success > budget + 1)
-    assert delays == [100 * 2**iteration for iteration in range(len(delays))]
+    life = live(policy_of(name, budget), outcomes, delivery("q"))
+    first_success = [each for each in outcomes if each is not None].index(True) + 1
+    assert life.runs == min(first_success, budget + 1)
+    assert life.died == (first_success > budget + 1)
+    assert len(life.delays) == life.runs - 1
+    if life.died:
+        assert life.headers["perennial-attempts"] == budget + 1
 
 
-def test_three_retries_wait_once_twice_and_four_times_the_timeout() -> None:
-    runs, delays, died = run_to_the_end(DelayQueues(timeout_ms=1_000, retry_max=3), [False] * 9, {})
-    assert (runs, delays, died) == (4, [1_000, 2_000, 4_000], True)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_death_tells_queue_attempts_worker_error_and_when_it_failed_first_and_last(name: str) -> None:
+    headers = end(policy_of(name, 3)).headers
+    told = {key.removeprefix("perennial-"): value for key, value in headers.items() if key.startswith("perennial-")}
+    assert (told["queue"], told["attempts"], told["worker"]) == ("q", 4, "w")
+    assert (told["reason"], told["exception"], told["message"]) == ("exception", "KeyError", "boom")
+    assert told["first-failed-at"] == told["failed-at"] == 1_000.0
 
 
-def test_the_policy_travels_with_the_message_and_wins_over_the_defaults() -> None:
-    policy = DelayQueues(timeout_ms=1_000, retry_max=9)
-    headers: dict[str, Any] = {"retry-timeout-ms": "50", "retry-max": 1}
-    assert run_to_the_end(policy, [False] * 9, headers) == (2, [50], True)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("budget", "runs"), [("keep", 1), ("fresh", 4)])
+def test_a_replay_dies_at_its_next_failure_or_runs_a_fresh_budget(name: str, budget: Any, runs: int) -> None:
+    policy = policy_of(name, 3)
+    died = end(policy)
+    again = live(policy, [False] * 9, delivery("q", **policy.revived(died.headers, budget)))
+    assert (again.runs, again.died) == (runs, True)
+    assert again.headers["perennial-replay-of"] == [died.headers["perennial-dead-id"]]
+    third = policy.revived(again.headers, "fresh")
+    lives = [again.headers["perennial-dead-id"], died.headers["perennial-dead-id"]]
+    assert third["perennial-replay-of"] == lives
+    assert "perennial-reason" not in third
 
 
 @given(
+    st.sampled_from(NAMES),
     st.dictionaries(
-        st.sampled_from(["retry-timeout-ms", "retry-max", "current-iteration"]),
-        st.one_of(st.none(), st.text(), st.integers(), st.floats(), st.booleans(), st.lists(st.integers())),
-    )
+        st.sampled_from(HEADERS),
+        ANYTHING,
+    ),
 )
-def test_no_header_of_a_foreign_producer_makes_the_policy_raise(headers: dict[str, Any]) -> None:
-    decision = DelayQueues(timeout_ms=1_000, retry_max=3).decide(delivery(**headers), FAILURE)
-    assert isinstance(decision, Dead) or (isinstance(decision, Retry) and 0 < decision.delay_ms < 2**31)
+def test_no_header_of_a_foreign_producer_makes_a_policy_raise(name: str, headers: dict[str, Any]) -> None:
+    policy, came = policy_of(name, 3), delivery("q", **headers)
+    assert isinstance(policy.decide(came, FAILURE), Retry | Reject | Dead)
+    assert isinstance(policy.postpone(came, 1.0), Postponed)
+    assert policy.attempts(came) >= 0
+    assert policy.arrived(came) is None or isinstance(policy.arrived(came), Dead)
+    assert policy.revived(headers, "fresh")["perennial-replay"] == "fresh"
 
 
-def test_a_permanent_failure_dies_at_once() -> None:
-    failure = Failure(reason="invalid-url", exception="InvalidUrl", message="no host", permanent=True, at=5.0)
-    decision = DelayQueues(timeout_ms=1_000, retry_max=3).decide(delivery(), failure)
-    assert isinstance(decision, Dead)
-    assert decision.headers["perennial-reason"] == "invalid-url"
-    assert decision.headers["perennial-attempts"] == 1
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_policy_needs_on_the_broker_is_durable_and_its_dead_set_classic_and_first(name: str) -> None:
+    policy = policy_of(name, 3)
+    queues = policy.queues()
+    assert all(queue.durable and queue.exchange.durable for queue in queues)
+    assert queues[0] == policy.dead
+    assert not queues[0].queue_arguments
 
 
-def test_a_replayed_message_that_keeps_its_budget_dies_at_its_next_failure() -> None:
-    headers: dict[str, Any] = {"perennial-replay": "keep", "current-iteration": 0, "retry-max": 5}
-    assert isinstance(DelayQueues(timeout_ms=1_000, retry_max=5).decide(delivery(**headers), FAILURE), Dead)
+# delay_queues
 
 
-def test_a_death_tells_first_and_last_failure_attempts_and_worker() -> None:
-    headers: dict[str, Any] = {"current-iteration": 3, "perennial-first-failed-at": 7.0}
-    decision = DelayQueues(timeout_ms=1, retry_max=3).decide(delivery(**headers), FAILURE)
-    assert isinstance(decision, Dead)
-    told = {name.removeprefix("perennial-"): value for name, value in decision.headers.items()}
-    assert told["first-failed-at"] == 7.0
-    assert told["failed-at"] == 1_000.0
-    assert told["attempts"] == 4
-    assert (told["exception"], told["message"], told["worker"], told["queue"]) == (
-        "KeyError",
-        "boom",
-        "w",
-        "site.index",
-    )
+def test_three_retries_wait_once_twice_and_four_times_the_timeout() -> None:
+    life = end(DelayQueues("ns", timeout_ms=1_000, retry_max=3))
+    assert (life.runs, life.delays) == (4, [1_000, 2_000, 4_000])
 
 
-def test_a_tick_is_never_retried_and_never_buried() -> None:
-    policy = policy_for("site.tick", "site.tick", Settings())
-    assert isinstance(policy, DropPolicy)
-    assert policy.decide(delivery(), FAILURE) == Drop()
+def test_the_policy_travels_with_the_message_and_wins_over_the_defaults() -> None:
+    life = end(DelayQueues("ns", timeout_ms=1_000, retry_max=9), **{"retry-timeout-ms": "50", "retry-max": 1})
+    assert (life.runs, life.delays) == (2, [50])
 
 
-def test_every_route_has_a_policy() -> None:
-    for route in ROUTES:
-        assert isinstance(policy_for(route.task, route.queue, Settings()), DelayQueues | DropPolicy)
+def test_a_permanent_failure_dies_at_once_and_tells_its_reason() -> None:
+    for name in ("delay_queues", "x_death"):
+        decision = policy_of(name, 3).decide(delivery("q"), replace(PERMANENT, reason="invalid-url"))
+        assert isinstance(decision, Dead)
+        assert decision.headers["perennial-reason"] == "invalid-url"
+
+
+@given(st.integers(1, 2**33), st.integers(0, 2_000))
+def test_a_budget_whose_last_delay_no_broker_can_wait_is_an_error_at_the_sender(timeout_ms: int, budget: int) -> None:
+    policy = DelayQueues("ns")
+    last = few_digits(timeout_ms * 2 ** (budget - 1)) if budget else 0
+    if last > MAX_TTL_MS:
+        with pytest.raises(InvalidMessage, match=f"retry-timeout-ms {timeout_ms} and retry-max {budget}.*24.8 days"):
+            policy.budget_headers(timeout_ms=timeout_ms, retry_max=budget)
+    else:
+        headers = policy.budget_headers(timeout_ms=timeout_ms, retry_max=budget)
+        assert headers == {"retry-timeout-ms": timeout_ms, "retry-max": budget, "current-iteration": 0}
+        assert end(policy, **headers).runs == budget + 1
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "1000"])
+def test_a_timeout_that_is_no_number_of_milliseconds_is_an_error_that_names_it(wrong: Any) -> None:
+    with pytest.raises(InvalidMessage, match=f"retry-timeout-ms {wrong!r}"):
+        DelayQueues("ns").budget_headers(timeout_ms=wrong)
 
 
 @given(st.integers(1, 2**31 - 1))
@@ -130,6 +181,164 @@ def test_a_postponement_never_waits_longer_than_asked_but_for_the_shortest_rung(
     assert rung <= seconds * 1_000 or rung == POSTPONE_LADDER_MS[0]
 
 
+# fixed_ttl
+
+
+def test_the_countdown_goes_from_the_default_to_zero_in_retry_and_is_minus_one_in_failed() -> None:
+    policy = FixedTtl("caa", {"q": "index"})
+    headers: dict[str, Any] = {}
+    seen = []
+    for _ in range(5):
+        decision = policy.decide(delivery("q", **headers), FAILURE)
+        assert isinstance(decision, Retry | Dead)
+        assert decision.routing_key == "index"
+        headers = dict(decision.headers)
+        seen.append(headers["mb-retries"])
+    assert seen == [3, 2, 1, 0, -1]
+    assert headers["mb-exceptions"] == ["KeyError: boom"] * 5
+
+
+@pytest.mark.parametrize(
+    ("value", "runs"),
+    [
+        *[(None, 5), (2, 3), ("2", 3), (" 1 ", 2), (0, 1), (-1, 1), ("-7", 1), ("many", 5), (1.5, 2), (True, 5)],
+        *[([], 5), (b"3", 4), ("9" * 50, 5), (10**9, 5)],
+    ],
+)
+def test_mb_retries_is_read_as_int_or_text_and_garbage_counts_as_absent(value: Any, runs: int) -> None:
+    headers = {} if value is None else {"mb-retries": value}
+    assert end(FixedTtl("caa", {"q": "index"}), **headers).runs == runs
+
+
+def test_a_permanent_failure_is_retried_all_the_same_unless_fail_fast_is_set() -> None:
+    came = delivery("q")
+    assert isinstance(FixedTtl("caa").decide(came, PERMANENT), Retry)
+    decision = FixedTtl("caa", fail_fast=True).decide(came, PERMANENT)
+    assert isinstance(decision, Dead)
+    assert decision.headers["mb-retries"] == -1
+
+
+def test_the_errors_of_others_are_kept_and_their_number_and_length_are_bounded() -> None:
+    life = end(FixedTtl("caa", retry_max=30), **{"mb-exceptions": "one of theirs"})
+    assert life.headers["mb-exceptions"] == ["KeyError: boom"] * MAX_EXCEPTIONS
+    long: dict[str, Any] = {"mb-exceptions": ["x" * 9_000]}
+    first = FixedTtl("caa").decide(delivery("q", **long), FAILURE)
+    assert isinstance(first, Retry)
+    assert [len(each) for each in first.headers["mb-exceptions"]] == [500, len("KeyError: boom")]
+
+
+def test_the_topology_of_the_document_is_exact() -> None:
+    failed, retry = FixedTtl("cover-art-archive").queues()
+    assert (failed.name, failed.exchange.name, failed.exchange.type) == ("cover-art-archive.failed",) * 2 + ("fanout",)
+    assert not failed.queue_arguments
+    assert (retry.name, retry.exchange.name, retry.exchange.type) == ("cover-art-archive.retry",) * 2 + ("fanout",)
+    assert retry.queue_arguments == {"x-message-ttl": 14_400_000, "x-dead-letter-exchange": "cover-art-archive"}
+
+
+# x_death
+
+
+def deaths(*entries: dict[str, Any]) -> Delivery:
+    headers: dict[str, Any] = {"x-death": list(entries)}
+    return delivery("q", **headers)
+
+
+def test_attempts_are_the_sum_of_counts_of_this_queue_and_of_rejections() -> None:
+    entries = [
+        {"queue": "q", "reason": "rejected", "count": 3},
+        {"queue": "q.retry", "reason": "expired", "count": 3},
+        {"queue": "other", "reason": "rejected", "count": 9},
+        {"queue": "q", "reason": "expired", "count": 9},
+    ]
+    assert XDeath("q").attempts(deaths(*entries)) == 3
+
+
+def test_entries_are_counted_only_where_a_count_is_absent() -> None:
+    assert XDeath("q").attempts(deaths(*[{"queue": "q", "reason": "rejected"}] * 4)) == 4
+
+
+@pytest.mark.parametrize("count", ["7", -5, None, [], True])
+def test_a_count_that_is_none_does_not_end_a_message_early(count: Any) -> None:
+    assert XDeath("q").attempts(deaths({"queue": "q", "reason": "rejected", "count": count})) <= 1
+
+
+def test_an_error_keeps_its_routing_key_and_tells_all_in_retry_info() -> None:
+    came = replace(delivery("q", routing_key="orders.new"), properties={"reply_to": "r", "correlation_id": "c"})
+    decision = XDeath("q", retry_max=0).decide(came, replace(FAILURE, traceback="a\nb"))
+    assert isinstance(decision, Dead)
+    assert (decision.rest.name, decision.routing_key) == ("q.error", "orders.new")
+    info = json.loads(decision.headers["retry_info"])
+    assert (info["error"], info["num_attempts"], info["error_class"]) == ("exception", 1, "KeyError")
+    assert (info["error_message"], info["backtrace"]) == ("boom", ["a", "b"])
+    assert info["failed_at"] == "1970-01-01T00:16:40+00:00"
+    assert info["properties"] == {"reply_to": "r", "correlation_id": "c"}
+
+
+def test_a_second_death_adds_to_retry_info_the_newest_first() -> None:
+    policy = XDeath("q", retry_max=0)
+    first = end(policy)
+    second = live(policy, [False], delivery("q", **policy.revived(first.headers, "fresh")), PERMANENT)
+    assert [each["error_message"] for each in json.loads(second.headers["retry_info"])] == ["boom", "boom"]
+
+
+def test_the_first_failure_is_when_the_broker_saw_it() -> None:
+    entry = {"queue": "q", "reason": "rejected", "count": 5, "time": datetime(2026, 1, 1)}
+    decision = XDeath("q").decide(deaths(entry), FAILURE)
+    assert isinstance(decision, Dead)
+    assert decision.headers["perennial-first-failed-at"] == 1_767_225_600.0
+
+
+def test_a_message_under_which_workers_died_more_often_than_its_budget_does_not_run_again() -> None:
+    policy = XDeath("q", retry_max=2)
+    lost = {"queue": "q", "reason": "delivery_limit", "count": 2}
+    assert policy.arrived(deaths(lost)) is None
+    decision = policy.arrived(deaths(lost | {"count": 3}))
+    assert isinstance(decision, Dead)
+    assert decision.headers["perennial-reason"] == "delivery-limit"
+
+
+def test_exchange_type_and_separator_are_options_as_sneakers_has_them() -> None:
+    error, retry, client = XDeath("q", exchange_type="topic", separator="-", queue_type="classic").queues()
+    assert [queue.name for queue in (error, retry, client)] == ["q-error", "q-retry", "q"]
+    assert {queue.exchange.type for queue in (error, retry, client)} == {"topic"}
+    assert {queue.routing_key for queue in (error, retry, client)} == {"#"}
+    assert retry.queue_arguments == {"x-message-ttl": 5_000, "x-dead-letter-exchange": "q-retry-requeue"}
+    assert client.queue_arguments == {"x-dead-letter-exchange": "q-retry"}
+    assert client.exchange.name == "q-retry-requeue"
+
+
+# Which policy
+
+
+def test_a_tick_is_never_retried_and_never_buried() -> None:
+    policy = policies(Settings()).of("site.tick", "site.tick")
+    assert isinstance(policy, DropAll)
+    assert policy.decide(delivery(), FAILURE) == Drop()
+
+
+def test_every_route_has_the_policy_that_it_names() -> None:
+    ours = policies(Settings())
+    assert [ours.of(route.queue, route.task).name for route in ROUTES] == [route.policy for route in ROUTES]
+
+
+def test_a_task_that_is_known_on_another_queue_is_answered_by_the_queue_that_it_came_from() -> None:
+    index, other = DelayQueues("a"), DelayQueues("b")
+    both = Policies({"q": index, "other": other}, default=other, of_task={("q", "t"): replace(index, retry_max=9)})
+    assert both.of("q", "t") == replace(index, retry_max=9)
+    assert both.of("other", "t") == other
+    assert both.of("q", ["no", "name"]) == index
+    assert both.of("unknown") == other
+
+
+def test_our_work_queues_have_the_arguments_that_their_policies_ask_for() -> None:
+    for queue_type in ("quorum", "classic"):
+        settings = Settings(queue_type=queue_type)
+        ours = policies(settings)
+        for queue in work_queues(settings):
+            wanted = ours.of(queue.name).work_arguments(queue.name)
+            assert {key: (queue.queue_arguments or {}).get(key) for key in wanted} == wanted
+
+
 def test_a_replacement_keeps_body_and_properties_and_drops_what_the_broker_added() -> None:
     came = Delivery(
         body=b"\xff raw",
@@ -139,7 +348,8 @@ def test_a_replacement_keeps_body_and_properties_and_drops_what_the_broker_added
         content_encoding="binary",
         queue="site.index",
     )
-    sent = replacement(came, exchange="site.delay.100", headers={"current-iteration": 1})
+    added = {"current-iteration": 1}
+    sent = replacement(came, exchange="site.delay.100", routing_key="site.index", headers=added)
     assert sent.body == b"\xff raw"
     assert sent.headers == {"mine": 1, "current-iteration": 1}
     assert sent.properties == {"correlation_id": "c", "reply_to": "r"}

@@ -1,0 +1,161 @@
+"""Celery's consumer, with nothing thrown away: what cannot become a task spends the same retry budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from celery import bootsteps
+from celery.utils.log import get_logger
+from celery.worker.consumer import Consumer as CeleryConsumer
+from celery.worker.consumer.connection import Connection
+
+from app.amqp.publish import get_publisher
+from app.errors import InvalidMessage, PerennialError, Undecodable, UnknownType
+from app.retry.carry_out import Settlement
+from app.retry.failures import Failures, failure_of
+from app.retry.policy import Decision
+from app.retry.task import delivery_of
+
+logger = get_logger(__name__)
+
+#: Seconds that events of tasks wait for company. Flower shows them that much later.
+_FLUSH_EVERY = 0.25
+
+Handler = Callable[[Any], None]
+
+
+class Topology(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Declares what the worker relies on, at every connect: the broker may be a new one.
+
+    The usual delay queues are among it, well before they are needed: RabbitMQ 3.10 can lose a quorum queue that it
+    made a moment before it was killed.
+    """
+
+    requires = (Connection,)
+
+    def start(self, consumer: Any) -> None:
+        """Declare on the consumer's own connection, so that a broker that is away is Celery's to wait for."""
+        with consumer.connection.channel() as channel:
+            consumer.declare(channel)
+
+
+class Consumer(CeleryConsumer):  # type: ignore[misc]
+    """Celery's consumer without its delay machinery, which loses no message whatever is in it."""
+
+    class Blueprint(CeleryConsumer.Blueprint):  # type: ignore[misc]
+        """Celery declares 28 `celery_delayed_*` queues wherever it sees a quorum queue; ours has no use for them."""
+
+        default_steps = (
+            *(step for step in CeleryConsumer.Blueprint.default_steps if "delayed_delivery" not in str(step).lower()),
+            Topology,
+        )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        wiring = self.app.retries
+        publisher = get_publisher(_broker_of(self.app), timeout=wiring.publish_timeout)
+        self._failures = Failures(policies=wiring.policies, publisher=publisher, timer=self.timer, worker=self.hostname)
+        self.app.failures = self._failures
+        self._queue_of_tag: dict[str, str] = {}
+        self._flush_pending = False
+
+    def declare(self, channel: Any) -> None:
+        """Declare what the policies need, dead sets first: a dead-letter target that is not there loses silently."""
+        for queue in self._failures.policies.queues():
+            queue(channel).declare()
+
+    def to_task(self, message: Any) -> None:
+        """Turn a message without a `task` header into Celery's, in place; here, there is none that could be."""
+        raise Undecodable(f"no task's message: {bytes(message.body or b'')[:60]!r}")
+
+    def create_task_handler(self, *args: Any, **kwargs: Any) -> Handler:
+        """Wrap Celery's handler: note the queue, translate plain messages, let no message break the loop."""
+        inner: Handler = super().create_task_handler(*args, **kwargs)
+        self._queue_of_tag.clear()
+
+        def on_message(message: Any) -> None:
+            message.delivery_info["queue"] = self._queue_name(message)
+            try:
+                self._prepare(message)
+                if self._may_run(message):
+                    inner(message)
+            except PerennialError as error:
+                self._fail(message, error)
+            except Exception as error:  # noqa: BLE001 - One malformed message must not stop the worker.
+                self._fail(message, InvalidMessage(f"cannot be handled: {error!r}"))
+
+        return on_message
+
+    def on_send_event_buffered(self) -> None:
+        """Publish what happened to tasks a few times a second, instead of at every turn of the event loop."""
+        if not self._flush_pending:
+            self._flush_pending = True
+            self.timer.call_after(_FLUSH_EVERY, self._flush_buffered)
+
+    def _flush_buffered(self) -> None:
+        self._flush_pending = False
+        self._flush_events()
+
+    def on_decode_error(self, message: Any, exc: Exception) -> None:
+        """Spend the budget of a body that cannot be decoded; Celery acknowledges it, and it is gone."""
+        self._fail(message, Undecodable(str(exc)))
+
+    def on_unknown_message(self, body: Any, message: Any) -> None:
+        """Spend the budget of a message that is neither Celery's nor plain."""
+        self._fail(message, Undecodable(f"neither a task nor a plain message: {body!r:.100}"))
+
+    def on_unknown_task(self, _body: Any, message: Any, _exc: Exception) -> None:
+        """Spend the budget of a message for a task that this release does not have."""
+        self._fail(message, UnknownType(f"task {message.headers.get('task')!r} is not registered"))
+
+    def on_invalid_task(self, _body: Any, message: Any, exc: Exception) -> None:
+        """Spend the budget of a task message whose contents Celery refuses."""
+        self._fail(message, Undecodable(str(exc)))
+
+    def _prepare(self, message: Any) -> None:
+        """Make it a task's message that no field of can stop the worker; Celery's own counter is told the attempts."""
+        if "task" not in (message.headers or {}):
+            self.to_task(message)
+        require_sound(message.headers)
+        delivery, task = delivery_of(message), message.headers["task"]
+        message.headers["retries"] = self._failures.policies.of(delivery.queue, task).attempts(delivery)
+
+    def _may_run(self, message: Any) -> bool:
+        return self._failures.arrived(delivery_of(message), message.headers["task"], self._settling(message))
+
+    def _fail(self, message: Any, error: PerennialError) -> None:
+        failure = failure_of(error, task=(message.headers or {}).get("task"))
+        self._failures.failed(delivery_of(message), failure, self._settling(message))
+
+    def _settling(self, message: Any) -> Callable[[Decision, Settlement], None]:
+        def done(_decision: Decision, settlement: Settlement) -> None:
+            if settlement is Settlement.REJECT:
+                message.reject_log_error(logger, self.connection_errors)
+            else:
+                message.ack_log_error(logger, self.connection_errors)
+
+        return done
+
+    def _queue_name(self, message: Any) -> str:
+        tag = message.delivery_info["consumer_tag"]
+        if tag not in self._queue_of_tag:
+            self._queue_of_tag = {each: queue for queue, each in self.task_consumer._active_tags.items()}
+        return self._queue_of_tag.get(tag, message.delivery_info.get("routing_key") or "")
+
+
+def require_sound(headers: Mapping[str, Any]) -> None:
+    """Raise InvalidMessage for headers of a task that would stop a worker, or wait in its memory."""
+    limits = headers.get("timelimit") or ()
+    if not isinstance(limits, list | tuple) or not all(
+        each is None or isinstance(each, int | float) for each in limits
+    ):
+        raise InvalidMessage(f"timelimit {limits!r:.100}: expected two numbers of seconds")
+    if headers.get("eta"):
+        raise InvalidMessage("eta: a worker holds no message until its time; every delay lives in the broker")
+
+
+def _broker_of(app: Any) -> str:
+    """Return the broker's URL, or several with semicolons between them."""
+    url = app.conf.broker_write_url or app.conf.broker_url
+    return url if isinstance(url, str) else ";".join(url)

@@ -1,0 +1,43 @@
+"""One call hands a Celery application's failures over to the broker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from app.retry.policies import Policies
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """What a worker acts on failures with: the policies, and the seconds to wait for a confirm."""
+
+    policies: Policies
+    publish_timeout: float = 5.0
+
+
+def install(
+    app: Any, policies: Policies, *, publish_timeout: float = 5.0, consumer: str = "app.retry.consumer:Consumer"
+) -> None:
+    """Let the policies answer for every failure in the workers of a Celery application.
+
+    Call it when the application is made, before its tasks are. It changes what Celery would acknowledge, requeue for
+    ever or keep in a worker's memory: the base class of tasks, the consumer (`consumer` names a subclass of ours), and
+    settings, which stand above those of the application.
+    """
+    app.retries = Retries(policies, publish_timeout)
+    app.task_cls = "app.retry.task:Task"
+    app.__dict__.pop("Task", None)
+    app.add_defaults(
+        {
+            "worker_consumer": consumer,
+            # A message leaves the broker when its work is done, and not before.
+            "task_acks_late": True,
+            "task_acks_on_failure": True,
+            # Requeueing would loop for ever.
+            "task_reject_on_worker_lost": False,
+            "worker_cancel_long_running_tasks_on_connection_loss": False,
+            # A mistyped queue is an error at the call, never a new queue that nobody reads.
+            "task_create_missing_queues": False,
+        }
+    )

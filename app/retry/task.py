@@ -1,0 +1,178 @@
+"""Celery's task and request: what goes wrong becomes a value for the parent, and its end a decision in the broker."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from billiard.einfo import ExceptionWithTraceback
+from celery import Task as CeleryTask
+from celery import signals
+from celery.exceptions import Ignore, Reject, Terminated, TimeLimitExceeded
+from celery.exceptions import Retry as CeleryRetry
+from celery.utils.log import get_logger
+from celery.worker import state
+from celery.worker.request import Request as CeleryRequest
+
+from app.amqp.delivery import Delivery
+from app.errors import InvalidMessage, PerennialError, Postpone
+from app.retry.carry_out import Settlement
+from app.retry.failures import Failures, failure_of
+from app.retry.policy import Dead, Decision, Failure
+
+if TYPE_CHECKING:
+    from billiard.einfo import ExceptionInfo
+
+logger = get_logger(__name__)
+
+
+class AttemptFailed(Ignore):  # type: ignore[misc]
+    """Carries a failure from the pool's child to the parent.
+
+    Celery lets an Ignore through without marking, logging or signalling a failure: an attempt that will be retried
+    is none, and only the parent knows whether it will be.
+    """
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+
+class AttemptPostponed(Ignore):  # type: ignore[misc]
+    """Carries a postponement of so many seconds from the pool's child to the parent."""
+
+    def __init__(self, seconds: float, why: str) -> None:
+        super().__init__(seconds, why)
+        self.seconds = seconds
+        self.why = why
+
+
+class Request(CeleryRequest):  # type: ignore[misc]
+    """A task's message in the parent. Its ends are routed through `Failures`; Celery's own would ack or loop."""
+
+    _ended = False
+
+    def on_success(self, failed__retval__runtime: tuple[bool, Any, float], **kwargs: Any) -> None:
+        """Handle the end of a run; one that asked for it is told of."""
+        super().on_success(failed__retval__runtime, **kwargs)
+        if not failed__retval__runtime[0]:
+            self._failures.tell(delivery_of(self._message), "lived")
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        """Handle a time limit. A hard one comes after on_failure, which a killed child calls too."""
+        if soft:
+            super().on_timeout(soft, timeout)
+        elif not state.should_terminate:
+            self._fail(TimeLimitExceeded(timeout))
+
+    def on_failure(self, exc_info: ExceptionInfo, send_failed_event: bool = True, return_ok: bool = False) -> None:
+        """Handle any other bad end: an exception that the child let through, or the child's death."""
+        error = exc_info.exception
+        error = error.exc if isinstance(error, ExceptionWithTraceback) else error
+        ours = isinstance(error, (AttemptFailed, AttemptPostponed))
+        if not ours and isinstance(error, (Ignore, Reject, CeleryRetry, Terminated)):
+            super().on_failure(exc_info, send_failed_event, return_ok)
+        elif state.should_terminate or (self._already_cancelled and not ours):
+            # The worker itself is stopping: unacknowledged, the message goes back to its queue.
+            state.task_ready(self)
+        else:
+            self._fail(error, str(exc_info.traceback or ""))
+
+    @property
+    def _failures(self) -> Failures:
+        failures: Failures = self._app.failures
+        return failures
+
+    def _fail(self, error: BaseException, trace: str = "") -> None:
+        if self._ended:
+            return
+        self._ended = True
+        state.task_ready(self)
+        delivery = delivery_of(self._message)
+        if isinstance(error, AttemptPostponed):
+            told = f"postponed: {error.why}", ""
+            self._failures.postponed(delivery, self._type, error.seconds, partial(self._done, told))
+            return
+        failure = error.failure if isinstance(error, AttemptFailed) else failure_of(error, trace=trace, task=self._type)
+        self._failures.failed(delivery, failure, partial(self._done, (str(failure), failure.traceback)))
+
+    def _done(self, told: tuple[str, str], decision: Decision, settlement: Settlement) -> None:
+        settle(self, settlement)
+        text, trace = told
+        if isinstance(decision, Dead):
+            self.send_event("task-failed", exception=text, traceback=trace)
+            self._announce_death(text)
+        else:
+            self.send_event("task-retried", exception=text, traceback=trace)
+
+    def _announce_death(self, text: str) -> None:
+        error = PerennialError(text)
+        self.task.backend.mark_as_failure(self.id, error, request=self._context, store_result=self.store_errors)
+        signals.task_failure.send(
+            sender=self.task,
+            task_id=self.id,
+            exception=error,
+            args=self.args,
+            kwargs=self.kwargs,
+            traceback=None,
+            einfo=None,
+        )
+        on_death = getattr(self.task, "on_death", None)
+        if on_death is None:
+            return
+        try:
+            on_death(self.args, self.kwargs)
+        except Exception as error:  # noqa: BLE001 - The message is safe in the dead set; bookkeeping must not undo that.
+            logger.warning("After the death of %s[%s]: %r", self.name, self.id, error)
+
+
+class Task(CeleryTask):  # type: ignore[misc]
+    """Base of every task: turns what goes wrong into a value for the parent."""
+
+    abstract = True
+    Request = "app.retry.task:Request"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the task. Called directly, errors are raised as they are."""
+        if self.request.called_directly:
+            return super().__call__(*args, **kwargs)
+        try:
+            return self.run(*args, **kwargs)
+        except Postpone as postpone:
+            raise AttemptPostponed(postpone.seconds, postpone.why) from None
+        except (Ignore, Reject, CeleryRetry):
+            raise
+        except Exception as error:  # noqa: BLE001 - Every failure spends the same budget.
+            raise AttemptFailed(failure_of(error, trace=traceback.format_exc(), task=self.name)) from None
+
+    def retry(self, *_args: Any, exc: BaseException | None = None, **_options: Any) -> NoReturn:
+        """Raise `exc`, or what is being handled: the queue's policy says when and how often, not the caller.
+
+        This keeps tasks that were written for Celery's own retry working; its copy would wait in a worker's memory.
+        """
+        raise exc or sys.exception() or InvalidMessage(f"{self.name}: retry() without an error")
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        """Publish; raises InvalidMessage for a countdown or an eta, which a worker would hold in its memory."""
+        if options.get("countdown") or options.get("eta"):
+            raise InvalidMessage(f"{self.name}: neither countdown nor eta; every delay lives in the broker")
+        return super().apply_async(args, kwargs, **options)
+
+    def on_death(self, args: Any, kwargs: Any) -> None:
+        """Hook, called in the parent after a message of this task went to the dead set. Must be quick."""
+
+
+def settle(original: Any, settlement: Settlement) -> None:
+    """Acknowledge or reject a request."""
+    if settlement is Settlement.REJECT:
+        original.reject(requeue=False)
+    else:
+        original.acknowledge()
+
+
+def delivery_of(message: Any) -> Delivery:
+    """Return the message as it came: kept by the consumer where it was translated, taken from it otherwise."""
+    original: Delivery | None = getattr(message, "original", None)
+    return original or Delivery.of(message, message.delivery_info["queue"])

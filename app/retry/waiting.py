@@ -1,0 +1,58 @@
+"""Queues to wait in: one per duration, shared by all that wait that long, declared when they are needed."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from kombu import Exchange, Queue
+
+QueueType = Literal["quorum", "classic"]
+
+#: Durations of a postponement, in ms. Few, so that their queues are few; doubling, so that any wait is a few hops.
+POSTPONE_LADDER_MS = (250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 256_000, 512_000)
+
+#: RabbitMQ keeps a TTL in 32 bits.
+MAX_TTL_MS = 2**31 - 1
+
+
+def delay_name(namespace: str, delay_ms: int) -> str:
+    """Return the name of the exchange and queue in which a message waits `delay_ms`."""
+    return f"{namespace}.delay.{delay_ms}"
+
+
+def delay_queue(namespace: str, delay_ms: int, *, back_to: str, queue_type: QueueType) -> Queue:
+    """Return the queue that holds a message for `delay_ms` and gives it to the exchange `back_to`, its key unchanged.
+
+    The duration is part of the name: a new value is a new queue, and the old one drains by itself. The exchange in
+    front is a fanout, so that the routing key survives the wait. Raises ValueError for what RabbitMQ cannot wait.
+    """
+    if not 0 < delay_ms <= MAX_TTL_MS:
+        raise ValueError(f"delay of {delay_ms} ms: expected 1 to {MAX_TTL_MS} ms")
+    name = delay_name(namespace, delay_ms)
+    arguments = {"x-message-ttl": delay_ms, "x-dead-letter-exchange": back_to, **safe_arguments(queue_type)}
+    return Queue(name, exchange=Exchange(name, type="fanout"), routing_key="", durable=True, queue_arguments=arguments)
+
+
+def safe_arguments(queue_type: QueueType) -> dict[str, Any]:
+    """Return the arguments under which a queue with a dead-letter exchange loses nothing on the way there.
+
+    At-least-once dead-lettering is there on quorum queues only, and only together with `reject-publish`.
+    """
+    if queue_type == "classic":
+        return {}
+    return {"x-queue-type": "quorum", "x-overflow": "reject-publish", "x-dead-letter-strategy": "at-least-once"}
+
+
+def few_digits(delay_ms: int) -> int:
+    """Round a duration up to two significant digits.
+
+    Durations that clients ask for are thereby capped in number (90 a decade), and so are the queues they make.
+    """
+    step = int(10 ** max(0, len(str(delay_ms)) - 2))
+    return -(-delay_ms // step) * step
+
+
+def on_ladder(seconds: float) -> int:
+    """Return the longest rung in ms that is not longer than the wait, or the shortest rung."""
+    wait_ms = seconds * 1_000
+    return max((rung for rung in POSTPONE_LADDER_MS if rung <= wait_ms), default=POSTPONE_LADDER_MS[0])

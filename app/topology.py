@@ -1,0 +1,79 @@
+"""All that stands on our broker: the queues and exchanges of config, and what their retry policies wait and end in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kombu import Queue
+
+from app.retry.delay_queues import DelayQueues
+from app.retry.drop import DropAll
+from app.retry.policies import Policies
+from app.retry.policy import Policy
+from config.routes import ROUTES, Route
+from config.settings import Settings
+from config.topology import SITE, events_exchange, site_exchange, work_queues
+
+#: How a policy that config/routes.py names is made.
+_MAKERS: dict[str, Callable[[Settings, Route | None], Policy]] = {
+    "delay_queues": lambda settings, route: site_policy(settings, route),
+    "drop": lambda _settings, _route: DropAll(),
+}
+
+
+def policies(settings: Settings) -> Policies:
+    """Return the retry policies of our queues, as config/routes.py names them."""
+    of_queue = {route.queue: _MAKERS[route.policy](settings, None) for route in ROUTES}
+    of_task = {(route.queue, route.task): _MAKERS[route.policy](settings, route) for route in ROUTES}
+    return Policies(of_queue, site_policy(settings, None), of_task)
+
+
+def all_queues(settings: Settings) -> list[Queue]:
+    """Return every queue that `perennial topology apply` declares: work queues first, dead sets last."""
+    ours = policies(settings)
+    ends = ours.dead_sets()
+    waiting = [queue for queue in ours.queues() if queue.name not in ends]
+    return [*work_queues(settings), *waiting, *(policy.dead for policy in ends.values() if policy.dead is not None)]
+
+
+def base_queues(settings: Settings) -> list[Queue]:
+    """Return what a client needs: the dead sets and the work queues.
+
+    The dead sets come first: a dead-letter target that is not there loses messages silently.
+    """
+    ends = (policy.dead for policy in policies(settings).dead_sets().values())
+    return [*(dead for dead in ends if dead is not None), *work_queues(settings)]
+
+
+def declare_base(channel: Any, settings: Settings) -> None:
+    """Declare the work queues, the dead sets and the events exchange: what a client needs."""
+    events_exchange(channel).declare()
+    _declare(channel, base_queues(settings))
+
+
+def declare_all(channel: Any, settings: Settings) -> int:
+    """Declare everything, the usual delay queues included; return the number of queues."""
+    declare_base(channel, settings)
+    queues = all_queues(settings)
+    _declare(channel, queues)
+    return len(queues)
+
+
+def _declare(channel: Any, queues: Iterable[Queue]) -> None:
+    for queue in queues:
+        queue(channel).declare()
+
+
+def site_policy(settings: Settings, route: Route | None = None) -> DelayQueues:
+    """Return the policy of `site`; a route may have numbers of its own."""
+    timeout_ms = route.retry_timeout_ms if route else None
+    retry_max = route.retry_max if route else None
+    return DelayQueues(
+        SITE,
+        timeout_ms=settings.retry_timeout_ms if timeout_ms is None else timeout_ms,
+        retry_max=settings.retry_max if retry_max is None else retry_max,
+        exchange=site_exchange.name,
+        queue_type=settings.queue_type,
+        delivery_limit=settings.delivery_limit,
+    )
