@@ -11,7 +11,11 @@ import pytest
 from app.amqp.plain import decode, route_of
 from app.cli.mermaid import consumers_of, to_mermaid
 from app.crawl.target import parse, parse_domain
+from app.retry.delay_queues import DelayQueues
+from app.retry.drop import DropAll
+from app.retry.fixed_ttl import FixedTtl
 from app.retry.waiting import POSTPONE_LADDER_MS
+from app.retry.x_death import XDeath
 from app.services.processes import procfile
 from app.timers.arguments import callback_of, timeout_of
 from app.topology import all_queues, site_policy
@@ -21,6 +25,9 @@ from tests.support import generated
 from tests.support.documents import blocks, matches, read, table
 
 pytestmark = pytest.mark.unit
+
+#: Every policy there is.
+POLICIES = (DelayQueues, FixedTtl, XDeath, DropAll)
 
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
 README, ARCHITECTURE = read("README.md"), read("ARCHITECTURE.md")
@@ -99,12 +106,16 @@ def test_the_example_of_each_message_is_understood(row: list[str]) -> None:
         assert (timeout_of(message, default=1), callback.queue) == (300, "site.pack")
 
 
-def test_the_retry_table_has_the_policies_there_are_with_their_default_delays() -> None:
+def test_the_retry_table_has_the_policies_there_are_with_their_defaults() -> None:
     rows = {row[0]: row for row in table(README, "## When something fails")}
-    policies = {f"`{route.policy}`" for route in ROUTES}
-    assert {name for name in rows if name.startswith("`")} == policies
+    assert {name.strip("`") for name in rows if name.startswith("`")} == {policy.name for policy in POLICIES}
     *first, last = [f"{delay / 1_000:g}" for delay in site_policy(Settings()).delays_ms()]
     assert f"{', '.join(first)} and {last} s" in rows["`delay_queues`"][1]
+    ttl, lasting = FixedTtl("p"), XDeath("q")
+    assert f"from {ttl.retry_max} down to -1" in rows["`fixed_ttl`"][1]
+    assert f"{ttl.ttl_ms // 3_600_000} hours" in rows["`fixed_ttl`"][2]
+    assert f"{lasting.retry_max} retries" in rows["`x_death`"][1]
+    assert f"`<queue>.retry`, {lasting.retry_after_ms // 1_000} s" in rows["`x_death`"][2]
     assert f"{POSTPONE_LADDER_MS[0]} ms to {POSTPONE_LADDER_MS[-1] // 1_000} s" in rows["postponement"][2]
 
 
