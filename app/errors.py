@@ -176,6 +176,59 @@ class SearchTimeout(PerennialError):
     reason = "search-timeout"
 
 
+# Cover art
+
+
+class InvalidJob(InvalidMessage):
+    """Raised for a plain body of the cover art archive that cannot be read; names its line and the reason."""
+
+    reason = "invalid-job"
+
+
+class RemoteError(PerennialError):
+    """Root of what the archive and the web service raise; `retry_after` is in seconds, if the server gave one."""
+
+    reason = "remote"
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message, retry_after)
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class ArchiveError(RemoteError):
+    """Raised when the archive did not do what was asked, but may do it later."""
+
+    reason = "archive"
+
+
+class ArchiveUnavailable(ArchiveError):
+    """Raised when the archive cannot be reached or asks everybody to slow down: other requests would fare no better."""
+
+    reason = "archive-unavailable"
+
+
+class ArchiveRefused(ArchiveError):
+    """Raised when the archive will not do this however often it is asked: denied, malformed, spam, a dark item."""
+
+    permanent = True
+    reason = "archive-refused"
+
+
+class ArchiveNotFound(ArchiveError):
+    """Raised when an object or its bucket is not in the archive."""
+
+    reason = "archive-not-found"
+
+
+class WebServiceError(RemoteError):
+    """Raised when MusicBrainz's web service did not answer as it should."""
+
+    reason = "web-service"
+
+
 # Broker and services
 
 
@@ -183,6 +236,13 @@ class PublishFailed(PerennialError):
     """Raised when the broker did not confirm a message in time, refused it or could not route it."""
 
     reason = "publish"
+
+
+class NotWired(PerennialError):
+    """Raised when a worker starts with a task whose failures would not reach a retry policy; names it and the cause."""
+
+    permanent = True
+    reason = "not-wired"
 
 
 class ServicesError(PerennialError):

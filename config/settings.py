@@ -94,6 +94,25 @@ class Settings(BaseSettings):
     crawl_ttl: int = Field(7 * 86_400, gt=0, description="Seconds that the frontier of a crawl is remembered.")
     response_ttl: int = Field(3_600, gt=0, description="Seconds that `index` and `crawl` of one page share a response.")
 
+    # Cover art
+    archive_url: str = Field(
+        "https://{bucket}.s3.us.archive.org/{file}",
+        description="URL of a file in the archive's S3 interface; `{bucket}` may stand in the host or in the path.",
+    )
+    archive_public_url: str = Field(
+        "https://archive.org",
+        description="Where anybody may read the archive: `/metadata/` and `/download/` are below it.",
+    )
+    archive_access_key: SecretStr = Field(SecretStr(""), description="Access key of the archive's account.")
+    archive_secret_key: SecretStr = Field(SecretStr(""), description="Secret key of the archive's account.")
+    archive_connect_timeout: float = Field(
+        10.0, gt=0, description="Seconds to connect to the archive or to MusicBrainz's web service."
+    )
+    archive_read_timeout: float = Field(30.0, gt=0, description="Seconds that either of them may be silent.")
+    musicbrainz_ws_url: str = Field(
+        "https://musicbrainz.org/ws/2", description="MusicBrainz's web service, which describes releases and events."
+    )
+
     # Web and Flower
     web_host: str = Field("127.0.0.1", description="Address that the search page binds to.")
     web_port: int = Field(8000, ge=0, le=65_535, description="Port of the search page.")
@@ -124,6 +143,15 @@ class Settings(BaseSettings):
     def _known_store(cls, value: str) -> str:
         if value and not value.startswith(("file:///", "s3://")):
             raise ValueError(f"STORE_URL {value!r}: expected file:///folder or s3://bucket[/prefix]")
+        return value
+
+    @field_validator("archive_url")
+    @classmethod
+    def _names_a_file(cls, value: str) -> str:
+        if not value.startswith(("http://", "https://")) or "{bucket}" not in value or not value.endswith("{file}"):
+            raise ValueError(
+                f"ARCHIVE_URL {value!r}: expected http(s)://, {{bucket}} within it and {{file}} at its end"
+            )
         return value
 
     @classmethod
