@@ -46,11 +46,11 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete one file of an entity's item: an image, or (`id` and `suffix` are None) its `index.json`."""
+    """Delete one file of an entity's item: an image, or (`id` is None) its `index.json`."""
 
     gid: str
     id: int | None = None
-    suffix: str | None = None
+    suffix: str = "jpg"
 
 
 Job = Index | Move | Delete

@@ -1,0 +1,147 @@
+"""One HTTP request to a server that we trust but not its manners: never redirected, bounded, no secret in an error."""
+
+from __future__ import annotations
+
+import email.utils
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import requests
+import urllib3
+from requests.auth import AuthBase
+from urllib3.exceptions import MaxRetryError, NewConnectionError
+
+from app.errors import ConnectionFailed, FetchError, ResponseTimeout
+
+_CHUNK = 65_536
+#: A Retry-After beyond this many seconds is taken for this.
+_MAX_RETRY_AFTER = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back, of whatever status. Header names are lower case; `body` is whole."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def ok(self) -> bool:
+        """Whether the status is 2xx."""
+        return 200 <= self.status < 300
+
+    @property
+    def text(self) -> str:
+        """The body as text, whatever bytes it has."""
+        return self.body.decode("utf-8", "replace")
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds that a Retry-After asks for; None for none or an unreadable one (RFC 9110 section 10.2.3)."""
+        value = self.headers.get("retry-after", "").strip()
+        if value.isdecimal():
+            return min(float(value), _MAX_RETRY_AFTER)
+        try:
+            then = email.utils.parsedate_to_datetime(value).timestamp()
+        except (ValueError, OverflowError):
+            return None
+        return min(max(then - time.time(), 0.0), _MAX_RETRY_AFTER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """Sends requests. It holds no connection, so that it may be made before a fork; time-outs are in seconds.
+
+    Each request has a connection of its own: a kept one, which the server has just closed, would cost a retry, and
+    that is hours away.
+    """
+
+    user_agent: str
+    connect_timeout: float = 10.0
+    read_timeout: float = 30.0
+    #: Bytes of a body; of a longer one nothing is believed.
+    max_body: int = 16_000_000
+    auth: AuthBase | None = field(default=None, repr=False)
+
+    def send(self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes = b"") -> Answer:
+        """Send one request and return the answer; a redirect is an answer too.
+
+        The whole body must come within `read_timeout`, counted from its head. Raises ConnectionFailed when no
+        connection could be made, ResponseTimeout, and FetchError when it broke off or what came is no HTTP.
+        """
+        try:
+            with self._session() as session, self._opened(session, method, url, headers or {}, body) as response:
+                return Answer(
+                    status=response.status_code,
+                    headers={name.lower(): value for name, value in response.headers.items()},
+                    body=self._read(response),
+                )
+        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+            failure = _translated(f"{method} {url}", error)
+        # Raised out here, since the library's error has the request, and that has its Authorization.
+        raise failure
+
+    def _session(self) -> requests.Session:
+        session = requests.Session()
+        # Proxies and passwords of the environment (`HTTP_PROXY`, `~/.netrc`) are not for us; nor are the library's headers.
+        session.trust_env = False
+        session.headers.clear()
+        session.headers["User-Agent"] = self.user_agent
+        return session
+
+    @contextmanager
+    def _opened(
+        self, session: requests.Session, method: str, url: str, headers: Mapping[str, str], body: bytes
+    ) -> Iterator[requests.Response]:
+        with session.request(
+            method,
+            url,
+            headers=dict(headers),
+            data=body,
+            auth=self.auth,
+            timeout=(self.connect_timeout, self.read_timeout),
+            allow_redirects=False,
+            stream=True,
+        ) as response:
+            yield response
+
+    def _read(self, response: requests.Response) -> bytes:
+        deadline = time.monotonic() + self.read_timeout
+        parts: list[bytes] = []
+        size = 0
+        for part in response.iter_content(_CHUNK):
+            parts.append(part)
+            size += len(part)
+            if size > self.max_body:
+                raise requests.RequestException(f"a body of over {self.max_body} bytes")
+            if time.monotonic() > deadline:
+                raise requests.Timeout(f"the body took longer than {self.read_timeout:g} s")
+        return b"".join(parts)
+
+
+def _translated(what: str, error: Exception) -> FetchError:
+    """Return the error of ours that says what happened, as text only."""
+    message = f"{what}: {_innermost(error)}"
+    if isinstance(error, requests.exceptions.SSLError | requests.ConnectTimeout) or _not_connected(error):
+        return ConnectionFailed(message)
+    if isinstance(error, requests.Timeout) or "timed out" in str(error):
+        return ResponseTimeout(message)
+    return FetchError(message)
+
+
+def _not_connected(error: Exception) -> bool:
+    cause = error.args[0] if error.args else None
+    return isinstance(cause, MaxRetryError) and isinstance(cause.reason, NewConnectionError)
+
+
+def _innermost(error: Exception) -> str:
+    """Return what broke without the libraries' envelopes, which have addresses of objects in their text."""
+    cause: BaseException = error
+    while isinstance(inner := getattr(cause, "reason", None) or next(iter(cause.args), None), Exception):
+        cause = inner
+    if isinstance(cause, urllib3.exceptions.ProtocolError) and isinstance(cause.args[-1], Exception):
+        cause = cause.args[-1]
+    return str(cause)[:300] or type(cause).__name__
