@@ -229,6 +229,18 @@ class WebServiceError(RemoteError):
     reason = "web-service"
 
 
+class DatabaseFailed(PerennialError):
+    """Raised when MusicBrainz's database did not answer a read as it should; names its host and its database."""
+
+    reason = "database"
+
+
+class DatabaseUnavailable(DatabaseFailed):
+    """Raised when MusicBrainz's database cannot be reached, broke the connection off, or took too long."""
+
+    reason = "database-unavailable"
+
+
 # Broker and services
 
 

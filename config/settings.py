@@ -109,6 +109,9 @@ class Settings(BaseSettings):
         10.0, gt=0, description="Seconds to connect to the archive or to MusicBrainz's web service."
     )
     archive_read_timeout: float = Field(30.0, gt=0, description="Seconds that either of them may be silent.")
+    musicbrainz_url: SecretStr = Field(
+        SecretStr(""), description="MusicBrainz's database, `postgresql://user:password@host/database`; only read."
+    )
     musicbrainz_ws_url: str = Field(
         "https://musicbrainz.org/ws/2", description="MusicBrainz's web service, which describes releases and events."
     )
