@@ -19,17 +19,12 @@ install(
     app,
     policies(get_settings()),
     publish_timeout=get_settings().publish_timeout,
+    confirm=get_settings().client_confirms,
     consumer="app.consumer:Consumer",
 )
 
 # Flower without options would listen on every address without a password.
 os.environ.setdefault("FLOWER_CONF", str(ROOT / "config" / "flowerconfig.py"))
-
-
-@signals.celeryd_init.connect  # type: ignore[untyped-decorator]
-def _worker_without_confirms(conf: Any = None, **_: Any) -> None:
-    """A worker's own publishing is confirmed elsewhere; its events are not worth a round trip each."""
-    conf.broker_transport_options = {}
 
 
 @signals.setup_logging.connect  # type: ignore[untyped-decorator]

@@ -7,10 +7,12 @@ from typing import Any
 
 from kombu import Queue
 
+from app.amqp.plain import Budgets
 from app.retry.delay_queues import DelayQueues
 from app.retry.drop import DropAll
 from app.retry.policies import Policies
 from app.retry.policy import Policy
+from app.retry.sending import budget_of
 from config.routes import ROUTES, Route
 from config.settings import Settings
 from config.topology import SITE, events_exchange, site_exchange, work_queues
@@ -27,6 +29,12 @@ def policies(settings: Settings) -> Policies:
     of_queue = {route.queue: _MAKERS[route.policy](settings, None) for route in ROUTES}
     of_task = {(route.queue, route.task): _MAKERS[route.policy](settings, route) for route in ROUTES}
     return Policies(of_queue, site_policy(settings, None), of_task)
+
+
+def budgets(settings: Settings) -> Budgets:
+    """Return the headers by which its retry policy travels with a new message, by the message's type."""
+    ours = policies(settings)
+    return {route.type: budget_of(ours.of(route.queue, route.task)) for route in ROUTES}
 
 
 def all_queues(settings: Settings) -> list[Queue]:

@@ -12,9 +12,6 @@ _settings = get_settings()
 broker_url = _settings.broker
 broker_connection_retry_on_startup = True
 broker_connection_timeout = 5.0
-# A client's `delay()` waits for the broker. A worker's own messages are confirmed in batches by app/amqp/publish.py,
-# and its events need no confirm: app/celery.py takes this off where a worker starts.
-broker_transport_options = {"confirm_publish": _settings.client_confirms}
 result_backend = _settings.result_backend.get_secret_value() or None
 task_ignore_result = result_backend is None
 

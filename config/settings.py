@@ -14,6 +14,9 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 #: The checkout: the folder that holds `app/`, `config/` and `Procfile`.
 ROOT = Path(__file__).resolve().parent.parent
 
+#: The longest retry delay in ms: RabbitMQ keeps a TTL in 31 bits, and delays are rounded up to two digits.
+LONGEST_DELAY_MS = 2_100_000_000
+
 
 class Settings(BaseSettings):
     """Every setting, read from the environment variable of the same name in capitals."""
@@ -156,6 +159,17 @@ class Settings(BaseSettings):
                 f"ARCHIVE_URL {value!r}: expected http(s)://, {{bucket}} within it and {{file}} at its end"
             )
         return value
+
+    @model_validator(mode="after")
+    def _delays_can_be_waited(self) -> Settings:
+        # Beyond 31 doublings of a millisecond no power needs to be computed.
+        if self.retry_max and self.retry_timeout_ms << min(self.retry_max - 1, 31) > LONGEST_DELAY_MS:
+            raise ValueError(
+                f"RETRY_TIMEOUT_MS {self.retry_timeout_ms} and RETRY_MAX {self.retry_max}: the last delay would be "
+                f"{self.retry_timeout_ms} * 2^{self.retry_max - 1} ms, and RabbitMQ waits "
+                f"{LONGEST_DELAY_MS} ms (24.3 days) at most"
+            )
+        return self
 
     @classmethod
     def settings_customise_sources(

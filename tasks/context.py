@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from redis import Redis
 
+from app.amqp.plain import Budgets
 from app.amqp.publish import Publisher, get_publisher
 from app.crawl.crawler import Crawler
 from app.crawl.frontier import Frontier
@@ -14,6 +15,7 @@ from app.state.client import get_raw_redis, get_redis
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
 from app.timers.timers import Timers
+from app.topology import budgets
 from config.settings import Settings, get_settings
 
 
@@ -25,6 +27,7 @@ class Context:
     redis: Redis
     store: ObjectStore
     publisher: Publisher
+    budgets: Budgets
     frontier: Frontier
     timers: Timers
     crawler: Crawler
@@ -46,6 +49,7 @@ def _build(settings: Settings) -> Context:
         redis=redis,
         store=store,
         publisher=get_publisher(settings.broker, timeout=settings.publish_timeout),
+        budgets=budgets(settings),
         frontier=Frontier(redis, ttl=settings.crawl_ttl),
         timers=Timers(redis),
         crawler=Crawler(settings=settings, redis=redis, raw_redis=get_raw_redis(settings.redis), store=store),

@@ -58,7 +58,7 @@ def index(**message: Any) -> None:
     if member:
         here.frontier.adopt(page.domain, member)
     if isinstance(visit, Redirected) and visit.in_scope and page.depth < _MAX_HOPS:
-        onward = site_message("index", url=visit.target, domain=page.domain, depth=page.depth + 1)
+        onward = site_message("index", here.budgets, url=visit.target, domain=page.domain, depth=page.depth + 1)
         here.publisher.publish([onward])
 
 
@@ -103,8 +103,8 @@ def _publish(domain: str, crawl_id: str, pages: dict[str, str], *, depth: int) -
         return
     places = [{"url": pages[key], "domain": domain, "crawl_id": crawl_id, "depth": depth} for key in fresh]
     # The two messages of a page stand far apart, so that its second one finds what the first one fetched.
-    messages = [site_message("index", **place) for place in places]
-    messages += [site_message("crawl", **place) for place in reversed(places)]
+    messages = [site_message("index", here.budgets, **place) for place in places]
+    messages += [site_message("crawl", here.budgets, **place) for place in reversed(places)]
     here.publisher.publish(messages)
     here.frontier.published(crawl_id, fresh)
 
@@ -119,4 +119,4 @@ def _move(page: Target, url: str) -> None:
         return
     logger.warning("%s redirects to %s: the crawl of %s moves there", page.url, url, page.domain)
     here.timers.stop(page.domain)
-    here.publisher.publish([site_message("index+crawl", url=url, depth=moves)])
+    here.publisher.publish([site_message("index+crawl", here.budgets, url=url, depth=moves)])

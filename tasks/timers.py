@@ -62,7 +62,7 @@ def _fire(timer: Timer) -> None:
             here.timers.rearm(timer)
             return
         callback = _after_max_wait(timer, idle)
-    here.publisher.publish([to_queue(callback.queue, callback.message)])
+    here.publisher.publish([to_queue(callback.queue, callback.message, here.budgets)])
     here.timers.forget(timer)
 
 

@@ -17,6 +17,11 @@ from config.topology import events_exchange, site_exchange
 #: Celery's "embed": no callbacks, no chain.
 _NO_CANVAS: dict[str, None] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
+#: Headers by which the retry policy travels with a new message, by its type.
+Budgets = Mapping[str, Mapping[str, Any]]
+
+_NO_BUDGETS: Budgets = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
@@ -76,17 +81,22 @@ def to_envelope(delivery: Delivery) -> Envelope:
     return Envelope(headers=headers, body=json.dumps([[], payload, _NO_CANVAS]), id=task_id)
 
 
-def site_message(kind: str, **payload: Any) -> Outgoing:
-    """Return a plain message of the `site` exchange, as any foreign producer would post it."""
+def site_message(kind: str, budgets: Budgets = _NO_BUDGETS, /, **payload: Any) -> Outgoing:
+    """Return a plain message of the `site` exchange, as any foreign producer would post it.
+
+    With the `budgets` of app/topology.py its retry policy travels with it from the start; without, and as a foreign
+    producer's, it gets that of the worker which sees it fail.
+    """
     route = BY_TYPE[kind]
     body = json.dumps({"type": kind, **payload}, separators=(",", ":")).encode()
-    return Outgoing(exchange=site_exchange.name, routing_key=route.type, body=body)
+    return Outgoing(exchange=site_exchange.name, routing_key=route.type, body=body, headers=budgets.get(kind, {}))
 
 
-def to_queue(queue: str, payload: Mapping[str, Any]) -> Outgoing:
+def to_queue(queue: str, payload: Mapping[str, Any], budgets: Budgets = _NO_BUDGETS) -> Outgoing:
     """Return a plain message for one of our queues, by its name: a timer's callback."""
     body = json.dumps(payload, separators=(",", ":")).encode()
-    return Outgoing(exchange=site_exchange.name, routing_key=queue, body=body)
+    headers = budgets.get(str(payload.get("type")), {})
+    return Outgoing(exchange=site_exchange.name, routing_key=queue, body=body, headers=headers)
 
 
 def event(kind: str, payload: Mapping[str, Any]) -> Outgoing:

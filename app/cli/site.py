@@ -17,7 +17,7 @@ from app.status import status as status_of
 from app.storage.content import Tombstone, read
 from app.storage.keys import content_key, page_id
 from app.storage.open import open_store
-from app.topology import base_queues
+from app.topology import base_queues, budgets
 from config.settings import get_settings
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -90,7 +90,7 @@ def _post(kind: str, **payload: Any) -> None:
     settings = get_settings()
     publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
     publisher.declare(base_queues(settings))
-    publisher.publish([site_message(kind, **payload)])
+    publisher.publish([site_message(kind, budgets(settings), **payload)])
 
 
 def _print(value: dict[str, Any], text: str, as_json: bool) -> None:

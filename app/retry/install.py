@@ -10,22 +10,33 @@ from app.retry.policies import Policies
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """What a worker acts on failures with: the policies, and the seconds to wait for a confirm."""
+    """What an application acts on failures with: the policies, the seconds to wait for a confirm, and whether a
+    client waits for one where the call does not say.
+    """
 
     policies: Policies
     publish_timeout: float = 5.0
+    confirm: bool = True
 
 
 def install(
-    app: Any, policies: Policies, *, publish_timeout: float = 5.0, consumer: str = "app.retry.consumer:Consumer"
+    app: Any,
+    policies: Policies,
+    *,
+    publish_timeout: float = 5.0,
+    confirm: bool = True,
+    consumer: str = "app.retry.consumer:Consumer",
 ) -> None:
     """Let the policies answer for every failure in the workers of a Celery application.
 
     Call it when the application is made, before its tasks are. It changes what Celery would acknowledge, requeue for
-    ever or keep in a worker's memory: the base class of tasks, the consumer (`consumer` names a subclass of ours), and
+    ever or keep in a worker's memory: the base class of tasks, the consumer (`consumer` names a subclass of ours), the
+    way to the broker (with `confirm`, a client's `delay()` waits for the broker unless the call says otherwise), and
     settings, which stand above those of the application.
     """
-    app.retries = Retries(policies, publish_timeout)
+    app.retries = Retries(policies, publish_timeout, confirm)
+    app.amqp_cls = "app.retry.sending:AMQP"
+    app.__dict__.pop("amqp", None)
     app.task_cls = "app.retry.task:Task"
     app.__dict__.pop("Task", None)
     app.add_defaults(
