@@ -11,11 +11,11 @@ from celery.worker.consumer import Consumer as CeleryConsumer
 from celery.worker.consumer.connection import Connection
 
 from app.amqp.publish import get_publisher
-from app.errors import InvalidMessage, PerennialError, Undecodable, UnknownType
+from app.errors import InvalidMessage, NotWired, PerennialError, Undecodable, UnknownType
 from app.retry.carry_out import Settlement
 from app.retry.failures import Failures, failure_of
 from app.retry.policy import Decision
-from app.retry.task import delivery_of
+from app.retry.task import Task, delivery_of
 
 logger = get_logger(__name__)
 
@@ -53,12 +53,15 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        require_wired(self.app.tasks)
         wiring = self.app.retries
         publisher = get_publisher(_broker_of(self.app), timeout=wiring.publish_timeout)
         self._failures = Failures(policies=wiring.policies, publisher=publisher, timer=self.timer, worker=self.hostname)
         self.app.failures = self._failures
         self._queue_of_tag: dict[str, str] = {}
         self._flush_pending = False
+        self._run: Callable[[Any], None] = self.on_task_request
+        self.on_task_request: Callable[[Any], None] = self._run_if_it_may
 
     def declare(self, channel: Any) -> None:
         """Declare what the policies need, dead sets first: a dead-letter target that is not there loses silently."""
@@ -78,8 +81,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
             message.delivery_info["queue"] = self._queue_name(message)
             try:
                 self._prepare(message)
-                if self._may_run(message):
-                    inner(message)
+                inner(message)
             except PerennialError as error:
                 self._fail(message, error)
             except Exception as error:  # noqa: BLE001 - One malformed message must not stop the worker.
@@ -113,6 +115,10 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         """Spend the budget of a task message whose contents Celery refuses."""
         self._fail(message, Undecodable(str(exc)))
 
+    def _run_if_it_may(self, request: Any) -> None:
+        if request.may_run():
+            self._run(request)
+
     def _prepare(self, message: Any) -> None:
         """Make it a task's message that no field of can stop the worker; Celery's own counter is told the attempts."""
         if "task" not in (message.headers or {}):
@@ -120,9 +126,6 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         require_sound(message.headers)
         delivery, task = delivery_of(message), message.headers["task"]
         message.headers["retries"] = self._failures.policies.of(delivery.queue, task).attempts(delivery)
-
-    def _may_run(self, message: Any) -> bool:
-        return self._failures.arrived(delivery_of(message), message.headers["task"], self._settling(message))
 
     def _fail(self, message: Any, error: PerennialError) -> None:
         failure = failure_of(error, task=(message.headers or {}).get("task"))
@@ -142,6 +145,18 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         if tag not in self._queue_of_tag:
             self._queue_of_tag = {each: queue for queue, each in self.task_consumer._active_tags.items()}
         return self._queue_of_tag.get(tag, message.delivery_info.get("routing_key") or "")
+
+
+def require_wired(tasks: Mapping[str, Any]) -> None:
+    """Raise NotWired for a task whose message Celery would acknowledge whatever becomes of it."""
+    for name, task in tasks.items():
+        if not isinstance(task, Task):
+            raise NotWired(
+                f"task {name}: its base {type(task).__mro__[1].__name__} is no app.retry.task.Task, so that its "
+                "failures would be lost; derive it from the application's own `app.Task`, after install()"
+            )
+        if not task.acks_late:
+            raise NotWired(f"task {name}: acks_late is off, so that it would be acknowledged before its work is done")
 
 
 def require_sound(headers: Mapping[str, Any]) -> None:

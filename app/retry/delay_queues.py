@@ -69,6 +69,11 @@ class DelayQueues:
         limit = {} if self.queue_type == "classic" else {"x-delivery-limit": self.delivery_limit}
         return {"x-dead-letter-exchange": f"{self.namespace}.dead", **limit, **safe_arguments(self.queue_type)}
 
+    def work_queue(self, queue: str) -> Queue:
+        """Return the queue, bound to `exchange` by its name."""
+        exchange, arguments = Exchange(self.exchange, type="direct"), self.work_arguments(queue)
+        return Queue(queue, exchange, routing_key=queue, durable=True, queue_arguments=arguments)
+
     def budget_headers(self, *, timeout_ms: int | None = None, retry_max: int | None = None) -> dict[str, Any]:
         """Return the headers of a new message; raises InvalidMessage where its last delay is more than 2^31 - 1 ms."""
         timeout_ms = self.timeout_ms if timeout_ms is None else timeout_ms

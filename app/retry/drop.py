@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from kombu import Queue
+from kombu import Exchange, Queue
 
 from app.amqp.delivery import Delivery
 from app.retry.policy import Address, Budget, Decision, Drop, Failure
@@ -28,6 +28,10 @@ class DropAll:
         """Return none."""
         del queue
         return {}
+
+    def work_queue(self, queue: str) -> Queue:
+        """Return the queue, reached through the default exchange."""
+        return Queue(queue, Exchange(""), routing_key=queue, durable=True)
 
     def attempts(self, delivery: Delivery) -> int:
         """Return 0: nothing is ever tried twice."""

@@ -64,10 +64,15 @@ class FixedTtl:
         del queue
         return {}
 
+    def work_queue(self, queue: str) -> Queue:
+        """Return the queue, bound to the direct exchange `prefix` by its key, or its name where `keys` has none."""
+        exchange = Exchange(self.prefix, type="direct")
+        return Queue(queue, exchange, routing_key=self.keys.get(queue, queue), durable=True)
+
     def attempts(self, delivery: Delivery) -> int:
-        """Return our own count; a message that another consumer retried tells by what is left of its budget."""
-        counted = self.retry_max - self._left(delivery)
-        return whole_number(delivery.headers, ATTEMPTS, default=max(0, counted))
+        """Return our own count; a message that another consumer retried brings its countdown and its errors along."""
+        theirs = len(_errors(delivery.headers)) if RETRIES in delivery.headers else 0
+        return whole_number(delivery.headers, ATTEMPTS, default=theirs)
 
     def arrived(self, delivery: Delivery) -> None:
         """Let every message run: these queues count no deliveries."""

@@ -35,6 +35,10 @@ class Policies:
         """Return every queue that they wait and end in, each once."""
         return list({queue.name: queue for policy in self for queue in policy.queues()}.values())
 
+    def work_queues(self) -> list[Queue]:
+        """Return the work queues, as Celery's setting `task_queues` takes them."""
+        return [policy.work_queue(queue) for queue, policy in self.of_queue.items()]
+
     def dead_sets(self) -> dict[str, Policy]:
         """Return the dead sets by name, each with the policy that buries there."""
         return {policy.dead.name: policy for policy in reversed(list(self)) if policy.dead is not None}

@@ -108,6 +108,9 @@ class Policy(Protocol):
     def work_arguments(self, queue: str) -> Mapping[str, Any]:
         """Return the arguments to declare a work queue with, so that the broker buries nothing silently."""
 
+    def work_queue(self, queue: str) -> Queue:
+        """Return a work queue, with those arguments, as Celery's setting `task_queues` takes it."""
+
     def attempts(self, delivery: Delivery) -> int:
         """Return how many runs of this message have failed before this delivery."""
 

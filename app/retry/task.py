@@ -54,10 +54,21 @@ class Request(CeleryRequest):  # type: ignore[misc]
 
     _ended = False
 
-    def on_success(self, failed__retval__runtime: tuple[bool, Any, float], **kwargs: Any) -> None:
-        """Handle the end of a run; one that asked for it is told of."""
-        super().on_success(failed__retval__runtime, **kwargs)
-        if not failed__retval__runtime[0]:
+    def may_run(self) -> bool:
+        """Return whether the task may run; where its policy buries the message instead, see to that."""
+        told = "WorkerLostError: one worker after another died under this message", ""
+        self._ended = True
+        if self._failures.arrived(delivery_of(self._message), self._type, partial(self._done, told)):
+            self._ended = False
+            return True
+        state.task_ready(self)
+        return False
+
+    def acknowledge(self) -> None:
+        """Acknowledge; after a good end, whoever asked for it is told. (Celery lets no `on_success` of ours run.)"""
+        super().acknowledge()
+        if not self._ended:
+            self._ended = True
             self._failures.tell(delivery_of(self._message), "lived")
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
@@ -99,17 +110,24 @@ class Request(CeleryRequest):  # type: ignore[misc]
         self._failures.failed(delivery, failure, partial(self._done, (str(failure), failure.traceback)))
 
     def _done(self, told: tuple[str, str], decision: Decision, settlement: Settlement) -> None:
-        settle(self, settlement)
+        if settlement is Settlement.REJECT:
+            # Celery's own `reject` would announce a rejected task, and this one is to be retried.
+            self._on_reject(logger, self._connection_errors, False)
+            self.acknowledged = True
+        else:
+            self.acknowledge()
         text, trace = told
         if isinstance(decision, Dead):
             self.send_event("task-failed", exception=text, traceback=trace)
-            self._announce_death(text)
+            self._announce_death(text, trace)
         else:
             self.send_event("task-retried", exception=text, traceback=trace)
 
-    def _announce_death(self, text: str) -> None:
+    def _announce_death(self, text: str, trace: str) -> None:
         error = PerennialError(text)
-        self.task.backend.mark_as_failure(self.id, error, request=self._context, store_result=self.store_errors)
+        self.task.backend.mark_as_failure(
+            self.id, error, traceback=trace or None, request=self._context, store_result=self.store_errors
+        )
         signals.task_failure.send(
             sender=self.task,
             task_id=self.id,
@@ -152,7 +170,7 @@ class Task(CeleryTask):  # type: ignore[misc]
 
         This keeps tasks that were written for Celery's own retry working; its copy would wait in a worker's memory.
         """
-        raise exc or sys.exception() or InvalidMessage(f"{self.name}: retry() without an error")
+        raise exc or sys.exception() or PerennialError(f"{self.name} asked to be run again")
 
     def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """Publish; raises InvalidMessage for a countdown or an eta, which a worker would hold in its memory."""
@@ -162,14 +180,6 @@ class Task(CeleryTask):  # type: ignore[misc]
 
     def on_death(self, args: Any, kwargs: Any) -> None:
         """Hook, called in the parent after a message of this task went to the dead set. Must be quick."""
-
-
-def settle(original: Any, settlement: Settlement) -> None:
-    """Acknowledge or reject a request."""
-    if settlement is Settlement.REJECT:
-        original.reject(requeue=False)
-    else:
-        original.acknowledge()
 
 
 def delivery_of(message: Any) -> Delivery:

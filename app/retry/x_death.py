@@ -72,6 +72,10 @@ class XDeath:
         limit = {} if self.queue_type == "classic" else {"x-delivery-limit": self.delivery_limit}
         return {"x-dead-letter-exchange": self._named("retry"), **limit, **safe_arguments(self.queue_type)}
 
+    def work_queue(self, queue: str) -> Queue:
+        """Return the client's queue, reached through the default exchange; events are bound by the application."""
+        return Queue(queue, Exchange(""), routing_key=queue, durable=True, queue_arguments=self.work_arguments(queue))
+
     def attempts(self, delivery: Delivery) -> int:
         """Return the failures that `x-death` counts for this queue, and those of before a postponement.
 

@@ -37,6 +37,12 @@ class Broker:
                 taken.append(channel.message_to_python(message))
         return taken
 
+    def look(self, queue: str) -> list[Any]:
+        """Return every ready message of a queue, which go back in their order when the channel closes."""
+        with self._channel() as channel:
+            seen = iter(lambda: channel.basic_get(queue, no_ack=False), None)
+            return [channel.message_to_python(message) for message in seen]
+
     @contextmanager
     def _channel(self) -> Iterator[Any]:
         with Connection(self._url, connect_timeout=5) as connection, connection.channel() as channel:

@@ -49,10 +49,12 @@ def worker(
     app: str = "app",
     queues: Sequence[str] = ("site.index", "site.crawl", "site.timer", "site.tick", "site.pack"),
     concurrency: int = 2,
+    options: Sequence[str] = (),
 ) -> Iterator[Worker]:
     """Run a worker for the block; it is ready when the block begins, and gone when it ends."""
     command = [sys.executable, "-m", "celery", "-A", app, "worker", "--without-gossip", "--without-mingle"]
     command += [f"--hostname={log.stem}@%h", f"--queues={','.join(queues)}", f"--concurrency={concurrency}"]
+    command += options
     with log.open("ab") as output:
         process = subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, **environment}, stdout=output, stderr=output, start_new_session=True

@@ -227,6 +227,12 @@ def test_the_errors_of_others_are_kept_and_their_number_and_length_are_bounded()
     assert [len(each) for each in first.headers["mb-exceptions"]] == [500, len("KeyError: boom")]
 
 
+def test_attempts_are_the_errors_that_came_with_a_countdown_and_not_what_is_missing_of_it() -> None:
+    theirs: dict[str, Any] = {"mb-retries": 1, "mb-exceptions": ["one", "two"]}
+    assert FixedTtl("caa").attempts(delivery("q", **theirs)) == 2
+    assert FixedTtl("caa").attempts(delivery("q", **{"mb-retries": 1})) == 0
+
+
 def test_the_topology_of_the_document_is_exact() -> None:
     failed, retry = FixedTtl("cover-art-archive").queues()
     assert (failed.name, failed.exchange.name, failed.exchange.type) == ("cover-art-archive.failed",) * 2 + ("fanout",)

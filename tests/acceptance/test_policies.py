@@ -1,0 +1,358 @@
+"""Three policies, each way of failing: a real worker of an application that is not ours, on a real broker."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+import requests
+from celery import states
+from celery.events.state import State
+from kombu import Connection
+
+from app.services import Urls
+from tests.support import shop
+from tests.support.broker import Broker
+from tests.support.corner import own_vhost
+from tests.support.waiting import eventually
+from tests.support.worker import Worker, worker
+
+pytestmark = pytest.mark.acceptance
+
+#: Every queue of the shop that is failed in, its dead set, and the delays of its budget in ms.
+QUEUES = {
+    "mail": ("shop.dead", [300, 600]),
+    "mail.classic": ("old.dead", [300, 600]),
+    "labels.print": ("labels.failed", [400, 400]),
+    "strict.print": ("strict.failed", [400, 400]),
+    "orders": ("orders.error", [500, 500]),
+    "orders.classic": ("orders.classic.error", [500, 500]),
+    "topics": ("topics-error", [500, 500]),
+}
+
+#: Ways of failing in a task that runs: its name, reason code, exception's type and message.
+RUNNING = {
+    "exception": ("fail", "exception", "KeyError", "'no such shelf'"),
+    "soft time limit": ("linger", "soft-time-limit", "SoftTimeLimitExceeded", "SoftTimeLimitExceeded()"),
+    "hard time limit": ("hang", "time-limit", "TimeLimitExceeded", "TimeLimitExceeded(0.3,)"),
+    "SIGKILL": ("suicide", "worker-lost", "WorkerLostError", "Worker exited prematurely: signal 9 (SIGKILL)"),
+    # Python has nothing to say of a MemoryError.
+    "out of memory": ("memory", "out-of-memory", "MemoryError", ""),
+    "self.retry(exc=)": ("by_retry", "exception", "KeyError", "'shelf'"),
+    "self.retry()": ("by_bare_retry", "error", "PerennialError", "by_bare_retry asked to be run again"),
+    "autoretry_for": ("by_autoretry", "exception", "KeyError", "'no such shelf'"),
+}
+
+#: Ways of failing before a task can run: reason code, exception's type.
+BEFORE = {
+    "missing argument": ("exception", "TypeError"),
+    "unknown task": ("unknown-type", "UnknownType"),
+    "garbage": ("undecodable", "Undecodable"),
+    "undecodable body": ("undecodable", "Undecodable"),
+}
+
+GARBAGE = b"\xff\xfe garbage \x00"
+
+#: `mb-retries` as producers have written it, and the runs that it gives.
+COUNTDOWNS: dict[str, tuple[Any, int]] = {
+    "an int": (1, 2),
+    "a text": ("1", 2),
+    "zero": (0, 1),
+    "a negative number": (-3, 1),
+    "garbage": ("many", 3),
+    "a list": ([1], 3),
+}
+
+
+@dataclass
+class Bench:
+    """A running worker of the shop, and what is seen of it from outside."""
+
+    url: str
+    api: str
+    folder: Path
+    broker: Broker
+    ids: dict[str, str] = field(default_factory=dict)
+    events: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    state: State = field(default_factory=State)
+    worker: Worker = field(init=False)
+
+    def journal(self, case: str) -> Path:
+        return self.folder / re.sub(r"\W", "-", case)
+
+    def runs(self, case: str) -> list[float]:
+        """Return when each run began."""
+        return self._times(case, "run")
+
+    def deaths(self, case: str) -> list[float]:
+        """Return when the worker's `task_failure` signal was sent."""
+        return self._times(case, "task_failure")
+
+    def dead(self, queue: str, case: str) -> Any:
+        """Wait for a message in its dead set and return it."""
+        rest = QUEUES[queue][0]
+
+        def found() -> list[Any]:
+            return [each for each in self.broker.look(rest) if each.headers.get("case") == case]
+
+        [message] = eventually(found, f"{case} in {rest}; log:\n{self.worker.log[-3_000:]}", seconds=60, every=0.2)
+        return message
+
+    def send(self, case: str, queue: str, task: str, **headers: Any) -> None:
+        """Post a task as Celery's protocol 2 has it."""
+        self.ids[case] = ident = str(uuid.uuid4())
+        body = json.dumps([[], {"journal": str(self.journal(case))}, {}]).encode()
+        told = {"task": f"tests.support.shop.{task}", "id": ident, "lang": "py", "root_id": ident, "case": case}
+        self.post(queue, body, {**told, **headers})
+
+    def post(self, queue: str, body: bytes, headers: dict[str, Any], **properties: Any) -> None:
+        """Post a message to a queue, by the way that its producers take."""
+        way = shop.policies.of(queue).work_queue(queue)
+        as_json = {"content_type": "application/json", "content_encoding": "utf-8"}
+        properties = {"reply_to": "answers", "correlation_id": "question", **as_json, **properties}
+        self.broker.post(body, exchange=way.exchange.name, key=way.routing_key, headers=headers, **properties)
+
+    def asked(self, what: str) -> Any:
+        """Return what the management API tells of the vhost."""
+        vhost = quote(urlsplit(self.url).path.removeprefix("/"), safe="")
+        answer = requests.get(f"{self.api.rstrip('/')}/{what}/{vhost}", timeout=10)
+        answer.raise_for_status()
+        return answer.json()
+
+    def _times(self, case: str, kind: str) -> list[float]:
+        path = self.journal(case)
+        lines = [line.rsplit(" ", 1) for line in path.read_text().splitlines()] if path.exists() else []
+        return [float(time) for what, time in lines if what.startswith(kind)]
+
+
+@pytest.fixture(scope="module")
+def bench(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """All messages of all tests, failing at once under one worker."""
+    with own_vhost(services) as url:
+        folder = tmp_path_factory.mktemp("shop")
+        bench = Bench(url, services.broker_api_url, folder, Broker(url))
+        environment = {"CELERY_BROKER_URL": url}
+        with (
+            worker(
+                environment,
+                folder / "worker.log",
+                app="tests.support.shop",
+                queues=list(QUEUES),
+                concurrency=4,
+                options=["--task-events", "--loglevel=info"],
+            ) as bench.worker,
+            listening(bench),
+        ):
+            for queue in QUEUES:
+                send_all(bench, queue)
+            for name, (value, _) in COUNTDOWNS.items():
+                bench.send(f"mb-retries is {name}", "labels.print", "fail", **{"mb-retries": value})
+                bench.post("labels.print", GARBAGE, {"case": f"garbage, {name}", "mb-retries": value})
+            yield bench
+
+
+def send_all(bench: Bench, queue: str) -> None:
+    for way, (task, *_) in RUNNING.items():
+        bench.send(f"{queue}: {way}", queue, task)
+    bench.send(f"{queue}: permanent", queue, "out_of_stock")
+    bench.send(f"{queue}: unknown task", queue, "never_written")
+    bench.post(queue, GARBAGE, {"case": f"{queue}: garbage"}, content_type="image/png", content_encoding="binary")
+    told = {"task": "tests.support.shop.fail", "lang": "py"}
+    bench.post(queue, b"[[], {}, {}]", {"case": f"{queue}: missing argument", "id": str(uuid.uuid4()), **told})
+    bench.post(queue, b"[[], {", {"case": f"{queue}: undecodable body", "id": str(uuid.uuid4()), **told})
+
+
+class listening:  # noqa: N801 - Used as a context manager's function is.
+    """Take in every event of the worker for the block, as Flower does."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    def __enter__(self) -> None:
+        self._connection = Connection(self._bench.url)
+        self._receiver = shop.app.events.Receiver(self._connection, handlers={"*": self._on_event})
+        self._thread = threading.Thread(target=self._receiver.capture, kwargs={"limit": None, "wakeup": False})
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._receiver.should_stop = True
+        self._thread.join(10)
+        self._connection.release()
+
+    def _on_event(self, event: dict[str, Any]) -> None:
+        self._bench.state.event(event)
+        if event["type"].startswith("task-"):
+            self._bench.events[event["uuid"]].append(event["type"])
+
+
+def gaps_in_ms(times: list[float]) -> list[float]:
+    return [(later - earlier) * 1_000 for earlier, later in pairwise(times)]
+
+
+def told(message: Any, name: str) -> Any:
+    return message.headers[f"perennial-{name}"]
+
+
+@pytest.mark.parametrize("way", RUNNING)
+@pytest.mark.parametrize("queue", QUEUES)
+def test_however_a_run_fails_it_runs_its_budget_with_its_delays_and_ends_in_its_dead_set(
+    bench: Bench, queue: str, way: str
+) -> None:
+    case, (_, reason, exception, text) = f"{queue}: {way}", RUNNING[way]
+    message = bench.dead(queue, case)
+    delays = QUEUES[queue][1]
+    gaps = gaps_in_ms(bench.runs(case))
+    assert len(gaps) == len(delays)
+    assert all(gap >= delay for gap, delay in zip(gaps, delays, strict=True)), f"{gaps} for {delays}"
+    assert (told(message, "reason"), told(message, "exception")) == (reason, exception)
+    assert text in told(message, "message")
+    assert told(message, "attempts") == 3
+    assert told(message, "queue") == queue
+    assert told(message, "task").startswith("tests.support.shop.")
+    assert told(message, "worker").startswith("worker@")
+    assert told(message, "failed-at") >= bench.runs(case)[2]
+    # RabbitMQ tells when it rejected a message to the second.
+    assert bench.runs(case)[0] - 1 <= told(message, "first-failed-at") <= bench.runs(case)[1]
+    assert len(told(message, "traceback")) <= 6_000
+    if reason in ("exception", "soft-time-limit", "out-of-memory"):
+        assert f"in {RUNNING[way][0]}" in told(message, "traceback")
+    assert json.loads(message.body)[1] == {"journal": str(bench.journal(case))}
+
+
+@pytest.mark.parametrize("way", BEFORE)
+@pytest.mark.parametrize("queue", QUEUES)
+def test_what_cannot_run_spends_the_same_budget_and_ends_in_the_same_dead_set_as_it_came(
+    bench: Bench, queue: str, way: str
+) -> None:
+    message = bench.dead(queue, f"{queue}: {way}")
+    delays = QUEUES[queue][1]
+    assert (told(message, "reason"), told(message, "exception")) == BEFORE[way]
+    assert told(message, "attempts") == 3
+    lasted = (told(message, "failed-at") - told(message, "first-failed-at")) * 1_000
+    # In x_death the last delay is lost in the broker's time, which is in seconds, rounded down: it may only be longer.
+    assert lasted >= sum(delays)
+    if way == "garbage":
+        assert message.body == GARBAGE
+        assert (message.content_type, message.content_encoding) == ("image/png", "binary")
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_a_message_ends_with_its_routing_key_its_reply_to_and_without_the_brokers_count(
+    bench: Bench, queue: str
+) -> None:
+    message = bench.dead(queue, f"{queue}: exception")
+    assert message.delivery_info["routing_key"] == ("print" if queue.endswith(".print") else queue)
+    assert (message.properties["reply_to"], message.properties["correlation_id"]) == ("answers", "question")
+    assert message.properties["delivery_mode"] == 2
+    assert "x-death" not in message.headers
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_a_permanent_error_dies_at_once_except_in_a_countdown_that_does_not_fail_fast(bench: Bench, queue: str) -> None:
+    case = f"{queue}: permanent"
+    message = bench.dead(queue, case)
+    runs = 3 if queue == "labels.print" else 1
+    assert len(bench.runs(case)) == told(message, "attempts") == runs
+    assert told(message, "exception") == "OutOfStock"
+    assert message.headers.get("mb-retries") == (-1 if queue.endswith(".print") else None)
+
+
+@pytest.mark.parametrize("way", RUNNING)
+@pytest.mark.parametrize("queue", QUEUES)
+def test_an_attempt_that_will_be_retried_shows_as_retried_and_a_death_as_failed(
+    bench: Bench, queue: str, way: str
+) -> None:
+    case = f"{queue}: {way}"
+    bench.dead(queue, case)
+    ident = bench.ids[case]
+    eventually(lambda: "task-failed" in bench.events[ident], f"{case} is announced: {bench.events[ident]}")
+    events = [event for event in bench.events[ident] if event != "task-started"]
+    assert events == [*(("task-received", "task-retried") * 2), "task-received", "task-failed"]
+    assert bench.state.tasks[ident].state == states.FAILURE
+    eventually(lambda: bench.deaths(case), f"task_failure of {case}")
+    assert len(bench.deaths(case)) == 1
+
+
+@pytest.mark.parametrize("name", COUNTDOWNS)
+def test_the_countdown_is_followed_whatever_the_producer_wrote(bench: Bench, name: str) -> None:
+    case, runs = f"mb-retries is {name}", COUNTDOWNS[name][1]
+    message = bench.dead("labels.print", case)
+    assert len(bench.runs(case)) == told(message, "attempts") == runs
+    assert message.headers["mb-retries"] == -1
+    assert message.headers["mb-exceptions"] == ["KeyError: 'no such shelf'"] * runs
+    garbage = bench.dead("labels.print", f"garbage, {name}")
+    assert (garbage.body, told(garbage, "attempts")) == (GARBAGE, runs)
+    assert len(garbage.headers["mb-exceptions"]) == runs
+    assert garbage.delivery_info["routing_key"] == "print"
+
+
+def test_a_countdowns_topology_on_the_broker_is_the_documents(bench: Bench) -> None:
+    plain = {"durable": True, "auto_delete": False}
+    assert exchanges(bench, "labels") == {
+        "labels": {"type": "direct", **plain, "internal": False, "arguments": {}},
+        "labels.retry": {"type": "fanout", **plain, "internal": False, "arguments": {}},
+        "labels.failed": {"type": "fanout", **plain, "internal": False, "arguments": {}},
+    }
+    retry = {"x-message-ttl": 400, "x-dead-letter-exchange": "labels"}
+    assert queues(bench, "labels") == {
+        "labels.print": {**plain, "exclusive": False, "arguments": {}},
+        "labels.retry": {**plain, "exclusive": False, "arguments": retry},
+        "labels.failed": {**plain, "exclusive": False, "arguments": {}},
+    }
+    assert bindings(bench, "labels") == {
+        ("labels", "print", "labels.print"),
+        ("labels.retry", "", "labels.retry"),
+        ("labels.failed", "", "labels.failed"),
+    }
+
+
+@pytest.mark.parametrize("queue", ["orders", "orders.classic", "topics"])
+def test_an_error_tells_its_life_in_retry_info(bench: Bench, queue: str) -> None:
+    info = json.loads(bench.dead(queue, f"{queue}: exception").headers["retry_info"])
+    assert (info["error"], info["num_attempts"]) == ("exception", 3)
+    assert (info["error_class"], info["error_message"]) == ("KeyError", "'no such shelf'")
+    assert any("in fail" in line for line in info["backtrace"])
+    assert (info["properties"]["reply_to"], info["properties"]["correlation_id"]) == ("answers", "question")
+
+
+def test_an_exchange_of_sneakers_type_and_name_is_declared_where_it_is_asked_for(bench: Bench) -> None:
+    of_topics = exchanges(bench, "topics-")
+    assert {name: each["type"] for name, each in of_topics.items()} == {
+        "topics-error": "topic",
+        "topics-retry": "topic",
+        "topics-retry-requeue": "topic",
+    }
+
+
+def exchanges(bench: Bench, prefix: str) -> dict[str, Any]:
+    return {
+        each["name"]: {key: each[key] for key in ("type", "durable", "auto_delete", "internal", "arguments")}
+        for each in bench.asked("exchanges")
+        if each["name"].startswith(prefix)
+    }
+
+
+def queues(bench: Bench, prefix: str) -> dict[str, Any]:
+    return {
+        each["name"]: {key: each[key] for key in ("durable", "auto_delete", "exclusive", "arguments")}
+        for each in bench.asked("queues")
+        if each["name"].startswith(prefix) and ".delay." not in each["name"]
+    }
+
+
+def bindings(bench: Bench, prefix: str) -> set[tuple[str, str, str]]:
+    return {
+        (each["source"], each["routing_key"], each["destination"])
+        for each in bench.asked("bindings")
+        if each["source"].startswith(prefix)
+    }

@@ -1,0 +1,160 @@
+"""A shop that is not ours: a Celery application that takes app/retry alone. `celery -A tests.support.shop worker`."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, signals
+
+from app.errors import Postpone
+from app.retry.delay_queues import DelayQueues
+from app.retry.fixed_ttl import FixedTtl
+from app.retry.install import install
+from app.retry.policies import Policies
+from app.retry.x_death import XDeath
+
+# The broker is that of CELERY_BROKER_URL, which Celery itself reads.
+
+mail = DelayQueues("shop", timeout_ms=300, retry_max=2)
+policies = Policies(
+    {
+        "mail": mail,
+        "mail.classic": DelayQueues("old", timeout_ms=300, retry_max=2, queue_type="classic"),
+        "labels.print": FixedTtl("labels", {"labels.print": "print"}, ttl_ms=400, retry_max=2),
+        "strict.print": FixedTtl("strict", {"strict.print": "print"}, ttl_ms=400, retry_max=2, fail_fast=True),
+        "orders": XDeath("orders", retry_after_ms=500, retry_max=2),
+        "orders.classic": XDeath("orders.classic", retry_after_ms=500, retry_max=2, queue_type="classic"),
+        "topics": XDeath("topics", retry_after_ms=500, retry_max=2, exchange_type="topic", separator="-"),
+        "fragile": XDeath("fragile", retry_after_ms=500, retry_max=1, delivery_limit=1),
+    },
+    default=mail,
+)
+app = Celery("shop")
+app.conf.task_queues = policies.work_queues()
+app.conf.task_default_queue = "mail"
+install(app, policies, publish_timeout=2.0)
+
+#: What registers a task; typed, since Celery's own decorator is not.
+task: Callable[..., Callable[[Callable[..., Any]], Any]] = app.task
+
+
+class OutOfStock(Exception):
+    """Raised for what no retry mends."""
+
+    permanent = True
+
+
+def note(journal: str, line: str = "run") -> int:
+    """Append a line with the time to a journal; return how many such lines there were before."""
+    path = Path(journal)
+    before = path.read_text().split().count(line) if path.exists() else 0
+    with path.open("a") as file:
+        file.write(f"{line} {time.time()}\n")
+    return before
+
+
+@task()
+def fail(journal: str, times: int = 1_000) -> str:
+    """Raise KeyError the first so many times."""
+    if note(journal) < times:
+        raise KeyError("no such shelf")
+    return "done"
+
+
+@task()
+def out_of_stock(journal: str) -> None:
+    """Raise an error that is permanent."""
+    note(journal)
+    raise OutOfStock("sold out")
+
+
+@task(soft_time_limit=0.3, time_limit=30)
+def linger(journal: str) -> None:
+    """Hang until the soft time limit."""
+    note(journal)
+    threading.Event().wait(60)
+
+
+@task(time_limit=0.3)
+def hang(journal: str) -> None:
+    """Hang until the hard time limit."""
+    note(journal)
+    threading.Event().wait(60)
+
+
+@task()
+def suicide(journal: str) -> None:
+    """Die of SIGKILL, as by the OOM killer."""
+    note(journal)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task()
+def memory(journal: str) -> None:
+    """Ask for more memory than the process may have."""
+    note(journal)
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 31, hard))
+    try:
+        bytearray(1 << 32)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@task(bind=True, max_retries=9)
+def by_retry(self: Any, journal: str) -> None:
+    """Retry as tasks were written before."""
+    note(journal)
+    try:
+        dict[str, str]()["shelf"]
+    except KeyError as error:
+        raise self.retry(exc=error, countdown=60) from error
+
+
+@task(bind=True)
+def by_bare_retry(self: Any, journal: str) -> None:
+    """Ask to be run again though nothing went wrong."""
+    note(journal)
+    raise self.retry(countdown=60)
+
+
+@task(autoretry_for=(KeyError,), retry_backoff=60, max_retries=9)
+def by_autoretry(journal: str) -> None:
+    """Have Celery retry."""
+    note(journal)
+    raise KeyError("no such shelf")
+
+
+@task()
+def fell_worker(journal: str) -> None:
+    """Kill the whole worker, parent and pool, with the message unacknowledged."""
+    note(journal)
+    os.killpg(0, signal.SIGKILL)
+
+
+@task()
+def scripted(journal: str, outcomes: list[str]) -> str:
+    """Do what is written for this run."""
+    outcome = outcomes[note(journal)]
+    if outcome == "postpone":
+        raise Postpone(0.1, "not yet")
+    if outcome == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if outcome == "fail":
+        raise KeyError("no such shelf")
+    note(journal, "done")
+    return "done"
+
+
+@signals.task_failure.connect  # type: ignore[untyped-decorator]
+def _noted(kwargs: Any = None, exception: Any = None, **_: Any) -> None:
+    """Note a death, as somebody's alarm would."""
+    if kwargs and "journal" in kwargs:
+        note(kwargs["journal"], f"task_failure:{str(exception).split(':')[0]}")
