@@ -14,6 +14,7 @@ from typing import Any
 from amqp.exceptions import AMQPError
 from kombu import Connection, Queue
 
+from app.amqp import decoding
 from app.errors import PublishFailed
 
 #: Messages published before their confirms are awaited.
@@ -21,6 +22,9 @@ _WINDOW = 500
 
 #: What a broken connection raises.
 CONNECTION_ERRORS = (AMQPError, OSError, socket.timeout)
+
+# Whoever publishes for us also receives, and must not be stopped by what others posted.
+decoding.install()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

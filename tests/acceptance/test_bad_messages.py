@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from amqp import serialization
+from kombu import Connection
 
-from app.amqp.publish import Publisher
-from app.retry.dead_letters import DeadSet
-from app.topology import site_policy
-from config.settings import Settings
+from app.retry.death import ATTEMPTS, DEAD_ID, REASON
+from config.settings import ROOT, Settings
 from config.topology import DEAD
+from tests.support import raw
 from tests.support.broker import Broker
 from tests.support.waiting import eventually
 from tests.support.worker import worker
@@ -29,18 +32,84 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"task": "site.index", "id": "b", "eta": "2999-01-01T00:00:00"}, "invalid-message"),
 ]
 
+#: A moment of 2023, in milliseconds: as AMQP's seconds it is the year 55840.
+IN_MS = 1_700_000_000_000
+
+#: By name of the case: properties that RabbitMQ lets through and that py-amqp alone raises for in its event loop.
+WIRE = {
+    "ms": raw.headers(raw.field(b"at", raw.timestamp(IN_MS))),
+    "ms-in-array": raw.headers(raw.field(b"at", raw.array(raw.timestamp(2**64 - 1)))),
+    "ms-of-a-task": raw.headers(
+        raw.field(b"task", raw.text(b"site.index")),
+        raw.field(b"id", raw.text(b"c")),
+        raw.field(b"at", raw.timestamp(IN_MS)),
+    ),
+    "name": raw.headers(raw.field(b"caf\xe9", b"t\x01")),
+    "deep": raw.headers(raw.field(b"deep", raw.nested(9_000))),
+    "content-type": raw.text_property(0x8000, b"caf\xe9"),
+    "content-encoding": raw.text_property(0x4000, b"caf\xe9"),
+    "correlation-id": raw.text_property(0x0400, b"caf\xe9"),
+    "message-id": raw.text_property(0x0080, b"caf\xe9"),
+}
+
+BUDGET = {"RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "1"}
+
+
+def post(settings: Settings, message: Any, key: str) -> None:
+    with Connection(settings.broker) as connection, connection.channel() as channel:
+        channel.basic_publish_confirm(message, exchange="site", routing_key=key, timeout=5)
+
+
+def encoded(value: Any) -> bytes:
+    """Return a header's value as py-amqp sends it."""
+    out = bytearray()
+    serialization._write_item(value, out.extend, [])
+    return bytes(out)
+
+
+def listed(environment: dict[str, str]) -> str:
+    """Return what an operator sees of the dead set."""
+    command = [sys.executable, "-m", "app.cli.main", "dead", "list", "--json"]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, check=True, timeout=60
+    ).stdout.decode()
+
 
 def test_absurd_headers_end_in_the_dead_set_and_the_worker_lives_on(
     environment: dict[str, str], settings: Settings, tmp_path: Path
 ) -> None:
     broker = Broker(settings.broker)
-    budget = {"RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "1"}
-    with worker({**environment, **budget}, tmp_path / "worker.log") as running:
+    with worker({**environment, **BUDGET}, tmp_path / "worker.log") as running:
         for headers, _ in BAD:
             broker.post(b"no JSON", headers=headers)
         eventually(lambda: broker.depth(DEAD) == len(BAD), "all are dead")
         assert running.process.poll() is None
-    publisher = Publisher(settings.broker)
-    reasons = sorted(letter.reason for letter in DeadSet(settings.broker, site_policy(settings), publisher).look())
-    publisher.close()
+    reasons = sorted(message.headers[REASON] for message in broker.take(DEAD))
     assert reasons == sorted(reason for _, reason in BAD)
+
+
+def test_what_py_amqp_cannot_decode_spends_its_budget_as_it_came_and_stops_neither_worker_nor_operator(
+    environment: dict[str, str], settings: Settings, tmp_path: Path
+) -> None:
+    broker = Broker(settings.broker)
+    with worker({**environment, **BUDGET}, tmp_path / "worker.log") as running:
+        for name, properties in WIRE.items():
+            post(settings, raw.Raw(b"no JSON: " + name.encode(), properties), "index")
+        # A key that nothing is bound for leads to the dead set at once.
+        post(settings, raw.Raw(b"no JSON: key", raw.headers()), raw.Key(b"caf\xe9"))
+        eventually(lambda: broker.depth(DEAD) == len(WIRE) + 1, "all are dead", seconds=60)
+        assert running.process.poll() is None
+    seen = listed(environment)
+    dead = {bytes(message.body).removeprefix(b"no JSON: ").decode(): message for message in broker.take(DEAD)}
+    assert set(dead) == {*WIRE, "key"}
+    assert dead.pop("key").delivery_info["routing_key"] == r"caf\xe9"
+    assert all(message.headers[DEAD_ID] in seen for message in dead.values())
+    # A task's message without a body of arguments is refused at once; the others were retried, and came back the same.
+    ends = {name: (message.headers[REASON], message.headers[ATTEMPTS]) for name, message in dead.items()}
+    assert ends.pop("ms-of-a-task") == ("invalid-message", 1)
+    assert set(ends.values()) == {("undecodable", 2)}
+    assert encoded(dead["ms"].headers["at"]) == encoded(dead["ms-of-a-task"].headers["at"]) == raw.timestamp(IN_MS)
+    assert dead["ms-in-array"].headers["at"] == [2**64 - 1]
+    assert dead["name"].headers[r"caf\xe9"] is True
+    assert dead["content-type"].content_type == r"caf\xe9"
+    assert encoded(dead["deep"].headers["deep"]) == raw.nested(9_000)

@@ -1,0 +1,91 @@
+"""What arrives in any message can be read, and goes out as it came."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import datetime
+from decimal import Decimal
+from struct import pack
+from typing import Any
+
+import pytest
+from amqp import Message, serialization
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.amqp import decoding
+from app.amqp.decoding import MAX_DEPTH, Garbled, Timestamp, Undecoded, read_arguments, read_properties
+from tests.support import raw
+
+pytestmark = pytest.mark.unit
+
+decoding.install()
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+    | st.datetimes(datetime(1970, 1, 1)).map(lambda moment: moment.replace(microsecond=0))
+    | st.just(Decimal("1.5"))
+)
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3), max_leaves=8
+)
+BYTES = st.binary(max_size=255)
+
+
+def decoded(properties: bytes) -> dict[str, Any]:
+    found, end = read_properties(properties, 0)
+    assert end == len(properties)
+    return found
+
+
+def encoded(properties: dict[str, Any]) -> bytes:
+    return bytes(Message(b"", **properties)._serialize_properties())
+
+
+@given(headers=st.dictionaries(NAMES, VALUES, max_size=5), text=NAMES, number=st.integers(0, 2**64 - 1))
+def test_what_py_amqp_can_decode_is_decoded_the_same(headers: dict[str, Any], text: str, number: int) -> None:
+    wire = encoded({"application_headers": headers, "content_type": text, "timestamp": number, "priority": 7})
+    assert read_properties(wire, 0) == serialization.decode_properties_basic(wire, 0)
+
+
+@given(name=BYTES, value=st.binary(max_size=300), at=st.integers(0, 2**64 - 1), text=BYTES, depth=st.integers(0, 200))
+def test_whatever_was_sent_is_sent_again_as_it_came(
+    name: bytes, value: bytes, at: int, text: bytes, depth: int
+) -> None:
+    fields = [raw.field(b"1" + name[:254], raw.text(value)), raw.field(b"2", raw.array(raw.timestamp(at)))]
+    headers = raw.headers(*fields, raw.field(b"3", raw.nested(depth)))
+    assert encoded(decoded(headers)) == headers
+    note = raw.text_property(0x0400, text)
+    assert encoded(decoded(note)) == note
+
+
+@given(key=BYTES)
+def test_any_routing_key_can_be_read_and_printed(key: bytes) -> None:
+    [read], _ = read_arguments("s", pack("B", len(key)) + key, 0)
+    assert str.encode(read, "utf-8").decode() == read
+    assert serialization.dumps("s", [read]) == pack("B", len(key)) + key
+
+
+def test_a_timestamp_in_milliseconds_is_a_number_and_keeps_its_type() -> None:
+    headers = decoded(raw.headers(raw.field(b"at", raw.timestamp(1_700_000_000_000))))["application_headers"]
+    assert headers == {"at": 1_700_000_000_000}
+    assert isinstance(headers["at"], Timestamp)
+
+
+def test_tables_nested_too_deep_stay_encoded_below_a_depth_that_nothing_trips_over() -> None:
+    value = decoded(raw.headers(raw.field(b"deep", raw.nested(20_000))))["application_headers"]["deep"]
+    for _ in range(MAX_DEPTH):
+        value = value[""]
+    assert isinstance(value, Undecoded)
+
+
+@given(text=BYTES)
+def test_a_text_that_is_no_utf_8_goes_to_a_pool_process_whole(text: bytes) -> None:
+    garbled = Garbled(text)
+    again = pickle.loads(pickle.dumps(garbled))
+    assert (again, again.encode()) == (garbled, text)
