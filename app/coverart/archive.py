@@ -49,7 +49,7 @@ class Archive:
         connect_timeout: float = 10.0,
         read_timeout: float = 30.0,
     ) -> None:
-        """`url` has `{bucket}` in its host or path, and `{file}`. Raises ArchiveRefused for a key no header can hold."""
+        """`url` has `{bucket}` in its host or path, and `{file}`; raises ArchiveRefused for keys no header can hold."""
         self._url = url
         self._auth = _Low(access_key, secret_key)
         self._http = Client(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import requests
 import urllib3
 from requests.auth import AuthBase
-from urllib3.exceptions import MaxRetryError, NewConnectionError
+from urllib3.exceptions import MaxRetryError, NewConnectionError, ReadTimeoutError
 
 from app.errors import ConnectionFailed, FetchError, ResponseTimeout
 
@@ -86,7 +86,7 @@ class Client:
 
     def _session(self) -> requests.Session:
         session = requests.Session()
-        # Proxies and passwords of the environment (`HTTP_PROXY`, `~/.netrc`) are not for us; nor are the library's headers.
+        # Proxies and passwords of the environment (`HTTP_PROXY`, `~/.netrc`) are not for us.
         session.trust_env = False
         session.headers.clear()
         session.headers["User-Agent"] = self.user_agent
@@ -125,16 +125,16 @@ class Client:
 def _translated(what: str, error: Exception) -> FetchError:
     """Return the error of ours that says what happened, as text only."""
     message = f"{what}: {_innermost(error)}"
-    if isinstance(error, requests.exceptions.SSLError | requests.ConnectTimeout) or _not_connected(error):
+    cause = error.args[0] if error.args else None
+    if isinstance(cause, MaxRetryError):
+        cause = cause.reason
+    if isinstance(error, requests.exceptions.SSLError | requests.ConnectTimeout):
         return ConnectionFailed(message)
-    if isinstance(error, requests.Timeout) or "timed out" in str(error):
+    if isinstance(cause, NewConnectionError):
+        return ConnectionFailed(message)
+    if isinstance(error, requests.Timeout) or isinstance(cause, ReadTimeoutError):
         return ResponseTimeout(message)
     return FetchError(message)
-
-
-def _not_connected(error: Exception) -> bool:
-    cause = error.args[0] if error.args else None
-    return isinstance(cause, MaxRetryError) and isinstance(cause.reason, NewConnectionError)
 
 
 def _innermost(error: Exception) -> str:

@@ -24,6 +24,7 @@ class Request:
     path: str
     headers: Mapping[str, str]
     at: float
+    body: bytes = b""
 
 
 class Wire:
@@ -223,8 +224,11 @@ class Site:
             self._changed.notify_all()
         if self._before is not None:
             self._before(request)
-        chosen = self._routes.get(request.path) or self._routes.get(request.path.partition("?")[0]) or failure(404)
-        chosen(request, wire)
+        self.route(request)(request, wire)
+
+    def route(self, request: Request) -> Answer:
+        """Return what a request is answered with."""
+        return self._routes.get(request.path) or self._routes.get(request.path.partition("?")[0]) or failure(404)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -234,7 +238,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
-        request = Request(self.command, self.path, headers, time.monotonic())
+        body = self.rfile.read(int(headers.get("content-length", 0)))
+        request = Request(self.command, self.path, headers, time.monotonic(), body)
         wire = Wire(self.connection, self.server.closing)
         try:
             self.server.site.answer(request, wire)
@@ -242,7 +247,7 @@ class _Handler(BaseHTTPRequestHandler):
             wire.close()
         self.close_connection = self.close_connection or not wire.keep_alive
 
-    do_HEAD = do_GET  # noqa: N815 - The name is the server library's.
+    do_HEAD = do_PUT = do_DELETE = do_GET  # noqa: N815 - The names are the server library's.
 
     def handle(self) -> None:
         with contextlib.suppress(OSError):
