@@ -230,7 +230,8 @@ def test_the_errors_of_others_are_kept_and_their_number_and_length_are_bounded()
 def test_attempts_are_the_errors_that_came_with_a_countdown_and_not_what_is_missing_of_it() -> None:
     theirs: dict[str, Any] = {"mb-retries": 1, "mb-exceptions": ["one", "two"]}
     assert FixedTtl("caa").attempts(delivery("q", **theirs)) == 2
-    assert FixedTtl("caa").attempts(delivery("q", **{"mb-retries": 1})) == 0
+    short: dict[str, Any] = {"mb-retries": 1}
+    assert FixedTtl("caa").attempts(delivery("q", **short)) == 0
 
 
 def test_the_topology_of_the_document_is_exact() -> None:
