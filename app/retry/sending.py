@@ -19,7 +19,7 @@ from app.retry.delay_queues import DelayQueues
 from app.retry.policy import Policy
 
 #: What is raised where a message may not have arrived.
-_NOT_SENT = (AMQPError, OSError, OperationalError)
+_NOT_SENT = (AMQPError, MessageNacked, OSError, OperationalError)
 
 #: Settings that Celery reads at each send, through as many maps and spellings as there may be: up to 20 us each.
 _READ_EACH_TIME = (
@@ -174,7 +174,7 @@ def _confirmed(send: Send, producer: Any, name: str, message: Any, *, timeout: f
     connection = producer.connection
     try:
         sure = _confirming(connection, timeout)
-        return _declared_once(send, sure, name, message, {"mandatory": True, "confirm_timeout": timeout, **options})
+        return _declared_once(send, sure, name, message, {**options, "mandatory": True})
     except BaseException as error:
         connection.collect(socket_timeout=1)
         if isinstance(error, _NOT_SENT):

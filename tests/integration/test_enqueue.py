@@ -1,0 +1,325 @@
+"""Sending tasks to a real RabbitMQ: confirmed or not, routed or not, from threads, from forked children."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+import billiard
+import pytest
+from celery import Celery, signals
+from celery.exceptions import OperationalError
+from kombu import Connection, Queue, pools
+
+from app.errors import PublishFailed
+from app.retry.delay_queues import DelayQueues
+from app.retry.install import install
+from app.retry.policies import Policies
+from app.retry.sending import NotConfirmed
+from tests.support.broker import Broker
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+#: Seconds to wait for a confirm.
+TIMEOUT = 1.0
+
+
+def post(number: int = 0) -> None:
+    """Do nothing; a task has to be a function with a name."""
+
+
+def application(broker_url: str, *, confirm: bool = True) -> Any:
+    """Return a task of somebody's application."""
+    app = Celery("post", broker=broker_url, set_as_current=False)
+    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    app.conf.task_queues = [Queue("mail", routing_key="mail"), Queue("full", routing_key="full", queue_arguments=full)]
+    app.conf.task_default_queue = "mail"
+    app.conf.task_ignore_result = True
+    app.conf.broker_connection_timeout = TIMEOUT
+    mail = DelayQueues("mail", timeout_ms=250, retry_max=3)
+    install(app, Policies({"mail": mail}, default=mail), publish_timeout=TIMEOUT, confirm=confirm)
+    return app.task(name="post.send")(post)
+
+
+@pytest.fixture
+def task(broker_url: str) -> Iterator[Any]:
+    yield application(broker_url)
+    pools.reset()
+
+
+@pytest.fixture
+def broker(broker_url: str) -> Broker:
+    return Broker(broker_url)
+
+
+class Proxy:
+    """Passes bytes to a broker and back, until it is told to hold those of the broker back."""
+
+    def __init__(self, url: str) -> None:
+        self._broker = (urlsplit(url).hostname, urlsplit(url).port)
+        self._answers = threading.Event()
+        self._answers.set()
+        self._server = socket.create_server(("127.0.0.1", 0))
+        address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        user = urlsplit(url).netloc.rpartition("@")[0]
+        self.url = urlsplit(url)._replace(netloc=f"{user}@{address}").geturl()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def hold(self) -> None:
+        self._answers.clear()
+
+    def let_go(self) -> None:
+        self._answers.set()
+
+    def close(self) -> None:
+        self.let_go()
+        self._server.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._server.accept()
+            except OSError:
+                return
+            broker = socket.create_connection(self._broker)
+            threading.Thread(target=self._pump, args=(client, broker, None), daemon=True).start()
+            threading.Thread(target=self._pump, args=(broker, client, self._answers), daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, gate: threading.Event | None) -> None:
+        with source, target:
+            try:
+                while data := source.recv(65_536):
+                    if gate:
+                        gate.wait()
+                    target.sendall(data)
+            except OSError:
+                return
+
+
+@pytest.fixture
+def proxy(broker_url: str) -> Iterator[Proxy]:
+    proxy = Proxy(broker_url)
+    yield proxy
+    pools.reset()
+    proxy.close()
+
+
+def delete(broker_url: str, queue: str) -> None:
+    with Connection(broker_url) as connection:
+        connection.channel().queue_delete(queue)
+
+
+def numbers(broker: Broker, queue: str = "mail") -> list[int]:
+    return [message.decode()[1]["number"] for message in broker.take(queue)]
+
+
+@pytest.mark.parametrize("confirm", [True, False])
+def test_a_message_arrives_with_its_budget_and_celerys_signals_tell_of_it(
+    task: Any, broker: Broker, confirm: bool
+) -> None:
+    told: list[tuple[str, Any]] = []
+
+    def before(headers: dict[str, Any] | None = None, **_: Any) -> None:
+        told.append(("before", headers))
+
+    def after(headers: dict[str, Any] | None = None, **_: Any) -> None:
+        told.append(("after", headers))
+
+    signals.before_task_publish.connect(before)
+    signals.after_task_publish.connect(after)
+    sent = task.apply_async(kwargs={"number": 7}, confirm=confirm, retry_max=1)
+    eventually(lambda: broker.depth("mail") == 1, "it is there")
+    [message] = broker.take("mail")
+    assert (message.headers["id"], message.decode()[1]) == (sent.id, {"number": 7})
+    assert {name: message.headers[name] for name in ("retry-timeout-ms", "retry-max", "current-iteration")} == {
+        "retry-timeout-ms": 250,
+        "retry-max": 1,
+        "current-iteration": 0,
+    }
+    assert message.properties["delivery_mode"] == 2
+    assert [(when, headers["retry-max"]) for when, headers in told] == [("before", 1), ("after", 1)]
+
+
+def test_by_default_a_client_waits_for_the_broker_and_the_application_may_say_otherwise(broker_url: str) -> None:
+    for confirm in (True, False):
+        task = application(broker_url, confirm=confirm)
+        task.delay()
+        delete(broker_url, "mail")
+        if confirm:
+            with pytest.raises(NotConfirmed):
+                task.delay()
+        else:
+            assert task.delay().id
+        pools.reset()
+
+
+def test_a_message_that_no_queue_takes_is_an_error_at_the_call_and_the_next_one_goes_through(
+    task: Any, broker: Broker, broker_url: str
+) -> None:
+    task.delay(number=1)
+    delete(broker_url, "mail")
+    with pytest.raises(NotConfirmed, match=r"post\.send\[.*no queue is bound: exchange '' with key 'mail'") as raised:
+        task.delay(number=2)
+    assert isinstance(raised.value, PublishFailed)
+    assert isinstance(raised.value, OperationalError)
+    task.delay(number=3)
+    assert numbers(broker) == [3]
+
+
+def test_without_confirm_nobody_learns_that_no_queue_took_it(task: Any, broker: Broker, broker_url: str) -> None:
+    task.apply_async(confirm=False)
+    delete(broker_url, "mail")
+    assert task.apply_async(confirm=False).id
+
+
+def test_a_message_that_the_broker_refuses_is_an_error_and_the_channel_does_not_remember_it(
+    task: Any, broker: Broker
+) -> None:
+    task.apply_async(kwargs={"number": 1}, queue="full")
+    with pytest.raises(NotConfirmed, match="refused it: exchange '' with key 'full'"):
+        task.apply_async(kwargs={"number": 2}, queue="full", retry=False)
+    assert numbers(broker, "full") == [1]
+    task.apply_async(kwargs={"number": 3}, queue="full")
+    assert numbers(broker, "full") == [3]
+
+
+def test_a_refused_message_is_tried_again_as_celerys_publish_policy_says(task: Any, broker: Broker) -> None:
+    task.apply_async(kwargs={"number": 1}, queue="full")
+    refused: list[Exception] = []
+
+    def make_room(error: Exception, _interval: float) -> None:
+        refused.append(error)
+        broker.take("full")
+
+    policy = {"max_retries": 3, "interval_start": 0, "interval_step": 0, "interval_max": 0, "errback": make_room}
+    task.apply_async(kwargs={"number": 2}, queue="full", retry_policy=policy)
+    assert len(refused) == 1
+    assert numbers(broker, "full") == [2]
+
+
+def test_a_missing_exchange_is_an_error_and_the_next_message_goes_through(task: Any, broker: Broker) -> None:
+    with pytest.raises(NotConfirmed, match="no exchange 'nothing'"):
+        task.apply_async(exchange="nothing", routing_key="nowhere")
+    task.delay(number=1)
+    assert numbers(broker) == [1]
+
+
+def test_a_broker_that_stops_answering_is_an_error_after_the_time_out_and_its_late_answer_is_nobodys(
+    proxy: Proxy, broker: Broker, broker_url: str
+) -> None:
+    task = application(proxy.url)
+    task.delay(number=1)
+    proxy.hold()
+    began = time.monotonic()
+    with pytest.raises(NotConfirmed, match="no answer in 1 s: exchange '' with key 'mail'"):
+        task.delay(number=2)
+    assert time.monotonic() - began >= TIMEOUT
+    proxy.let_go()
+    task.delay(number=3)
+    # The second one was never confirmed, and is there: duplicates are possible, loss is not.
+    assert numbers(broker) == [1, 2, 3]
+    delete(broker_url, "mail")
+    with pytest.raises(NotConfirmed, match="no queue"):
+        task.delay(number=4)
+
+
+@pytest.mark.parametrize("confirm", [True, False])
+def test_a_server_that_accepts_and_says_nothing_is_an_error(confirm: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        task = application(f"amqp://guest:guest@127.0.0.1:{silent.getsockname()[1]}//")
+        with pytest.raises(OperationalError):
+            task.apply_async(confirm=confirm, retry_policy={"max_retries": 1})
+        pools.reset()
+
+
+def test_a_connection_that_died_while_idle_is_replaced_without_a_word(proxy: Proxy, broker: Broker) -> None:
+    task = application(proxy.url)
+    task.delay(number=1)
+    with task.app.producer_pool.acquire() as producer:
+        producer.connection.connection.transport.sock.shutdown(socket.SHUT_RDWR)
+    task.delay(number=2)
+    assert numbers(broker) == [1, 2]
+
+
+def test_many_threads_send_at_once_with_and_without_confirm(task: Any, broker: Broker) -> None:
+    task.delay(number=-1)
+    with ThreadPoolExecutor(16) as pool:
+        sent = [
+            pool.submit(task.apply_async, kwargs={"number": number}, confirm=number % 2 == 0) for number in range(600)
+        ]
+        ids = {each.result(timeout=60).id for each in sent}
+    eventually(lambda: broker.depth("mail") == 601, "all are there")
+    arrived = broker.take("mail")
+    assert {message.headers["id"] for message in arrived} >= ids
+    assert sorted(message.decode()[1]["number"] for message in arrived) == list(range(-1, 600))
+
+
+def wire(task: Any) -> Any:
+    """Return the connection to the broker that the next send will use."""
+    with task.app.producer_pool.acquire() as producer:
+        return producer.connection.connection
+
+
+@pytest.mark.parametrize("confirm", [True, False])
+@pytest.mark.parametrize("kind", ["os.fork", "billiard"])
+def test_a_forked_child_has_a_connection_of_its_own_and_leaves_its_parents_alone(
+    task: Any, broker: Broker, kind: str, confirm: bool
+) -> None:
+    def send(number: int) -> None:
+        task.apply_async(kwargs={"number": number}, confirm=confirm)
+
+    send(1)
+    before = wire(task)
+    if kind == "os.fork":
+        pid = os.fork()
+        if pid == 0:
+            send(2)
+            own = wire(task) is not before
+            pools.reset()
+            os._exit(0 if own else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    else:
+        child = billiard.get_context("fork").Process(target=send, args=(2,))
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+    send(3)
+    assert wire(task) is before
+    eventually(lambda: broker.depth("mail") == 3, "all are there")
+    assert numbers(broker) == [1, 2, 3]
+
+
+def test_what_a_task_sends_is_confirmed_whatever_it_asks_for(task: Any, broker_url: str) -> None:
+    failed: list[Exception] = []
+
+    def body() -> None:
+        try:
+            task.apply_async(confirm=False)
+        except NotConfirmed as error:
+            failed.append(error)
+
+    task.apply_async(confirm=False)
+    delete(broker_url, "mail")
+    task.app.task(name="post.outer")(body).apply()
+    assert len(failed) == 1
+
+
+def test_a_group_and_a_task_sent_by_name_are_confirmed_and_carry_budgets_too(
+    task: Any, broker: Broker, broker_url: str
+) -> None:
+    from celery import group
+
+    group([task.s(number=number) for number in range(3)], app=task.app).apply_async(retry_max=1)
+    task.app.send_task("post.send", kwargs={"number": 3}, retry_max=1)
+    arrived = broker.take("mail")
+    assert [message.headers["retry-max"] for message in arrived] == [1] * 4
+    delete(broker_url, "mail")
+    with pytest.raises(NotConfirmed):
+        task.app.send_task("post.send")

@@ -1,0 +1,103 @@
+"""The retry policy that travels with a new message, and what is refused at the call, before any broker is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import Celery
+from hypothesis import given
+from hypothesis import strategies as st
+from kombu import Queue
+from pydantic import ValidationError
+
+from app.amqp.plain import site_message, to_queue
+from app.errors import InvalidMessage
+from app.retry.delay_queues import DelayQueues
+from app.retry.drop import DropAll
+from app.retry.fixed_ttl import FixedTtl
+from app.retry.install import install
+from app.retry.policies import Policies
+from app.retry.sending import budget_of
+from app.retry.waiting import MAX_TTL_MS
+from app.retry.x_death import XDeath
+from app.topology import budgets
+from config.routes import ROUTES
+from config.settings import Settings
+
+pytestmark = pytest.mark.unit
+
+MAIL = DelayQueues("mail", timeout_ms=250, retry_max=3)
+
+
+def nothing() -> None:
+    """Do nothing; a task has to be a function with a name."""
+
+
+@pytest.fixture
+def task() -> Any:
+    """A task of an application whose broker is not there."""
+    app = Celery("post", broker="amqp://127.0.0.1:1//", set_as_current=False)
+    app.conf.task_queues = [Queue(name, routing_key=name) for name in ("mail", "labels")]
+    app.conf.task_default_queue = "mail"
+    install(app, Policies({"mail": MAIL, "labels": FixedTtl("labels")}, default=MAIL))
+    return app.task(name="post.send")(nothing)
+
+
+def test_a_message_carries_its_queues_budget_or_its_own() -> None:
+    default = {"retry-timeout-ms": 250, "retry-max": 3, "current-iteration": 0}
+    assert budget_of(MAIL) == default
+    assert budget_of(MAIL, retry_max=0) == default | {"retry-max": 0}
+    assert budget_of(MAIL, timeout_ms=1) == default | {"retry-timeout-ms": 1}
+
+
+@pytest.mark.parametrize("policy", [FixedTtl("labels"), XDeath("orders"), DropAll()])
+def test_under_another_policy_there_is_no_budget_to_carry_and_none_to_ask_for(policy: Any) -> None:
+    assert budget_of(policy) == {}
+    with pytest.raises(InvalidMessage, match=f"retry_max 3: the queue's policy is {policy.name}"):
+        budget_of(policy, retry_max=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"retry_timeout_ms": 2**31, "retry_max": 1}, "RabbitMQ waits 2147483647 ms"),
+        ({"retry_timeout_ms": 1_000, "retry_max": 23}, r"1000 \* 2\^22 ms"),
+        ({"retry_max": 10**9}, "retry-max 1000000000"),
+        ({"retry_timeout_ms": 0}, "retry-timeout-ms 0: expected"),
+        ({"retry_timeout_ms": "5"}, "retry-timeout-ms '5': expected"),
+        ({"retry_max": -1}, "retry-max -1: expected"),
+        ({"retry_max": True}, "retry-max True: expected"),
+        ({"retry_max": 1, "queue": "labels"}, "policy is fixed_ttl"),
+        ({"countdown": 3}, "neither countdown nor eta"),
+    ],
+)
+@pytest.mark.parametrize("confirm", [True, False])
+def test_a_budget_that_cannot_be_kept_is_refused_at_the_call(
+    task: Any, confirm: bool, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InvalidMessage, match=says):
+        task.apply_async(confirm=confirm, **options)
+
+
+def test_plain_messages_of_ours_carry_the_budget_of_their_route() -> None:
+    ours = budgets(Settings(retry_timeout_ms=700, retry_max=2))
+    expected = {"retry-timeout-ms": 700, "retry-max": 2, "current-iteration": 0}
+    assert ours == {route.type: {} if route.policy == "drop" else expected for route in ROUTES}
+    assert site_message("index", ours, domain="a.gov").headers == expected
+    assert site_message("index", domain="a.gov").headers == {}
+    assert to_queue("site.pack", {"type": "pack_full", "domain": "a.gov"}, ours).headers == expected
+    assert to_queue("site.pack", {"nothing": "known"}, ours).headers == {}
+
+
+@given(st.integers(1, 2**33), st.integers(0, 40))
+def test_settings_are_refused_exactly_where_a_message_would_be(timeout_ms: int, retry_max: int) -> None:
+    try:
+        DelayQueues("site", timeout_ms=timeout_ms, retry_max=retry_max).budget_headers()
+    except InvalidMessage:
+        with pytest.raises(ValidationError, match=r"RETRY_TIMEOUT_MS \d+ and RETRY_MAX \d+: the last delay"):
+            Settings(retry_timeout_ms=timeout_ms, retry_max=retry_max)
+    else:
+        policy = DelayQueues("site", timeout_ms=timeout_ms, retry_max=retry_max)
+        assert max(policy.delays_ms(), default=0) <= MAX_TTL_MS
+        assert Settings(retry_timeout_ms=timeout_ms, retry_max=retry_max).retry_max == retry_max
