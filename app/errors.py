@@ -51,14 +51,24 @@ class OutOfScope(InvalidMessage):
 
 
 class Postpone(PerennialError):
-    """Raised by a task whose time has not come: back to a delay queue with the retry budget unspent."""
+    """Raised by a task whose time has not come: back to a delay queue with the retry budget unspent.
+
+    The wait is a few hops down a ladder of durations, or `exactly` so long, in a queue of its own. A `mark` is a header
+    that the message comes back with; the task's `on_waiting` hook is called once it stands in the delay queue.
+    """
 
     reason = "postponed"
 
-    def __init__(self, seconds: float, why: str) -> None:
+    def __init__(self, seconds: float, why: str, *, exactly: bool = False, mark: str = "") -> None:
         super().__init__(seconds, why)
         self.seconds = seconds
         self.why = why
+        self.exactly = exactly
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[type[Postpone], tuple[float, str], dict[str, object]]:
+        """Travel from a pool process whole; by its arguments alone it would lose the rest."""
+        return type(self), (self.seconds, self.why), self.__dict__
 
 
 # HTTP
@@ -255,6 +265,43 @@ class NotWired(PerennialError):
 
     permanent = True
     reason = "not-wired"
+
+
+class Unroutable(PublishFailed):
+    """Raised when no queue is bound for a message's exchange and key; names both."""
+
+    reason = "unroutable"
+
+
+class BrokerUnavailable(PerennialError):
+    """Raised when the broker cannot be reached, breaks off, or refuses what is asked of it."""
+
+    reason = "broker"
+
+
+class DeadSetBusy(PerennialError):
+    """Raised when somebody else works on a dead set; names it."""
+
+    reason = "dead-set-busy"
+
+
+class BrokerUnreachable(PerennialError):
+    """Raised when no connection to the broker can be made, or it broke; names the broker without its password."""
+
+    reason = "broker-unreachable"
+
+
+class ManagementFailed(PerennialError):
+    """Raised when the broker's management API does not answer, or refuses."""
+
+    reason = "management"
+
+
+class MigrationRefused(PerennialError):
+    """Raised when a queue's messages cannot be moved aside safely now; says what to do first."""
+
+    permanent = True
+    reason = "migration-refused"
 
 
 class ServicesError(PerennialError):

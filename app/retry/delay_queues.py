@@ -18,8 +18,8 @@ from app.retry.waiting import (
     QueueType,
     delay_queue,
     few_digits,
-    on_ladder,
     safe_arguments,
+    wait_ms,
 )
 
 TIMEOUT, MAX, ITERATION = "retry-timeout-ms", "retry-max", "current-iteration"
@@ -112,9 +112,9 @@ class DelayQueues:
         told = spent | failure_headers(delivery, failure) | {ITERATION: iteration + 1}
         return Retry(self.delay_queue(delay_ms), delivery.queue, delay_ms, told)
 
-    def postpone(self, delivery: Delivery, seconds: float) -> Decision:
+    def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
         """Return a wait on the ladder."""
-        delay_ms = on_ladder(seconds)
+        delay_ms = wait_ms(seconds, exactly=exactly)
         return Postponed(self.delay_queue(delay_ms), delivery.queue, delay_ms)
 
     def home(self, queue: str, routing_key: str) -> Address:

@@ -47,9 +47,9 @@ class DropAll:
         del delivery, failure
         return Drop()
 
-    def postpone(self, delivery: Delivery, seconds: float) -> Decision:
+    def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
         """Return Drop: by then another one has come."""
-        del delivery, seconds
+        del delivery, seconds, exactly
         return Drop()
 
     def home(self, queue: str, routing_key: str) -> Address:

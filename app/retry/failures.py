@@ -13,7 +13,7 @@ from celery.utils.log import get_logger
 
 from app.amqp.delivery import Delivery
 from app.amqp.publish import Outgoing, Publisher
-from app.errors import InvalidMessage, PerennialError, PublishFailed
+from app.errors import InvalidMessage, PerennialError, Postpone, PublishFailed
 from app.retry.carry_out import Settlement, carry_out
 from app.retry.death import OUTCOME_TO, death_headers
 from app.retry.policies import Policies
@@ -53,9 +53,12 @@ class Failures:
         self._act(decision, delivery, done, _FIRST_PAUSE)
         self.tell(delivery, "died" if isinstance(decision, Dead | Drop) else "failed", str(failure))
 
-    def postponed(self, delivery: Delivery, task: str, seconds: float, done: Done) -> None:
-        """Let the message wait in the broker for about so long, budget unspent, then call `done`."""
-        decision = self.policies.of(delivery.queue, task).postpone(delivery, seconds)
+    def postponed(self, delivery: Delivery, task: str, postpone: Postpone, done: Done) -> None:
+        """Let the message wait in the broker, budget unspent, then call `done`."""
+        policy = self.policies.of(delivery.queue, task)
+        decision = policy.postpone(delivery, postpone.seconds, exactly=postpone.exactly)
+        if postpone.mark and isinstance(decision, Postponed):
+            decision = replace(decision, headers={**decision.headers, postpone.mark: True})
         self._act(decision, delivery, done, _FIRST_PAUSE)
 
     def arrived(self, delivery: Delivery, task: str, done: Done) -> bool:

@@ -11,7 +11,7 @@ from kombu import Exchange, Queue
 from app.amqp.delivery import Delivery
 from app.retry.death import ATTEMPTS, death_headers, failure_headers, integer, keeps_budget, whole_number, without_death
 from app.retry.policy import MAX_MESSAGE, Address, Budget, Dead, Decision, Failure, Postponed, Retry
-from app.retry.waiting import QueueType, delay_queue, on_ladder
+from app.retry.waiting import QueueType, delay_queue, wait_ms
 
 RETRIES, EXCEPTIONS = "mb-retries", "mb-exceptions"
 
@@ -88,9 +88,9 @@ class FixedTtl:
         told = errors | failure_headers(delivery, failure) | {ATTEMPTS: attempts}
         return Retry(self.retry, self._key(delivery), self.ttl_ms, {RETRIES: left - 1, **told})
 
-    def postpone(self, delivery: Delivery, seconds: float) -> Decision:
+    def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
         """Return a wait on the ladder, in queues beside those of the document, with `mb-retries` unspent."""
-        delay_ms = on_ladder(seconds)
+        delay_ms = wait_ms(seconds, exactly=exactly)
         queue = delay_queue(self.prefix, delay_ms, back_to=self.prefix, queue_type=self.postpone_type)
         return Postponed(queue, self._key(delivery), delay_ms)
 

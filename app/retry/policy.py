@@ -120,8 +120,8 @@ class Policy(Protocol):
     def decide(self, delivery: Delivery, failure: Failure) -> Decision:
         """Return what becomes of a message whose run failed."""
 
-    def postpone(self, delivery: Delivery, seconds: float) -> Decision:
-        """Return how a message waits for a while without having failed: no longer than `seconds`, but for a moment."""
+    def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
+        """Return how a message waits for a while without having failed: `exactly`, or no longer than `seconds`."""
 
     def home(self, queue: str, routing_key: str) -> Address:
         """Return where a message of `queue` that was buried with `routing_key` is published, to be run again."""

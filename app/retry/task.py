@@ -41,12 +41,11 @@ class AttemptFailed(Ignore):  # type: ignore[misc]
 
 
 class AttemptPostponed(Ignore):  # type: ignore[misc]
-    """Carries a postponement of so many seconds from the pool's child to the parent."""
+    """Carries a postponement from the pool's child to the parent."""
 
-    def __init__(self, seconds: float, why: str) -> None:
-        super().__init__(seconds, why)
-        self.seconds = seconds
-        self.why = why
+    def __init__(self, postpone: Postpone) -> None:
+        super().__init__(postpone)
+        self.postpone = postpone
 
 
 class Request(CeleryRequest):  # type: ignore[misc]
@@ -103,11 +102,16 @@ class Request(CeleryRequest):  # type: ignore[misc]
         state.task_ready(self)
         delivery = delivery_of(self._message)
         if isinstance(error, AttemptPostponed):
-            told = f"postponed: {error.why}", ""
-            self._failures.postponed(delivery, self._type, error.seconds, partial(self._done, told))
+            done = partial(self._waits, error.postpone)
+            self._failures.postponed(delivery, self._type, error.postpone, done)
             return
         failure = error.failure if isinstance(error, AttemptFailed) else failure_of(error, trace=trace, task=self._type)
         self._failures.failed(delivery, failure, partial(self._done, (str(failure), failure.traceback)))
+
+    def _waits(self, postpone: Postpone, decision: Decision, settlement: Settlement) -> None:
+        if postpone.mark:
+            self._call_hook("on_waiting")
+        self._done((f"postponed: {postpone.why}", ""), decision, settlement)
 
     def _done(self, told: tuple[str, str], decision: Decision, settlement: Settlement) -> None:
         if settlement is Settlement.REJECT:
@@ -137,13 +141,16 @@ class Request(CeleryRequest):  # type: ignore[misc]
             traceback=None,
             einfo=None,
         )
-        on_death = getattr(self.task, "on_death", None)
-        if on_death is None:
+        self._call_hook("on_death")
+
+    def _call_hook(self, name: str) -> None:
+        hook = getattr(self.task, name, None)
+        if hook is None:
             return
         try:
-            on_death(self.args, self.kwargs)
-        except Exception as error:  # noqa: BLE001 - The message is safe in the dead set; bookkeeping must not undo that.
-            logger.warning("After the death of %s[%s]: %r", self.name, self.id, error)
+            hook(self.args, self.kwargs)
+        except Exception as error:  # noqa: BLE001 - The message is safe in the broker; bookkeeping must not undo that.
+            logger.warning("%s of %s[%s]: %r", name, self.name, self.id, error)
 
 
 class Task(CeleryTask):  # type: ignore[misc]
@@ -159,7 +166,7 @@ class Task(CeleryTask):  # type: ignore[misc]
         try:
             return self.run(*args, **kwargs)
         except Postpone as postpone:
-            raise AttemptPostponed(postpone.seconds, postpone.why) from None
+            raise AttemptPostponed(postpone) from None
         except (Ignore, Reject, CeleryRetry):
             raise
         except Exception as error:  # noqa: BLE001 - Every failure spends the same budget.
@@ -180,6 +187,12 @@ class Task(CeleryTask):  # type: ignore[misc]
 
     def on_death(self, args: Any, kwargs: Any) -> None:
         """Hook, called in the parent after a message of this task went to the dead set. Must be quick."""
+
+    def on_waiting(self, args: Any, kwargs: Any) -> None:
+        """Hook, called in the parent when a message that was postponed with a mark stands in its delay queue.
+
+        It is not acknowledged yet. Must be quick.
+        """
 
 
 def delivery_of(message: Any) -> Delivery:

@@ -52,7 +52,11 @@ def few_digits(delay_ms: int) -> int:
     return -(-delay_ms // step) * step
 
 
+def wait_ms(seconds: float, *, exactly: bool) -> int:
+    """Return the ms that a message waits next: exactly so long, or one rung of the ladder."""
+    return min(max(1, round(seconds * 1_000)), MAX_TTL_MS) if exactly else on_ladder(seconds)
+
+
 def on_ladder(seconds: float) -> int:
     """Return the longest rung in ms that is not longer than the wait, or the shortest rung."""
-    wait_ms = seconds * 1_000
-    return max((rung for rung in POSTPONE_LADDER_MS if rung <= wait_ms), default=POSTPONE_LADDER_MS[0])
+    return max((rung for rung in POSTPONE_LADDER_MS if rung <= seconds * 1_000), default=POSTPONE_LADDER_MS[0])

@@ -13,7 +13,7 @@ from kombu import Exchange, Queue
 from app.amqp.delivery import Delivery
 from app.retry.death import ATTEMPTS, FIRST_FAILED, death_headers, keeps_budget, whole_number, without_death
 from app.retry.policy import MAX_MESSAGE, Address, Budget, Dead, Decision, Failure, Postponed, Reject
-from app.retry.waiting import QueueType, delay_queue, on_ladder, safe_arguments
+from app.retry.waiting import QueueType, delay_queue, safe_arguments, wait_ms
 
 RETRY_INFO = "retry_info"
 
@@ -102,9 +102,9 @@ class XDeath:
             return Reject(self.retry_after_ms)
         return self._dead(delivery, failure, attempts=attempts + 1)
 
-    def postpone(self, delivery: Delivery, seconds: float) -> Decision:
+    def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
         """Return a wait on the ladder; since a replacement has no `x-death`, a header of ours carries the count."""
-        delay_ms, back_to = on_ladder(seconds), self._named("retry-requeue")
+        delay_ms, back_to = wait_ms(seconds, exactly=exactly), self._named("retry-requeue")
         queue = delay_queue(self.queue, delay_ms, back_to=back_to, queue_type=self.queue_type)
         first = _first_death(delivery, self.queue)
         told = {ATTEMPTS: self.attempts(delivery)} | ({FIRST_FAILED: first} if first else {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.amqp.delivery import Delivery
-from app.errors import InvalidMessage
+from app.errors import InvalidMessage, Postpone
 from app.retry.carry_out import replacement
 from app.retry.delay_queues import DelayQueues
 from app.retry.drop import DropAll
@@ -179,6 +180,19 @@ def test_a_postponement_never_waits_longer_than_asked_but_for_the_shortest_rung(
     rung = on_ladder(seconds)
     assert rung in POSTPONE_LADDER_MS
     assert rung <= seconds * 1_000 or rung == POSTPONE_LADDER_MS[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_postponement_can_be_exact_and_then_waits_in_a_queue_of_its_own(name: str) -> None:
+    decision = policy_of(name, 3).postpone(delivery("q"), 10.0, exactly=True)
+    assert isinstance(decision, Postponed)
+    assert decision.delay_ms == 10_000
+    assert (decision.through.queue_arguments or {})["x-message-ttl"] == 10_000
+
+
+def test_a_postponement_travels_from_a_pool_process_whole() -> None:
+    there = pickle.loads(pickle.dumps(Postpone(2.5, "why", exactly=True, mark="m")))
+    assert (there.seconds, there.why, there.exactly, there.mark) == (2.5, "why", True, "m")
 
 
 # fixed_ttl
