@@ -1,4 +1,4 @@
-"""RabbitMQ and Redis from the distribution's packages, where we may; a system service is never started."""
+"""RabbitMQ, Redis and PostgreSQL from the distribution's packages, where we may; a system service is never started."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from app.errors import ServicesError
 
-WAYS_OUT = "Give BROKER_URL and REDIS_URL of servers that you have, or run `docker compose up`."
+WAYS_OUT = "Install it yourself, give BROKER_URL and REDIS_URL of servers that you have, or run `docker compose up`."
 POLICY = Path("/usr/sbin/policy-rc.d")
 
 _SCRIPTS = ("lib/rabbitmq_server-*/sbin/rabbitmq-server", "bin/rabbitmq-server")
@@ -66,6 +66,28 @@ def program(name: str, package: str) -> str:
     found = shutil.which(name, path=path)
     if found is None:
         raise ServicesError(f"{name}: {package} is installed, and it is still not found")
+    return found
+
+
+def postgres_programs(root: Path = Path("/usr/lib/postgresql")) -> Path | None:
+    """Return the folder of initdb and postgres, or None. Debian keeps them off the path, one folder a release."""
+    releases = (path.parent for path in root.glob("*/bin/initdb") if path.parts[-3].isdigit())
+    newest = max(releases, key=lambda path: int(path.parts[-2]), default=None)
+    on_path = shutil.which("initdb")
+    return newest or (Path(on_path).resolve().parent if on_path else None)
+
+
+def ensure_postgres() -> Path:
+    """Return the folder of PostgreSQL's programs, its package installed if they are not here; no cluster is started.
+
+    Raises:
+        ServicesError: it cannot be installed.
+    """
+    if postgres_programs() is None:
+        _disable(["postgresql"], _add(["postgresql"]))
+    found = postgres_programs()
+    if found is None:
+        raise ServicesError(f"postgresql: installed, and initdb is still not found. {WAYS_OUT}")
     return found
 
 

@@ -1,0 +1,187 @@
+"""A private PostgreSQL that lives as long as who asked for it, and leaves nothing: a stand-in for MusicBrainz's own.
+
+`python -m app.services.postgres` starts it, prints its URL, and ends it when standard input is closed. Whoever holds
+the other end closes it by dying, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from urllib.parse import quote
+
+import psycopg
+
+from app.errors import ServicesError
+from app.services import install, process
+from config.settings import ROOT
+
+USER = "musicbrainz"
+
+#: Seconds to start, and to stop before it is killed.
+_START_TIMEOUT = 60.0
+_STOP_TIMEOUT = 15.0
+
+#: Nothing of it outlives the process, so nothing needs to reach the disk.
+_OPTIONS = {
+    "listen_addresses": "",
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "32MB",
+    "max_connections": "100",
+}
+
+
+@contextmanager
+def postgres() -> Iterator[str]:
+    """Run a PostgreSQL for the block and yield the URL of its database `postgres`, whose user may do everything.
+
+    It listens on a Unix socket alone, in a folder that only its own user, and root, may enter.
+
+    Raises:
+        ServicesError: it cannot be installed or started; says why.
+    """
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "app.services.postgres"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        # Ctrl-C on the terminal is for us, who then close the pipe.
+        start_new_session=True,
+        text=True,
+    )
+    with keeper:
+        if keeper.stdin is None or keeper.stdout is None:
+            raise ServicesError("PostgreSQL: its keeper has no pipes")
+        try:
+            yield _told(keeper.stdout.readline())
+        finally:
+            keeper.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                keeper.wait(_STOP_TIMEOUT * 2)
+
+
+def main() -> int:
+    """Keep a server until standard input ends; return an exit status."""
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        with _folder() as folder, _server(folder) as url:
+            print(json.dumps({"url": url}), flush=True)
+            sys.stdin.read()
+    except ServicesError as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        return 1
+    return 0
+
+
+def _told(line: str) -> str:
+    said = json.loads(line or "{}")
+    if "url" not in said:
+        raise ServicesError(said.get("error", "PostgreSQL: its keeper ended without a word"))
+    return str(said["url"])
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """Make a folder that the server's user owns; it is gone after the block."""
+    # A root's own folder for temporary files may be closed to others, and the path of a socket has 107 bytes at most.
+    folder = Path(tempfile.mkdtemp(prefix="perennial-postgres-", dir="/tmp"))
+    try:
+        if os.geteuid() == 0:
+            user = _other_user()
+            os.chown(folder, user.pw_uid, user.pw_gid)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _server(folder: Path) -> Iterator[str]:
+    programs = install.ensure_postgres()
+    data, log = folder / "data", folder / "log"
+    making = f"--pgdata={data} --username={USER} --auth=trust --encoding=UTF8 --locale=C --no-sync".split()
+    _initialise([str(programs / "initdb"), *making])
+    options = {**_OPTIONS, "unix_socket_directories": str(folder)}
+    settings = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
+    child = process.start(
+        _as_server_user([str(programs / "postgres"), "-D", str(data), *settings]),
+        directory=folder,
+        env=_environment(),
+        log=log,
+    )
+    url = f"postgresql://{USER}@/postgres?host={quote(str(folder), safe='')}"
+    try:
+        process.wait_until(lambda: child.poll() is not None or _answers(url), _START_TIMEOUT)
+        if not _answers(url):
+            raise ServicesError(f"PostgreSQL did not start; its log ends with:\n{process.tail(log)}")
+        yield url
+    finally:
+        _stop(child)
+
+
+def _initialise(command: Sequence[str]) -> None:
+    done = subprocess.run(  # noqa: S603 - the command is ours.
+        _as_server_user(command), cwd="/", env=_environment(), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise ServicesError(f"initdb ended with exit code {done.returncode}:\n{(done.stderr or done.stdout).strip()}")
+
+
+def _as_server_user(command: Sequence[str]) -> list[str]:
+    """Return a command that is told to end (SIGINT: disconnect clients) when we die; PostgreSQL refuses to be root."""
+    wrapper = [install.program("setpriv", "util-linux"), "--pdeathsig", "INT"]
+    if os.geteuid() == 0:
+        user = _other_user()
+        wrapper += ["--reuid", str(user.pw_uid), "--regid", str(user.pw_gid), "--clear-groups"]
+    return [*wrapper, *command]
+
+
+def _other_user() -> pwd.struct_passwd:
+    # The package makes the first one; who brought PostgreSQL in another way may not have it.
+    for name in ("postgres", "nobody"):
+        with suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise ServicesError("PostgreSQL does not run as root, and there is no user `postgres` or `nobody` to run it as")
+
+
+def _environment() -> dict[str, str]:
+    # Nothing of the user's own environment, PGDATA and the like, is meant for this server.
+    return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8"}
+
+
+def _answers(url: str) -> bool:
+    try:
+        psycopg.connect(url, connect_timeout=5).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    child.send_signal(signal.SIGINT)
+    try:
+        child.wait(_STOP_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+    process.reap()
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    del frame
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
