@@ -1,0 +1,56 @@
+-- What is read from MusicBrainz. Each query begins with a line that names it; the words in braces are names of a project.
+
+-- name: entity
+-- One row for each image in order, or one row without an image. A gid that was merged away leads to its target. The
+-- view says which image is the front or the back; its array of types has no order, so they are read anew, by number.
+SELECT
+    entity.gid::text,
+    art.id,
+    art.suffix,
+    art.comment,
+    art.edit,
+    art.approved,
+    art.is_front,
+    art.is_back,
+    art.types
+FROM musicbrainz.{entity} AS entity
+LEFT JOIN LATERAL (
+    SELECT
+        listing.id,
+        image_type.suffix,
+        listing.comment,
+        listing.edit,
+        listing.approved,
+        listing.is_front,
+        {is_back} AS is_back,
+        ARRAY(
+            SELECT art_type.name
+            FROM {schema}.{types_table} AS typed JOIN {schema}.art_type ON art_type.id = typed.type_id
+            WHERE typed.id = listing.id
+            ORDER BY art_type.id
+        ) AS types,
+        listing.ordering
+    FROM {schema}.index_listing AS listing JOIN cover_art_archive.image_type USING (mime_type)
+    WHERE listing.{entity} = entity.id
+) AS art ON TRUE
+WHERE entity.id = coalesce(
+    (SELECT id FROM musicbrainz.{entity} WHERE gid = %(gid)s),
+    (SELECT new_id FROM musicbrainz.{redirect} WHERE gid = %(gid)s)
+)
+ORDER BY art.ordering, art.id
+
+-- name: with_art
+-- Entities that have images, by number, behind a given one.
+SELECT entity.id, entity.gid::text
+FROM musicbrainz.{entity} AS entity
+WHERE entity.id > %(after)s AND EXISTS (SELECT FROM {schema}.{table} AS art WHERE art.{entity} = entity.id)
+ORDER BY entity.id
+LIMIT %(limit)s
+
+-- name: merged
+-- Gids that were merged away, each with the gid that it leads to, behind a given one.
+SELECT redirect.gid::text, redirect.gid::text, entity.gid::text
+FROM musicbrainz.{redirect} AS redirect JOIN musicbrainz.{entity} AS entity ON entity.id = redirect.new_id
+WHERE redirect.gid > %(after)s
+ORDER BY redirect.gid
+LIMIT %(limit)s
