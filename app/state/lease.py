@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -16,6 +17,20 @@ from app.state.client import PREFIX
 #: Delete only what is still ours: the lease may have run out and be another's by now.
 _RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 _RENEW = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0"
+_IS_OURS = "return redis.call('GET', KEYS[1]) == ARGV[1]"
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One lease that was got."""
+
+    redis: Redis = field(repr=False)
+    key: str
+    token: str
+
+    def is_held(self) -> bool:
+        """Ask whether it still is ours: a holder that was stopped for longer than its lease has lost it."""
+        return bool(self.redis.eval(_IS_OURS, 1, self.key, self.token))
 
 
 class Renewer:
@@ -56,15 +71,15 @@ class Renewer:
 
 
 @contextmanager
-def lease(redis: Redis, name: str, *, seconds: float = 30.0, retry_after: float = 1.0) -> Iterator[None]:
+def lease(redis: Redis, name: str, *, seconds: float = 30.0, retry_after: float = 1.0) -> Iterator[Lease]:
     """Hold the lease `name` for the block; raises Postpone where another holds it."""
-    key, token = f"{PREFIX}lease:{name}", uuid.uuid4().hex
-    if not redis.set(key, token, nx=True, px=int(seconds * 1_000)):
+    held = Lease(redis, f"{PREFIX}lease:{name}", uuid.uuid4().hex)
+    if not redis.set(held.key, held.token, nx=True, px=int(seconds * 1_000)):
         raise Postpone(retry_after, f"{name} is held by another worker")
     with closing(Renewer(redis, seconds=seconds)) as renewer:
-        renewer.hold(key, token)
+        renewer.hold(held.key, held.token)
         try:
-            yield
+            yield held
         finally:
-            renewer.let_go(key)
-            redis.eval(_RELEASE, 1, key, token)
+            renewer.let_go(held.key)
+            redis.eval(_RELEASE, 1, held.key, held.token)
