@@ -1,0 +1,71 @@
+"""Making databases that look like MusicBrainz's own to an indexer of its art."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+from psycopg.sql import SQL, Composable, Identifier, Literal
+
+from app.coverart.project import PROJECTS, Project
+
+_HERE = Path(__file__).parent
+
+
+def install(url: str) -> None:
+    """Make all tables, triggers and functions in an empty database, in one transaction."""
+    with psycopg.connect(url) as connection:
+        connection.execute(_read("schema"))
+        connection.execute(_read("outbox"))
+        for project in PROJECTS:
+            for name in ("archive", "triggers"):
+                connection.execute(_read(name).format(**_names(project)))
+        connection.execute(_read("types"))
+        connection.execute(_read("release_triggers"))
+
+
+@contextmanager
+def template(url: str) -> Iterator[str]:
+    """Make a database with everything in it, beside that of `url`, for the block; yield its name."""
+    with _database(url, source="template0") as made:
+        install(made)
+        yield urlsplit(made).path[1:]
+
+
+@contextmanager
+def copy_of(url: str, source: str) -> Iterator[str]:
+    """Make a copy of the database named `source`, beside that of `url`, for the block; yield its URL."""
+    with _database(url, source=source) as made:
+        yield made
+
+
+@contextmanager
+def _database(url: str, *, source: str) -> Iterator[str]:
+    name = f"musicbrainz_{secrets.token_hex(6)}"
+    with psycopg.connect(url, autocommit=True) as server:
+        server.execute(SQL("CREATE DATABASE {} TEMPLATE {}").format(Identifier(name), Identifier(source)))
+        try:
+            yield urlsplit(url)._replace(path=f"/{name}").geturl()
+        finally:
+            # By force: whoever is still connected works for a test that is over.
+            server.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
+
+
+def _read(name: str) -> SQL:
+    return SQL((_HERE / f"{name}.sql").read_text())
+
+
+def _names(project: Project) -> dict[str, Composable]:
+    return {
+        "schema": Identifier(project.schema),
+        "table": Identifier(project.table),
+        "types_table": Identifier(f"{project.table}_type"),
+        "entity": Identifier(project.entity),
+        "schema_changed": Identifier(f"{project.schema}_changed"),
+        "schema_deleted": Identifier(f"{project.schema}_deleted"),
+        "exchange": Literal(project.prefix),
+    }

@@ -1,0 +1,120 @@
+"""A relay that brings what triggers wrote into the outbox to a broker: raw bytes, as the real producer sends them.
+
+`python -m app.demo.musicbrainz.relay` runs one between MUSICBRAINZ_URL and BROKER_URL until it is told to end.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from amqp import Message
+from amqp.exceptions import AMQPError
+from kombu import Connection
+from psycopg import sql
+
+from config.settings import get_settings
+
+log = logging.getLogger(__name__)
+
+#: Messages that are published before their rows are deleted.
+BATCH = 100
+
+#: Seconds to wait for a confirm.
+_CONFIRM_TIMEOUT = 5.0
+
+_TAKE = sql.SQL(
+    "SELECT id, exchange, routing_key, message, properties FROM amqp.outbox ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED"
+)
+_DELETE = sql.SQL("DELETE FROM amqp.outbox WHERE id = ANY(%s)")
+
+_Db = psycopg.Connection[tuple[Any, ...]]
+
+
+def run(database: str, broker: str, stop: threading.Event, *, poll: float = 1.0) -> None:
+    """Relay until `stop` is set; after a failure, and when nobody notifies, look again after `poll` seconds."""
+    while not stop.is_set():
+        try:
+            _serve(database, broker, stop, poll)
+        except (psycopg.OperationalError, AMQPError, OSError) as error:
+            log.warning("outbox not relayed, trying again: %s", error)
+            stop.wait(poll)
+
+
+@contextmanager
+def running(database: str, broker: str, *, poll: float = 1.0) -> Iterator[None]:
+    """Relay in a thread for the block."""
+    stop = threading.Event()
+    thread = threading.Thread(target=run, args=(database, broker, stop), kwargs={"poll": poll}, name="relay")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def deliver(database: _Db, channel: Any) -> int:
+    """Publish up to BATCH messages in the order of their rows, then delete these; return how many.
+
+    A row is deleted only when the broker has confirmed its message: whoever dies in between sends it twice, and loses
+    none. Raises what publishing raises; a message that no queue is bound for is an error, and stays, with all after it.
+    """
+    sent: list[int] = []
+    failure: Exception | None = None
+    with database.transaction():
+        for row in database.execute(_TAKE, (BATCH,)).fetchall():
+            try:
+                _publish(channel, *row[1:])
+            except (AMQPError, OSError) as error:
+                failure = error
+                break
+            sent.append(row[0])
+        database.execute(_DELETE, (sent,))
+    if failure is not None:
+        raise failure
+    return len(sent)
+
+
+def _publish(channel: Any, exchange: str, routing_key: str, message: str, properties: Mapping[str, Any]) -> None:
+    channel.basic_publish_confirm(
+        # No property but those that a trigger asked for: not even that the message is persistent.
+        Message(message.encode(), **properties),
+        exchange=exchange,
+        routing_key=routing_key,
+        mandatory=True,
+        confirm_timeout=_CONFIRM_TIMEOUT,
+    )
+
+
+def _serve(database: str, broker: str, stop: threading.Event, poll: float) -> None:
+    with (
+        psycopg.connect(database, autocommit=True) as db,
+        Connection(broker, connect_timeout=5) as connection,
+        connection.channel() as channel,
+    ):
+        db.execute("LISTEN amqp_outbox")
+        while not stop.is_set():
+            if not deliver(db, channel):
+                # Rows that another relay holds are seen at a later look.
+                list(db.notifies(timeout=poll, stop_after=1))
+
+
+def main() -> int:
+    """Relay until SIGTERM or Ctrl-C; return an exit status."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    settings = get_settings()
+    run(settings.musicbrainz_url.get_secret_value(), settings.broker, stop)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
