@@ -7,7 +7,7 @@ on the server, nothing is set for a session, every read is one short read-only t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -65,9 +65,7 @@ def entity(connection: Connection, project: Project, gid: str, *, time_limit: fl
     rows = _read(connection, _query("entity", project), {"gid": gid}, time_limit=time_limit)
     if not rows:
         return None
-    return Entity(
-        gid=rows[0][0], images=tuple(Image(*row[1:-1], tuple(row[-1])) for row in rows if row[1] is not None)
-    )
+    return Entity(gid=rows[0][0], images=tuple(_image(row[1:]) for row in rows if row[1] is not None))
 
 
 def all_gids(
@@ -109,6 +107,11 @@ def _read(
         connection.execute(_READ_ONLY)
         connection.execute(_TIME_LIMIT, (str(round(time_limit * 1_000)),))
         return connection.execute(query, values).fetchall()
+
+
+def _image(columns: Sequence[Any]) -> Image:
+    *others, types = columns
+    return Image(*[*others, tuple(types)])
 
 
 @cache
