@@ -1,18 +1,36 @@
-"""The worker's consumer: plain messages become tasks."""
+"""The worker's consumer: plain messages become tasks, and cover art is let alone while its archive does not answer."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from app.amqp.delivery import Delivery
-from app.amqp.plain import to_envelope
+from app.amqp.plain import Call, site_call, to_envelope
+from app.coverart.calls import arguments
+from app.coverart.messages import parse
+from app.coverart.outage import Outage
 from app.retry import consumer
+from app.state.client import get_redis
 from app.topology import declare_all
+from config.routes import Route, art_routes
 from config.settings import get_settings
+
+#: Seconds between two looks whether the archive may be asked.
+_LOOK_EVERY = 1.0
 
 
 class Consumer(consumer.Consumer):
     """The consumer of app/retry, for messages of producers that never heard of Celery, too."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        settings = get_settings()
+        self._art: dict[str, tuple[str, Route]] = {
+            route.queue: (exchange, route) for exchange in settings.art_exchanges for route in art_routes(exchange)
+        }
+        if self._art:
+            self._outage = Outage(get_redis(settings.redis), settings.art_outage_pause)
+            self.timer.call_repeatedly(_LOOK_EVERY, self._mind_outage)
 
     def declare(self, channel: Any) -> None:
         """Declare all that stands on our broker."""
@@ -21,12 +39,31 @@ class Consumer(consumer.Consumer):
     def to_task(self, message: Any) -> None:
         """Turn a plain kombu message into Celery's, in place, and keep it as it came.
 
-        Raises Undecodable or UnknownType.
+        Raises Undecodable, UnknownType or InvalidJob.
         """
         message.original = Delivery.of(message, message.delivery_info["queue"])
-        envelope = to_envelope(message.original)
+        envelope = to_envelope(message.original, self._call(message.original))
         message.headers = envelope.headers
         message.body = envelope.body
         message.content_type, message.content_encoding = "application/json", "utf-8"
         message.properties.setdefault("correlation_id", envelope.id)
         message._decoded_cache = None
+
+    def _call(self, delivery: Delivery) -> Call:
+        """Return what a plain message asks for; an art message has no type, its queue says what it is."""
+        if delivery.queue not in self._art:
+            return site_call(delivery)
+        exchange, route = self._art[delivery.queue]
+        return Call(route.task, {**arguments(parse(route.type, delivery.body)), "archive": exchange})
+
+    def _mind_outage(self) -> None:
+        """Stop consuming art messages while the archive is let alone, and begin again afterwards."""
+        if self.task_consumer is None:
+            return
+        let_alone = self._outage.remaining() > 0
+        for queue in self._art:
+            consuming = bool(self.task_consumer.consuming_from(queue))
+            if let_alone and consuming:
+                self.task_consumer.cancel_by_queue(queue)
+            elif not let_alone and not consuming and queue in self.app.amqp.queues.consume_from:
+                self.add_task_queue(queue)

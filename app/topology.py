@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from kombu import Queue
@@ -10,12 +10,13 @@ from kombu import Queue
 from app.amqp.plain import Budgets
 from app.retry.delay_queues import DelayQueues
 from app.retry.drop import DropAll
+from app.retry.fixed_ttl import FixedTtl
 from app.retry.policies import Policies
 from app.retry.policy import Policy
 from app.retry.sending import budget_of
-from config.routes import ROUTES, Route
+from config.routes import ROUTES, Route, art_routes
 from config.settings import Settings
-from config.topology import SITE, events_exchange, site_exchange, work_queues
+from config.topology import SITE, events_exchange, site_exchange, task_queues
 
 #: How a policy that config/routes.py names is made.
 _MAKERS: dict[str, Callable[[Settings, Route | None], Policy]] = {
@@ -27,6 +28,7 @@ _MAKERS: dict[str, Callable[[Settings, Route | None], Policy]] = {
 def policies(settings: Settings) -> Policies:
     """Return the retry policies of our queues, as config/routes.py names them."""
     of_queue = {route.queue: _MAKERS[route.policy](settings, None) for route in ROUTES}
+    of_queue |= {route.queue: art_policy(exchange, settings) for exchange, route in _art(settings)}
     of_task = {(route.queue, route.task): _MAKERS[route.policy](settings, route) for route in ROUTES}
     return Policies(of_queue, site_policy(settings, None), of_task)
 
@@ -42,7 +44,7 @@ def all_queues(settings: Settings) -> list[Queue]:
     ours = policies(settings)
     ends = ours.dead_sets()
     waiting = [queue for queue in ours.queues() if queue.name not in ends]
-    return [*work_queues(settings), *waiting, *(policy.dead for policy in ends.values() if policy.dead is not None)]
+    return [*task_queues(settings), *waiting, *(policy.dead for policy in ends.values() if policy.dead is not None)]
 
 
 def base_queues(settings: Settings) -> list[Queue]:
@@ -51,7 +53,7 @@ def base_queues(settings: Settings) -> list[Queue]:
     The dead sets come first: a dead-letter target that is not there loses messages silently.
     """
     ends = (policy.dead for policy in policies(settings).dead_sets().values())
-    return [*(dead for dead in ends if dead is not None), *work_queues(settings)]
+    return [*(dead for dead in ends if dead is not None), *task_queues(settings)]
 
 
 def declare_base(channel: Any, settings: Settings) -> None:
@@ -71,6 +73,25 @@ def declare_all(channel: Any, settings: Settings) -> int:
 def _declare(channel: Any, queues: Iterable[Queue]) -> None:
     for queue in queues:
         queue(channel).declare()
+
+
+def art_policy(exchange: str, settings: Settings) -> FixedTtl:
+    """Return the policy of an art archive, under whose queues the document's own stand."""
+    return FixedTtl(
+        exchange,
+        {route.queue: route.type for route in art_routes(exchange)},
+        ttl_ms=settings.art_retry_ms,
+        retry_max=settings.art_retry_max,
+        fail_fast=settings.art_fail_fast,
+        postpone_type=settings.queue_type,
+    )
+
+
+def _art(settings: Settings) -> Iterator[tuple[str, Route]]:
+    """Yield exchange and route of every art job that is served."""
+    for exchange in settings.art_exchanges:
+        for route in art_routes(exchange):
+            yield exchange, route
 
 
 def site_policy(settings: Settings, route: Route | None = None) -> DelayQueues:

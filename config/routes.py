@@ -12,7 +12,7 @@ INDEX, CRAWL, TIMER, TICK, PACK = "site.index", "site.crawl", "site.timer", "sit
 class Route:
     """Where one message type goes and what answers its failures.
 
-    `type` is the plain message's `type` and its routing key on the exchange `site`; `task` is the Celery name.
+    `type` is the plain message's `type` and its routing key on its exchange; `task` is the Celery name.
     `time_limit` and `soft_time_limit` are seconds of one run. `retry_timeout_ms` and `retry_max` override the settings
     RETRY_TIMEOUT_MS and RETRY_MAX where a route needs other defaults.
     """
@@ -42,6 +42,17 @@ ROUTES: tuple[Route, ...] = (
     Route("pack_full", "site.pack_full", PACK, time_limit=1_500),
     Route("pack_incremental", "site.pack_incremental", PACK, time_limit=1_500),
 )
+
+#: Jobs of an art archive: routing keys of its exchange, and the last parts of its queues' names and its tasks'.
+ART_JOBS = ("index", "move", "delete")
+
+
+def art_routes(exchange: str) -> tuple[Route, ...]:
+    """Return the routes of an art archive. Its messages are lines of text, and their queue says what they are."""
+    return tuple(
+        Route(job, f"coverart.{job}", f"{exchange}.{job}", policy="fixed_ttl", time_limit=300) for job in ART_JOBS
+    )
+
 
 BY_TYPE = {route.type: route for route in ROUTES}
 BY_TASK = {route.task: route for route in ROUTES}

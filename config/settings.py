@@ -63,6 +63,11 @@ class Settings(BaseSettings):
     retry_timeout_ms: int = Field(5_000, ge=1, description="First retry delay in ms; each further one is doubled.")
     retry_max: int = Field(5, ge=0, description="Retries after the first run.")
 
+    dead_dir: Path | None = Field(
+        None,
+        description="Folder of the dead sets' audit and of what was dropped. Empty: `dead` below the data folder.",
+    )
+
     # Timers
     timer_timeout: float = Field(300.0, gt=0, description="Seconds of quiet before a domain is packed.")
     timer_max_wait: float = Field(
@@ -98,6 +103,24 @@ class Settings(BaseSettings):
     response_ttl: int = Field(3_600, gt=0, description="Seconds that `index` and `crawl` of one page share a response.")
 
     # Cover art
+    cover_art_exchange: str = Field(
+        "cover-art-archive",
+        description="Exchange of cover art messages, and what its queues' names begin with. Empty: not served.",
+    )
+    event_art_exchange: str = Field("", description="The same for event art: `event-art-archive`. Empty: not served.")
+    art_retry_ms: int = Field(
+        14_400_000,
+        ge=1,
+        description="Milliseconds that a failed art message waits. A broker that has the queue already must agree.",
+    )
+    art_retry_max: int = Field(4, ge=0, description="Retries of an art message that carries no `mb-retries`.")
+    art_fail_fast: bool = Field(False, description="Whether an art message that no retry mends fails at once.")
+    art_window: float = Field(
+        10.0, ge=0, le=3_600, description="Seconds in which equal art messages become one. 0: none do."
+    )
+    art_outage_pause: float = Field(
+        30.0, gt=0, description="Seconds without work after the archive did not answer; doubled up to ten minutes."
+    )
     archive_url: str = Field(
         "https://{bucket}.s3.us.archive.org/{file}",
         description="URL of a file in the archive's S3 interface; `{bucket}` may stand in the host or in the path.",
@@ -213,6 +236,12 @@ class Settings(BaseSettings):
         given = self.broker_api_url.get_secret_value()
         private = "" if self.broker_url.get_secret_value() else self.private_urls().get("broker_api_url", "")
         return given or private
+
+    @property
+    def art_exchanges(self) -> tuple[str, ...]:
+        """Exchanges whose art messages are served: none without MusicBrainz's database."""
+        given = (self.cover_art_exchange, self.event_art_exchange) if self.musicbrainz_url.get_secret_value() else ()
+        return tuple(exchange for exchange in given if exchange)
 
     @property
     def flower_login_file(self) -> Path:

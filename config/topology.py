@@ -6,7 +6,7 @@ from typing import Any
 
 from kombu import Exchange, Queue, binding
 
-from config.routes import ALIASES, INDEX, POLICY_OF_QUEUE, ROUTES, TICK
+from config.routes import ALIASES, INDEX, POLICY_OF_QUEUE, ROUTES, TICK, art_routes
 from config.settings import Settings
 
 #: The namespace of the site group: its exchange, the prefix of its queues.
@@ -54,6 +54,17 @@ def work_queues(settings: Settings) -> list[Queue]:
     # A tick that waited is worth nothing: its queue holds one, for a second, and buries none.
     tick = _work_queue(TICK, {"x-message-ttl": 1_000, "x-max-length": 1})
     return [*(_work_queue(name, _work_arguments(settings)) for name in names), tick]
+
+
+def art_queues(exchange: str) -> list[Queue]:
+    """Return the work queues of an art archive: direct, durable and without arguments, as MusicBrainz has them."""
+    direct = Exchange(exchange, type="direct", durable=True)
+    return [Queue(route.queue, exchange=direct, routing_key=route.type, durable=True) for route in art_routes(exchange)]
+
+
+def task_queues(settings: Settings) -> list[Queue]:
+    """Return every queue that workers consume from."""
+    return [*work_queues(settings), *(queue for exchange in settings.art_exchanges for queue in art_queues(exchange))]
 
 
 #: The queue of a message that names none.

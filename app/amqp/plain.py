@@ -1,4 +1,4 @@
-"""Plain AMQP messages as tasks: a JSON object with a `type` becomes the Celery message that its route names."""
+"""Plain AMQP messages as tasks: what a foreign producer posts becomes the Celery message that its route names."""
 
 from __future__ import annotations
 
@@ -21,6 +21,14 @@ _NO_CANVAS: dict[str, None] = {"callbacks": None, "errbacks": None, "chain": Non
 Budgets = Mapping[str, Mapping[str, Any]]
 
 _NO_BUDGETS: Budgets = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A task by name, with its arguments by name."""
+
+    task: str
+    kwargs: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +62,22 @@ def route_of(payload: Mapping[str, Any]) -> Route:
     return route
 
 
-def to_envelope(delivery: Delivery) -> Envelope:
-    """Translate a plain delivery; the task's id is the sender's message or correlation id, the same in every retry."""
+def site_call(delivery: Delivery) -> Call:
+    """Return the call that a JSON body means; raises Undecodable or UnknownType."""
     payload = decode(delivery.body)
     route = route_of(payload)
     del payload["type"]
+    return Call(route.task, payload)
+
+
+def to_envelope(delivery: Delivery, call: Call) -> Envelope:
+    """Translate a plain delivery; the task's id is the sender's message or correlation id, the same in every retry."""
     given = delivery.properties.get("message_id") or delivery.properties.get("correlation_id")
     task_id = str(given or uuid.uuid4())
     headers = {
         **delivery.headers,
         "lang": "py",
-        "task": route.task,
+        "task": call.task,
         "id": task_id,
         "root_id": task_id,
         "parent_id": None,
@@ -74,11 +87,11 @@ def to_envelope(delivery: Delivery) -> Envelope:
         "retries": 0,
         "timelimit": [None, None],
         "argsrepr": "()",
-        "kwargsrepr": repr(payload)[:1024],
+        "kwargsrepr": repr(call.kwargs)[:1024],
         "origin": "plain",
         "ignore_result": True,
     }
-    return Envelope(headers=headers, body=json.dumps([[], payload, _NO_CANVAS]), id=task_id)
+    return Envelope(headers=headers, body=json.dumps([[], call.kwargs, _NO_CANVAS]), id=task_id)
 
 
 def site_message(kind: str, budgets: Budgets = _NO_BUDGETS, /, **payload: Any) -> Outgoing:

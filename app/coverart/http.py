@@ -109,31 +109,30 @@ class Client:
             yield response
 
     def _read(self, response: requests.Response) -> bytes:
+        """Return the body. Nothing waits for more than has come, so that a slow drip meets the deadline, too."""
+        if coding := response.headers.get("content-encoding"):
+            raise requests.RequestException(f"unasked content coding {coding[:40]!r}")
         deadline = time.monotonic() + self.read_timeout
-        parts: list[bytes] = []
-        size = 0
-        for part in response.iter_content(_CHUNK):
-            parts.append(part)
-            size += len(part)
-            if size > self.max_body:
+        body = bytearray()
+        while part := response.raw.read1(_CHUNK, decode_content=False):
+            body += part
+            if len(body) > self.max_body:
                 raise requests.RequestException(f"a body of over {self.max_body} bytes")
             if time.monotonic() > deadline:
                 raise requests.Timeout(f"the body took longer than {self.read_timeout:g} s")
-        return b"".join(parts)
+        return bytes(body)
 
 
 def _translated(what: str, error: Exception) -> FetchError:
     """Return the error of ours that says what happened, as text only."""
     message = f"{what}: {_innermost(error)}"
-    cause = error.args[0] if error.args else None
-    if isinstance(cause, MaxRetryError):
-        cause = cause.reason
-    if isinstance(error, requests.exceptions.SSLError | requests.ConnectTimeout):
-        return ConnectionFailed(message)
-    if isinstance(cause, NewConnectionError):
-        return ConnectionFailed(message)
-    if isinstance(error, requests.Timeout) or isinstance(cause, ReadTimeoutError):
-        return ResponseTimeout(message)
+    causes = [error, *error.args[:1]]
+    causes += [cause.reason for cause in causes if isinstance(cause, MaxRetryError)]
+    for cause in causes:
+        if isinstance(cause, requests.exceptions.SSLError | requests.ConnectTimeout | NewConnectionError):
+            return ConnectionFailed(message)
+        if isinstance(cause, requests.Timeout | ReadTimeoutError):
+            return ResponseTimeout(message)
     return FetchError(message)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from config.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,3 +75,9 @@ PROJECTS = (COVER_ART, EVENT_ART)
 
 #: The listing of an item's images.
 LISTING_FILE = "index.json"
+
+
+def served(settings: Settings) -> dict[str, Project]:
+    """Return the archives that are served, by their exchanges."""
+    given = {settings.cover_art_exchange: COVER_ART, settings.event_art_exchange: EVENT_ART}
+    return {prefix: replace(given[prefix], prefix=prefix) for prefix in settings.art_exchanges}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.amqp.delivery import Delivery
-from app.amqp.plain import decode, site_message, to_envelope
+from app.amqp.plain import decode, site_call, site_message, to_envelope
 from app.crawl.target import Target, parse, parse_domain
 from app.errors import InvalidMessage, InvalidUrl, OutOfScope, PerennialError, Undecodable, UnknownType
 from app.timers.arguments import callback_of, timeout_of
@@ -37,7 +37,8 @@ def target(**message: Any) -> Target:
 
 @pytest.mark.parametrize("kind", list(BY_TYPE))
 def test_every_type_becomes_the_task_of_its_route(kind: str) -> None:
-    envelope = to_envelope(plain(site_message(kind, domain="a.gov").body, message_id="m"))
+    delivery = plain(site_message(kind, domain="a.gov").body, message_id="m")
+    envelope = to_envelope(delivery, site_call(delivery))
     assert (envelope.headers["task"], envelope.id) == (BY_TYPE[kind].task, "m")
     assert json.loads(envelope.body)[1] == {"domain": "a.gov"}
     assert envelope.headers["mine"] == 1
@@ -63,7 +64,7 @@ def test_any_bytes_are_a_json_object_or_refused_with_a_reason(body: bytes) -> No
 @pytest.mark.parametrize("kind", ["indx", "", None, 7, ["index"], {"index": 1}])
 def test_an_unknown_type_is_refused_and_the_known_ones_are_named(kind: Any) -> None:
     with pytest.raises(UnknownType, match=r"index\+crawl, index, crawl"):
-        to_envelope(plain(json.dumps({"type": kind}).encode()))
+        site_call(plain(json.dumps({"type": kind}).encode()))
 
 
 @pytest.mark.parametrize(
