@@ -1,0 +1,466 @@
+"""Jobs of the cover art archive over real HTTP: the requests they send, what is left, and what each fault becomes."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import socket
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from app.coverart.archive import Archive
+from app.coverart.http import Client
+from app.coverart.jobs import delete, index, move
+from app.coverart.listing import listing
+from app.coverart.project import COVER_ART, EVENT_ART, Project
+from app.coverart.values import Delete, Entity, Image, Index, Move
+from app.coverart.webservice import WebService
+from app.errors import (
+    ArchiveError,
+    ArchiveNotFound,
+    ArchiveRefused,
+    ArchiveUnavailable,
+    PerennialError,
+    WebServiceError,
+)
+from config.settings import Settings
+from tests.servers import archive as stand_in
+from tests.servers import hazards
+from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer
+from tests.servers.musicbrainz_ws import MusicBrainz, busy, slow
+from tests.servers.site import Answer, Request, failure, redirect, reply
+
+pytestmark = pytest.mark.integration
+
+A = "16ebbc86-670c-4ad3-980b-bfbd1eee4ff4"
+B = "76df3287-6cda-33eb-8e9a-044b5e15ffdd"
+IMAGE = Image(829521842, "jpg", "Björk", 17462565, True, True, False, ("Front",))
+RELEASE = Entity(A, (IMAGE,))
+FILE = f"mbid-{A}-829521842.jpg"
+NEW_FILE = f"mbid-{B}-829521842.jpg"
+MOVE = Move(829521842, A, B, "jpg")
+
+AGENT = "Perennial-Test/1.0"
+LOW = {"user-agent": AGENT, "authorization": f"LOW {ACCESS_KEY}:{SECRET_KEY}"}
+KEEP = {"x-archive-keep-old-version": "1"}
+CASCADE = {"x-archive-cascade-delete": "1"}
+BUCKET = {
+    "x-archive-auto-make-bucket": "1",
+    "x-archive-meta-collection": "coverartarchive",
+    "x-archive-meta-mediatype": "image",
+    "x-archive-meta-noindex": "true",
+}
+JSON_TYPE = {"content-type": "application/json; charset=utf-8"}
+XML_TYPE = {"content-type": "application/xml; charset=utf-8"}
+
+#: What HTTP itself needs, and says nothing of the job.
+TRANSPORT = {"host", "accept-encoding", "connection", "content-length"}
+
+Sent = tuple[str, str, dict[str, str], bytes]
+
+
+@pytest.fixture
+def server() -> Iterator[ArchiveServer]:
+    """An archive without items."""
+    with ArchiveServer() as running:
+        yield running
+
+
+@pytest.fixture
+def musicbrainz() -> Iterator[MusicBrainz]:
+    """A web service that knows the release and the event A."""
+    with MusicBrainz() as running:
+        for entity in ("release", "event"):
+            running.set_entity(entity, A, "Début & more")
+        yield running
+
+
+@dataclass
+class Ends:
+    """Both ends of every job."""
+
+    archive: Archive
+    web_service: WebService
+
+
+def ends(archive_url: str, ws_url: str, **options: Any) -> Ends:
+    """Return clients that do not wait long."""
+    timeouts: dict[str, Any] = {"connect_timeout": 5.0, "read_timeout": 5.0, "user_agent": AGENT} | options
+    archive = Archive(archive_url, access_key=SecretStr(ACCESS_KEY), secret_key=SecretStr(SECRET_KEY), **timeouts)
+    return Ends(archive, WebService(ws_url, Client(**timeouts)))
+
+
+@pytest.fixture
+def both(server: ArchiveServer, musicbrainz: MusicBrainz) -> Ends:
+    """Clients of the two servers."""
+    return ends(server.path_url, musicbrainz.ws_url)
+
+
+def run_index(both: Ends, entity: Entity | None = RELEASE, project: Project = COVER_ART) -> str:
+    return index(project, Index(A), entity=entity, archive=both.archive, web_service=both.web_service)
+
+
+def sent(requests: list[Request]) -> list[Sent]:
+    """Return requests as method, path, headers and body."""
+    return [
+        (
+            request.method,
+            request.path,
+            {name: value for name, value in request.headers.items() if name not in TRANSPORT},
+            request.body,
+        )
+        for request in requests
+    ]
+
+
+# What is sent
+
+
+def test_index_puts_the_listing_asks_for_the_metadata_and_puts_it_verbatim(
+    server: ArchiveServer, musicbrainz: MusicBrainz, both: Ends
+) -> None:
+    xml = musicbrainz.set_entity("release", A, "Homogénic")
+    assert run_index(both) == "done"
+    json_put, xml_put = server.requests
+    (asked,) = musicbrainz.requests
+    assert json_put.at < asked.at < xml_put.at
+    assert sent(server.requests) == [
+        ("PUT", f"/mbid-{A}/index.json", LOW | JSON_TYPE | KEEP | BUCKET, listing(COVER_ART, RELEASE)),
+        ("PUT", f"/mbid-{A}/mbid-{A}_mb_metadata.xml", LOW | XML_TYPE | BUCKET, xml),
+    ]
+    assert sent(musicbrainz.requests) == [
+        ("GET", f"/ws/2/release/{A}?inc=artists", {"user-agent": AGENT, "accept": "application/xml"}, b"")
+    ]
+
+
+def test_index_of_an_event_differs_in_collection_path_and_listing(
+    server: ArchiveServer, musicbrainz: MusicBrainz, both: Ends
+) -> None:
+    bucket = BUCKET | {"x-archive-meta-collection": "eventartarchive"}
+    assert run_index(both, project=EVENT_ART) == "done"
+    xml = musicbrainz.set_entity("event", A, "Début & more")
+    assert sent(server.requests) == [
+        ("PUT", f"/mbid-{A}/index.json", LOW | JSON_TYPE | KEEP | bucket, listing(EVENT_ART, RELEASE)),
+        ("PUT", f"/mbid-{A}/mbid-{A}_mb_metadata.xml", LOW | XML_TYPE | bucket, xml),
+    ]
+    assert musicbrainz.paths() == [f"/ws/2/event/{A}?inc=artist-rels+place-rels"]
+
+
+def test_index_writes_to_the_item_of_the_gid_that_a_merged_one_became(
+    server: ArchiveServer, musicbrainz: MusicBrainz, both: Ends
+) -> None:
+    musicbrainz.set_entity("release", B, "Target")
+    assert run_index(both, Entity(B, ())) == "done"
+    assert server.paths() == [f"/mbid-{B}/index.json", f"/mbid-{B}/mbid-{B}_mb_metadata.xml"]
+    assert musicbrainz.paths() == [f"/ws/2/release/{B}?inc=artists"]
+
+
+def test_index_of_an_unknown_entity_sends_nothing_and_says_so(
+    server: ArchiveServer, musicbrainz: MusicBrainz, both: Ends, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    assert run_index(both, None) == "skipped"
+    assert (server.requests, musicbrainz.requests) == ([], [])
+    assert f"release {A} does not exist" in caplog.text
+
+
+def test_metadata_of_an_entity_that_vanished_after_it_was_read_is_left_out(
+    server: ArchiveServer, musicbrainz: MusicBrainz, both: Ends
+) -> None:
+    musicbrainz.remove_entity("release", A)
+    assert run_index(both) == "done"
+    assert server.paths() == [f"/mbid-{A}/index.json"]
+
+
+def test_a_second_index_keeps_the_old_listing_but_no_old_metadata(server: ArchiveServer, both: Ends) -> None:
+    run_index(both)
+    run_index(both, Entity(A, ()))
+    files = server.files(f"mbid-{A}")
+    assert files["index.json"] == listing(COVER_ART, Entity(A, ()))
+    assert files["history/files/index.json.~1~"] == listing(COVER_ART, RELEASE)
+    assert sorted(files) == ["history/files/index.json.~1~", "index.json", f"mbid-{A}_mb_metadata.xml"]
+
+
+def test_move_copies_within_the_archive_then_deletes_with_thumbnails(server: ArchiveServer, both: Ends) -> None:
+    server.upload(f"mbid-{A}", FILE, b"picture")
+    assert move(COVER_ART, MOVE, archive=both.archive) == "done"
+    source = {"x-amz-copy-source": f"/mbid-{A}/{FILE}"}
+    assert sent(server.requests) == [
+        ("PUT", f"/mbid-{B}/{NEW_FILE}", LOW | source | KEEP | BUCKET, b""),
+        ("DELETE", f"/mbid-{A}/{FILE}", LOW | KEEP | CASCADE, b""),
+    ]
+    assert server.requests[0].headers["content-length"] == "0"
+    assert server.files(f"mbid-{B}")[NEW_FILE] == b"picture"
+    assert sorted(server.files(f"mbid-{A}")) == [f"history/files/{FILE}.~1~"]
+    item = server.item(f"mbid-{B}")
+    assert item is not None
+    assert item.metadata == {"collection": "coverartarchive", "mediatype": "image", "noindex": "true"}
+
+
+def test_a_move_that_ran_before_is_done_after_asking_whether_its_target_is_there(
+    server: ArchiveServer, both: Ends
+) -> None:
+    server.upload(f"mbid-{A}", FILE, b"picture")
+    move(COVER_ART, MOVE, archive=both.archive)
+    assert move(COVER_ART, MOVE, archive=both.archive) == "skipped"
+    assert sent(server.requests)[3:] == [("HEAD", f"/mbid-{B}/{NEW_FILE}", LOW, b"")]
+    assert server.files(f"mbid-{B}")[NEW_FILE] == b"picture"
+
+
+def test_a_move_cut_off_between_copy_and_delete_is_finished_by_the_next_run(server: ArchiveServer, both: Ends) -> None:
+    server.upload(f"mbid-{A}", FILE, b"picture")
+    server.faults.add(stand_in.broken(), method="DELETE")
+    with pytest.raises(ArchiveError, match=r"DELETE .*500"):
+        move(COVER_ART, MOVE, archive=both.archive)
+    assert FILE in server.files(f"mbid-{A}")
+    assert move(COVER_ART, MOVE, archive=both.archive) == "done"
+    assert FILE not in server.files(f"mbid-{A}")
+    assert server.files(f"mbid-{B}")[NEW_FILE] == b"picture"
+
+
+@pytest.mark.parametrize("bucket_there", [False, True])
+def test_a_move_of_what_is_in_neither_place_says_so(server: ArchiveServer, both: Ends, bucket_there: bool) -> None:
+    if bucket_there:
+        server.upload(f"mbid-{A}", "index.json", b"{}")
+    with pytest.raises(ArchiveNotFound, match=r"cannot move .* it is not there, nor is") as caught:
+        move(COVER_ART, MOVE, archive=both.archive)
+    assert f"mbid-{A}/{FILE}" in str(caught.value)
+    assert f"mbid-{B}/{NEW_FILE}" in str(caught.value)
+    assert not caught.value.permanent
+    assert "DELETE" not in [request.method for request in server.requests]
+
+
+def test_a_read_that_is_redirected_to_another_machine_means_that_the_object_is_there(
+    server: ArchiveServer, both: Ends
+) -> None:
+    server.faults.add(redirect("http://127.0.0.1:1/elsewhere", status=307), method="HEAD")
+    assert move(COVER_ART, MOVE, archive=both.archive) == "skipped"
+
+
+def test_an_image_that_moves_to_where_it_is_is_left_alone(server: ArchiveServer, both: Ends) -> None:
+    server.upload(f"mbid-{A}", FILE, b"picture")
+    assert move(COVER_ART, replace(MOVE, new_gid=A), archive=both.archive) == "skipped"
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(("job", "file"), [(Delete(A, 829521842, "jpg"), FILE), (Delete(A), "index.json")])
+def test_delete_sends_one_request(server: ArchiveServer, both: Ends, job: Delete, file: str) -> None:
+    server.upload(f"mbid-{A}", FILE, b"picture")
+    server.upload(f"mbid-{A}", "index.json", b"{}")
+    assert delete(COVER_ART, job, archive=both.archive) == "done"
+    assert sent(server.requests) == [("DELETE", f"/mbid-{A}/{file}", LOW | KEEP | CASCADE, b"")]
+    files = server.files(f"mbid-{A}")
+    assert file not in files
+    assert any("_thumb" in name for name in files) == (file == "index.json")
+
+
+def test_deleting_from_what_is_no_more_is_no_error(server: ArchiveServer, both: Ends) -> None:
+    assert delete(COVER_ART, Delete(A), archive=both.archive) == "skipped"
+    server.faults.add(stand_in.not_retrievable())
+    assert delete(COVER_ART, Delete(A), archive=both.archive) == "skipped"
+
+
+def test_the_bucket_may_stand_in_the_host(
+    server: ArchiveServer, musicbrainz: MusicBrainz, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = socket.getaddrinfo
+
+    def loopback(host: Any, *rest: Any, **options: Any) -> Any:
+        # Names below `localhost` are loopback (RFC 6761 section 6.3), but not every resolver knows.
+        return real("127.0.0.1" if str(host).endswith(".localhost") else host, *rest, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", loopback)
+    server.upload(f"mbid-{A}", FILE, b"picture")
+    assert move(COVER_ART, MOVE, archive=ends(server.host_url, musicbrainz.ws_url).archive) == "done"
+    assert [(request.headers["host"], request.path) for request in server.requests] == [
+        (f"mbid-{B}.localhost:{server.port}", f"/{NEW_FILE}"),
+        (f"mbid-{A}.localhost:{server.port}", f"/{FILE}"),
+    ]
+    assert server.files(f"mbid-{B}")[NEW_FILE] == b"picture"
+
+
+# What goes wrong
+
+FAULTS: list[tuple[Callable[[], Answer], type[PerennialError], str]] = [
+    (stand_in.slow_down, ArchiveUnavailable, "503: SlowDown: Please reduce your request rate"),
+    (lambda: failure(503), ArchiveUnavailable, "503: .*Error 503"),
+    (stand_in.spam, ArchiveRefused, "appears to be spam"),
+    (stand_in.denied, ArchiveRefused, "403: AccessDenied"),
+    (lambda: stand_in.error(400, "InvalidRequest", "no"), ArchiveRefused, "400: InvalidRequest: no"),
+    (stand_in.taken_offline, ArchiveRefused, "taken offline"),
+    (lambda: stand_in.error(503, "ServiceUnavailable", "The item is dark."), ArchiveRefused, "dark"),
+    (stand_in.broken, ArchiveError, "500: InternalError"),
+    (lambda: failure(502), ArchiveError, "502"),
+    (lambda: failure(429), ArchiveError, "429"),
+    (lambda: stand_in.error(404, "NoSuchBucket", "none"), ArchiveNotFound, "404: NoSuchBucket"),
+    (lambda: reply(b"", status=500), ArchiveError, "500$"),
+    (hazards.reset, ArchiveError, "(?i)reset|aborted"),
+    (hazards.silence, ArchiveError, "(?i)timed out"),
+    (hazards.not_http, ArchiveError, "."),
+    (
+        lambda: redirect("http://127.0.0.1:1/other", status=307),
+        ArchiveError,
+        "307: redirected to http://127.0.0.1:1/other",
+    ),
+]
+
+
+@pytest.mark.parametrize(("answer", "kind", "text"), FAULTS)
+def test_every_fault_of_the_archive_is_an_error_of_its_kind_and_leaves_no_trace_of_a_key(
+    server: ArchiveServer,
+    musicbrainz: MusicBrainz,
+    caplog: pytest.LogCaptureFixture,
+    answer: Callable[[], Answer],
+    kind: type[PerennialError],
+    text: str,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    server.faults.add(answer(), method="PUT", path=f"/mbid-{A}/index.json")
+    both = ends(server.path_url, musicbrainz.ws_url, read_timeout=0.5)
+    with pytest.raises(kind, match=text) as caught:
+        run_index(both)
+    assert type(caught.value) is kind
+    assert f"PUT {server.at(f'/mbid-{A}/index.json')}: " in str(caught.value)
+    assert musicbrainz.requests == []
+    assert_no_secret(caplog, caught.value, both)
+    # The fault is used up: the next run does all.
+    assert run_index(both) == "done"
+
+
+def assert_no_secret(caplog: pytest.LogCaptureFixture, error: BaseException, both: Ends) -> None:
+    """Search logs, error, traceback, pickle and reprs for the keys, and the error's causes for a request."""
+    told = (
+        "".join(traceback.format_exception(error)) + caplog.text + repr(both) + repr(vars(both.archive)) + repr(error)
+    )
+    for secret in (ACCESS_KEY, SECRET_KEY):
+        assert secret not in told
+        assert secret.encode() not in pickle.dumps(error)
+    cause: BaseException | None = error
+    while cause is not None:
+        assert not hasattr(cause, "request")
+        cause = cause.__cause__ or cause.__context__
+
+
+def test_a_key_that_the_archive_quotes_is_not_passed_on(
+    server: ArchiveServer, both: Ends, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.faults.add(stand_in.error(403, "Denied", f"who is {ACCESS_KEY}?", f"LOW {ACCESS_KEY}:{SECRET_KEY}"))
+    with pytest.raises(ArchiveRefused, match=r"Denied: who is \*+\?: LOW \*+:\*+") as caught:
+        run_index(both)
+    assert_no_secret(caplog, caught.value, both)
+
+
+def test_wrong_keys_are_refused(server: ArchiveServer, both: Ends) -> None:
+    wrong = Archive(server.path_url, access_key=SecretStr("a"), secret_key=SecretStr("b"), user_agent=AGENT)
+    with pytest.raises(ArchiveRefused, match="AccessDenied"):
+        run_index(Ends(wrong, both.web_service))
+    assert server.files(f"mbid-{A}") == {}
+
+
+@pytest.mark.parametrize("key", ["two words", "line\n", "a:b", "ключ"])
+def test_a_key_that_no_header_can_hold_is_refused_without_being_shown(key: str) -> None:
+    with pytest.raises(ArchiveRefused, match="ARCHIVE_SECRET_KEY: expected visible ASCII") as caught:
+        Archive("http://a/{bucket}/{file}", access_key=SecretStr("a"), secret_key=SecretStr(key), user_agent=AGENT)
+    assert key not in str(caught.value)
+
+
+def test_an_archive_that_cannot_be_reached_is_unavailable(both: Ends) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/{{bucket}}/{{file}}"
+        with pytest.raises(ArchiveUnavailable, match=r"PUT http://127.0.0.1:\d+/mbid-.*refused"):
+            run_index(ends(url, both.web_service.url))
+    with pytest.raises(ArchiveUnavailable, match=r"(?i)resolve"):
+        run_index(ends("http://nowhere.invalid/{bucket}/{file}", both.web_service.url))
+
+
+def test_retry_after_travels_with_the_error(server: ArchiveServer, both: Ends) -> None:
+    server.faults.add(stand_in.slow_down("120"))
+    with pytest.raises(ArchiveUnavailable) as caught:
+        run_index(both)
+    assert caught.value.retry_after == 120
+    assert pickle.loads(pickle.dumps(caught.value)).retry_after == 120
+
+
+def test_an_errors_xml_is_not_expanded_and_is_quoted_in_part_only(server: ArchiveServer, both: Ends) -> None:
+    entities = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 9))
+    bomb = f'<!DOCTYPE x [<!ENTITY e0 "lol">{entities}]><Error><Code>Bomb</Code><Message>&e8;</Message></Error>'
+    server.faults.add(reply(bomb, status=500))
+    with pytest.raises(ArchiveError, match=r"500: Bomb: &e8;$"):
+        run_index(both)
+    server.faults.add(reply("<Error><Code>Long" + "x" * 1_000_000, status=500))
+    with pytest.raises(ArchiveError) as caught:
+        run_index(both)
+    assert len(str(caught.value)) < 600
+
+
+def test_a_body_that_drips_ends_at_the_read_time_out(server: ArchiveServer, musicbrainz: MusicBrainz) -> None:
+    server.faults.add(hazards.drip(seconds=0.05))
+    with pytest.raises(ArchiveError, match=r"took longer than 0\.5 s"):
+        run_index(ends(server.path_url, musicbrainz.ws_url, read_timeout=0.5))
+
+
+def test_a_dark_item_is_refused(server: ArchiveServer, both: Ends) -> None:
+    server.upload(f"mbid-{A}", FILE, b"picture")
+    server.darken(f"mbid-{A}")
+    with pytest.raises(ArchiveRefused, match="taken offline"):
+        run_index(both)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "retry_after"),
+    [
+        (busy("7"), "503", 7),
+        (failure(500), "500", None),
+        (redirect("/elsewhere"), "302", None),
+        (reply("<html>Log in</html>"), "expected XML, got 19 bytes of 'text/html", None),
+        (reply(b"", content_type="application/xml"), "expected XML, got 0 bytes", None),
+        (hazards.reset(), "(?i)reset|aborted", None),
+        (hazards.short_body(), "(?i)incomplete", None),
+        (hazards.bad_chunking(), "IncompleteRead", None),
+        (hazards.zipped(b"<metadata/>", content_type="application/xml"), "unasked content coding 'gzip'", None),
+        (slow(30, failure(500)), "(?i)timed out", None),
+    ],
+)
+def test_metadata_that_cannot_be_had_is_not_written_and_may_be_tried_again(
+    server: ArchiveServer, musicbrainz: MusicBrainz, answer: Answer, text: str, retry_after: float | None
+) -> None:
+    musicbrainz.faults.add(answer)
+    both = ends(server.path_url, musicbrainz.ws_url, read_timeout=0.5)
+    with pytest.raises(WebServiceError, match=text) as caught:
+        run_index(both)
+    assert (caught.value.permanent, caught.value.retry_after) == (False, retry_after)
+    assert server.paths() == [f"/mbid-{A}/index.json"]
+
+
+def test_the_environments_proxy_and_netrc_are_not_used(
+    server: ArchiveServer, both: Ends, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login someone password else\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert run_index(both) == "done"
+    assert {request.headers["authorization"] for request in server.requests} == {LOW["authorization"]}
+
+
+def test_settings_name_both_ends(server: ArchiveServer, musicbrainz: MusicBrainz) -> None:
+    settings = Settings(
+        archive_url=server.path_url,
+        archive_access_key=SecretStr(ACCESS_KEY),
+        archive_secret_key=SecretStr(SECRET_KEY),
+        musicbrainz_ws_url=musicbrainz.ws_url + "/",
+    )
+    assert run_index(Ends(Archive.of(settings), WebService.of(settings))) == "done"
+    assert (SECRET_KEY in repr(settings), SECRET_KEY in str(Archive.of(settings))) == (False, False)
+
+
+def test_an_archive_url_without_its_places_is_refused() -> None:
+    for url in ("https://s3.us.archive.org/{file}", "{bucket}/{file}", "https://{bucket}/{file}/x"):
+        with pytest.raises(ValueError, match=r"ARCHIVE_URL .*expected"):
+            Settings(archive_url=url)
