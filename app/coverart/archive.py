@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Mapping
 from typing import Self
@@ -13,9 +12,9 @@ from requests.auth import AuthBase
 
 from app.coverart.http import Answer, Client
 from app.coverart.project import Project
+from app.coverart.refusal import Refusal
 from app.errors import (
     ArchiveError,
-    ArchiveNotFound,
     ArchiveRefused,
     ArchiveUnavailable,
     ConnectionFailed,
@@ -28,12 +27,6 @@ _KEEP_OLD = {"x-archive-keep-old-version": "1"}
 _CASCADE = {"x-archive-cascade-delete": "1"}
 #: Characters of a header value that a key may have (RFC 9110 section 5.5), without space and colon.
 _KEY = re.compile(r"[!-9;-~]*")
-#: How much of an error's XML is looked at, and how much of it is quoted.
-_LOOKED_AT, _QUOTED = 20_000, 300
-#: An item that was taken down answers every write with this, whatever the status.
-_DARK = re.compile(r"\bdark(?:ened)?\b|taken offline", re.IGNORECASE)
-_SPAM = "appears to be spam"
-_GONE = "cannot be retrieved"
 
 
 class Archive:
@@ -94,7 +87,7 @@ class Archive:
         answer = self._send("DELETE", bucket, file, headers={**_KEEP_OLD, **_CASCADE})
         if answer.ok:
             return True
-        if answer.status == 404 or _GONE in _Error(answer).text:
+        if Refusal(answer).item_gone:
             return False
         raise self._failure("DELETE", bucket, file, answer)
 
@@ -129,10 +122,7 @@ class Archive:
             raise ArchiveError(str(error)) from error
 
     def _failure(self, method: str, bucket: str, file: str, answer: Answer) -> ArchiveError:
-        error = _Error(answer)
-        said = self._auth.scrubbed(error.said)[:_QUOTED]
-        message = f"{method} {self.url(bucket, file)}: {answer.status}{': ' if said else ''}{said}"
-        return error.kind(message, answer.retry_after)
+        return Refusal(answer).error(f"{method} {self.url(bucket, file)}", secrets=self._auth.secrets())
 
 
 class _Low(AuthBase):
@@ -146,48 +136,13 @@ class _Low(AuthBase):
         self._keys = (access_key, secret_key)
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        access, secret = (key.get_secret_value() for key in self._keys)
+        access, secret = self.secrets()
         request.headers["authorization"] = f"LOW {access}:{secret}"
         return request
 
-    def scrubbed(self, text: str) -> str:
-        """Return text from outside without the keys: a server may quote the request that it refuses."""
-        for key in self._keys:
-            text = text.replace(key.get_secret_value(), "********") if key.get_secret_value() else text
-        return text
-
-
-class _Error:
-    """An answer that is not 2xx. Its XML is searched, not parsed: nothing in it is expanded, and half of it will do."""
-
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
-        self.text = answer.text[:_LOOKED_AT]
-        self._code = self._element("Code")
-
-    @property
-    def said(self) -> str:
-        """Code, message and resource, or what else it says, in one line; of a redirect where to."""
-        if location := self._answer.headers.get("location"):
-            return f"redirected to {location}"
-        parts = [part for part in (self._code, self._element("Message"), self._element("Resource")) if part]
-        return " ".join(": ".join(parts or [self.text]).split())
-
-    def kind(self, message: str, retry_after: float | None) -> ArchiveError:
-        """Return the error that this answer is."""
-        return self._class()(message, retry_after)
-
-    def _class(self) -> type[ArchiveError]:
-        status = self._answer.status
-        if status in (400, 401, 403) or _SPAM in self.text or _DARK.search(self.text):
-            return ArchiveRefused
-        if status == 503 or self._code == "SlowDown":
-            return ArchiveUnavailable
-        return ArchiveNotFound if status == 404 else ArchiveError
-
-    def _element(self, name: str) -> str:
-        found = re.search(rf"<{name}>(.*?)</{name}>", self.text, re.DOTALL)
-        return html.unescape(found[1]).strip() if found else ""
+    def secrets(self) -> tuple[str, ...]:
+        """Return what must not be shown."""
+        return tuple(key.get_secret_value() for key in self._keys)
 
 
 def _new_bucket(project: Project) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""One HTTP request to a server that we trust but not its manners: never redirected, bounded, no secret in an error."""
+"""One HTTP request to a server that we trust but not its manners: bounded, and no secret in an error."""
 
 from __future__ import annotations
 
@@ -64,10 +64,12 @@ class Client:
     read_timeout: float = 30.0
     #: Bytes of a body; of a longer one nothing is believed.
     max_body: int = 16_000_000
+    #: Whether redirects are followed; never with `auth`, which would go to whoever a server names.
+    redirects: bool = False
     auth: AuthBase | None = field(default=None, repr=False)
 
     def send(self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes = b"") -> Answer:
-        """Send one request and return the answer; a redirect is an answer too.
+        """Send one request and return the answer; a redirect that is not followed is an answer too.
 
         The whole body must come within `read_timeout`, counted from its head. Raises ConnectionFailed when no
         connection could be made, ResponseTimeout, and FetchError when it broke off or what came is no HTTP.
@@ -103,7 +105,7 @@ class Client:
             data=body,
             auth=self.auth,
             timeout=(self.connect_timeout, self.read_timeout),
-            allow_redirects=False,
+            allow_redirects=self.redirects and self.auth is None,
             stream=True,
         ) as response:
             yield response

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 from xml.sax.saxutils import escape
 
 from tests.servers.faults import Faults
-from tests.servers.site import Answer, Request, Site, reply
+from tests.servers.site import Answer, Request, Site, redirect, reply
 
 ACCESS_KEY, SECRET_KEY = "stand-in-access", "stand-in-secret"
 COLLECTIONS = frozenset({"coverartarchive", "eventartarchive"})
@@ -137,7 +137,9 @@ class ArchiveServer(Site):
             bucket, name = _place(request.headers.get("host", ""), url.path)
             if bucket == "metadata":
                 return _json(self._metadata(name))
-            if bucket == "download":
+            if bucket == "download":  # The archive redirects to the machine that has the file.
+                return redirect(f"/serve/{name}")
+            if bucket == "serve":
                 return self._read(*_place("", f"/{name}"))
             if request.method in ("GET", "HEAD"):
                 return self._read(bucket, name)

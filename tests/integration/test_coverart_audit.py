@@ -1,0 +1,188 @@
+"""The audit: what the archive holds beside what the database says, over real HTTP, and mended by the jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from app.coverart.archive import Archive
+from app.coverart.audit import audit, same
+from app.coverart.holdings import Holdings
+from app.coverart.jobs import delete, index, move
+from app.coverart.listing import listing
+from app.coverart.project import COVER_ART, EVENT_ART
+from app.coverart.values import Delete, Entity, Image, Index, Job, Move
+from app.coverart.webservice import WebService
+from app.errors import ArchiveError, ArchiveUnavailable
+from config.settings import Settings
+from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer, broken, slow_down
+from tests.servers.musicbrainz_ws import MusicBrainz
+from tests.servers.site import Answer, reply
+
+pytestmark = pytest.mark.integration
+
+A = "16ebbc86-670c-4ad3-980b-bfbd1eee4ff4"
+B = "76df3287-6cda-33eb-8e9a-044b5e15ffdd"
+BUCKET = f"mbid-{A}"
+
+
+def image(number: int, suffix: str = "jpg") -> Image:
+    return Image(number, suffix, "", 7, True, False, False, ("Front", "Medium"))
+
+
+def file(number: int, suffix: str = "jpg", gid: str = A) -> str:
+    return f"mbid-{gid}-{number}.{suffix}"
+
+
+ONE = Entity(A, (image(1),))
+
+
+@pytest.fixture
+def server() -> Iterator[ArchiveServer]:
+    """An archive without items."""
+    with ArchiveServer() as running:
+        yield running
+
+
+def settings_of(server: ArchiveServer, ws_url: str = "http://127.0.0.1:1") -> Settings:
+    return Settings(
+        archive_url=server.path_url,
+        archive_public_url=server.public_url,
+        archive_access_key=SecretStr(ACCESS_KEY),
+        archive_secret_key=SecretStr(SECRET_KEY),
+        musicbrainz_ws_url=ws_url,
+    )
+
+
+def found(server: ArchiveServer, entity: Entity | None, **options: Any) -> list[tuple[str, str, Job | None]]:
+    findings = audit(COVER_ART, A, entity, Holdings.of(settings_of(server)), **options)
+    assert {finding.gid for finding in findings} <= {A}
+    return [(finding.kind, finding.file, finding.fix) for finding in findings]
+
+
+def test_an_item_as_the_jobs_leave_it_has_no_finding_and_its_listing_is_not_even_read(server: ArchiveServer) -> None:
+    server.upload(BUCKET, file(1), b"picture")
+    server.upload(BUCKET, "index.json", listing(COVER_ART, ONE))
+    server.upload(BUCKET, f"{BUCKET}_mb_metadata.xml", b"<metadata/>")
+    server.upload(BUCKET, "history/files/index.json.~1~", b"old")
+    assert found(server, ONE) == []
+    assert server.paths() == [f"/metadata/{BUCKET}"]
+
+
+def test_an_entity_without_images_and_item_has_no_finding(server: ArchiveServer) -> None:
+    assert found(server, Entity(A, ())) == []
+    assert found(server, None) == []
+
+
+def test_a_missing_listing_and_a_missing_image_are_found(server: ArchiveServer) -> None:
+    server.upload(BUCKET, file(1), b"picture")
+    two = Entity(A, (image(1), image(2)))
+    assert found(server, two) == [
+        ("listing-missing", "index.json", Index(A)),
+        ("image-missing", file(2), None),
+    ]
+
+
+def test_a_listing_that_says_something_else_is_stale_but_not_one_in_another_form(server: ArchiveServer) -> None:
+    server.upload(BUCKET, file(1), b"picture")
+    old = json.loads(listing(COVER_ART, ONE).replace(b"https:", b"http:"))
+    old["images"][0]["id"] = "1"
+    old["images"][0]["types"].reverse()
+    server.upload(BUCKET, "index.json", json.dumps(old, indent=1).encode())
+    assert found(server, ONE) == []
+    for other in (listing(COVER_ART, Entity(A, ())), listing(COVER_ART, Entity(B, ONE.images)), b"not JSON", b"[]"):
+        server.upload(BUCKET, "index.json", other)
+        assert found(server, ONE) == [("listing-stale", "index.json", Index(A))]
+    assert server.paths()[-2:] == [f"/download/{BUCKET}/index.json", f"/serve/{BUCKET}/index.json"]
+
+
+def test_what_a_deleted_entity_left_is_to_go(server: ArchiveServer) -> None:
+    server.upload(BUCKET, file(1, "pdf"), b"picture")
+    server.upload(BUCKET, "index.json", b"{}")
+    assert found(server, None) == [
+        ("listing-left", "index.json", Delete(A)),
+        ("image-left", file(1, "pdf"), Delete(A, 1, "pdf")),
+    ]
+
+
+def test_images_of_a_merged_entity_are_to_move_and_others_to_go(server: ArchiveServer) -> None:
+    server.upload(BUCKET, file(1), b"picture")
+    server.upload(BUCKET, file(2), b"picture")
+    assert found(server, Entity(B, (image(1),))) == [
+        ("image-elsewhere", file(1), Move(1, A, B, "jpg")),
+        ("image-left", file(2), Delete(A, 2, "jpg")),
+    ]
+    server.upload(BUCKET, "index.json", listing(COVER_ART, ONE))
+    assert found(server, ONE, homes={2: B}) == [("image-elsewhere", file(2), Move(2, A, B, "jpg"))]
+
+
+def test_an_image_under_another_suffix_than_the_databases_is_never_deleted(server: ArchiveServer) -> None:
+    server.upload(BUCKET, file(1, "png"), b"picture")
+    server.upload(BUCKET, "index.json", listing(COVER_ART, ONE))
+    assert found(server, ONE) == [("image-missing", file(1), None), ("image-left", file(1, "png"), None)]
+
+
+def test_of_a_dark_item_no_more_is_said(server: ArchiveServer) -> None:
+    server.upload(BUCKET, file(2), b"picture")
+    server.darken(BUCKET)
+    assert found(server, ONE) == [("dark", "", None)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "text"),
+    [
+        (slow_down("9"), ArchiveUnavailable, "503: SlowDown"),
+        (broken(), ArchiveError, "500: InternalError"),
+        (reply("<html>"), ArchiveError, "not an item's metadata"),
+        (reply('{"files": [{"size": 1}]}'), ArchiveError, "not an item's metadata"),
+        (reply("[1]"), ArchiveError, "not an item's metadata"),
+    ],
+)
+def test_an_archive_that_does_not_tell_is_an_error_and_no_finding(
+    server: ArchiveServer, answer: Answer, kind: type[ArchiveError], text: str
+) -> None:
+    server.faults.add(answer)
+    with pytest.raises(kind, match=text):
+        found(server, ONE)
+
+
+def test_the_jobs_mend_what_was_found(server: ArchiveServer) -> None:
+    merged = Entity(B, (image(1), image(3)))
+    server.upload(BUCKET, file(1), b"one")
+    server.upload(BUCKET, file(2), b"two")
+    server.upload(BUCKET, "index.json", listing(COVER_ART, ONE))
+    server.upload(f"mbid-{B}", file(3, gid=B), b"three")
+    server.upload(f"mbid-{B}", "index.json", b"{}")
+    with MusicBrainz() as musicbrainz:
+        musicbrainz.set_entity("release", B, "Merged")
+        settings = settings_of(server, musicbrainz.ws_url)
+        holdings = Holdings.of(settings)
+        for gid in (A, B):
+            for finding in audit(COVER_ART, gid, merged, holdings):
+                mend(finding.fix, merged, settings)
+        assert [audit(COVER_ART, gid, merged, holdings) for gid in (A, B)] == [(), ()]
+    files = server.files(f"mbid-{B}")
+    assert (files[file(1, gid=B)], files[file(3, gid=B)]) == (b"one", b"three")
+    assert files["index.json"] == listing(COVER_ART, merged)
+    assert not [name for name in server.files(BUCKET) if not name.startswith("history/")]
+
+
+def mend(fix: Job | None, entity: Entity, settings: Settings) -> None:
+    archive = Archive.of(settings)
+    match fix:
+        case Index():
+            index(COVER_ART, fix, entity=entity, archive=archive, web_service=WebService.of(settings))
+        case Move():
+            move(COVER_ART, fix, archive=archive)
+        case Delete():
+            delete(COVER_ART, fix, archive=archive)
+
+
+def test_a_listing_of_events_is_compared_too() -> None:
+    expected = listing(EVENT_ART, ONE)
+    assert same(expected.replace(b"https:", b"http:"), expected)
+    assert not same(listing(COVER_ART, ONE), expected)
