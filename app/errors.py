@@ -273,12 +273,6 @@ class Unroutable(PublishFailed):
     reason = "unroutable"
 
 
-class BrokerUnavailable(PerennialError):
-    """Raised when the broker cannot be reached, breaks off, or refuses what is asked of it."""
-
-    reason = "broker"
-
-
 class DeadSetBusy(PerennialError):
     """Raised when somebody else works on a dead set; names it."""
 
@@ -295,6 +289,13 @@ class ManagementFailed(PerennialError):
     """Raised when the broker's management API does not answer, or refuses."""
 
     reason = "management"
+
+
+class TopologyDiffers(PerennialError):
+    """Raised when the broker has an exchange or a queue of another kind than is to be declared; names it."""
+
+    permanent = True
+    reason = "topology"
 
 
 class MigrationRefused(PerennialError):

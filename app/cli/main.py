@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from app.cli import config, dead, search, services, site, store, topology, up
+from app.cli import config, dead, doctor, search, services, site, store, topology, up
 from app.errors import PerennialError
 
 cli = typer.Typer(
@@ -18,6 +18,7 @@ cli.add_typer(dead.dead, name="dead")
 cli.add_typer(store.cli, name="store")
 cli.add_typer(config.config, name="config")
 site.register(cli)
+doctor.register(cli)
 up.register(cli)
 search.register(cli)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kombu import Exchange, Queue
 
+from app.care.model import bindings_of
 from config.routes import ALIASES
 from config.topology import events_exchange, site_exchange
 
@@ -48,13 +49,6 @@ def to_mermaid(queues: Sequence[Queue], consumers: Mapping[str, str]) -> str:
         *(f"    class {_node(queue.exchange.name)},{_node(queue.name)}_queue failed" for queue in ends),
     ]
     return "\n".join(lines)
-
-
-def bindings_of(queue: Queue) -> list[tuple[str, str]]:
-    """Return exchange and key of every binding that we declare."""
-    if queue.bindings:
-        return [(each.exchange.name, each.routing_key) for each in queue.bindings]
-    return [(queue.exchange.name, queue.routing_key or "")]
 
 
 def _work(work: Sequence[Queue], consumers: Mapping[str, str]) -> Iterator[str]:

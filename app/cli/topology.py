@@ -1,25 +1,64 @@
-"""`perennial topology`: declare what the code says, or print it."""
+"""`perennial topology`: declare what the code says, compare it with the broker, move a queue, or print it."""
 
 from __future__ import annotations
 
-import typer
-from kombu import Connection
+import json
+import textwrap
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Annotated
 
-from app.cli.mermaid import bindings_of, consumers_of, to_mermaid
+import typer
+from amqp.exceptions import PreconditionFailed
+
+from app.amqp.connect import connected
+from app.care import migrate as care
+from app.care.check import Report
+from app.care.check import check as look
+from app.care.findings import Finding
+from app.care.model import bindings_of
+from app.cli.mermaid import consumers_of, to_mermaid
+from app.errors import TopologyDiffers
 from app.services.processes import procfile
 from app.topology import all_queues, declare_all
 from config.settings import get_settings
 
 topology = typer.Typer(no_args_is_help=True, help="Exchanges, queues and bindings.")
 
+#: Characters of a line.
+_WIDTH = 118
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
 
 @topology.command()
 def apply() -> None:
     """Declare every exchange, queue and binding on the broker; declaring again changes nothing."""
     settings = get_settings()
-    with Connection(settings.broker, connect_timeout=settings.publish_timeout) as connection:
-        count = declare_all(connection.channel(), settings)
+    with connected(settings.broker, timeout=settings.publish_timeout) as connection:
+        try:
+            count = declare_all(connection.channel(), settings)
+        except PreconditionFailed as error:
+            raise TopologyDiffers(f"{error.reply_text}; perennial topology check says what to do") from error
     typer.echo(f"{count} queues declared")
+
+
+@topology.command()
+def check(as_json: AsJson = False) -> None:
+    """Compare the code with the broker, and say how to mend what differs; exit 1 on errors. Nothing is changed."""
+    report = look(get_settings())
+    if as_json:
+        typer.echo(json.dumps(_fields(report)))
+    else:
+        for line in _lines(report):
+            typer.echo(line)
+    raise typer.Exit(1 if report.errors else 0)
+
+
+@topology.command()
+def migrate(queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]) -> None:
+    """Give a queue the arguments of the code: messages aside, declared anew, messages back; stop its users first."""
+    care.migrate(queue, get_settings(), typer.echo)
 
 
 @topology.command()
@@ -37,3 +76,61 @@ def show() -> None:
 def mermaid() -> None:
     """Print the topology as a Mermaid flowchart, the picture of the README."""
     typer.echo(to_mermaid(all_queues(get_settings()), consumers_of(procfile())))
+
+
+def _fields(report: Report) -> dict[str, object]:
+    return {
+        "ok": not report.errors,
+        "compared_by": "AMQP" if report.unseen else "management API",
+        "unseen": report.unseen,
+        "findings": [finding.as_json() for finding in report.findings],
+    }
+
+
+def _lines(report: Report) -> Iterable[str]:
+    """Yield what a person reads: findings that are mended alike stand together, the sum at the end."""
+    for _, alike in groupby(report.findings, key=_alike):
+        yield from _told(list(alike))
+    if report.unseen:
+        yield f"compared by AMQP alone: {report.unseen}"
+    ours, errors = report.ours, len(report.errors)
+    notes = len(report.findings) - errors
+    compared = f"{len(ours.queues)} queues, {len(ours.exchanges)} exchanges"
+    compared += "" if report.unseen else f", {len(ours.bindings)} bindings"
+    yield f"{compared} compared: {errors} error(s), {notes} note(s)"
+
+
+def _alike(finding: Finding) -> tuple[str, ...]:
+    return (finding.severity, finding.what, finding.mend, finding.expected)
+
+
+def _told(findings: list[Finding]) -> Iterable[str]:
+    first, single = findings[0], len(findings) == 1
+    yield f"{first.severity:<6} {first.what}" if not single else f"{first.severity:<6} {first.where}: {first.what}"
+    if not single:
+        yield from _wrapped("where", _places(findings))
+    if first.expected:
+        yield from _wrapped("expected", first.expected)
+    if first.found:
+        yield from _wrapped("found", first.found if single else ", ".join(each.found for each in findings))
+    yield from _wrapped("mend", first.mend)
+
+
+def _places(findings: list[Finding]) -> str:
+    """Return the places by kind: `queue a, b; binding c`."""
+    kinds: dict[str, list[str]] = {}
+    for finding in findings:
+        kind, _, name = finding.where.partition(" ")
+        kinds.setdefault(kind, []).append(name)
+    return "; ".join(f"{kind} {', '.join(names)}" for kind, names in kinds.items())
+
+
+def _wrapped(name: str, text: str) -> Iterable[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=f"       {name + ':':<10}",
+        subsequent_indent=" " * 17,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,34 @@
+"""A connection for an operator's command: an unreachable broker is one clear error, and none waits for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kombu import Connection
+from kombu.exceptions import OperationalError
+
+from app.amqp.publish import CONNECTION_ERRORS
+from app.errors import BrokerUnreachable
+
+
+@contextmanager
+def connected(url: str, *, timeout: float = 5.0) -> Iterator[Any]:
+    """Yield a kombu connection whose every answer must come within `timeout` seconds.
+
+    Raises BrokerUnreachable, also for what breaks or is not answered within the block.
+    """
+    options = {"read_timeout": timeout, "write_timeout": timeout}
+    connection = Connection(url, connect_timeout=timeout, transport_options=options)
+    try:
+        connection.connect()
+        yield connection
+    except (*CONNECTION_ERRORS, OperationalError) as error:
+        raise BrokerUnreachable(f"broker {connection.as_uri()}: {_told(error)}") from error
+    finally:
+        connection.collect(socket_timeout=1)
+
+
+def _told(error: Exception) -> str:
+    return f"no answer in time ({error})" if isinstance(error, TimeoutError) else str(error) or type(error).__name__

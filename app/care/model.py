@@ -1,0 +1,112 @@
+"""Exchanges, queues and bindings as plain values, of the code and of a broker alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import kombu
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """An exchange; `policy` is what a policy of the broker adds to its arguments."""
+
+    name: str
+    type: str
+    durable: bool = True
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    policy: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def alternate(self) -> str | None:
+        """The exchange that gets what this one cannot route."""
+        return _text(self.arguments.get("alternate-exchange", self.policy.get("alternate-exchange")))
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue; `policy` is what policies of the broker add to its arguments."""
+
+    name: str
+    durable: bool = True
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    policy: Mapping[str, Any] = field(default_factory=dict)
+
+    def option(self, name: str) -> Any:
+        """Return the argument `x-<name>`, else what a policy says, else None."""
+        return self.arguments.get(f"x-{name}", self.policy.get(name))
+
+    @property
+    def type(self) -> str:
+        """`classic`, `quorum` or `stream`."""
+        return str(self.arguments.get("x-queue-type", "classic"))
+
+    @property
+    def dead_letter_exchange(self) -> str | None:
+        """The exchange that gets what is rejected, expires or is too much; an empty text is the default exchange."""
+        return _text(self.option("dead-letter-exchange"))
+
+    @property
+    def dead_letter_key(self) -> str | None:
+        """The routing key on that way; without one a message keeps its own."""
+        return _text(self.option("dead-letter-routing-key"))
+
+    @property
+    def expires_messages(self) -> bool:
+        """Whether messages have a TTL here; a policy's and an argument's both hold."""
+        return self.option("message-ttl") is not None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Binding:
+    """What an exchange gives to a queue, or to another exchange."""
+
+    source: str
+    destination: str
+    key: str
+    to_exchange: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """All of a vhost, or all that our code declares; by name."""
+
+    exchanges: Mapping[str, Exchange]
+    queues: Mapping[str, Queue]
+    bindings: frozenset[Binding]
+
+
+def wanted(queues: Iterable[kombu.Queue], exchanges: Iterable[kombu.Exchange] = ()) -> Topology:
+    """Return what kombu would declare for these queues, and exchanges that have none."""
+    queues = list(queues)
+    made = [_exchange(each) for each in (*exchanges, *(each for queue in queues for each in exchanges_of(queue)))]
+    ours = [Queue(queue.name, queue.durable, dict(queue.queue_arguments or {})) for queue in queues]
+    bindings = (Binding(source, queue.name, key) for queue in queues for source, key in bindings_of(queue))
+    return Topology(
+        exchanges={exchange.name: exchange for exchange in made},
+        queues={queue.name: queue for queue in ours},
+        bindings=frozenset(bindings),
+    )
+
+
+def bindings_of(queue: kombu.Queue) -> list[tuple[str, str]]:
+    """Return exchange and key of every binding that we declare."""
+    listed = [(each.exchange.name, each.routing_key or "") for each in queue.bindings or ()]
+    own = [(queue.exchange.name, queue.routing_key or "")] if queue.exchange and queue.exchange.name else []
+    return own + listed
+
+
+def exchanges_of(queue: kombu.Queue) -> list[kombu.Exchange]:
+    """Return the exchanges that are declared with a queue."""
+    own = [queue.exchange] if queue.exchange and queue.exchange.name else []
+    return own + [each.exchange for each in queue.bindings or ()]
+
+
+def _exchange(exchange: kombu.Exchange) -> Exchange:
+    return Exchange(exchange.name, exchange.type, exchange.durable, dict(exchange.arguments or {}))
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

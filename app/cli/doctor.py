@@ -1,0 +1,32 @@
+"""`perennial doctor`: prove that no message can be lost, by doing, and say what was proven and how."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from app.care.doctor import examine
+from app.celery import app
+from config.settings import get_settings
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Prove by trying that no message can be lost here; exit 1 on a problem. What it makes on the broker it deletes."""
+    results = []
+    for result in examine(get_settings(), app.conf):
+        results.append(result)
+        if not as_json:
+            typer.echo(f"{result.status:<8} {result.check + ':':<17} {result.told}")
+    if as_json:
+        typer.echo(json.dumps([asdict(result) for result in results]))
+    raise typer.Exit(1 if any(result.status == "problem" for result in results) else 0)
+
+
+def register(cli: typer.Typer) -> None:
+    """Add the command."""
+    cli.command()(doctor)
