@@ -15,7 +15,7 @@ from amqp.exceptions import AMQPError
 from kombu import Connection, Queue
 
 from app.amqp import decoding
-from app.errors import PublishFailed
+from app.errors import PublishFailed, Unroutable
 
 #: Messages published before their confirms are awaited.
 _WINDOW = 500
@@ -128,7 +128,7 @@ class Publisher:
             self._returned = []
             # A queue that was declared may have been deleted since: declared again, it is there for the next attempt.
             self._declared.clear()
-            raise PublishFailed(f"no queue is bound for {', '.join(sorted(set(returned)))}")
+            raise Unroutable(f"no queue is bound for {', '.join(sorted(set(returned)))}")
 
     def _open_channel(self) -> Any:
         if self._channel is None or not self._channel.is_open:

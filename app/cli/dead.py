@@ -1,123 +1,248 @@
-"""`perennial dead`: look at what failed for good, and send it back."""
+"""`perennial dead`: look at what failed for good, send it back, or drop it."""
 
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from app.amqp.publish import get_publisher
-from app.errors import InvalidMessage
-from app.retry.dead_letters import DeadLetter, DeadSet
-from app.topology import site_policy
+from app.cli import dead_view as view
+from app.cli.dead_options import (
+    EVERY_GROUP,
+    AsJson,
+    DryRun,
+    Every,
+    GroupMayBeBare,
+    Ids,
+    Limit,
+    Selection,
+    filtered,
+)
+from app.dead import dead_sets, new_export
+from app.errors import PerennialError
+from app.retry.dead_letters import groups
+from app.retry.dead_sets import Chosen, DeadSets
+from app.retry.exports import read, to_record
+from app.retry.policy import Budget
+from app.retry.working import Worked
 from config.settings import get_settings
 
-dead = typer.Typer(no_args_is_help=True, help="Messages that spent their retries.")
+dead = typer.Typer(no_args_is_help=True, help="Messages that spent their retries, or that nothing can be done with.")
 
-#: What `dead list` tells of a message.
-COLUMNS = ("id", "queue", "reason", "attempts", "failed_at", "error")
-
-#: Digits of an id that are shown on a terminal.
-_SHORT = 8
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+#: Messages listed on a terminal unless --limit says otherwise.
+_SCREENFUL = 50
 
 
-@dead.command("list")
-def list_(as_json: AsJson = False) -> None:
-    """List the dead set, oldest first. Looking changes nothing."""
-    letters = _dead_set().look()
-    if as_json:
-        typer.echo(json.dumps([_fields(letter) for letter in letters]))
+@dead.command("list", cls=GroupMayBeBare)
+@filtered
+def list_(selection: Selection, limit: Limit = None, as_json: AsJson = False) -> None:
+    """List dead messages, oldest first; with --group, what they died of. Looking changes nothing."""
+    if selection.group == EVERY_GROUP:
+        _list_groups(selection, limit, as_json)
         return
-    rows = [[str(_fields(letter)[name]) for name in COLUMNS] for letter in letters]
-    console = Console()
-    if not rows:
-        console.print("The dead set is empty.")
-    elif console.is_terminal:
-        console.print(_table(rows))
-    else:
-        for row in rows:
-            typer.echo("\t".join(row))
+    sets = selection.sets()
+    with closing(sets.letters(selection.condition())) as letters:
+        if as_json:
+            view.print_json(map(view.fields, islice(letters, limit)))
+        elif sys.stdout.isatty():
+            _print_table(letters, limit or _SCREENFUL, empty=_nothing(selection, sets))
+        elif not view.print_lines(_cells(view.fields(letter)) for letter in islice(letters, limit)):
+            typer.echo(_nothing(selection, sets))
 
 
 @dead.command()
 def show(
     ident: Annotated[str, typer.Argument(metavar="ID", help="An id, or its beginning.")], as_json: AsJson = False
 ) -> None:
-    """Show one dead message: body, headers, error, traceback."""
-    letter = _one(_dead_set().look(), ident)
-    fields = {**_fields(letter), "body": letter.delivery.body.decode(errors="replace")}
+    """Show one dead message: what it asks for, why it died, its headers, its traceback."""
+    [letter] = dead_sets().find([ident])
     if as_json:
-        typer.echo(json.dumps({**fields, "headers": {k: str(v) for k, v in letter.delivery.headers.items()}}))
+        typer.echo(json.dumps(view.details(letter)))
         return
-    for name, value in fields.items():
-        typer.echo(f"{name + ':':<17}{value}")
-    typer.echo(str(letter.header("traceback")))
+    for line in view.page(letter):
+        typer.echo(line)
 
 
 @dead.command()
+@filtered
 def replay(
-    idents: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids, or their beginnings.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Replay the whole dead set.")] = False,
-    budget: Annotated[str, typer.Option(help="`keep`: not retried again. `fresh`: with a new retry budget.")] = "keep",
+    selection: Selection,
+    idents: Ids = None,
+    every: Every = False,
+    limit: Limit = None,
+    rate: Annotated[float | None, typer.Option(min=0.001, help="So many messages a second at most.")] = None,
+    budget: Annotated[
+        Budget | None,
+        typer.Option(help="`keep`: not retried again. `fresh`: a new retry budget. Default: as the queue's policy."),
+    ] = None,
+    canary: Annotated[
+        bool, typer.Option("--canary", help="One first; others only if it lived; stop at a relapse.")
+    ] = False,
+    wait: Annotated[float, typer.Option(min=0.1, help="Seconds that a canary has for its outcome.")] = 60.0,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Send dead messages back to their queues: confirmed there, then taken from the dead set."""
-    if budget not in ("keep", "fresh"):
-        raise typer.BadParameter(f"--budget {budget!r}: expected keep or fresh")
-    if bool(idents) == every:
-        raise typer.BadParameter("give message ids, or --all")
-    dead_set = _dead_set()
-    there = dead_set.look() if idents else []
-    wanted = {_one(there, ident).id for ident in idents or ()}
-    letters = dead_set.replay(lambda letter: every or letter.id in wanted, fresh=budget == "fresh")
-    typer.echo(json.dumps([letter.id for letter in letters]) if as_json else f"{len(letters)} replayed")
+    chosen = selection.chosen(idents, every=every)
+    sets = selection.sets()
+    if dry_run:
+        _print_plan(sets, chosen, limit, as_json, verb="replayed")
+        return
+    ids = sets.choose(chosen, limit=limit)
+    waited = wait if canary else None
+    worked = sets.replay(ids, budget=budget, rate=rate, canary=waited, progress=_progress_of(ids))
+    _report(worked, "replayed", as_json)
 
 
-def _table(rows: list[list[str]]) -> Table:
-    """Lay the list out, a line a message: the beginning of an id is enough to name it."""
-    table = Table(box=None, pad_edge=False)
-    for name in COLUMNS:
-        table.add_column(name.replace("_", " "), no_wrap=True, overflow="ellipsis")
-    for ident, *row in rows:
-        table.add_row(ident[:_SHORT], *row)
-    return table
+@dead.command()
+@filtered
+def drop(
+    selection: Selection,
+    idents: Ids = None,
+    every: Every = False,
+    limit: Limit = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Export dead messages to a file in the data folder, then take them from the dead set."""
+    chosen = selection.chosen(idents, every=every)
+    sets = selection.sets()
+    if dry_run:
+        _print_plan(sets, chosen, limit, as_json, verb="dropped")
+        return
+    # Nothing is held while somebody thinks about the answer.
+    ids = sets.choose(chosen, limit=limit)
+    path = new_export(get_settings())
+    if ids and not yes:
+        _ask(ids)
+    worked = sets.drop(ids, path, progress=_progress_of(ids))
+    _report(worked, "dropped", as_json, **({"file": str(path)} if worked.done else {}))
 
 
-def _dead_set() -> DeadSet:
-    settings = get_settings()
-    return DeadSet(
-        settings.broker, site_policy(settings), get_publisher(settings.broker, timeout=settings.publish_timeout)
-    )
+@dead.command()
+@filtered
+def export(
+    selection: Selection,
+    idents: Ids = None,
+    limit: Limit = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A new file instead of standard output.")
+    ] = None,
+) -> None:
+    """Print dead messages as JSON lines, whole: `restore` reads them. They stay where they are."""
+    sets = selection.sets()
+    chosen = selection.chosen(idents, every=True) if not idents else selection.chosen(idents, every=False)
+    found = sets.letters(chosen) if callable(chosen) else iter(sets.find(chosen))
+    lines = (json.dumps(to_record(letter)) + "\n" for letter in islice(found, limit))
+    if output is None:
+        for line in lines:
+            typer.echo(line, nl=False)
+        return
+    try:
+        output.touch(mode=0o600, exist_ok=False)
+        with output.open("w") as file:
+            file.writelines(lines)
+    except OSError as error:
+        raise PerennialError(f"{output}: {error.strerror}") from error
 
 
-def _one(letters: list[DeadLetter], ident: str) -> DeadLetter:
-    found = [letter for letter in letters if letter.id.startswith(ident)]
-    if len(found) != 1:
-        raise InvalidMessage(f"{ident!r} names {len(found)} of the {len(letters)} dead messages")
-    return found[0]
+@dead.command()
+def restore(
+    file: Annotated[Path, typer.Argument(help="What `drop` or `export` wrote.")], as_json: AsJson = False
+) -> None:
+    """Put exported messages back into their dead sets; those that are there are not put there twice."""
+    restored = dead_sets().restore(read(file))
+    typer.echo(json.dumps({"restored": restored}) if as_json else f"{len(restored):,} restored")
 
 
-def _fields(letter: DeadLetter) -> dict[str, Any]:
-    error = f"{letter.header('exception')}: {letter.header('message')}".strip(": ")
-    return {
-        "id": letter.id,
-        "queue": letter.queue,
-        "reason": letter.reason,
-        "attempts": letter.header("attempts") or 0,
-        "first_failed_at": _time(letter.header("first-failed-at")),
-        "failed_at": _time(letter.header("failed-at")),
-        "worker": letter.header("worker"),
-        "error": error,
-    }
+def _list_groups(selection: Selection, limit: int | None, as_json: bool) -> None:
+    sets = selection.sets()
+    with closing(sets.letters(selection.condition())) as letters:
+        found = groups(letters)[:limit]
+    if as_json:
+        typer.echo(json.dumps([view.group_fields(group) for group in found], indent=1))
+    elif not found:
+        typer.echo(_nothing(selection, sets))
+    elif sys.stdout.isatty():
+        out = view.console()
+        out.print(view.groups_table(found, out.width))
+    else:
+        rows = ({**view.group_fields(group), "queues": ",".join(group.queues)} for group in found)
+        view.print_lines(list(row.values()) for row in rows)
 
 
-def _time(seconds: Any) -> str:
-    return (
-        datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if isinstance(seconds, int | float) else ""
-    )
+def _print_table(letters: Any, limit: int, *, empty: str) -> None:
+    shown = list(islice(letters, limit))
+    rest = sum(1 for _ in letters)
+    out = view.console()
+    if not shown:
+        out.print(empty)
+        return
+    out.print(view.letters_table(shown, out.width))
+    if rest:
+        out.print(f"{len(shown):,} of {len(shown) + rest:,} shown; --limit shows more, --group what they died of.")
+
+
+def _print_plan(sets: DeadSets, chosen: Chosen, limit: int | None, as_json: bool, *, verb: str) -> None:
+    found = sets.letters(chosen) if callable(chosen) else iter(sets.find(chosen))
+    letters = islice(found, limit)
+    if as_json:
+        view.print_json(map(view.fields, letters))
+    elif sys.stdout.isatty():
+        _print_table(letters, _SCREENFUL, empty=f"Nothing would be {verb}.")
+    else:
+        view.print_lines(_cells(view.fields(letter)) for letter in letters)
+
+
+def _progress_of(ids: Mapping[str, Sequence[str]]) -> Callable[[int], None]:
+    """Return what says on a terminal how far it is."""
+    total = sum(map(len, ids.values()))
+
+    def progress(count: int) -> None:
+        if sys.stderr.isatty() and total > 1:
+            sys.stderr.write(f"\r{count:,} of {total:,}" + ("\n" if count == total else ""))
+            sys.stderr.flush()
+
+    return progress
+
+
+def _report(worked: Worked, verb: str, as_json: bool, **told: Any) -> None:
+    """Say what came of it; exit 1 where not all was done."""
+    if as_json:
+        result = {verb: worked.done, "stayed": worked.stayed, "missing": worked.missing, "stopped": worked.stopped}
+        typer.echo(json.dumps(result | told))
+    else:
+        for ident, why in worked.stayed.items():
+            typer.echo(f"{view.short(ident)} stays: {view.printable(why)}", err=True)
+        for ident in worked.missing:
+            typer.echo(f"{view.short(ident)} is not there any more", err=True)
+        if worked.stopped:
+            typer.echo(f"stopped: {view.printable(worked.stopped)}", err=True)
+        typer.echo(f"{len(worked.done):,} {verb}" + "".join(f"; {name}: {value}" for name, value in told.items()))
+    if not worked.complete:
+        raise typer.Exit(1)
+
+
+def _ask(ids: Mapping[str, Sequence[str]]) -> None:
+    if not sys.stdin.isatty():
+        raise typer.BadParameter("nobody is there to ask: say --yes")
+    plan = " and ".join(f"{len(its):,} of {name}" for name, its in ids.items())
+    if not typer.confirm(f"Drop {plan}? They are exported first"):
+        raise typer.Exit(1)
+
+
+def _nothing(selection: Selection, sets: DeadSets) -> str:
+    if not selection.is_empty and selection != Selection(set_=selection.set_, group=EVERY_GROUP):
+        return "No dead message matches."
+    return "The dead set is empty." if len(list(sets)) == 1 else "The dead sets are empty."
+
+
+def _cells(told: Mapping[str, Any]) -> list[Any]:
+    return [told[name] for name in view.COLUMNS]

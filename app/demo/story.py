@@ -21,7 +21,8 @@ from app.demo.supervisor import Supervisor
 from app.demo.watch import Snapshot, Watch
 from app.demo.witness import Witness
 from app.errors import DemoFailed
-from app.retry.dead_letters import DeadLetter, DeadSet
+from app.retry.dead_letters import DeadLetter
+from app.retry.dead_sets import DeadSet
 from app.topology import site_policy
 
 #: Seconds between two looks, and seconds without any change after which the demo gives up.
@@ -116,7 +117,7 @@ class Story:
             self._screen.say("The page is repaired, and they are replayed.")
             self._site.repair()
             before = self._watch.snapshot()
-            replayed = self._dead_set.replay(self._is_ours, fresh=True)
+            replayed = self._dead_set.replay(self._is_ours, budget="fresh").done
             self._watch.replayed()
             self._wait("the pack with the page", lambda now: _is_newer(now, before) and now.open == 0)
         still = sum(self._is_ours(letter) for letter in self._dead_set.look())
@@ -204,7 +205,7 @@ def wait_for(what: str, condition: Callable[[], bool], supervisor: Supervisor, *
 
 
 def _told(letter: DeadLetter) -> str:
-    return f"{letter.id} from {letter.queue}: {letter.reason} after {letter.header('attempts')} attempts"
+    return f"{letter.id} from {letter.queue}: {letter.reason} after {letter.cause.attempts} attempts"
 
 
 def _is_newer(now: Snapshot, before: Snapshot) -> bool:

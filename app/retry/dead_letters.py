@@ -1,110 +1,174 @@
-"""Work with a dead set: look without changing it, replay, confirm first and acknowledge after."""
+"""What a dead message is, which ones are meant, and how many are alike."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
-from kombu import Connection, Queue
-
 from app.amqp.delivery import Delivery
-from app.amqp.publish import Outgoing, Publisher
-from app.errors import InvalidMessage
-from app.retry.carry_out import replacement
-from app.retry.death import DEAD_ID, QUEUE, REASON
-from app.retry.policy import Policy
+from app.retry.causes import Cause, cause_of
+from app.retry.death import DEAD_ID, LINEAGE
+
+#: An id that we gave, and no garbage in its header.
+_GIVEN = re.compile(r"[0-9A-Za-z-]{8,64}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A dead message. `id` is its `perennial-dead-id`; messages that others put there go by a hash of their content."""
+    """A dead message of the dead set `set`.
+
+    `id` is its `perennial-dead-id`, or a hash of its content where others put it there. Messages with the same one are
+    told apart by their place, as `id`, `id.2`, `id.3`: stable while nothing before them leaves.
+    """
 
     id: str
-    queue: str
-    reason: str
+    set: str
     delivery: Delivery
+    cause: Cause
 
-    @classmethod
-    def of(cls, message: Any) -> DeadLetter:
-        """Read a message of the dead set."""
-        delivery = Delivery.of(message, message.delivery_info.get("routing_key") or "")
-        headers = delivery.headers
-        queue = str(headers.get(QUEUE) or _first_queue(delivery) or delivery.queue)
-        return cls(str(headers.get(DEAD_ID) or delivery.fingerprint()), queue, _reason(delivery), delivery)
+    @property
+    def queue(self) -> str:
+        """The queue that it died in and is replayed to; empty where its key led to none."""
+        return self.cause.queue
+
+    @property
+    def reason(self) -> str:
+        """The reason code."""
+        return self.cause.reason
+
+    @property
+    def group(self) -> str:
+        """Eight hex digits of reason, exception and location: what died alike has the same."""
+        alike = "\0".join((self.cause.reason, self.cause.exception, self.cause.location))
+        return hashlib.blake2b(alike.encode(errors="replace"), digest_size=4).hexdigest()
+
+    @property
+    def lineage(self) -> tuple[str, ...]:
+        """Dead ids of its former lives, the last one first."""
+        lives = self.delivery.headers.get(LINEAGE)
+        return tuple(str(each) for each in lives) if isinstance(lives, list) else ()
 
     def header(self, name: str) -> Any:
         """Return one of the headers of the death, named without `perennial-`."""
         return self.delivery.headers.get(f"perennial-{name}", "")
 
-
-class DeadSet:
-    """The dead set of a policy, on a connection of its own."""
-
-    def __init__(self, broker: str, policy: Policy, publisher: Publisher) -> None:
-        self._broker = broker
-        self._policy = policy
-        self._publisher = publisher
-
-    def look(self) -> list[DeadLetter]:
-        """Return every dead message, oldest first. They go back when the channel closes, in their order."""
-        with self._channel() as channel:
-            return [DeadLetter.of(message) for message in self._take(channel)]
-
-    def replay(self, chosen: Callable[[DeadLetter], bool], *, fresh: bool = False) -> list[DeadLetter]:
-        """Send the chosen ones back to their queues; return them.
-
-        A replay keeps its budget, as the async-worker document says: it is not retried again. With `fresh` it starts a
-        new one. Each is confirmed in its queue before it leaves the dead set: killed in between, it is in both.
-        """
-        replayed = []
-        with self._channel() as channel:
-            for message in self._take(channel):
-                letter = DeadLetter.of(message)
-                if chosen(letter):
-                    self._publisher.publish([self._again(letter, fresh=fresh)])
-                    message.ack()
-                    replayed.append(letter)
-        return replayed
-
-    @contextmanager
-    def _channel(self) -> Iterator[Any]:
-        with Connection(self._broker, connect_timeout=5) as connection:
-            _of(self._policy)(connection.channel()).declare()
-            with connection.channel() as channel:
-                yield channel
-
-    def _take(self, channel: Any) -> Iterator[Any]:
-        """Yield the messages there now, unacknowledged: the depth at the start, so that none goes round."""
-        queue = _of(self._policy)(channel)
-        for _ in range(queue.queue_declare(passive=True).message_count):
-            message = queue.get(no_ack=False)
-            if message is None:
-                return
-            yield message
-
-    def _again(self, letter: DeadLetter, *, fresh: bool) -> Outgoing:
-        dead = letter.delivery
-        home = self._policy.home(letter.queue, dead.routing_key)
-        headers = self._policy.revived(dead.headers, "fresh" if fresh else "keep")
-        bare = replace(dead, headers={})
-        return replacement(bare, exchange=home.exchange, routing_key=home.routing_key, headers=headers)
+    def arguments(self) -> Any:
+        """Return what the message asks for: Celery's [args, kwargs], else its JSON, else its body as text."""
+        try:
+            value = json.loads(self.delivery.body)
+        except (ValueError, RecursionError):
+            return self.delivery.body.decode(errors="replace")
+        celery = "task" in self.delivery.headers and isinstance(value, list) and len(value) == 3
+        return value[:2] if celery else value
 
 
-def _first_queue(delivery: Delivery) -> str:
-    """Return the queue from which the broker itself dead-lettered a message, or an empty text."""
-    return str(delivery.headers.get("x-first-death-queue") or "")
+class Names:
+    """Names the messages of a dead set in their order. `gone` counts those that left since the first was named."""
+
+    def __init__(self, gone: Counter[str] | None = None) -> None:
+        self._seen: Counter[str] = Counter(gone or {})
+
+    def name(self, set_name: str, delivery: Delivery) -> str:
+        """Return the id of the next message."""
+        base = base_of(set_name, delivery)
+        self._seen[base] += 1
+        return base if self._seen[base] == 1 else f"{base}.{self._seen[base]}"
 
 
-def _reason(delivery: Delivery) -> str:
-    """Return the reason code: ours, or the broker's own, or that nothing was bound for its key."""
-    told = delivery.headers.get(REASON) or delivery.headers.get("x-first-death-reason")
-    return str(told).replace("_", "-") if told else "unroutable"
+def base_of(set_name: str, delivery: Delivery) -> str:
+    """Return the dead id that a message carries, or 16 hex digits of its dead set, routing key and body."""
+    given = delivery.headers.get(DEAD_ID)
+    if isinstance(given, str) and _GIVEN.fullmatch(given):
+        return given
+    digest = hashlib.blake2b(digest_size=8)
+    for part in (set_name.encode(), delivery.routing_key.encode(errors="replace"), delivery.body):
+        digest.update(part + b"\0")
+    return digest.hexdigest()
 
 
-def _of(policy: Policy) -> Queue:
-    queue = policy.dead
-    if queue is None:
-        raise InvalidMessage(f"policy {policy.name} has no dead set")
-    return queue
+def letter_of(delivery: Delivery, set_name: str, names: Names) -> DeadLetter:
+    """Return the dead message that a delivery from a dead set is."""
+    return DeadLetter(id=names.name(set_name, delivery), set=set_name, delivery=delivery, cause=cause_of(delivery))
+
+
+def named(ident: str, typed: str) -> bool:
+    """Return whether an id is the one that somebody typed: all of it, or its beginning, with the number of its twin."""
+    base, _, twin = ident.partition(".")
+    beginning, _, number = typed.partition(".")
+    return base.startswith(beginning) and (twin or "1") == (number or "1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Which dead messages are meant: all that agree with everything that is said.
+
+    `task`, `reason` and `exception` are compared as they stand; `before` and `after` are seconds since the epoch, and
+    a message whose time of death nobody told agrees with neither. `also` is any further condition.
+    """
+
+    task: str = ""
+    reason: str = ""
+    exception: str = ""
+    group: str = ""
+    before: float | None = None
+    after: float | None = None
+    also: Callable[[DeadLetter], bool] | None = None
+
+    def __call__(self, letter: DeadLetter) -> bool:
+        """Return whether this one is meant."""
+        cause = letter.cause
+        return (
+            self.task in ("", cause.task)
+            and self.reason in ("", cause.reason)
+            and self.exception in ("", cause.exception)
+            and self.group in ("", letter.group)
+            and (self.before is None or (cause.failed_at is not None and cause.failed_at < self.before))
+            and (self.after is None or (cause.failed_at is not None and cause.failed_at >= self.after))
+            and (self.also is None or self.also(letter))
+        )
+
+
+#: All of them.
+EVERYTHING = Where()
+
+
+@dataclass(slots=True)
+class Group:
+    """Messages that died alike. Times are seconds since the epoch, None where no message tells."""
+
+    key: str
+    reason: str
+    exception: str
+    location: str
+    count: int = 0
+    first: float | None = None
+    last: float | None = None
+    queues: Counter[str] = field(default_factory=Counter)
+    #: The latest error's text, and the id of its message.
+    message: str = ""
+    example: str = ""
+
+    def add(self, letter: DeadLetter) -> None:
+        """Count one more."""
+        cause = letter.cause
+        self.count += 1
+        self.queues[letter.queue] += 1
+        self.message, self.example = cause.message, letter.id
+        times = [each for each in (cause.first_failed_at, cause.failed_at) if each is not None]
+        self.first = min([*times, *([] if self.first is None else [self.first])], default=None)
+        self.last = max([*times, *([] if self.last is None else [self.last])], default=None)
+
+
+def groups(letters: Iterable[DeadLetter]) -> list[Group]:
+    """Return the groups of these messages, the largest first."""
+    found: dict[str, Group] = {}
+    for letter in letters:
+        cause = letter.cause
+        new = Group(letter.group, cause.reason, cause.exception, cause.location)
+        found.setdefault(letter.group, new).add(letter)
+    return sorted(found.values(), key=lambda group: -group.count)

@@ -13,7 +13,8 @@ import pytest
 import requests
 
 from app.amqp.publish import Publisher
-from app.retry.dead_letters import DeadLetter, DeadSet
+from app.retry.dead_letters import DeadLetter
+from app.retry.dead_sets import DeadSet
 from app.services import Urls
 from app.topology import site_policy
 from config.settings import Settings
@@ -181,10 +182,10 @@ def test_a_replay_that_keeps_its_budget_dies_again_at_once_and_a_fresh_one_runs_
     send(broker, "failing.fail", journal=journal)
     [letter] = the_dead(broker, dead_set)
     assert runs(journal) == 3
-    assert [each.id for each in dead_set.replay(lambda each: each.id == letter.id)] == [letter.id]
+    assert dead_set.replay([letter.id]).done == [letter.id]
     eventually(lambda: runs(journal) == 4, "one more run")
     the_dead(broker, dead_set)
-    dead_set.replay(lambda each: True, fresh=True)
+    dead_set.replay(budget="fresh")
     eventually(lambda: runs(journal) == 7, "three more runs")
     the_dead(broker, dead_set)
 

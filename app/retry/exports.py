@@ -1,0 +1,137 @@
+"""Dead messages as JSON lines and back: all that a message is, whatever its headers and body hold."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from struct import error
+from typing import Any
+
+from amqp.serialization import dumps, loads
+
+from app.amqp.delivery import Delivery
+from app.errors import InvalidMessage
+from app.retry.audit import Audit, append
+from app.retry.causes import cause_of
+from app.retry.dead_letters import DeadLetter
+from app.retry.reading import Reading
+
+
+class Exporting:
+    """The act of `drop`: messages are in the file, and it is on the disk, before they leave."""
+
+    batch = 100
+
+    def __init__(self, path: Path, audit: Audit | None) -> None:
+        self._path = path
+        self._audit = audit
+
+    def ready(self, within: float) -> bool:
+        """Return True: a file is always ready."""
+        del within
+        return True
+
+    def __call__(self, letters: Sequence[DeadLetter]) -> Mapping[str, str]:
+        """Append them; none must stay."""
+        append(self._path, [to_record(letter) for letter in letters], synced=True)
+        if self._audit:
+            self._audit.write("drop", [(letter, "exported") for letter in letters], file=str(self._path))
+        return {}
+
+    def tidy(self, reading: Reading) -> None:
+        """Do nothing: no message was published."""
+
+    def finish(self) -> None:
+        """Do nothing: all is on the disk."""
+
+
+def to_record(letter: DeadLetter) -> dict[str, Any]:
+    """Return a message as an object for JSON, which `from_record` reads.
+
+    Where JSON cannot hold the headers as they are (bytes, times, text that is no UTF-8), `headers_wire` has them too,
+    in base64, as AMQP writes them. A body that is no UTF-8 stands in `body_base64`.
+    """
+    dead = letter.delivery
+    properties = {name: value for name, value in dead.properties.items() if name != "application_headers"}
+    record: dict[str, Any] = {
+        "id": letter.id,
+        "set": letter.set,
+        "queue": letter.queue,
+        "reason": letter.reason,
+        "exchange": dead.exchange,
+        "routing_key": dead.routing_key,
+        "content_type": dead.content_type,
+        "content_encoding": dead.content_encoding,
+        "properties": properties,
+        "headers": readable(dead.headers),
+    }
+    if not _is_plain(dead.headers):
+        record["headers_wire"] = base64.b64encode(dumps("F", [dict(dead.headers)])).decode()
+    return record | _body(dead.body)
+
+
+def from_record(record: Any) -> DeadLetter:
+    """Return the message that was exported; raises InvalidMessage for what is no such object."""
+    try:
+        wire = record.get("headers_wire")
+        delivery = Delivery(
+            body=base64.b64decode(record["body_base64"]) if "body_base64" in record else record["body"].encode(),
+            headers=record["headers"] if wire is None else loads("F", base64.b64decode(wire), 0)[0][0],
+            properties=dict(record["properties"]),
+            content_type=record["content_type"],
+            content_encoding=record["content_encoding"],
+            queue=record["set"],
+            routing_key=record["routing_key"],
+            exchange=record["exchange"],
+        )
+        return DeadLetter(id=record["id"], set=record["set"], delivery=delivery, cause=cause_of(delivery))
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, error) as why:
+        raise InvalidMessage(f"no exported dead message: {why!r}: {str(record)[:80]!r}") from why
+
+
+def read(path: Path) -> Iterator[DeadLetter]:
+    """Yield the messages of an export; raises InvalidMessage naming the line that is none."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    yield from_record(json.loads(line))
+                except (ValueError, RecursionError, InvalidMessage) as why:
+                    raise InvalidMessage(f"{path}, line {number}: {why}") from why
+    except OSError as why:
+        raise InvalidMessage(f"{path}: {why.strerror or why}") from why
+
+
+def readable(value: Any) -> Any:
+    """Return a header's value, or all headers, as JSON can hold them, for a person to read."""
+    match value:
+        case datetime():
+            return value.replace(tzinfo=value.tzinfo or UTC).isoformat()
+        case bytes() | bytearray() | memoryview():
+            return bytes(value).decode(errors="backslashreplace")
+        case Mapping():
+            return {str(name): readable(each) for name, each in value.items()}
+        case list() | tuple():
+            return [readable(each) for each in value]
+        case None | bool() | int() | float():
+            return value
+    return str(value)
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether JSON gives this value back as it is."""
+    if type(value) is dict:
+        return all(type(name) is str and _is_plain(each) for name, each in value.items())
+    if type(value) is list:
+        return all(_is_plain(each) for each in value)
+    return type(value) in (str, int, float, bool, type(None))
+
+
+def _body(body: bytes) -> dict[str, str]:
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
