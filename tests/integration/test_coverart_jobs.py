@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from requests import PreparedRequest
+from requests.auth import AuthBase
 
 from app.coverart.archive import Archive
 from app.coverart.http import Client
@@ -25,6 +27,7 @@ from app.errors import (
     ArchiveNotFound,
     ArchiveRefused,
     ArchiveUnavailable,
+    FetchError,
     PerennialError,
     WebServiceError,
 )
@@ -464,3 +467,23 @@ def test_an_archive_url_without_its_places_is_refused() -> None:
     for url in ("https://s3.us.archive.org/{file}", "{bucket}/{file}", "https://{bucket}/{file}/x"):
         with pytest.raises(ValueError, match=r"ARCHIVE_URL .*expected"):
             Settings(archive_url=url)
+
+
+class _Signed(AuthBase):
+    def __call__(self, request: PreparedRequest) -> PreparedRequest:
+        request.headers["authorization"] = "LOW a:b"
+        return request
+
+
+def test_a_request_that_is_signed_is_never_redirected_whatever_is_asked_for(server: ArchiveServer) -> None:
+    server.upload(f"mbid-{A}", FILE, b"picture")
+    url = server.at(f"/download/mbid-{A}/{FILE}")
+    assert Client(user_agent=AGENT, redirects=True).send("GET", url).body == b"picture"
+    assert Client(user_agent=AGENT, redirects=True, auth=_Signed()).send("GET", url).status == 302
+    assert [request.path.split("/")[1] for request in server.requests] == ["download", "serve", "download"]
+
+
+def test_a_body_that_is_too_long_is_not_read_to_its_end(server: ArchiveServer) -> None:
+    server.faults.add(hazards.endless())
+    with pytest.raises(FetchError, match=r"GET .*: a body of over 100000 bytes"):
+        Client(user_agent=AGENT, max_body=100_000).send("GET", server.url)
