@@ -14,8 +14,10 @@ import pytest
 import redis
 
 from app import services as private
+from app.demo.musicbrainz import database
 from app.errors import ServicesError
 from app.services import Urls
+from app.services.postgres import postgres
 from config.settings import Settings
 from tests.support.corner import environment_of, own_vhost, settings_for
 
@@ -88,6 +90,20 @@ def redis_url(services: Urls) -> Iterator[str]:
         client.flushdb()
         yield services.redis_url
         client.flushdb()
+
+
+@pytest.fixture(scope="session")
+def musicbrainz_template() -> Iterator[tuple[str, str]]:
+    """The URL of a PostgreSQL for this run, and the name of a database on it that looks like MusicBrainz's."""
+    with postgres() as url, database.template(url) as name:
+        yield url, name
+
+
+@pytest.fixture
+def musicbrainz_url(musicbrainz_template: tuple[str, str]) -> Iterator[str]:
+    """The URL of an empty MusicBrainz database that is this test's alone."""
+    with database.copy_of(*musicbrainz_template) as url:
+        yield url
 
 
 @pytest.fixture

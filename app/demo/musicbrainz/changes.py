@@ -29,8 +29,8 @@ def rename_artist(db: Db, artist: int, name: str) -> None:
     db.execute("UPDATE musicbrainz.artist SET name = %s, sort_name = %s WHERE id = %s", (name, name, artist))
 
 
-def add_release(db: Db, name: str, artist: int) -> str:
-    """Add a release that is credited to one artist; return its gid."""
+def add_release(db: Db, name: str, artist: int, *, gid: str | None = None) -> str:
+    """Add a release that is credited to one artist; return its gid, which is made at random unless given."""
     added = db.execute(
         """
         WITH credit AS (
@@ -40,21 +40,24 @@ def add_release(db: Db, name: str, artist: int) -> str:
             INSERT INTO musicbrainz.artist_credit_name (artist_credit, position, artist, name)
             SELECT credit.id, 0, artist.id, artist.name FROM credit, musicbrainz.artist WHERE artist.id = %(artist)s
         ), added AS (
-            INSERT INTO musicbrainz.release (name, artist_credit)
-            SELECT %(name)s, credit.id FROM credit RETURNING id, gid
+            INSERT INTO musicbrainz.release (gid, name, artist_credit)
+            SELECT coalesce(%(gid)s, gen_random_uuid()), %(name)s, credit.id FROM credit RETURNING id, gid
         ), meta AS (
             INSERT INTO musicbrainz.release_meta (id) SELECT id FROM added
         )
         SELECT gid::text FROM added
         """,
-        {"name": name, "artist": artist},
+        {"gid": gid, "name": name, "artist": artist},
     )
     return str(_one(added.fetchone()))
 
 
-def add_event(db: Db, name: str) -> str:
-    """Add an event; return its gid."""
-    added = db.execute("INSERT INTO musicbrainz.event (name) VALUES (%s) RETURNING gid::text", (name,))
+def add_event(db: Db, name: str, *, gid: str | None = None) -> str:
+    """Add an event; return its gid, which is made at random unless given."""
+    added = db.execute(
+        "INSERT INTO musicbrainz.event (gid, name) VALUES (coalesce(%s, gen_random_uuid()), %s) RETURNING gid::text",
+        (gid, name),
+    )
     return str(_one(added.fetchone()))
 
 

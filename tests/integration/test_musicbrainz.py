@@ -1,0 +1,216 @@
+"""Reading a real PostgreSQL that looks like MusicBrainz: what has which images, and what goes wrong."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from app.coverart.musicbrainz import all_gids, connect, entity, merged_gids
+from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS, Project
+from app.coverart.values import Entity, Image
+from app.demo.musicbrainz import changes
+from app.errors import DatabaseFailed, DatabaseUnavailable
+
+pytestmark = pytest.mark.integration
+
+FRONT, BACK, BOOKLET, MEDIUM, SPINE = 1, 2, 3, 4, 6
+
+
+@pytest.fixture
+def db(musicbrainz_url: str) -> Iterator[changes.Db]:
+    """An editor's connection; each statement is committed at once."""
+    with psycopg.connect(musicbrainz_url, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def gid(db: changes.Db) -> str:
+    """A release without images."""
+    return changes.add_release(db, "Kind of Blue", changes.add_artist(db, "Miles Davis"))
+
+
+def read(url: str, gid: str, project: Project = COVER_ART) -> Entity:
+    with connect(url) as connection:
+        found = entity(connection, project, gid)
+    assert found is not None
+    return found
+
+
+def another(db: changes.Db, project: Project = COVER_ART) -> str:
+    return changes.add_event(db, "x") if project is EVENT_ART else changes.add_release(db, "x", 1)
+
+
+def ids(found: Entity) -> list[int]:
+    return [image.id for image in found.images]
+
+
+def test_images_come_in_their_order_with_all_that_a_listing_says(
+    musicbrainz_url: str, db: changes.Db, gid: str
+) -> None:
+    first = changes.add_art(db, COVER_ART, gid, 7_000_000_001, types=(BACK, FRONT), comment="both “sides”")
+    second = changes.add_art(db, COVER_ART, gid, 42, mime_type="application/pdf", types=(BOOKLET,), approved=False)
+    third = changes.add_art(db, COVER_ART, gid, 7, mime_type="image/png")
+    assert read(musicbrainz_url, gid) == Entity(
+        gid=gid,
+        images=(
+            Image(7_000_000_001, "jpg", "both “sides”", first, True, True, True, ("Front", "Back")),
+            Image(42, "pdf", "", second, False, False, False, ("Booklet",)),
+            Image(7, "png", "", third, True, False, False, ()),
+        ),
+    )
+    changes.put_at(db, COVER_ART, 7, 1)
+    changes.put_at(db, COVER_ART, 7_000_000_001, 9)
+    assert ids(read(musicbrainz_url, gid)) == [7, 42, 7_000_000_001]
+
+
+def test_of_several_fronts_the_first_one_is_the_front(musicbrainz_url: str, db: changes.Db, gid: str) -> None:
+    for image in (1, 2, 3):
+        changes.add_art(db, COVER_ART, gid, image, types=(FRONT, BACK) if image > 1 else (MEDIUM,))
+
+    def fronts_and_backs() -> list[tuple[int, bool, bool]]:
+        return [(image.id, image.front, image.back) for image in read(musicbrainz_url, gid).images]
+
+    assert fronts_and_backs() == [(1, False, False), (2, True, True), (3, False, False)]
+    changes.set_types(db, COVER_ART, 2, [BACK])
+    assert fronts_and_backs() == [(1, False, False), (2, False, True), (3, True, False)]
+
+
+def test_types_come_by_their_number_however_they_were_added(musicbrainz_url: str, db: changes.Db, gid: str) -> None:
+    changes.add_art(db, COVER_ART, gid, 1, types=(SPINE, FRONT, BOOKLET, BACK))
+    assert read(musicbrainz_url, gid).images[0].types == ("Front", "Back", "Booklet", "Spine")
+
+
+def test_an_image_is_approved_when_its_edit_is_closed(musicbrainz_url: str, db: changes.Db, gid: str) -> None:
+    edit = changes.add_art(db, COVER_ART, gid, 1, approved=False)
+    assert not read(musicbrainz_url, gid).images[0].approved
+    changes.approve(db, edit)
+    assert read(musicbrainz_url, gid).images[0].approved
+
+
+@pytest.mark.parametrize("project", PROJECTS, ids=lambda project: project.entity)
+def test_a_gid_that_was_merged_away_leads_to_where_it_went_over_any_number_of_merges(
+    musicbrainz_url: str, db: changes.Db, gid: str, project: Project
+) -> None:
+    first, second, third = (another(db, project) for _ in range(3))
+    for number, each in enumerate((first, second, third), start=1):
+        changes.add_art(db, project, each, number)
+    changes.merge(db, project, first, second)
+    changes.merge(db, project, second, third)
+    found = read(musicbrainz_url, first, project)
+    assert (found.gid, ids(found)) == (third, [3, 2, 1])
+    assert read(musicbrainz_url, second.upper(), project) == read(musicbrainz_url, third, project) == found
+    with connect(musicbrainz_url) as connection:
+        assert set(merged_gids(connection, project, batch=1)) == {(first, third), (second, third)}
+
+
+def test_what_is_not_there_is_none_and_what_has_no_images_is_an_entity_without(
+    musicbrainz_url: str, db: changes.Db, gid: str
+) -> None:
+    gone = another(db)
+    changes.merge(db, COVER_ART, another(db), gone)
+    changes.delete(db, COVER_ART, gone)
+    with connect(musicbrainz_url) as connection:
+        assert entity(connection, COVER_ART, gone) is None
+        assert entity(connection, EVENT_ART, gid) is None
+        assert entity(connection, COVER_ART, gid) == Entity(gid, ())
+
+
+def test_an_event_has_a_front_and_no_back(musicbrainz_url: str, db: changes.Db) -> None:
+    gid = changes.add_event(db, "Newport")
+    edit = changes.add_art(db, EVENT_ART, gid, 5, types=(FRONT,))
+    expected = Image(5, "jpg", "", edit, approved=True, front=True, back=False, types=("Poster",))
+    assert read(musicbrainz_url, gid, EVENT_ART) == Entity(gid, (expected,))
+
+
+def test_all_gids_are_those_with_images_each_once_over_any_number_of_batches(
+    musicbrainz_url: str, db: changes.Db, gid: str
+) -> None:
+    gids = [another(db) for _ in range(5)]
+    for number, each in enumerate(gids):
+        changes.add_art(db, COVER_ART, each, 2 * number)
+        changes.add_art(db, COVER_ART, each, 2 * number + 1)
+    with connect(musicbrainz_url) as connection:
+        assert list(all_gids(connection, COVER_ART, batch=2)) == gids
+        assert list(all_gids(connection, COVER_ART)) == gids
+        assert list(all_gids(connection, EVENT_ART)) == []
+
+
+def test_a_read_shows_one_moment_while_images_change_places(musicbrainz_url: str, db: changes.Db, gid: str) -> None:
+    for image in (1, 2):
+        changes.add_art(db, COVER_ART, gid, image, types=(FRONT,) if image == 1 else ())
+    changed = threading.Event()
+
+    def swap() -> None:
+        for turn in range(150):
+            with db.transaction():
+                changes.set_types(db, COVER_ART, 1 + turn % 2, [])
+                changes.set_types(db, COVER_ART, 2 - turn % 2, [FRONT])
+        changed.set()
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    seen = set()
+    with connect(musicbrainz_url) as connection:
+        while not changed.is_set():
+            found = entity(connection, COVER_ART, gid)
+            assert found is not None
+            seen.add(tuple((image.front, image.types) for image in found.images))
+    swapping.join()
+    front, other = (True, ("Front",)), (False, ())
+    assert seen == {(front, other), (other, front)}
+
+
+def test_a_database_that_cannot_be_reached_is_named_without_the_password() -> None:
+    url = "postgresql://reader:hush-hush@127.0.0.1:1/musicbrainz_db"
+    with pytest.raises(DatabaseUnavailable, match=r"'musicbrainz_db' at 127\.0\.0\.1.*refused") as raised, connect(url):
+        pass
+    assert "hush" not in f"{raised.value!r} {raised.value.__cause__!r}"
+    assert not raised.value.permanent
+
+
+@pytest.mark.parametrize("url", ["", "mysql://reader:hush@db/x", "postgresql://reader:hush hush@db:port/x?nonsense=1"])
+def test_a_url_that_cannot_be_read_is_not_quoted(url: str) -> None:
+    with pytest.raises(DatabaseUnavailable, match="MUSICBRAINZ_URL") as raised, connect(url):
+        pass
+    assert "hush" not in str(raised.value)
+
+
+def test_a_read_that_takes_too_long_is_an_outage(musicbrainz_url: str, db: changes.Db, gid: str) -> None:
+    with db.transaction():
+        db.execute("LOCK TABLE musicbrainz.release IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(DatabaseUnavailable, match="statement timeout"), connect(musicbrainz_url) as connection:
+            entity(connection, COVER_ART, gid, time_limit=0.2)
+
+
+def test_a_connection_that_breaks_is_an_outage(musicbrainz_url: str, db: changes.Db, gid: str) -> None:
+    def read_while_it_breaks() -> None:
+        with connect(musicbrainz_url) as connection:
+            db.execute("SELECT pg_terminate_backend(%s)", (connection.info.backend_pid,))
+            entity(connection, COVER_ART, gid)
+
+    with pytest.raises(DatabaseUnavailable, match="terminat"):
+        read_while_it_breaks()
+
+
+def test_an_answer_that_something_is_wrong_is_no_outage(musicbrainz_url: str, db: changes.Db, gid: str) -> None:
+    db.execute("DROP VIEW cover_art_archive.index_listing")
+    with pytest.raises(DatabaseFailed, match="index_listing") as raised, connect(musicbrainz_url) as connection:
+        entity(connection, COVER_ART, gid)
+    assert not isinstance(raised.value, DatabaseUnavailable)
+
+
+def test_a_reader_may_have_no_right_but_to_read(musicbrainz_url: str, db: changes.Db, gid: str) -> None:
+    changes.add_cover(db, gid, 1)
+    role = f"reader_{gid[:8]}"
+    db.execute(f"CREATE ROLE {role} LOGIN")
+    try:
+        for schema in ("musicbrainz", "cover_art_archive"):
+            db.execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+            db.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")
+        assert ids(read(musicbrainz_url.replace("://musicbrainz@", f"://{role}@"), gid)) == [1]
+    finally:
+        db.execute(f"DROP OWNED BY {role}")
+        db.execute(f"DROP ROLE {role}")
