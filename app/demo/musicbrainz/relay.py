@@ -9,6 +9,7 @@ import logging
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +29,9 @@ BATCH = 100
 
 #: Seconds to wait for a confirm.
 _CONFIRM_TIMEOUT = 5.0
+
+#: Seconds between two looks whether it is to end.
+_ATTENTION = 0.1
 
 _TAKE = sql.SQL(
     "SELECT id, exchange, routing_key, message, properties FROM amqp.outbox ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED"
@@ -102,8 +106,15 @@ def _serve(database: str, broker: str, stop: threading.Event, poll: float) -> No
         db.execute("LISTEN amqp_outbox")
         while not stop.is_set():
             if not deliver(db, channel):
-                # Rows that another relay holds are seen at a later look.
-                list(db.notifies(timeout=poll, stop_after=1))
+                _wait(db, stop, poll)
+
+
+def _wait(database: _Db, stop: threading.Event, poll: float) -> None:
+    """Wait until a transaction notifies, or `poll` seconds: rows that another relay held may be free by then."""
+    deadline = time.monotonic() + poll
+    while not stop.is_set() and time.monotonic() < deadline:
+        if list(database.notifies(timeout=_ATTENTION, stop_after=1)):
+            return
 
 
 def main() -> int:

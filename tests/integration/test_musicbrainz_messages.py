@@ -1,0 +1,261 @@
+"""From a change in SQL to bytes in a real RabbitMQ: what triggers publish, and what the relay makes of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+from kombu import Connection, Exchange, Queue
+
+from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS
+from app.demo.musicbrainz import changes, relay
+from config.settings import ROOT
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+OLD = "0a000000-0000-4000-8000-000000000001"
+NEW = "0a000000-0000-4000-8000-000000000002"
+BARE = "0a000000-0000-4000-8000-000000000003"
+EVENT = "0e000000-0000-4000-8000-000000000004"
+OTHER_EVENT = "0e000000-0000-4000-8000-000000000005"
+
+#: (exchange, routing key, body)
+Sent = tuple[str, str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """One queue that everything for either archive goes to, in its order."""
+
+    broker: str
+    NAME = "tap"
+
+    def declare(self) -> None:
+        with self._channel() as channel:
+            for project in PROJECTS:
+                for key in ("index", "move", "delete"):
+                    Queue(self.NAME, Exchange(project.prefix), routing_key=key)(channel).declare()
+
+    def depth(self) -> int:
+        with self._channel() as channel:
+            return int(channel.queue_declare(self.NAME, passive=True).message_count)
+
+    def take(self) -> list[Sent]:
+        """Remove and return every message, each of which must have no property and no header."""
+        with self._channel() as channel:
+            messages = list(iter(lambda: channel.basic_get(self.NAME, no_ack=True), None))
+        assert [message.properties for message in messages] == [{}] * len(messages)
+        where: list[dict[str, Any]] = [message.delivery_info for message in messages]
+        return [
+            (at["exchange"], at["routing_key"], bytes(message.body or b""))
+            for at, message in zip(where, messages, strict=True)
+        ]
+
+    @contextmanager
+    def _channel(self) -> Iterator[Any]:
+        with Connection(self.broker, connect_timeout=5) as connection, connection.channel() as channel:
+            yield channel
+
+
+@pytest.fixture
+def tap(broker_url: str) -> Tap:
+    made = Tap(broker_url)
+    made.declare()
+    return made
+
+
+@pytest.fixture
+def db(musicbrainz_url: str) -> Iterator[changes.Db]:
+    """An editor's connection to a database with three releases and two events, of which nothing is left to be sent."""
+    with psycopg.connect(musicbrainz_url) as connection:
+        artist = changes.add_artist(connection, "Miles Davis")
+        for gid in (OLD, NEW, BARE):
+            changes.add_release(connection, "Kind of Blue", artist, gid=gid)
+        changes.add_cover(connection, OLD, 10)
+        changes.add_cover(connection, NEW, 20)
+        changes.add_art(connection, COVER_ART, NEW, 21, mime_type="application/pdf")
+        for gid in (EVENT, OTHER_EVENT):
+            changes.add_event(connection, "Newport", gid=gid)
+        changes.add_art(connection, EVENT_ART, EVENT, 50, mime_type="image/png")
+        connection.commit()
+        connection.execute("TRUNCATE amqp.outbox")
+        connection.commit()
+        yield connection
+
+
+def index(gid: str, exchange: str = "cover-art-archive") -> Sent:
+    return (exchange, "index", gid.encode())
+
+
+def gone(body: str, exchange: str = "cover-art-archive") -> Sent:
+    return (exchange, "delete", body.encode())
+
+
+def moved(body: str, exchange: str = "cover-art-archive") -> Sent:
+    return (exchange, "move", body.encode())
+
+
+EVENTS = "event-art-archive"
+CHANGES: dict[str, tuple[Callable[[changes.Db], object], list[Sent]]] = {
+    "a release gets another name": (lambda db: changes.rename(db, COVER_ART, NEW, "x"), [index(NEW)]),
+    "a release without art gets another name": (lambda db: changes.rename(db, COVER_ART, BARE, "x"), []),
+    "an artist gets another name": (lambda db: changes.rename_artist(db, 1, "x"), [index(OLD), index(NEW), index(NEW)]),
+    "an artist gets the name it has": (lambda db: changes.rename_artist(db, 1, "Miles Davis"), []),
+    "a label is added": (lambda db: changes.add_label(db, NEW, "CL 1355"), [index(NEW)]),
+    "a first image is added": (lambda db: changes.add_art(db, COVER_ART, BARE, 30), [index(BARE)]),
+    "an image of two types is added": (
+        lambda db: changes.add_art(db, COVER_ART, BARE, 30, types=(1, 2)),
+        [index(BARE)] * 3,
+    ),
+    "an image gets another comment": (lambda db: changes.comment_on(db, COVER_ART, 10, "x"), [index(OLD)]),
+    "an image gets another type": (lambda db: changes.set_types(db, COVER_ART, 10, [2]), [index(OLD)] * 2),
+    "an image goes to the end": (lambda db: changes.put_at(db, COVER_ART, 20, 9), [index(NEW)] * 3),
+    "an image goes": (lambda db: changes.remove_art(db, COVER_ART, 10), [index(OLD)]),
+    "a release is merged": (
+        lambda db: changes.merge(db, COVER_ART, OLD, NEW),
+        [moved(f"10\n{OLD}\n{NEW}\njpg\n"), index(NEW), gone(f"index.json\n{OLD}")],
+    ),
+    "a release goes": (
+        lambda db: changes.delete(db, COVER_ART, NEW),
+        [gone(f"20\n{NEW}\njpg"), gone(f"21\n{NEW}\npdf"), gone(f"index.json\n{NEW}")],
+    ),
+    "a release without art goes": (lambda db: changes.delete(db, COVER_ART, BARE), [gone(f"index.json\n{BARE}")]),
+    "an event gets another name": (lambda db: changes.rename(db, EVENT_ART, EVENT, "x"), [index(EVENT, EVENTS)]),
+    "an event is merged": (
+        lambda db: changes.merge(db, EVENT_ART, EVENT, OTHER_EVENT),
+        [
+            moved(f"50\n{EVENT}\n{OTHER_EVENT}\npng\n", EVENTS),
+            index(OTHER_EVENT, EVENTS),
+            gone(f"index.json\n{EVENT}", EVENTS),
+        ],
+    ),
+    "an event goes": (
+        lambda db: changes.delete(db, EVENT_ART, EVENT),
+        [gone(f"50\n{EVENT}\npng", EVENTS), gone(f"index.json\n{EVENT}", EVENTS)],
+    ),
+}
+
+
+def outbox(db: changes.Db) -> int:
+    with db.transaction():
+        return len(db.execute("SELECT FROM amqp.outbox").fetchall())
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_puts_its_bytes_on_the_broker_without_any_property(
+    what: str, musicbrainz_url: str, db: changes.Db, tap: Tap
+) -> None:
+    change, expected = CHANGES[what]
+    change(db)
+    db.commit()
+    with relay.running(musicbrainz_url, tap.broker):
+        eventually(lambda: outbox(db) == 0, "all is sent")
+    assert tap.take() == expected
+
+
+def test_what_is_rolled_back_is_never_sent_and_what_is_committed_is_sent_at_once(
+    musicbrainz_url: str, db: changes.Db, tap: Tap
+) -> None:
+    with relay.running(musicbrainz_url, tap.broker, poll=60):
+        changes.rename(db, COVER_ART, OLD, "x")
+        db.rollback()
+        for gid in (NEW, OLD, NEW):
+            changes.rename(db, COVER_ART, gid, "y")
+            db.commit()
+        eventually(lambda: outbox(db) == 0, "all is sent, without waiting for the next look")
+    assert tap.take() == [index(NEW), index(OLD), index(NEW)]
+
+
+def test_a_message_that_is_null_has_an_empty_body_and_asked_for_properties_are_set(
+    musicbrainz_url: str, db: changes.Db, tap: Tap
+) -> None:
+    db.execute("SELECT amqp.publish(1, 'cover-art-archive', 'index', NULL)")
+    db.commit()
+    with relay.running(musicbrainz_url, tap.broker):
+        eventually(lambda: outbox(db) == 0, "it is sent")
+        assert tap.take() == [("cover-art-archive", "index", b"")]
+        db.execute("SELECT amqp.publish(1, 'cover-art-archive', 'index', 'x', 2, 'text/plain')")
+        db.commit()
+        eventually(lambda: outbox(db) == 0, "the second one is sent, too")
+    with pytest.raises(AssertionError, match="text/plain"):
+        tap.take()
+
+
+def test_what_cannot_be_sent_stays_and_what_was_sent_before_it_is_not_sent_again(
+    musicbrainz_url: str, db: changes.Db, tap: Tap, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes.rename(db, COVER_ART, OLD, "x")
+    db.execute("SELECT amqp.publish(1, 'cover-art-archive', 'nobody', 'lost?')")
+    changes.rename(db, COVER_ART, NEW, "x")
+    db.commit()
+    with caplog.at_level(logging.WARNING), relay.running(musicbrainz_url, tap.broker, poll=0.05):
+        eventually(lambda: len(caplog.records) >= 3, "it was tried three times")
+        assert (tap.take(), outbox(db)) == ([index(OLD)], 2)
+        with Connection(tap.broker) as connection, connection.channel() as channel:
+            channel.queue_bind(Tap.NAME, "cover-art-archive", "nobody")
+        eventually(lambda: outbox(db) == 0, "somebody is bound now")
+    assert tap.take() == [("cover-art-archive", "nobody", b"lost?"), index(NEW)]
+
+
+def test_a_relay_finds_what_was_written_before_there_was_an_exchange(
+    musicbrainz_url: str, db: changes.Db, broker_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes.rename(db, COVER_ART, OLD, "x")
+    db.commit()
+    tap = Tap(broker_url)
+    with caplog.at_level(logging.WARNING), relay.running(musicbrainz_url, broker_url, poll=0.05):
+        eventually(lambda: "no exchange" in caplog.text, "the broker refuses it")
+        tap.declare()
+        eventually(lambda: outbox(db) == 0, "it is sent")
+    assert tap.take() == [index(OLD)]
+
+
+def test_a_relay_that_is_killed_between_sending_and_deleting_repeats_itself_and_loses_nothing(
+    musicbrainz_url: str, db: changes.Db, tap: Tap
+) -> None:
+    changes.merge(db, COVER_ART, OLD, NEW)
+    db.commit()
+    everything = [moved(f"10\n{OLD}\n{NEW}\njpg\n"), index(NEW), gone(f"index.json\n{OLD}")]
+    # Rows can be read and locked, but not deleted, as long as this transaction is open.
+    with db.transaction():
+        db.execute("LOCK TABLE amqp.outbox IN SHARE MODE")
+        with relay_process(musicbrainz_url, tap.broker) as process:
+            eventually(lambda: tap.depth() == 3, "all is sent, and nothing deleted")
+            process.send_signal(signal.SIGKILL)
+            process.wait(10)
+    assert outbox(db) == 3
+    with relay_process(musicbrainz_url, tap.broker) as process:
+        eventually(lambda: outbox(db) == 0, "all is sent again and deleted")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    assert tap.take() == everything * 2
+
+
+def test_two_relays_send_everything_once(musicbrainz_url: str, db: changes.Db, tap: Tap) -> None:
+    for number in range(3 * relay.BATCH):
+        changes.comment_on(db, COVER_ART, 20 + number % 2, str(number))
+    db.commit()
+    with relay.running(musicbrainz_url, tap.broker), relay.running(musicbrainz_url, tap.broker):
+        eventually(lambda: outbox(db) == 0, "all is sent")
+    assert tap.take() == [index(NEW)] * 3 * relay.BATCH
+
+
+@contextmanager
+def relay_process(musicbrainz_url: str, broker_url: str) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {**os.environ, "MUSICBRAINZ_URL": musicbrainz_url, "BROKER_URL": broker_url}
+    command = [sys.executable, "-m", "app.demo.musicbrainz.relay"]
+    with subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
