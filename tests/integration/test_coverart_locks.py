@@ -1,0 +1,194 @@
+"""One job at a time for each item, in a real Redis: holders that cross, die, sleep too long, or find a merged gid."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from app.coverart.locks import Locks
+from app.coverart.musicbrainz import connect, entity
+from app.coverart.project import COVER_ART, EVENT_ART
+from app.coverart.values import Entity
+from app.demo.musicbrainz import changes
+from app.errors import Postpone
+from app.state.client import get_redis
+from config.settings import ROOT
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+A, B = "0a000000-0000-4000-8000-000000000001", "0a000000-0000-4000-8000-000000000002"
+
+#: Seconds: long enough to be renewed in time on a busy machine.
+LEASE = 2
+
+HOLDER = f"""
+import sys
+from app.coverart.locks import Locks
+from app.coverart.project import COVER_ART
+from app.errors import Postpone
+from app.state.client import get_redis
+
+try:
+    with Locks(get_redis(sys.argv[1]), COVER_ART, seconds={LEASE}).hold("{A}"):
+        print("held", flush=True)
+        sys.stdin.readline()
+    print("done")
+except Postpone as error:
+    print(error.why)
+"""
+
+
+@pytest.fixture
+def locks(redis_url: str) -> Locks:
+    return Locks(get_redis(redis_url), COVER_ART, seconds=LEASE, retry_after=3)
+
+
+@contextmanager
+def holder(redis_url: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that holds the lock of A, for a while after it was killed, until a line is written to it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, redis_url],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def is_free(locks: Locks, *gids: str) -> bool:
+    try:
+        with locks.hold(*gids):
+            return True
+    except Postpone:
+        return False
+
+
+def test_who_comes_second_is_postponed_and_the_lock_is_free_after_the_first_even_if_it_fails(locks: Locks) -> None:
+    with pytest.raises(ZeroDivisionError), locks.hold(A):  # noqa: PT012
+        with pytest.raises(Postpone, match=f"cover-art-archive:{A} is held") as raised, locks.hold(A):
+            pass
+        assert raised.value.seconds == 3
+        raise ZeroDivisionError
+    assert is_free(locks, A)
+
+
+def test_locks_of_other_gids_and_of_the_other_archive_are_others(locks: Locks, redis_url: str) -> None:
+    events = Locks(get_redis(redis_url), EVENT_ART)
+    with locks.hold(A):
+        assert is_free(locks, B)
+        assert is_free(events, A)
+
+
+def test_who_does_not_get_both_keeps_none(locks: Locks) -> None:
+    with locks.hold(B):
+        assert not is_free(locks, A, B)
+        assert is_free(locks, A)
+    with locks.hold(A, B):
+        assert not is_free(locks, A)
+        assert not is_free(locks, B)
+
+
+def test_crossing_moves_all_come_to_an_end_and_never_run_together(locks: Locks) -> None:
+    alone = threading.Lock()
+    done = []
+
+    def move(number: int) -> None:
+        gids = (A, B) if number % 2 else (B, A)
+
+        def moved() -> bool:
+            try:
+                with locks.hold(*gids):
+                    # Whoever is in here while another one is cannot get this lock.
+                    assert alone.acquire(blocking=False)
+                    done.append(number)
+                    alone.release()
+            except Postpone:
+                return False
+            return True
+
+        eventually(moved, f"move {number} is done", every=0.001)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(move, range(80)))
+    assert sorted(done) == list(range(80))
+
+
+def test_the_lock_of_a_holder_that_lives_is_renewed_and_that_of_a_killed_one_is_free_soon(
+    locks: Locks, redis_url: str
+) -> None:
+    with holder(redis_url) as process:
+        deadline = time.monotonic() + 2 * LEASE
+        seen_free = []
+
+        def two_leases_have_passed() -> bool:
+            seen_free.append(is_free(locks, A))
+            return time.monotonic() > deadline
+
+        eventually(two_leases_have_passed, "two leases have passed")
+        assert not any(seen_free)
+        process.send_signal(signal.SIGKILL)
+        eventually(lambda: is_free(locks, A), "the lock is free")
+
+
+def test_a_holder_that_slept_longer_than_its_lock_learns_that_it_must_run_again(locks: Locks, redis_url: str) -> None:
+    with holder(redis_url) as process:
+        process.send_signal(signal.SIGSTOP)
+        eventually(lambda: is_free(locks, A), "the lock ran out")
+        with locks.hold(A):
+            process.send_signal(signal.SIGCONT)
+            output, _ = process.communicate("go on\n", timeout=20)
+            assert "was lost while the job ran" in output
+            assert not is_free(locks, A)
+
+
+def test_what_a_merged_gid_leads_to_is_locked_too_and_read_under_its_lock(locks: Locks, musicbrainz_url: str) -> None:
+    with psycopg.connect(musicbrainz_url, autocommit=True) as db:
+        artist = changes.add_artist(db, "Miles Davis")
+        first, second, third = (changes.add_release(db, "x", artist) for _ in range(3))
+        changes.add_cover(db, second, 1)
+        changes.merge(db, COVER_ART, first, second)
+        reads: list[str] = []
+
+        def read(gid: str) -> Entity | None:
+            with connect(musicbrainz_url) as connection:
+                found = entity(connection, COVER_ART, gid)
+            if not reads:
+                # It goes on to a third release between the first read and the lock of the second release.
+                changes.merge(db, COVER_ART, second, third)
+            reads.append(gid)
+            return found
+
+        with locks.hold_entity(first, read) as found:
+            assert found is not None
+            assert (found.gid, [image.id for image in found.images]) == (third, [1])
+            assert reads == [first, first, first]
+            assert not any(is_free(locks, gid) for gid in (first, second, third))
+    assert is_free(locks, first, second, third)
+
+
+def test_a_gid_that_leads_nowhere_is_locked_and_one_whose_target_is_locked_is_postponed(locks: Locks) -> None:
+    with locks.hold_entity(A, lambda _: None) as found:
+        assert found is None
+        assert not is_free(locks, A)
+    with locks.hold(B), pytest.raises(Postpone, match=B), locks.hold_entity(A, lambda _: Entity(B, ())):
+        pass
+    assert is_free(locks, A)
