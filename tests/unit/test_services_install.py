@@ -75,6 +75,18 @@ def test_the_wrapper_that_changes_users_is_not_taken_for_the_server(
     assert install.rabbitmq_script(root) == real
 
 
+def test_the_newest_postgresql_is_taken_and_one_on_the_path_where_the_distribution_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    assert install.postgres_programs(tmp_path) is None
+    on_path = script(tmp_path / "path" / "initdb", "")
+    assert install.postgres_programs(tmp_path) == on_path.parent
+    for release in ("9", "15", "common"):
+        script(tmp_path / release / "bin" / "initdb", "")
+    assert install.postgres_programs(tmp_path) == tmp_path / "15" / "bin"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="a user without root takes the way of sudo, which is not here")
 def test_what_is_missing_is_installed_after_one_update_and_may_not_start_services(
     tmp_path: Path, policy: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,73 @@
+"""The private PostgreSQL: on a socket that is nobody else's business, and gone with whoever asked for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import psycopg
+import pytest
+
+from app.services.postgres import postgres
+from config.settings import ROOT
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+ASKER = """
+import sys
+from app.services.postgres import postgres
+with postgres() as url:
+    print(url, flush=True)
+    sys.stdin.read()
+"""
+
+
+def folder_of(url: str) -> Path:
+    return Path(parse_qs(urlsplit(url).query)["host"][0])
+
+
+def answers(url: str) -> bool:
+    try:
+        psycopg.connect(url).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def test_it_listens_on_no_port_and_others_may_not_enter_its_folder_which_goes_with_it() -> None:
+    with postgres() as url:
+        with psycopg.connect(url) as connection:
+            assert connection.execute("SHOW listen_addresses").fetchone() == ("",)
+            assert connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone() == (
+                True,
+            )
+        assert folder_of(url).stat().st_mode & 0o777 == 0o700
+    assert not answers(url)
+    assert not folder_of(url).exists()
+
+
+def test_two_of_them_stand_side_by_side() -> None:
+    with postgres() as one, postgres() as other:
+        with psycopg.connect(one, autocommit=True) as connection:
+            connection.execute("CREATE DATABASE only_here")
+        assert answers(one.replace("/postgres?", "/only_here?"))
+        assert not answers(other.replace("/postgres?", "/only_here?"))
+
+
+def test_it_leaves_nothing_when_whoever_asked_for_it_is_killed() -> None:
+    command = [sys.executable, "-c", ASKER]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as asker:
+        assert asker.stdout is not None
+        url = asker.stdout.readline().strip()
+        assert answers(url)
+        asker.send_signal(signal.SIGKILL)
+    eventually(lambda: not folder_of(url).exists(), "its folder is gone")
+    assert not answers(url)
