@@ -7,7 +7,7 @@ on the server, nothing is set for a session, every read is one short read-only t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -89,6 +89,13 @@ def merged_gids(
     """
     pages = _pages(connection, _query("merged", project), after=_FIRST_GID, batch=batch, time_limit=time_limit)
     return ((old, new) for _, old, new in pages)
+
+
+def homes(
+    connection: Connection, project: Project, images: Collection[int], *, time_limit: float = 30.0
+) -> dict[int, str]:
+    """Return the gid of the entity that each of these images belongs to; an image that is not there is left out."""
+    return dict(_read(connection, _query("homes", project), {"images": list(images)}, time_limit=time_limit))
 
 
 def _pages(

@@ -54,3 +54,9 @@ FROM musicbrainz.{redirect} AS redirect JOIN musicbrainz.{entity} AS entity ON e
 WHERE redirect.gid > %(after)s
 ORDER BY redirect.gid
 LIMIT %(limit)s
+
+-- name: homes
+-- Which entity an image belongs to.
+SELECT art.id, entity.gid::text
+FROM {schema}.{table} AS art JOIN musicbrainz.{entity} AS entity ON entity.id = art.{entity}
+WHERE art.id = ANY(%(images)s)

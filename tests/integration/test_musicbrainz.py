@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from app.coverart.musicbrainz import all_gids, connect, entity, merged_gids
+from app.coverart.musicbrainz import all_gids, connect, entity, homes, merged_gids
 from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS, Project
 from app.coverart.values import Entity, Image
 from app.demo.musicbrainz import changes
@@ -136,6 +136,18 @@ def test_all_gids_are_those_with_images_each_once_over_any_number_of_batches(
         assert list(all_gids(connection, COVER_ART, batch=2)) == gids
         assert list(all_gids(connection, COVER_ART)) == gids
         assert list(all_gids(connection, EVENT_ART)) == []
+
+
+@pytest.mark.parametrize("project", PROJECTS, ids=lambda project: project.entity)
+def test_homes_says_where_images_are_now(musicbrainz_url: str, db: changes.Db, gid: str, project: Project) -> None:
+    first, second = another(db, project), another(db, project)
+    changes.add_art(db, project, first, 1)
+    changes.add_art(db, project, second, 7_000_000_002)
+    with connect(musicbrainz_url) as connection:
+        assert homes(connection, project, [1, 7_000_000_002, 3]) == {1: first, 7_000_000_002: second}
+        changes.merge(db, project, first, second)
+        assert homes(connection, project, {1}) == {1: second}
+        assert homes(connection, project, []) == {}
 
 
 def test_a_read_shows_one_moment_while_images_change_places(musicbrainz_url: str, db: changes.Db, gid: str) -> None:
