@@ -1,4 +1,4 @@
-"""`make bench`: chosen rows on chosen sites, in rounds, as tables and as benchmarks/RESULTS.md."""
+"""`make bench`: chosen rows, in rounds, as tables and as their part of benchmarks/RESULTS.md."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ import typer
 from rich.console import Console
 
 from app.errors import PerennialError
-from benchmarks import crawl, machine, pack, peer, report, sites
+from benchmarks import crawl, enqueue, machine, pack, parked, peer, report, sites
 from benchmarks.errors import BenchmarkError
+from benchmarks.kept import Section, keep, kept
 from benchmarks.profile import Share, summary
 from benchmarks.report import Results
 from benchmarks.runs import Run
 from benchmarks.usage import quiet_within
 from config.settings import ROOT, Settings
 
-RESULTS = Path(__file__).parent / "RESULTS.md"
-ROWS = ("crawl", "pack")
+RESULTS, KEPT = Path(__file__).parent / "RESULTS.md", Path(__file__).parent / "results"
+ROWS = ("crawl", "pack", "enqueue", "parked")
 #: Seconds that a run waits for other programs to leave the machine alone; then it runs all the same, and says so.
 PATIENCE = 10.0
 #: Times that a disturbed run is made, in all.
@@ -37,11 +38,12 @@ console = Console()
 def bench(
     rows: Annotated[str, typer.Option(help=f"What to measure, with commas: {', '.join(ROWS)}.")] = ",".join(ROWS),
     site: Annotated[str, typer.Option("--sites", help="Sites to crawl, with commas.")] = ",".join(sites.SITES),
-    runs: Annotated[int, typer.Option(min=1, help="Rounds of each row.")] = 3,
+    runs: Annotated[int, typer.Option(min=1, help="Rounds of crawl; enqueue has ten times as many.")] = 3,
     concurrency: Annotated[str, typer.Option(help="Sizes of the worker's pool to try, with commas.")] = "2,4",
     profile: Annotated[bool, typer.Option(help="Crawl once more under py-spy.")] = True,
     output: Annotated[
-        Path | None, typer.Option(help="File for the results; by default RESULTS.md, if complete.")
+        Path | None,
+        typer.Option(help="File for the results of this run alone; by default, whole rows go to RESULTS.md."),
     ] = None,
 ) -> None:
     """Measure side by side with comparable programs and write the results."""
@@ -50,25 +52,58 @@ def bench(
     pools = [int(size) for size in concurrency.split(",")]
     folder = ROOT / ".perennial" / "bench"
     folder.mkdir(parents=True, exist_ok=True)
-    figures: dict[str, Any] = (
-        _crawls(chosen, folder, runs=runs, pools=pools, profile=profile) if "crawl" in wanted else {}
-    )
+    measure: dict[str, Callable[[], dict[str, Any]]] = {
+        "crawl": lambda: _crawls(chosen, folder, runs=runs, pools=pools, profile=profile),
+        "pack": lambda: {"pack": pack.run()},
+        "enqueue": lambda: _enqueued(folder, runs=runs),
+        "parked": lambda: _parked(folder),
+    }
+    sections = [_section(row, measure[row]) for row in ROWS if row in wanted]
+    if output:
+        output.write_text(report.page(sections))
+        console.print(f"Written: {output}")
+        return
+    whole = set(chosen) == set(sites.SITES) and profile
+    _keep([each for each in sections if whole or each.row != "crawl"])
+
+
+def _section(row: str, measure: Callable[[], dict[str, Any]]) -> Section:
+    """Measure a row and show what was found."""
+    console.print(f"{row} ...")
+    quiet_within(PATIENCE)
+    figures = measure()
     figures["versions"] = machine.versions() | figures.pop("versions", {})
-    if "pack" in wanted:
-        console.print("pack ...")
-        quiet_within(PATIENCE)
-        figures["pack"] = pack.run()
     date = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     results = Results(date=date, machine=machine.machine(), **figures)
     for warning in report.warnings(results):
         console.print(warning)
     for table in report.tables(results):
         console.print(table.rich())
-    complete = set(wanted) == set(ROWS) and set(chosen) == set(sites.SITES) and profile
-    target = output or (RESULTS if complete else None)
-    if target:
-        target.write_text(report.page(results))
-        console.print(f"Written: {target}")
+    return report.section(row, results)
+
+
+def _keep(sections: Sequence[Section]) -> None:
+    """Keep what was measured of whole rows, and write the page of all that is kept."""
+    for section in sections:
+        keep(KEPT, section)
+    if sections:
+        RESULTS.write_text(report.page(kept(KEPT, ROWS)))
+        console.print(f"Written: {RESULTS}")
+
+
+def _enqueued(folder: Path, *, runs: int) -> dict[str, Any]:
+    with crawl.system(folder) as here:
+        found = enqueue.run(here, rounds=10 * runs)
+        return {"enqueue": found, "versions": machine.broker_version(here.settings)}
+
+
+def _parked(folder: Path) -> dict[str, Any]:
+    found, versions = [], {}
+    for queue_type in parked.QUEUE_TYPES:
+        with crawl.system(folder) as here:
+            found.append(parked.run(here, queue_type))
+            versions = machine.broker_version(here.settings)
+    return {"parked": found, "versions": versions}
 
 
 def _chosen(text: str, known: Sequence[str], what: str) -> list[str]:

@@ -42,6 +42,11 @@ def verdict(reached: float, aim: float) -> str:
     return "reached" if reached >= aim else f"not reached: {reached / aim:.0%} of it"
 
 
+def verdict_below(reached: float, aim: float) -> str:
+    """Return in words whether a figure of which less is better came down to its aim."""
+    return "reached" if reached <= aim else f"not reached: {reached / aim:.2f} times it"
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """Rows of text below a header, the first column to the left and the others to the right."""

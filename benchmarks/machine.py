@@ -57,11 +57,16 @@ def versions() -> dict[str, str]:
     return own | {name: version(name) for name in PACKAGES}
 
 
-def server_versions(settings: Settings) -> dict[str, str]:
-    """Return the versions of the RabbitMQ and Redis that answer, and of nginx."""
+def broker_version(settings: Settings) -> dict[str, str]:
+    """Return the version of the RabbitMQ that answers."""
     with Connection(settings.broker) as connection:
         connection.connect()
-        rabbitmq = str(connection.connection.server_properties["version"])
+        return {"RabbitMQ": str(connection.connection.server_properties["version"])}
+
+
+def server_versions(settings: Settings) -> dict[str, str]:
+    """Return the versions of the RabbitMQ and Redis that answer, and of nginx."""
     said = subprocess.run([ensure_nginx(), "-v"], capture_output=True, text=True, check=True).stderr
     nginx = said.rpartition("/")[2].strip()
-    return {"RabbitMQ": rabbitmq, "Redis": str(get_redis(settings.redis).info()["redis_version"]), "nginx": nginx}
+    redis = str(get_redis(settings.redis).info()["redis_version"])
+    return broker_version(settings) | {"Redis": redis, "nginx": nginx}

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.figures import Spread, Table, ratios, spread, verdict
+from benchmarks.enqueue import Enqueued
+from benchmarks.figures import Spread, Table, ratios, spread, verdict, verdict_below
+from benchmarks.kept import Section
+from benchmarks.parked import Parked
 from benchmarks.profile import Share
 from benchmarks.runs import Run
 
@@ -15,13 +18,15 @@ from benchmarks.runs import Run
 CRAWL_AIMS = {"postgresql-doc-15": 2.0, "python3.11-doc": 6.0}
 #: Times the documents a second of a bare loop of inserts that fills the same schema.
 PACK_AIM = 0.7
+#: Milliseconds within which half, and 99 of 100, calls of `delay()` return without confirms; times plain Celery's.
+ENQUEUE_AIMS, ENQUEUE_RATIO = {50: 1.0, 99: 5.0}, 1.0
 PEER = "Scrapy"
 #: Share of the machine taken by others above which a run is called disturbed.
 DISTURBED = 0.15
 
 METHOD = """\
-- Each round runs every contestant once on a site, one after the other; a ratio is taken within its round. Shown are
-  medians with the least and the greatest run.
+- Crawl: each round runs every contestant once on a site, one after the other; a ratio is taken within its round. Shown
+  are medians with the least and the greatest run.
 - Ours is the whole system: RabbitMQ and Redis of its own, the Procfile's `worker` with its task events, an empty store
   in a folder. The time goes from the post of one plain `index+crawl` message to the moment when the frontier has
   nothing open (looked at every 50 ms). Pages are the objects in the store. The worker runs before the clock starts.
@@ -33,6 +38,16 @@ METHOD = """\
   The web server (nginx, one process, no gzip) is left out for both.
 - `HOST_DELAY=0` and `ALLOW_PRIVATE_HOSTS=127.0.0.0/8`; every other setting has its default. `packer`, `beat`, `web`
   and `flower` do not run: a crawl needs none of them.
+- Enqueue: six processes take turns of 100 calls: `index.delay(url)` as a client calls it (the URL is checked and
+  normalised, retry headers are added), `delay(url=, domain=)` of an application that is plain Celery, and kombu's
+  `Producer.publish` of the same body on one channel; each without confirms and with them. All queues are quorum queues
+  with the same arguments on one broker, emptied after each turn, when all that was sent must have arrived. A ratio is
+  that of the two medians of one round.
+- Parked: 100,000 messages go through the policy `delay_queues` as after their first failure, and through the publisher
+  of the workers in batches of 500, into three delay queues (60, 70 and 80 s). All wait at once before the first is
+  due. Memory is the resident memory of RabbitMQ's processes, before, with all waiting, and when the last is back and
+  consumed. A message is late by the time between its delay's end, counted from the moment before its batch was
+  published, and its arrival at a consumer of the work queue, which is also what keeps all of them apart by number.
 """
 
 CAVEATS = """\
@@ -45,6 +60,9 @@ CAVEATS = """\
   little, and CPU seconds say more. We keep both cores busy and Scrapy one: company slows us more.
 - On a virtual machine the same work has been seen to cost half as much CPU time again a minute later: compare within a
   run, not between runs.
+- Thousands of parked messages fall due at the same moment here, and the last of them waits for all before it. In a
+  delay queue that fills as failures happen, each comes back by itself.
+- Resident memory counts what Erlang has not given back yet. Each kind of queue has a broker of its own.
 - py-spy slows what it looks at, and counts a process that waits for a free core as running, so that system calls which
   wake another process (epoll, sending to Redis) look dearer than they are. Its shares are applied to the CPU time of
   runs without it.
@@ -62,6 +80,8 @@ class Results:
     crawls: Mapping[str, Sequence[Run]] = field(default_factory=dict)
     profiles: Mapping[str, Sequence[Share]] = field(default_factory=dict)
     pack: Mapping[str, Any] = field(default_factory=dict)
+    enqueue: Enqueued | None = None
+    parked: Sequence[Parked] = ()
 
 
 def best(runs: Sequence[Run]) -> str:
@@ -100,7 +120,29 @@ def aims_table(results: Results) -> Table:
         ratio = results.pack["ratio_to"]["in memory"]
         what = "`pack_full` documents a second, times a bare loop of inserts"
         rows.append((what, f"{PACK_AIM:g}", f"{ratio:.2f}", verdict(ratio, PACK_AIM)))
-    return Table("Aims", ("figure", "aim", "measured", "aim is"), tuple(rows))
+    rows += _enqueue_aims(results.enqueue) if results.enqueue else []
+    rows += [_parked_aim(parked) for parked in results.parked]
+    return Table("Aims", AIMS, tuple(rows))
+
+
+AIMS = ("figure", "aim", "measured", "aim is")
+
+
+def _enqueue_aims(enqueue: Enqueued) -> list[tuple[str, str, str, str]]:
+    rows = []
+    for percent, aim in ENQUEUE_AIMS.items():
+        reached = enqueue.percentile("Perennial", percent)
+        what = f"`delay()` without confirms, p{percent}, ms"
+        rows.append((what, f"< {aim:g}", f"{reached:.2f}", verdict_below(reached, aim)))
+    ratio = enqueue.ratio("Perennial", "Celery")
+    what = "`delay()` without confirms, p50, times plain Celery's"
+    rows.append((what, f"<= {ENQUEUE_RATIO:g}", ratio.text(2), verdict_below(ratio.median, ENQUEUE_RATIO)))
+    return rows
+
+
+def _parked_aim(parked: Parked) -> tuple[str, str, str, str]:
+    back = f"{parked.count:,}" + (f", {parked.twice} of them twice" if parked.twice else "")
+    return f"parked in {parked.queue_type} queues and come back", f"{parked.count:,}", back, "reached"
 
 
 def crawl_table(site: str, runs: Sequence[Run]) -> Table:
@@ -179,18 +221,57 @@ def pack_table(pack: Mapping[str, Any]) -> Table:
     return Table(title, ("contestant", "documents/s", "pack_full is times this"), tuple(rows))
 
 
+def enqueue_table(enqueue: Enqueued) -> Table:
+    """Return how long a call of each sender takes, beside plain Celery's with the same confirms."""
+    rows = []
+    for name in enqueue.seconds:
+        peer = "Celery, confirmed" if name.endswith("confirmed") else "Celery"
+        ratio = "1" if name == peer else enqueue.ratio(name, peer).text(2)
+        rows.append((name, *(f"{enqueue.percentile(name, percent):.2f}" for percent in (50, 90, 99)), ratio))
+    turns = next(iter(enqueue.seconds.values()))
+    title = f"One call, {len(turns) * len(turns[0])} calls each in {len(turns)} rounds"
+    return Table(title, ("sender", "p50 ms", "p90 ms", "p99 ms", "p50, times Celery's"), tuple(rows))
+
+
+def parked_table(parked: Sequence[Parked]) -> Table:
+    """Return what messages cost that wait in the broker, by kind of queue."""
+    rows = {
+        "seconds to park them": [f"{each.parking:.1f}" for each in parked],
+        "messages parked a second": [f"{each.count / each.parking:,.0f}" for each in parked],
+        "MB of memory before": [f"{each.memory[0] / 1e6:.0f}" for each in parked],
+        "MB with all parked": [f"{each.memory[1] / 1e6:.0f}" for each in parked],
+        "MB after": [f"{each.memory[2] / 1e6:.0f}" for each in parked],
+        "bytes of memory a message": [f"{each.bytes_each:,.0f}" for each in parked],
+        "come back": [f"{each.count:,}" for each in parked],
+        "come back twice": [str(each.twice) for each in parked],
+        "seconds late, median": [f"{each.late[0]:.1f}" for each in parked],
+        "seconds late, the last one": [f"{each.late[1]:.1f}" for each in parked],
+    }
+    title = f"{parked[0].count:,} messages in delay queues at once"
+    return Table(
+        title, ("figure", *(each.queue_type for each in parked)), tuple((name, *cells) for name, cells in rows.items())
+    )
+
+
 def tables(results: Results) -> list[Table]:
     """Return every table that there are figures for, in reading order."""
-    crawls = [crawl_table(site, runs) for site, runs in results.crawls.items()]
-    crawls += [processes_table(results.crawls)] if results.crawls else []
-    crawls += [profile_table(results)] if results.profiles else []
-    return [aims_table(results), *crawls, *([pack_table(results.pack)] if results.pack else [])]
+    found = [crawl_table(site, runs) for site, runs in results.crawls.items()]
+    found += [processes_table(results.crawls)] if results.crawls else []
+    found += [profile_table(results)] if results.profiles else []
+    found += [pack_table(results.pack)] if results.pack else []
+    found += [enqueue_table(results.enqueue)] if results.enqueue else []
+    found += [parked_table(results.parked)] if results.parked else []
+    return [aims_table(results), *found]
 
 
 def warnings(results: Results) -> list[str]:
     """Return what makes these figures unreliable: sites whose runs had company."""
     company = {site: max(run.others for run in runs) for site, runs in results.crawls.items()}
+    enqueued = results.enqueue.others if results.enqueue else 0.0
     return [
+        f"**Disturbed:** other programs took {enqueued:.0%} of the machine meanwhile; ratios say more than times do."
+        for _ in range(enqueued > DISTURBED)
+    ] + [
         f"**Disturbed:** on {site} other programs took up to {others:.0%} of the machine during a run; pages a second"
         " below are then those of what was left, and the aim is not decided by them."
         for site, others in company.items()
@@ -198,11 +279,30 @@ def warnings(results: Results) -> list[str]:
     ]
 
 
-def page(results: Results) -> str:
-    """Return the results as a Markdown page."""
-    facts = [f"- {name}: {value}" for name, value in {"date": results.date, **results.machine}.items()]
-    facts.append("- versions: " + ", ".join(f"{name} {value}" for name, value in results.versions.items()))
-    parts = ["# Benchmarks", "Written by `make bench`; do not edit.", "\n".join(facts)]
-    parts += warnings(results)
-    parts += [table.markdown() for table in tables(results)]
+def section(row: str, results: Results) -> Section:
+    """Return one row's results as they are shown and kept."""
+    aims, *others = tables(results)
+    return Section(
+        row=row,
+        date=results.date,
+        machine=results.machine,
+        versions=results.versions,
+        aims=aims.rows,
+        warnings=tuple(warnings(results)),
+        tables=tuple(others),
+    )
+
+
+def page(sections: Sequence[Section]) -> str:
+    """Return the results of all rows as a Markdown page."""
+    aims = Table("Aims", AIMS, tuple(aim for each in sections for aim in each.aims))
+    about = "Each row was measured in one run, on the day it names: compare within a row, not between rows."
+    parts = ["# Benchmarks", "Written by `make bench`; do not edit.", about, aims.markdown()]
+    parts += [part for each in sections for part in _parts(each)]
     return "\n\n".join([*parts, "## Method", METHOD, "## Caveats", CAVEATS.rstrip()]) + "\n"
+
+
+def _parts(each: Section) -> list[str]:
+    facts = [f"- {name}: {value}" for name, value in {"date": each.date, **each.machine}.items()]
+    facts.append("- versions: " + ", ".join(f"{name} {value}" for name, value in each.versions.items()))
+    return [f"## Row {each.row}", "\n".join(facts), *each.warnings, *(table.markdown() for table in each.tables)]

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.figures import Spread, Table, ratios, spread, verdict
+from benchmarks.enqueue import Enqueued
+from benchmarks.figures import Spread, Table, ratios, spread, verdict, verdict_below
+from benchmarks.kept import keep, kept
+from benchmarks.parked import Parked
 from benchmarks.profile import Share, summary
 from benchmarks.report import Results as Page
-from benchmarks.report import aims_table, best, cpu_ratio, crawl_ratio, page, warnings
+from benchmarks.report import aims_table, best, cpu_ratio, crawl_ratio, page, section, warnings
 from benchmarks.runs import Run
 
 pytestmark = pytest.mark.unit
@@ -75,7 +78,7 @@ def test_the_page_tells_machine_versions_and_every_contestant() -> None:
     results = Page(
         date="today", machine={"memory": "1 GB"}, versions={"X": "1.2"}, crawls={SITE: ROUNDS}, profiles={SITE: shares}
     )
-    text = page(results)
+    text = page([section("crawl", results)])
     assert "- memory: 1 GB" in text
     assert "X 1.2" in text
     assert "| Scrapy | 14 (2-25) | 1 |" in text
@@ -88,6 +91,57 @@ def test_the_page_says_when_other_programs_disturbed_the_runs() -> None:
     assert not warnings(Page(date="", machine={}, versions={}, crawls={SITE: alone}))
     (warning,) = warnings(Page(date="", machine={}, versions={}, crawls={SITE: [*alone, *ROUNDS]}))
     assert "up to 25% of the machine" in warning
+
+
+def milliseconds(*each: float) -> list[float]:
+    return [value / 1_000 for value in each]
+
+
+# In the second round everything took ten times as long.
+ENQUEUED = Enqueued(
+    {
+        "Perennial": [milliseconds(0.4, 0.4, 0.4), milliseconds(4, 4, 8)],
+        "Celery": [milliseconds(0.5, 0.5, 0.5), milliseconds(5, 5, 5)],
+        "Celery, confirmed": [milliseconds(2, 2, 2)] * 2,
+    },
+    others=0.5,
+)
+PARKED = Parked("quorum", 1_000, parking=2.0, memory=(10_000, 1_010_000, 20_000), late=(0.5, 3.0), twice=0)
+
+
+def test_a_time_is_reached_from_above() -> None:
+    assert verdict_below(0.9, 1.0) == "reached"
+    assert verdict_below(1.5, 1.0) == "not reached: 1.50 times it"
+
+
+def test_the_ratio_of_enqueueing_is_taken_within_a_round() -> None:
+    assert ENQUEUED.ratio("Perennial", "Celery").median == pytest.approx(0.8)
+    rows = {row[0]: row for row in aims_table(Page(date="", machine={}, versions={}, enqueue=ENQUEUED)).rows}
+    assert rows["`delay()` without confirms, p50, ms"][2:] == ("2.20", "not reached: 2.20 times it")
+    assert rows["`delay()` without confirms, p50, times plain Celery's"][2:] == ("0.80", "reached")
+
+
+def test_the_memory_of_a_parked_message_is_what_all_of_them_added() -> None:
+    assert PARKED.bytes_each == 1_000
+    text = page([section("parked", Page(date="", machine={}, versions={}, parked=[PARKED]))])
+    assert "| bytes of memory a message | 1,000 |" in text
+    assert "| messages parked a second | 500 |" in text
+
+
+def test_a_run_of_some_rows_leaves_what_was_measured_of_the_others(tmp_path: Path) -> None:
+    def measured(row: str, date: str) -> None:
+        keep(tmp_path / "results", section(row, Page(date=date, machine={}, versions={}, enqueue=ENQUEUED)))
+
+    measured("enqueue", "Monday")
+    measured("parked", "Tuesday")
+    measured("enqueue", "Wednesday")
+    sections = kept(tmp_path / "results", ["crawl", "parked", "enqueue"])
+    assert [(each.row, each.date) for each in sections] == [("parked", "Tuesday"), ("enqueue", "Wednesday")]
+    assert sections[1] == section("enqueue", Page(date="Wednesday", machine={}, versions={}, enqueue=ENQUEUED))
+    text = page(sections)
+    assert "Tuesday" in text
+    assert "Monday" not in text
+    assert "**Disturbed:** other programs took 50% of the machine" in text
 
 
 def test_a_stack_counts_for_the_innermost_file_of_ours(tmp_path: Path) -> None:
