@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from app.amqp.publish import Outgoing
 from app.celery import app
-from app.coverart import jobs, messages, musicbrainz
+from app.coverart import jobs, musicbrainz
 from app.coverart.archive import Archive
-from app.coverart.calls import job_of
+from app.coverart.calls import job_of, message
 from app.coverart.locks import Locks
 from app.coverart.outage import Outage
 from app.coverart.project import Project, served
@@ -77,7 +76,7 @@ class ArtTask(Task):
             raise InvalidJob(f"{self.name}: a plain message cannot carry {', '.join(refused)}")
         job, exchange = self._read(tuple(args or ()), dict(kwargs or {}))
         ident = options.get("task_id") or str(uuid.uuid4())
-        context().publisher.publish([plain(job, art(exchange).project.prefix, ident)])
+        context().publisher.publish([message(job, art(exchange).project.prefix, ident)])
         return self.AsyncResult(ident)
 
     def on_waiting(self, args: Any, kwargs: Any) -> None:
@@ -118,18 +117,6 @@ def minding(outage: Outage) -> Iterator[None]:
         outage.failed(error.retry_after)
         raise
     outage.over()
-
-
-def plain(job: Job, exchange: str, ident: str) -> Outgoing:
-    """Return the message of a job as MusicBrainz would post it, but persistent and with an id."""
-    return Outgoing(
-        exchange=exchange,
-        routing_key=messages.kind_of(job),
-        body=messages.body(job),
-        properties={"message_id": ident},
-        content_type=None,
-        content_encoding=None,
-    )
 
 
 _LIMITS = {route.task: route for route in art_routes("")}

@@ -1,4 +1,4 @@
-"""A job as the arguments of a task, and back: what is said to `delay()` and what a plain body means."""
+"""A job as the arguments of a task and as a message: what is said to `delay()`, and what goes out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from app.coverart.messages import gid, image_id, suffix
+from app.amqp.publish import Outgoing
+from app.coverart.messages import body, gid, image_id, kind_of, suffix
 from app.coverart.values import Delete, Index, Job, Move
 from app.errors import InvalidJob, UnknownType
 
@@ -37,6 +38,18 @@ def job_of(kind: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job:
             return Move(id=image_id(str(given["id"])), suffix=suffix(str(given.get("suffix", "jpg"))), **places)
         case _:
             return _delete(given)
+
+
+def message(job: Job, exchange: str, ident: str) -> Outgoing:
+    """Return the message of a job as MusicBrainz would post it, but persistent and with an id."""
+    return Outgoing(
+        exchange=exchange,
+        routing_key=kind_of(job),
+        body=body(job),
+        properties={"message_id": ident},
+        content_type=None,
+        content_encoding=None,
+    )
 
 
 def _delete(given: Mapping[str, Any]) -> Delete:
