@@ -110,7 +110,7 @@ class Request(CeleryRequest):  # type: ignore[misc]
 
     def _waits(self, postpone: Postpone, decision: Decision, settlement: Settlement) -> None:
         if postpone.mark:
-            self._call_hook("on_waiting")
+            self._call_hook("on_waiting", self.id)
         self._done((f"postponed: {postpone.why}", ""), decision, settlement)
 
     def _done(self, told: tuple[str, str], decision: Decision, settlement: Settlement) -> None:
@@ -143,12 +143,12 @@ class Request(CeleryRequest):  # type: ignore[misc]
         )
         self._call_hook("on_death")
 
-    def _call_hook(self, name: str) -> None:
+    def _call_hook(self, name: str, *told: str) -> None:
         hook = getattr(self.task, name, None)
         if hook is None:
             return
         try:
-            hook(self.args, self.kwargs)
+            hook(*told, self.args, self.kwargs)
         except Exception as error:  # noqa: BLE001 - The message is safe in the broker; bookkeeping must not undo that.
             logger.warning("%s of %s[%s]: %r", name, self.name, self.id, error)
 
@@ -180,7 +180,10 @@ class Task(CeleryTask):  # type: ignore[misc]
         raise exc or sys.exception() or PerennialError(f"{self.name} asked to be run again")
 
     def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        """Publish; raises InvalidMessage for a countdown or an eta, which a worker would hold in its memory."""
+        """Publish; `confirm`, `retry_timeout_ms` and `retry_max` are options, too (see app/retry/sending.py).
+
+        Raises InvalidMessage for a countdown or an eta, which a worker would hold in its memory.
+        """
         if options.get("countdown") or options.get("eta"):
             raise InvalidMessage(f"{self.name}: neither countdown nor eta; every delay lives in the broker")
         return super().apply_async(args, kwargs, **options)
@@ -188,7 +191,7 @@ class Task(CeleryTask):  # type: ignore[misc]
     def on_death(self, args: Any, kwargs: Any) -> None:
         """Hook, called in the parent after a message of this task went to the dead set. Must be quick."""
 
-    def on_waiting(self, args: Any, kwargs: Any) -> None:
+    def on_waiting(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Hook, called in the parent when a message that was postponed with a mark stands in its delay queue.
 
         It is not acknowledged yet. Must be quick.
