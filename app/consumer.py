@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from celery.utils.log import get_logger
+from redis.exceptions import RedisError
+
 from app.amqp.delivery import Delivery
 from app.amqp.plain import Call, site_call, to_envelope
 from app.coverart.calls import arguments
 from app.coverart.messages import parse
 from app.coverart.outage import Outage
 from app.retry import consumer
-from app.state.client import get_redis
+from app.state.client import get_quick_redis
 from app.topology import declare_all
 from config.routes import Route, art_routes
 from config.settings import get_settings
+
+logger = get_logger(__name__)
 
 #: Seconds between two looks whether the archive may be asked.
 _LOOK_EVERY = 1.0
@@ -29,7 +34,7 @@ class Consumer(consumer.Consumer):
             route.queue: (exchange, route) for exchange in settings.art_exchanges for route in art_routes(exchange)
         }
         if self._art:
-            self._outage = Outage(get_redis(settings.redis), settings.art_outage_pause)
+            self._outage = Outage(get_quick_redis(settings.redis), settings.art_outage_pause)
             self.timer.call_repeatedly(_LOOK_EVERY, self._mind_outage)
 
     def declare(self, channel: Any) -> None:
@@ -60,10 +65,19 @@ class Consumer(consumer.Consumer):
         """Stop consuming art messages while the archive is let alone, and begin again afterwards."""
         if self.task_consumer is None:
             return
-        let_alone = self._outage.remaining() > 0
+        try:
+            let_alone = self._outage.remaining() > 0
+        except RedisError as error:
+            logger.warning("Cannot tell whether the archive is let alone: %s", error)
+            return
         for queue in self._art:
-            consuming = bool(self.task_consumer.consuming_from(queue))
-            if let_alone and consuming:
-                self.task_consumer.cancel_by_queue(queue)
-            elif not let_alone and not consuming and queue in self.app.amqp.queues.consume_from:
-                self.add_task_queue(queue)
+            if queue in self.app.amqp.queues.consume_from:
+                self._let_alone(queue, let_alone)
+
+    def _let_alone(self, queue: str, let_alone: bool) -> None:
+        consuming = bool(self.task_consumer.consuming_from(queue))
+        if let_alone and consuming:
+            self.note_queues()
+            self.task_consumer.cancel_by_queue(queue)
+        elif not let_alone and not consuming:
+            self.add_task_queue(queue)

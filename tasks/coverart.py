@@ -25,6 +25,9 @@ from config.routes import art_routes
 from config.settings import get_settings
 from tasks.context import context
 
+#: Seconds for which a killed job's item stays locked. A living one renews its lock three times in that time.
+_LOCK = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class Art:
@@ -49,7 +52,7 @@ def art(exchange: str) -> Art:
         project=project,
         archive=Archive.of(settings),
         web_service=WebService.of(settings),
-        locks=Locks(redis, project),
+        locks=Locks(redis, project, seconds=_LOCK),
         window=Window(redis, project, settings.art_window),
         outage=Outage(redis, settings.art_outage_pause),
     )
@@ -79,10 +82,10 @@ class ArtTask(Task):
         context().publisher.publish([message(job, art(exchange).project.prefix, ident)])
         return self.AsyncResult(ident)
 
-    def on_waiting(self, args: Any, kwargs: Any) -> None:
+    def on_waiting(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Note, when the broker has it, that a message waits out its window."""
         job, exchange = self._read(tuple(args or ()), dict(kwargs or {}))
-        art(exchange).window.opened(job)
+        art(exchange).window.opened(job, task_id)
 
     def work(self, call: Mapping[str, Any], run: Callable[[Art, Any], None]) -> None:
         """Run a job when its turn has come; raises Postpone while it has not."""
@@ -90,10 +93,10 @@ class ArtTask(Task):
         place = art(exchange)
         headers = self.request.headers or {}
         is_new = not {SETTLED, RETRIES} & set(headers)
-        if place.window.seconds and is_new and place.window.settle(job):
+        if place.window.seconds and is_new and place.window.settle(job, str(self.request.id)):
             return
-        place.window.close(job)
         with minding(place.outage):
+            place.window.close(job)
             run(place, job)
 
     def _read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Job, str]:

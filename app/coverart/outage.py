@@ -30,13 +30,12 @@ class Outage:
 
         Those who asked at the same time as the first one count as one with it.
         """
-        if self.remaining():
-            return self.remaining()
-        count = int(self.redis.incr(_COUNT))
-        self.redis.expire(_COUNT, MEMORY)
+        count = int(self.redis.get(_COUNT) or 0) + 1
         doubled = self.first_pause * 2.0 ** min(count - 1, 20)
         pause = min(max(doubled, retry_after or 0.0), LONGEST)
-        self.redis.set(_UNTIL, count, px=max(1, round(pause * 1_000)))
+        if not self.redis.set(_UNTIL, count, nx=True, px=max(1, round(pause * 1_000))):
+            return self.remaining()
+        self.redis.set(_COUNT, count, ex=MEMORY)
         return pause
 
     def over(self) -> None:

@@ -140,10 +140,14 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
 
         return done
 
+    def note_queues(self) -> None:
+        """Note which queue each consumer is of; called before one is cancelled, since its last messages come later."""
+        self._queue_of_tag |= {tag: queue for queue, tag in self.task_consumer._active_tags.items()}
+
     def _queue_name(self, message: Any) -> str:
         tag = message.delivery_info["consumer_tag"]
         if tag not in self._queue_of_tag:
-            self._queue_of_tag = {each: queue for queue, each in self.task_consumer._active_tags.items()}
+            self.note_queues()
         return self._queue_of_tag.get(tag, message.delivery_info.get("routing_key") or "")
 
 

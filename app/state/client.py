@@ -26,6 +26,12 @@ def get_redis(url: str) -> Redis:
 
 
 @functools.cache
+def get_quick_redis(url: str) -> Redis:
+    """Return the process's client for an event loop: it answers as text, or fails within a second, and tries once."""
+    return Redis.from_url(url, decode_responses=True, socket_timeout=1, socket_connect_timeout=1, retry=None)
+
+
+@functools.cache
 def get_raw_redis(url: str) -> Redis:
     """Return the process's client with answers as bytes."""
     return _client(url, decode_responses=False)
