@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -22,10 +23,11 @@ from app.retry.policy import Retry
 from app.retry.waiting import QueueType
 from benchmarks.crawl import System
 from benchmarks.errors import BenchmarkError
+from benchmarks.usage import Usage, usage
 
 COUNT = 100_000
 #: Delays in ms, which the messages take in turn; all must be waiting before the first one is over.
-DELAYS_MS = (60_000, 70_000, 80_000)
+DELAYS_MS = (90_000, 100_000, 110_000)
 #: Messages that are published before their confirms are awaited.
 BATCH = 500
 #: Seconds after the longest delay within which the last one must be back.
@@ -38,9 +40,8 @@ QUEUE_TYPES: tuple[QueueType, ...] = ("quorum", "classic")
 class Parked:
     """Figures of one kind of queue: seconds, and the broker's resident memory in bytes.
 
-    `memory` is taken before the first message, when all are waiting, and when all are gone. `late` is by how much each
-    came later than its delay after it was handed to the publisher: for those that wait longest the median, and for all
-    of them the greatest.
+    `memory` is taken before the first message, when all are waiting, and when all are gone. `late` is by how much they
+    came later than their delay after they were handed to the publisher: median and greatest. `others` is the share of the machine, 0 to 1, that other programs took meanwhile.
     """
 
     queue_type: QueueType
@@ -49,6 +50,7 @@ class Parked:
     memory: tuple[int, int, int]
     late: tuple[float, float]
     twice: int
+    others: float
 
     @property
     def bytes_each(self) -> float:
@@ -65,12 +67,12 @@ def run(here: System, queue_type: QueueType, *, count: int = COUNT, delays_ms: S
     with Connection(here.settings.broker) as connection:
         for queue in queues:
             queue(connection.default_channel).declare()
-        before, began = _memory(here), time.monotonic()
+        before, began, start = _memory(here), time.monotonic(), _usage(here)
         due = _park(publisher, policy, work, count=count, delays_ms=delays_ms)
         parking, parked = time.monotonic() - began, _memory(here)
         if time.time() > min(due):
             raise BenchmarkError(f"parking took {parking:.0f} s: the first messages were back before the last waited")
-        came = _back(connection, work, due)
+        came, end = _back(connection, work, due), _usage(here)
         publisher.close()
         for queue in queues:
             connection.default_channel.queue_delete(queue.name)
@@ -82,6 +84,7 @@ def run(here: System, queue_type: QueueType, *, count: int = COUNT, delays_ms: S
         memory=(before, parked, _memory(here)),
         late=(statistics.median(late), max(late)),
         twice=sum(len(times) for times in came) - count,
+        others=end.others(start, ours=sum(end.since(start).values())),
     )
 
 
@@ -147,6 +150,10 @@ def _back(connection: Connection, queue: str, due: Sequence[float]) -> list[list
     if missing:
         raise BenchmarkError(f"{queue}: {missing} of {len(due)} messages did not come back")
     return came
+
+
+def _usage(here: System) -> Usage:
+    return usage({"RabbitMQ": here.pids["RabbitMQ"], "own": os.getpid()})
 
 
 def _memory(here: System) -> int:

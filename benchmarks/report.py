@@ -44,7 +44,7 @@ METHOD = """\
   with the same arguments on one broker, emptied after each turn, when all that was sent must have arrived. A ratio is
   that of the two medians of one round.
 - Parked: 100,000 messages go through the policy `delay_queues` as after their first failure, and through the publisher
-  of the workers in batches of 500, into three delay queues (60, 70 and 80 s). All wait at once before the first is
+  of the workers in batches of 500, into three delay queues (90, 100 and 110 s). All wait at once before the first is
   due. Memory is the resident memory of RabbitMQ's processes, before, with all waiting, and when the last is back and
   consumed. A message is late by the time between its delay's end, counted from the moment before its batch was
   published, and its arrival at a consumer of the work queue, which is also what keeps all of them apart by number.
@@ -267,16 +267,17 @@ def tables(results: Results) -> list[Table]:
 def warnings(results: Results) -> list[str]:
     """Return what makes these figures unreliable: sites whose runs had company."""
     company = {site: max(run.others for run in runs) for site, runs in results.crawls.items()}
-    enqueued = results.enqueue.others if results.enqueue else 0.0
-    return [
-        f"**Disturbed:** other programs took {enqueued:.0%} of the machine meanwhile; ratios say more than times do."
-        for _ in range(enqueued > DISTURBED)
-    ] + [
+    queues = [each.others for each in results.parked] + ([results.enqueue.others] if results.enqueue else [])
+    crawls = [
         f"**Disturbed:** on {site} other programs took up to {others:.0%} of the machine during a run; pages a second"
         " below are then those of what was left, and the aim is not decided by them."
         for site, others in company.items()
         if others > DISTURBED
     ]
+    if max(queues, default=0.0) <= DISTURBED:
+        return crawls
+    share = f"{max(queues):.0%} of the machine"
+    return [*crawls, f"**Disturbed:** other programs took {share} meanwhile; ratios then say more than times."]
 
 
 def section(row: str, results: Results) -> Section:

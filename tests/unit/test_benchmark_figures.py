@@ -106,7 +106,7 @@ ENQUEUED = Enqueued(
     },
     others=0.5,
 )
-PARKED = Parked("quorum", 1_000, parking=2.0, memory=(10_000, 1_010_000, 20_000), late=(0.5, 3.0), twice=0)
+PARKED = Parked("quorum", 1_000, parking=2.0, memory=(10_000, 1_010_000, 20_000), late=(0.5, 3.0), twice=0, others=0.0)
 
 
 def test_a_time_is_reached_from_above() -> None:
