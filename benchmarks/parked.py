@@ -41,7 +41,8 @@ class Parked:
     """Figures of one kind of queue: seconds, and the broker's resident memory in bytes.
 
     `memory` is taken before the first message, when all are waiting, and when all are gone. `late` is by how much they
-    came later than their delay after they were handed to the publisher: median and greatest. `others` is the share of the machine, 0 to 1, that other programs took meanwhile.
+    came later than their delay after they were handed to the publisher: median and greatest. `others` is the share of
+    the machine, 0 to 1, that other programs took meanwhile.
     """
 
     queue_type: QueueType
