@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,6 +19,9 @@ Kind = Literal[
     "dark", "listing-missing", "listing-stale", "listing-left", "image-missing", "image-left", "image-elsewhere"
 ]
 
+#: Returns the gid of the entity that each of some images belongs to; one that is nobody's is left out.
+Homes = Callable[[Collection[int]], Mapping[int, str]]
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -31,16 +34,21 @@ class Finding:
 
 
 def audit(
-    project: Project, gid: str, entity: Entity | None, holdings: Holdings, *, homes: Mapping[int, str] | None = None
+    project: Project, gid: str, entity: Entity | None, item: Item | None, holdings: Holdings, *, homes: Homes
 ) -> tuple[Finding, ...]:
-    """Read what the archive holds of `gid` and compare it with `entity`, what the database has for it.
+    """Compare what the archive holds of `gid` with `entity`, what the database has for it.
 
-    `homes` tells the gid of images that may belong to other entities. Raises what `Holdings` raises.
+    `homes` is asked about the images that are no entity's here. Raises what it and `Holdings` raise.
     """
+    strange = _images(project, gid, item) - {image.id for image in (entity.images if entity else ())}
     bucket = project.bucket(gid)
-    item = holdings.item(bucket)
     return compare(
-        project, gid, entity, item, read=lambda: holdings.file(bucket, LISTING_FILE) or b"", homes=homes or {}
+        project,
+        gid,
+        entity,
+        item,
+        read=lambda: holdings.file(bucket, LISTING_FILE) or b"",
+        homes=homes(strange) if strange else {},
     )
 
 
@@ -69,6 +77,12 @@ def compare(
         *_missing(project, gid, images, files),
         *_surplus(project, gid, images, files, {**homes, **merged}),
     )
+
+
+def _images(project: Project, gid: str, item: Item | None) -> set[int]:
+    """Return the ids of the images in an item."""
+    files = item.files if item is not None else ()
+    return {int(match[1]) for match in map(_image_pattern(project, gid).fullmatch, files) if match}
 
 
 def same(held: bytes, expected: bytes) -> bool:
@@ -110,7 +124,7 @@ def _missing(project: Project, gid: str, images: tuple[Image, ...], files: Mappi
 def _surplus(
     project: Project, gid: str, images: tuple[Image, ...], files: Mapping[str, str], homes: Mapping[int, str]
 ) -> Iterator[Finding]:
-    pattern = re.compile(rf"{re.escape(project.bucket(gid))}-([0-9]{{1,19}})\.([a-z0-9]{{1,8}})")
+    pattern = _image_pattern(project, gid)
     known = {image.id: image.suffix for image in images}
     for file in sorted(files):
         match = pattern.fullmatch(file)
@@ -122,6 +136,11 @@ def _surplus(
             yield Finding(gid, "image-elsewhere", file, Move(number, gid, homes[number], match[2]))
         else:
             yield Finding(gid, "image-left", file, Delete(gid, number, match[2]))
+
+
+def _image_pattern(project: Project, gid: str) -> re.Pattern[str]:
+    # No number that the database could not hold, and none in two forms.
+    return re.compile(rf"{re.escape(project.bucket(gid))}-([1-9][0-9]{{0,17}})\.([a-z0-9]{{1,8}})")
 
 
 def _plain(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from app.errors import DatabaseFailed, DatabaseUnavailable
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 #: Below every gid.
-_FIRST_GID = "00000000-0000-0000-0000-000000000000"
+FIRST_GID = "00000000-0000-0000-0000-000000000000"
 
 _READ_ONLY = SQL("SET TRANSACTION READ ONLY")
 _TIME_LIMIT = SQL("SELECT set_config('statement_timeout', %s, true)")
@@ -69,26 +69,35 @@ def entity(connection: Connection, project: Project, gid: str, *, time_limit: fl
 
 
 def all_gids(
-    connection: Connection, project: Project, *, batch: int = 1_000, time_limit: float = 30.0
+    connection: Connection, project: Project, *, after: str = FIRST_GID, batch: int = 1_000, time_limit: float = 30.0
 ) -> Iterator[str]:
-    """Yield the gid of every entity that has images, in the order of their making.
+    """Yield the gid of every entity that has images, in the order of the gids, behind `after`.
 
     Read in batches, each in a transaction of its own: no snapshot is kept for the hours that a caller may take, and an
     entity that gets its first image meanwhile may be missed, as its trigger tells of it.
     """
-    pages = _pages(connection, _query("with_art", project), after=0, batch=batch, time_limit=time_limit)
-    return (gid for _, gid in pages)
+    pages = _pages(connection, _query("with_art", project), after=after, batch=batch, time_limit=time_limit)
+    return (gid for (gid,) in pages)
 
 
 def merged_gids(
-    connection: Connection, project: Project, *, batch: int = 1_000, time_limit: float = 30.0
+    connection: Connection, project: Project, *, after: str = FIRST_GID, batch: int = 1_000, time_limit: float = 30.0
 ) -> Iterator[tuple[str, str]]:
     """Yield every gid that was merged away with the gid that it leads to: its item should hold no image any more.
 
-    In the order of the gids, in batches as `all_gids` reads them. What was deleted and not merged is not known here.
+    In the order of the gids, behind `after`, in batches as `all_gids` reads them. What was deleted and not merged is
+    not known here.
     """
-    pages = _pages(connection, _query("merged", project), after=_FIRST_GID, batch=batch, time_limit=time_limit)
-    return ((old, new) for _, old, new in pages)
+    pages = _pages(connection, _query("merged", project), after=after, batch=batch, time_limit=time_limit)
+    return ((old, new) for old, new in pages)
+
+
+def count_gids(
+    connection: Connection, project: Project, *, after: str = FIRST_GID, time_limit: float = 120.0
+) -> tuple[int, int]:
+    """Return how many gids `all_gids` and `merged_gids` would yield."""
+    [row] = _read(connection, _query("counts", project), {"after": after}, time_limit=time_limit)
+    return int(row[0]), int(row[1])
 
 
 def homes(

@@ -40,20 +40,30 @@ WHERE entity.id = coalesce(
 ORDER BY art.ordering, art.id
 
 -- name: with_art
--- Entities that have images, by number, behind a given one.
-SELECT entity.id, entity.gid::text
+-- Entities that have images, behind a given gid.
+SELECT entity.gid::text
 FROM musicbrainz.{entity} AS entity
-WHERE entity.id > %(after)s AND EXISTS (SELECT FROM {schema}.{table} AS art WHERE art.{entity} = entity.id)
-ORDER BY entity.id
+WHERE entity.gid > %(after)s AND EXISTS (SELECT FROM {schema}.{table} AS art WHERE art.{entity} = entity.id)
+ORDER BY entity.gid
 LIMIT %(limit)s
 
 -- name: merged
 -- Gids that were merged away, each with the gid that it leads to, behind a given one.
-SELECT redirect.gid::text, redirect.gid::text, entity.gid::text
+SELECT redirect.gid::text, entity.gid::text
 FROM musicbrainz.{redirect} AS redirect JOIN musicbrainz.{entity} AS entity ON entity.id = redirect.new_id
 WHERE redirect.gid > %(after)s
 ORDER BY redirect.gid
 LIMIT %(limit)s
+
+-- name: counts
+-- How many rows the two queries above have without a limit.
+SELECT
+    (
+        SELECT count(*)
+        FROM musicbrainz.{entity} AS entity
+        WHERE entity.gid > %(after)s AND EXISTS (SELECT FROM {schema}.{table} AS art WHERE art.{entity} = entity.id)
+    ),
+    (SELECT count(*) FROM musicbrainz.{redirect} AS redirect WHERE redirect.gid > %(after)s)
 
 -- name: homes
 -- Which entity an image belongs to.

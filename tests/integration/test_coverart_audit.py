@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Collection, Iterator
 
 import pytest
 from pydantic import SecretStr
 
 from app.coverart.archive import Archive
-from app.coverart.audit import audit, same
+from app.coverart.audit import Finding, Homes, audit, same
 from app.coverart.holdings import Holdings
 from app.coverart.jobs import delete, index, move
 from app.coverart.listing import listing
@@ -58,8 +57,13 @@ def settings_of(server: ArchiveServer, ws_url: str = "http://127.0.0.1:1") -> Se
     )
 
 
-def found(server: ArchiveServer, entity: Entity | None, **options: Any) -> list[tuple[str, str, Job | None]]:
-    findings = audit(COVER_ART, A, entity, Holdings.of(settings_of(server)), **options)
+def nobodys(images: Collection[int]) -> dict[int, str]:
+    return {}
+
+
+def found(server: ArchiveServer, entity: Entity | None, homes: Homes = nobodys) -> list[tuple[str, str, Job | None]]:
+    holdings = Holdings.of(settings_of(server))
+    findings = audit(COVER_ART, A, entity, holdings.item(BUCKET), holdings, homes=homes)
     assert {finding.gid for finding in findings} <= {A}
     return [(finding.kind, finding.file, finding.fix) for finding in findings]
 
@@ -117,7 +121,14 @@ def test_images_of_a_merged_entity_are_to_move_and_others_to_go(server: ArchiveS
         ("image-left", file(2), Delete(A, 2, "jpg")),
     ]
     server.upload(BUCKET, "index.json", listing(COVER_ART, ONE))
-    assert found(server, ONE, homes={2: B}) == [("image-elsewhere", file(2), Move(2, A, B, "jpg"))]
+    asked: list[Collection[int]] = []
+
+    def homes(images: Collection[int]) -> dict[int, str]:
+        asked.append(images)
+        return {2: B}
+
+    assert found(server, ONE, homes) == [("image-elsewhere", file(2), Move(2, A, B, "jpg"))]
+    assert asked == [{2}]
 
 
 def test_an_image_under_another_suffix_than_the_databases_is_never_deleted(server: ArchiveServer) -> None:
@@ -162,13 +173,17 @@ def test_the_jobs_mend_what_was_found(server: ArchiveServer) -> None:
         settings = settings_of(server, musicbrainz.ws_url)
         holdings = Holdings.of(settings)
         for gid in (A, B):
-            for finding in audit(COVER_ART, gid, merged, holdings):
+            for finding in looked_at(gid, merged, holdings):
                 mend(finding.fix, merged, settings)
-        assert [audit(COVER_ART, gid, merged, holdings) for gid in (A, B)] == [(), ()]
+        assert [looked_at(gid, merged, holdings) for gid in (A, B)] == [(), ()]
     files = server.files(f"mbid-{B}")
     assert (files[file(1, gid=B)], files[file(3, gid=B)]) == (b"one", b"three")
     assert files["index.json"] == listing(COVER_ART, merged)
     assert not [name for name in server.files(BUCKET) if not name.startswith("history/")]
+
+
+def looked_at(gid: str, entity: Entity, holdings: Holdings) -> tuple[Finding, ...]:
+    return audit(COVER_ART, gid, entity, holdings.item(COVER_ART.bucket(gid)), holdings, homes=nobodys)
 
 
 def mend(fix: Job | None, entity: Entity, settings: Settings) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from app.coverart.musicbrainz import all_gids, connect, entity, homes, merged_gids
+from app.coverart.musicbrainz import all_gids, connect, count_gids, entity, homes, merged_gids
 from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS, Project
 from app.coverart.values import Entity, Image
 from app.demo.musicbrainz import changes
@@ -125,17 +125,22 @@ def test_an_event_has_a_front_and_no_back(musicbrainz_url: str, db: changes.Db) 
     assert read(musicbrainz_url, gid, EVENT_ART) == Entity(gid, (expected,))
 
 
-def test_all_gids_are_those_with_images_each_once_over_any_number_of_batches(
+def test_all_gids_are_those_with_images_in_their_order_each_once_over_any_number_of_batches(
     musicbrainz_url: str, db: changes.Db, gid: str
 ) -> None:
-    gids = [another(db) for _ in range(5)]
+    gids = sorted(another(db) for _ in range(5))
     for number, each in enumerate(gids):
         changes.add_art(db, COVER_ART, each, 2 * number)
         changes.add_art(db, COVER_ART, each, 2 * number + 1)
     with connect(musicbrainz_url) as connection:
         assert list(all_gids(connection, COVER_ART, batch=2)) == gids
         assert list(all_gids(connection, COVER_ART)) == gids
+        assert list(all_gids(connection, COVER_ART, after=gids[1])) == gids[2:]
+        assert count_gids(connection, COVER_ART, after=gids[1]) == (3, 0)
         assert list(all_gids(connection, EVENT_ART)) == []
+        changes.merge(db, COVER_ART, gids[0], gids[1])
+        assert count_gids(connection, COVER_ART) == (4, 1)
+        assert list(merged_gids(connection, COVER_ART, after=gids[0])) == []
 
 
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda project: project.entity)
