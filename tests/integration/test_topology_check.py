@@ -1,0 +1,312 @@
+"""`perennial topology` beside a real broker: what it says is so, and what it moves is whole."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from amqp import Message, spec
+from amqp.abstract_channel import AbstractChannel
+from kombu import Connection
+from pydantic import SecretStr
+from typer.testing import CliRunner, Result
+
+from app.care import migrate as care
+from app.care.check import check, management
+from app.care.management import Management
+from app.care.model import Binding, Topology
+from app.cli import topology as command
+from app.cli.mermaid import consumers_of, to_mermaid
+from app.errors import BrokerUnreachable, InvalidMessage, MigrationRefused
+from app.services.processes import procfile
+from app.topology import all_queues, declare_all
+from config.routes import ALIASES
+from config.settings import Settings
+from tests.support import raw
+from tests.support.broker import Broker
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def connection(settings: Settings) -> Iterator[Any]:
+    with Connection(settings.broker, connect_timeout=5) as connection:
+        yield connection
+
+
+@pytest.fixture
+def declared(settings: Settings, connection: Any) -> Settings:
+    with connection.channel() as channel:
+        declare_all(channel, settings)
+    return settings
+
+
+def changed(settings: Settings, **fields: Any) -> Settings:
+    return settings.model_copy(update=fields)
+
+
+def by_amqp(settings: Settings) -> Settings:
+    return changed(settings, broker_api_url=SecretStr(""))
+
+
+def there(settings: Settings, connection: Any) -> Topology:
+    return management(settings, connection).topology()
+
+
+def run(monkeypatch: pytest.MonkeyPatch, settings: Settings, *arguments: str) -> Result:
+    monkeypatch.setattr(command, "get_settings", lambda: settings)
+    return CliRunner().invoke(command.topology, arguments)
+
+
+def test_check_names_what_is_missing_and_makes_none_of_it_and_apply_mends_all(
+    settings: Settings, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = there(settings, connection)
+    fully, simply = check(settings), check(by_amqp(settings))
+    assert {finding.where for finding in fully.findings} == {finding.where for finding in simply.findings}
+    assert {finding.what for finding in fully.findings} == {"missing"}
+    assert there(settings, connection) == empty
+    assert run(monkeypatch, settings, "check").exit_code == 1
+    assert run(monkeypatch, settings, "apply").exit_code == 0
+    assert check(settings).findings == check(by_amqp(settings)).findings == []
+    answer = json.loads(run(monkeypatch, settings, "check", "--json").stdout)
+    assert answer == {"ok": True, "compared_by": "management API", "unseen": "", "findings": []}
+
+
+def test_without_the_api_it_says_what_it_could_not_see(
+    declared: Settings, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connection.channel() as channel:
+        channel.queue_unbind("site.dead", "site.dead")
+    assert [finding.severity for finding in check(declared).findings] == ["error"] * 6
+    blind = run(monkeypatch, by_amqp(declared), "check")
+    assert blind.exit_code == 0
+    assert "BROKER_API_URL is not set: bindings, loops and the queues of others were not looked at" in blind.stdout
+
+
+def test_other_arguments_are_found_with_and_without_the_api_and_apply_says_where_to_look(
+    declared: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = changed(declared, delivery_limit=7)
+    for settings in (other, by_amqp(other)):
+        findings = check(settings).findings
+        names = [each.where.removeprefix("queue site.") for each in findings]
+        assert names == ["index", "crawl", "timer", "pack"]
+        assert all("x-delivery-limit" in each.found for each in findings)
+    refused = run(monkeypatch, other, "apply")
+    assert refused.exit_code == 1
+    assert "topology check" in str(refused.exception)
+
+
+def test_a_former_delay_queue_is_a_note_with_its_depth(declared: Settings) -> None:
+    other = changed(declared, retry_timeout_ms=3_000)
+    Broker(declared.broker).post(b"{}", exchange="site.delay.80000", key="site.index")
+    notes = {finding.where: finding.found for finding in check(other).findings if finding.severity == "note"}
+    assert len(notes) == 5
+    assert notes["queue site.delay.80000"] == "1 message(s) for 80 s"
+    assert notes["queue site.delay.5000"] == "0 message(s) for 5 s"
+
+
+def test_the_broker_drops_a_message_in_a_loop_that_check_warns_of(declared: Settings, connection: Any) -> None:
+    with connection.channel() as channel:
+        for name, other in (("ping", "pong"), ("pong", "ping")):
+            arguments = {"x-message-ttl": 50, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": other}
+            channel.queue_declare(name, durable=True, auto_delete=False, arguments=arguments)
+        [note] = check(declared).findings
+        assert (note.severity, "loop" in note.what) == ("note", True)
+        channel.basic_publish(Message(b"lost"), exchange="", routing_key="ping")
+        depth = Broker(declared.broker).depth
+        eventually(lambda: depth("ping") + depth("pong") == 0, "the message is gone")
+
+
+def test_an_unreachable_broker_is_one_error_without_its_password(settings: Settings) -> None:
+    nowhere = Settings(data_dir=settings.data_dir, broker_url="amqp://user:secret@127.0.0.1:1//")
+    with pytest.raises(BrokerUnreachable, match=r"^broker amqp://user:\*\*@127.0.0.1:1//: ") as caught:
+        check(nowhere)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_picture_is_what_stands_on_the_broker(declared: Settings, connection: Any) -> None:
+    found, picture = there(declared, connection), to_mermaid(all_queues(declared), consumers_of(procfile()))
+    drawn = Picture(picture)
+    assert drawn.bindings == {
+        each
+        for each in found.bindings
+        if each.key != each.destination and each.key not in ALIASES and ".delay." not in each.source
+    }
+    dead_letters = {(name, queue.dead_letter_exchange) for name, queue in found.queues.items() if ".delay." not in name}
+    assert drawn.arrows("delivery limit") == {each for each in dead_letters if each[1] is not None}
+    alternates = {(name, each.alternate) for name, each in found.exchanges.items() if each.alternate}
+    assert drawn.arrows("unknown key") == alternates
+    delays = [queue for name, queue in found.queues.items() if ".delay." in name]
+    assert drawn.delays == (len(delays), *ends([int(queue.arguments["x-message-ttl"]) for queue in delays]))
+    assert drawn.arrows("time is up") == {("site.delay.ms", queue.dead_letter_exchange) for queue in delays}
+    kinds = {found.exchanges[f"site.delay.{queue.arguments['x-message-ttl']}"].type for queue in delays}
+    assert kinds == {drawn.exchanges.pop("site.delay.ms")}
+    assert drawn.exchanges == {
+        name: each.type for name, each in found.exchanges.items() if not name.startswith(("amq.", "site.delay."))
+    }
+    assert drawn.queues == {name for name in found.queues if ".delay." not in name}
+
+
+def ends(numbers: list[int]) -> tuple[float, float]:
+    return min(numbers) / 1_000, max(numbers) / 1_000
+
+
+class Picture:
+    """What a Mermaid flowchart of `perennial topology mermaid` shows, under the names of the broker."""
+
+    def __init__(self, text: str) -> None:
+        self._names = dict(re.findall(r'(\w+)(?:\{\{"|\[\[")([\w.]+)', text))
+        self._text = text
+        self.exchanges = dict(re.findall(r'\{\{"([\w.]+)<br>(\w+)"\}\}', text))
+        self.queues = set(re.findall(r'\[\["([\w.]+)"\]\]', text))
+        [(count, least, most)] = re.findall(r"(\d+) queues,<br>([\d.]+) s to ([\d.]+) s", text)
+        self.delays = (int(count), float(least), float(most))
+
+    @property
+    def bindings(self) -> set[Binding]:
+        """The bindings to queues; a delay's is drawn for all of them."""
+        keyed = re.findall(r'^ +(\w+) -->\|"([^"]+)"\| (\w+)\[\[', self._text, re.MULTILINE)
+        plain = re.findall(r'(\w+)\{\{"[\w.]+<br>\w+"\}\} --> (\w+)\[\["([\w.]+)"\]\]', self._text)
+        found = {
+            Binding(self._names[source], self._names[to], key) for source, keys, to in keyed for key in keys.split(", ")
+        }
+        return found | {Binding(self._names[source], name, "") for source, _, name in plain}
+
+    def arrows(self, label: str) -> set[tuple[str, str]]:
+        """Return the dashed arrows of a label, from and to."""
+        pairs = re.findall(rf'^ +(\w+) -\.->\|"{label}"\| (\w+)$', self._text, re.MULTILINE)
+        return {(self._names.get(source, source), self._names.get(to, to)) for source, to in pairs}
+
+
+# Migration
+
+#: What is posted: no property, an encoding that is not UTF-8, garbage, counts of the broker, compressed, expiring.
+MESSAGES = (
+    Message(b"0"),
+    Message("1 é".encode("latin-1"), content_encoding="latin-1", content_type="text/plain", delivery_mode=1),
+    Message(b"2", application_headers={"x-death": [{"queue": "site.index", "reason": "rejected", "count": 3}]}),
+    Message(b"3 not gzip", application_headers={"compression": "application/x-gzip", "current-iteration": 2}),
+    Message(
+        b"4", expiration="3600000", reply_to="me", correlation_id="c", priority=7, timestamp=9, type="t", app_id="a"
+    ),
+    raw.Raw(b"5", raw.headers(raw.field(b"at", raw.timestamp(2**63)), raw.field(b"caf\xe9", raw.text(b"\xff")))),
+    Message(b""),
+)
+
+
+def post(connection: Any, key: str = "index") -> None:
+    with connection.channel() as channel:
+        for message in MESSAGES:
+            channel.basic_publish_confirm(message, exchange="site", routing_key=key, timeout=5)
+
+
+def whole(settings: Settings, queue: str) -> list[tuple[bytes, dict[str, Any], str]]:
+    """Take every message: body, properties and routing key."""
+    with Connection(settings.broker) as connection, connection.channel() as channel:
+        channel.auto_decode = False
+        taken = []
+        while (message := channel.basic_get(queue, no_ack=True)) is not None:
+            properties = {**message.properties, "delivery_mode": 0}
+            headers = dict(properties.pop("application_headers", {}))
+            headers.pop("x-delivery-count", None)
+            taken.append((bytes(message.body or b""), {**properties, **headers}, message.delivery_info["routing_key"]))
+        return taken
+
+
+def test_a_migrated_queue_has_the_codes_arguments_and_every_message_as_it_came_in_its_order(
+    declared: Settings, connection: Any
+) -> None:
+    post(connection)
+    as_posted = whole(declared, "site.index")
+    assert len(as_posted) == len(MESSAGES)
+    post(connection)
+    with connection.channel() as channel:
+        channel.queue_bind("site.index", "amq.topic", "tapped.#")
+    lines: list[str] = []
+    other = changed(declared, delivery_limit=7)
+    assert care.migrate("site.index", other, lines.append) == len(MESSAGES)
+    assert len(lines) == 3
+    assert whole(declared, "site.index") == as_posted
+    found = there(declared, connection)
+    assert found.queues["site.index"].arguments["x-delivery-limit"] == 7
+    assert Binding("amq.topic", "site.index", "tapped.#") in found.bindings
+    assert not [name for name in (*found.queues, *found.exchanges) if "aside" in name]
+    assert {each.where for each in check(other).errors} == {f"queue site.{name}" for name in ("crawl", "timer", "pack")}
+    assert care.migrate("site.index", other, lines.append) == 0
+
+
+def test_messages_of_a_delay_queue_wait_anew_and_come_home(declared: Settings, connection: Any) -> None:
+    other = changed(declared, queue_type="classic")
+    Broker(declared.broker).post(b"{}", exchange="site.delay.8000", key="site.index")
+    assert care.migrate("site.delay.8000", other, print) == 1
+    assert there(declared, connection).queues["site.delay.8000"].type == "classic"
+    eventually(lambda: Broker(declared.broker).depth("site.index") == 1, "it came home")
+    [(_, _, key)] = whole(declared, "site.index")
+    assert key == "site.index"
+
+
+def test_a_queue_that_is_used_or_not_ours_or_without_the_api_is_not_touched(
+    declared: Settings, connection: Any
+) -> None:
+    other, before = changed(declared, delivery_limit=7), there(declared, connection)
+    with connection.channel() as channel:
+        channel.basic_consume("site.index", callback=print)
+        with pytest.raises(MigrationRefused, match=r"site\.index has 1 consumer"):
+            care.migrate("site.index", other, print)
+    with pytest.raises(MigrationRefused, match="BROKER_API_URL"):
+        care.migrate("site.index", by_amqp(other), print)
+    with pytest.raises(InvalidMessage, match="not one of ours"):
+        care.migrate("cover-art-archive.index", other, print)
+    assert there(declared, connection) == before
+
+
+class Killed(BaseException):
+    """The end of a process, before one of its operations on the broker."""
+
+
+def killed_before(monkeypatch: pytest.MonkeyPatch, operation: int) -> None:
+    """Let this process do nothing more on the broker from its so many-th operation on exchanges, queues, messages."""
+    left, send = [operation], AbstractChannel.send_method
+
+    def send_method(channel: Any, sig: tuple[int, int], *args: Any, **kwargs: Any) -> Any:
+        counts = sig[0] in (spec.Exchange.CLASS_ID, spec.Queue.CLASS_ID, spec.Basic.CLASS_ID)
+        left[0] -= counts
+        if counts and left[0] <= 0:
+            raise Killed
+        return send(channel, sig, *args, **kwargs)
+
+    monkeypatch.setattr(AbstractChannel, "send_method", send_method)
+
+
+def test_a_migration_killed_before_any_of_its_operations_loses_nothing_and_is_finished_by_the_next(
+    declared: Settings, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depth = Broker(declared.broker).depth
+    post(connection)
+    # The API's statistics are 5 s old, for each of these many runs: the broker itself is asked instead.
+    monkeypatch.setattr(Management, "held", lambda _api, queue: (depth(queue), 0))
+    monkeypatch.setattr(care, "_BATCH", 3)
+    bodies = {bytes(message.body) for message in MESSAGES}
+    limit, operation, ended = 7, 0, False
+    while not ended:
+        operation += 1
+        with monkeypatch.context() as patch:
+            killed_before(patch, operation)
+            try:
+                care.migrate("site.index", changed(declared, delivery_limit=limit), print)
+                ended = True
+            except Killed:
+                pass
+        care.migrate("site.index", changed(declared, delivery_limit=limit), print)
+        left = whole(declared, "site.index")
+        assert {body for body, _, _ in left} == bodies, operation
+        limit = 57 - limit
+        post(connection)
+    assert operation > 30
+    assert not [name for name in there(declared, connection).queues if "aside" in name]

@@ -1,0 +1,264 @@
+"""What a comparison of code and broker says, and what it sees coming: dead ends, loops, workers that hold too long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.care.compare import compare, old_delays
+from app.care.findings import APPLY
+from app.care.model import Binding, Exchange, Queue, Topology, wanted
+from app.care.patience import longest_unacknowledged, reserving, timeout_of
+from app.care.routing import lost_keys, routed, ttl_loops
+from app.retry.delay_queues import DelayQueues
+from app.retry.fixed_ttl import FixedTtl
+from app.retry.policy import Policy
+from app.retry.x_death import XDeath
+from app.services.processes import procfile
+from app.topology import all_queues
+from config.settings import Settings
+from config.topology import events_exchange
+
+pytestmark = pytest.mark.unit
+
+OURS = wanted(all_queues(Settings()), [events_exchange])
+
+
+def without(topology: Topology, *names: str) -> Topology:
+    """Return the topology without some queues or exchanges, and what was bound to them."""
+    return Topology(
+        exchanges={name: each for name, each in topology.exchanges.items() if name not in names},
+        queues={name: each for name, each in topology.queues.items() if name not in names},
+        bindings=frozenset(
+            each for each in topology.bindings if each.source not in names and each.destination not in names
+        ),
+    )
+
+
+def plus(
+    topology: Topology, *things: Exchange | Queue, bindings: Sequence[Binding] = (), drop: Sequence[Binding] = ()
+) -> Topology:
+    """Return the topology with things added or replaced."""
+    return Topology(
+        exchanges={**topology.exchanges, **{each.name: each for each in things if isinstance(each, Exchange)}},
+        queues={**topology.queues, **{each.name: each for each in things if isinstance(each, Queue)}},
+        bindings=(topology.bindings | frozenset(bindings)) - frozenset(drop),
+    )
+
+
+def waiting(name: str, target: str, *, key: str | None = None, ttl: int | None = 1_000) -> Queue:
+    arguments: dict[str, Any] = {"x-dead-letter-exchange": target}
+    if ttl is not None:
+        arguments["x-message-ttl"] = ttl
+    return Queue(name, arguments=arguments if key is None else arguments | {"x-dead-letter-routing-key": key})
+
+
+def told(ours: Topology, found: Topology) -> list[tuple[str, str]]:
+    return [(finding.severity, finding.where) for finding in compare(ours, found)]
+
+
+EMPTY = Topology({}, {}, frozenset())
+
+
+def test_a_broker_that_is_as_the_code_says_has_no_findings() -> None:
+    assert compare(OURS, OURS) == []
+
+
+@given(names=st.sets(st.sampled_from([*OURS.queues, *OURS.exchanges]), min_size=1))
+def test_whatever_is_missing_is_named_and_apply_mends_it(names: set[str]) -> None:
+    findings = compare(OURS, without(OURS, *names))
+    missing = {finding.where.partition(" ")[2] for finding in findings if finding.what == "missing"}
+    assert names <= missing
+    assert {finding.severity for finding in findings} == {"error"}
+    assert {finding.mend for finding in findings} == {APPLY}
+
+
+@given(binding=st.sampled_from(sorted(OURS.bindings)))
+def test_every_binding_that_is_missing_is_an_error(binding: Binding) -> None:
+    findings = compare(OURS, plus(OURS, drop=[binding]))
+    assert ("error", "missing") in {(finding.severity, finding.what) for finding in findings}
+    assert any(f"{binding.source} -> {binding.destination}" in finding.where for finding in findings)
+
+
+def test_an_argument_that_differs_is_told_with_both_values_and_the_way_to_migrate() -> None:
+    queue = OURS.queues["site.index"]
+    other = replace(queue, arguments={**queue.arguments, "x-delivery-limit": 7, "x-max-length": 9})
+    [finding] = compare(OURS, plus(OURS, other))
+    assert finding.expected == "x-delivery-limit = 50, no x-max-length"
+    assert finding.found == "x-delivery-limit = 7, x-max-length = 9"
+    assert finding.mend.endswith("perennial topology migrate site.index")
+
+
+def test_a_classic_queue_is_classic_whether_it_says_so_or_not() -> None:
+    dead = OURS.queues["site.dead"]
+    assert compare(OURS, plus(OURS, replace(dead, arguments={"x-queue-type": "classic"}))) == []
+
+
+def test_an_exchange_of_another_type_names_who_else_must_be_bound_again() -> None:
+    other = replace(OURS.exchanges["perennial.events"], type="direct")
+    found = plus(OURS, other, Queue("theirs"), bindings=[Binding("perennial.events", "theirs", "update")])
+    [finding] = compare(OURS, found)
+    assert (finding.expected, finding.found) == ("type = topic", "type = direct")
+    assert finding.mend.endswith("theirs")
+
+
+def test_a_dead_letter_target_that_is_missing_or_unbound_is_an_error_for_us_and_a_note_for_others() -> None:
+    unbound = plus(OURS, drop=[Binding("site.dead", "site.dead", "")])
+    errors = {finding.where for finding in compare(OURS, unbound) if "dead-letters to site.dead" in finding.what}
+    assert errors == {f"queue site.{name}" for name in ("index", "crawl", "timer", "pack")}
+    assert ("error", "exchange site") in told(OURS, unbound)  # Its alternate exchange.
+    theirs = plus(OURS, waiting("theirs", "nowhere"), waiting("bound", "x"), Exchange("x", "direct"))
+    assert told(OURS, theirs) == [("note", "queue theirs"), ("note", "queue bound")]
+
+
+def test_a_queue_whose_keys_nothing_is_bound_for_is_found_by_the_keys_it_gets() -> None:
+    found = plus(
+        EMPTY,
+        Exchange("in", "direct"),
+        Exchange("out", "direct"),
+        waiting("q", "out"),
+        Queue("end"),
+        bindings=[Binding("in", "q", "a"), Binding("in", "q", "b"), Binding("out", "end", "b")],
+    )
+    assert lost_keys(found, found.queues["q"]) == ["a"]
+    assert lost_keys(found, waiting("q", "out", key="b")) == []
+    assert (
+        lost_keys(plus(found, Exchange("out", "direct", arguments={"alternate-exchange": "in"})), waiting("q", "out"))
+        == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "bound", "key", "matches"),
+    [
+        ("direct", "a", "a", True),
+        ("direct", "a", "b", False),
+        ("fanout", "", "anything", True),
+        ("topic", "#", "", True),
+        ("topic", "#", "a.b.c", True),
+        ("topic", "a.*", "a.b", True),
+        ("topic", "a.*", "a.b.c", False),
+        ("topic", "a.#", "a", True),
+        ("topic", "a.#", "a.b.c", True),
+        ("topic", "#.c", "c", True),
+        ("topic", "a.#.c", "a.c", True),
+        ("topic", "a.#.c", "a.b.d", False),
+        ("topic", "a+", "aa", False),
+    ],
+)
+def test_a_message_is_routed_as_the_exchange_would(kind: str, bound: str, key: str, matches: bool) -> None:
+    topology = plus(EMPTY, Exchange("x", kind), Queue("q"), bindings=[Binding("x", "q", bound)])
+    assert routed(topology, "x", key) == ({("q", key)} if matches else set())
+
+
+def test_two_queues_that_give_each_other_what_expires_are_a_loop_however_they_are_connected() -> None:
+    by_name = plus(EMPTY, waiting("a", "", key="b"), waiting("b", "", key="a"))
+    assert [sorted(set(loop)) for loop in ttl_loops(by_name)] == [["a", "b"]]
+    through = plus(
+        EMPTY,
+        *(Exchange("x", "fanout"), Exchange("y", "topic"), Exchange("z", "direct")),
+        *(waiting("a", "x"), waiting("b", "z")),
+        bindings=[Binding("x", "y", "", to_exchange=True), Binding("y", "b", "#"), Binding("z", "a", "k")],
+    )
+    assert [sorted(set(loop)) for loop in ttl_loops(through)] == [["a", "b"]]
+    assert told(EMPTY, plus(EMPTY, waiting("self", "", key="self"))) == [("note", "queue self")]
+
+
+def test_a_policy_of_the_broker_counts_as_an_argument() -> None:
+    policy = {"message-ttl": 5, "dead-letter-exchange": "", "dead-letter-routing-key": "q"}
+    assert ttl_loops(plus(EMPTY, Queue("q", policy=policy)))
+
+
+def test_keys_that_keep_two_ways_apart_make_no_loop() -> None:
+    """Two delays behind one direct exchange: what waited in the one never reaches the other."""
+    found = plus(
+        EMPTY,
+        Exchange("x", "direct"),
+        *(waiting("slow", "x", key="work"), waiting("fast", "x", key="work"), Queue("work")),
+        bindings=[Binding("x", "slow", "slow"), Binding("x", "fast", "fast"), Binding("x", "work", "work")],
+    )
+    assert ttl_loops(found) == []
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        DelayQueues("site", exchange="site"),
+        DelayQueues("alone"),
+        FixedTtl("art", {"art.index": "index"}),
+        XDeath("client"),
+        XDeath("client", exchange_type="topic", separator="-", queue_type="classic"),
+    ],
+    ids=repr,
+)
+def test_no_policy_of_ours_makes_a_loop_or_a_dead_end(policy: Policy) -> None:
+    work = [Queue("art.index")] if isinstance(policy, FixedTtl) else []
+    back = [Exchange("art", "direct")] if isinstance(policy, FixedTtl) else []
+    bindings = [Binding("art", "art.index", "index")] if work else []
+    if policy == DelayQueues("site", exchange="site"):
+        topology = OURS
+    else:
+        topology = plus(wanted(policy.queues()), *work, *back, bindings=bindings)
+    assert ttl_loops(topology) == []
+    assert [name for name, queue in topology.queues.items() if lost_keys(topology, queue)] == []
+
+
+def test_a_client_queue_with_a_ttl_of_its_own_is_a_loop_and_an_error() -> None:
+    policy = XDeath("client")
+    ours = wanted(policy.queues())
+    client = ours.queues["client"]
+    found = plus(ours, replace(client, policy={"message-ttl": 60_000}))
+    [loop] = [finding for finding in compare(ours, found) if "loop" in finding.what]
+    assert loop.severity == "error"
+    assert {"client", "client.retry"} <= set(loop.what.replace(":", " ").split())
+
+
+def test_delay_queues_of_other_durations_are_known_and_their_bindings_are_no_finding() -> None:
+    former = wanted(all_queues(Settings(retry_timeout_ms=3_000)))
+    both = plus(OURS, *former.exchanges.values(), *former.queues.values(), bindings=sorted(former.bindings))
+    assert old_delays(OURS, both) == {f"site.delay.{ms}": ms for ms in (3_000, 6_000, 12_000, 24_000, 48_000)}
+    assert compare(OURS, both) == []
+
+
+def test_a_binding_that_is_not_ours_is_a_note_but_a_subscriber_of_events_is_none() -> None:
+    subscribed = plus(OURS, Queue("s"), bindings=[Binding("perennial.events", "s", "update")])
+    assert compare(OURS, subscribed) == []
+    tapped = plus(OURS, Queue("s"), bindings=[Binding("site", "s", "index"), Binding("amq.topic", "site.index", "x")])
+    assert told(OURS, tapped) == [
+        ("note", "binding amq.topic -> site.index [x]"),
+        ("note", "binding site -> s [index]"),
+    ]
+
+
+def test_the_last_reserved_message_waits_for_all_before_it() -> None:
+    assert longest_unacknowledged(["site.pack"], 1) == 1_500
+    assert longest_unacknowledged(["site.index", "site.tick"], 4) == 4 * (120 + 30)
+
+
+def test_every_worker_of_the_procfile_is_done_before_rabbitmq_loses_patience() -> None:
+    held = {
+        name: longest_unacknowledged(queues, multiplier)
+        for name, queues, multiplier in reserving(procfile(), Settings().worker_prefetch)
+    }
+    assert held.keys() == {"worker", "packer"}
+    assert max(held.values()) < 1_800
+
+
+def test_consumer_timeout_is_the_queues_then_the_private_brokers_then_assumed(tmp_path: Path) -> None:
+    private = Settings(data_dir=tmp_path)
+    given_ = Settings(broker_url="amqp://broker//")
+    queue = Queue("q", policy={"consumer-timeout": 5_000})
+    assert timeout_of(queue, given_, (3, 12, 1)) == (5.0, "as q or its policy says")
+    folder = tmp_path / "services" / "rabbitmq"
+    folder.mkdir(parents=True)
+    (folder / "rabbitmq.conf").write_text("consumer_timeout = 60000\n")
+    assert timeout_of(None, private, (3, 10, 8))[0] == 60
+    seconds, how = timeout_of(None, given_, (3, 10, 8))
+    assert (seconds, how.partition(":")[0]) == (1_800, "assumed")
+    assert timeout_of(None, given_, (3, 8, 15))[0] == 900
