@@ -64,8 +64,8 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
 
         def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
             _add_missing(message.headers, self._budget(name, options))
-            options.pop("argsrepr", None), options.pop("kwargsrepr", None)
             timeout = self.app.retries.publish_timeout
+            # Of a write, which a broker that reads nothing would otherwise hold up for ever.
             options.setdefault("timeout", timeout)
             if self._is_confirmed(options.pop("confirm", None)):
                 return _confirmed(send, producer, name, message, timeout=timeout, options=options)
