@@ -1,0 +1,148 @@
+"""`perennial doctor` on a real broker, Redis and store: it proves what holds, finds what does not, leaves nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import typer
+from kombu import Connection
+from pydantic import SecretStr
+from typer.testing import CliRunner
+
+from app.care.check import management
+from app.care.doctor import CHECKS, WITHOUT_BROKER, Result, examine
+from app.celery import app
+from app.cli import doctor as command
+from app.topology import declare_all
+from config.settings import Settings
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def connection(settings: Settings) -> Iterator[Any]:
+    with Connection(settings.broker, connect_timeout=5) as connection:
+        yield connection
+
+
+@pytest.fixture
+def healthy(settings: Settings, connection: Any) -> Settings:
+    with connection.channel() as channel:
+        declare_all(channel, settings)
+    return settings
+
+
+def results(settings: Settings, celery: Any = app.conf) -> dict[str, list[Result]]:
+    found: dict[str, list[Result]] = {}
+    for result in examine(settings, celery):
+        found.setdefault(result.check, []).append(result)
+    return found
+
+
+def statuses(settings: Settings, celery: Any = app.conf) -> dict[str, set[str]]:
+    return {name: {result.status for result in each} for name, each in results(settings, celery).items()}
+
+
+def changed(settings: Settings, **fields: Any) -> Settings:
+    return settings.model_copy(update=fields)
+
+
+def test_all_is_proven_on_a_healthy_broker_and_nothing_of_it_stays_there(healthy: Settings, connection: Any) -> None:
+    before = management(healthy, connection).topology()
+    found = results(healthy)
+    assert list(found) == [*CHECKS, *WITHOUT_BROKER]
+    assert {result.told for each in found.values() for result in each if result.status != "ok"} == {
+        "nobody works on site.index, site.crawl, site.timer, site.tick, site.pack now"
+    }
+    assert management(healthy, connection).topology() == before
+    assert len(found["confirms"]) == 3
+
+
+def test_a_broker_without_our_topology_is_a_problem_while_its_own_abilities_are_proven(settings: Settings) -> None:
+    found = statuses(settings)
+    assert found["topology"] == {"problem"}
+    assert found["confirms"] == found["waiting"] == {"ok"}
+
+
+def test_without_the_api_it_says_what_was_not_looked_at(healthy: Settings) -> None:
+    found = statuses(changed(healthy, broker_api_url=SecretStr("")))
+    assert found["topology"] == found["at-least-once"] == {"warning"}
+    assert found["waiting"] == {"ok"}
+
+
+def test_classic_queues_and_unconfirmed_clients_are_warned_of(settings: Settings, connection: Any) -> None:
+    classic = changed(settings, queue_type="classic", client_confirms=False)
+    with connection.channel() as channel:
+        declare_all(channel, classic)
+    found = results(classic)
+    assert [result.status for result in found["at-least-once"]] == ["warning"]
+    assert "lost if the broker dies" in found["at-least-once"][0].told
+    assert "CLIENT_CONFIRMS is off" in found["client confirms"][0].told
+    assert [result.status for result in found["waiting"]] == ["ok"]
+
+
+def test_a_dead_letter_target_that_nothing_is_bound_to_is_a_problem(healthy: Settings, connection: Any) -> None:
+    with connection.channel() as channel:
+        channel.queue_unbind("site.dead", "site.dead")
+    found = results(healthy)["topology"]
+    assert {result.status for result in found} == {"problem"}
+    assert any("site.index: dead-letters to site.dead, where nothing is bound" in result.told for result in found)
+
+
+def test_workers_that_hold_messages_for_longer_than_the_broker_waits_are_a_problem(healthy: Settings) -> None:
+    found = results(changed(healthy, worker_prefetch=8))["consumer_timeout"]
+    assert {result.told.partition(":")[0]: result.status for result in found} == {"worker": "problem", "packer": "ok"}
+    assert "3120 s" in found[0].told
+    assert "assumed" in found[0].told
+
+
+def test_a_policy_of_the_broker_that_waits_too_shortly_is_seen(healthy: Settings, connection: Any) -> None:
+    """RabbitMQ 3.12 and later read `consumer-timeout`; the queue's arguments and policies are where it stands."""
+    with connection.channel() as channel:
+        channel.queue_delete("site.pack")
+        arguments = {"x-queue-type": "quorum", "x-consumer-timeout": 60_000}
+        channel.queue_declare("site.pack", durable=True, auto_delete=False, arguments=arguments)
+    [packer] = [result for result in results(healthy)["consumer_timeout"] if result.told.startswith("packer")]
+    assert (packer.status, "60 s (as site.pack or its policy says)" in packer.told) == ("problem", True)
+
+
+def test_settings_of_celery_that_lose_messages_are_problems(healthy: Settings) -> None:
+    names = ("task_acks_late", "task_reject_on_worker_lost", "accept_content", "task_create_missing_queues")
+    bad = {name: getattr(app.conf, name) for name in names} | {
+        "task_acks_late": False,
+        "accept_content": ["json", "pickle"],
+        "worker_consumer": "celery.worker.consumer:Consumer",
+    }
+    told = [result.told for result in results(healthy, SimpleNamespace(**bad))["workers"]]
+    assert [text.partition(" ")[0] for text in told] == ["task_acks_late", "worker_consumer", "accept_content"]
+
+
+def test_redis_and_store_are_looked_at_when_the_broker_is_away(settings: Settings) -> None:
+    away = changed(settings, broker_url=SecretStr("amqp://user:secret@127.0.0.1:1//"))
+    found = results(away)
+    assert list(found) == ["broker", "redis", "store"]
+    assert [result.status for result in found["broker"]] == ["problem"]
+    assert "secret" not in found["broker"][0].told
+    assert {result.status for name in ("redis", "store") for result in found[name]} == {"ok"}
+    without_redis = changed(away, redis_url=SecretStr("redis://127.0.0.1:1/0"))
+    assert statuses(without_redis)["redis"] == {"problem"}
+
+
+def test_the_command_prints_json_and_its_status_tells_of_problems(
+    healthy: Settings, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli = typer.Typer()
+    command.register(cli)
+    monkeypatch.setattr(command, "get_settings", lambda: healthy)
+    good = CliRunner().invoke(cli, ["--json"])
+    assert good.exit_code == 0
+    assert {each["status"] for each in json.loads(good.stdout)} == {"ok", "warning"}
+    with connection.channel() as channel:
+        channel.queue_delete("site.tick")
+    bad = CliRunner().invoke(cli, [])
+    assert bad.exit_code == 1
+    assert "problem  topology:         queue site.tick: missing; perennial topology apply" in bad.stdout
