@@ -18,7 +18,7 @@ from app.errors import DeadSetBusy
 from app.retry.dead_letters import DeadLetter, Names, letter_of
 
 #: Seconds to wait for somebody else to be done with a dead set; between two tries; for a message that must come.
-_PATIENCE, _PAUSE, _SILENCE = 5.0, 0.1, 1.0
+PATIENCE, _PAUSE, _SILENCE = 5.0, 0.1, 1.0
 
 # What others posted must not keep anybody from looking at the rest.
 decoding.install()
@@ -27,14 +27,14 @@ _pause = threading.Event().wait
 
 
 @contextmanager
-def leased(broker: str, queue: str, *, patience: float = _PATIENCE) -> Iterator[Lease]:
+def leased(broker: str, queue: str) -> Iterator[Lease]:
     """Yield the right to read a dead set, which nobody else of ours has meanwhile.
 
     Raises DeadSetBusy when somebody has it, and BrokerUnreachable.
     """
     with connected(broker) as connection:
         lease = Lease(broker, queue)
-        lease.acquire(connection, patience)
+        lease.acquire(connection)
         yield lease
         connection.connection.close()
 
@@ -50,9 +50,9 @@ class Lease:
         self._broker = broker
         self._queue = queue
 
-    def acquire(self, connection: Any, patience: float) -> None:
-        """Take it on a connection, waiting at most `patience` seconds; raises DeadSetBusy."""
-        deadline = time.monotonic() + patience
+    def acquire(self, connection: Any) -> None:
+        """Take it on a connection, waiting at most PATIENCE seconds; raises DeadSetBusy."""
+        deadline = time.monotonic() + PATIENCE
         while not (_may(connection.channel(), self._lock) and self._nobody_reads()):
             if time.monotonic() > deadline:
                 raise DeadSetBusy(f"somebody else works on the dead set {self._queue}; try again when they are done")

@@ -1,0 +1,78 @@
+"""Dead sets of a test, filled as policies, brokers and foreign programs fill them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kombu import Connection
+
+from app.amqp.delivery import Delivery
+from app.amqp.publish import Publisher
+from app.retry.audit import Audit
+from app.retry.carry_out import carry_out
+from app.retry.dead_sets import DeadSets
+from app.retry.delay_queues import DelayQueues
+from app.retry.fixed_ttl import FixedTtl
+from app.retry.policies import Policies
+from app.retry.policy import Dead, Failure, Policy
+from app.retry.x_death import XDeath
+from tests.support.deliveries import FAILURE
+
+#: One policy of each kind, by its work queue. Nothing waits: every first failure is a death.
+OF_QUEUE: dict[str, Policy] = {
+    "mail": DelayQueues("post", retry_max=0, queue_type="classic"),
+    "art.index": FixedTtl("art", {"art.index": "index"}, retry_max=0, postpone_type="classic"),
+    "orders": XDeath("orders", retry_max=0, queue_type="classic"),
+}
+POLICIES = Policies(OF_QUEUE, OF_QUEUE["mail"])
+
+#: The dead set of each work queue.
+DEAD_OF = {"mail": "post.dead", "art.index": "art.failed", "orders": "orders.error"}
+
+TRACE = 'Traceback (most recent call last):\n  File "/a/b/shop/{name}.py", line {line}, in sell\n    x\nKeyError: 1\n'
+
+
+def declare(broker: str) -> None:
+    """Declare the dead sets, the work queues and what leads there."""
+    with Connection(broker) as connection, connection.channel() as channel:
+        for queue in (*POLICIES.queues(), *POLICIES.work_queues()):
+            queue(channel).declare()
+
+
+def dead_sets(broker: str, publisher: Publisher, audit: Path | None = None) -> DeadSets:
+    """Return them."""
+    return DeadSets.of(POLICIES, broker, publisher, audit=Audit(audit) if audit else None)
+
+
+def failure(line: int = 7, *, at: float = 1_000.0, **told: Any) -> Failure:
+    """Return a failure with a traceback that ends in a line of `shop/till.py`."""
+    return replace(FAILURE, at=at, traceback=TRACE.format(name="till", line=line), **told)
+
+
+def died(body: Any, queue: str = "mail", **headers: Any) -> Delivery:
+    """Return a message as it was when it died in a queue."""
+    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return Delivery(
+        body=text,
+        headers=headers,
+        properties={"correlation_id": "c-1"},
+        content_type="application/json",
+        content_encoding="utf-8",
+        queue=queue,
+        routing_key={"art.index": "index"}.get(queue, queue),
+    )
+
+
+def bury(publisher: Publisher, deliveries: Sequence[Delivery], why: Failure = FAILURE) -> list[str]:
+    """Bury messages as a worker does; return their dead ids."""
+    ids = []
+    for delivery in deliveries:
+        decision = POLICIES.of(delivery.queue).decide(delivery, why)
+        assert isinstance(decision, Dead)
+        carry_out(decision, delivery, publisher=publisher)
+        ids.append(str(decision.headers["perennial-dead-id"]))
+    return ids
