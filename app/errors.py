@@ -239,6 +239,20 @@ class WebServiceError(RemoteError):
     reason = "web-service"
 
 
+class ArtNotServed(PerennialError):
+    """Raised when a command is about an archive, and the settings name none; says which setting is missing."""
+
+    permanent = True
+    reason = "art-not-served"
+
+
+class EntityNotFound(PerennialError):
+    """Raised when a command names a release or an event that there is not; names it."""
+
+    permanent = True
+    reason = "entity-not-found"
+
+
 class DatabaseFailed(PerennialError):
     """Raised when MusicBrainz's database did not answer a read as it should; names its host and its database."""
 

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from app.cli import config, dead, doctor, search, services, site, store, topology, up
+from app.cli import caa, config, dead, doctor, search, services, site, store, topology, up
 from app.errors import PerennialError
 
 cli = typer.Typer(
@@ -15,6 +15,7 @@ cli = typer.Typer(
 cli.add_typer(services.cli, name="services")
 cli.add_typer(topology.topology, name="topology")
 cli.add_typer(dead.dead, name="dead")
+cli.add_typer(caa.caa, name="caa")
 cli.add_typer(store.cli, name="store")
 cli.add_typer(config.config, name="config")
 site.register(cli)

@@ -53,7 +53,8 @@ def connect(url: str, *, timeout: float = 10.0) -> Iterator[Connection]:
             yield connection
     except psycopg.Error as error:
         kind = DatabaseUnavailable if _is_outage(error) else DatabaseFailed
-        raise kind(f"{_address(parameters)}: {str(error).strip() or type(error).__name__}") from error
+        # libpq's advice stands in lines of its own.
+        raise kind(f"{_address(parameters)}: {' '.join(str(error).split()) or type(error).__name__}") from error
 
 
 def entity(connection: Connection, project: Project, gid: str, *, time_limit: float = 30.0) -> Entity | None:

@@ -1,0 +1,74 @@
+"""How `perennial caa` tells of findings: lines for people and for programs, JSON, and how far it is."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from app.coverart.audit import Finding, Kind
+from app.coverart.messages import kind_of
+from app.coverart.values import Move
+
+#: What each kind of finding means, for people.
+MEANING: Mapping[Kind, str] = {
+    "dark": "the item is dark: nothing in it can be seen or changed",
+    "listing-missing": "has images, or an item, and no listing",
+    "listing-stale": "says something else than the database",
+    "listing-left": "should be gone",
+    "image-missing": "is in the database and not in the archive",
+    "image-left": "should be gone",
+    "image-elsewhere": "belongs to",
+}
+
+
+def show(gid: str, findings: Sequence[Finding], *, to_people: bool) -> None:
+    """Print the findings of an item: a block for people, else a line each with tabs (gid, kind, file, fix)."""
+    if to_people:
+        typer.echo(gid)
+        for finding in findings:
+            typer.echo(f"  {finding.kind:<15} {finding.file}".rstrip())
+            typer.echo(f"    {_meaning(finding)}")
+        return
+    for finding in findings:
+        typer.echo("\t".join([finding.gid, finding.kind, finding.file, kind_of(finding.fix) if finding.fix else ""]))
+
+
+def fields(finding: Finding) -> dict[str, Any]:
+    """Return a finding for JSON."""
+    fix = {"job": kind_of(finding.fix), **asdict(finding.fix)} if finding.fix else None
+    return {"gid": finding.gid, "kind": finding.kind, "file": finding.file, "fix": fix}
+
+
+def jobs(sent: Counter[str]) -> str:
+    """Return a number of jobs, and of which kinds, in words."""
+    total = sent.total()
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(sent.items()))
+    return f"{total:,} job{'' if total == 1 else 's'}" + (f" ({kinds})" if kinds else "")
+
+
+@contextmanager
+def progress(total: Callable[[], int], *, shown: bool) -> Iterator[Callable[[int], None]]:
+    """Yield what tells how many more are done: a bar on a terminal, nothing elsewhere; `total` is asked for a bar."""
+    if not (shown and sys.stderr.isatty()):
+        yield lambda _: None
+        return
+    columns = TextColumn("{task.percentage:>3.0f} %"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    # What is printed meanwhile stands above the bar, but a pipe gets it as it is.
+    console, to_terminal = Console(stderr=True), sys.stdout.isatty()
+    with Progress(*columns, console=console, transient=True, redirect_stdout=to_terminal) as bar:
+        task = bar.add_task("", total=total())
+        yield lambda count: bar.advance(task, count)
+
+
+def _meaning(finding: Finding) -> str:
+    home = f" {finding.fix.new_gid}" if isinstance(finding.fix, Move) else ""
+    fix = f"; {kind_of(finding.fix)} mends it" if finding.fix else "; a person must look"
+    return f"{MEANING[finding.kind]}{home}{fix}"
