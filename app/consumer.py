@@ -20,8 +20,8 @@ from config.settings import get_settings
 
 logger = get_logger(__name__)
 
-#: Seconds between two looks whether the archive may be asked.
-_LOOK_EVERY = 1.0
+#: Seconds between two looks whether the archive may be asked: what comes in between goes through a delay queue.
+_LOOK_EVERY = 0.2
 
 
 class Consumer(consumer.Consumer):
@@ -77,6 +77,7 @@ class Consumer(consumer.Consumer):
     def _let_alone(self, queue: str, let_alone: bool) -> None:
         consuming = bool(self.task_consumer.consuming_from(queue))
         if let_alone and consuming:
+            logger.warning("The archive does not answer: %s is let alone", queue)
             self.note_queues()
             self.task_consumer.cancel_by_queue(queue)
         elif not let_alone and not consuming:

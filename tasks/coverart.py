@@ -23,10 +23,12 @@ from app.retry.fixed_ttl import RETRIES
 from app.retry.task import Task
 from config.routes import art_routes
 from config.settings import get_settings
+from config.topology import art_queues
 from tasks.context import context
 
-#: Seconds for which a killed job's item stays locked. A living one renews its lock three times in that time.
-_LOCK = 10.0
+#: Seconds for which a killed job's item stays locked (a living one renews its lock three times in that time), and
+#: after which a job that found its item locked asks again.
+_LOCK, _LOCKED_AGAIN = 10.0, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ def art(exchange: str) -> Art:
         project=project,
         archive=Archive.of(settings),
         web_service=WebService.of(settings),
-        locks=Locks(redis, project, seconds=_LOCK),
+        locks=Locks(redis, project, seconds=_LOCK, retry_after=_LOCKED_AGAIN),
         window=Window(redis, project, settings.art_window),
         outage=Outage(redis, settings.art_outage_pause),
     )
@@ -79,7 +81,9 @@ class ArtTask(Task):
             raise InvalidJob(f"{self.name}: a plain message cannot carry {', '.join(refused)}")
         job, exchange = self._read(tuple(args or ()), dict(kwargs or {}))
         ident = options.get("task_id") or str(uuid.uuid4())
-        context().publisher.publish([message(job, art(exchange).project.prefix, ident)])
+        prefix, publisher = art(exchange).project.prefix, context().publisher
+        publisher.declare(art_queues(prefix))
+        publisher.publish([message(job, prefix, ident)])
         return self.AsyncResult(ident)
 
     def on_waiting(self, task_id: str, args: Any, kwargs: Any) -> None:

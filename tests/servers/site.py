@@ -143,16 +143,21 @@ class Site:
 
     A route is a path, with or without its query; the longer one wins. Anything else is a 404.
     `before`, if given, is called with each request before it is answered (to count, to wait, to change routes).
+    `port` is that of a site which was there before; else it is a free one.
     """
 
     def __init__(
-        self, routes: Mapping[str, Answer] | None = None, *, before: Callable[[Request], None] | None = None
+        self,
+        routes: Mapping[str, Answer] | None = None,
+        *,
+        before: Callable[[Request], None] | None = None,
+        port: int = 0,
     ) -> None:
         self._routes = dict(routes or {})
         self._before = before
         self._requests: list[Request] = []
         self._changed = threading.Condition()
-        self._server = _Server(self)
+        self._server = _Server(self, port)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="site", daemon=True)
 
     def __enter__(self) -> Self:
@@ -261,8 +266,8 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = False  # So that closing waits for every answer's end and no socket is left behind.
     request_queue_size = 128
 
-    def __init__(self, site: Site) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, site: Site, port: int) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
         self.site = site
         self.closing = threading.Event()
         self._open: set[socket.socket] = set()

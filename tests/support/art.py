@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 import psycopg
+import redis
+import requests
 
 from app.coverart.project import COVER_ART, Project
-from app.demo.musicbrainz import relay
+from app.demo.musicbrainz import database, relay
+from app.services import Urls
 from config.settings import Settings
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer
 from tests.servers.musicbrainz_ws import MusicBrainz
+from tests.servers.site import Request
 from tests.support.broker import Broker
+from tests.support.corner import environment_of, own_vhost, settings_for
+from tests.support.waiting import eventually
 from tests.support.worker import Worker, worker
 
 #: Retries after 300 ms instead of 4 hours, equal messages gathered for 200 ms, an outage of a second.
 BRIEF = {"ART_RETRY_MS": "300", "ART_WINDOW": "0.2", "ART_OUTAGE_PAUSE": "1"}
+
+#: What HTTP itself needs, and says nothing of a job.
+_TRANSPORT = {"host", "accept-encoding", "connection", "content-length"}
+
+#: Method, URL without its host, headers, body.
+Sent = tuple[str, str, dict[str, str], bytes]
 
 
 @dataclass(frozen=True)
@@ -36,15 +50,21 @@ class ArtSystem:
     project: Project = COVER_ART
 
     @contextmanager
-    def worker(self, name: str = "coverart", **options: Any) -> Iterator[Worker]:
-        """Run a worker on the three queues for the block."""
-        with worker(self.environment, self.folder / f"{name}.log", queues=self.queues, **options) as running:
+    def worker(self, name: str = "coverart", *, projects: tuple[Project, ...] = (), **options: Any) -> Iterator[Worker]:
+        """Run a worker on the three queues of each project for the block, by default of the system's own."""
+        queues = [queue for project in projects or (self.project,) for queue in queues_of(project)]
+        with worker(self.environment, self.folder / f"{name}.log", queues=queues, **options) as running:
             yield running
 
     @property
     def queues(self) -> list[str]:
         """The work queues."""
-        return [f"{self.project.prefix}.{kind}" for kind in ("index", "move", "delete")]
+        return queues_of(self.project)
+
+    @property
+    def failed(self) -> str:
+        """The dead set."""
+        return f"{self.project.prefix}.failed"
 
     def post(self, kind: str, body: bytes, **properties: Any) -> None:
         """Post a plain message as MusicBrainz would."""
@@ -59,16 +79,64 @@ class ArtSystem:
         """Return the ids of the images in an item's listing; none where there is no listing."""
         return [image["id"] for image in (self.listing(gid) or {"images": []})["images"]]
 
+    def requests(self) -> list[Request]:
+        """Return what either server was asked, in order of arrival."""
+        return sorted([*self.archive.requests, *self.web_service.requests], key=lambda request: request.at)
+
+    def on_broker(self, what: str) -> list[dict[str, Any]]:
+        """Return what the management API tells of the `queues`, `exchanges` or `bindings`."""
+        vhost = quote(urlsplit(self.environment["BROKER_URL"]).path.removeprefix("/"), safe="")
+        answer = requests.get(f"{self.environment['BROKER_API_URL'].rstrip('/')}/{what}/{vhost}", timeout=30)
+        answer.raise_for_status()
+        told: list[dict[str, Any]] = answer.json()
+        return told
+
+    def waiting(self) -> dict[str, int]:
+        """Return how many messages are ready in each queue of the project but the dead set, empty ones left out."""
+        names = [queue["name"] for queue in self.on_broker("queues")]
+        names = [name for name in names if name.startswith(f"{self.project.prefix}.") and name != self.failed]
+        return {name: depth for name, depth in zip(names, self.broker.depths(names), strict=True) if depth}
+
+    def finish(self, condition: Callable[[], object], what: str, *, seconds: float = 90, **options: Any) -> None:
+        """Work until the condition holds and nothing is left: not even with a worker, which a stopped one gives back.
+
+        Workers are started anew until one leaves nothing behind.
+        """
+        for turn in range(4):
+            with self.worker(f"finish-{turn}", **options):
+                eventually(lambda: condition() and self._is_quiet(), what, seconds=seconds)
+            if not self.waiting():
+                return
+        raise AssertionError(f"always something left: {self.waiting()}")
+
+    def _is_quiet(self) -> bool:
+        """Return whether nothing waits and nothing is asked for a while: what a worker holds is not seen otherwise."""
+        before = len(self.requests())
+        threading.Event().wait(1.5)
+        unsent = self.database.execute("SELECT FROM amqp.outbox LIMIT 1").fetchone()
+        return unsent is None and not self.waiting() and len(self.requests()) == before
+
+
+def queues_of(project: Project) -> list[str]:
+    """Return the names of a project's work queues."""
+    return [f"{project.prefix}.{kind}" for kind in ("index", "move", "delete")]
+
+
+def sent(request: Request) -> Sent:
+    """Return a request as what a job is about."""
+    headers = {name: value for name, value in request.headers.items() if name not in _TRANSPORT}
+    return request.method, request.path, headers, request.body
+
 
 @contextmanager
 def art_system(
     settings: Settings, environment: Mapping[str, str], database_url: str, folder: Path, **more: str
 ) -> Iterator[ArtSystem]:
-    """Run everything but the worker for the block."""
+    """Run everything but the worker for the block; afterwards no worker's log may have the archive's secret."""
     with (
         ArchiveServer() as archive,
         MusicBrainz() as web_service,
-        psycopg.connect(database_url, autocommit=True) as database,
+        psycopg.connect(database_url, autocommit=True) as editor,
         relay.running(database_url, settings.broker, poll=0.1),
     ):
         places = {
@@ -80,4 +148,21 @@ def art_system(
             "ARCHIVE_SECRET_KEY": SECRET_KEY,
         }
         ours = {**environment, **places, **BRIEF, **more}
-        yield ArtSystem(database, archive, web_service, Broker(settings.broker), ours, folder)
+        yield ArtSystem(editor, archive, web_service, Broker(settings.broker), ours, folder)
+    for log in folder.glob("*.log"):
+        assert SECRET_KEY not in log.read_text(errors="replace"), f"{log.name} has the secret key"
+
+
+@contextmanager
+def art_corner(services: Urls, template: tuple[str, str], folder: Path, **more: str) -> Iterator[ArtSystem]:
+    """Run everything but the worker for the block, with a vhost, a database and an empty Redis of its own."""
+    with (
+        own_vhost(services) as broker_url,
+        database.copy_of(*template) as database_url,
+        redis.Redis.from_url(services.redis_url) as client,
+    ):
+        client.flushdb()
+        settings = settings_for(folder, broker_url, services.redis_url, services.broker_api_url)
+        with art_system(settings, environment_of(settings), database_url, folder, **more) as system:
+            yield system
+        client.flushdb()
