@@ -35,11 +35,16 @@ class Delivery:
 
     @classmethod
     def of(cls, message: Any, queue: str) -> Delivery:
-        """Take the parts of a kombu message; later changes of the message do not change the delivery."""
-        body = message.body.encode() if isinstance(message.body, str) else bytes(message.body or b"")
+        """Take the parts of a kombu message; later changes of the message do not change the delivery.
+
+        A compressed body has been decompressed by kombu, and loses the header that says otherwise.
+        """
+        headers = dict(message.headers or {})
+        if not message.errors:
+            headers.pop("compression", None)
         return cls(
-            body=body,
-            headers=dict(message.headers or {}),
+            body=_as_it_came(message.body, message.content_encoding),
+            headers=headers,
             properties=dict(message.properties or {}),
             content_type=message.content_type,
             content_encoding=message.content_encoding,
@@ -59,3 +64,13 @@ class Delivery:
     def kept_properties(self) -> dict[str, Any]:
         """Return the properties that a replacement carries on."""
         return {name: self.properties[name] for name in KEPT_PROPERTIES if self.properties.get(name) is not None}
+
+
+def _as_it_came(body: Any, encoding: str | None) -> bytes:
+    """Return the bytes of a body; py-amqp has made a text of one whose content encoding names a charset."""
+    if not isinstance(body, str):
+        return bytes(body or b"")
+    try:
+        return body.encode(encoding or "utf-8")
+    except (LookupError, UnicodeError):
+        return body.encode("utf-8", "surrogatepass")

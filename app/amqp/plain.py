@@ -40,17 +40,27 @@ class Envelope:
     id: str
 
 
-def decode(body: bytes) -> dict[str, Any]:
-    """Return the JSON object of a plain body, `host` read as `domain`; raises Undecodable naming what is wrong."""
+def decode(body: bytes, encoding: str | None = None) -> dict[str, Any]:
+    """Return the JSON object of a plain body, `host` read as `domain`; raises Undecodable naming what is wrong.
+
+    `encoding` is the content encoding; where it names no charset the body is UTF-8.
+    """
     try:
-        payload = json.loads(body.decode("utf-8"))
-    except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise Undecodable(f"not UTF-8 JSON: {error}: {body[:60]!r}") from error
+        payload = json.loads(_text(body, encoding or "utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise Undecodable(f"not {encoding or 'UTF-8'} JSON: {error}: {body[:60]!r}") from error
     if not isinstance(payload, dict):
         raise Undecodable(f"expected a JSON object, got {type(payload).__name__}: {body[:60]!r}")
     if "host" in payload:
         payload.setdefault("domain", payload.pop("host"))
     return payload
+
+
+def _text(body: bytes, encoding: str) -> str:
+    try:
+        return body.decode(encoding)
+    except LookupError:
+        return body.decode()
 
 
 def route_of(payload: Mapping[str, Any]) -> Route:
@@ -64,7 +74,7 @@ def route_of(payload: Mapping[str, Any]) -> Route:
 
 def site_call(delivery: Delivery) -> Call:
     """Return the call that a JSON body means; raises Undecodable or UnknownType."""
-    payload = decode(delivery.body)
+    payload = decode(delivery.body, delivery.content_encoding)
     route = route_of(payload)
     del payload["type"]
     return Call(route.task, payload)

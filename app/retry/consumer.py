@@ -100,7 +100,11 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         self._flush_events()
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
-        """Spend the budget of a body that cannot be decoded; Celery acknowledges it, and it is gone."""
+        """Spend the budget of a body that cannot be decoded; Celery acknowledges it, and it is gone.
+
+        One that cannot be decompressed comes here straight from kombu.
+        """
+        message.delivery_info["queue"] = self._queue_name(message)
         self._fail(message, Undecodable(str(exc)))
 
     def on_unknown_message(self, body: Any, message: Any) -> None:

@@ -28,6 +28,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"retry-max": "99999999999999999999"}, "undecodable"),
     ({"current-iteration": 2**63 - 1, "retry-max": 1}, "undecodable"),
     ({"notes": ["x" * 1_000] * 126}, "undecodable"),
+    ({"compression": "application/x-gzip"}, "undecodable"),
+    ({"compression": "no-such-compression"}, "undecodable"),
     ({"task": "site.index", "id": "a", "timelimit": ["x", "y"]}, "invalid-message"),
     ({"task": "site.index", "id": "b", "eta": "2999-01-01T00:00:00"}, "invalid-message"),
 ]

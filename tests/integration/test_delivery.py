@@ -1,0 +1,70 @@
+"""A message that goes round through a failure is the one that was posted, whatever it is."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from amqp import Message
+from kombu import Connection
+
+from app.amqp.delivery import Delivery
+from app.amqp.plain import decode
+from app.amqp.publish import Publisher
+from app.retry.carry_out import replacement
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def channel(broker_url: str) -> Iterator[Any]:
+    with Connection(broker_url) as connection, connection.channel() as channel:
+        channel.queue_declare("q", durable=True, auto_delete=False)
+        yield channel
+
+
+@pytest.fixture
+def publisher(broker_url: str) -> Iterator[Publisher]:
+    publisher = Publisher(broker_url)
+    yield publisher
+    publisher.close()
+
+
+def posted(channel: Any, message: Message) -> Delivery:
+    channel.basic_publish_confirm(message, exchange="", routing_key="q", timeout=5)
+    return taken(channel)
+
+
+def taken(channel: Any) -> Delivery:
+    return Delivery.of(channel.message_to_python(channel.basic_get("q", no_ack=True)), "q")
+
+
+def again(channel: Any, publisher: Publisher, delivery: Delivery) -> Delivery:
+    publisher.publish([replacement(delivery, exchange="", routing_key="q", headers={})])
+    return taken(channel)
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "latin-1", "utf-16", "utf-8-sig", "cp1252", "no-such-charset", "binary"])
+def test_a_body_of_any_charset_goes_round_as_it_came(channel: Any, publisher: Publisher, charset: str) -> None:
+    text = '{"domain": "köln.example"}'
+    body = text.encode("utf-8" if charset in ("no-such-charset", "binary") else charset)
+    first = posted(channel, Message(body, content_encoding=charset))
+    second = again(channel, publisher, first)
+    assert first.body == second.body == body
+    assert second.content_encoding == charset
+    assert decode(second.body, second.content_encoding) == {"domain": "köln.example"}
+
+
+def test_a_compressed_message_goes_round_readable_and_a_broken_one_as_it_came(
+    channel: Any, publisher: Publisher
+) -> None:
+    gzip = {"compression": "application/x-gzip"}
+    first = posted(channel, Message(zlib.compress(b"[]"), application_headers=gzip, content_encoding="utf-8"))
+    second = again(channel, publisher, first)
+    assert (second.body, second.headers) == (b"[]", {})
+    broken = posted(channel, Message(b"no gzip", application_headers=gzip))
+    assert (broken.body, broken.headers) == (b"no gzip", gzip)
+    third = again(channel, publisher, broken)
+    assert (third.body, third.headers) == (broken.body, broken.headers)
