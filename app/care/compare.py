@@ -45,9 +45,13 @@ def other_arguments(queue: str, expected: str, found: str) -> Finding:
     )
 
 
-def other_exchange(exchange: str, expected: str, found: str, *, bound: str = "") -> Finding:
-    """Return the finding for an exchange of another kind: it must go before it can be declared anew."""
+def other_exchange(exchange: str, expected: str, found: str, *, bound: str = "", awaited: bool = True) -> Finding:
+    """Return the finding for an exchange of another kind: it must go before it can be declared anew.
+
+    `bound` names others that are bound to it; `awaited` says that queues give it what expires.
+    """
     others = f"; bind again who else was bound: {bound}" if bound else ""
+    others += "; in one go, for what expires meanwhile in a classic queue is dropped" if awaited else ""
     delete = f"rabbitmqadmin delete exchange name={exchange}"
     return Finding(
         severity="error",
@@ -79,7 +83,8 @@ def _different_exchanges(ours: Topology, found: Topology) -> Iterator[Finding]:
         if theirs is not None and _kind(mine) != _kind(theirs):
             expected, there = difference(_kind(mine), _kind(theirs))
             others = sorted(each.destination for each in found.bindings - ours.bindings if each.source == name)
-            yield other_exchange(name, expected, there, bound=", ".join(others))
+            awaited = any(queue.dead_letter_exchange == name for queue in found.queues.values())
+            yield other_exchange(name, expected, there, bound=", ".join(others), awaited=awaited)
 
 
 def _different_queues(ours: Topology, found: Topology) -> Iterator[Finding]:

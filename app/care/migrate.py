@@ -86,8 +86,8 @@ class _Migration:
             consumers = channel.queue_declare(self._name, passive=True).consumer_count
         _, held = self._api.held(self._name)
         if consumers or held:
-            who = f"{consumers} consumer(s)" if consumers else f"somebody who holds {held} message(s)"
-            raise MigrationRefused(f"{self._name} has {who}: stop them, and whoever posts to it by its name")
+            who = f"{consumers} consumer(s)" if consumers else f"{held} message(s) that somebody held 5 s ago"
+            raise MigrationRefused(f"{self._name} has {who}: stop its workers, and whoever posts to it by its name")
 
     def _set_aside(self) -> None:
         """Let new messages go to the aside queue, and take there what is in the old one."""
