@@ -1,0 +1,382 @@
+"""Plain art messages under a real worker: none is lost, equal ones become one, what fails can be replayed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from kombu import Connection, Queue
+
+from app.amqp.publish import Publisher
+from app.coverart.calls import message
+from app.coverart.locks import Locks
+from app.coverart.project import COVER_ART
+from app.coverart.values import Delete
+from app.coverart.window import SETTLED
+from app.retry.waiting import delay_queue
+from app.services import Urls
+from app.state.client import get_redis
+from config.settings import ROOT
+from tests.servers import archive as stand_in
+from tests.servers.site import Request, Wire
+from tests.support.art import ArtSystem, art_corner
+from tests.support.waiting import eventually
+from tests.support.worker import Worker
+
+pytestmark = pytest.mark.acceptance
+
+FAILED = "cover-art-archive.failed"
+
+
+@pytest.fixture(scope="module")
+def art(
+    services: Urls, musicbrainz_template: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ArtSystem]:
+    """One corner for all tests here: each has items of its own, and takes its dead away."""
+    folder = tmp_path_factory.mktemp("coverart")
+    with art_corner(services, musicbrainz_template, folder, ART_WINDOW="1") as system:
+        yield system
+
+
+@pytest.fixture(scope="module")
+def running(art: ArtSystem) -> Iterator[Worker]:
+    with art.worker() as running:
+        yield running
+
+
+@pytest.fixture
+def gid() -> str:
+    return str(uuid.uuid4())
+
+
+def listing_of(gid: str) -> str:
+    return f"/mbid-{gid}/index.json"
+
+
+def delete_of(gid: str) -> bytes:
+    """Return the body of the job that is one request."""
+    return f"index.json\n{gid}".encode()
+
+
+def user_of(art: ArtSystem) -> str:
+    """Return the name that tests log in to the broker with."""
+    return urlsplit(art.environment["BROKER_URL"]).username or "guest"
+
+
+# What may come
+
+X_DEATH = {
+    "count": 3,
+    "reason": "expired",
+    "queue": "cover-art-archive.retry",
+    "time": datetime(2024, 1, 2, tzinfo=UTC),
+    "exchange": "cover-art-archive.retry",
+    "routing-keys": ["delete"],
+}
+OCTETS = {"content_type": "application/octet-stream"}
+PROPERTIES: dict[str, dict[str, Any]] = {
+    "no property at all": {},
+    "application/octet-stream": OCTETS,
+    "text/plain": {"content_type": "text/plain", "content_encoding": "utf-8"},
+    "JSON, it says": {"content_type": "application/json", "content_encoding": "utf-8"},
+    "a pickle, it says": {"content_type": "application/x-python-serialize", "content_encoding": "binary"},
+    "x-death": {"headers": {"x-death": [X_DEATH], "x-first-death-reason": "expired"}},
+    "mb-retries is a number": {"headers": {"mb-retries": 2}},
+    "mb-retries is text": {"headers": {"mb-retries": "2"}},
+    "mb-retries is 0": {"headers": {"mb-retries": 0}},
+    "mb-retries is negative": {"headers": {"mb-retries": -1}},
+    "mb-retries is garbage": {"headers": {"mb-retries": "lots"}},
+    "mb-retries is a table": {"headers": {"mb-retries": {"a": 1}}},
+    "as the Perl indexer retries": {
+        "headers": {"mb-retries": "3", "mb-exceptions": ["Error PUTting: 503"], "x-death": [X_DEATH]},
+        "priority": 1,
+        "timestamp": 1_704_153_600,
+        "delivery_mode": 1,
+        **OCTETS,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def everything(art: ArtSystem, running: Worker) -> dict[str, str]:
+    """A message of every kind, posted at once; return the gid that each is about."""
+    gids = {what: str(uuid.uuid4()) for what in PROPERTIES}
+    for what, properties in PROPERTIES.items():
+        user = {"user_id": user_of(art)} if "Perl" in what else {}
+        art.post("delete", delete_of(gids[what]), **properties, **user)
+    return gids
+
+
+@pytest.mark.parametrize("what", PROPERTIES)
+def test_a_message_is_served_whatever_it_carries(art: ArtSystem, everything: dict[str, str], what: str) -> None:
+    eventually(lambda: art.archive.hits(listing_of(everything[what])) == 1, f"served: {what}")
+
+
+#: Body, routing key, headers, number of attempts, and what is told of each.
+BAD: dict[str, tuple[bytes, str, dict[str, Any], int, str]] = {
+    "empty": (b"", "index", {}, 5, "the body is empty"),
+    "nothing but ends of lines": (b"\n\n", "delete", {}, 5, "the body is empty"),
+    "not UTF-8": (b"\xff\xfe\x00", "index", {"mb-retries": 2}, 3, "not UTF-8 at byte 0"),
+    "no gid": (b"16ebbc86", "index", {"mb-retries": "1"}, 2, "gid '16ebbc86': expected a UUID"),
+    "half a move": (b"1\n16ebbc86-670c-4ad3-980b-bfbd1eee4ff4", "move", {"mb-retries": 0}, 1, "new gid is missing"),
+    "negative": (b"negative", "index", {"mb-retries": -1}, 1, "gid 'negative'"),
+    "garbage": (b"garbage", "index", {"mb-retries": "lots"}, 5, "gid 'garbage'"),
+    "with a past": (b"past", "index", {"mb-retries": "1", "mb-exceptions": ["first", "second"]}, 4, "gid 'past'"),
+}
+
+
+@pytest.fixture(scope="module")
+def the_failed(art: ArtSystem, running: Worker) -> dict[bytes, Any]:
+    """Every bad body, posted at once; return what is in the dead set in the end, by body."""
+    for body, key, headers, *_ in BAD.values():
+        art.post(key, body, headers=headers, **OCTETS)
+    eventually(lambda: art.broker.depth(FAILED) >= len(BAD), "all have failed", seconds=60)
+    return {bytes(each.body or b""): each for each in art.broker.take(FAILED)}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_cannot_be_read_is_retried_and_ends_failed_as_it_came(the_failed: dict[bytes, Any], what: str) -> None:
+    body, key, headers, attempts, told = BAD[what]
+    assert len(the_failed) == len(BAD)
+    failed = the_failed[body]
+    assert failed.headers["mb-retries"] == -1
+    assert failed.delivery_info["routing_key"] == key
+    errors = failed.headers["mb-exceptions"]
+    before = headers.get("mb-exceptions", [])
+    assert errors[: len(before)] == before
+    assert [told in error for error in errors[len(before) :]] == [True] * (attempts - len(before))
+    assert failed.headers["perennial-attempts"] == attempts
+    assert failed.headers["perennial-reason"] == "invalid-job"
+    assert "x-death" not in failed.headers
+    assert (failed.properties["delivery_mode"], failed.content_type) == (2, OCTETS["content_type"])
+
+
+def dead(art: ArtSystem, *arguments: str) -> Any:
+    """Run `perennial dead` and return what it prints."""
+    command = [sys.executable, "-m", "app.cli.main", "dead", *arguments, "--json"]
+    done = subprocess.run(command, cwd=ROOT, env=dict(art.environment), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_failed_message_is_listed_and_replayed_with_a_fresh_budget(art: ArtSystem, running: Worker, gid: str) -> None:
+    art.archive.faults.add(stand_in.denied(), path=listing_of(gid), times=6)
+    art.post("delete", delete_of(gid))
+    eventually(lambda: art.broker.depth(FAILED) == 1, "it failed")
+    assert art.archive.hits(listing_of(gid)) == 5
+    [letter] = dead(art, "list", "--set", FAILED)
+    assert (letter["set"], letter["task"], letter["reason"]) == (FAILED, "coverart.delete", "archive-refused")
+    assert dead(art, "replay", letter["id"])["replayed"] == [letter["id"]]
+    # The first run of its new life is refused as well, and is retried: it has its five runs again.
+    eventually(lambda: art.archive.hits(listing_of(gid)) == 7, "it succeeded")
+    assert art.broker.depth(FAILED) == 0
+
+
+# Equal messages
+
+
+def test_equal_messages_become_one_run_and_a_later_one_runs_again(art: ArtSystem, running: Worker, gid: str) -> None:
+    for _ in range(20):
+        art.post("delete", delete_of(gid))
+    eventually(lambda: art.archive.hits(listing_of(gid)) == 1, "one run")
+    art.post("delete", delete_of(gid.upper()))
+    eventually(lambda: art.archive.hits(listing_of(gid)) == 2, "another run")
+    # Whatever were left of the twenty would have come out of the window long before.
+    [first, second] = [each.at for each in art.archive.requests if each.path == listing_of(gid)]
+    assert second - first >= 1
+
+
+def test_a_message_that_comes_while_an_equal_one_runs_is_run_again(art: ArtSystem, running: Worker, gid: str) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def held(request: Request, wire: Wire) -> None:
+        begun.set()
+        assert go_on.wait(30)
+        art.archive.route(request)(request, wire)
+
+    art.archive.faults.add(held, path=listing_of(gid))
+    art.post("delete", delete_of(gid))
+    assert begun.wait(30)
+    for _ in range(3):
+        art.post("delete", delete_of(gid))
+    eventually(lambda: art.broker.depth("cover-art-archive.delay.1000") == 1, "it waits, once")
+    go_on.set()
+    eventually(lambda: art.archive.hits(listing_of(gid)) == 2, "it runs")
+
+
+def test_a_retried_message_does_not_wait_in_the_window(art: ArtSystem, running: Worker, gid: str) -> None:
+    art.post("delete", delete_of(gid))
+    art.post("delete", delete_of(gid), headers={"mb-retries": 3})
+    eventually(lambda: art.archive.hits(listing_of(gid)) == 2, "both run")
+    [retried, new] = [each.at for each in art.archive.requests if each.path == listing_of(gid)]
+    assert new - retried > 0.3
+
+
+# One at a time
+
+
+def test_a_job_whose_item_is_locked_waits_in_the_broker_with_its_retries_unspent(
+    art: ArtSystem, running: Worker, gid: str
+) -> None:
+    waiting = delay_queue("cover-art-archive", 1_000, back_to="cover-art-archive", queue_type="quorum")
+    spy = Queue(f"spy-{gid}", waiting.exchange, durable=True)
+    with Connection(art.environment["BROKER_URL"]) as connection, connection.channel() as channel:
+        waiting(channel).declare()
+        spy(channel).declare()
+    with Locks(get_redis(art.environment["REDIS_URL"]), COVER_ART).hold(gid):
+        art.post("delete", delete_of(gid), headers={"mb-retries": "2"})
+        eventually(lambda: art.broker.depth(spy.name) >= 2, "it waits again and again")
+        assert art.archive.hits(listing_of(gid)) == 0
+    eventually(lambda: art.archive.hits(listing_of(gid)) == 1, "it runs")
+    seen = art.broker.take(spy.name)
+    assert [each.headers["mb-retries"] for each in seen] == ["2"] * len(seen)
+    assert [each.delivery_info["routing_key"] for each in seen] == ["delete"] * len(seen)
+
+
+def test_moves_that_cross_both_end(art: ArtSystem, running: Worker) -> None:
+    one, other = sorted(str(uuid.uuid4()) for _ in range(2))
+    for number in range(1, 7):
+        old, new = (one, other) if number % 2 else (other, one)
+        art.archive.upload(f"mbid-{old}", f"mbid-{old}-{number}.jpg", b"picture")
+        art.post("move", f"{number}\n{old}\n{new}\njpg\n".encode())
+
+    def images(gid: str) -> set[str]:
+        names = art.archive.files(f"mbid-{gid}")
+        return {name.removeprefix(f"mbid-{gid}-") for name in names if name.endswith(".jpg") and "_thumb" not in name}
+
+    # An old version that is kept below `history/` ends with a tilde.
+    eventually(lambda: images(other) == {"1.jpg", "3.jpg", "5.jpg"}, "the odd ones are there", seconds=60)
+    eventually(lambda: images(one) == {"2.jpg", "4.jpg", "6.jpg"}, "the even ones are there", seconds=60)
+
+
+# From Python
+
+CALLS = """
+import sys
+from app.errors import InvalidJob
+from tasks.coverart import delete, index, move
+
+gid, other = sys.argv[1:]
+print(index.delay(gid.upper()).id)
+move.delay(1, gid, new_gid=other)
+delete.delay(gid)
+delete.apply_async((gid, 7), {"suffix": "png"}, confirm=True)
+index.s(gid).apply_async(task_id="mine")
+index.delay(other, archive="music-art")
+for call in (
+    lambda: index.delay("x"),
+    lambda: index.delay(),
+    lambda: move.delay(1, gid, gid, "jpg", 5),
+    lambda: index.delay(gid, archive="nowhere"),
+    lambda: index.apply_async((gid,), countdown=3),
+):
+    try:
+        call()
+    except InvalidJob as error:
+        print(error)
+"""
+
+
+def test_a_call_from_python_posts_the_plain_message_and_a_bad_one_is_refused(art: ArtSystem, gid: str) -> None:
+    environment = {**art.environment, "COVER_ART_EXCHANGE": "music-art"}
+    other = str(uuid.uuid4())
+    command = [sys.executable, "-c", CALLS, gid, other]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    ident, *refusals = done.stdout.splitlines()
+    assert refusals == [
+        "gid 'x': expected a UUID",
+        "index(gid): missing a required argument: 'gid'",
+        "move(id, old_gid, new_gid, suffix='jpg'): too many positional arguments",
+        "archive 'nowhere' is not served here; served: music-art",
+        "coverart.index: a plain message cannot carry countdown",
+    ]
+    sent = {kind: art.broker.take(f"music-art.{kind}") for kind in ("index", "move", "delete")}
+    bodies = {kind: [bytes(each.body) for each in messages] for kind, messages in sent.items()}
+    assert bodies == {
+        "index": [gid.encode(), gid.encode(), other.encode()],
+        "move": [f"1\n{gid}\n{other}\njpg\n".encode()],
+        "delete": [f"index.json\n{gid}".encode(), f"7\n{gid}\npng".encode()],
+    }
+    for each in (each for messages in sent.values() for each in messages):
+        assert not each.headers
+        assert set(each.properties) - {"application_headers"} == {"delivery_mode", "message_id"}
+        assert each.properties["delivery_mode"] == 2
+        assert each.content_type is None
+    assert [each.properties["message_id"] for each in sent["index"]][:2] == [ident, "mine"]
+
+
+# The outage breaker
+
+
+def test_while_the_archive_asks_to_slow_down_nobody_else_spends_a_retry(art: ArtSystem, running: Worker) -> None:
+    gids = [str(uuid.uuid4()) for _ in range(300)]
+    paths = {listing_of(gid) for gid in gids}
+
+    def asked() -> int:
+        return sum(each.path in paths for each in art.archive.requests)
+
+    art.archive.faults.add(stand_in.slow_down("5"), method="DELETE", times=2)
+    with Connection(art.environment["BROKER_URL"]) as connection, connection.channel() as channel:
+        spy = Queue(f"spy-{gids[0]}", "cover-art-archive.retry", durable=True)
+        channel.queue_declare(spy.name, durable=True, auto_delete=False)
+        channel.queue_bind(spy.name, "cover-art-archive.retry")
+    # They have been through their window, so that they are work at once.
+    posts = [message(Delete(gid), "cover-art-archive", gid) for gid in gids]
+    with closing(Publisher(art.environment["BROKER_URL"])) as publisher:
+        publisher.publish([replace(each, headers={SETTLED: True}) for each in posts])
+    eventually(lambda: asked() >= 1, "the archive was asked")
+    eventually(lambda: art.broker.consumers("cover-art-archive.delete") == 0, "nobody consumes")
+    stood = art.broker.depth("cover-art-archive.delete")
+    asked_by_then = asked()
+    assert stood >= 150
+    assert asked_by_then <= 2
+    eventually(lambda: len({each.path for each in art.archive.requests} & paths) == 300, "all are done", seconds=60)
+    spent = art.broker.take(spy.name)
+    assert 1 <= len(spent) <= 2
+    assert asked() == 300 + len(spent)
+    assert art.broker.depth(FAILED) == 0
+
+
+def test_the_topology_is_the_documents_to_the_letter(art: ArtSystem, running: Worker) -> None:
+    ours = [each for each in art.on_broker("queues") if each["name"].startswith("cover-art-archive.")]
+    documents = {each["name"]: each for each in ours if ".delay." not in each["name"]}
+    assert {name: (each["durable"], each["auto_delete"], each["arguments"]) for name, each in documents.items()} == {
+        "cover-art-archive.index": (True, False, {}),
+        "cover-art-archive.move": (True, False, {}),
+        "cover-art-archive.delete": (True, False, {}),
+        "cover-art-archive.failed": (True, False, {}),
+        "cover-art-archive.retry": (
+            True,
+            False,
+            {"x-message-ttl": 300, "x-dead-letter-exchange": "cover-art-archive"},
+        ),
+    }
+    exchanges = {each["name"]: each for each in art.on_broker("exchanges")}
+    told = [(exchanges[name]["type"], exchanges[name]["durable"], exchanges[name]["arguments"]) for name in EXCHANGES]
+    assert told == [(kind, True, {}) for kind in EXCHANGES.values()]
+    bindings = {
+        (each["source"], each["destination"], each["routing_key"], str(each["arguments"]))
+        for each in art.on_broker("bindings")
+        if each["source"] in EXCHANGES and each["destination"] in documents
+    }
+    assert bindings == {
+        ("cover-art-archive", "cover-art-archive.index", "index", "{}"),
+        ("cover-art-archive", "cover-art-archive.move", "move", "{}"),
+        ("cover-art-archive", "cover-art-archive.delete", "delete", "{}"),
+        ("cover-art-archive.retry", "cover-art-archive.retry", "", "{}"),
+        ("cover-art-archive.failed", "cover-art-archive.failed", "", "{}"),
+    }
+
+
+EXCHANGES = {"cover-art-archive": "direct", "cover-art-archive.retry": "fanout", "cover-art-archive.failed": "fanout"}
