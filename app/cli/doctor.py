@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from app.care.doctor import examine
-from app.celery import app
 from config.settings import get_settings
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -17,6 +16,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def doctor(as_json: AsJson = False) -> None:
     """Prove by trying that no message can be lost here; exit 1 on a problem. What it makes on the broker it deletes."""
+    # Wrong settings are the command's to tell of, and this module needs some to be imported.
+    from app.celery import app
+
     results = []
     for result in examine(get_settings(), app.conf):
         results.append(result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import typer
+from pydantic import ValidationError
 
 from app.cli import caa, config, dead, doctor, search, services, site, store, topology, up
 from app.errors import PerennialError
@@ -25,12 +26,19 @@ search.register(cli)
 
 
 def main() -> None:
-    """Run the command; an error of ours is one line on standard error and exit 1."""
+    """Run the command; an error of ours is one line on standard error and exit 1, a wrong setting exit 2."""
     try:
         cli()
     except PerennialError as error:
         typer.echo(f"perennial: {error}", err=True)
         sys.exit(1)
+    except ValidationError as error:
+        for wrong in error.errors():
+            name = ".".join(str(part) for part in wrong["loc"]).upper()
+            typer.echo(
+                f"perennial: {f'{name}: ' if name else ''}{wrong['msg'].removeprefix('Value error, ')}", err=True
+            )
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 
 import pytest
 from dotenv import dotenv_values
@@ -118,3 +119,13 @@ def test_a_shell_reads_env_example_as_docker_compose_does() -> None:
     output = subprocess.run(["sh", "-euc", script], env=clean, capture_output=True, check=True, text=True).stdout
     read = dict(entry.split("=", 1) for entry in output.split("\0") if entry)
     assert {name: read[name] for name in dotenv_values(EXAMPLE)} == dotenv_values(EXAMPLE)
+
+
+def test_wrong_settings_are_a_line_each_that_names_the_variable_and_exit_2() -> None:
+    wrong = {"RETRY_MAX": "x", "WEB_PORT": "99999"}
+    command = [sys.executable, "-m", "app.cli.main", "status", "site.example"]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **wrong}, capture_output=True, text=True, check=False)
+    first, second = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert first.startswith("perennial: RETRY_MAX: ")
+    assert second.startswith("perennial: WEB_PORT: ")
