@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import io
-import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from types import FrameType
 
-from app import services
 from app.demo import plan as plans
 from app.demo.answers import Answer
 from app.demo.plan import Plan
 from app.demo.rendering import rendered_site
 from app.demo.report import Report
+from app.demo.run import alone, fresh, leave, quietly_stopped
 from app.demo.screen import Plain, Terminal
 from app.demo.server import DemoSite
 from app.demo.story import Clock, Story, await_services
@@ -27,7 +24,7 @@ from app.demo.supervisor import Supervisor
 from app.demo.witness import Witness
 from app.errors import DemoFailed, PerennialError
 from app.services import install
-from config.settings import ROOT, Settings, get_settings
+from config.settings import ROOT, get_settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--site", metavar="URL", help="a site of yours (default: one that the demo makes itself)")
     site = parser.parse_args(arguments).site
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)
+        signal.signal(number, leave)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A page's title may have characters that the terminal's encoding lacks.
         sys.stdout.reconfigure(errors="replace")
@@ -55,13 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(site: str | None, screen: Terminal | Plain) -> None:
     clock, given = Clock(), get_settings()
     folder = given.data_dir.resolve() / "demo"
-    with _alone(folder), ExitStack() as stack:
-        home = _fresh(folder / "home")
+    with alone(folder), ExitStack() as stack:
+        home = fresh(folder / "home")
         own = None if site else stack.enter_context(DemoSite())
         plan = plans.own_site(given, home, own.url) if own else plans.users_site(given, home, str(site))
         _refuse_other_workers(plan)
         supervisor = stack.enter_context(
-            _quietly_stopped(Supervisor(plan.environment, log=folder / "processes.log"), screen)
+            quietly_stopped(Supervisor(plan.environment, log=folder / "processes.log"), screen.say)
         )
         _introduce(plan, own, folder, screen, clock)
         with clock.part("starting"):
@@ -156,43 +153,6 @@ def _refuse_other_workers(plan: Plan) -> None:
             raise DemoFailed(
                 "workers run on the broker of BROKER_URL, and would take the demo's messages: stop them first"
             )
-
-
-@contextmanager
-def _quietly_stopped(supervisor: Supervisor, screen: Terminal | Plain) -> Iterator[Supervisor]:
-    """Run the supervisor for the block; once it is being stopped, signals no longer interrupt that."""
-    with supervisor:
-        try:
-            yield supervisor
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, signal.SIG_IGN)
-            screen.say("Stopping ...")
-
-
-def _fresh(home: Path) -> Path:
-    """Return an empty folder for everything that this run keeps; what ran in the last one's is stopped."""
-    services.down(Settings(data_dir=home))
-    shutil.rmtree(home, ignore_errors=True)
-    home.mkdir(parents=True)
-    return home
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the demo's folder; raises DemoFailed while another demo does."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise DemoFailed(f"another demo of this checkout is running (it holds {folder / 'lock'})") from error
-        yield
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    del frame
-    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -27,17 +27,21 @@ STOP_TIMEOUT = processes.KILL_WAIT + 30.0
 
 
 class Supervisor:
-    """Runs the supervisor for the block. Its output, and that of all its processes, goes to the file `log`."""
+    """Runs the supervisor for the block. Its output, and that of all its processes, goes to the file `log`.
 
-    def __init__(self, environment: Mapping[str, str], *, log: Path) -> None:
+    `module` is what is run: one that calls `main` below, with other processes than the Procfile's.
+    """
+
+    def __init__(self, environment: Mapping[str, str], *, log: Path, module: str = "app.demo.supervisor") -> None:
         self.log = log
+        self._module = module
         self._environment = dict(environment)
 
     def __enter__(self) -> Self:
         # A session of its own: Ctrl-C on the terminal is for the demo, which then closes the pipe.
         with self.log.open("wb") as output:
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", "app.demo.supervisor"],
+            self._child = subprocess.Popen(  # noqa: S603 - the module is named by ourselves.
+                [sys.executable, "-m", self._module],
                 cwd=ROOT,
                 env={**os.environ, **self._environment},
                 stdin=subprocess.PIPE,
@@ -68,14 +72,14 @@ class Supervisor:
         return f"their log {self.log} ends with:\n{process.tail(self.log)}"
 
 
-def main() -> int:
-    """Start everything, wait, stop everything; return an exit status."""
+def main(run: Callable[[], int] = processes.run) -> int:
+    """Start the services and `run` the processes until it returns or we are told to end; return an exit status."""
     signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_end_with, args=(_detached_stdin(),), name="lifeline", daemon=True).start()
     settings = get_settings()
     try:
         services.up(settings)
-        return processes.run()
+        return run()
     except PerennialError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
