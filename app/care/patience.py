@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from app.care.model import Queue
-from config.routes import ROUTES
+from config.routes import ROUTES, art_routes
 from config.settings import Settings
 
 #: Seconds that a broker waits: RabbitMQ's default since 3.8.17, and that of 3.8.15 and 3.8.16.
@@ -29,8 +29,7 @@ def longest_unacknowledged(queues: Sequence[str], multiplier: int) -> float:
 
     A worker reserves `multiplier` messages of each of its queues for each of its pool processes.
     """
-    limits = (max((route.time_limit for route in ROUTES if route.queue == queue), default=0) for queue in queues)
-    return float(multiplier * sum(limits))
+    return float(multiplier * sum(map(_longest, queues)))
 
 
 def timeout_of(queue: Queue | None, settings: Settings, version: tuple[int, ...]) -> tuple[float, str]:
@@ -42,6 +41,12 @@ def timeout_of(queue: Queue | None, settings: Settings, version: tuple[int, ...]
         return _private(settings), "as the private broker is configured"
     default = _EARLY_DEFAULT if (3, 8, 15) <= version < (3, 8, 17) else _DEFAULT
     return default, "assumed: RabbitMQ's default, for it does not tell what rabbitmq.conf says"
+
+
+def _longest(queue: str) -> int:
+    """Return the longest time limit of what a queue may hold; queues of an art archive are told by their last part."""
+    art = [route.time_limit for route in art_routes("") if queue.endswith(route.queue)]
+    return max([route.time_limit for route in ROUTES if route.queue == queue] or art, default=0)
 
 
 def _private(settings: Settings) -> float:

@@ -1,13 +1,15 @@
-"""The broker's topology as a Mermaid flowchart: the picture of the README."""
+"""The broker's topology, and that of one retry policy, as Mermaid flowcharts: the pictures of the README."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from kombu import Exchange, Queue
 
 from app.care.model import bindings_of
+from app.retry.policy import Policy
 from config.routes import ALIASES
 from config.topology import events_exchange, site_exchange
 
@@ -34,7 +36,7 @@ def to_mermaid(queues: Sequence[Queue], consumers: Mapping[str, str]) -> str:
     work = [queue for queue in queues if queue.name in consumers]
     delays = [queue for queue in queues if queue not in work and _ttl(queue)]
     ends = [queue for queue in queues if queue not in work and queue not in delays]
-    processes = sorted(set(consumers.values()), reverse=True)
+    processes = sorted({consumers[queue.name] for queue in work}, reverse=True)
     lines = [
         "flowchart LR",
         f'    producers(["clients, beat, tasks"]) --> {_exchange(site_exchange)}',
@@ -49,6 +51,64 @@ def to_mermaid(queues: Sequence[Queue], consumers: Mapping[str, str]) -> str:
         *(f"    class {_node(queue.exchange.name)},{_node(queue.name)}_queue failed" for queue in ends),
     ]
     return "\n".join(lines)
+
+
+def convention(policy: Policy, work: Sequence[Queue], *, worker: str) -> str:
+    """Return a flowchart of a policy on its work queues, which `worker` consumes from: where failures wait and end."""
+    dead = policy.dead
+    waiting = [queue for queue in policy.queues() if _ttl(queue)]
+    retries = {_dead_letter_exchange(queue) for queue in work}
+    lines = ["flowchart LR"]
+    for queue in work:
+        lines += [f'    {_x(each.exchange)} -->|"{each.key}"| {_q(queue)} --> worker' for each in _bound(queue)]
+    lines.append(f"    worker([{worker}])")
+    for queue in waiting:
+        # What rejects is the worker; what moves the message then is the broker.
+        by_broker = queue.exchange.name in retries
+        lines += [f'    {_q(each)} -.->|"failed, rejected"| {_x(queue.exchange)}' for each in work if by_broker]
+        lines += [] if by_broker else [f'    worker -->|"failed"| {_x(queue.exchange)}']
+        lines += [f"    {_x(queue.exchange)} --> {_q(queue)}"]
+        lines += [f'    {_q(queue)} -.->|"after {_span(_ttl(queue))}"| {_x(_target(queue, work))}']
+    if dead is not None:
+        lines += [f'    worker -->|"retries spent"| {_x(dead.exchange)} --> {_q(dead)}']
+        lines += [f"    class {_id('x', dead.exchange.name)},{_id('q', dead.name)} failed"]
+    names = [_id("x", queue.exchange.name) + "," + _id("q", queue.name) for queue in waiting]
+    return "\n".join([*lines, *_STYLES, *(f"    class {name} waiting" for name in names)])
+
+
+def _target(waiting: Queue, work: Sequence[Queue]) -> Exchange:
+    """Return the exchange that a waiting queue gives its messages back to, as the work queues are bound to it."""
+    name = _dead_letter_exchange(waiting)
+    return next(each.exchange for queue in work for each in _bound(queue) if each.exchange.name == name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    exchange: Exchange
+    key: str
+
+
+def _bound(queue: Queue) -> list[_Bound]:
+    if queue.bindings:
+        return [_Bound(each.exchange, each.routing_key) for each in queue.bindings]
+    return [_Bound(queue.exchange, queue.routing_key or "")]
+
+
+def _span(delay_ms: int) -> str:
+    seconds = delay_ms / 1_000
+    return f"{seconds / 3_600:g} h" if seconds >= 3_600 else f"{seconds:g} s"
+
+
+def _x(exchange: Exchange) -> str:
+    return f'{_id("x", exchange.name)}{{{{"{exchange.name}<br>{exchange.type}"}}}}'
+
+
+def _q(queue: Queue) -> str:
+    return f"{_id('q', queue.name)}{_box(queue.name)}"
+
+
+def _id(kind: str, name: str) -> str:
+    return f"{kind}_{name.replace('.', '_').replace('-', '_')}"
 
 
 def _work(work: Sequence[Queue], consumers: Mapping[str, str]) -> Iterator[str]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import groupby
 from typing import Annotated
 
 import typer
 from amqp.exceptions import PreconditionFailed
+from kombu import Queue
+from pydantic import SecretStr
 
 from app.amqp.connect import connected
 from app.care import migrate as care
@@ -17,11 +20,15 @@ from app.care.check import Report
 from app.care.check import check as look
 from app.care.findings import Finding
 from app.care.model import bindings_of
-from app.cli.mermaid import consumers_of, to_mermaid
+from app.cli.mermaid import consumers_of, convention, to_mermaid
+from app.coverart.project import COVER_ART
 from app.errors import TopologyDiffers
+from app.retry.policy import Policy
+from app.retry.x_death import XDeath
 from app.services.processes import procfile
-from app.topology import all_queues, declare_all
-from config.settings import get_settings
+from app.topology import all_queues, art_policy, declare_all
+from config.settings import Settings, get_settings
+from config.topology import art_queues
 
 topology = typer.Typer(no_args_is_help=True, help="Exchanges, queues and bindings.")
 
@@ -73,9 +80,24 @@ def show() -> None:
 
 
 @topology.command()
-def mermaid() -> None:
-    """Print the topology as a Mermaid flowchart, the picture of the README."""
-    typer.echo(to_mermaid(all_queues(get_settings()), consumers_of(procfile())))
+def mermaid(
+    of: Annotated[str, typer.Argument(metavar="[POLICY]", help="`fixed_ttl` or `x_death`; by default, the site.")] = "",
+) -> None:
+    """Print the topology, or that of a retry policy, as a Mermaid flowchart: the pictures of the README."""
+    site = get_settings().model_copy(update={"musicbrainz_url": SecretStr("")})
+    pictures: dict[str, Callable[[], str]] = {
+        "": lambda: to_mermaid(all_queues(site), consumers_of(procfile())),
+        **{policy.name: partial(convention, policy, work, worker=worker) for policy, work, worker in conventions()},
+    }
+    if of not in pictures:
+        raise typer.BadParameter(f"{of!r}: expected one of {', '.join(filter(None, pictures))}, or nothing")
+    typer.echo(pictures[of]())
+
+
+def conventions() -> list[tuple[Policy, list[Queue], str]]:
+    """Return the policies beside that of `site`, each on queues that are typical of it, and who consumes from them."""
+    art, client = COVER_ART.prefix, XDeath("orders")
+    return [(art_policy(art, Settings()), art_queues(art), "indexer"), (client, [client.client], "client")]
 
 
 def _fields(report: Report) -> dict[str, object]:

@@ -16,7 +16,10 @@ from honcho.environ import parse_procfile
 from honcho.printer import Printer
 
 from app.errors import ServicesError
-from config.settings import ROOT
+from config.settings import ROOT, get_settings
+
+#: The process that runs only where cover art is served: it would consume from queues that are not there.
+ART = "coverart"
 
 #: Seconds that a process gets to stop before it is killed. Honcho's own 5 s would cut a warm shutdown short.
 KILL_WAIT = 20
@@ -54,6 +57,7 @@ class _ProcessGroups(manager.ProcessManager):  # type: ignore[misc]
 def run(*, extra: Mapping[str, str] | None = None, only: tuple[str, ...] = (), output: Any = None) -> int:
     """Run the Procfile until one process ends or a signal comes; return the exit status.
 
+    What serves cover art is left out without MUSICBRAINZ_URL.
     `extra` is added to the environment, `only` names the processes to run (all by default), `output` is a text file.
     """
     env = {
@@ -62,7 +66,10 @@ def run(*, extra: Mapping[str, str] | None = None, only: tuple[str, ...] = (), o
         **(extra or {}),
         "PYTHONUNBUFFERED": "1",
     }
-    commands = {name: command for name, command in procfile().items() if not only or name in only}
+    left_out = set() if get_settings().art_exchanges else {ART}
+    commands = {
+        name: command for name, command in procfile().items() if name not in left_out and (not only or name in only)
+    }
     return supervise(commands, env=env, output=output)
 
 

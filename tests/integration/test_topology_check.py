@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from amqp import Message, spec
 from amqp.abstract_channel import AbstractChannel
-from kombu import Connection
+from kombu import Connection, Queue
 from pydantic import SecretStr
 from typer.testing import CliRunner, Result
 
@@ -19,8 +19,10 @@ from app.care.check import check, management
 from app.care.management import Management
 from app.care.model import Binding, Topology
 from app.cli import topology as command
-from app.cli.mermaid import consumers_of, to_mermaid
+from app.cli.mermaid import consumers_of, convention, to_mermaid
+from app.cli.topology import conventions
 from app.errors import BrokerUnreachable, InvalidMessage, MigrationRefused
+from app.retry.policy import Policy
 from app.services.processes import procfile
 from app.topology import all_queues, declare_all
 from config.routes import ALIASES
@@ -151,6 +153,33 @@ def test_the_picture_is_what_stands_on_the_broker(declared: Settings, connection
         name: each.type for name, each in found.exchanges.items() if not name.startswith(("amq.", "site.delay."))
     }
     assert drawn.queues == {name for name in found.queues if ".delay." not in name}
+
+
+@pytest.mark.parametrize(("policy", "work", "worker"), conventions(), ids=lambda each: getattr(each, "name", ""))
+def test_the_picture_of_a_policy_is_what_stands_on_the_broker(
+    settings: Settings, connection: Any, policy: Policy, work: list[Queue], worker: str
+) -> None:
+    with connection.channel() as channel:
+        for queue in (*policy.queues(), *work):
+            queue(channel).declare()
+    found, text = there(settings, connection), convention(policy, work, worker=worker)
+    exchange, queue = r'\w+\{\{"([\w.-]+)<br>(\w+)"\}\}', r'\w+\[\["([\w.-]+)"\]\]'
+    keyed = re.findall(rf'{exchange} -->\|"([^"]+)"\| {queue}', text)
+    plain = re.findall(rf"{exchange} --> {queue}", text)
+    drawn = {(name, key, to) for name, _, key, to in keyed} | {(name, None, to) for name, _, to in plain}
+    # The exchanges behind which everything arrives are fanouts, or as good as: their keys say nothing.
+    assert drawn == {
+        (each.source, each.key if each.destination in {queue.name for queue in work} else None, each.destination)
+        for each in found.bindings
+    }
+    assert {(name, kind) for name, kind in re.findall(exchange, text)} == {
+        (name, each.type) for name, each in found.exchanges.items() if not name.startswith("amq.")
+    }
+    dashed = re.findall(rf'{queue} -\.->\|"[^"]+"\| {exchange}', text)
+    assert {(name, to) for name, to, _ in dashed} == {
+        (name, each.dead_letter_exchange) for name, each in found.queues.items() if each.dead_letter_exchange
+    }
+    assert set(re.findall(queue, text)) == set(found.queues)
 
 
 def ends(numbers: list[int]) -> tuple[float, float]:

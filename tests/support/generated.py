@@ -12,7 +12,8 @@ import typer.main
 
 from app.cli.config import to_markdown
 from app.cli.main import cli
-from app.cli.mermaid import consumers_of, to_mermaid
+from app.cli.mermaid import consumers_of, convention, to_mermaid
+from app.cli.topology import conventions
 from app.services.processes import procfile
 from app.topology import all_queues
 from config.settings import ROOT, Settings
@@ -63,9 +64,15 @@ def folder_table() -> str:
 
 def readme(text: str) -> str:
     """Return the README with its generated parts as they are to be."""
-    picture = to_mermaid(all_queues(Settings()), consumers_of(procfile()))
-    text = re.sub(r"(?<=```mermaid\n).*?(?=\n```)", lambda _: picture, text, count=1, flags=re.DOTALL)
+    drawn = iter(pictures())
+    text = re.sub(r"(?<=```mermaid\n).*?(?=\n```)", lambda _: next(drawn), text, flags=re.DOTALL)
     return _with_table(_with_table(text, "## Commands", command_table()), "## Settings", to_markdown())
+
+
+def pictures() -> list[str]:
+    """Return the flowcharts of the README in their order: the site, then each policy beside its own."""
+    site = to_mermaid(all_queues(Settings()), consumers_of(procfile()))
+    return [site, *(convention(policy, work, worker=worker) for policy, work, worker in conventions())]
 
 
 def architecture(text: str) -> str:
