@@ -17,8 +17,12 @@ from app.retry.waiting import QueueType, delay_queue, safe_arguments, wait_ms
 
 RETRY_INFO = "retry_info"
 
-#: Reasons of the broker that are failures: our nack, and (quorum queues) its own limit of deliveries.
-FAILED = ("rejected", "delivery_limit")
+#: The broker's count of deliveries that nobody settled, on quorum queues.
+DELIVERIES = "x-delivery-count"
+
+#: A limit that no message reaches: beyond it the broker would dead-letter by itself, to the retry queue, and then drop
+#: what comes round without a reject as a loop. RabbitMQ 4 has a limit of 20 unless another one is set.
+NO_LIMIT = 2**31 - 1
 
 #: Lives of a message, and lines of a traceback, that `retry_info` tells of.
 MAX_LIVES, MAX_LINES = 10, 10
@@ -30,7 +34,8 @@ class XDeath:
 
     The client's queue must be declared with `work_arguments`, whose dead-letter exchange is `<queue>.retry`. Sneakers
     declares topic exchanges where the document says fanout, and puts a dash before the suffix: both are options, for
-    RabbitMQ refuses the other one where a broker has it already.
+    RabbitMQ refuses the other one where a broker has it already. Under a message of a quorum queue, `delivery_limit`
+    workers may die; a classic queue counts no deliveries.
     """
 
     queue: str
@@ -69,7 +74,7 @@ class XDeath:
     def work_arguments(self, queue: str) -> dict[str, Any]:
         """Return the arguments of the client's queue."""
         del queue
-        limit = {} if self.queue_type == "classic" else {"x-delivery-limit": self.delivery_limit}
+        limit = {} if self.queue_type == "classic" else {"x-delivery-limit": NO_LIMIT}
         return {"x-dead-letter-exchange": self._named("retry"), **limit, **safe_arguments(self.queue_type)}
 
     def work_queue(self, queue: str) -> Queue:
@@ -87,13 +92,13 @@ class XDeath:
         return counted + whole_number(delivery.headers, ATTEMPTS, default=0)
 
     def arrived(self, delivery: Delivery) -> Decision | None:
-        """Bury a message under which one worker after another died: nobody lived to decide, so the broker counted."""
-        if self.attempts(delivery) <= self.retry_max:
+        """Bury a message under which one worker after another died, for nobody lived to decide: the broker counted."""
+        deliveries = whole_number(delivery.headers, DELIVERIES, default=0)
+        if deliveries < self.delivery_limit:
             return None
-        failure = Failure(
-            reason="delivery-limit", exception="", message="workers died under it", at=datetime.now(UTC).timestamp()
-        )
-        return self._dead(delivery, failure, attempts=self.attempts(delivery))
+        text = f"{deliveries} deliveries of it were never settled"
+        failure = Failure(reason="delivery-limit", exception="", message=text, at=datetime.now(UTC).timestamp())
+        return self._dead(delivery, failure, attempts=self.attempts(delivery) + deliveries)
 
     def decide(self, delivery: Delivery, failure: Failure) -> Decision:
         """Return Reject while fewer than `retry_max` runs have failed before this one, else Dead."""
@@ -166,7 +171,7 @@ def _deaths(delivery: Delivery, queue: str) -> Iterator[Mapping[str, Any]]:
     """Yield the entries of `x-death` that are failures in this queue, whatever stands in the header."""
     entries = delivery.headers.get("x-death")
     for entry in entries if isinstance(entries, list) else ():
-        if isinstance(entry, Mapping) and entry.get("queue") == queue and entry.get("reason") in FAILED:
+        if isinstance(entry, Mapping) and entry.get("queue") == queue and entry.get("reason") == "rejected":
             yield entry
 
 

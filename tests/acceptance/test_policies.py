@@ -40,6 +40,9 @@ QUEUES = {
     "topics": ("topics-error", [500, 500]),
 }
 
+#: Client queues whose messages go round more often.
+ROUNDS = {"rounds": ("rounds.error", [100] * 7), "rounds.classic": ("rounds.classic.error", [100] * 7)}
+
 #: Ways of failing in a task that runs: its name, reason code, exception's type and message.
 RUNNING = {
     "exception": ("fail", "exception", "KeyError", "'no such shelf'"),
@@ -100,7 +103,7 @@ class Bench:
 
     def dead(self, queue: str, case: str) -> Any:
         """Wait for a message in its dead set and return it."""
-        rest = QUEUES[queue][0]
+        rest = (QUEUES | ROUNDS)[queue][0]
 
         def found() -> list[Any]:
             return [each for each in self.broker.look(rest) if each.headers.get("case") == case]
@@ -147,7 +150,7 @@ def bench(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
                 environment,
                 folder / "worker.log",
                 app="tests.support.shop",
-                queues=list(QUEUES),
+                queues=[*QUEUES, *ROUNDS],
                 concurrency=4,
                 options=["--task-events", "--loglevel=info"],
             ) as bench.worker,
@@ -155,6 +158,8 @@ def bench(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         ):
             for queue in QUEUES:
                 send_all(bench, queue)
+            for queue in ROUNDS:
+                bench.send(f"{queue}: exception", queue, "fail")
             for name, (value, _) in COUNTDOWNS.items():
                 bench.send(f"mb-retries is {name}", "labels.print", "fail", **{"mb-retries": value})
                 bench.post("labels.print", GARBAGE, {"case": f"garbage, {name}", "mb-retries": value})
@@ -314,6 +319,15 @@ def test_a_countdowns_topology_on_the_broker_is_the_documents(bench: Bench) -> N
         ("labels.retry", "", "labels.retry"),
         ("labels.failed", "", "labels.failed"),
     }
+
+
+@pytest.mark.parametrize("queue", ROUNDS)
+def test_the_brokers_count_holds_over_many_rounds(bench: Bench, queue: str) -> None:
+    message = bench.dead(queue, f"{queue}: exception")
+    gaps = gaps_in_ms(bench.runs(f"{queue}: exception"))
+    assert len(gaps) == 7
+    assert min(gaps) >= 100
+    assert told(message, "attempts") == 8
 
 
 @pytest.mark.parametrize("queue", ["orders", "orders.classic", "topics"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,16 @@ class Broker:
         """Return how many messages are ready in a queue."""
         with self._channel() as channel:
             return int(channel.queue_declare(queue, passive=True).message_count)
+
+    def depths(self, queues: Iterable[str]) -> list[int]:
+        """Return how many messages are ready in each queue."""
+        with self._channel() as channel:
+            return [int(channel.queue_declare(queue, passive=True).message_count) for queue in queues]
+
+    def consumers(self, queue: str) -> int:
+        """Return how many consumers a queue has; what a dead one held is ready again when it is gone."""
+        with self._channel() as channel:
+            return int(channel.queue_declare(queue, passive=True).consumer_count)
 
     def post(self, body: bytes, *, exchange: str = "site", key: str = "index", **properties: Any) -> None:
         """Publish raw bytes with nothing but the given properties, as a producer that never heard of Celery."""

@@ -32,10 +32,17 @@ policies = Policies(
         "orders": XDeath("orders", retry_after_ms=500, retry_max=2),
         "orders.classic": XDeath("orders.classic", retry_after_ms=500, retry_max=2, queue_type="classic"),
         "topics": XDeath("topics", retry_after_ms=500, retry_max=2, exchange_type="topic", separator="-"),
+        "rounds": XDeath("rounds", retry_after_ms=100, retry_max=7),
+        "rounds.classic": XDeath("rounds.classic", retry_after_ms=100, retry_max=7, queue_type="classic"),
+        # What fails here waits for so long that a broker can be killed meanwhile.
+        "wait.mail": DelayQueues("wait", timeout_ms=8_000, retry_max=1),
+        "wait.mail.classic": DelayQueues("wait.old", timeout_ms=8_000, retry_max=1, queue_type="classic"),
+        "wait.labels": FixedTtl("wait.labels", {"wait.labels": "print"}, ttl_ms=8_000, retry_max=1),
+        "wait.orders": XDeath("wait.orders", retry_after_ms=8_000, retry_max=1),
+        "wait.orders.classic": XDeath("wait.orders.classic", retry_after_ms=8_000, retry_max=1, queue_type="classic"),
         "quick.mail": DelayQueues("quick", timeout_ms=50, retry_max=2),
         "quick.labels": FixedTtl("quick.labels", {"quick.labels": "print"}, ttl_ms=100, retry_max=2),
         "quick.orders": XDeath("quick.orders", retry_after_ms=100, retry_max=2),
-        "fragile": XDeath("fragile", retry_after_ms=500, retry_max=1, delivery_limit=1),
     },
     default=mail,
 )
@@ -133,13 +140,6 @@ def by_autoretry(journal: str) -> None:
     """Have Celery retry."""
     note(journal)
     raise KeyError("no such shelf")
-
-
-@task()
-def fell_worker(journal: str) -> None:
-    """Kill the whole worker, parent and pool, with the message unacknowledged."""
-    note(journal)
-    os.killpg(0, signal.SIGKILL)
 
 
 @task()

@@ -309,11 +309,11 @@ def test_the_first_failure_is_when_the_broker_saw_it() -> None:
     assert decision.headers["perennial-first-failed-at"] == 1_767_225_600.0
 
 
-def test_a_message_under_which_workers_died_more_often_than_its_budget_does_not_run_again() -> None:
-    policy = XDeath("q", retry_max=2)
-    lost = {"queue": "q", "reason": "delivery_limit", "count": 2}
-    assert policy.arrived(deaths(lost)) is None
-    decision = policy.arrived(deaths(lost | {"count": 3}))
+def test_a_message_under_which_workers_died_as_often_as_is_allowed_does_not_run_again() -> None:
+    policy = XDeath("q", delivery_limit=3)
+    twice, thrice = ({"x-delivery-count": count} for count in (2, 3))
+    assert policy.arrived(replace(delivery("q"), headers=twice)) is None
+    decision = policy.arrived(replace(delivery("q"), headers=thrice))
     assert isinstance(decision, Dead)
     assert decision.headers["perennial-reason"] == "delivery-limit"
 

@@ -1,0 +1,196 @@
+"""What a broker can do to a worker that retries: refuse, lose an exchange, be killed. Nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import pytest
+import requests
+from kombu import Connection
+
+from app import services as private
+from app.services import Urls
+from config.settings import Settings
+from tests.support import shop
+from tests.support.broker import Broker
+from tests.support.corner import own_vhost
+from tests.support.kill import kill
+from tests.support.waiting import eventually
+from tests.support.worker import Worker, worker
+
+pytestmark = pytest.mark.acceptance
+
+#: The queues of the shop that a worker of these tests serves: each policy, on quorum and on classic queues.
+QUEUES = ("mail", "mail.classic", "labels.print", "orders", "orders.classic")
+
+
+class Vhost:
+    """A vhost as its administrator sees it."""
+
+    def __init__(self, url: str, api: str) -> None:
+        self.url = url
+        self._api = api.rstrip("/")
+        self._name = quote(urlsplit(url).path.removeprefix("/"), safe="")
+
+    def refuse(self, queue: str) -> None:
+        """Let a queue refuse every message."""
+        policy = {"pattern": f"^{re.escape(queue)}$", "definition": {"max-length": 0, "overflow": "reject-publish"}}
+        self._ask("PUT", f"policies/{self._name}/refuse", json=policy)
+
+    def admit(self) -> None:
+        """Take that back."""
+        self._ask("DELETE", f"policies/{self._name}/refuse")
+
+    def delete_exchange(self, name: str) -> None:
+        """Delete an exchange, whatever is bound to it."""
+        self._ask("DELETE", f"exchanges/{self._name}/{name}")
+
+    def held(self, queue: str) -> int:
+        """Return the messages of a queue, those included that wait to be dead-lettered."""
+        return int(self._ask("GET", f"queues/{self._name}/{queue}").json().get("messages", 0))
+
+    def _ask(self, method: str, path: str, **options: object) -> requests.Response:
+        answer = requests.request(method, f"{self._api}/{path}", timeout=10, **options)  # type: ignore[arg-type]
+        answer.raise_for_status()
+        return answer
+
+
+def post(broker: Broker, queue: str, task: str, journal: Path) -> None:
+    way = shop.policies.of(queue).work_queue(queue)
+    broker.post(
+        json.dumps([[], {"journal": str(journal)}, {}]).encode(),
+        exchange=way.exchange.name,
+        key=way.routing_key,
+        headers={"task": f"tests.support.shop.{task}", "id": str(uuid.uuid4()), "lang": "py"},
+        content_type="application/json",
+        content_encoding="utf-8",
+    )
+
+
+@contextmanager
+def shop_worker(url: str, log: Path, queues: tuple[str, ...] = QUEUES) -> Iterator[Worker]:
+    environment, options = {"CELERY_BROKER_URL": url}, ["--loglevel=info"]
+    with worker(environment, log, app="tests.support.shop", queues=queues, options=options) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def vhost(services: Urls) -> Iterator[Vhost]:
+    with own_vhost(services) as url:
+        yield Vhost(url, services.broker_api_url)
+
+
+@pytest.fixture(scope="module")
+def running(vhost: Vhost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    with shop_worker(vhost.url, tmp_path_factory.mktemp("no-loss") / "worker.log") as running:
+        yield running
+
+
+@pytest.fixture
+def broker(vhost: Vhost) -> Broker:
+    return Broker(vhost.url)
+
+
+def runs(journal: Path) -> int:
+    return journal.read_text().count("run ") if journal.exists() else 0
+
+
+@pytest.mark.parametrize(
+    ("queue", "task", "refused", "verb"),
+    [
+        ("mail", "out_of_stock", "shop.dead", "bury"),
+        ("orders", "out_of_stock", "orders.error", "bury"),
+        ("mail.classic", "fail", "old.delay.300", "retry"),
+        ("labels.print", "fail", "labels.retry", "retry"),
+    ],
+)
+def test_where_the_broker_refuses_a_replacement_the_original_stays_and_is_tried_again_with_a_growing_pause(
+    running: Worker, vhost: Vhost, broker: Broker, tmp_path: Path, queue: str, task: str, refused: str, verb: str
+) -> None:
+    vhost.refuse(refused)
+    before, began = len(running.log), time.monotonic()
+    line = f"Cannot {verb} a message of {queue}, again in"
+    post(broker, queue, task, tmp_path / "journal")
+    eventually(lambda: running.log[before:].count(line) >= 3, "three attempts")
+    took = time.monotonic() - began
+    assert [float(pause) for pause in re.findall(rf"{line} ([\d.]+) s", running.log[before:])][:3] == [1, 2, 4]
+    assert took >= 3, "the pauses were not kept"
+    assert runs(tmp_path / "journal") == 1
+    assert broker.depth(refused) == 0
+    vhost.admit()
+    rest = shop.policies.of(queue).dead
+    assert rest is not None
+    [message] = eventually(lambda: broker.take(rest.name), "it is buried in the end", seconds=60)
+    assert message.headers["perennial-attempts"] == runs(tmp_path / "journal") == (1 if verb == "bury" else 3)
+
+
+@pytest.mark.parametrize(("queue", "exchange"), [("mail", "shop.delay.300"), ("labels.print", "labels.failed")])
+def test_an_exchange_that_is_deleted_under_the_worker_is_made_anew(
+    running: Worker, vhost: Vhost, broker: Broker, tmp_path: Path, queue: str, exchange: str
+) -> None:
+    vhost.delete_exchange(exchange)
+    post(broker, queue, "fail", tmp_path / "journal")
+    rest = shop.policies.of(queue).dead
+    assert rest is not None
+    [_] = eventually(lambda: broker.take(rest.name), f"it is in {rest.name}", seconds=60)
+    assert runs(tmp_path / "journal") == 3
+
+
+def test_a_quorum_queue_keeps_what_it_cannot_dead_letter(
+    running: Worker, vhost: Vhost, broker: Broker, tmp_path: Path
+) -> None:
+    vhost.delete_exchange("orders.retry")
+    post(broker, "orders", "fail", tmp_path / "journal")
+    eventually(lambda: runs(tmp_path / "journal") == 1, "a run")
+    eventually(lambda: vhost.held("orders") == 1, "it is still held", seconds=60)
+    assert broker.depth("orders.retry") == broker.depth("orders.error") == 0
+
+
+#: Where messages wait when the broker is killed, by the queue that they failed in.
+WAITING = {
+    "wait.mail": "wait.delay.8000",
+    "wait.mail.classic": "wait.old.delay.8000",
+    "wait.labels": "wait.labels.retry",
+    "wait.orders": "wait.orders.retry",
+    "wait.orders.classic": "wait.orders.classic.retry",
+}
+
+
+def test_a_broker_that_is_killed_while_messages_wait_loses_none(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "own")
+    try:
+        url = private.up(settings).broker_url
+        with Connection(url) as connection, connection.channel() as channel:
+            for queue in (*shop.policies.queues(), *shop.policies.work_queues()):
+                queue(channel).declare()
+        # RabbitMQ 3.10 can lose a quorum queue that it made a moment before it was killed.
+        private.down(settings)
+        private.up(settings)
+        broker = Broker(url)
+        with shop_worker(url, tmp_path / "worker.log", tuple(WAITING)):
+            for queue in WAITING:
+                for number in range(5):
+                    post(broker, queue, "fail", tmp_path / f"{queue}-{number}")
+            eventually(lambda: broker.depths(WAITING.values()) == [5] * 5, "all wait")
+            # A confirm says that the queue is on disk, with all that came before.
+            for queue in WAITING.values():
+                broker.post(b"behind them", exchange="", key=queue)
+            kill("beam.smp", settings.data_dir)
+            private.up(settings)
+            eventually(lambda: places(broker) == dict.fromkeys(WAITING, 5), "all are dead", seconds=90)
+    finally:
+        private.down(settings)
+
+
+def places(broker: Broker) -> dict[str, int]:
+    """Return how many messages of each queue are in its dead set; one that is there twice counts once."""
+    rests = {queue: policy.dead for queue in WAITING if (policy := shop.policies.of(queue)).dead is not None}
+    bodies = {queue: {bytes(m.body) for m in broker.look(rest.name)} for queue, rest in rests.items() if rest}
+    return {queue: sum(b"journal" in body for body in found) for queue, found in bodies.items()}
