@@ -14,6 +14,7 @@ from app.retry.fixed_ttl import FixedTtl
 from app.retry.policies import Policies
 from app.retry.policy import Policy
 from app.retry.sending import budget_of
+from app.retry.waiting import delay_queue
 from config.routes import ROUTES, Route, art_routes
 from config.settings import Settings
 from config.topology import SITE, events_exchange, site_exchange, task_queues
@@ -44,6 +45,7 @@ def all_queues(settings: Settings) -> list[Queue]:
     ours = policies(settings)
     ends = ours.dead_sets()
     waiting = [queue for queue in ours.queues() if queue.name not in ends]
+    waiting += art_windows(settings)
     return [*task_queues(settings), *waiting, *(policy.dead for policy in ends.values() if policy.dead is not None)]
 
 
@@ -85,6 +87,17 @@ def art_policy(exchange: str, settings: Settings) -> FixedTtl:
         fail_fast=settings.art_fail_fast,
         postpone_type=settings.queue_type,
     )
+
+
+def art_windows(settings: Settings) -> list[Queue]:
+    """Return the queues in which equal messages of each archive are gathered."""
+    delay_ms = round(settings.art_window * 1_000)
+    if not delay_ms:
+        return []
+    return [
+        delay_queue(exchange, delay_ms, back_to=exchange, queue_type=settings.queue_type)
+        for exchange in settings.art_exchanges
+    ]
 
 
 def _art(settings: Settings) -> Iterator[tuple[str, Route]]:

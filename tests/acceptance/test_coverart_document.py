@@ -1,0 +1,136 @@
+"""On a broker that the document's own indexer has used before: its topology, its four hours; events beside covers."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kombu import Connection
+
+from app.coverart.project import COVER_ART, EVENT_ART, Project
+from app.demo.musicbrainz import changes
+from app.services import Urls
+from tests.servers.archive import ACCESS_KEY, SECRET_KEY
+from tests.support.art import ArtSystem, art_corner
+from tests.support.waiting import eventually
+from tests.support.worker import Worker
+
+pytestmark = pytest.mark.acceptance
+
+FOUR_HOURS = 14_400_000
+
+
+def declare_as_the_document_says(channel: Any, name: str) -> None:
+    """Declare what an indexer declares that is not ours."""
+    durable = {"durable": True, "auto_delete": False}
+    channel.exchange_declare(name, "direct", **durable)
+    for end in ("retry", "failed"):
+        channel.exchange_declare(f"{name}.{end}", "fanout", **durable)
+    arguments = {"x-message-ttl": FOUR_HOURS, "x-dead-letter-exchange": name}
+    channel.queue_declare(f"{name}.retry", arguments=arguments, **durable)
+    channel.queue_declare(f"{name}.failed", **durable)
+    for end in ("retry", "failed"):
+        channel.queue_bind(f"{name}.{end}", f"{name}.{end}", "")
+    for key in ("index", "move", "delete"):
+        channel.queue_declare(f"{name}.{key}", **durable)
+        channel.queue_bind(f"{name}.{key}", name, key)
+
+
+@pytest.fixture(scope="module")
+def art(
+    services: Urls, musicbrainz_template: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ArtSystem]:
+    """Both archives on one broker, with the document's own numbers, but that permanent errors fail fast."""
+    more = {"EVENT_ART_EXCHANGE": "event-art-archive", "ART_RETRY_MS": str(FOUR_HOURS), "ART_FAIL_FAST": "1"}
+    with art_corner(services, musicbrainz_template, tmp_path_factory.mktemp("document"), **more) as system:
+        with Connection(system.environment["BROKER_URL"]) as connection, connection.channel() as channel:
+            for project in (COVER_ART, EVENT_ART):
+                declare_as_the_document_says(channel, project.prefix)
+        yield system
+
+
+@pytest.fixture(scope="module")
+def before(art: ArtSystem) -> list[tuple[str, str]]:
+    return topology(art)
+
+
+@pytest.fixture(scope="module")
+def running(art: ArtSystem, before: list[tuple[str, str]]) -> Iterator[Worker]:
+    with art.worker("document", projects=(COVER_ART, EVENT_ART)) as running:
+        yield running
+
+
+def topology(art: ArtSystem) -> list[tuple[str, str]]:
+    """Return name and arguments of every queue of the archives, and of their exchanges the type, too."""
+    found = [*art.on_broker("queues"), *art.on_broker("exchanges")]
+    return sorted(
+        (each["name"], f"{each.get('type')} {each['durable']} {each['auto_delete']} {each['arguments']}")
+        for each in found
+        if each["name"].startswith(("cover-art-archive", "event-art-archive")) and ".delay." not in each["name"]
+    )
+
+
+def test_a_worker_starts_and_changes_nothing(art: ArtSystem, before: list[tuple[str, str]], running: Worker) -> None:
+    assert len(before) == 16
+    assert topology(art) == before
+    assert "406" not in running.log
+    [retry] = [each for each in art.on_broker("queues") if each["name"] == "cover-art-archive.retry"]
+    assert retry["arguments"] == {"x-message-ttl": FOUR_HOURS, "x-dead-letter-exchange": "cover-art-archive"}
+
+
+def test_covers_and_events_are_served_by_one_worker(art: ArtSystem, running: Worker) -> None:
+    db = art.database
+    release, event = str(uuid.uuid4()), str(uuid.uuid4())
+    art.web_service.set_entity("release", release, "Kind of Blue")
+    art.web_service.set_entity("event", event, "Newport")
+    with db.transaction():
+        changes.add_release(db, "Kind of Blue", changes.add_artist(db, "Miles Davis"), gid=release)
+        changes.add_cover(db, release, 1)
+        changes.add_event(db, "Newport", gid=event)
+        changes.add_art(db, EVENT_ART, event, 2, mime_type="image/png", types=(1,))
+    eventually(lambda: len(art.archive.files(f"mbid-{release}")) == 2, "the release is indexed")
+    eventually(lambda: len(art.archive.files(f"mbid-{event}")) == 2, "the event is indexed")
+    assert collection(art, release) == "coverartarchive"
+    assert collection(art, event) == "eventartarchive"
+    assert art.listing(release)["images"][0]["back"] is False
+    listing = art.archive.files(f"mbid-{event}")["index.json"].decode()
+    url = f"https://eventartarchive.org/event/{event}/2"
+    assert listing == (
+        f'{{"event":"https://musicbrainz.org/event/{event}","images":[{{"approved":true,"comment":"",'
+        f'"edit":{json.loads(listing)["images"][0]["edit"]},"front":true,"id":2,"image":"{url}.png",'
+        f'"thumbnails":{{"1200":"{url}-1200.jpg","250":"{url}-250.jpg","500":"{url}-500.jpg",'
+        f'"large":"{url}-500.jpg","small":"{url}-250.jpg"}},"types":["Poster"]}}]}}'
+    )
+    put = next(each for each in art.archive.requests if each.path == f"/mbid-{event}/index.json")
+    assert put.headers["authorization"] == f"LOW {ACCESS_KEY}:{SECRET_KEY}"
+    assert f"/ws/2/event/{event}?inc=artist-rels+place-rels" in art.web_service.paths()
+
+
+def collection(art: ArtSystem, gid: str) -> str:
+    item = art.archive.item(f"mbid-{gid}")
+    assert item is not None
+    return item.metadata["collection"]
+
+
+@pytest.mark.parametrize("project", [COVER_ART, EVENT_ART], ids=lambda project: project.entity)
+def test_what_no_retry_mends_fails_at_once_if_it_is_to(art: ArtSystem, running: Worker, project: Project) -> None:
+    prefix = project.prefix
+    art.broker.post(b"no gid", exchange=prefix, key="index")
+    eventually(lambda: art.broker.depth(f"{prefix}.failed") == 1, "it failed, not four hours later")
+    [message] = art.broker.take(f"{prefix}.failed")
+    assert message.headers["mb-retries"] == -1
+    assert len(message.headers["mb-exceptions"]) == 1
+    assert (bytes(message.body), message.delivery_info["routing_key"]) == (b"no gid", "index")
+
+
+def test_what_a_retry_may_mend_waits_for_the_four_hours(art: ArtSystem, running: Worker) -> None:
+    missing = f"1\n{uuid.uuid4()}\n{uuid.uuid4()}\njpg\n".encode()
+    art.post("move", missing)
+    eventually(lambda: art.broker.depth("cover-art-archive.retry") == 1, "it waits")
+    [message] = art.broker.take("cover-art-archive.retry")
+    assert (bytes(message.body), message.delivery_info["routing_key"]) == (missing, "move")
+    assert message.headers["mb-retries"] == 3
+    assert "it is not there" in message.headers["mb-exceptions"][0]

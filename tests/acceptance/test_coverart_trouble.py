@@ -1,0 +1,146 @@
+"""Cover art while something is killed or refuses to answer: every job is done in the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from app import services as private
+from app.services import Urls
+from config.settings import Settings
+from tests.servers import archive as stand_in
+from tests.servers.archive import ArchiveServer
+from tests.servers.site import Request, Wire
+from tests.support.art import ArtSystem, art_corner, art_system
+from tests.support.corner import environment_of
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.acceptance
+
+FAILED = "cover-art-archive.failed"
+
+
+def gids(count: int) -> list[str]:
+    return [str(uuid.uuid4()) for _ in range(count)]
+
+
+def path_of(gid: str) -> str:
+    return f"/mbid-{gid}/index.json"
+
+
+def post(art: ArtSystem, gid: str, **headers: object) -> None:
+    """Post the job that is one request."""
+    art.post("delete", f"index.json\n{gid}".encode(), headers=headers, delivery_mode=2)
+
+
+def done(server: ArchiveServer, wanted: list[str]) -> bool:
+    """Return whether each was asked for at least once."""
+    return {path_of(gid) for gid in wanted} <= set(server.paths())
+
+
+def test_a_worker_killed_in_mid_job_and_during_the_window_loses_nothing(
+    services: Urls, musicbrainz_template: tuple[str, str], tmp_path: Path
+) -> None:
+    running, *waiting = gids(6)
+    begun = threading.Event()
+
+    def hang(request: Request, wire: Wire) -> None:
+        begun.set()
+        wire.pause(60)
+
+    with art_corner(services, musicbrainz_template, tmp_path, ART_WINDOW="3") as art:
+        art.archive.faults.add(hang, path=path_of(running))
+        with art.worker("killed") as first:
+            post(art, running, **{"mb-retries": 4})
+            assert begun.wait(30)
+            for gid in waiting:
+                post(art, gid)
+                post(art, gid)
+            eventually(lambda: art.waiting().get("cover-art-archive.delay.3000") == 5, "all wait in the broker")
+            first.kill()
+        with art.worker("second"):
+            eventually(lambda: done(art.archive, waiting), "what waited is done")
+            eventually(lambda: art.archive.hits(path_of(running)) == 2, "what ran is run again")
+            eventually(lambda: not art.waiting(), "nothing is left")
+        assert [art.archive.hits(path_of(gid)) for gid in waiting] == [1] * 5
+        assert art.waiting() == {}
+        assert art.broker.depth(FAILED) == 0
+
+
+def test_jobs_that_the_archive_refuses_to_be_asked_wait_in_their_queue_until_it_is_back(
+    services: Urls, musicbrainz_template: tuple[str, str], tmp_path: Path
+) -> None:
+    wanted = gids(20)
+    with ArchiveServer() as gone:
+        port = gone.port
+    with art_corner(
+        services,
+        musicbrainz_template,
+        tmp_path,
+        ARCHIVE_URL=f"http://127.0.0.1:{port}/{{bucket}}/{{file}}",
+        ART_WINDOW="0",
+        ART_OUTAGE_PAUSE="2",
+        ART_RETRY_MAX="2",
+    ) as art:
+        with art.worker("refused") as worker:
+            for gid in wanted:
+                post(art, gid)
+            eventually(lambda: art.broker.consumers("cover-art-archive.delete") == 0, "nobody consumes")
+            eventually(lambda: worker.log.count("again in 0.3 s") >= 3, "it was tried again, in vain")
+            with ArchiveServer(port=port) as back:
+                eventually(lambda: done(back, wanted), "all are done", seconds=60)
+                eventually(lambda: art.broker.consumers("cover-art-archive.delete") == 1, "work goes on")
+        # Two pool processes that asked at each end of a pause, and no more.
+        assert worker.log.count("Attempt 1 failed") <= 6
+        assert art.broker.depth(FAILED) == 0
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Settings]:
+    """Settings with a RabbitMQ of this test's alone, to be killed."""
+    settings = Settings(data_dir=tmp_path / "own")
+    private.up(settings)
+    yield settings
+    private.down(settings)
+
+
+def test_a_broker_that_is_killed_loses_no_job_that_is_to_be_retried(
+    own: Settings, musicbrainz_url: str, tmp_path: Path
+) -> None:
+    wanted = gids(10)
+    more = {"ART_RETRY_MS": "3000", "ART_WINDOW": "0", "ART_OUTAGE_PAUSE": "3"}
+    with art_system(own, environment_of(own), musicbrainz_url, tmp_path, **more) as art, art.worker() as worker:
+        art.archive.faults.add(stand_in.broken(), times=10)
+        for gid in wanted:
+            post(art, gid)
+        eventually(lambda: art.broker.depth("cover-art-archive.retry") == 10, "all wait to be retried")
+        kill_broker(own.data_dir)
+        private.up(own)
+        # Twice at least: one whose acknowledgement the broker did not live to see is run once more.
+        eventually(lambda: all(art.archive.hits(path_of(gid)) >= 2 for gid in wanted), "all are run again", seconds=60)
+        # The breaker works on the new connection, too.
+        [last] = gids(1)
+        art.archive.faults.add(stand_in.slow_down(), path=path_of(last))
+        post(art, last)
+        eventually(lambda: art.broker.consumers("cover-art-archive.delete") == 0, "nobody consumes")
+        eventually(lambda: art.archive.hits(path_of(last)) == 2, "it is done")
+        assert worker.process.poll() is None
+        assert art.broker.depth(FAILED) == 0
+
+
+def kill_broker(folder: Path) -> None:
+    """SIGKILL the RabbitMQ that works below the folder."""
+    [node] = [
+        process
+        for process in psutil.process_iter(["name", "cmdline"])
+        if process.info["name"] == "beam.smp" and str(folder) in str(process.info["cmdline"])
+    ]
+    os.kill(node.pid, signal.SIGKILL)
+    node.wait(10)
