@@ -1,0 +1,77 @@
+"""An operator who is killed before a chosen operation on the broker, forked from one process: `python -m` this module.
+
+It reads lines of JSON, [act, broker, operation, file], and answers each with whether its operator was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from amqp.abstract_channel import AbstractChannel
+
+from app.amqp.publish import Publisher
+from app.retry import exports
+from app.retry.dead_letters import Where
+from tests.support.dead import dead_sets
+
+#: The function that writes to the file of an export.
+_APPEND = "append"
+
+
+def main() -> None:
+    """Serve orders until there are no more."""
+    for line in sys.stdin:
+        act, broker, operation, file = json.loads(line)
+        if (child := os.fork()) == 0:
+            _in_child(act, broker, operation, Path(file))
+        _, status = os.waitpid(child, 0)
+        print(
+            json.dumps({"killed": os.WIFSIGNALED(status), "failed": bool(status) and not os.WIFSIGNALED(status)}),
+            flush=True,
+        )
+
+
+def _in_child(act: str, broker: str, operation: int, file: Path) -> None:
+    status = 1
+    try:
+        _kill_before(operation)
+        dead = dead_sets(broker, Publisher(broker), file.with_suffix(".audit")).only("post.dead")
+        worked = dead.replay() if act == "replay" else dead.drop(Where(), file)
+        status = 0 if worked.complete else 1
+    except BaseException:  # noqa: BLE001 - A child must never come back into its parent's loop.
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _kill_before(operation: int) -> None:
+    """Count what is sent to the broker and what is written to the file, and die before one of these."""
+    left = operation
+    send, receive = AbstractChannel.send_method, AbstractChannel.dispatch_method
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def counted(inner: Any) -> Any:
+        def operate(*args: Any, **kwargs: Any) -> Any:
+            count()
+            return inner(*args, **kwargs)
+
+        return operate
+
+    AbstractChannel.send_method = counted(send)
+    AbstractChannel.dispatch_method = counted(receive)
+    setattr(exports, _APPEND, counted(getattr(exports, _APPEND)))
+
+
+if __name__ == "__main__":
+    main()
