@@ -1,11 +1,11 @@
 # Every target makes what it needs first: `make demo` and `make test` work on a bare checkout.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down demo test lint fmt bench clean
+.PHONY: help setup up down demo demo-caa test lint fmt bench clean
 VENV := .venv/.complete
 export PYTHON
 
 help:  ## Say what each target does
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 $(VENV): pyproject.toml constraints.txt
 	@echo "Making .venv ..."
@@ -22,6 +22,9 @@ down: $(VENV)  ## Stop everything; data stay
 
 demo: $(VENV)  ## One full round on a real site: crawl, pack, search (SITE=https://... for another)
 	@.venv/bin/python -m app.demo $(if $(SITE),--site '$(SITE)')
+
+demo-caa: $(VENV)  ## Cover art on stand-ins: insert, change, merge, delete; a retry, a death, a replay
+	@.venv/bin/python -m tests.demo_caa
 
 test: $(VENV)  ## Lint, then all tests: unit, integration, acceptance
 	@.venv/bin/python tests/run.py

@@ -1,0 +1,174 @@
+"""`python -m tests.demo_caa`: what `make demo-caa` runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import psycopg
+
+from app import services
+from app.coverart.project import COVER_ART
+from app.demo.musicbrainz import database, relay
+from app.demo.run import alone, fresh, leave, quietly_stopped
+from app.demo.story import wait_for
+from app.demo.supervisor import Supervisor
+from app.errors import PerennialError
+from app.services import install
+from app.services.postgres import postgres
+from config.settings import Settings
+from tests.demo_caa.comparison import Row
+from tests.demo_caa.events import Event, Events, short
+from tests.demo_caa.screen import Screen
+from tests.demo_caa.servers import Archive, WebService
+from tests.demo_caa.story import Stage, Story
+from tests.demo_caa.tap import Tap
+from tests.servers.archive import ACCESS_KEY, SECRET_KEY
+from tests.servers.site import Request
+
+#: What is shorter here than by default: milliseconds of a retry, seconds of the window (off the ladder of other waits).
+RETRY_MS, WINDOW = 2_000, 1.5
+
+#: Seconds that the services may take: they may have to be installed first.
+_INSTALLATION = 900.0
+
+
+def main() -> int:
+    """Run the demo; return 0, or 1 where it failed or the archive is not as it should be, or 130."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
+    screen = Screen()
+    try:
+        return _run(_given(), screen)
+    except PerennialError as error:
+        print(f"The demo failed: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        screen.say("Interrupted; all is stopped.")
+        return 130
+
+
+def _given() -> Settings:
+    """Return the defaults and the data folder: all else is the demo's own, whatever the environment says."""
+    for name, field in Settings.model_fields.items():
+        if name != "data_dir":
+            os.environ.pop(str(field.validation_alias or name).upper(), None)
+    return Settings()
+
+
+def _run(given: Settings, screen: Screen) -> int:
+    began = time.monotonic()
+    folder = given.data_dir.resolve() / "demo-caa"
+    with alone(folder), ExitStack() as stack:
+        _introduce(screen, given)
+        stage = _stage(stack, fresh(folder / "home"), folder / "processes.log", screen)
+        story = _story(stack, stage)
+        rows = story.tell()
+        screen.heading("What the archive should hold, by the database, and what it holds")
+        screen.table(rows)
+        screen.say("  Of what is gone the XML stays, and is left out: no message asks for its deletion.")
+        _sum_up(screen, story, rows, time.monotonic() - began)
+    if not screen.is_terminal:
+        print(json.dumps(_report(story, rows, time.monotonic() - began)), flush=True)
+    return 0 if all(row.equal for row in rows) else 1
+
+
+def _introduce(screen: Screen, given: Settings) -> None:
+    screen.say("Cover art: MusicBrainz's database changes, and the archive follows.")
+    screen.say("Database, broker, Redis and worker are real; archive and web service are stand-ins on loopback.")
+    screen.say(
+        f"Shortened: a failed message waits {RETRY_MS / 1_000:g} s, not {given.art_retry_ms / 3_600_000:g} h; equal "
+        f"messages are gathered for {WINDOW:g} s, not {given.art_window:g} s."
+    )
+    if install.missing(broker=True, redis=True) or install.postgres_programs() is None:
+        screen.say("RabbitMQ, Redis or PostgreSQL are not on this machine: they are installed first (a minute or two).")
+    screen.say("Starting ...")
+
+
+def _stage(stack: ExitStack, home: Path, log: Path, screen: Screen) -> Stage:
+    """Start everything but what listens to the broker."""
+    events = Events()
+    archive = stack.enter_context(Archive(partial(_note, events, "archive")))
+    web_service = stack.enter_context(WebService(partial(_note, events, "service")))
+    # First of all, and alone: only one can install packages at a time.
+    database_url = stack.enter_context(postgres())
+    database.install(database_url)
+    places = {
+        "MUSICBRAINZ_URL": database_url,
+        "MUSICBRAINZ_WS_URL": web_service.ws_url,
+        "ARCHIVE_URL": archive.path_url,
+        "ARCHIVE_PUBLIC_URL": archive.public_url,
+        "ARCHIVE_ACCESS_KEY": ACCESS_KEY,
+        "ARCHIVE_SECRET_KEY": SECRET_KEY,
+        "ART_RETRY_MS": str(RETRY_MS),
+        "ART_WINDOW": str(WINDOW),
+        "PERENNIAL_DATA_DIR": str(home),
+    }
+    os.environ |= places
+    settings = Settings()
+    module = Supervisor(places, log=log, module="tests.demo_caa.processes")
+    supervisor = stack.enter_context(quietly_stopped(module, screen.say))
+    up = {"up", "given"}
+    wait_for(
+        "RabbitMQ and Redis",
+        lambda: all(service.state in up for service in services.status(settings)),
+        supervisor,
+        seconds=_INSTALLATION,
+    )
+    return Stage(
+        settings=settings,
+        environment=dict(os.environ),
+        project=COVER_ART,
+        database_url=database_url,
+        archive=archive,
+        web_service=web_service,
+        supervisor=supervisor,
+        events=events,
+        screen=screen,
+    )
+
+
+def _story(stack: ExitStack, stage: Stage) -> Story:
+    tap = stack.enter_context(Tap(stage.settings, stage.project, stage.events.add))
+    stack.enter_context(relay.running(stage.database_url, stage.settings.broker, poll=0.1))
+    connection = stack.enter_context(psycopg.connect(stage.database_url, autocommit=True))
+    return Story(stage, tap, connection)
+
+
+def _note(events: Events, label: str, request: Request, status: int) -> None:
+    """Tell of a request, in one line."""
+    path = request.path.removeprefix("/ws/2")
+    source = request.headers.get("x-amz-copy-source")
+    copied = f"  (copy of {source.rpartition('/')[2]})" if source else ""
+    events.add(Event(label, short(f"{request.method:<6} {path}  {status}{copied}")))
+
+
+def _sum_up(screen: Screen, story: Story, rows: list[Row], seconds: float) -> None:
+    equal = sum(row.equal for row in rows)
+    screen.say(
+        f"{equal} of {len(rows)} items are as they should be. {story.tap.published} messages went out; {story.retried} "
+        f"came back from the retry queue and succeeded, {story.dead} died and {story.replayed} was replayed. "
+        f"{seconds:.0f} s in all."
+    )
+
+
+def _report(story: Story, rows: list[Row], seconds: float) -> dict[str, object]:
+    return {
+        "equal": all(row.equal for row in rows),
+        "items": {row.gid: {"expected": row.told(row.expected), "found": row.told(row.found)} for row in rows},
+        "messages": story.tap.published,
+        "retried": story.retried,
+        "dead": story.dead,
+        "replayed": story.replayed,
+        "seconds": round(seconds, 1),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""`python -m tests.demo_caa.processes`: the private services and one worker, as long as standard input is open."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from functools import partial
+
+from app.demo import supervisor
+from app.services import processes
+from config.settings import get_settings
+from config.topology import art_queues
+
+
+def worker() -> str:
+    """Return the command of a worker on the queues of the archives that are served."""
+    queues = [queue.name for exchange in get_settings().art_exchanges for queue in art_queues(exchange)]
+    words = [sys.executable, "-m", "celery", "-A", "app", "worker", "--hostname=coverart@%h", "--concurrency=2"]
+    return shlex.join([*words, f"--queues={','.join(queues)}", "--without-gossip", "--without-mingle"])
+
+
+if __name__ == "__main__":
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    sys.exit(supervisor.main(partial(processes.supervise, {"coverart": worker()}, env=environment)))

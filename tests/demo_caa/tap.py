@@ -1,0 +1,111 @@
+"""A copy of every message that goes to the art exchange, waits for its retry, or fails."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from amqp.exceptions import AMQPError
+from kombu import Connection, Queue
+
+from app.coverart.project import Project
+from app.coverart.window import SETTLED
+from app.retry.death import REPLAY
+from app.retry.fixed_ttl import RETRIES
+from app.topology import declare_all
+from config.routes import ART_JOBS
+from config.settings import Settings
+from tests.demo_caa.events import Event, short
+
+#: Seconds between two looks whether it is to end.
+_ATTENTION = 0.1
+
+
+class Tap:
+    """Hears with a queue of its own that is bound beside the others: nothing is taken from anybody.
+
+    `retried` and `failed` are the (routing key, body) of all that waited for a retry and that failed for good.
+    """
+
+    def __init__(self, settings: Settings, project: Project, tell: Callable[[Event], None]) -> None:
+        self._project = project
+        self._tell = tell
+        self._window_ms = round(settings.art_window * 1_000)
+        self._stop = threading.Event()
+        self._connection = Connection(settings.broker, connect_timeout=settings.publish_timeout)
+        self._channel = self._connection.channel()
+        declare_all(self._channel, settings)
+        self.published = 0
+        self.retried: list[tuple[str, bytes]] = []
+        self.failed: list[tuple[str, bytes]] = []
+        self._listen()
+        self._thread = threading.Thread(target=self._run, name="tap")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._connection.collect(socket_timeout=1)
+
+    def _listen(self) -> None:
+        copies = Queue("", exclusive=True, auto_delete=True, durable=False)(self._channel)
+        copies.name = copies.queue_declare().queue
+        for job in ART_JOBS:
+            copies.bind_to(exchange=self._project.prefix, routing_key=job)
+        for end in ("retry", "failed"):
+            copies.bind_to(exchange=f"{self._project.prefix}.{end}", routing_key="")
+        self._channel.basic_consume(copies.name, no_ack=True, callback=self._hear)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._connection.drain_events(timeout=_ATTENTION)
+            except TimeoutError:
+                continue
+            except (AMQPError, OSError) as error:
+                self._tell(Event("broker", f"the connection broke: {error}"))
+                return
+
+    def _hear(self, message: Any) -> None:
+        headers, exchange = message.headers or {}, message.delivery_info["exchange"]
+        key, body = message.delivery_info["routing_key"], bytes(message.body)
+        left = f"{RETRIES} is {headers.get(RETRIES)}"
+        if exchange.endswith(".retry"):
+            self.retried.append((key, body))
+            self._tell(Event("retry", f"{called(key, body)} waits in {exchange}; {left}"))
+        elif exchange.endswith(".failed"):
+            self.failed.append((key, body))
+            self._tell(Event("failed", f"{called(key, body)} rests in {exchange}; {left}"))
+        else:
+            self._tell(self._arrived(key, body, headers))
+
+    def _arrived(self, key: str, body: bytes, headers: Mapping[str, Any]) -> Event:
+        came = came_from(headers)
+        if came.endswith(".retry"):
+            return Event("retry", f"{called(key, body)} is back")
+        if came.endswith(f".delay.{self._window_ms}") and SETTLED in headers:
+            return Event("window", f"{called(key, body)} is back, once for all its equals")
+        if came:
+            return Event("wait", f"{called(key, body)} is back after {came.rpartition('.')[2]} ms: it was not its turn")
+        if REPLAY in headers:
+            return Event("replay", f"{called(key, body)} is on its exchange again")
+        self.published += 1
+        return Event("message", f"{key}  {body!r}")
+
+
+def came_from(headers: Mapping[str, Any]) -> str:
+    """Return the queue that a message waited in last, as the broker noted in it; empty for a new one."""
+    deaths = headers.get("x-death") or [{}]
+    return str(deaths[0].get("queue", ""))
+
+
+def called(key: str, body: bytes) -> str:
+    """Return a message in a few words."""
+    return " ".join([key, *short(body.decode("utf-8", "replace")).split()])
