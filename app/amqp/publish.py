@@ -59,6 +59,7 @@ class Publisher:
         self._last_tag = 0
         self._nacked = 0
         self._returned: list[str] = []
+        self._blocked = ""
         self._declared: set[str] = set()
 
     def publish(self, messages: Sequence[Outgoing]) -> None:
@@ -93,9 +94,10 @@ class Publisher:
         try:
             self._send_once(messages)
         except CONNECTION_ERRORS as error:
+            blocked = self._blocked and f"the broker takes no messages: {self._blocked}"
             self._drop()
             if not was_open:
-                raise PublishFailed(f"{len(messages)} message(s) not confirmed: {error!r}") from error
+                raise PublishFailed(f"{len(messages)} message(s) not confirmed: {blocked or repr(error)}") from error
             # A connection that stood idle may have died long ago: a new one decides.
             self._send(messages)
         except BaseException:
@@ -133,7 +135,8 @@ class Publisher:
     def _open_channel(self) -> Any:
         if self._channel is None or not self._channel.is_open:
             self._drop()
-            self._connection = Connection(self._url, connect_timeout=self._timeout)
+            heard = {"on_blocked": self._on_blocked, "on_unblocked": self._on_unblocked}
+            self._connection = Connection(self._url, connect_timeout=self._timeout, transport_options=heard)
             self._connection.connect()
             self._channel = self._connection.channel()
             self._channel.confirm_select()
@@ -146,12 +149,19 @@ class Publisher:
         connection, self._connection, self._channel = self._connection, None, None
         self._unconfirmed.clear()
         self._declared.clear()
-        self._last_tag, self._nacked, self._returned = 0, 0, []
+        self._last_tag, self._nacked, self._returned, self._blocked = 0, 0, [], ""
         if connection is not None:
             try:
                 connection.collect(socket_timeout=1)
             except CONNECTION_ERRORS:
                 return
+
+    def _on_blocked(self, reason: str) -> None:
+        """Note what the broker says when it takes no more messages (`connection.blocked`): low on memory or disk."""
+        self._blocked = reason
+
+    def _on_unblocked(self) -> None:
+        self._blocked = ""
 
     def _on_ack(self, tag: int, multiple: bool) -> None:
         self._settle(tag, multiple)
