@@ -51,8 +51,8 @@ class Exporting:
 def to_record(letter: DeadLetter) -> dict[str, Any]:
     """Return a message as an object for JSON, which `from_record` reads.
 
-    Where JSON cannot hold the headers as they are (bytes, times, text that is no UTF-8), `headers_wire` has them too,
-    in base64, as AMQP writes them. A body that is no UTF-8 stands in `body_base64`.
+    Where JSON cannot hold headers or properties as they are (bytes, times, text that is no UTF-8), `headers_wire` or
+    `properties_wire` has them too, in base64, as AMQP writes a table. A body that is no UTF-8 stands in `body_base64`.
     """
     dead = letter.delivery
     properties = {name: value for name, value in dead.properties.items() if name != "application_headers"}
@@ -65,22 +65,17 @@ def to_record(letter: DeadLetter) -> dict[str, Any]:
         "routing_key": dead.routing_key,
         "content_type": dead.content_type,
         "content_encoding": dead.content_encoding,
-        "properties": properties,
-        "headers": readable(dead.headers),
     }
-    if not _is_plain(dead.headers):
-        record["headers_wire"] = base64.b64encode(dumps("F", [dict(dead.headers)])).decode()
-    return record | _body(dead.body)
+    return record | _table("properties", properties) | _table("headers", dead.headers) | _body(dead.body)
 
 
 def from_record(record: Any) -> DeadLetter:
     """Return the message that was exported; raises InvalidMessage for what is no such object."""
     try:
-        wire = record.get("headers_wire")
         delivery = Delivery(
             body=base64.b64decode(record["body_base64"]) if "body_base64" in record else record["body"].encode(),
-            headers=record["headers"] if wire is None else loads("F", base64.b64decode(wire), 0)[0][0],
-            properties=dict(record["properties"]),
+            headers=_table_of(record, "headers"),
+            properties=_table_of(record, "properties"),
             content_type=record["content_type"],
             content_encoding=record["content_encoding"],
             queue=record["set"],
@@ -119,6 +114,17 @@ def readable(value: Any) -> Any:
         case None | bool() | int() | float():
             return value
     return str(value)
+
+
+def _table(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    if _is_plain(dict(table)):
+        return {name: dict(table)}
+    return {name: readable(table), f"{name}_wire": base64.b64encode(dumps("F", [dict(table)])).decode()}
+
+
+def _table_of(record: Mapping[str, Any], name: str) -> dict[str, Any]:
+    wire = record.get(f"{name}_wire")
+    return dict(record[name] if wire is None else loads("F", base64.b64decode(wire), 0)[0][0])
 
 
 def _is_plain(value: Any) -> bool:

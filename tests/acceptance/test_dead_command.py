@@ -1,0 +1,225 @@
+"""`perennial dead` as an operator types it, on a real broker with a real worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kombu import Connection
+
+from app.amqp.publish import Publisher
+from app.dead import dead_sets, where
+from app.retry.carry_out import carry_out
+from app.topology import declare_base, site_policy
+from config.settings import ROOT, Settings
+from config.topology import DEAD
+from tests.support.broker import Broker
+from tests.support.dead import died, failure
+from tests.support.waiting import eventually
+from tests.support.worker import worker
+
+pytestmark = pytest.mark.acceptance
+
+
+@pytest.fixture
+def broker(settings: Settings) -> Broker:
+    with Connection(settings.broker) as connection:
+        declare_base(connection.channel(), settings)
+    return Broker(settings.broker)
+
+
+@pytest.fixture
+def publisher(settings: Settings) -> Iterator[Publisher]:
+    publisher = Publisher(settings.broker, timeout=60)
+    yield publisher
+    publisher.close()
+
+
+def bury(settings: Settings, publisher: Publisher, *bodies: Mapping[str, Any], line: int = 7, **told: Any) -> None:
+    """Bury messages of `site.index`, as a worker does."""
+    for body in bodies:
+        delivery = died(body, "site.index")
+        decision = site_policy(settings).decide(delivery, failure(line, permanent=True, **told))
+        carry_out(decision, delivery, publisher=publisher)
+
+
+def bury_runs(settings: Settings, publisher: Publisher, journals: Sequence[Path], times: int) -> None:
+    """Bury messages of a task that fails the first so many times."""
+    for journal in journals:
+        body = [[], {"journal": str(journal), "times": times}, {}]
+        delivery = died(body, "site.index", task="failing.fail", id=journal.name, lang="py")
+        decision = site_policy(settings).decide(delivery, failure(permanent=True, task="failing.fail"))
+        carry_out(decision, delivery, publisher=publisher)
+
+
+def perennial(environment: Mapping[str, str], *arguments: str, exit_status: int = 0) -> str:
+    """Run `perennial dead ...`; return what it prints, errors included."""
+    command = [sys.executable, "-m", "app.cli.main", "dead", *arguments]
+    ran = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**environment, "COLUMNS": "100"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == exit_status, ran.stdout + ran.stderr
+    return ran.stdout + ran.stderr
+
+
+def on_a_terminal(environment: Mapping[str, str], *arguments: str, width: int, typed: str = "") -> list[str]:
+    """Run it on a terminal of a width; return the lines that it shows."""
+    ours, its = pty.openpty()
+    shown = {**environment, "COLUMNS": str(width), "TERM": "dumb", "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "app.cli.main", "dead", *arguments]
+    with subprocess.Popen(command, cwd=ROOT, env=shown, stdin=its, stdout=its, stderr=its) as process:
+        os.close(its)
+        os.write(ours, typed.encode())
+        output = b""
+        while True:
+            try:
+                output += os.read(ours, 65_536)
+            except OSError:
+                break
+        process.wait()
+    os.close(ours)
+    return output.decode().replace("\r", "").splitlines()
+
+
+def test_what_is_listed_shown_grouped_and_filtered(
+    broker: Broker, settings: Settings, environment: dict[str, str], publisher: Publisher
+) -> None:
+    pages = [{"type": "index", "url": f"https://a.gov/{number}", "domain": "a.gov"} for number in range(60)]
+    bury(settings, publisher, *pages, task="site.index", message="\x1b[31m[red]\x07")
+    bury(settings, publisher, {"type": "pack_full", "host": "B.gov"}, line=9)
+    broker.post(b'{"type": "crawl", "url": "https://c.gov/x"}', key="misspelt")
+
+    rows = [line.split("\t") for line in perennial(environment, "list").splitlines()]
+    assert len(rows) == 62
+    assert [row[7:9] for row in rows[-3:]] == [
+        ["site.index", "a.gov"],
+        ["site.pack_full", "b.gov"],
+        ["site.crawl", "c.gov"],
+    ]
+    assert len(json.loads(perennial(environment, "list", "--json", "--limit", "7"))) == 7
+    for filters, count in (
+        (["--domain", "A.gov"], 60),
+        (["--task", "site.crawl"], 1),
+        (["--reason", "unroutable", "--set", DEAD], 1),
+        (["--exception", "KeyError", "--older", "1d"], 61),
+        (["--newer", "1d"], 0),
+    ):
+        assert len(json.loads(perennial(environment, "list", "--json", *filters))) == count, filters
+
+    groups = json.loads(perennial(environment, "list", "--group", "--json"))
+    assert [(group["count"], group["location"]) for group in groups[:2]] == [
+        (60, "shop/till.py:7 in sell"),
+        (1, "shop/till.py:9 in sell"),
+    ]
+    assert len(json.loads(perennial(environment, "list", "--group", groups[0]["group"], "--json"))) == 60
+
+    page = perennial(environment, "show", rows[0][0][:8]).splitlines()
+    assert page[0] == f"id:              {rows[0][0]}"
+    assert "reason:          exception" in page
+    assert "group:           " + groups[0]["group"] in page
+    assert '    "domain": "a.gov"' in page
+    assert page[-1] == "  KeyError: 1"
+    told = json.loads(perennial(environment, "show", rows[0][0], "--json"))
+    assert told["arguments"] == pages[0]
+    assert told["traceback"].endswith("KeyError: 1\n")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_list_fits_its_terminal_and_obeys_no_message(
+    broker: Broker, settings: Settings, environment: dict[str, str], publisher: Publisher, width: int
+) -> None:
+    body = {"type": "index", "url": "https://a.gov/", "domain": "a.gov"}
+    bury(settings, publisher, *[body] * 55, message="\x1b[31m[red]" + "x" * 300)
+    lines = on_a_terminal(environment, "list", width=width)
+    assert len(lines) == 52
+    assert max(map(len, lines)) <= width
+    assert lines[-1] == "50 of 55 shown; --limit shows more, --group what they died of."
+    assert "\x1b" not in "".join(lines)
+    assert "[31m[red]xx" in lines[1]
+    assert "…" in lines[1]
+
+
+def test_wrong_usage_is_told_and_nothing_happens(
+    broker: Broker, settings: Settings, environment: dict[str, str], publisher: Publisher
+) -> None:
+    assert "The dead set is empty." in perennial(environment, "list")
+    bury(settings, publisher, {"type": "index", "domain": "a.gov"})
+    perennial(environment, "replay", exit_status=2)
+    perennial(environment, "replay", "--reason", "exception", exit_status=2)
+    perennial(environment, "replay", "abc", "--all", exit_status=2)
+    perennial(environment, "replay", "--all", "--budget", "double", exit_status=2)
+    perennial(environment, "list", "--older", "soon", exit_status=2)
+    assert "say --yes" in perennial(environment, "drop", "--all", exit_status=2)
+    assert "'zzz' names none" in perennial(environment, "show", "zzz", exit_status=1)
+    assert "no dead set 'x'" in perennial(environment, "list", "--set", "x", exit_status=1)
+    perennial(environment, "replay", "--all", "--dry-run")
+    assert broker.depth(DEAD) == 1
+
+
+def test_what_is_dropped_was_asked_for_and_can_be_restored(
+    broker: Broker, settings: Settings, environment: dict[str, str], publisher: Publisher, tmp_path: Path
+) -> None:
+    bury(settings, publisher, *({"type": "index", "domain": f"{name}.gov"} for name in "abc"))
+    asked = on_a_terminal(environment, "drop", "--all", width=80, typed="n\n")
+    assert any("Drop 3 of site.dead? They are exported first [y/N]:" in line for line in asked)
+    assert broker.depth(DEAD) == 3
+    dropped = json.loads(perennial(environment, "drop", "--all", "--domain", "a.gov", "--yes", "--json"))
+    assert (len(dropped["dropped"]), broker.depth(DEAD)) == (1, 2)
+    assert perennial(environment, "restore", dropped["file"]) == "1 restored\n"
+    assert broker.depth(DEAD) == 3
+    file = tmp_path / "all.jsonl"
+    perennial(environment, "export", "--output", str(file))
+    assert sorted(file.read_text().splitlines()) == sorted(perennial(environment, "export").splitlines())
+    assert len(file.read_text().splitlines()) == 3
+    audit = [json.loads(line) for line in (settings.data_dir / "dead" / "audit.jsonl").read_text().splitlines()]
+    assert [(line["act"], line["outcome"]) for line in audit] == [("drop", "exported"), ("restore", "restored")]
+
+
+def test_a_canary_that_lives_is_followed_and_one_that_dies_is_not(
+    broker: Broker, settings: Settings, environment: dict[str, str], publisher: Publisher, tmp_path: Path
+) -> None:
+    journals = [tmp_path / f"run-{number}" for number in range(5)]
+    slow = {**environment, "RETRY_TIMEOUT_MS": "60000"}
+    bury_runs(settings, publisher, journals, times=1)
+    # Nobody works yet: no outcome.
+    waited = perennial(environment, "replay", "--all", "--canary", "--wait", "0.5", exit_status=1)
+    assert "no outcome within 0.5 s; is a worker there?" in waited
+    assert broker.depth(DEAD) == 4
+    with worker(slow, tmp_path / "worker.log", app="tests.support.failing"):
+        eventually(lambda: journals[0].exists() and broker.depth(DEAD) == 5, "the one that was sent is dead again")
+        relapse = perennial(environment, "replay", "--all", "--canary", exit_status=1)
+        assert "died again: KeyError: 'boom'" in relapse
+        eventually(lambda: broker.depth(DEAD) == 5, "the canary is dead again")
+        # Its second life also: from now on it succeeds. `fresh` would be retried, and waits in the broker.
+        fresh = perennial(environment, "replay", "--all", "--canary", "--budget", "fresh", "--json", exit_status=1)
+        told = json.loads(fresh)
+        assert "failed again, and waits in the broker" in told["stopped"]
+        for journal in journals:
+            journal.write_text("1\n")
+        left = broker.depth(DEAD)
+        assert perennial(environment, "replay", "--all", "--canary") == f"{left} replayed\n"
+    assert broker.depth(DEAD) == 0
+
+
+def test_a_python_shell_does_the_same(
+    broker: Broker, settings: Settings, environment: dict[str, str], publisher: Publisher
+) -> None:
+    bury(settings, publisher, *({"type": "index", "domain": f"{name}.gov"} for name in "aab"))
+    dead = dead_sets(settings)
+    assert [group.count for group in dead.groups(where(domain="https://A.gov/x"))] == [2]
+    assert len(dead.replay(where(domain="a.gov", task="site.index"), budget="fresh").done) == 2
+    [message, _] = broker.take("site.index")
+    assert message.headers["perennial-replay"] == "fresh"
+    assert message.headers["current-iteration"] == 0

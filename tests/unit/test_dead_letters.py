@@ -1,0 +1,168 @@
+"""What a dead message tells, from its headers alone, whatever they hold."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import typer
+from amqp.serialization import dumps
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.amqp.decoding import Garbled, Timestamp
+from app.cli.dead_options import seconds
+from app.cli.dead_view import age, short
+from app.dead import domain_of, task_of, where
+from app.errors import InvalidMessage
+from app.retry.causes import cause_of
+from app.retry.dead_letters import DeadLetter, Names, groups, letter_of, named
+from app.retry.exports import from_record, to_record
+from tests.support.deliveries import delivery
+
+pytestmark = pytest.mark.unit
+
+#: Whatever a header may hold.
+ANYTHING = st.recursive(
+    st.one_of(st.none(), st.text(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.binary()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=4,
+)
+OURS = ("reason", "queue", "task", "exception", "message", "traceback", "first-failed-at", "failed-at", "attempts")
+NAMES = (*(f"perennial-{name}" for name in OURS), "perennial-dead-id", "perennial-replay-of", "x-death", "retry_info")
+HEADERS = st.dictionaries(st.sampled_from((*NAMES, "mb-exceptions", "mb-retries", "task")), ANYTHING)
+
+
+def letter(body: bytes = b"{}", **headers: Any) -> DeadLetter:
+    """Return a message of `site.dead`, with headers whose names are written with underscores."""
+    came = {name.replace("_", "-"): value for name, value in headers.items()}
+    return letter_of(replace(delivery("site.dead", body=body), headers=came), "site.dead", Names())
+
+
+@given(HEADERS, st.binary(max_size=20))
+def test_no_headers_keep_a_message_from_being_told_of(headers: dict[str, Any], body: bytes) -> None:
+    found = letter_of(replace(delivery("site.dead", body=body), headers=headers), "site.dead", Names())
+    assert found.reason or "perennial-reason" in headers or "x-death" in headers or "retry_info" in headers
+    assert len(found.group) == 8
+    assert isinstance(task_of(found), str)
+    assert isinstance(domain_of(found), str)
+    [group] = groups([found])
+    assert group.count == 1
+
+
+@given(HEADERS, st.binary(max_size=20))
+def test_an_export_holds_all_that_a_message_is(headers: dict[str, Any], body: bytes) -> None:
+    found = letter_of(replace(delivery("site.dead", body=body), headers=headers), "site.dead", Names())
+    again = from_record(json.loads(json.dumps(to_record(found))))
+    assert (again.id, again.set, again.delivery.body) == (found.id, found.set, body)
+    # AMQP itself does not tell bytes from text.
+    assert dumps("F", [again.delivery.headers]) == dumps("F", [headers])
+
+
+def test_an_export_holds_what_json_does_not() -> None:
+    headers = {"when": datetime(2026, 1, 2), "ms": Timestamp(2**45), "text": Garbled(b"a\xff"), "raw": b"\x00\xff"}
+    found = letter(body=b"\xff", **headers)
+    again = from_record(json.loads(json.dumps(to_record(found)))).delivery
+    assert again.body == b"\xff"
+    assert again.headers["when"] == headers["when"]
+    assert (again.headers["ms"], type(again.headers["ms"])) == (2**45, Timestamp)
+    assert again.headers["text"] == b"a\xff"
+    assert again.headers["raw"] == b"\x00\xff"
+
+
+@pytest.mark.parametrize("record", [7, [], {}, {"id": "a"}, {"body": 3}])
+def test_what_is_no_export_is_an_error_that_shows_it(record: Any) -> None:
+    with pytest.raises(InvalidMessage, match="no exported dead message"):
+        from_record(record)
+
+
+@pytest.mark.parametrize(
+    ("trace", "location"),
+    [
+        ("", ""),
+        ("no frame", ""),
+        ('  File "/srv/a/app/crawl/fetch.py", line 88, in get\n    raise', "crawl/fetch.py:88 in get"),
+        ('  File "x.py", line 1, in <module>', "x.py:1 in <module>"),
+        ('  File "C:\\shop\\till.py", line 2, in sell', "shop/till.py:2 in sell"),
+        ('  File "a.py", line 1, in f\n  File "b.py", line 2, in g', "b.py:2 in g"),
+    ],
+)
+def test_a_death_is_located_by_its_last_frame(trace: str, location: str) -> None:
+    assert letter(perennial_reason="exception", perennial_traceback=trace).cause.location == location
+
+
+def test_the_queue_is_that_of_the_brokers_last_entry_not_of_an_earlier_wait() -> None:
+    when = datetime(2026, 1, 2, 3, 4, 5)
+    deaths = [
+        {"queue": "site.index", "reason": "delivery_limit", "count": 1, "time": when},
+        {"queue": "site.delay.5000", "reason": "expired", "count": 2, "time": when},
+    ]
+    came = replace(delivery("site.dead"), headers={"x-death": deaths, "x-first-death-queue": "site.delay.5000"})
+    cause = cause_of(came)
+    assert (cause.queue, cause.reason) == ("site.index", "delivery-limit")
+    assert cause.failed_at == when.replace(tzinfo=UTC).timestamp()
+
+
+def test_equal_messages_are_numbered_and_those_that_left_keep_their_numbers() -> None:
+    came: Sequence[Any] = [delivery("d", body=b"a"), delivery("d", body=b"b"), delivery("d", body=b"a")]
+    names = Names()
+    first, other, second = (names.name("d", each) for each in came)
+    assert second == f"{first}.2"
+    assert other != first
+    assert Names(Counter({first: 1})).name("d", came[2]) == second
+    assert named(first, first[:6])
+    assert not named(second, first[:6])
+    assert named(second, f"{first[:6]}.2")
+
+
+@pytest.mark.parametrize("given_id", ["", "a b", "x" * 65, "../../etc", 7, None, ["a"]])
+def test_an_id_that_is_none_is_replaced_by_a_hash(given_id: Any) -> None:
+    assert len(letter(perennial_dead_id=given_id).id) == 16
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "task", "domain"),
+    [
+        ({"type": "index", "domain": "A.gov"}, {}, "site.index", "a.gov"),
+        ({"type": "pack_full", "host": "a.gov"}, {}, "site.pack_full", "a.gov"),
+        ({"type": ["x"], "url": "https://a.gov:8443/x"}, {}, "", "a.gov:8443"),
+        ([["https://a.gov/x"], {}, {}], {"task": "site.index"}, "site.index", "a.gov"),
+        ([[], {"domain": "a.gov"}, {}], {"task": "site.crawl"}, "site.crawl", "a.gov"),
+        ([1, 2, 3], {"task": "x"}, "x", ""),
+        ("text", {}, "", ""),
+        ({"domain": ["a"], "url": 7}, {}, "", ""),
+        ({"domain": "not a host"}, {}, "", ""),
+    ],
+)
+def test_task_and_domain_are_found_in_plain_messages_and_in_celerys(
+    body: Any, headers: dict[str, Any], task: str, domain: str
+) -> None:
+    found = letter(json.dumps(body).encode(), **headers)
+    assert (task_of(found), domain_of(found)) == (task, domain)
+    assert where(task=task, domain=domain)(found)
+    assert not where(task="other")(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("90s", 90), ("10m", 600), ("2h", 7_200), ("7d", 604_800), ("1.5h", 5_400)]
+)
+def test_an_age_is_a_number_and_a_unit(text: str, expected: float) -> None:
+    assert seconds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "2", "h", "-1h", "2 h 3 m", "1y"])
+def test_any_other_age_is_wrong_usage(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="expected a number and"):
+        seconds(text)
+
+
+def test_ages_are_short() -> None:
+    now = datetime.now(UTC).timestamp()
+    assert [age(now - past) for past in (5, 90, 7_300, 3 * 86_400)] == ["5s", "2m", "2h", "3d"]
+    assert age(None) == ""
+    assert short("1d6a0f0e-6c5a-4d0a-9c0b-2f6b7a1f0c11.12") == "1d6a0f0e.12"
