@@ -75,7 +75,7 @@ def compare(
     return (
         *_listing_findings(project, gid, own, item, read),
         *_missing(project, gid, images, files),
-        *_surplus(project, gid, images, files, {**homes, **merged}),
+        *_surplus(project, gid, images, item, {**homes, **merged}),
     )
 
 
@@ -122,19 +122,21 @@ def _missing(project: Project, gid: str, images: tuple[Image, ...], files: Mappi
 
 
 def _surplus(
-    project: Project, gid: str, images: tuple[Image, ...], files: Mapping[str, str], homes: Mapping[int, str]
+    project: Project, gid: str, images: tuple[Image, ...], item: Item | None, homes: Mapping[int, str]
 ) -> Iterator[Finding]:
     pattern = _image_pattern(project, gid)
     known = {image.id: image.suffix for image in images}
-    for file in sorted(files):
+    for file in sorted(item.files) if item is not None else ():
         match = pattern.fullmatch(file)
         if match is None or known.get(number := int(match[1])) == match[2]:
             continue
+        home = homes.get(number)
         if number in known:  # It may be the only copy of an image that the database has under another suffix.
             yield Finding(gid, "image-left", file)
-        elif homes.get(number, gid) != gid:
-            yield Finding(gid, "image-elsewhere", file, Move(number, gid, homes[number], match[2]))
-        else:
+        elif home is not None and home != gid:
+            yield Finding(gid, "image-elsewhere", file, Move(number, gid, home, match[2]))
+        # One that is at home here was added since `images` were read; one that is fresh may yet be added.
+        elif home is None and item is not None and file not in item.fresh:
             yield Finding(gid, "image-left", file, Delete(gid, number, match[2]))
 
 

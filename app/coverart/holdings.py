@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -12,17 +13,22 @@ from app.coverart.refusal import Refusal
 from app.errors import ArchiveError, ArchiveUnavailable, ConnectionFailed, FetchError
 from config.settings import Settings
 
+#: Seconds for which a file is fresh.
+FRESH = 86_400.0
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
     """One item: the names of the files that were put there, each with its MD5 in hexadecimal, derived ones left out.
 
-    A dark item shows no files. Files below `history/` are not among them.
+    A dark item shows no files. Files below `history/` are not among them. `fresh` are the names of those that were put
+    there lately: users upload an image before the database hears of it.
     """
 
     bucket: str
     files: Mapping[str, str]
     dark: bool = False
+    fresh: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +83,13 @@ def _item(bucket: str, metadata: Mapping[str, Any]) -> Item | None:
     """Return an item as the archive's metadata describe it; those of an item that there is not are empty."""
     if not metadata:
         return None
-    files = {
-        file["name"]: str(file.get("md5", ""))
+    kept = [
+        file
         for file in metadata.get("files", ())
         if file.get("source") != "derivative" and not file["name"].startswith("history/")
-    }
-    return Item(bucket, files, dark=bool(metadata.get("is_dark")))
+    ]
+    files = {file["name"]: str(file.get("md5", "")) for file in kept}
+    lately = time.time() - FRESH
+    # Seconds since 1970 as text; some files have none.
+    fresh = frozenset(file["name"] for file in kept if float(file.get("mtime") or 0) > lately)
+    return Item(bucket, files, dark=bool(metadata.get("is_dark")), fresh=fresh)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Collection, Iterator
 
 import pytest
@@ -135,6 +136,17 @@ def test_an_image_under_another_suffix_than_the_databases_is_never_deleted(serve
     server.upload(BUCKET, file(1, "png"), b"picture")
     server.upload(BUCKET, "index.json", listing(COVER_ART, ONE))
     assert found(server, ONE) == [("image-missing", file(1), None), ("image-left", file(1, "png"), None)]
+
+
+def test_an_image_that_came_while_we_looked_or_whose_row_may_yet_come_is_no_finding(server: ArchiveServer) -> None:
+    server.upload(BUCKET, file(1), b"picture")
+    server.upload(BUCKET, file(2), b"picture")
+    server.upload(BUCKET, "index.json", listing(COVER_ART, ONE))
+    assert found(server, ONE, lambda images: {2: A}) == []
+    for age, expected in ((60, []), (2 * 86_400, [("image-left", file(2), Delete(A, 2, "jpg"))])):
+        files = [{"name": file(number), "mtime": str(int(time.time() - age))} for number in (1, 2)]
+        server.faults.add(reply(json.dumps({"files": [*files, {"name": "index.json"}]})), path="/metadata/*")
+        assert found(server, ONE) == expected
 
 
 def test_of_a_dark_item_no_more_is_said(server: ArchiveServer) -> None:
