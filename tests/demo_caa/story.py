@@ -188,6 +188,7 @@ class Story:
             if silent > quiet and self._is_idle() and reached():
                 break
             if silent > _PATIENCE:
+                self.stage.screen.table(self.rows())
                 raise DemoFailed(
                     f"waited for {what}: nothing happened for {_PATIENCE:.0f} s; {self.stage.supervisor.last_lines()}"
                 )
