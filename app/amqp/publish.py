@@ -59,7 +59,7 @@ class Publisher:
         self._last_tag = 0
         self._nacked = 0
         self._returned: list[str] = []
-        self._blocked = ""
+        self._blocked = False
         self._declared: set[str] = set()
 
     def publish(self, messages: Sequence[Outgoing]) -> None:
@@ -94,10 +94,10 @@ class Publisher:
         try:
             self._send_once(messages)
         except CONNECTION_ERRORS as error:
-            blocked = self._blocked and f"the broker takes no messages: {self._blocked}"
+            why = "the broker takes no messages, it is low on memory or disk" if self._blocked else repr(error)
             self._drop()
             if not was_open:
-                raise PublishFailed(f"{len(messages)} message(s) not confirmed: {blocked or repr(error)}") from error
+                raise PublishFailed(f"{len(messages)} message(s) not confirmed: {why}") from error
             # A connection that stood idle may have died long ago: a new one decides.
             self._send(messages)
         except BaseException:
@@ -149,19 +149,19 @@ class Publisher:
         connection, self._connection, self._channel = self._connection, None, None
         self._unconfirmed.clear()
         self._declared.clear()
-        self._last_tag, self._nacked, self._returned, self._blocked = 0, 0, [], ""
+        self._last_tag, self._nacked, self._returned, self._blocked = 0, 0, [], False
         if connection is not None:
             try:
                 connection.collect(socket_timeout=1)
             except CONNECTION_ERRORS:
                 return
 
-    def _on_blocked(self, reason: str) -> None:
-        """Note what the broker says when it takes no more messages (`connection.blocked`): low on memory or disk."""
-        self._blocked = reason
+    def _on_blocked(self, _reason: str) -> None:
+        """Note that the broker reads no more of this connection (`connection.blocked`)."""
+        self._blocked = True
 
     def _on_unblocked(self) -> None:
-        self._blocked = ""
+        self._blocked = False
 
     def _on_ack(self, tag: int, multiple: bool) -> None:
         self._settle(tag, multiple)
