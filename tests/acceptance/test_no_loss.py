@@ -71,6 +71,7 @@ def post(broker: Broker, queue: str, task: str, journal: Path) -> None:
         headers={"task": f"tests.support.shop.{task}", "id": str(uuid.uuid4()), "lang": "py"},
         content_type="application/json",
         content_encoding="utf-8",
+        delivery_mode=2,
     )
 
 
@@ -181,7 +182,7 @@ def test_a_broker_that_is_killed_while_messages_wait_loses_none(tmp_path: Path) 
             eventually(lambda: broker.depths(WAITING.values()) == [5] * 5, "all wait")
             # A confirm says that the queue is on disk, with all that came before.
             for queue in WAITING.values():
-                broker.post(b"behind them", exchange="", key=queue)
+                broker.post(b"behind them", exchange="", key=queue, delivery_mode=2)
             kill("beam.smp", settings.data_dir)
             private.up(settings)
             eventually(lambda: places(broker) == dict.fromkeys(WAITING, 5), "all are dead", seconds=90)
@@ -191,6 +192,9 @@ def test_a_broker_that_is_killed_while_messages_wait_loses_none(tmp_path: Path) 
 
 def places(broker: Broker) -> dict[str, int]:
     """Return how many messages of each queue are in its dead set; one that is there twice counts once."""
-    rests = {queue: policy.dead for queue in WAITING if (policy := shop.policies.of(queue)).dead is not None}
-    bodies = {queue: {bytes(m.body) for m in broker.look(rest.name)} for queue, rest in rests.items() if rest}
-    return {queue: sum(b"journal" in body for body in found) for queue, found in bodies.items()}
+    found = {}
+    for queue in WAITING:
+        rest = shop.policies.of(queue).dead
+        assert rest is not None
+        found[queue] = {str(message.body) for message in broker.look(rest.name)}
+    return {queue: sum("journal" in body for body in bodies) for queue, bodies in found.items()}

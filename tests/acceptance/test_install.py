@@ -1,0 +1,100 @@
+"""A stranger's application, its client and its worker, as one call of `install` leaves them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.errors import InvalidMessage
+from config.settings import ROOT
+from tests.support import shop
+from tests.support.worker import worker
+
+pytestmark = pytest.mark.acceptance
+
+#: A client: sends, and tells the states that it saw until the end.
+CLIENT = """
+import json, sys
+from tests.support import shop
+journal, times = sys.argv[1:]
+result = shop.fail.apply_async((journal, int(times)), queue="mail")
+states = []
+while (state := result.state) not in ("SUCCESS", "FAILURE"):
+    states.append(state)
+value = result.get(propagate=False)
+print(json.dumps([sorted(set(states)), state, str(value), result.traceback]))
+"""
+
+BAD = """
+from celery import Celery, Task
+from app.retry.delay_queues import DelayQueues
+from app.retry.install import install
+from app.retry.policies import Policies
+
+mail = DelayQueues("mine")
+policies = Policies({"mail": mail}, default=mail)
+app = Celery("mine", broker="amqp://127.0.0.1:1//")
+app.conf.task_queues = policies.work_queues()
+install(app, policies)
+
+@app.task(TASK)
+def post() -> None:
+    pass
+"""
+
+
+def ask(environment: dict[str, str], *args: object) -> Any:
+    command = [sys.executable, "-c", CLIENT, *map(str, args)]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_result_is_a_failure_only_when_the_message_is_dead(broker_url: str, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    environment = {"CELERY_BROKER_URL": broker_url, "CELERY_RESULT_BACKEND": results.as_uri()}
+    options = ["--loglevel=info"]
+    with worker(
+        environment, tmp_path / "worker.log", app="tests.support.shop", queues=["mail"], options=options
+    ) as running:
+        before, state, value, trace = ask(environment, tmp_path / "dies", 9)
+        assert (before, state) == (["PENDING"], "FAILURE"), running.log
+        assert value == "KeyError: 'no such shelf'"
+        assert "in fail" in trace
+        assert (tmp_path / "dies").read_text().count("run ") == 3
+        before, state, value, _ = ask(environment, tmp_path / "lives", 2)
+        assert (before, state, value) == (["PENDING"], "SUCCESS", "done")
+        assert (tmp_path / "lives").read_text().count("run ") == 3
+
+
+@pytest.mark.parametrize("when", [{"countdown": 5}, {"eta": datetime(2030, 1, 1)}])
+def test_a_countdown_or_an_eta_is_refused_at_the_call(when: dict[str, Any]) -> None:
+    with pytest.raises(InvalidMessage, match="fail: neither countdown nor eta; every delay lives in the broker"):
+        shop.fail.apply_async(("journal",), queue="mail", **when)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [("base=Task", "its base Task is no app.retry.task.Task"), ("acks_late=False", "acks_late is off")],
+)
+def test_a_worker_does_not_start_with_a_task_whose_failures_would_be_lost(
+    tmp_path: Path, options: str, why: str
+) -> None:
+    (tmp_path / "mine.py").write_text(BAD.replace("TASK", options))
+    command = [sys.executable, "-m", "celery", "-A", "mine", "worker", "--queues=mail", "--pool=solo"]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode != 0
+    assert f"task mine.post: {why}" in done.stderr
