@@ -151,6 +151,7 @@ def test_what_cannot_be_a_task_ends_in_the_dead_set_as_it_came_and_the_worker_go
     broker.post(body, key="site.index", **properties)
     [letter] = the_dead(broker, dead_set)
     assert letter.reason == reason
+    assert letter.header("attempts") == (1 if reason == "invalid-message" else 3)
     assert letter.delivery.body == body
     assert letter.delivery.content_type == properties.get("content_type")
     send(broker, "failing.fail", journal=journal, times=0)
