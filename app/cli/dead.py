@@ -47,11 +47,15 @@ def list_(selection: Selection, limit: Limit = None, as_json: AsJson = False) ->
         _list_groups(selection, limit, as_json)
         return
     sets = selection.sets()
-    with closing(sets.letters(selection.condition())) as letters:
+    # Where nothing is filtered out, the broker need not hand over more than is shown.
+    most = limit or (_SCREENFUL if sys.stdout.isatty() and not as_json else None)
+    first = most if selection.is_unfiltered else None
+    with closing(sets.letters(selection.condition(), first=first)) as letters:
         if as_json:
             view.print_json(map(view.fields, islice(letters, limit)))
         elif sys.stdout.isatty():
-            _print_table(letters, limit or _SCREENFUL, empty=_nothing(selection, sets))
+            total = sets.depth() if selection.is_unfiltered else None
+            _print_table(letters, limit or _SCREENFUL, empty=_nothing(selection, sets), total=total)
         elif not view.print_lines(_cells(view.fields(letter)) for letter in islice(letters, limit)):
             typer.echo(_nothing(selection, sets))
 
@@ -178,9 +182,9 @@ def _list_groups(selection: Selection, limit: int | None, as_json: bool) -> None
         view.print_lines(list(row.values()) for row in rows)
 
 
-def _print_table(letters: Any, limit: int, *, empty: str) -> None:
+def _print_table(letters: Any, limit: int, *, empty: str, total: int | None = None) -> None:
     shown = list(islice(letters, limit))
-    rest = sum(1 for _ in letters)
+    rest = sum(1 for _ in letters) if total is None else total - len(shown)
     out = view.console()
     if not shown:
         out.print(empty)
@@ -239,7 +243,7 @@ def _ask(ids: Mapping[str, Sequence[str]]) -> None:
 
 
 def _nothing(selection: Selection, sets: DeadSets) -> str:
-    if not selection.is_empty and selection != Selection(set_=selection.set_, group=EVERY_GROUP):
+    if not selection.is_unfiltered:
         return "No dead message matches."
     return "The dead set is empty." if len(list(sets)) == 1 else "The dead sets are empty."
 

@@ -72,9 +72,9 @@ class Selection:
         return self.condition()
 
     @property
-    def is_empty(self) -> bool:
-        """Whether nothing is filtered out."""
-        return self == Selection()
+    def is_unfiltered(self) -> bool:
+        """Whether nothing of the dead sets is filtered out."""
+        return self in (Selection(set_=self.set_), Selection(set_=self.set_, group=EVERY_GROUP))
 
 
 def filtered(command: Callable[..., None]) -> Callable[..., None]:

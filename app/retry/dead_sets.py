@@ -54,12 +54,18 @@ class DeadSet:
         self._publisher = publisher
         self._audit = audit
 
-    def letters(self) -> Generator[DeadLetter, None, None]:
-        """Yield every dead message, oldest first, one at a time in memory; close the iterator or exhaust it.
+    def depth(self) -> int:
+        """Return how many dead messages there are."""
+        with leased(self._broker, self.name) as lease:
+            return lease.depth()
 
-        Looking changes nothing: they go back in their order, and only those there at the start are seen.
+    def letters(self, *, first: int | None = None) -> Generator[DeadLetter, None, None]:
+        """Yield every dead message, or the `first` so many, oldest first; close the iterator or exhaust it.
+
+        One at a time is in memory. Looking changes nothing: they go back in their order, and only those there at the
+        start are seen.
         """
-        with leased(self._broker, self.name) as lease, lease.reading() as reading:
+        with leased(self._broker, self.name) as lease, lease.reading(first=first) as reading:
             for letter, _ in reading:
                 yield letter
 
@@ -178,10 +184,19 @@ class DeadSets:
         """Return these dead sets reduced to one; raises InvalidMessage."""
         return DeadSets([self.named(name)])
 
-    def letters(self, where: Callable[[DeadLetter], bool] = EVERYTHING) -> Generator[DeadLetter, None, None]:
-        """Yield the dead messages that are meant, set by set, oldest first, one at a time in memory."""
+    def depth(self) -> int:
+        """Return how many dead messages there are in all."""
+        return sum(one.depth() for one in self)
+
+    def letters(
+        self, where: Callable[[DeadLetter], bool] = EVERYTHING, *, first: int | None = None
+    ) -> Generator[DeadLetter, None, None]:
+        """Yield the dead messages that are meant, set by set, oldest first, one at a time in memory.
+
+        With `first`, only so many at the head of each dead set are looked at.
+        """
         for one in self:
-            with closing(one.letters()) as letters:
+            with closing(one.letters(first=first)) as letters:
                 yield from filter(where, letters)
 
     def look(self, where: Callable[[DeadLetter], bool] = EVERYTHING) -> list[DeadLetter]:

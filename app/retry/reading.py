@@ -23,6 +23,9 @@ PATIENCE, _PAUSE, _SILENCE = 5.0, 0.1, 1.0
 # What others posted must not keep anybody from looking at the rest.
 decoding.install()
 
+#: A prefetch is a number of 16 bits; 0 would be no limit.
+_MOST_PREFETCHED = 65_535
+
 _pause = threading.Event().wait
 
 
@@ -59,17 +62,26 @@ class Lease:
             _pause(_PAUSE)
 
     @contextmanager
-    def reading(self, gone: Counter[str] | None = None) -> Iterator[Reading]:
+    def reading(self, gone: Counter[str] | None = None, *, first: int | None = None) -> Iterator[Reading]:
         """Yield the messages there now. All that are not removed go back, in their order, when the block ends.
 
-        `gone` counts, by the base of their id, messages that left since they were named.
+        `gone` counts, by the base of their id, messages that left since they were named. With `first`, the broker
+        gives no more than so many: giving back a hundred thousand keeps it busy for seconds.
         """
         with connected(self._broker) as connection:
             reading = Reading(connection, self._queue, Names(gone))
-            reading.begin()
+            reading.begin(first)
             yield reading
             # What was acknowledged has left, and the rest is back, when the broker has answered.
             connection.connection.close()
+
+    def depth(self) -> int:
+        """Return how many messages there are."""
+        with connected(self._broker) as connection:
+            try:
+                return int(connection.channel().queue_declare(self._queue, passive=True).message_count)
+            except NotFound:
+                return 0
 
     def _lock(self, channel: Any) -> None:
         channel.queue_declare(f"{self._queue}.lease", exclusive=True)
@@ -98,12 +110,15 @@ class Reading:
         self._arrived: deque[Any] = deque()
         self.depth = 0
 
-    def begin(self) -> None:
+    def begin(self, first: int | None) -> None:
         """Count, then consume; a queue that does not exist has no messages."""
         try:
             self.depth = self._ready()
         except NotFound:
             return
+        if first is not None and first <= _MOST_PREFETCHED:
+            self._channel.basic_qos(0, first, False)
+            self.depth = min(self.depth, first)
         self._channel.basic_consume(self._queue, callback=self._arrived.append, exclusive=True)
 
     def __iter__(self) -> Iterator[tuple[DeadLetter, int]]:

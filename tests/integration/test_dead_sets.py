@@ -67,6 +67,8 @@ def test_looking_twice_shows_the_same_in_the_same_order_and_counts_as_no_deliver
         assert [letter.id for letter in dead.look()] == ids
     with closing(dead.letters()) as letters:
         assert next(letters).id == ids[0]
+    assert [letter.id for letter in dead.letters(first=7)] == ids[:7]
+    assert dead.depth() == 300
     taken = broker.take("post.dead")
     assert bodies(taken) == [str(number) for number in range(300)]
     assert all("x-delivery-count" not in message.headers for message in taken)
