@@ -73,9 +73,10 @@ def _run(given: Settings, screen: Screen) -> int:
         screen.heading("What the archive should hold, by the database, and what it holds")
         screen.table(rows)
         screen.say("  Of what is gone the XML stays, and is left out: no message asks for its deletion.")
-        _sum_up(screen, story, rows, time.monotonic() - began)
+        seconds = time.monotonic() - began
+        _sum_up(screen, story, rows, seconds)
     if not screen.is_terminal:
-        print(json.dumps(_report(story, rows, time.monotonic() - began)), flush=True)
+        print(json.dumps(_report(story, rows, seconds)), flush=True)
     return 0 if all(row.equal for row in rows) else 1
 
 
