@@ -33,6 +33,7 @@ class Consumer(consumer.Consumer):
         self._art: dict[str, tuple[str, Route]] = {
             route.queue: (exchange, route) for exchange in settings.art_exchanges for route in art_routes(exchange)
         }
+        self._blind = False
         if self._art:
             self._outage = Outage(get_quick_redis(settings.redis), settings.art_outage_pause)
             self.timer.call_repeatedly(_LOOK_EVERY, self._mind_outage)
@@ -68,8 +69,12 @@ class Consumer(consumer.Consumer):
         try:
             let_alone = self._outage.remaining() > 0
         except RedisError as error:
-            logger.warning("Cannot tell whether the archive is let alone: %s", error)
+            # Said once: the next look is soon, and no job runs without Redis.
+            if not self._blind:
+                logger.warning("Cannot tell whether the archive is let alone: %s", error)
+            self._blind = True
             return
+        self._blind = False
         for queue in self._art:
             if queue in self.app.amqp.queues.consume_from:
                 self._let_alone(queue, let_alone)

@@ -48,7 +48,8 @@ def art(exchange: str) -> Art:
     settings, redis = context().settings, context().redis
     projects = served(settings)
     if exchange not in projects:
-        raise InvalidJob(f"archive {exchange!r} is not served here; served: {', '.join(projects) or 'none'}")
+        served_here = ", ".join(projects) or "none (is MUSICBRAINZ_URL set?)"
+        raise InvalidJob(f"archive {exchange!r} is not served here; served: {served_here}")
     project = projects[exchange]
     return Art(
         project=project,

@@ -142,7 +142,7 @@ class Site:
     """A site of scripted answers: `with Site({"/": page("Home", "text", links=["/a"])}) as site: ...`.
 
     A route is a path, with or without its query; the longer one wins. Anything else is a 404.
-    `before`, if given, is called with each request before it is answered (to count, to wait, to change routes).
+    `before`, given here or set later, is called with each request before it is answered (to count, to wait, ...).
     `port` is that of a site which was there before; else it is a free one.
     """
 
@@ -154,7 +154,7 @@ class Site:
         port: int = 0,
     ) -> None:
         self._routes = dict(routes or {})
-        self._before = before
+        self.before = before
         self._requests: list[Request] = []
         self._changed = threading.Condition()
         self._server = _Server(self, port)
@@ -227,8 +227,8 @@ class Site:
         with self._changed:
             self._requests.append(request)
             self._changed.notify_all()
-        if self._before is not None:
-            self._before(request)
+        if self.before is not None:
+            self.before(request)
         self.route(request)(request, wire)
 
     def route(self, request: Request) -> Answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,14 +97,16 @@ class ArtSystem:
         names = [name for name in names if name.startswith(f"{self.project.prefix}.") and name != self.failed]
         return {name: depth for name, depth in zip(names, self.broker.depths(names), strict=True) if depth}
 
-    def finish(self, condition: Callable[[], object], what: str, *, seconds: float = 90, **options: Any) -> None:
-        """Work until the condition holds and nothing is left: not even with a worker, which a stopped one gives back.
+    def finish(self, work: threading.Thread, what: str, *, seconds: float = 90, **options: Any) -> None:
+        """Start the thread when a worker is ready; return when it has ended and nothing is left for anybody to do.
 
-        Workers are started anew until one leaves nothing behind.
+        A worker that is stopped gives back what it still had: others are started until one leaves nothing behind.
         """
         for turn in range(4):
             with self.worker(f"finish-{turn}", **options):
-                eventually(lambda: condition() and self._is_quiet(), what, seconds=seconds)
+                if not turn:
+                    work.start()
+                eventually(lambda: not work.is_alive() and self._is_quiet(), what, seconds=seconds)
             if not self.waiting():
                 return
         raise AssertionError(f"always something left: {self.waiting()}")
