@@ -9,9 +9,9 @@ from typing import Any
 from app.amqp.publish import get_publisher
 from app.crawl.urls import domain_named
 from app.errors import InvalidMessage
-from app.retry.audit import Audit
-from app.retry.dead_letters import DeadLetter, Where
-from app.retry.dead_sets import DeadSets, export_name
+from app.retry.dead.audit import Audit
+from app.retry.dead.letters import DeadLetter, Where
+from app.retry.dead.sets import DeadSets, export_name
 from app.topology import policies
 from config.routes import BY_TYPE
 from config.settings import Settings, get_settings

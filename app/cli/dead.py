@@ -26,11 +26,11 @@ from app.cli.dead_options import (
 )
 from app.dead import dead_sets, new_export
 from app.errors import PerennialError
-from app.retry.dead_letters import groups
-from app.retry.dead_sets import Chosen, DeadSets
-from app.retry.exports import read, to_record
+from app.retry.dead.exports import read, to_record
+from app.retry.dead.letters import groups
+from app.retry.dead.sets import Chosen, DeadSets
+from app.retry.dead.working import Worked
 from app.retry.policy import Budget
-from app.retry.working import Worked
 from config.settings import get_settings
 
 dead = typer.Typer(no_args_is_help=True, help="Messages that spent their retries, or that nothing can be done with.")

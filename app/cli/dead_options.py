@@ -13,8 +13,8 @@ import typer
 from typer.core import TyperCommand
 
 from app.dead import dead_sets, where
-from app.retry.dead_letters import DeadLetter
-from app.retry.dead_sets import Chosen, DeadSets
+from app.retry.dead.letters import DeadLetter
+from app.retry.dead.sets import Chosen, DeadSets
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids, or their beginnings.")]

@@ -14,9 +14,9 @@ from rich.table import Table
 
 from app.amqp.delivery import BROKER_HEADERS
 from app.dead import domain_of, task_of
-from app.retry.dead_letters import DeadLetter, Group
+from app.retry.dead.exports import readable
+from app.retry.dead.letters import DeadLetter, Group
 from app.retry.death import LAST_ERROR, OURS, REPLAY
-from app.retry.exports import readable
 
 #: What a line of `dead list` tells where it is no terminal.
 COLUMNS = ("id", "queue", "reason", "attempts", "failed_at", "error", "set", "task", "domain", "group")

@@ -21,8 +21,8 @@ from app.demo.supervisor import Supervisor
 from app.demo.watch import Snapshot, Watch
 from app.demo.witness import Witness
 from app.errors import DemoFailed
-from app.retry.dead_letters import DeadLetter
-from app.retry.dead_sets import DeadSet
+from app.retry.dead.letters import DeadLetter
+from app.retry.dead.sets import DeadSet
 from app.topology import site_policy
 
 #: Seconds between two looks, and seconds without any change after which the demo gives up.

@@ -13,8 +13,8 @@ import pytest
 import requests
 
 from app.amqp.publish import Publisher
-from app.retry.dead_letters import DeadLetter
-from app.retry.dead_sets import DeadSet
+from app.retry.dead.letters import DeadLetter
+from app.retry.dead.sets import DeadSet
 from app.services import Urls
 from app.topology import site_policy
 from config.settings import Settings

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from app.amqp.publish import Publisher
-from app.retry.dead_sets import DeadSets
+from app.retry.dead.exports import read
+from app.retry.dead.sets import DeadSets
 from app.retry.death import LINEAGE
-from app.retry.exports import read
 from config.settings import ROOT
 from tests.support.broker import Broker
 from tests.support.dead import bury, dead_sets, declare, died

@@ -17,12 +17,12 @@ from kombu import Connection
 
 from app.amqp.publish import Outgoing, Publisher
 from app.errors import BrokerUnreachable, DeadSetBusy, InvalidMessage
-from app.retry import reading, working
-from app.retry.dead_letters import Where
-from app.retry.dead_sets import DeadSets
+from app.retry.dead import reading, working
+from app.retry.dead.exports import read
+from app.retry.dead.letters import Where
+from app.retry.dead.sets import DeadSets
 from app.retry.death import LINEAGE, REPLAY
 from app.retry.delay_queues import DelayQueues
-from app.retry.exports import read
 from tests.support.broker import Broker
 from tests.support.dead import DEAD_OF, OF_QUEUE, bury, dead_sets, declare, died, failure
 from tests.support.waiting import eventually

@@ -12,9 +12,9 @@ from kombu import Connection
 
 from app.amqp.delivery import Delivery
 from app.amqp.publish import Publisher
-from app.retry.audit import Audit
 from app.retry.carry_out import carry_out
-from app.retry.dead_sets import DeadSets
+from app.retry.dead.audit import Audit
+from app.retry.dead.sets import DeadSets
 from app.retry.delay_queues import DelayQueues
 from app.retry.fixed_ttl import FixedTtl
 from app.retry.policies import Policies

@@ -16,8 +16,8 @@ from typing import Any
 from amqp.abstract_channel import AbstractChannel
 
 from app.amqp.publish import Publisher
-from app.retry import exports
-from app.retry.dead_letters import Where
+from app.retry.dead import exports
+from app.retry.dead.letters import Where
 from tests.support.dead import dead_sets
 
 #: The function that writes to the file of an export.

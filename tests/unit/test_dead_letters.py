@@ -20,9 +20,9 @@ from app.cli.dead_options import seconds
 from app.cli.dead_view import age, short
 from app.dead import domain_of, task_of, where
 from app.errors import InvalidMessage
-from app.retry.causes import cause_of
-from app.retry.dead_letters import DeadLetter, Names, groups, letter_of, named
-from app.retry.exports import from_record, to_record
+from app.retry.dead.causes import cause_of
+from app.retry.dead.exports import from_record, to_record
+from app.retry.dead.letters import DeadLetter, Names, groups, letter_of, named
 from tests.support.deliveries import delivery
 
 pytestmark = pytest.mark.unit

@@ -15,7 +15,7 @@ from app.amqp import decoding
 from app.amqp.connect import connected
 from app.amqp.delivery import Delivery
 from app.errors import DeadSetBusy
-from app.retry.dead_letters import DeadLetter, Names, letter_of
+from app.retry.dead.letters import DeadLetter, Names, letter_of
 
 #: Seconds to wait for somebody else to be done with a dead set; between two tries; for a message that must come.
 PATIENCE, _PAUSE, _SILENCE = 5.0, 0.1, 1.0

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from app.amqp.publish import CONNECTION_ERRORS
 from app.errors import PerennialError
-from app.retry.dead_letters import DeadLetter, base_of
-from app.retry.reading import Lease, Reading
+from app.retry.dead.letters import DeadLetter, base_of
+from app.retry.dead.reading import Lease, Reading
 
 #: Seconds after which all is given back and read anew: the broker closes a channel that holds messages for long
 #: (`consumer_timeout`, half an hour unless configured).

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.amqp.delivery import Delivery
-from app.retry.causes import Cause, cause_of
+from app.retry.dead.causes import Cause, cause_of
 from app.retry.death import DEAD_ID, LINEAGE
 
 #: An id that we gave, and no garbage in its header.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from app.errors import PerennialError
-from app.retry.dead_letters import DeadLetter
+from app.retry.dead.letters import DeadLetter
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from app.retry.working import Stopped
+from app.retry.dead.working import Stopped
 
 #: Messages whose outcome is awaited at the same time, once the first one lived.
 WINDOW = 10

@@ -15,15 +15,15 @@ from app.amqp.connect import connected
 from app.amqp.delivery import KEPT_PROPERTIES
 from app.amqp.publish import Outgoing, Publisher
 from app.errors import InvalidMessage
-from app.retry.audit import Audit
-from app.retry.canary import Canary
-from app.retry.dead_letters import EVERYTHING, DeadLetter, Group, groups, named
-from app.retry.exports import Exporting
+from app.retry.dead.audit import Audit
+from app.retry.dead.canary import Canary
+from app.retry.dead.exports import Exporting
+from app.retry.dead.letters import EVERYTHING, DeadLetter, Group, groups, named
+from app.retry.dead.reading import leased
+from app.retry.dead.replaying import Replaying, Watch
+from app.retry.dead.working import Worked, work
 from app.retry.policies import Policies
 from app.retry.policy import Budget, Policy
-from app.retry.reading import leased
-from app.retry.replaying import Replaying, Watch
-from app.retry.working import Worked, work
 
 #: Which messages: a condition (`Where` is one), or ids.
 Chosen = Callable[[DeadLetter], bool] | Sequence[str]

@@ -14,14 +14,14 @@ from kombu import Connection
 from app.amqp.delivery import Delivery
 from app.amqp.publish import Outgoing, Publisher
 from app.errors import Unroutable
-from app.retry.audit import Audit
-from app.retry.canary import Canary
 from app.retry.carry_out import replacement
-from app.retry.dead_letters import DeadLetter
+from app.retry.dead.audit import Audit
+from app.retry.dead.canary import Canary
+from app.retry.dead.letters import DeadLetter
+from app.retry.dead.reading import Reading
+from app.retry.dead.working import Stopped
 from app.retry.death import DEAD_ID, LINEAGE, OUTCOME_TO
 from app.retry.policy import Address, Budget, Policy
-from app.retry.reading import Reading
-from app.retry.working import Stopped
 
 #: Failures in a row after which it is the broker, and not the message.
 _TOO_MANY = 3

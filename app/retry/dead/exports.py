@@ -14,10 +14,10 @@ from amqp.serialization import dumps, loads
 
 from app.amqp.delivery import Delivery
 from app.errors import InvalidMessage
-from app.retry.audit import Audit, append
-from app.retry.causes import cause_of
-from app.retry.dead_letters import DeadLetter
-from app.retry.reading import Reading
+from app.retry.dead.audit import Audit, append
+from app.retry.dead.causes import cause_of
+from app.retry.dead.letters import DeadLetter
+from app.retry.dead.reading import Reading
 
 
 class Exporting:
