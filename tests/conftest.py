@@ -14,11 +14,11 @@ import pytest
 import redis
 
 from app import services as private
-from app.demo.musicbrainz import database
 from app.errors import ServicesError
 from app.services import Urls
-from app.services.postgres import postgres
 from config.settings import Settings
+from tests.servers.musicbrainz import database
+from tests.servers.postgres import postgres
 from tests.support.corner import environment_of, own_vhost, settings_for
 
 

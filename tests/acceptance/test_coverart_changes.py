@@ -14,10 +14,10 @@ import pytest
 from app.coverart import musicbrainz
 from app.coverart.listing import listing
 from app.coverart.project import COVER_ART
-from app.demo.musicbrainz import changes
 from app.services import Urls
 from config.settings import Settings
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY
+from tests.servers.musicbrainz import changes
 from tests.servers.site import Request, Wire
 from tests.support.art import ArtSystem, Sent, art_corner, sent
 from tests.support.waiting import eventually

@@ -11,9 +11,9 @@ import pytest
 from kombu import Connection
 
 from app.coverart.project import COVER_ART, EVENT_ART, Project
-from app.demo.musicbrainz import changes
 from app.services import Urls
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY
+from tests.servers.musicbrainz import changes
 from tests.support.art import ArtSystem, art_corner
 from tests.support.waiting import eventually
 from tests.support.worker import Worker

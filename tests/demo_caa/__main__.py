@@ -15,13 +15,11 @@ import psycopg
 
 from app import services
 from app.coverart.project import COVER_ART
-from app.demo.musicbrainz import database, relay
 from app.demo.run import alone, fresh, leave, quietly_stopped
 from app.demo.story import wait_for
 from app.demo.supervisor import Supervisor
 from app.errors import PerennialError
 from app.services import install
-from app.services.postgres import postgres
 from config.settings import Settings
 from tests.demo_caa.comparison import Row
 from tests.demo_caa.events import Event, Events, short
@@ -30,6 +28,8 @@ from tests.demo_caa.servers import Archive, WebService
 from tests.demo_caa.story import Stage, Story
 from tests.demo_caa.tap import Tap
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY
+from tests.servers.musicbrainz import database, relay
+from tests.servers.postgres import postgres
 from tests.servers.site import Request
 
 #: What is shorter here than by default: milliseconds of a retry, seconds of the window (off the ladder of other waits).

@@ -14,7 +14,6 @@ from typing import Any
 from kombu import Connection
 
 from app.coverart.project import LISTING_FILE, Project
-from app.demo.musicbrainz import changes
 from app.demo.supervisor import Supervisor
 from app.errors import DemoFailed
 from config.routes import art_routes
@@ -25,6 +24,7 @@ from tests.demo_caa.screen import Screen
 from tests.demo_caa.servers import Archive, WebService
 from tests.demo_caa.tap import Tap
 from tests.servers.archive import broken, denied
+from tests.servers.musicbrainz import changes
 
 #: The three releases, and the ids of the images that each begins with.
 KEPT, MERGED, DELETED = (f"{name}000000-0000-4000-8000-000000000001" for name in ("a1", "b2", "c3"))

@@ -19,10 +19,10 @@ from app.coverart.locks import Locks
 from app.coverart.musicbrainz import connect, entity
 from app.coverart.project import COVER_ART, EVENT_ART
 from app.coverart.values import Entity
-from app.demo.musicbrainz import changes
 from app.errors import Postpone
 from app.state.client import get_redis
 from config.settings import ROOT
+from tests.servers.musicbrainz import changes
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -11,8 +11,8 @@ import pytest
 from app.coverart.musicbrainz import all_gids, connect, count_gids, entity, homes, merged_gids
 from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS, Project
 from app.coverart.values import Entity, Image
-from app.demo.musicbrainz import changes
 from app.errors import DatabaseFailed, DatabaseUnavailable
+from tests.servers.musicbrainz import changes
 
 pytestmark = pytest.mark.integration
 

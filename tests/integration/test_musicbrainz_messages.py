@@ -17,8 +17,8 @@ import pytest
 from kombu import Connection, Exchange, Queue
 
 from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS
-from app.demo.musicbrainz import changes, relay
 from config.settings import ROOT
+from tests.servers.musicbrainz import changes, relay
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -253,7 +253,7 @@ def test_two_relays_send_everything_once(musicbrainz_url: str, db: changes.Db, t
 @contextmanager
 def relay_process(musicbrainz_url: str, broker_url: str) -> Iterator[subprocess.Popen[bytes]]:
     environment = {**os.environ, "MUSICBRAINZ_URL": musicbrainz_url, "BROKER_URL": broker_url}
-    command = [sys.executable, "-m", "app.demo.musicbrainz.relay"]
+    command = [sys.executable, "-m", "tests.servers.musicbrainz.relay"]
     with subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True) as process:
         try:
             yield process

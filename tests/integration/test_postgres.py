@@ -12,15 +12,15 @@ from urllib.parse import parse_qs, urlsplit
 import psycopg
 import pytest
 
-from app.services.postgres import postgres
 from config.settings import ROOT
+from tests.servers.postgres import postgres
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
 ASKER = """
 import sys
-from app.services.postgres import postgres
+from tests.servers.postgres import postgres
 with postgres() as url:
     print(url, flush=True)
     sys.stdin.read()

@@ -16,10 +16,10 @@ import redis
 import requests
 
 from app.coverart.project import COVER_ART, Project
-from app.demo.musicbrainz import database, relay
 from app.services import Urls
 from config.settings import Settings
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer
+from tests.servers.musicbrainz import database, relay
 from tests.servers.musicbrainz_ws import MusicBrainz
 from tests.servers.site import Request
 from tests.support.broker import Broker

@@ -1,6 +1,6 @@
 """A private PostgreSQL that lives as long as who asked for it, and leaves nothing: a stand-in for MusicBrainz's own.
 
-`python -m app.services.postgres` starts it, prints its URL, and ends it when standard input is closed. Whoever holds
+`python -m tests.servers.postgres` starts it, prints its URL, and ends it when standard input is closed. Whoever holds
 the other end closes it by dying, too.
 """
 
@@ -53,7 +53,7 @@ def postgres() -> Iterator[str]:
         ServicesError: it cannot be installed or started; says why.
     """
     keeper = subprocess.Popen(
-        [sys.executable, "-m", "app.services.postgres"],
+        [sys.executable, "-m", "tests.servers.postgres"],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -131,7 +131,7 @@ def _server(folder: Path) -> Iterator[str]:
 
 
 def _initialise(command: Sequence[str]) -> None:
-    done = subprocess.run(  # noqa: S603 - the command is ours.
+    done = subprocess.run(
         _as_server_user(command), cwd="/", env=_environment(), capture_output=True, text=True, check=False
     )
     if done.returncode:

@@ -1,6 +1,6 @@
 """A relay that brings what triggers wrote into the outbox to a broker: raw bytes, as the real producer sends them.
 
-`python -m app.demo.musicbrainz.relay` runs one between MUSICBRAINZ_URL and BROKER_URL until it is told to end.
+`python -m tests.servers.musicbrainz.relay` runs one between MUSICBRAINZ_URL and BROKER_URL until it is told to end.
 """
 
 from __future__ import annotations
