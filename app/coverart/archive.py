@@ -85,9 +85,10 @@ class Archive:
         An item that "cannot be retrieved" has nothing to delete either.
         """
         answer = self._send("DELETE", bucket, file, headers={**_KEEP_OLD, **_CASCADE})
-        if answer.ok:
+        refusal = Refusal(answer)
+        if not refusal.refuses:
             return True
-        if Refusal(answer).item_gone:
+        if refusal.item_gone:
             return False
         raise self._failure("DELETE", bucket, file, answer)
 
@@ -108,7 +109,7 @@ class Archive:
         self, method: str, bucket: str, file: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""
     ) -> None:
         answer = self._send(method, bucket, file, headers=headers, body=body)
-        if not answer.ok:
+        if Refusal(answer).refuses:
             raise self._failure(method, bucket, file, answer)
 
     def _send(

@@ -289,6 +289,8 @@ def test_the_bucket_may_stand_in_the_host(
 
 # What goes wrong
 
+GATEWAYS_PAGE = "<style>@media (prefers-color-scheme: dark) {}</style><p>What you look for cannot be retrieved.</p>"
+
 FAULTS: list[tuple[Callable[[], Answer], type[PerennialError], str]] = [
     (stand_in.slow_down, ArchiveUnavailable, "503: SlowDown: Please reduce your request rate"),
     (lambda: failure(503), ArchiveUnavailable, "503: .*Error 503"),
@@ -299,6 +301,11 @@ FAULTS: list[tuple[Callable[[], Answer], type[PerennialError], str]] = [
     (lambda: stand_in.error(503, "ServiceUnavailable", "The item is dark."), ArchiveRefused, "dark"),
     (stand_in.broken, ArchiveError, "500: InternalError"),
     (lambda: failure(502), ArchiveError, "502"),
+    # A gateway's page may have any words, and a 200 may have an error.
+    (lambda: reply(GATEWAYS_PAGE, status=503), ArchiveUnavailable, "503: <style>"),
+    (lambda: reply(GATEWAYS_PAGE, status=502), ArchiveError, "502: <style>"),
+    (lambda: stand_in.error(200, "InternalError", "Try again."), ArchiveError, "200: InternalError: Try again"),
+    (lambda: stand_in.error(200, "SlowDown", "Less."), ArchiveUnavailable, "200: SlowDown"),
     (lambda: failure(429), ArchiveError, "429"),
     (lambda: stand_in.error(404, "NoSuchBucket", "none"), ArchiveNotFound, "404: NoSuchBucket"),
     (lambda: reply(b"", status=500), ArchiveError, "500$"),
@@ -408,6 +415,24 @@ def test_a_body_that_drips_ends_at_the_read_time_out(server: ArchiveServer, musi
         run_index(ends(server.path_url, musicbrainz.ws_url, read_timeout=0.5))
 
 
+def test_an_image_whose_copy_begins_as_a_success_and_ends_as_an_error_is_not_deleted(
+    server: ArchiveServer, both: Ends
+) -> None:
+    server.upload(f"mbid-{A}", FILE, b"picture")
+    server.faults.add(stand_in.error(200, "InternalError", "We encountered an internal error."), method="PUT")
+    with pytest.raises(ArchiveError, match="200: InternalError"):
+        move(COVER_ART, MOVE, archive=both.archive)
+    assert server.files(f"mbid-{A}")[FILE] == b"picture"
+    assert [request.method for request in server.requests] == ["PUT"]
+
+
+@pytest.mark.parametrize("status", [500, 502, 503])
+def test_a_gateways_page_does_not_pass_for_a_deletion(server: ArchiveServer, both: Ends, status: int) -> None:
+    server.faults.add(reply(GATEWAYS_PAGE, status=status), method="DELETE")
+    with pytest.raises(ArchiveError, match=f"{status}: <style>"):
+        delete(COVER_ART, Delete(A), archive=both.archive)
+
+
 def test_a_dark_item_is_refused(server: ArchiveServer, both: Ends) -> None:
     server.upload(f"mbid-{A}", FILE, b"picture")
     server.darken(f"mbid-{A}")
@@ -423,6 +448,8 @@ def test_a_dark_item_is_refused(server: ArchiveServer, both: Ends) -> None:
         (redirect("/elsewhere"), "302", None),
         (reply("<html>Log in</html>"), "expected XML, got 19 bytes of 'text/html", None),
         (reply(b"", content_type="application/xml"), "expected XML, got 0 bytes", None),
+        (reply("<metadata><release>", content_type="application/xml"), "expected whole XML, got no element", None),
+        (reply("<error/>", content_type="application/xml"), "expected whole XML, got root 'error'", None),
         (hazards.reset(), "(?i)reset|aborted", None),
         (hazards.short_body(), "(?i)incomplete", None),
         (hazards.bad_chunking(), "IncompleteRead", None),
