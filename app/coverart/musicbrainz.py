@@ -44,11 +44,10 @@ def connect(url: str, *, timeout: float = 10.0) -> Iterator[Connection]:
     parameters = _parameters(url)
     try:
         with psycopg.connect(
-            **parameters,
+            # The URL may ask for another time-out, but not for another encoding.
+            **{"connect_timeout": round(timeout), **parameters, "client_encoding": "UTF8"},
             autocommit=True,
             prepare_threshold=None,
-            connect_timeout=round(timeout),
-            client_encoding="UTF8",
         ) as connection:
             yield connection
     except psycopg.Error as error:
@@ -155,10 +154,14 @@ def _parameters(url: str) -> dict[str, Any]:
     if not url.startswith(("postgresql://", "postgres://")):
         raise DatabaseUnavailable("MUSICBRAINZ_URL is not postgresql://user:password@host/database")
     try:
-        return conninfo.conninfo_to_dict(url)
+        parameters = conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError:
         # Neither the URL nor libpq's complaint is quoted: both may hold the password.
         raise DatabaseUnavailable("MUSICBRAINZ_URL cannot be read as a PostgreSQL URL") from None
+    # Of a password with a slash or an at-sign, libpq takes the rest for a host or a database, and these are quoted.
+    if any("@" in str(parameters.get(name, "")) for name in ("host", "port", "dbname")):
+        raise DatabaseUnavailable("MUSICBRAINZ_URL: write a / or @ of its user or password as %2F or %40")
+    return parameters
 
 
 def _address(parameters: Mapping[str, Any]) -> str:
