@@ -49,6 +49,8 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
       worker is always confirmed.
     - `retry_timeout_ms`, `retry_max`: this message's own budget, where its queue's policy is `delay_queues`; raises
       InvalidMessage elsewhere, and for a last delay of more than 2^31 - 1 ms.
+
+    A countdown or an eta, for which a worker would hold the message in its memory, is an InvalidMessage, too.
     """
 
     def __init__(self, app: Any) -> None:
@@ -63,6 +65,7 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
         send: Send = super()._create_task_sender()
 
         def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
+            _refuse_eta(name, message.headers)
             _add_missing(message.headers, self._budget(name, options))
             timeout = self.app.retries.publish_timeout
             # Of a write, which a broker that reads nothing would otherwise hold up for ever.
@@ -196,6 +199,11 @@ def _declared_once(send: Send, producer: Any, name: str, message: Any, options: 
 
 def _name_of(queue: Any) -> str:
     return queue if isinstance(queue, str) else getattr(queue, "name", "")
+
+
+def _refuse_eta(name: str, headers: Mapping[str, Any]) -> None:
+    if headers.get("eta"):
+        raise InvalidMessage(f"{name}: neither countdown nor eta; every delay lives in the broker")
 
 
 def _add_missing(headers: dict[str, Any], more: Mapping[str, Any]) -> None:

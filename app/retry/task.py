@@ -179,15 +179,6 @@ class Task(CeleryTask):  # type: ignore[misc]
         """
         raise exc or sys.exception() or PerennialError(f"{self.name} asked to be run again")
 
-    def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        """Publish; `confirm`, `retry_timeout_ms` and `retry_max` are options, too (see app/retry/sending.py).
-
-        Raises InvalidMessage for a countdown or an eta, which a worker would hold in its memory.
-        """
-        if options.get("countdown") or options.get("eta"):
-            raise InvalidMessage(f"{self.name}: neither countdown nor eta; every delay lives in the broker")
-        return super().apply_async(args, kwargs, **options)
-
     def on_death(self, args: Any, kwargs: Any) -> None:
         """Hook, called in the parent after a message of this task went to the dead set. Must be quick."""
 

@@ -6,15 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.errors import InvalidMessage
 from config.settings import ROOT
-from tests.support import shop
 from tests.support.worker import worker
 
 pytestmark = pytest.mark.acceptance
@@ -75,12 +72,6 @@ def test_a_result_is_a_failure_only_when_the_message_is_dead(broker_url: str, tm
         before, state, value, _ = ask(environment, tmp_path / "lives", 2)
         assert (before, state, value) == (["PENDING"], "SUCCESS", "done")
         assert (tmp_path / "lives").read_text().count("run ") == 3
-
-
-@pytest.mark.parametrize("when", [{"countdown": 5}, {"eta": datetime(2030, 1, 1)}])
-def test_a_countdown_or_an_eta_is_refused_at_the_call(when: dict[str, Any]) -> None:
-    with pytest.raises(InvalidMessage, match="fail: neither countdown nor eta; every delay lives in the broker"):
-        shop.fail.apply_async(("journal",), queue="mail", **when)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -69,7 +71,6 @@ def test_under_another_policy_there_is_no_budget_to_carry_and_none_to_ask_for(po
         ({"retry_max": -1}, "retry-max -1: expected"),
         ({"retry_max": True}, "retry-max True: expected"),
         ({"retry_max": 1, "queue": "labels"}, "policy is fixed_ttl"),
-        ({"countdown": 3}, "neither countdown nor eta"),
     ],
 )
 @pytest.mark.parametrize("confirm", [True, False])
@@ -78,6 +79,13 @@ def test_a_budget_that_cannot_be_kept_is_refused_at_the_call(
 ) -> None:
     with pytest.raises(InvalidMessage, match=says):
         task.apply_async(confirm=confirm, **options)
+
+
+@pytest.mark.parametrize("when", [{"countdown": 3}, {"eta": datetime(2030, 1, 1)}])
+def test_a_countdown_or_an_eta_is_refused_at_the_call_whichever_way_it_goes(task: Any, when: dict[str, Any]) -> None:
+    for send in (task.apply_async, task.s().apply_async, partial(task.app.send_task, task.name)):
+        with pytest.raises(InvalidMessage, match="send: neither countdown nor eta; every delay lives in the broker"):
+            send(**when)
 
 
 def test_plain_messages_of_ours_carry_the_budget_of_their_route() -> None:
