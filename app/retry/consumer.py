@@ -14,7 +14,7 @@ from app.amqp.publish import get_publisher
 from app.errors import InvalidMessage, NotWired, PerennialError, Undecodable, UnknownType
 from app.retry.carry_out import Settlement
 from app.retry.failures import Failures, failure_of
-from app.retry.policy import Decision
+from app.retry.policy import Dead, Decision, Drop
 from app.retry.task import Task, delivery_of
 
 logger = get_logger(__name__)
@@ -133,16 +133,30 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
 
     def _fail(self, message: Any, error: PerennialError) -> None:
         failure = failure_of(error, task=(message.headers or {}).get("task"))
-        self._failures.failed(delivery_of(message), failure, self._settling(message))
+        self._failures.failed(delivery_of(message), failure, self._settling(message, error))
 
-    def _settling(self, message: Any) -> Callable[[Decision, Settlement], None]:
-        def done(_decision: Decision, settlement: Settlement) -> None:
+    def _settling(self, message: Any, error: PerennialError) -> Callable[[Decision, Settlement], None]:
+        def done(decision: Decision, settlement: Settlement) -> None:
             if settlement is Settlement.REJECT:
                 message.reject_log_error(logger, self.connection_errors)
             else:
                 message.ack_log_error(logger, self.connection_errors)
+            self._announce(message.headers or {}, error, ended=isinstance(decision, Dead | Drop))
 
         return done
+
+    def _announce(self, headers: Mapping[str, Any], error: PerennialError, *, ended: bool) -> None:
+        """Tell Flower, and whoever waits for the result, of a message that was meant to be a task and cannot be one."""
+        ident = headers.get("id")
+        if not isinstance(ident, str):
+            return
+        try:
+            if self.event_dispatcher:
+                self.event_dispatcher.send("task-failed" if ended else "task-retried", uuid=ident, exception=str(error))
+            if ended:
+                self.app.backend.mark_as_failure(ident, error, store_result=not headers.get("ignore_result"))
+        except Exception as why:  # noqa: BLE001 - The message is settled; bookkeeping must not undo that.
+            logger.warning("Nobody learns that %s[%s] failed: %r", headers.get("task"), ident, why)
 
     def note_queues(self) -> None:
         """Note which queue each consumer is of; called before one is cancelled, since its last messages come later."""

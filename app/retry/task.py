@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from billiard.einfo import ExceptionWithTraceback
 from celery import Task as CeleryTask
 from celery import signals
-from celery.exceptions import Ignore, Reject, Terminated, TimeLimitExceeded
-from celery.exceptions import Retry as CeleryRetry
+from celery.exceptions import Ignore, Terminated, TimeLimitExceeded
 from celery.utils.log import get_logger
 from celery.worker import state
 from celery.worker.request import Request as CeleryRequest
@@ -20,7 +19,7 @@ from app.amqp.delivery import Delivery
 from app.errors import InvalidMessage, PerennialError, Postpone
 from app.retry.carry_out import Settlement
 from app.retry.failures import Failures, failure_of
-from app.retry.policy import Dead, Decision, Failure
+from app.retry.policy import Dead, Decision, Drop, Failure
 
 if TYPE_CHECKING:
     from billiard.einfo import ExceptionInfo
@@ -82,7 +81,7 @@ class Request(CeleryRequest):  # type: ignore[misc]
         error = exc_info.exception
         error = error.exc if isinstance(error, ExceptionWithTraceback) else error
         ours = isinstance(error, (AttemptFailed, AttemptPostponed))
-        if not ours and isinstance(error, (Ignore, Reject, CeleryRetry, Terminated)):
+        if not ours and isinstance(error, (Ignore, Terminated)):
             super().on_failure(exc_info, send_failed_event, return_ok)
         elif state.should_terminate or (self._already_cancelled and not ours):
             # The worker itself is stopping: unacknowledged, the message goes back to its queue.
@@ -122,12 +121,14 @@ class Request(CeleryRequest):  # type: ignore[misc]
             self.acknowledge()
         text, trace = told
         if isinstance(decision, Dead):
+            self._call_hook("on_death")
+        if isinstance(decision, Dead | Drop):
             self.send_event("task-failed", exception=text, traceback=trace)
-            self._announce_death(text, trace)
+            self._announce_failure(text, trace)
         else:
             self.send_event("task-retried", exception=text, traceback=trace)
 
-    def _announce_death(self, text: str, trace: str) -> None:
+    def _announce_failure(self, text: str, trace: str) -> None:
         error = PerennialError(text)
         self.task.backend.mark_as_failure(
             self.id, error, traceback=trace or None, request=self._context, store_result=self.store_errors
@@ -141,7 +142,6 @@ class Request(CeleryRequest):  # type: ignore[misc]
             traceback=None,
             einfo=None,
         )
-        self._call_hook("on_death")
 
     def _call_hook(self, name: str, *told: str) -> None:
         hook = getattr(self.task, name, None)
@@ -160,24 +160,38 @@ class Task(CeleryTask):  # type: ignore[misc]
     Request = "app.retry.task:Request"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the task. Called directly, errors are raised as they are."""
+        """Run the task. Called directly, errors are raised as they are.
+
+        Celery's Reject and Retry, raised by a task itself, are failures like any other: the first would destroy the
+        message on a queue without a dead-letter exchange, and the second on every queue. Ignore is let through, for it
+        says that there is nothing left to do.
+        """
         if self.request.called_directly:
             return super().__call__(*args, **kwargs)
         try:
             return self.run(*args, **kwargs)
         except Postpone as postpone:
             raise AttemptPostponed(postpone) from None
-        except (Ignore, Reject, CeleryRetry):
+        except Ignore:
             raise
         except Exception as error:  # noqa: BLE001 - Every failure spends the same budget.
             raise AttemptFailed(failure_of(error, trace=traceback.format_exc(), task=self.name)) from None
 
-    def retry(self, *_args: Any, exc: BaseException | None = None, **_options: Any) -> NoReturn:
+    def retry(
+        self, args: Any = None, kwargs: Any = None, exc: BaseException | None = None, *_more: Any, **_options: Any
+    ) -> NoReturn:
         """Raise `exc`, or what is being handled: the queue's policy says when and how often, not the caller.
 
         This keeps tasks that were written for Celery's own retry working; its copy would wait in a worker's memory.
+        What comes back is the message itself: InvalidMessage, raised for other arguments than it has, is permanent.
         """
-        raise exc or sys.exception() or PerennialError(f"{self.name} asked to be run again")
+        error = exc or sys.exception()
+        given = args is not None and list(args) != list(self.request.args or ())
+        if given or (kwargs is not None and dict(kwargs) != dict(self.request.kwargs or {})):
+            raise InvalidMessage(
+                f"{self.name}: a message comes back with the arguments that it has; send a new one instead of retry()"
+            ) from error
+        raise error or PerennialError(f"{self.name} asked to be run again")
 
     def on_death(self, args: Any, kwargs: Any) -> None:
         """Hook, called in the parent after a message of this task went to the dead set. Must be quick."""

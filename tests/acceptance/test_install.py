@@ -20,8 +20,8 @@ pytestmark = pytest.mark.acceptance
 CLIENT = """
 import json, sys
 from tests.support import shop
-journal, times = sys.argv[1:]
-result = shop.fail.apply_async((journal, int(times)), queue="mail")
+task, journal, times = sys.argv[1:]
+result = shop.app.send_task(f"tests.support.shop.{task}", (journal, int(times)), queue="mail")
 states = []
 while (state := result.state) not in ("SUCCESS", "FAILURE"):
     states.append(state)
@@ -64,14 +64,17 @@ def test_a_result_is_a_failure_only_when_the_message_is_dead(broker_url: str, tm
     with worker(
         environment, tmp_path / "worker.log", app="tests.support.shop", queues=["mail"], options=options
     ) as running:
-        before, state, value, trace = ask(environment, tmp_path / "dies", 9)
+        before, state, value, trace = ask(environment, "fail", tmp_path / "dies", 9)
         assert (before, state) == (["PENDING"], "FAILURE"), running.log
         assert value == "KeyError: 'no such shelf'"
         assert "in fail" in trace
         assert (tmp_path / "dies").read_text().count("run ") == 3
-        before, state, value, _ = ask(environment, tmp_path / "lives", 2)
+        before, state, value, _ = ask(environment, "fail", tmp_path / "lives", 2)
         assert (before, state, value) == (["PENDING"], "SUCCESS", "done")
         assert (tmp_path / "lives").read_text().count("run ") == 3
+        before, state, value, _ = ask(environment, "never_written", tmp_path / "unknown", 0)
+        assert (before, state) == (["PENDING"], "FAILURE"), running.log
+        assert value == "task 'tests.support.shop.never_written' is not registered"
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,8 @@ RUNNING = {
     "out of memory": ("memory", "out-of-memory", "MemoryError", ""),
     "self.retry(exc=)": ("by_retry", "exception", "KeyError", "'shelf'"),
     "self.retry()": ("by_bare_retry", "error", "PerennialError", "by_bare_retry asked to be run again"),
+    "Reject": ("by_reject", "exception", "Reject", "no such shelf"),
+    "Retry": ("by_raised_retry", "exception", "Retry", "no such shelf"),
     "autoretry_for": ("by_autoretry", "exception", "KeyError", "'no such shelf'"),
 }
 
@@ -150,7 +152,7 @@ def bench(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
                 environment,
                 folder / "worker.log",
                 app="tests.support.shop",
-                queues=[*QUEUES, *ROUNDS],
+                queues=[*QUEUES, *ROUNDS, "clock"],
                 concurrency=4,
                 options=["--task-events", "--loglevel=info"],
             ) as bench.worker,
@@ -158,6 +160,8 @@ def bench(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         ):
             for queue in QUEUES:
                 send_all(bench, queue)
+            bench.send("mail: other arguments", "mail", "by_retry_with_more")
+            bench.send("clock: exception", "clock", "fail")
             for queue in ROUNDS:
                 bench.send(f"{queue}: exception", queue, "fail")
             for name, (value, _) in COUNTDOWNS.items():
@@ -270,6 +274,30 @@ def test_a_permanent_error_dies_at_once_except_in_a_countdown_that_does_not_fail
     assert len(bench.runs(case)) == told(message, "attempts") == runs
     assert told(message, "exception") == "OutOfStock"
     assert message.headers.get("mb-retries") == (-1 if queue.endswith(".print") else None)
+
+
+def test_a_retry_with_other_arguments_is_no_silent_retry_with_the_same(bench: Bench) -> None:
+    message = bench.dead("mail", "mail: other arguments")
+    assert len(bench.runs("mail: other arguments")) == told(message, "attempts") == 1
+    assert told(message, "reason") == "invalid-message"
+    assert "a message comes back with the arguments that it has" in told(message, "message")
+
+
+def test_a_message_that_cannot_be_a_task_shows_as_retried_and_as_failed_too(bench: Bench) -> None:
+    case = "mail: unknown task"
+    bench.dead("mail", case)
+    ident = bench.ids[case]
+    eventually(lambda: "task-failed" in bench.events[ident], f"{case} is announced: {bench.events[ident]}")
+    assert bench.events[ident] == ["task-retried", "task-retried", "task-failed"]
+
+
+def test_what_is_dropped_has_failed_and_is_not_retried(bench: Bench) -> None:
+    case = "clock: exception"
+    eventually(lambda: bench.deaths(case), f"task_failure of {case}")
+    ident = bench.ids[case]
+    eventually(lambda: "task-failed" in bench.events[ident], f"{case} is announced: {bench.events[ident]}")
+    assert "task-retried" not in bench.events[ident]
+    assert len(bench.runs(case)) == 1
 
 
 @pytest.mark.parametrize("way", RUNNING)

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery, signals
+from celery.exceptions import Reject, Retry
 
 from app.errors import Postpone
 from app.retry.delay_queues import DelayQueues
+from app.retry.drop import DropAll
 from app.retry.fixed_ttl import FixedTtl
 from app.retry.install import install
 from app.retry.policies import Policies
@@ -34,6 +36,7 @@ policies = Policies(
         "topics": XDeath("topics", retry_after_ms=500, retry_max=2, exchange_type="topic", separator="-"),
         "rounds": XDeath("rounds", retry_after_ms=100, retry_max=7),
         "rounds.classic": XDeath("rounds.classic", retry_after_ms=100, retry_max=7, queue_type="classic"),
+        "clock": DropAll(),
         # What fails here waits for so long that a broker can be killed meanwhile.
         "wait.mail": DelayQueues("wait", timeout_ms=8_000, retry_max=1),
         "wait.mail.classic": DelayQueues("wait.old", timeout_ms=8_000, retry_max=1, queue_type="classic"),
@@ -140,6 +143,27 @@ def by_autoretry(journal: str) -> None:
     """Have Celery retry."""
     note(journal)
     raise KeyError("no such shelf")
+
+
+@task(bind=True)
+def by_retry_with_more(self: Any, journal: str) -> None:
+    """Ask to be run again with other arguments."""
+    note(journal)
+    raise self.retry(args=(journal, 2))
+
+
+@task()
+def by_reject(journal: str) -> None:
+    """Have the broker dead-letter the message, as tasks were written that knew of a dead-letter exchange."""
+    note(journal)
+    raise Reject("no such shelf", requeue=False)
+
+
+@task()
+def by_raised_retry(journal: str) -> None:
+    """Raise what Celery's own `retry` raises, without having it send a copy."""
+    note(journal)
+    raise Retry("no such shelf")
 
 
 @task()
