@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
 from app.celery import app
 from app.coverart import jobs, musicbrainz
 from app.coverart.archive import Archive
@@ -21,6 +24,7 @@ from app.coverart.window import SETTLED, Window
 from app.errors import ArchiveUnavailable, InvalidJob, Postpone
 from app.retry.fixed_ttl import RETRIES
 from app.retry.task import Task
+from app.state.client import get_quick_redis
 from config.routes import art_routes
 from config.settings import get_settings
 from config.topology import art_queues
@@ -29,6 +33,9 @@ from tasks.context import context
 #: Seconds for which a killed job's item stays locked (a living one renews its lock three times in that time), and
 #: after which a job that found its item locked asks again.
 _LOCK, _LOCKED_AGAIN = 10.0, 1.0
+
+#: Seconds after which a job that did not reach Redis asks again.
+_WITHOUT_REDIS = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +97,22 @@ class ArtTask(Task):
     def on_waiting(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Note, when the broker has it, that a message waits out its window."""
         job, exchange = self._read(tuple(args or ()), dict(kwargs or {}))
-        art(exchange).window.opened(job, task_id)
+        settings = context().settings
+        # Asked with little patience, for the event loop stands still meanwhile; without this mark one more job runs.
+        quick = get_quick_redis(settings.redis)
+        Window(quick, served(settings)[exchange], settings.art_window).opened(job, task_id)
 
     def work(self, call: Mapping[str, Any], run: Callable[[Art, Any], None]) -> None:
-        """Run a job when its turn has come; raises Postpone while it has not."""
+        """Run a job when its turn has come; raises Postpone while it has not.
+
+        Redis is ours, and no fault of a job's: one that does not reach it spends no retry, which would be four hours.
+        """
+        try:
+            self._work(call, run)
+        except (RedisConnectionError, RedisTimeoutError) as error:
+            raise Postpone(_WITHOUT_REDIS, f"Redis: {error}") from error
+
+    def _work(self, call: Mapping[str, Any], run: Callable[[Art, Any], None]) -> None:
         job, exchange = self._read((), call)
         place = art(exchange)
         headers = self.request.headers or {}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -11,10 +14,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from redis import Redis
 
 from app import services as private
 from app.services import Urls
-from config.settings import Settings
+from config.settings import ROOT, Settings
 from tests.servers import archive as stand_in
 from tests.servers.archive import ArchiveServer
 from tests.servers.site import Request, Wire
@@ -144,3 +148,57 @@ def kill_broker(folder: Path) -> None:
     ]
     os.kill(node.pid, signal.SIGKILL)
     node.wait(10)
+
+
+def test_without_redis_no_job_spends_a_retry(own: Settings, musicbrainz_url: str, tmp_path: Path) -> None:
+    wanted = gids(12)
+    # A retry would come too late for this test.
+    more = {"ART_RETRY_MS": "14400000", "ART_WINDOW": "0"}
+    with art_system(own, environment_of(own), musicbrainz_url, tmp_path, **more) as art, art.worker() as worker:
+        kill_redis(own)
+        for gid in wanted:
+            post(art, gid)
+        eventually(lambda: art.waiting().get("cover-art-archive.delay.8000", 0) >= 2, "they wait in the broker")
+        private.up(own)
+        eventually(lambda: done(art.archive, wanted), "all are done", seconds=60)
+        assert "Attempt 1 failed" not in worker.log
+        assert art.broker.depth("cover-art-archive.retry") == 0
+
+
+def kill_redis(settings: Settings) -> None:
+    """SIGKILL the Redis of these settings."""
+    with Redis.from_url(settings.redis) as client:
+        process = psutil.Process(client.info("server")["process_id"])
+    process.kill()
+    process.wait(10)
+
+
+def test_a_redis_that_is_silent_holds_the_event_loop_for_seconds_at_most(tmp_path: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(64)
+        environment = {
+            **os.environ,
+            "PERENNIAL_DATA_DIR": str(tmp_path),
+            "MUSICBRAINZ_URL": "postgresql://127.0.0.1:1/unused",
+            "REDIS_URL": f"redis://127.0.0.1:{silent.getsockname()[1]}/0",
+        }
+        command = [sys.executable, "-c", NOTE]
+        noted = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110)
+    kind, seconds = noted.stdout.split()
+    assert kind == "TimeoutError"
+    # With the patience of a pool process it would be a minute.
+    assert float(seconds) < 30
+
+
+NOTE = f"""
+import time
+from redis.exceptions import RedisError
+from tasks.coverart import index
+
+began = time.monotonic()
+try:
+    index.on_waiting("id", (), {{"gid": "{uuid.UUID(int=1)}", "archive": "cover-art-archive"}})
+except RedisError as error:
+    print(type(error).__name__, time.monotonic() - began)
+"""
