@@ -24,7 +24,7 @@ logger = get_logger(__name__)
 #: Seconds before a decision whose publish failed is tried again; doubled up to the second.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 
-#: Characters of headers above which their frame may be longer than the broker's 131072 bytes with what we add.
+#: Bytes of headers above which their frame may be longer than the broker's 131072.
 _MANY_HEADERS = 100_000
 
 #: Called when a decision has been carried out, to settle the original.
@@ -56,7 +56,11 @@ class Failures:
     def postponed(self, delivery: Delivery, task: str, postpone: Postpone, done: Done) -> None:
         """Let the message wait in the broker, budget unspent, then call `done`."""
         policy = self.policies.of(delivery.queue, task)
-        decision = policy.postpone(delivery, postpone.seconds, exactly=postpone.exactly)
+        try:
+            decision = policy.postpone(delivery, postpone.seconds, exactly=postpone.exactly)
+        except Exception as error:  # noqa: BLE001 - Nobody can wait for an infinite time, or for one that is no number.
+            self.failed(delivery, failure_of(InvalidMessage(f"{postpone!r}: {error}"), task=task), done)
+            return
         if postpone.mark and isinstance(decision, Postponed):
             decision = replace(decision, headers={**decision.headers, postpone.mark: True})
         self._act(decision, delivery, done, _FIRST_PAUSE)
@@ -77,7 +81,7 @@ class Failures:
         body = json.dumps({"outcome": outcome, "text": text[:MAX_MESSAGE], "of": _replayed(delivery)}).encode()
         try:
             self._publisher.publish([Outgoing(exchange="", routing_key=asked, body=body, mandatory=False)])
-        except PublishFailed as error:
+        except Exception as error:  # noqa: BLE001 - Anybody may post a name that no queue can have (256 bytes and more).
             logger.warning("Nobody learns that a replayed message %s: %s", outcome, error)
 
     def _act(self, decision: Decision, delivery: Delivery, done: Done, pause: float) -> None:
@@ -87,7 +91,7 @@ class Failures:
             logger.warning(
                 "Cannot %s a message of %s, again in %g s: %s", _verb(decision), delivery.queue, pause, error
             )
-            if not isinstance(error, PublishFailed) or len(repr(delivery.headers)) > _MANY_HEADERS:
+            if not isinstance(error, PublishFailed) or _has_many_headers(decision, delivery):
                 decision, delivery = self._bare_burial(delivery, error)
             again = (decision, delivery, done, min(pause * 2, _LONGEST_PAUSE))
             self._timer.call_after(pause, self._act, again)
@@ -132,6 +136,12 @@ def _reason(error: BaseException) -> str:
             return "out-of-memory"
         case _:
             return "exception"
+
+
+def _has_many_headers(decision: Decision, delivery: Delivery) -> bool:
+    """Return whether the headers of a replacement may be why the broker closes the connection at each try."""
+    added = {} if isinstance(decision, Reject | Drop) else decision.headers
+    return len(repr({**delivery.headers, **added}).encode(errors="backslashreplace")) > _MANY_HEADERS
 
 
 def _replayed(delivery: Delivery) -> str:

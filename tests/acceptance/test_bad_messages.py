@@ -28,6 +28,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"retry-max": "99999999999999999999"}, "undecodable"),
     ({"current-iteration": 2**63 - 1, "retry-max": 1}, "undecodable"),
     ({"notes": ["x" * 1_000] * 126}, "undecodable"),
+    # Few characters, but with a death they are more bytes than a frame may have.
+    ({"notes": "\u4e00" * 43_550}, "invalid-message"),
+    # No queue has a name of more than 255 bytes.
+    ({"perennial-outcome-to": "x" * 300}, "undecodable"),
     ({"compression": "application/x-gzip"}, "undecodable"),
     ({"compression": "no-such-compression"}, "undecodable"),
     ({"task": "site.index", "id": "a", "timelimit": ["x", "y"]}, "invalid-message"),

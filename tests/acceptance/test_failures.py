@@ -120,6 +120,15 @@ def test_a_postponed_message_spends_nothing(running: Worker, broker: Broker, jou
     assert broker.depth(DEAD) == 0
 
 
+def test_a_postponement_that_nobody_can_wait_is_a_failure(
+    running: Worker, broker: Broker, journal: Path, dead_set: DeadSet
+) -> None:
+    send(broker, "failing.never", journal=journal)
+    [letter] = the_dead(broker, dead_set)
+    assert (letter.reason, runs(journal)) == ("invalid-message", 1)
+    assert "inf" in letter.header("message")
+
+
 JSON = {"content_type": "application/json", "content_encoding": "utf-8"}
 
 

@@ -54,6 +54,13 @@ def postpone(self: Any, journal: str, times: int) -> None:
         raise Postpone(0.3, "not yet")
 
 
+@task(name="failing.never")
+def never(self: Any, journal: str) -> None:
+    """Postpone for longer than anybody can wait."""
+    _note(self, journal)
+    raise Postpone(float("inf"), "never", exactly=True)
+
+
 @task(name="failing.suicide")
 def suicide(self: Any, journal: str, times: int = 1_000) -> None:
     """Kill the own process the first so many times, as the OOM killer would."""
