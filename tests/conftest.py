@@ -51,7 +51,7 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(scope="session")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Urls]:
+def services(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Urls]:
     """A RabbitMQ and a Redis for this run. Given ones must have a management API and an empty database."""
     running = Settings(
         data_dir=tmp_path_factory.mktemp("services"),
@@ -65,7 +65,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Urls]:
             raise ServicesError(
                 "BROKER_URL is given without BROKER_API_URL: the tests cannot make a vhost of their own"
             )
-        yield Urls(urls.broker_url, _empty_database(running), urls.broker_api_url)
+        yield Urls(urls.broker_url, _empty_database(running, worker_id), urls.broker_api_url)
     finally:
         private.down(running)
 
@@ -118,11 +118,15 @@ def environment(settings: Settings) -> dict[str, str]:
     return environment_of(settings)
 
 
-def _empty_database(running: Settings) -> str:
-    """Return the URL of a database without keys: a given Redis may hold somebody's data."""
+def _empty_database(running: Settings, worker_id: str) -> str:
+    """Return the URL of a database without keys: a given Redis may hold somebody's data.
+
+    Two processes of one test run (`gw0`, `gw1`) take theirs from databases of their own.
+    """
     if not running.redis_url.get_secret_value():
         return running.redis
-    for number in range(15, -1, -1):
+    numbers = range(15, -1, -1) if worker_id == "master" else range(14 + int(worker_id[2:]) % 2, -1, -2)
+    for number in numbers:
         url = urlsplit(running.redis)._replace(path=f"/{number}").geturl()
         with redis.Redis.from_url(url) as client:
             try:

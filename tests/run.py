@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from xml.etree import ElementTree
+
+from app import services
+from config.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -21,6 +24,14 @@ LINT = {
     "lint-imports": [f"{BIN}/lint-imports"],
 }
 FLOORS = ("unit", "integration", "acceptance")
+
+#: How a floor is run. Tests with services wait more than they compute: two at a time, each with services of its own,
+#: a module's tests in one of them.
+PARALLEL = ("-n", "2", "--dist", "loadfile")
+OPTIONS = {"unit": (), "integration": PARALLEL, "acceptance": PARALLEL}
+
+#: What tests leave lies below this until the next run, to be looked at.
+REMAINS = ROOT / ".perennial" / "tests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +62,23 @@ def lint() -> Count:
 def run_floor(floor: str) -> Count:
     """Run the tests of one floor; what pytest could not run or report counts as one failure."""
     print(f"== {floor}", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        code = _wait([sys.executable, "-m", "pytest", "-q", f"tests/{floor}", f"--junitxml={report}"])
-        return _count(floor, report, code)
+    remains, report = REMAINS / floor, REMAINS / f"{floor}.xml"
+    stop_services(remains)
+    shutil.rmtree(remains, ignore_errors=True)
+    report.unlink(missing_ok=True)
+    REMAINS.mkdir(parents=True, exist_ok=True)
+    where = [f"tests/{floor}", f"--junitxml={report}", f"--basetemp={remains}"]
+    try:
+        code = _wait([sys.executable, "-m", "pytest", "-q", *OPTIONS[floor], *where])
+    finally:
+        stop_services(remains)
+    return _count(floor, report, code)
+
+
+def stop_services(folder: Path) -> None:
+    """Stop the services that tests below a folder started and, killed or interrupted, did not stop."""
+    for state in sorted(folder.rglob("services/state.json")):
+        services.down(Settings(data_dir=state.parent.parent))
 
 
 def _count(floor: str, report: Path, code: int) -> Count:

@@ -95,7 +95,11 @@ def test_a_dead_letter_target_that_nothing_is_bound_to_is_a_problem(healthy: Set
 
 def test_workers_that_hold_messages_for_longer_than_the_broker_waits_are_a_problem(healthy: Settings) -> None:
     found = results(changed(healthy, worker_prefetch=8))["consumer_timeout"]
-    assert {result.told.partition(":")[0]: result.status for result in found} == {"worker": "problem", "packer": "ok"}
+    assert {result.told.partition(":")[0]: result.status for result in found} == {
+        "worker": "problem",
+        "packer": "ok",
+        "coverart": "ok",
+    }
     assert "3120 s" in found[0].told
     assert "assumed" in found[0].told
 
