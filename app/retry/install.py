@@ -39,16 +39,22 @@ def install(
     app.__dict__.pop("amqp", None)
     app.task_cls = "app.retry.task:Task"
     app.__dict__.pop("Task", None)
-    app.add_defaults(
-        {
-            "worker_consumer": consumer,
-            # A message leaves the broker when its work is done, and not before.
-            "task_acks_late": True,
-            "task_acks_on_failure": True,
-            # Requeueing would loop for ever.
-            "task_reject_on_worker_lost": False,
-            "worker_cancel_long_running_tasks_on_connection_loss": False,
-            # A mistyped queue is an error at the call, never a new queue that nobody reads.
-            "task_create_missing_queues": False,
-        }
-    )
+    settings = _settings(consumer)
+    if app.configured:
+        app.conf.add_defaults(settings)
+    # A later `config_from_object` begins anew, and would leave nothing of what was added before.
+    app.on_after_configure.connect(lambda source, **_: source.add_defaults(settings), weak=False)
+
+
+def _settings(consumer: str) -> dict[str, Any]:
+    return {
+        "worker_consumer": consumer,
+        # A message leaves the broker when its work is done, and not before.
+        "task_acks_late": True,
+        "task_acks_on_failure": True,
+        # Requeueing would loop for ever.
+        "task_reject_on_worker_lost": False,
+        "worker_cancel_long_running_tasks_on_connection_loss": False,
+        # A mistyped queue is an error at the call, never a new queue that nobody reads.
+        "task_create_missing_queues": False,
+    }

@@ -1,0 +1,34 @@
+"""What `install` sets up stays, in whichever order an application is configured."""
+
+from __future__ import annotations
+
+import pytest
+from celery import Celery
+
+from app.retry.delay_queues import DelayQueues
+from app.retry.install import install
+from app.retry.policies import Policies
+
+pytestmark = pytest.mark.unit
+
+MAIL = DelayQueues("mail")
+THEIRS = {"task_acks_late": False, "task_create_missing_queues": True, "task_default_queue": "mail"}
+
+
+@pytest.mark.parametrize("configured", ["never", "before", "after", "both"])
+@pytest.mark.parametrize("looked", [False, True])
+def test_an_applications_own_configuration_does_not_undo_install(configured: str, looked: bool) -> None:
+    app = Celery("post", set_as_current=False)
+    if configured in ("before", "both"):
+        app.config_from_object(dict(THEIRS))
+    if looked:
+        assert app.conf.worker_consumer == "celery.worker.consumer:Consumer"
+    install(app, Policies({"mail": MAIL}, default=MAIL))
+    if looked:
+        assert app.conf.worker_consumer == "app.retry.consumer:Consumer"
+    if configured in ("after", "both"):
+        app.config_from_object(dict(THEIRS))
+    assert app.conf.worker_consumer == "app.retry.consumer:Consumer"
+    assert app.conf.task_acks_late
+    assert not app.conf.task_create_missing_queues
+    assert app.conf.task_default_queue == ("celery" if configured == "never" else "mail")
