@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from app import services
 from config.settings import Settings
 from tests.servers.site import Site, page
+from tests.support.kill import kill
 from tests.support.system import running_system
 from tests.support.waiting import eventually
 
@@ -60,16 +58,3 @@ def test_a_crawl_ends_with_every_page_though_a_service_is_killed(
         services.up(own)
         assert system.packed(site.domain, seconds=120).pages == PAGES + 1
         assert system.broker.depth("site.dead") == 0
-
-
-def kill(program: str, folder: Path) -> None:
-    """SIGKILL the service of this name that works below the folder."""
-    found = [
-        process
-        for process in psutil.process_iter(["name", "cmdline", "cwd"])
-        if process.info["name"] == program and str(folder) in f"{process.info['cmdline']} {process.info['cwd']}"
-    ]
-    assert found, f"no {program} runs in {folder}"
-    for process in found:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait(10)
