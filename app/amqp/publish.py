@@ -135,8 +135,14 @@ class Publisher:
     def _open_channel(self) -> Any:
         if self._channel is None or not self._channel.is_open:
             self._drop()
-            heard = {"on_blocked": self._on_blocked, "on_unblocked": self._on_unblocked}
-            self._connection = Connection(self._url, connect_timeout=self._timeout, transport_options=heard)
+            options = {
+                "on_blocked": self._on_blocked,
+                "on_unblocked": self._on_unblocked,
+                # Of each read and write: a broker that answers nothing must not stop the worker, which waits here.
+                "read_timeout": self._timeout,
+                "write_timeout": self._timeout,
+            }
+            self._connection = Connection(self._url, connect_timeout=self._timeout, transport_options=options)
             self._connection.connect()
             self._channel = self._connection.channel()
             self._channel.confirm_select()

@@ -17,6 +17,7 @@ from celery import Celery, signals
 from celery.exceptions import OperationalError
 from kombu import Connection, Queue, pools
 
+from app.amqp.publish import Publisher
 from app.errors import PublishFailed
 from app.retry.delay_queues import DelayQueues
 from app.retry.install import install
@@ -228,6 +229,18 @@ def test_a_broker_that_stops_answering_is_an_error_after_the_time_out_and_its_la
     delete(broker_url, "mail")
     with pytest.raises(NotConfirmed, match="no queue"):
         task.delay(number=4)
+
+
+def test_a_queue_that_a_silent_broker_does_not_declare_is_an_error_and_no_worker_waits_for_it(proxy: Proxy) -> None:
+    first, second = DelayQueues("silent", queue_type="classic").queues()[:2]
+    publisher = Publisher(proxy.url, timeout=TIMEOUT)
+    publisher.declare([first])
+    proxy.hold()
+    with pytest.raises(PublishFailed, match="queue not declared"):
+        publisher.declare([second])
+    proxy.let_go()
+    publisher.declare([second])
+    publisher.close()
 
 
 @pytest.mark.parametrize("confirm", [True, False])
