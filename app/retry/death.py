@@ -29,6 +29,9 @@ MAX_LINEAGE = 20
 #: The queue that is told how a replayed message's next run ended.
 OUTCOME_TO = "perennial-outcome-to"
 
+#: Celery's header that says when a message is of no more use.
+EXPIRES = "expires"
+
 #: Far above any duration in ms and any count, and with room below the 64 bits of a header.
 MAX_NUMBER = 2**40
 
@@ -56,8 +59,12 @@ def failure_headers(delivery: Delivery, failure: Failure) -> dict[str, Any]:
 
 
 def without_death(headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
-    """Return the headers of a dead message without its death, marked as a replay, its former lives counted."""
-    lived = {name: value for name, value in headers.items() if not name.startswith((OURS, *BROKER_HEADERS))}
+    """Return the headers of a dead message without its death, marked as a replay, its former lives counted.
+
+    Celery's `expires` stays behind, too: a worker would throw away what somebody replays after that time.
+    """
+    left = (OURS, *BROKER_HEADERS)
+    lived = {name: value for name, value in headers.items() if not name.startswith(left) and name != EXPIRES}
     return lived | {REPLAY: budget, LINEAGE: lineage(headers)}
 
 

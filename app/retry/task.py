@@ -7,10 +7,11 @@ import traceback
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from billiard import current_process
 from billiard.einfo import ExceptionWithTraceback
 from celery import Task as CeleryTask
 from celery import signals
-from celery.exceptions import Ignore, Terminated, TimeLimitExceeded
+from celery.exceptions import Ignore, Terminated, TimeLimitExceeded, WorkerShutdown, WorkerTerminate
 from celery.utils.log import get_logger
 from celery.worker import state
 from celery.worker.request import Request as CeleryRequest
@@ -19,7 +20,7 @@ from app.amqp.delivery import Delivery
 from app.errors import InvalidMessage, PerennialError, Postpone
 from app.retry.carry_out import Settlement
 from app.retry.failures import Failures, failure_of
-from app.retry.policy import Dead, Decision, Drop, Failure
+from app.retry.policy import Dead, Decision, Drop, Failure, Postponed
 
 if TYPE_CHECKING:
     from billiard.einfo import ExceptionInfo
@@ -89,6 +90,13 @@ class Request(CeleryRequest):  # type: ignore[misc]
         else:
             self._fail(error, str(exc_info.traceback or ""))
 
+    def _announce_revoked(self, reason: str, *told: Any) -> None:
+        """Tell that it never ran, or not to its end; by design, what is revoked or expired is then acknowledged."""
+        if not self._ended:
+            self._ended = True
+            self._failures.tell(delivery_of(self._message), "revoked", reason)
+        super()._announce_revoked(reason, *told)
+
     @property
     def _failures(self) -> Failures:
         failures: Failures = self._app.failures
@@ -108,7 +116,7 @@ class Request(CeleryRequest):  # type: ignore[misc]
         self._failures.failed(delivery, failure, partial(self._done, (str(failure), failure.traceback)))
 
     def _waits(self, postpone: Postpone, decision: Decision, settlement: Settlement) -> None:
-        if postpone.mark:
+        if postpone.mark and isinstance(decision, Postponed):
             self._call_hook("on_waiting", self.id)
         self._done((f"postponed: {postpone.why}", ""), decision, settlement)
 
@@ -174,6 +182,11 @@ class Task(CeleryTask):  # type: ignore[misc]
             raise AttemptPostponed(postpone) from None
         except Ignore:
             raise
+        except (SystemExit, KeyboardInterrupt) as error:
+            # A pool's child ends by it, and its parent notes the loss; a thread of the worker just goes on.
+            if current_process().name != "MainProcess" or isinstance(error, WorkerShutdown | WorkerTerminate):
+                raise
+            raise AttemptFailed(failure_of(error, trace=traceback.format_exc(), task=self.name)) from None
         except Exception as error:  # noqa: BLE001 - Every failure spends the same budget.
             raise AttemptFailed(failure_of(error, trace=traceback.format_exc(), task=self.name)) from None
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
 import requests
+from kombu import Connection
 
 from app.amqp.publish import Publisher
 from app.retry.dead.letters import DeadLetter
 from app.retry.dead.sets import DeadSet
+from app.retry.death import OUTCOME_TO, REASON
 from app.services import Urls
 from app.topology import site_policy
 from config.settings import Settings
@@ -62,11 +65,11 @@ def journal(tmp_path: Path) -> Path:
     return tmp_path / "journal"
 
 
-def send(broker: Broker, task: str, *, key: str = "site.index", **kwargs: Any) -> str:
-    """Post a task as Celery's protocol 2 has it."""
+def send(broker: Broker, task: str, *, key: str = "site.index", more: Mapping[str, Any] = {}, **kwargs: Any) -> str:
+    """Post a task as Celery's protocol 2 has it, with more headers."""
     ident = str(uuid.uuid4())
     body = json.dumps([[], {name: str(v) if isinstance(v, Path) else v for name, v in kwargs.items()}, {}]).encode()
-    headers = {"task": task, "id": ident, "lang": "py", "root_id": ident, "retries": 0}
+    headers = {"task": task, "id": ident, "lang": "py", "root_id": ident, "retries": 0, **more}
     broker.post(body, key=key, headers=headers, content_type="application/json", content_encoding="utf-8")
     return ident
 
@@ -85,6 +88,7 @@ def runs(journal: Path) -> int:
     [
         ("failing.fail", "exception", "KeyError"),
         ("failing.suicide", "worker-lost", "WorkerLostError"),
+        ("failing.leave", "worker-lost", "SystemExit"),
         ("failing.memory", "out-of-memory", "MemoryError"),
         ("failing.hang", "time-limit", "TimeLimitExceeded"),
         ("failing.linger", "soft-time-limit", "SoftTimeLimitExceeded"),
@@ -198,6 +202,45 @@ def test_a_replay_that_keeps_its_budget_dies_again_at_once_and_a_fresh_one_runs_
     dead_set.replay(budget="fresh")
     eventually(lambda: runs(journal) == 7, "three more runs")
     the_dead(broker, dead_set)
+
+
+@pytest.mark.parametrize("pool", ["solo", "threads"])
+def test_a_task_that_exits_spends_its_budget_where_no_process_ends_too(
+    services: Urls, redis_url: str, tmp_path: Path, journal: Path, pool: str
+) -> None:
+    with own_vhost(services) as url:
+        environment = {**environment_of(settings_for(tmp_path, url, redis_url, services.broker_api_url)), **BUDGET}
+        broker, options = Broker(url), [f"--pool={pool}"]
+        with worker(environment, tmp_path / f"{pool}.log", app="tests.support.failing", options=options):
+            send(broker, "failing.leave", journal=journal)
+            eventually(lambda: broker.depth(DEAD) == 1, "it is dead")
+        assert runs(journal) == 3
+        assert broker.look(DEAD)[0].headers[REASON] == "worker-lost"
+
+
+def test_what_has_expired_by_the_time_it_is_replayed_runs(
+    running: Worker, broker: Broker, dead_set: DeadSet, journal: Path
+) -> None:
+    soon = datetime.now(UTC) + timedelta(seconds=3)
+    send(broker, "failing.permanent", journal=journal, more={"expires": soon.isoformat()})
+    [letter] = the_dead(broker, dead_set)
+    eventually(lambda: datetime.now(UTC) > soon, "it has expired")
+    assert dead_set.replay([letter.id]).done == [letter.id]
+    eventually(lambda: runs(journal) == 2, "it ran again")
+    the_dead(broker, dead_set)
+
+
+def test_whoever_waits_for_a_message_that_a_worker_throws_away_is_not_told_that_it_lived(
+    running: Worker, broker: Broker, settings: Settings, journal: Path
+) -> None:
+    with Connection(settings.broker) as connection, connection.channel() as channel:
+        told = channel.queue_declare("", exclusive=True).queue
+        before = datetime.now(UTC) - timedelta(seconds=1)
+        more = {"expires": before.isoformat(), OUTCOME_TO: told}
+        send(broker, "failing.permanent", journal=journal, more=more)
+        outcome = eventually(lambda: channel.basic_get(told, no_ack=True), "an outcome")
+    assert json.loads(outcome.body) == {"outcome": "revoked", "text": "expired", "of": ""}
+    assert runs(journal) == 0
 
 
 def test_celery_declares_none_of_its_own_delay_queues(running: Worker, settings: Settings, broker_api_url: str) -> None:

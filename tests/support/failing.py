@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -59,6 +60,13 @@ def never(self: Any, journal: str) -> None:
     """Postpone for longer than anybody can wait."""
     _note(self, journal)
     raise Postpone(float("inf"), "never", exactly=True)
+
+
+@task(name="failing.leave")
+def leave(self: Any, journal: str) -> None:
+    """Exit, as a library may do that takes itself for a program."""
+    _note(self, journal)
+    sys.exit(3)
 
 
 @task(name="failing.suicide")
