@@ -142,8 +142,7 @@ def export(
 ) -> None:
     """Print dead messages as JSON lines, whole: `restore` reads them. They stay where they are."""
     sets = selection.sets()
-    chosen = selection.chosen(idents, every=True) if not idents else selection.chosen(idents, every=False)
-    found = sets.letters(chosen) if callable(chosen) else iter(sets.find(chosen))
+    found = sets.resolve(selection.chosen(idents, every=not idents))
     lines = (json.dumps(to_record(letter)) + "\n" for letter in islice(found, limit))
     if output is None:
         for line in lines:
@@ -195,8 +194,7 @@ def _print_table(letters: Any, limit: int, *, empty: str, total: int | None = No
 
 
 def _print_plan(sets: DeadSets, chosen: Chosen, limit: int | None, as_json: bool, *, verb: str) -> None:
-    found = sets.letters(chosen) if callable(chosen) else iter(sets.find(chosen))
-    letters = islice(found, limit)
+    letters = islice(sets.resolve(chosen), limit)
     if as_json:
         view.print_json(map(view.fields, letters))
     elif sys.stdout.isatty():

@@ -12,7 +12,6 @@ from pathlib import Path
 from kombu import Queue
 
 from app.amqp.connect import connected
-from app.amqp.delivery import KEPT_PROPERTIES
 from app.amqp.publish import Outgoing, Publisher
 from app.errors import InvalidMessage
 from app.retry.dead.audit import Audit
@@ -145,7 +144,7 @@ class DeadSet:
             routing_key=dead.routing_key,
             body=dead.body,
             headers=dict(dead.headers),
-            properties={name: dead.properties[name] for name in KEPT_PROPERTIES if name in dead.properties},
+            properties=dead.kept_properties(),
             content_type=dead.content_type,
             content_encoding=dead.content_encoding,
         )
@@ -220,9 +219,13 @@ class DeadSets:
                 raise InvalidMessage(f"{each!r} names {len(letters) or 'none'} of the dead messages{told}")
         return list({(letter.set, letter.id): letter for [letter] in found.values()}.values())
 
+    def resolve(self, chosen: Chosen) -> Iterator[DeadLetter]:
+        """Return the messages that are meant, by a condition or by ids; raises InvalidMessage as `find` does."""
+        return self.letters(chosen) if callable(chosen) else iter(self.find(chosen))
+
     def choose(self, chosen: Chosen, *, limit: int | None = None) -> dict[str, list[str]]:
         """Return the ids that are meant, by dead set, at most `limit` in all; raises InvalidMessage as `find` does."""
-        letters = self.letters(chosen) if callable(chosen) else iter(self.find(chosen))
+        letters = self.resolve(chosen)
         ids: dict[str, list[str]] = {}
         for letter in islice(letters, limit):
             ids.setdefault(letter.set, []).append(letter.id)
