@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -25,8 +24,6 @@ decoding.install()
 
 #: A prefetch is a number of 16 bits; 0 would be no limit.
 _MOST_PREFETCHED = 65_535
-
-_pause = threading.Event().wait
 
 
 @contextmanager
@@ -59,7 +56,7 @@ class Lease:
         while not (_may(connection.channel(), self._lock) and self._nobody_reads()):
             if time.monotonic() > deadline:
                 raise DeadSetBusy(f"somebody else works on the dead set {self._queue}; try again when they are done")
-            _pause(_PAUSE)
+            time.sleep(_PAUSE)
 
     @contextmanager
     def reading(self, gone: Counter[str] | None = None, *, first: int | None = None) -> Iterator[Reading]:

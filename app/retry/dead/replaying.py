@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,8 +24,6 @@ from app.retry.policy import Address, Budget, Policy
 
 #: Failures in a row after which it is the broker, and not the message.
 _TOO_MANY = 3
-
-_pause = threading.Event().wait
 
 
 class Replaying:
@@ -71,7 +68,7 @@ class Replaying:
         if wait > within:
             return False
         if wait > 0:
-            _pause(wait)
+            time.sleep(wait)
         return self._canary is None or self._canary.ready(within - max(0.0, wait))
 
     def __call__(self, letters: Sequence[DeadLetter]) -> Mapping[str, str]:
