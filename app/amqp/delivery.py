@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -56,10 +55,6 @@ class Delivery:
     def own_headers(self) -> dict[str, Any]:
         """Return the headers without those of the broker."""
         return {name: value for name, value in self.headers.items() if not name.startswith(BROKER_HEADERS)}
-
-    def fingerprint(self) -> str:
-        """Return 16 hex digits of body and queue, to name a message that carries no id."""
-        return hashlib.blake2b(self.queue.encode() + b"\0" + self.body, digest_size=8).hexdigest()
 
     def kept_properties(self) -> dict[str, Any]:
         """Return the properties that a replacement carries on."""
