@@ -15,7 +15,13 @@ OURS = "perennial-"
 DEAD_ID = "perennial-dead-id"
 REASON = "perennial-reason"
 QUEUE = "perennial-queue"
+TASK = "perennial-task"
+EXCEPTION = "perennial-exception"
+MESSAGE = "perennial-message"
+TRACEBACK = "perennial-traceback"
+WORKER = "perennial-worker"
 FIRST_FAILED = "perennial-first-failed-at"
+FAILED = "perennial-failed-at"
 LAST_ERROR = "perennial-last-error"
 ATTEMPTS = "perennial-attempts"
 
@@ -42,14 +48,14 @@ def death_headers(delivery: Delivery, failure: Failure, *, attempts: int) -> dic
         DEAD_ID: str(uuid.uuid4()),
         REASON: failure.reason,
         QUEUE: delivery.queue,
-        "perennial-task": failure.task,
-        "perennial-exception": failure.exception,
-        "perennial-message": failure.message[:MAX_MESSAGE],
-        "perennial-traceback": failure.traceback[-MAX_TRACEBACK:],
+        TASK: failure.task,
+        EXCEPTION: failure.exception,
+        MESSAGE: failure.message[:MAX_MESSAGE],
+        TRACEBACK: failure.traceback[-MAX_TRACEBACK:],
         FIRST_FAILED: delivery.headers.get(FIRST_FAILED, failure.at),
-        "perennial-failed-at": failure.at,
+        FAILED: failure.at,
         ATTEMPTS: attempts,
-        "perennial-worker": failure.worker,
+        WORKER: failure.worker,
     }
 
 

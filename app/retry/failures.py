@@ -15,7 +15,7 @@ from app.amqp.delivery import Delivery
 from app.amqp.publish import Outgoing, Publisher
 from app.errors import InvalidMessage, PerennialError, Postpone, PublishFailed
 from app.retry.carry_out import Settlement, carry_out
-from app.retry.death import OUTCOME_TO, death_headers
+from app.retry.death import LINEAGE, OUTCOME_TO, death_headers
 from app.retry.policies import Policies
 from app.retry.policy import MAX_MESSAGE, MAX_TRACEBACK, Dead, Decision, Drop, Failure, Postponed, Reject, Retry
 
@@ -146,7 +146,7 @@ def _has_many_headers(decision: Decision, delivery: Delivery) -> bool:
 
 def _replayed(delivery: Delivery) -> str:
     """Return the dead id that a replayed message had."""
-    lives = delivery.headers.get("perennial-replay-of")
+    lives = delivery.headers.get(LINEAGE)
     return str(lives[0]) if isinstance(lives, list) and lives else ""
 
 

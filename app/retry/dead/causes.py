@@ -11,7 +11,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 from app.amqp.delivery import Delivery
-from app.retry.death import ATTEMPTS, FIRST_FAILED, QUEUE, REASON, whole_number
+from app.retry.death import (
+    ATTEMPTS,
+    EXCEPTION,
+    FAILED,
+    FIRST_FAILED,
+    LAST_ERROR,
+    MESSAGE,
+    QUEUE,
+    REASON,
+    TASK,
+    TRACEBACK,
+    WORKER,
+    whole_number,
+)
 from app.retry.policy import MAX_MESSAGE, MAX_TRACEBACK
 
 #: The reason of a message that nobody buried: its key led to no queue, and an alternate exchange brought it here.
@@ -75,14 +88,14 @@ def _ours(headers: Mapping[str, Any]) -> Cause:
     return Cause(
         reason=_text(headers.get(REASON)),
         queue=_text(headers.get(QUEUE)),
-        task=_text(headers.get("perennial-task") or headers.get("task")),
-        exception=_text(headers.get("perennial-exception")),
-        message=_text(headers.get("perennial-message")),
-        traceback=_text(headers.get("perennial-traceback"), MAX_TRACEBACK),
+        task=_text(headers.get(TASK) or headers.get("task")),
+        exception=_text(headers.get(EXCEPTION)),
+        message=_text(headers.get(MESSAGE)),
+        traceback=_text(headers.get(TRACEBACK), MAX_TRACEBACK),
         attempts=whole_number(headers, ATTEMPTS, default=0),
-        worker=_text(headers.get("perennial-worker")),
+        worker=_text(headers.get(WORKER)),
         first_failed_at=_seconds(headers.get(FIRST_FAILED)),
-        failed_at=_seconds(headers.get("perennial-failed-at")),
+        failed_at=_seconds(headers.get(FAILED)),
     )
 
 
@@ -130,7 +143,7 @@ def _broker(delivery: Delivery) -> Cause:
         reason=entry.reason,
         queue=entry.queue,
         task=_text(delivery.headers.get("task")),
-        message=_text(delivery.headers.get("perennial-last-error")),
+        message=_text(delivery.headers.get(LAST_ERROR)),
         attempts=entry.count,
         first_failed_at=_seconds(delivery.headers.get(FIRST_FAILED)) or entry.at,
         failed_at=entry.at,
