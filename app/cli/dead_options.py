@@ -28,20 +28,33 @@ EVERY_GROUP = "*"
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 
+def _not_empty(context: typer.Context, option: typer.CallbackParam, value: str) -> str:
+    """Return it; a usage error where it is given and empty: `--reason "$CODE"` must never mean every reason."""
+    source = context.get_parameter_source(str(option.name))
+    if not value and source is not None and source.name == "COMMANDLINE":
+        raise typer.BadParameter("it is empty; leave it out to mean all")
+    return value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """What the filters say. Ages are texts such as `2h`."""
 
-    set_: Annotated[str, typer.Option("--set", metavar="NAME", help="Only of this dead set.")] = ""
-    task: Annotated[str, typer.Option(metavar="NAME", help="Only of this task.")] = ""
-    domain: Annotated[str, typer.Option(help="Only about this domain.")] = ""
-    reason: Annotated[str, typer.Option(metavar="CODE", help="Only with this reason.")] = ""
-    exception: Annotated[str, typer.Option(metavar="NAME", help="Only of this exception.")] = ""
+    set_: Annotated[str, typer.Option("--set", callback=_not_empty, metavar="NAME", help="Only of this dead set.")] = ""
+    task: Annotated[str, typer.Option(callback=_not_empty, metavar="NAME", help="Only of this task.")] = ""
+    domain: Annotated[str, typer.Option(callback=_not_empty, help="Only about this domain.")] = ""
+    reason: Annotated[str, typer.Option(callback=_not_empty, metavar="CODE", help="Only with this reason.")] = ""
+    exception: Annotated[str, typer.Option(callback=_not_empty, metavar="NAME", help="Only of this exception.")] = ""
     group: Annotated[
-        str, typer.Option(metavar="KEY", help="Only of this group (`list --group` alone counts the groups).")
+        str,
+        typer.Option(
+            callback=_not_empty, metavar="KEY", help="Only of this group (`list --group` alone counts the groups)."
+        ),
     ] = ""
-    older: Annotated[str, typer.Option(metavar="AGE", help="Only dead for longer: 90s, 10m, 2h, 7d.")] = ""
-    newer: Annotated[str, typer.Option(metavar="AGE", help="Only dead for less.")] = ""
+    older: Annotated[
+        str, typer.Option(callback=_not_empty, metavar="AGE", help="Only dead for longer: 90s, 10m, 2h, 7d.")
+    ] = ""
+    newer: Annotated[str, typer.Option(callback=_not_empty, metavar="AGE", help="Only dead for less.")] = ""
 
     def sets(self) -> DeadSets:
         """Return the dead sets to look into; raises InvalidMessage for one that there is not."""

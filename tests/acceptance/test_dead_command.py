@@ -161,6 +161,8 @@ def test_wrong_usage_is_told_and_nothing_happens(
     perennial(environment, "replay", "abc", "--all", exit_status=2)
     perennial(environment, "replay", "--all", "--budget", "double", exit_status=2)
     perennial(environment, "list", "--older", "soon", exit_status=2)
+    perennial(environment, "drop", "--all", "--yes", "--reason", "", exit_status=2)
+    assert "'' names none" in perennial(environment, "drop", "", "--yes", exit_status=1)
     assert "say --yes" in perennial(environment, "drop", "--all", exit_status=2)
     assert "'zzz' names none" in perennial(environment, "show", "zzz", exit_status=1)
     assert "no dead set 'x'" in perennial(environment, "list", "--set", "x", exit_status=1)

@@ -100,7 +100,7 @@ def named(ident: str, typed: str) -> bool:
     """Return whether an id is the one that somebody typed: all of it, or its beginning, with the number of its twin."""
     base, _, twin = ident.partition(".")
     beginning, _, number = typed.partition(".")
-    return base.startswith(beginning) and (twin or "1") == (number or "1")
+    return bool(beginning) and base.startswith(beginning) and (twin or "1") == (number or "1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
