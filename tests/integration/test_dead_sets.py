@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import pytest
 from kombu import Connection
 
 from app.amqp.publish import Outgoing, Publisher
-from app.errors import BrokerUnreachable, DeadSetBusy, InvalidMessage
+from app.errors import BrokerUnreachable, DeadSetBusy, InvalidMessage, PerennialError
 from app.retry.dead import reading, working
 from app.retry.dead.exports import read
 from app.retry.dead.letters import Where
@@ -271,13 +273,22 @@ def test_filters_and_groups_tell_the_deaths_apart(dead: DeadSets, publisher: Pub
 
 
 def test_a_name_of_none_or_of_two_is_an_error_that_tells_them(dead: DeadSets, publisher: Publisher) -> None:
-    bury(publisher, [died(number) for number in range(40)])
+    ids = bury(publisher, [died(number) for number in range(40)])
+    [(digit, count)] = Counter(ident[0] for ident in ids).most_common(1)
     with pytest.raises(InvalidMessage, match="'xyz' names none of the dead messages"):
         dead.find(["xyz"])
-    with pytest.raises(InvalidMessage, match=r"'' names 40 of the dead messages: .*, .*"):
+    with pytest.raises(InvalidMessage, match=f"'{digit}' names {count} of the dead messages: .*, .*"):
+        dead.find([digit])
+    with pytest.raises(InvalidMessage, match="'' names none"):
         dead.find([""])
     with pytest.raises(InvalidMessage, match="no dead set 'x': there are"):
         dead.only("x")
+
+
+def test_a_whole_id_names_its_message_though_others_begin_with_it(dead: DeadSets, broker: Broker) -> None:
+    for ident in ("abcdefgh", "abcdefgh-and-more"):
+        broker.post(b"", exchange="post.dead", key="mail", headers={"perennial-dead-id": ident})
+    assert [letter.id for letter in dead.find(["abcdefgh"])] == ["abcdefgh"]
 
 
 # Replaying
@@ -458,4 +469,23 @@ def test_a_disk_that_takes_nothing_ends_a_drop_and_everything_stays(
     bury(publisher, [died(1)])
     worked = dead.drop(Where(), tmp_path)  # A folder.
     assert str(tmp_path) in worked.stopped
+    assert len(dead.look()) == 1
+
+
+def test_where_nothing_can_be_audited_nothing_is_replayed_or_restored(
+    broker: Broker, broker_url: str, publisher: Publisher, tmp_path: Path
+) -> None:
+    bury(publisher, [died(1)])
+    dead = dead_sets(broker_url, publisher, tmp_path)  # A folder.
+    for act in (dead.replay, partial(dead.restore, dead.look())):
+        with pytest.raises(PerennialError, match="Is a directory"):
+            act()
+    assert (broker.depth("mail"), len(dead.look())) == (0, 1)
+
+
+def test_what_stands_twice_in_a_file_is_restored_once(dead: DeadSets, publisher: Publisher, tmp_path: Path) -> None:
+    bury(publisher, [died(1)])
+    dead.drop(Where(), tmp_path / "a")
+    twice = [*read(tmp_path / "a"), *read(tmp_path / "a")]
+    assert len(dead.restore(twice)) == 1
     assert len(dead.look()) == 1

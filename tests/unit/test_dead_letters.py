@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +21,9 @@ from app.cli.dead_options import seconds
 from app.cli.dead_view import age, short
 from app.dead import domain_of, task_of, where
 from app.errors import InvalidMessage
+from app.retry.dead.audit import append
 from app.retry.dead.causes import cause_of
-from app.retry.dead.exports import from_record, to_record
+from app.retry.dead.exports import from_record, read, to_record
 from app.retry.dead.letters import DeadLetter, Names, groups, letter_of, named
 from tests.support.deliveries import delivery
 
@@ -79,6 +81,38 @@ def test_an_export_holds_what_json_does_not() -> None:
 def test_what_is_no_export_is_an_error_that_shows_it(record: Any) -> None:
     with pytest.raises(InvalidMessage, match="no exported dead message"):
         from_record(record)
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"set": []},
+        {"routing_key": 5},
+        {"routing_key": "x" * 300},
+        {"content_type": 5},
+        {"headers": {"a": 2**70}},
+        {"headers": {"x" * 300: 1}},
+        {"properties": {"priority": "high"}},
+    ],
+    ids=str,
+)
+def test_an_export_that_was_edited_into_no_message_is_an_error_before_anything_is_sent(edited: dict[str, Any]) -> None:
+    with pytest.raises(InvalidMessage, match="no exported dead message"):
+        from_record({**to_record(letter()), **edited})
+
+
+def test_a_file_of_bytes_is_no_export_and_the_line_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "export.jsonl"
+    file.write_bytes(json.dumps(to_record(letter())).encode() + b"\n\x7fELF\xd0\x00\n")
+    with pytest.raises(InvalidMessage, match="line 2"):
+        list(read(file))
+
+
+def test_a_line_that_was_broken_off_does_not_spoil_the_next_one(tmp_path: Path) -> None:
+    file = tmp_path / "export.jsonl"
+    file.write_text('{"id": "ab')
+    append(file, [{"id": "cd"}])
+    assert file.read_text().splitlines() == ['{"id": "ab', '{"id": "cd"}']
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,10 @@ class Audit:
 
     path: Path
 
+    def check(self) -> None:
+        """Raise PerennialError where nothing can be noted: nothing is to be done then, either."""
+        append(self.path, [])
+
     def write(self, act: Verb, letters: Iterable[tuple[DeadLetter, str]], **told: Any) -> None:
         """Append a line for each message and what came of it; `told` stands in each line. Raises PerennialError."""
         who = {
@@ -50,15 +54,21 @@ def append(path: Path, lines: Iterable[Mapping[str, Any]], *, synced: bool = Fal
     text = "".join(json.dumps(line) + "\n" for line in lines).encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
+        descriptor = os.open(path, os.O_APPEND | os.O_CREAT | os.O_RDWR, 0o600)
         with os.fdopen(descriptor, "ab", buffering=0) as file:
-            rest = memoryview(text)
+            rest = memoryview(_broken_off(descriptor) + text)
             while rest:
                 rest = rest[file.write(rest) :]
             if synced:
                 os.fsync(descriptor)
     except OSError as error:
         raise PerennialError(f"{path}: {error.strerror or error}") from error
+
+
+def _broken_off(descriptor: int) -> bytes:
+    """Return the end of a line that a full disk or a kill broke off: the next one must not be joined to it."""
+    size = os.fstat(descriptor).st_size
+    return b"\n" if size and os.pread(descriptor, 1, size - 1) != b"\n" else b""
 
 
 def _line(letter: DeadLetter) -> dict[str, str]:

@@ -10,6 +10,8 @@ from pathlib import Path
 from struct import error
 from typing import Any
 
+from amqp import Message
+from amqp.exceptions import FrameSyntaxError
 from amqp.serialization import dumps, loads
 
 from app.amqp.delivery import Delivery
@@ -82,15 +84,16 @@ def from_record(record: Any) -> DeadLetter:
             routing_key=record["routing_key"],
             exchange=record["exchange"],
         )
-        return DeadLetter(id=record["id"], set=record["set"], delivery=delivery, cause=cause_of(delivery))
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError, error) as why:
+        _require_sendable(delivery)
+        return DeadLetter(id=str(record["id"]), set=delivery.queue, delivery=delivery, cause=cause_of(delivery))
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, FrameSyntaxError, error) as why:
         raise InvalidMessage(f"no exported dead message: {why!r}: {str(record)[:80]!r}") from why
 
 
 def read(path: Path) -> Iterator[DeadLetter]:
     """Yield the messages of an export; raises InvalidMessage naming the line that is none."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 try:
                     yield from_record(json.loads(line))
@@ -114,6 +117,20 @@ def readable(value: Any) -> Any:
         case None | bool() | int() | float():
             return value
     return str(value)
+
+
+def _require_sendable(delivery: Delivery) -> None:
+    """Raise, as py-amqp does, for what cannot be a message: somebody may have edited the file."""
+    if not isinstance(delivery.queue, str):
+        raise TypeError(f"set {delivery.queue!r}: expected a text")
+    dumps("s", [delivery.routing_key])
+    Message(
+        b"",
+        application_headers=dict(delivery.headers),
+        content_type=delivery.content_type,
+        content_encoding=delivery.content_encoding,
+        **delivery.kept_properties(),
+    )._serialize_properties()
 
 
 def _table(name: str, table: Mapping[str, Any]) -> dict[str, Any]:

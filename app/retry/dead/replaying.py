@@ -202,7 +202,7 @@ def _is_copy(delivery: Delivery, ids: set[str]) -> bool:
     headers = delivery.headers
     lives = headers.get(LINEAGE)
     died = DEAD_ID in headers or "x-death" in headers
-    return not died and isinstance(lives, list) and bool(lives) and lives[0] in ids
+    return not died and isinstance(lives, list) and bool(lives) and str(lives[0]) in ids
 
 
 def _no_queue(address: Address) -> str:

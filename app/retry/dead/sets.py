@@ -95,6 +95,8 @@ class DeadSet:
         """
         if rate is not None and rate <= 0:
             raise InvalidMessage(f"rate {rate:g}: expected more than 0 messages a second")
+        if self._audit:
+            self._audit.check()
         wanted = self._wanted(chosen, limit)
         with ExitStack() as stack:
             lease = stack.enter_context(leased(self._broker, self.name))
@@ -122,6 +124,8 @@ class DeadSet:
 
     def restore(self, letters: Iterable[DeadLetter]) -> list[str]:
         """Put exported messages back, each confirmed; return their ids. One that is there is not put there twice."""
+        if self._audit:
+            self._audit.check()
         there = Counter(self.ids())
         restored = []
         for letter in letters:
@@ -132,6 +136,7 @@ class DeadSet:
             if self._audit:
                 self._audit.write("restore", [(letter, "restored")])
             restored.append(letter.id)
+            there[letter.id] += 1
         return restored
 
     def _wanted(self, chosen: Chosen, limit: int | None) -> list[str]:
@@ -214,6 +219,8 @@ class DeadSets:
                 if named(letter.id, each):
                     letters.append(letter)
         for each, letters in found.items():
+            # A whole id is that message's, though others begin with it: ids may be anybody's.
+            letters[:] = [letter for letter in letters if letter.id == each] or letters
             if len(letters) != 1:
                 told = f": {', '.join(letter.id for letter in letters[:5])}" if letters else ""
                 raise InvalidMessage(f"{each!r} names {len(letters) or 'none'} of the dead messages{told}")
