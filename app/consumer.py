@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from celery import bootsteps
 from celery.utils.log import get_logger
+from celery.worker import state
 from redis.exceptions import RedisError
 
 from app.amqp.delivery import Delivery
@@ -64,7 +66,8 @@ class Consumer(consumer.Consumer):
 
     def _mind_outage(self) -> None:
         """Stop consuming art messages while the archive is let alone, and begin again afterwards."""
-        if self.task_consumer is None:
+        # A worker that is told to stop has let go of its queues, and must not take them again.
+        if self.task_consumer is None or self.blueprint.state != bootsteps.RUN or is_stopping():
             return
         try:
             let_alone = self._outage.remaining() > 0
@@ -87,3 +90,8 @@ class Consumer(consumer.Consumer):
             self.task_consumer.cancel_by_queue(queue)
         elif not let_alone and not consuming:
             self.add_task_queue(queue)
+
+
+def is_stopping() -> bool:
+    """Return whether this worker was told to stop: Celery keeps an exit status for that, which may be 0."""
+    return any(told is not None and told is not False for told in (state.should_stop, state.should_terminate))

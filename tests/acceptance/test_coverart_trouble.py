@@ -106,6 +106,29 @@ def test_jobs_that_the_archive_refuses_to_be_asked_wait_in_their_queue_until_it_
         assert art.broker.depth(FAILED) == 0
 
 
+def test_a_worker_that_is_told_to_stop_takes_no_queue_again(
+    services: Urls, musicbrainz_template: tuple[str, str], tmp_path: Path
+) -> None:
+    [running] = gids(1)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def held(request: Request, wire: Wire) -> None:
+        begun.set()
+        assert go_on.wait(30)
+
+    with art_corner(services, musicbrainz_template, tmp_path, ART_WINDOW="0") as art, art.worker() as worker:
+        art.archive.faults.add(held, path=path_of(running))
+        post(art, running)
+        assert begun.wait(30)
+        worker.process.send_signal(signal.SIGTERM)
+        eventually(lambda: art.broker.consumers("cover-art-archive.delete") == 0, "it consumes no more")
+        # Longer than between two looks whether the archive is let alone.
+        assert not threading.Event().wait(1.5)
+        assert [art.broker.consumers(queue) for queue in art.queues] == [0, 0, 0]
+        go_on.set()
+        worker.process.wait(60)
+
+
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Settings]:
     """Settings with a RabbitMQ of this test's alone, to be killed."""
