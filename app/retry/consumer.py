@@ -14,8 +14,10 @@ from app.amqp.publish import get_publisher
 from app.errors import InvalidMessage, NotWired, PerennialError, Undecodable, UnknownType
 from app.retry.carry_out import Settlement
 from app.retry.failures import Failures, failure_of
+from app.retry.policies import Policies
 from app.retry.policy import Dead, Decision, Drop
 from app.retry.task import Task, delivery_of
+from app.retry.x_death import DEAD_LETTER, XDeath
 
 logger = get_logger(__name__)
 
@@ -53,8 +55,9 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        require_wired(self.app.tasks)
         wiring = self.app.retries
+        require_wired(self.app.tasks)
+        require_dead_lettered(self.app.amqp.queues.consume_from, wiring.policies)
         publisher = get_publisher(_broker_of(self.app), timeout=wiring.publish_timeout)
         self._failures = Failures(policies=wiring.policies, publisher=publisher, timer=self.timer, worker=self.hostname)
         self.app.failures = self._failures
@@ -179,6 +182,18 @@ def require_wired(tasks: Mapping[str, Any]) -> None:
             )
         if not task.acks_late:
             raise NotWired(f"task {name}: acks_late is off, so that it would be acknowledged before its work is done")
+
+
+def require_dead_lettered(queues: Mapping[str, Any], policies: Policies) -> None:
+    """Raise NotWired for a queue whose policy rejects, and from which the broker would drop what is rejected."""
+    for name, queue in queues.items():
+        policy = policies.of(name)
+        target = policy.work_arguments(name).get(DEAD_LETTER) if isinstance(policy, XDeath) else None
+        if target and (queue.queue_arguments or {}).get(DEAD_LETTER) != target:
+            raise NotWired(
+                f"queue {name}: its policy {policy.name} rejects, and without {DEAD_LETTER} {target!r} the broker "
+                "drops what is rejected; declare it as the policy's work_queue() has it"
+            )
 
 
 def require_sound(headers: Mapping[str, Any]) -> None:

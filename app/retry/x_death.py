@@ -17,6 +17,9 @@ from app.retry.waiting import QueueType, delay_queue, safe_arguments, wait_ms
 
 RETRY_INFO = "retry_info"
 
+#: The argument by which a broker keeps what is rejected.
+DEAD_LETTER = "x-dead-letter-exchange"
+
 #: The broker's count of deliveries that nobody settled, on quorum queues.
 DELIVERIES = "x-delivery-count"
 
@@ -57,7 +60,7 @@ class XDeath:
     @property
     def retry(self) -> Queue:
         """The client's retry queue, which the broker dead-letters rejected messages to."""
-        arguments = {"x-message-ttl": self.retry_after_ms, "x-dead-letter-exchange": self._named("retry-requeue")}
+        arguments = {"x-message-ttl": self.retry_after_ms, DEAD_LETTER: self._named("retry-requeue")}
         return self._queue("retry", arguments | safe_arguments(self.queue_type))
 
     @property
@@ -75,7 +78,7 @@ class XDeath:
         """Return the arguments of the client's queue."""
         del queue
         limit = {} if self.queue_type == "classic" else {"x-delivery-limit": NO_LIMIT}
-        return {"x-dead-letter-exchange": self._named("retry"), **limit, **safe_arguments(self.queue_type)}
+        return {DEAD_LETTER: self._named("retry"), **limit, **safe_arguments(self.queue_type)}
 
     def work_queue(self, queue: str) -> Queue:
         """Return the client's queue, reached through the default exchange; events are bound by the application."""
@@ -101,9 +104,17 @@ class XDeath:
         return self._dead(delivery, failure, attempts=self.attempts(delivery) + deliveries)
 
     def decide(self, delivery: Delivery, failure: Failure) -> Decision:
-        """Return Reject while fewer than `retry_max` runs have failed before this one, else Dead."""
+        """Return Reject while fewer than `retry_max` runs have failed before this one, else Dead.
+
+        A message of another queue, where nobody knows whether the broker keeps what is rejected, is Dead at once.
+        """
         attempts = self.attempts(delivery)
-        if attempts < self.retry_max and not failure.permanent and not keeps_budget(delivery):
+        if (
+            delivery.queue == self.queue
+            and attempts < self.retry_max
+            and not failure.permanent
+            and not keeps_budget(delivery)
+        ):
             return Reject(self.retry_after_ms)
         return self._dead(delivery, failure, attempts=attempts + 1)
 

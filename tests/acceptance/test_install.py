@@ -46,6 +46,20 @@ def post() -> None:
     pass
 """
 
+UNKEPT = """
+from celery import Celery
+from kombu import Queue
+from app.retry.install import install
+from app.retry.policies import Policies
+from app.retry.x_death import XDeath
+
+orders = XDeath("orders")
+policies = Policies({"orders": orders}, default=orders)
+app = Celery("mine", broker="amqp://127.0.0.1:1//")
+app.conf.task_queues = [*policies.work_queues(), Queue("mail")]
+install(app, policies)
+"""
+
 
 def ask(environment: dict[str, str], *args: object) -> Any:
     command = [sys.executable, "-c", CLIENT, *map(str, args)]
@@ -84,11 +98,20 @@ def test_a_result_is_a_failure_only_when_the_message_is_dead(broker_url: str, tm
 def test_a_worker_does_not_start_with_a_task_whose_failures_would_be_lost(
     tmp_path: Path, options: str, why: str
 ) -> None:
-    (tmp_path / "mine.py").write_text(BAD.replace("TASK", options))
+    assert f"task mine.post: {why}" in refused(tmp_path, BAD.replace("TASK", options))
+
+
+def test_nor_with_a_queue_from_which_the_broker_would_drop_what_is_rejected(tmp_path: Path) -> None:
+    assert "queue mail: its policy x_death rejects" in refused(tmp_path, UNKEPT)
+
+
+def refused(tmp_path: Path, program: str) -> str:
+    """Return what a worker says that does not start."""
+    (tmp_path / "mine.py").write_text(program)
     command = [sys.executable, "-m", "celery", "-A", "mine", "worker", "--queues=mail", "--pool=solo"]
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode != 0
-    assert f"task mine.post: {why}" in done.stderr
+    return done.stderr

@@ -295,6 +295,11 @@ def test_an_error_keeps_its_routing_key_and_tells_all_in_retry_info() -> None:
     assert info["properties"] == {"reply_to": "r", "correlation_id": "c"}
 
 
+def test_what_came_from_another_queue_is_not_rejected_where_nothing_may_keep_it() -> None:
+    assert isinstance(XDeath("q").decide(delivery("q"), FAILURE), Reject)
+    assert isinstance(XDeath("q").decide(delivery("other"), FAILURE), Dead)
+
+
 def test_a_second_death_adds_to_retry_info_the_newest_first() -> None:
     policy = XDeath("q", retry_max=0)
     first = end(policy)
