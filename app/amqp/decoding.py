@@ -15,6 +15,8 @@ from typing import Any
 from amqp import abstract_channel, serialization
 from amqp.spec import Basic
 
+from app.amqp import decompressing
+
 #: Tables within tables above which a header's value stays as it came: pickling, writing and printing recurse, too.
 MAX_DEPTH = 50
 
@@ -55,7 +57,8 @@ class Undecoded(bytes):
 
 
 def install() -> None:
-    """Let py-amqp decode and encode by this module, for every connection of the process."""
+    """Let py-amqp decode and encode by this module, and decompress little, for every connection of the process."""
+    decompressing.install()
     serialization._read_item = read_item
     serialization._write_item = write_item
     serialization.PROPERTY_CLASSES[Basic.CLASS_ID] = read_properties

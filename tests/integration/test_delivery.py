@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
+import lzma
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -55,6 +57,26 @@ def test_a_body_of_any_charset_goes_round_as_it_came(channel: Any, publisher: Pu
     assert first.body == second.body == body
     assert second.content_encoding == charset
     assert decode(second.body, second.content_encoding) == {"domain": "köln.example"}
+
+
+@pytest.mark.parametrize(
+    ("compression", "body"),
+    [
+        ("gzip", zlib.compress(bytes(2**28), 9)),
+        ("bzip2", bz2.compress(bytes(2**25))),
+        ("lzma", lzma.compress(bytes(2**25))),
+        ("gzip", zlib.compress(b"[]")[:-1]),
+        ("zstd", b"(\xb5/\xfd"),
+    ],
+    ids=["gzip", "bzip2", "lzma", "cut short", "zstd"],
+)
+def test_what_would_fill_the_memory_is_not_decompressed_and_goes_round_as_it_came(
+    channel: Any, publisher: Publisher, compression: str, body: bytes
+) -> None:
+    headers = {"compression": compression}
+    first = posted(channel, Message(body, application_headers=headers))
+    second = again(channel, publisher, first)
+    assert (second.body, second.headers) == (body, headers)
 
 
 def test_a_compressed_message_goes_round_readable_and_a_broken_one_as_it_came(
