@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from amqp.exceptions import PreconditionFailed
 from celery import bootsteps
 from celery.utils.log import get_logger
 from celery.worker import state
@@ -14,6 +15,7 @@ from app.amqp.plain import Call, site_call, to_envelope
 from app.coverart.calls import arguments
 from app.coverart.messages import parse
 from app.coverart.outage import Outage
+from app.errors import TopologyDiffers
 from app.retry import consumer
 from app.state.client import get_quick_redis
 from app.topology import declare_all
@@ -41,8 +43,11 @@ class Consumer(consumer.Consumer):
             self.timer.call_repeatedly(_LOOK_EVERY, self._mind_outage)
 
     def declare(self, channel: Any) -> None:
-        """Declare all that stands on our broker."""
-        declare_all(channel, get_settings())
+        """Declare all that stands on our broker; raises TopologyDiffers, which ends the worker, and says what to do."""
+        try:
+            declare_all(channel, get_settings())
+        except PreconditionFailed as error:
+            raise TopologyDiffers(f"{error.reply_text}; perennial topology check says what to do") from error
 
     def to_task(self, message: Any) -> None:
         """Turn a plain kombu message into Celery's, in place, and keep it as it came.

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from celery import bootsteps
 from celery.utils.log import get_logger
 from celery.worker.consumer import Consumer as CeleryConsumer
-from celery.worker.consumer.connection import Connection
 
 from app.amqp.publish import get_publisher
 from app.errors import InvalidMessage, NotWired, PerennialError, Undecodable, UnknownType
@@ -27,30 +25,14 @@ _FLUSH_EVERY = 0.25
 Handler = Callable[[Any], None]
 
 
-class Topology(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Declares what the worker relies on, at every connect: the broker may be a new one.
-
-    The usual delay queues are among it, well before they are needed: RabbitMQ 3.10 can lose a quorum queue that it
-    made a moment before it was killed.
-    """
-
-    requires = (Connection,)
-
-    def start(self, consumer: Any) -> None:
-        """Declare on the consumer's own connection, so that a broker that is away is Celery's to wait for."""
-        with consumer.connection.channel() as channel:
-            consumer.declare(channel)
-
-
 class Consumer(CeleryConsumer):  # type: ignore[misc]
     """Celery's consumer without its delay machinery, which loses no message whatever is in it."""
 
     class Blueprint(CeleryConsumer.Blueprint):  # type: ignore[misc]
         """Celery declares 28 `celery_delayed_*` queues wherever it sees a quorum queue; ours has no use for them."""
 
-        default_steps = (
-            *(step for step in CeleryConsumer.Blueprint.default_steps if "delayed_delivery" not in str(step).lower()),
-            Topology,
+        default_steps = tuple(
+            step for step in CeleryConsumer.Blueprint.default_steps if "delayed_delivery" not in str(step).lower()
         )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -65,6 +47,22 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         self._flush_pending = False
         self._run: Callable[[Any], None] = self.on_task_request
         self.on_task_request: Callable[[Any], None] = self._run_if_it_may
+
+    def connect(self) -> Any:
+        """Connect, and declare at once what the worker relies on: the broker may be a new one.
+
+        No step of the blueprint could: Celery starts those that do not require each other in an order by chance, and
+        the one that declares the work queues may come first. The usual delay queues are declared well before they are
+        needed, since RabbitMQ 3.10 can lose a quorum queue that it made a moment before it was killed.
+        """
+        connection = super().connect()
+        try:
+            with connection.channel() as channel:
+                self.declare(channel)
+        except BaseException:
+            connection.collect(socket_timeout=1)
+            raise
+        return connection
 
     def declare(self, channel: Any) -> None:
         """Declare what the policies need, dead sets first: a dead-letter target that is not there loses silently."""

@@ -243,6 +243,18 @@ def test_whoever_waits_for_a_message_that_a_worker_throws_away_is_not_told_that_
     assert runs(journal) == 0
 
 
+def test_a_worker_on_a_broker_that_has_a_queue_of_another_kind_says_what_to_do(
+    services: Urls, redis_url: str, tmp_path: Path
+) -> None:
+    with own_vhost(services) as url:
+        with Connection(url) as connection, connection.channel() as channel:
+            channel.queue_declare("site.index", durable=True, auto_delete=False)
+        environment = environment_of(settings_for(tmp_path, url, redis_url, services.broker_api_url))
+        told = r"TopologyDiffers.*perennial topology check says what to do"
+        with pytest.raises(AssertionError, match=told), worker(environment, tmp_path / "worker.log"):
+            raise RuntimeError("it has started")
+
+
 def test_celery_declares_none_of_its_own_delay_queues(running: Worker, settings: Settings, broker_api_url: str) -> None:
     assert " ready." in running.log
     vhost = quote(urlsplit(settings.broker).path.removeprefix("/"), safe="")
