@@ -49,6 +49,7 @@ def install(
 def _settings(consumer: str) -> dict[str, Any]:
     return {
         "worker_consumer": consumer,
+        "worker_pool": "app.retry.pool:TaskPool",
         # A message leaves the broker when its work is done, and not before.
         "task_acks_late": True,
         "task_acks_on_failure": True,
