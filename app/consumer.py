@@ -11,11 +11,11 @@ from celery.worker import state
 from redis.exceptions import RedisError
 
 from app.amqp.delivery import Delivery
-from app.amqp.plain import Call, site_call, to_envelope
 from app.coverart.calls import arguments
 from app.coverart.messages import parse
 from app.coverart.outage import Outage
 from app.errors import TopologyDiffers
+from app.plain import Call, site_call, to_envelope
 from app.retry import consumer
 from app.state.client import get_quick_redis
 from app.topology import declare_all

@@ -7,7 +7,7 @@ from typing import Any
 
 from kombu import Queue
 
-from app.amqp.plain import Budgets
+from app.plain import Budgets
 from app.retry.delay_queues import DelayQueues
 from app.retry.drop import DropAll
 from app.retry.fixed_ttl import FixedTtl

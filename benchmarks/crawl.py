@@ -21,9 +21,9 @@ from pydantic import SecretStr
 from redis import Redis
 
 from app import services
-from app.amqp.plain import site_message
 from app.amqp.publish import Publisher
 from app.crawl.frontier import Frontier, Progress
+from app.plain import site_message
 from app.services import state
 from app.services.process import tail, wait_until
 from app.services.processes import procfile

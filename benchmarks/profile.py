@@ -37,7 +37,7 @@ _POOL_PURPOSES = (
 #: The same for the parent, by a word anywhere in its stack.
 _PARENT_PURPOSES = (
     ("celery/events/", "task events"),
-    ("app/amqp/plain", "plain message to task"),
+    ("app/plain", "plain message to task"),
     ("app/amqp/delivery", "plain message to task"),
     ("app/amqp/publish", "publish"),
     ("basic_ack", "acknowledge"),

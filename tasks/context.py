@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from redis import Redis
 
-from app.amqp.plain import Budgets
 from app.amqp.publish import Publisher, get_publisher
 from app.crawl.crawler import Crawler
 from app.crawl.frontier import Frontier
+from app.plain import Budgets
 from app.state.client import get_raw_redis, get_redis
 from app.storage.open import open_store
 from app.storage.store import ObjectStore

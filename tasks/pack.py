@@ -7,13 +7,13 @@ from typing import Any
 
 from celery.utils.log import get_task_logger
 
-from app.amqp.plain import event
 from app.crawl.frontier import LIMIT, Crawl
 from app.crawl.urls import canonical_key
 from app.errors import InvalidMessage, PackError, PackRefused
 from app.pack import packer
 from app.pack.packer import PackResult
 from app.pack.read import read_manifest
+from app.plain import event
 from app.state.lease import lease
 from app.storage.content import Page, read
 from app.storage.keys import content_key

@@ -6,8 +6,8 @@ from typing import Any
 
 from celery.utils.log import get_task_logger
 
-from app.amqp.plain import to_queue
 from app.errors import PublishFailed
+from app.plain import to_queue
 from app.retry.task import Task
 from app.timers.arguments import callback_of, full_pack, incremental_pack, timeout_of
 from app.timers.timers import Callback, Timer

@@ -1,1 +1,1 @@
-"""The wire: connections, naming, publishing, plain messages as tasks."""
+"""The wire: connections, publishing with confirms, deliveries as they came."""

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from app.amqp.plain import site_message
 from app.amqp.publish import get_publisher
 from app.crawl.frontier import Frontier
 from app.crawl.target import Target, parse, parse_domain
+from app.plain import site_message
 from app.state.client import get_redis
 from app.status import status as status_of
 from app.storage.content import Tombstone, read

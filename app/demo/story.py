@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from app import services
-from app.amqp.plain import site_message
 from app.amqp.publish import get_publisher
 from app.demo.answers import Answer, results_url, search
 from app.demo.plan import Plan
@@ -21,6 +20,7 @@ from app.demo.supervisor import Supervisor
 from app.demo.watch import Snapshot, Watch
 from app.demo.witness import Witness
 from app.errors import DemoFailed
+from app.plain import site_message
 from app.retry.dead.letters import DeadLetter
 from app.retry.dead.sets import DeadSet
 from app.topology import site_policy

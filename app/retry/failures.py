@@ -114,12 +114,23 @@ def failure_of(error: BaseException, *, trace: str = "", task: object = "") -> F
     return Failure(
         reason=_reason(error),
         exception=type(error).__name__,
-        message=str(error)[:MAX_MESSAGE],
+        message=_message(error)[:MAX_MESSAGE],
         traceback=trace[-MAX_TRACEBACK:],
         permanent=getattr(error, "permanent", False) is True,
         at=time.time(),
         task=task[:MAX_MESSAGE] if isinstance(task, str) else "",
     )
+
+
+def _message(error: BaseException) -> str:
+    """Return an exception's text; those of time limits have none that is meant for people."""
+    match error:
+        case SoftTimeLimitExceeded():
+            return "the soft time limit is over"
+        case TimeLimitExceeded(args=(seconds, *_)):
+            return f"the time limit of {seconds:g} s is over"
+        case _:
+            return str(error)
 
 
 def _reason(error: BaseException) -> str:

@@ -46,8 +46,8 @@ ROUNDS = {"rounds": ("rounds.error", [100] * 7), "rounds.classic": ("rounds.clas
 #: Ways of failing in a task that runs: its name, reason code, exception's type and message.
 RUNNING = {
     "exception": ("fail", "exception", "KeyError", "'no such shelf'"),
-    "soft time limit": ("linger", "soft-time-limit", "SoftTimeLimitExceeded", "SoftTimeLimitExceeded()"),
-    "hard time limit": ("hang", "time-limit", "TimeLimitExceeded", "TimeLimitExceeded(0.3,)"),
+    "soft time limit": ("linger", "soft-time-limit", "SoftTimeLimitExceeded", "the soft time limit is over"),
+    "hard time limit": ("hang", "time-limit", "TimeLimitExceeded", "the time limit of 0.3 s is over"),
     "SIGKILL": ("suicide", "worker-lost", "WorkerLostError", "Worker exited prematurely: signal 9 (SIGKILL)"),
     # Python has nothing to say of a MemoryError.
     "out of memory": ("memory", "out-of-memory", "MemoryError", ""),

@@ -13,8 +13,8 @@ from amqp import Message
 from kombu import Connection
 
 from app.amqp.delivery import Delivery
-from app.amqp.plain import decode
 from app.amqp.publish import Publisher
+from app.plain import decode
 from app.retry.carry_out import replacement
 
 pytestmark = pytest.mark.integration

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from app.amqp.plain import decode, route_of
 from app.cli.mermaid import consumers_of, to_mermaid
 from app.crawl.target import parse, parse_domain
+from app.plain import decode, route_of
 from app.retry.delay_queues import DelayQueues
 from app.retry.drop import DropAll
 from app.retry.fixed_ttl import FixedTtl

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.amqp.delivery import Delivery
-from app.amqp.plain import decode, site_call, site_message, to_envelope
 from app.crawl.target import Target, parse, parse_domain
 from app.errors import InvalidMessage, InvalidUrl, OutOfScope, PerennialError, Undecodable, UnknownType
+from app.plain import decode, site_call, site_message, to_envelope
 from app.timers.arguments import callback_of, timeout_of
 from app.timers.timers import Callback
 from config.routes import BY_TYPE, ROUTES, queue_named

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from kombu import Queue
 from pydantic import ValidationError
 
-from app.amqp.plain import site_message, to_queue
 from app.errors import InvalidMessage
+from app.plain import site_message, to_queue
 from app.retry.delay_queues import DelayQueues
 from app.retry.drop import DropAll
 from app.retry.fixed_ttl import FixedTtl
