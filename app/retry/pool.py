@@ -5,11 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from billiard.pool import EX_RECYCLE
 from celery.concurrency import asynpool, prefork
-
-#: Exit codes of a process that ended as it should: it had read no job that it did not do.
-_ORDERLY = (0, EX_RECYCLE)
 
 
 class Pool(asynpool.AsynPool):  # type: ignore[misc]
@@ -38,5 +34,6 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
 
 
 def _may_have_begun(job: Any, process: Any) -> bool:
-    orderly = process.exitcode in _ORDERLY or getattr(process, "_controlled_termination", False)
-    return not process._is_alive() and not orderly and asynpool._get_job_writer(job) is None
+    """Return whether a process may have died in a job: one that ended by itself, after another job, did not read it."""
+    by_signal = (process.exitcode or 0) < 0 and not getattr(process, "_controlled_termination", False)
+    return by_signal and not process._is_alive() and asynpool._get_job_writer(job) is None
