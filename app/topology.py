@@ -67,8 +67,8 @@ def declare_base(channel: Any, settings: Settings) -> None:
 def declare_all(channel: Any, settings: Settings) -> int:
     """Declare everything, the usual delay queues included; return the number of queues."""
     declare_base(channel, settings)
-    queues = all_queues(settings)
-    _declare(channel, queues)
+    queues, there = all_queues(settings), {queue.name for queue in base_queues(settings)}
+    _declare(channel, (queue for queue in queues if queue.name not in there))
     return len(queues)
 
 
