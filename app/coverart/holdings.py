@@ -41,13 +41,8 @@ class Holdings:
     @classmethod
     def of(cls, settings: Settings) -> Self:
         """Return the holdings of the archive that the settings name."""
-        client = Client(
-            user_agent=settings.user_agent,
-            connect_timeout=settings.archive_connect_timeout,
-            read_timeout=settings.archive_read_timeout,
-            redirects=True,  # The archive redirects reads to the machine that has the file.
-        )
-        return cls(settings.archive_public_url.rstrip("/"), client)
+        # The archive redirects reads to the machine that has the file.
+        return cls(settings.archive_public_url.rstrip("/"), Client.of(settings, redirects=True))
 
     def item(self, bucket: str) -> Item | None:
         """Return an item, or None if there is none; raises ArchiveUnavailable or ArchiveError."""

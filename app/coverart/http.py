@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import email.utils
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Self
 
 import requests
 import urllib3
@@ -14,6 +14,8 @@ from requests.auth import AuthBase
 from urllib3.exceptions import MaxRetryError, NewConnectionError, ReadTimeoutError
 
 from app.errors import ConnectionFailed, FetchError, ResponseTimeout
+from app.http import retry_after
+from config.settings import Settings
 
 _CHUNK = 65_536
 #: A Retry-After beyond this many seconds is taken for this.
@@ -41,14 +43,7 @@ class Answer:
     @property
     def retry_after(self) -> float | None:
         """Seconds that a Retry-After asks for; None for none or an unreadable one (RFC 9110 section 10.2.3)."""
-        value = self.headers.get("retry-after", "").strip()
-        if value.isdecimal():
-            return min(float(value), _MAX_RETRY_AFTER)
-        try:
-            then = email.utils.parsedate_to_datetime(value).timestamp()
-        except (ValueError, OverflowError):
-            return None
-        return min(max(then - time.time(), 0.0), _MAX_RETRY_AFTER)
+        return retry_after(self.headers.get("retry-after", ""), cap=_MAX_RETRY_AFTER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +62,16 @@ class Client:
     #: Whether redirects are followed; never with `auth`, which would go to whoever a server names.
     redirects: bool = False
     auth: AuthBase | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, settings: Settings, *, redirects: bool = False) -> Self:
+        """Return a client with the user agent and the time-outs of the settings."""
+        return cls(
+            user_agent=settings.user_agent,
+            connect_timeout=settings.archive_connect_timeout,
+            read_timeout=settings.archive_read_timeout,
+            redirects=redirects,
+        )
 
     def send(self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes = b"") -> Answer:
         """Send one request and return the answer; a redirect that is not followed is an answer too.

@@ -22,12 +22,7 @@ class WebService:
     @classmethod
     def of(cls, settings: Settings) -> Self:
         """Return the web service that the settings name."""
-        client = Client(
-            user_agent=settings.user_agent,
-            connect_timeout=settings.archive_connect_timeout,
-            read_timeout=settings.archive_read_timeout,
-        )
-        return cls(settings.musicbrainz_ws_url.rstrip("/"), client)
+        return cls(settings.musicbrainz_ws_url.rstrip("/"), Client.of(settings))
 
     def metadata(self, project: Project, gid: str) -> bytes | None:
         """Return the XML of an entity, verbatim, or None if there is no such entity.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import email.utils
 import re
-import time
 from dataclasses import dataclass
 from typing import Self
 
@@ -13,6 +11,7 @@ from app.crawl.extract.contract import Extractor, collapsed
 from app.crawl.urls import MAX_LENGTH, Scope, canonical_key, links_in_scope, path_of, resolve
 from app.crawl.values import Extract, Gone, Indexed, Redirected, Response, Skipped, Visit
 from app.errors import ServerError
+from app.http import retry_after
 from app.storage.content import Page
 from config.settings import Settings
 
@@ -78,20 +77,6 @@ def classify(response: Response, *, scope: Scope, extractor: Extractor, limits: 
     if status not in (200, 203):
         return Skipped(why="not-modified" if status == 304 else str(status))
     return _content(response, scope, extractor, limits)
-
-
-def retry_after(value: str, *, cap: float, now: float | None = None) -> float | None:
-    """Return the seconds that a Retry-After asks for, at most `cap`; None for none or an unreadable one.
-
-    It holds seconds or an HTTP date (RFC 9110 section 10.2.3); `now` is in seconds since the epoch.
-    """
-    if value.strip().isdecimal():
-        return min(float(value), cap)
-    try:
-        then = email.utils.parsedate_to_datetime(value).timestamp()
-    except (ValueError, OverflowError):
-        return None
-    return min(max(then - (time.time() if now is None else now), 0.0), cap)
 
 
 def _redirected(response: Response, scope: Scope, limits: Limits) -> Visit:
