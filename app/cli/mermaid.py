@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from kombu import Exchange, Queue
 
-from app.care.model import bindings_of
+from app.care.model import bindings_of, exchanges_of
+from app.care.patience import reserving
 from app.retry.policy import Policy
 from config.routes import ALIASES
 from config.topology import events_exchange, site_exchange
@@ -22,9 +21,7 @@ _STYLES = (
 
 def consumers_of(processes: Mapping[str, str]) -> dict[str, str]:
     """Return queue -> process, as the Procfile's `--queues` say."""
-    options = ((name, option) for name, command in processes.items() for option in shlex.split(command))
-    lists = ((name, option.partition("=")[2]) for name, option in options if option.startswith("--queues="))
-    return {queue: name for name, queues in lists for queue in queues.split(",")}
+    return {queue: name for name, queues, _ in reserving(processes, 1) for queue in queues}
 
 
 def to_mermaid(queues: Sequence[Queue], consumers: Mapping[str, str]) -> str:
@@ -60,7 +57,7 @@ def convention(policy: Policy, work: Sequence[Queue], *, worker: str) -> str:
     retries = {_dead_letter_exchange(queue) for queue in work}
     lines = ["flowchart LR"]
     for queue in work:
-        lines += [f'    {_x(each.exchange)} -->|"{each.key}"| {_q(queue)} --> worker' for each in _bound(queue)]
+        lines += [f'    {_x(exchange)} -->|"{key}"| {_q(queue)} --> worker' for exchange, key in _bound(queue)]
     lines.append(f"    worker([{worker}])")
     for queue in waiting:
         # What rejects is the worker; what moves the message then is the broker.
@@ -79,19 +76,12 @@ def convention(policy: Policy, work: Sequence[Queue], *, worker: str) -> str:
 def _target(waiting: Queue, work: Sequence[Queue]) -> Exchange:
     """Return the exchange that a waiting queue gives its messages back to, as the work queues are bound to it."""
     name = _dead_letter_exchange(waiting)
-    return next(each.exchange for queue in work for each in _bound(queue) if each.exchange.name == name)
+    return next(exchange for queue in work for exchange, _ in _bound(queue) if exchange.name == name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    exchange: Exchange
-    key: str
-
-
-def _bound(queue: Queue) -> list[_Bound]:
-    if queue.bindings:
-        return [_Bound(each.exchange, each.routing_key) for each in queue.bindings]
-    return [_Bound(queue.exchange, queue.routing_key or "")]
+def _bound(queue: Queue) -> list[tuple[Exchange, str]]:
+    """Return exchange and key of every binding of a queue."""
+    return list(zip(exchanges_of(queue), (key for _, key in bindings_of(queue)), strict=True))
 
 
 def _span(delay_ms: int) -> str:

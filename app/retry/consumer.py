@@ -15,7 +15,7 @@ from app.retry.failures import Failures, failure_of
 from app.retry.policies import Policies
 from app.retry.policy import Dead, Decision, Drop
 from app.retry.task import Task, delivery_of
-from app.retry.x_death import DEAD_LETTER, XDeath
+from app.retry.waiting import DEAD_LETTER
 
 logger = get_logger(__name__)
 
@@ -186,7 +186,7 @@ def require_dead_lettered(queues: Mapping[str, Any], policies: Policies) -> None
     """Raise NotWired for a queue whose policy rejects, and from which the broker would drop what is rejected."""
     for name, queue in queues.items():
         policy = policies.of(name)
-        target = policy.work_arguments(name).get(DEAD_LETTER) if isinstance(policy, XDeath) else None
+        target = policy.work_arguments(name).get(DEAD_LETTER) if policy.rejects else None
         if target and (queue.queue_arguments or {}).get(DEAD_LETTER) != target:
             raise NotWired(
                 f"queue {name}: its policy {policy.name} rejects, and without {DEAD_LETTER} {target!r} the broker "

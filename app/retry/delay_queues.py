@@ -13,6 +13,7 @@ from app.errors import InvalidMessage
 from app.retry.death import death_headers, failure_headers, keeps_budget, whole_number, without_death
 from app.retry.policy import Address, Budget, Dead, Decision, Failure, Postponed, Retry
 from app.retry.waiting import (
+    DEAD_LETTER,
     MAX_TTL_MS,
     POSTPONE_LADDER_MS,
     QueueType,
@@ -43,6 +44,7 @@ class DelayQueues:
 
     name: ClassVar[str] = "delay_queues"
     replay_budget: ClassVar[Budget] = "keep"
+    rejects: ClassVar[bool] = False
 
     @property
     def dead(self) -> Queue:
@@ -67,7 +69,7 @@ class DelayQueues:
         """Let the broker bury what kills one worker after another: RabbitMQ 4 would drop it, RabbitMQ 3 never stop."""
         del queue
         limit = {} if self.queue_type == "classic" else {"x-delivery-limit": self.delivery_limit}
-        return {"x-dead-letter-exchange": f"{self.namespace}.dead", **limit, **safe_arguments(self.queue_type)}
+        return {DEAD_LETTER: f"{self.namespace}.dead", **limit, **safe_arguments(self.queue_type)}
 
     def work_queue(self, queue: str) -> Queue:
         """Return the queue, bound to `exchange` by its name."""

@@ -18,6 +18,7 @@ class DropAll:
 
     name: ClassVar[str] = "drop"
     replay_budget: ClassVar[Budget] = "fresh"
+    rejects: ClassVar[bool] = False
     dead: ClassVar[None] = None
 
     def queues(self) -> list[Queue]:

@@ -11,7 +11,7 @@ from kombu import Exchange, Queue
 from app.amqp.delivery import Delivery
 from app.retry.death import ATTEMPTS, death_headers, failure_headers, integer, keeps_budget, whole_number, without_death
 from app.retry.policy import MAX_MESSAGE, Address, Budget, Dead, Decision, Failure, Postponed, Retry
-from app.retry.waiting import QueueType, delay_queue, wait_ms
+from app.retry.waiting import DEAD_LETTER, QueueType, delay_queue, wait_ms
 
 RETRIES, EXCEPTIONS = "mb-retries", "mb-exceptions"
 
@@ -41,6 +41,7 @@ class FixedTtl:
 
     name: ClassVar[str] = "fixed_ttl"
     replay_budget: ClassVar[Budget] = "fresh"
+    rejects: ClassVar[bool] = False
 
     @property
     def dead(self) -> Queue:
@@ -52,7 +53,7 @@ class FixedTtl:
     def retry(self) -> Queue:
         """`<prefix>.retry`: no dead-letter routing key, so that the original key leads home."""
         exchange = Exchange(f"{self.prefix}.retry", type="fanout")
-        arguments = {"x-message-ttl": self.ttl_ms, "x-dead-letter-exchange": self.prefix}
+        arguments = {"x-message-ttl": self.ttl_ms, DEAD_LETTER: self.prefix}
         return Queue(exchange.name, exchange=exchange, routing_key="", durable=True, queue_arguments=arguments)
 
     def queues(self) -> list[Queue]:

@@ -97,6 +97,8 @@ class Policy(Protocol):
     name: ClassVar[str]
     #: What a replay gets unless the operator says otherwise.
     replay_budget: ClassVar[Budget]
+    #: Whether it may decide on Reject, so that its queues must have the dead-letter exchange of `work_arguments`.
+    rejects: ClassVar[bool]
 
     @property
     def dead(self) -> Queue | None:

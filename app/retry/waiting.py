@@ -11,6 +11,9 @@ QueueType = Literal["quorum", "classic"]
 #: Durations of a postponement, in ms. Few, so that their queues are few; doubling, so that any wait is a few hops.
 POSTPONE_LADDER_MS = (250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 256_000, 512_000)
 
+#: The argument by which a broker keeps what expires or is rejected.
+DEAD_LETTER = "x-dead-letter-exchange"
+
 #: RabbitMQ keeps a TTL in 32 bits.
 MAX_TTL_MS = 2**31 - 1
 
@@ -29,7 +32,7 @@ def delay_queue(namespace: str, delay_ms: int, *, back_to: str, queue_type: Queu
     if not 0 < delay_ms <= MAX_TTL_MS:
         raise ValueError(f"delay of {delay_ms} ms: expected 1 to {MAX_TTL_MS} ms")
     name = delay_name(namespace, delay_ms)
-    arguments = {"x-message-ttl": delay_ms, "x-dead-letter-exchange": back_to, **safe_arguments(queue_type)}
+    arguments = {"x-message-ttl": delay_ms, DEAD_LETTER: back_to, **safe_arguments(queue_type)}
     return Queue(name, exchange=Exchange(name, type="fanout"), routing_key="", durable=True, queue_arguments=arguments)
 
 

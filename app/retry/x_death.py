@@ -13,12 +13,9 @@ from kombu import Exchange, Queue
 from app.amqp.delivery import Delivery
 from app.retry.death import ATTEMPTS, FIRST_FAILED, death_headers, keeps_budget, whole_number, without_death
 from app.retry.policy import MAX_MESSAGE, Address, Budget, Dead, Decision, Failure, Postponed, Reject
-from app.retry.waiting import QueueType, delay_queue, safe_arguments, wait_ms
+from app.retry.waiting import DEAD_LETTER, QueueType, delay_queue, safe_arguments, wait_ms
 
 RETRY_INFO = "retry_info"
-
-#: The argument by which a broker keeps what is rejected.
-DEAD_LETTER = "x-dead-letter-exchange"
 
 #: The broker's count of deliveries that nobody settled, on quorum queues.
 DELIVERIES = "x-delivery-count"
@@ -51,6 +48,7 @@ class XDeath:
 
     name: ClassVar[str] = "x_death"
     replay_budget: ClassVar[Budget] = "fresh"
+    rejects: ClassVar[bool] = True
 
     @property
     def dead(self) -> Queue:
