@@ -15,7 +15,7 @@ from app.coverart.calls import arguments
 from app.coverart.messages import parse
 from app.coverart.outage import Outage
 from app.errors import TopologyDiffers
-from app.plain import Call, site_call, to_envelope
+from app.plain import Call, json_call, to_envelope
 from app.retry import consumer
 from app.state.client import get_quick_redis
 from app.topology import declare_all
@@ -65,7 +65,7 @@ class Consumer(consumer.Consumer):
     def _call(self, delivery: Delivery) -> Call:
         """Return what a plain message asks for; an art message has no type, its queue says what it is."""
         if delivery.queue not in self._art:
-            return site_call(delivery)
+            return json_call(delivery)
         exchange, route = self._art[delivery.queue]
         return Call(route.task, {**arguments(parse(route.type, delivery.body)), "archive": exchange})
 

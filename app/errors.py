@@ -186,6 +186,24 @@ class SearchTimeout(PerennialError):
     reason = "search-timeout"
 
 
+class NotPlaced(PerennialError):
+    """Raised when a domain has a pack, and no searcher that answers has it; names the domain."""
+
+    reason = "not-placed"
+
+
+class SearchUnavailable(PerennialError):
+    """Raised when nobody knows which searcher has what: the orchestrator did not answer yet."""
+
+    reason = "search-unavailable"
+
+
+class SearcherBusy(PerennialError):
+    """Raised when a searcher has more queries before it than it can answer in time."""
+
+    reason = "searcher-busy"
+
+
 # Cover art
 
 
@@ -285,6 +303,12 @@ class Unroutable(PublishFailed):
     """Raised when no queue is bound for a message's exchange and key; names both."""
 
     reason = "unroutable"
+
+
+class RequestTimedOut(PerennialError):
+    """Raised when no reply to a request came by its deadline; names the address and the seconds."""
+
+    reason = "request-timeout"
 
 
 class DeadSetBusy(PerennialError):

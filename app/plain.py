@@ -11,8 +11,8 @@ from typing import Any
 from app.amqp.delivery import Delivery
 from app.amqp.publish import Outgoing
 from app.errors import Undecodable, UnknownType
-from config.routes import BY_TYPE, Route
-from config.topology import events_exchange, site_exchange
+from config.routes import BY_TYPE, Route, vocabulary
+from config.topology import events_exchange, requests_exchange, site_exchange
 
 #: Celery's "embed": no callbacks, no chain.
 _NO_CANVAS: dict[str, None] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
@@ -63,19 +63,19 @@ def _text(body: bytes, encoding: str) -> str:
         return body.decode()
 
 
-def route_of(payload: Mapping[str, Any]) -> Route:
-    """Return the route that a payload's `type` names; raises UnknownType."""
-    kind = payload.get("type")
-    route = BY_TYPE.get(kind) if isinstance(kind, str) else None
+def route_of(payload: Mapping[str, Any], queue: str = "") -> Route:
+    """Return the route that a payload's `type` names among those of the queue it came from; raises UnknownType."""
+    kind, known = payload.get("type"), vocabulary(queue)
+    route = known.get(kind) if isinstance(kind, str) else None
     if route is None:
-        raise UnknownType(f"type {kind!r}: expected one of {', '.join(BY_TYPE)}")
+        raise UnknownType(f"type {kind!r}: expected one of {', '.join(known)}")
     return route
 
 
-def site_call(delivery: Delivery) -> Call:
-    """Return the call that a JSON body means; raises Undecodable or UnknownType."""
+def json_call(delivery: Delivery) -> Call:
+    """Return the call that a JSON body means, be it site work or an event; raises Undecodable or UnknownType."""
     payload = decode(delivery.body, delivery.content_encoding)
-    route = route_of(payload)
+    route = route_of(payload, delivery.queue)
     del payload["type"]
     return Call(route.task, payload)
 
@@ -126,3 +126,9 @@ def event(kind: str, payload: Mapping[str, Any]) -> Outgoing:
     """Return an event: told to whoever listens, and to nobody if nobody does."""
     body = json.dumps({"type": kind, **payload}, separators=(",", ":")).encode()
     return Outgoing(exchange=events_exchange.name, routing_key=kind, body=body, mandatory=False)
+
+
+def request(kind: str, payload: Mapping[str, Any]) -> Outgoing:
+    """Return a request to whoever is bound for its type: not kept on disk, for its answer is awaited now."""
+    body = json.dumps({"type": kind, **payload}, separators=(",", ":")).encode()
+    return Outgoing(exchange=requests_exchange.name, routing_key=kind, body=body, properties={"delivery_mode": 1})

@@ -15,9 +15,10 @@ from app.retry.policies import Policies
 from app.retry.policy import Policy
 from app.retry.sending import budget_of
 from app.retry.waiting import delay_queue
-from config.routes import ROUTES, Route, art_routes
+from app.retry.x_death import XDeath
+from config.routes import REQUESTS, ROUTES, SUBSCRIPTIONS, Route, art_routes
 from config.settings import Settings
-from config.topology import SITE, events_exchange, site_exchange, task_queues
+from config.topology import SITE, events_exchange, requests_exchange, site_exchange, task_queues
 
 #: How a policy that config/routes.py names is made.
 _MAKERS: dict[str, Callable[[Settings, Route | None], Policy]] = {
@@ -29,7 +30,9 @@ _MAKERS: dict[str, Callable[[Settings, Route | None], Policy]] = {
 def policies(settings: Settings) -> Policies:
     """Return the retry policies of our queues, as config/routes.py names them."""
     of_queue = {route.queue: _MAKERS[route.policy](settings, None) for route in ROUTES}
+    of_queue |= {route.queue: client_policy(route.queue, settings) for route in SUBSCRIPTIONS}
     of_queue |= {route.queue: art_policy(exchange, settings) for exchange, route in _art(settings)}
+    of_queue[REQUESTS] = DropAll()
     of_task = {(route.queue, route.task): _MAKERS[route.policy](settings, route) for route in ROUTES}
     return Policies(of_queue, site_policy(settings, None), of_task)
 
@@ -43,10 +46,11 @@ def budgets(settings: Settings) -> Budgets:
 def all_queues(settings: Settings) -> list[Queue]:
     """Return every queue that `perennial topology apply` declares: work queues first, dead sets last."""
     ours = policies(settings)
-    ends = ours.dead_sets()
-    waiting = [queue for queue in ours.queues() if queue.name not in ends]
+    work, ends = task_queues(settings), ours.dead_sets()
+    there = {queue.name for queue in work} | set(ends)
+    waiting = [queue for queue in ours.queues() if queue.name not in there]
     waiting += art_windows(settings)
-    return [*task_queues(settings), *waiting, *(policy.dead for policy in ends.values() if policy.dead is not None)]
+    return [*work, *waiting, *(policy.dead for policy in ends.values() if policy.dead is not None)]
 
 
 def base_queues(settings: Settings) -> list[Queue]:
@@ -59,8 +63,9 @@ def base_queues(settings: Settings) -> list[Queue]:
 
 
 def declare_base(channel: Any, settings: Settings) -> None:
-    """Declare the work queues, the dead sets and the events exchange: what a client needs."""
+    """Declare the work queues, the dead sets and the exchanges of events and requests: what a client needs."""
     events_exchange(channel).declare()
+    requests_exchange(channel).declare()
     _declare(channel, base_queues(settings))
 
 
@@ -98,6 +103,17 @@ def art_windows(settings: Settings) -> list[Queue]:
         delay_queue(exchange, delay_ms, back_to=exchange, queue_type=settings.queue_type)
         for exchange in settings.art_exchanges
     ]
+
+
+def client_policy(queue: str, settings: Settings) -> XDeath:
+    """Return the policy of an event subscriber's queue."""
+    return XDeath(
+        queue,
+        retry_after_ms=settings.event_retry_ms,
+        retry_max=settings.retry_max,
+        queue_type=settings.queue_type,
+        delivery_limit=settings.delivery_limit,
+    )
 
 
 def _art(settings: Settings) -> Iterator[tuple[str, Route]]:

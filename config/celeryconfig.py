@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from config import topology
-from config.routes import ROUTES
+from config.routes import ROUTES, SUBSCRIPTIONS
 from config.schedule import BEAT_SCHEDULE
 from config.settings import get_settings
 from config.topology import DEFAULT_QUEUE, site_exchange
@@ -17,7 +17,7 @@ result_backend = _settings.result_backend.get_secret_value() or None
 task_ignore_result = result_backend is None
 
 imports = ("tasks.site", "tasks.timers", "tasks.pack", "tasks.coverart")
-task_routes = {route.task: {"queue": route.queue} for route in ROUTES}
+task_routes = {route.task: {"queue": route.queue} for route in (*ROUTES, *SUBSCRIPTIONS)}
 task_queues = topology.task_queues(_settings)
 task_default_queue = DEFAULT_QUEUE
 task_default_exchange = site_exchange.name

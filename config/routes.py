@@ -43,6 +43,29 @@ ROUTES: tuple[Route, ...] = (
     Route("pack_incremental", "site.pack_incremental", PACK, time_limit=1_500),
 )
 
+#: The client queue of the orchestrator. It holds what must not be missed.
+ORCHESTRATOR = "orchestrator"
+
+#: Events that client queues are subscribed to: of `perennial.events`, bound by their type.
+SUBSCRIPTIONS: tuple[Route, ...] = (
+    Route("update", "orchestrator.update", ORCHESTRATOR, policy="x_death"),
+    Route("register", "orchestrator.register", ORCHESTRATOR, policy="x_death"),
+    Route("loaded", "orchestrator.loaded", ORCHESTRATOR, policy="x_death"),
+    Route("unloaded", "orchestrator.unloaded", ORCHESTRATOR, policy="x_death"),
+    Route("failed", "orchestrator.failed", ORCHESTRATOR, policy="x_death"),
+)
+
+#: The queue of what is worth nothing when it is late, and the types in it, of `perennial.requests`: answered beside the
+#: tasks, by a responder. `search` and `suggest` are passed on to a searcher that has the domain.
+REQUESTS = "orchestrator.requests"
+REQUEST_TYPES = ("search", "suggest", "get_routes", "heartbeat")
+
+#: What a searcher answers in its own queue, `site.searcher.<id>`, and the event that every searcher listens to.
+#: `--queues=site.searcher` makes a worker one searcher.
+SEARCHER = "site.searcher"
+SEARCHER_TYPES = ("search", "suggest", "load", "unload")
+REGISTER_AGAIN = "register_again"
+
 #: Jobs of an art archive: routing keys of its exchange, and the last parts of its queues' names and its tasks'.
 ART_JOBS = ("index", "move", "delete")
 
@@ -54,14 +77,20 @@ def art_routes(exchange: str) -> tuple[Route, ...]:
     )
 
 
+#: The vocabulary of the exchange `site`.
 BY_TYPE = {route.type: route for route in ROUTES}
-BY_TASK = {route.task: route for route in ROUTES}
+BY_TASK = {route.task: route for route in (*ROUTES, *SUBSCRIPTIONS)}
 
-#: The retry policy of each queue: what answers a message that names no task at all.
+#: The retry policy of each queue of the site group: what answers a message that names no task at all.
 POLICY_OF_QUEUE = {route.queue: route.policy for route in ROUTES}
 
 #: Names of queues in the reference document that are aliases of ours. `HEAD` was its front door.
 ALIASES = {"HEAD": INDEX, "INDEX": INDEX, "CRAWL": CRAWL, "TIMER": TIMER, "PACK": PACK}
+
+
+def vocabulary(queue: str) -> dict[str, Route]:
+    """Return type -> route of what a queue may hold: the events of a client queue, or any message of `site`."""
+    return {route.type: route for route in SUBSCRIPTIONS if route.queue == queue} or BY_TYPE
 
 
 def queue_named(name: str) -> str | None:

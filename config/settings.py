@@ -63,6 +63,12 @@ class Settings(BaseSettings):
     retry_timeout_ms: int = Field(5_000, ge=1, description="First retry delay in ms; each further one is doubled.")
     retry_max: int = Field(5, ge=0, description="Retries after the first run.")
 
+    event_retry_ms: int = Field(
+        5_000,
+        ge=1,
+        description="Milliseconds that a failed event waits. A broker that has the retry queue already must agree.",
+    )
+
     dead_dir: Path | None = Field(
         None,
         description="Folder of the dead sets' audit and of what was dropped. Empty: `dead` below the data folder.",
@@ -142,7 +148,29 @@ class Settings(BaseSettings):
         "https://musicbrainz.org/ws/2", description="MusicBrainz's web service, which describes releases and events."
     )
 
+    # Search
+    replicas: int = Field(2, ge=1, description="Searchers that each pack is placed on, where there are so many.")
+    heartbeat: float = Field(
+        2.0, gt=0, description="Seconds between two heartbeats of a searcher; after three missed ones it is gone."
+    )
+    searcher_dir: Path | None = Field(
+        None, description="Folder in which searchers keep packs. Empty: `searchers` below the data folder."
+    )
+    searcher_disk_mb: int = Field(
+        4_000,
+        ge=1,
+        description="MB (2^20 bytes) of packs that one searcher keeps; less where the disk is full.",
+    )
+    searcher_threads: int = Field(4, ge=1, description="Queries that one searcher answers at the same time.")
+    search_time_limit: float = Field(1.0, gt=0, description="Seconds that a query may take in a searcher.")
+    search_deadline: float = Field(
+        3.0, gt=0, description="Seconds after which whoever asks is told that no searcher answered in time."
+    )
+
     # Web and Flower
+    web_rate_limit: str = Field(
+        "600/minute", description="Searches and suggestions of one address, as `<number>/<second|minute|hour>`."
+    )
     web_host: str = Field("127.0.0.1", description="Address that the search page binds to.")
     web_port: int = Field(8000, ge=0, le=65_535, description="Port of the search page.")
     flower_host: str = Field("127.0.0.1", description="Address that Flower binds to.")

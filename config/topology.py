@@ -6,7 +6,20 @@ from typing import Any
 
 from kombu import Exchange, Queue, binding
 
-from config.routes import ALIASES, INDEX, POLICY_OF_QUEUE, ROUTES, TICK, art_routes
+from config.routes import (
+    ALIASES,
+    INDEX,
+    ORCHESTRATOR,
+    POLICY_OF_QUEUE,
+    REGISTER_AGAIN,
+    REQUEST_TYPES,
+    REQUESTS,
+    ROUTES,
+    SEARCHER,
+    SUBSCRIPTIONS,
+    TICK,
+    art_routes,
+)
 from config.settings import Settings
 
 #: The namespace of the site group: its exchange, the prefix of its queues.
@@ -20,6 +33,14 @@ site_exchange = Exchange(SITE, type="direct", durable=True, arguments={"alternat
 
 #: What happened, for whoever binds a queue: `update` says that a pack was written.
 events_exchange = Exchange("perennial.events", type="topic", durable=True)
+
+#: What somebody wants an answer to, by its type.
+requests_exchange = Exchange("perennial.requests", type="direct", durable=True)
+
+#: Milliseconds that a request waits to be taken; by then nobody waits for its answer.
+REQUEST_TTL_MS = 10_000
+#: Milliseconds that the queue of a searcher stays where none ever consumed from it.
+SEARCHER_EXPIRES_MS = 60_000
 
 
 def _work_queue(name: str, arguments: dict[str, Any]) -> Queue:
@@ -48,6 +69,10 @@ def _work_arguments(settings: Settings) -> dict[str, Any]:
     }
 
 
+#: Arguments of a quorum queue that loses nothing.
+_SAFE = ("x-queue-type", "x-overflow", "x-dead-letter-strategy")
+
+
 def work_queues(settings: Settings) -> list[Queue]:
     """Return the instant queues of the `site` group."""
     names = [name for name in dict.fromkeys(POLICY_OF_QUEUE) if name != TICK]
@@ -62,9 +87,51 @@ def art_queues(exchange: str) -> list[Queue]:
     return [Queue(route.queue, exchange=direct, routing_key=route.type, durable=True) for route in art_routes(exchange)]
 
 
+def client_queue(name: str, settings: Settings) -> Queue:
+    """Return the queue of an event subscriber, bound to what it is subscribed to.
+
+    Its arguments are those that the policy `x_death` asks for; a test holds the two together.
+    """
+    arguments: dict[str, Any] = {"x-dead-letter-exchange": f"{name}.retry"}
+    if settings.queue_type == "quorum":
+        # No limit that a message reaches: the policy counts, and buries.
+        limit = {"x-delivery-limit": 2**31 - 1}
+        arguments |= limit | {key: value for key, value in _work_arguments(settings).items() if key in _SAFE}
+    keys = [route.type for route in SUBSCRIPTIONS if route.queue == name]
+    bindings = [binding(events_exchange, routing_key=key) for key in keys]
+    # What failed comes back by it, as the AMQP clients document has it.
+    bindings.append(binding(Exchange(f"{name}.retry-requeue", type="fanout", durable=True), routing_key="#"))
+    return Queue(name, routing_key=name, bindings=bindings, queue_arguments=arguments, durable=True)
+
+
+def request_queue() -> Queue:
+    """Return the queue of requests: in memory as far as the broker can, and of what is late nothing is kept."""
+    bindings = [binding(requests_exchange, routing_key=key) for key in REQUEST_TYPES]
+    arguments = {"x-message-ttl": REQUEST_TTL_MS}
+    return Queue(REQUESTS, routing_key=REQUESTS, bindings=bindings, queue_arguments=arguments, durable=True)
+
+
+def searcher_queue(searcher_id: str) -> Queue:
+    """Return the queue of one searcher, which goes with it: what is sent there afterwards is returned at once."""
+    return Queue(
+        f"{SEARCHER}.{searcher_id}",
+        routing_key=f"{SEARCHER}.{searcher_id}",
+        bindings=[binding(events_exchange, routing_key=REGISTER_AGAIN)],
+        queue_arguments={"x-expires": SEARCHER_EXPIRES_MS},
+        durable=True,
+        auto_delete=True,
+    )
+
+
+def search_queues(settings: Settings) -> list[Queue]:
+    """Return the orchestrator's queues."""
+    return [client_queue(ORCHESTRATOR, settings), request_queue()]
+
+
 def task_queues(settings: Settings) -> list[Queue]:
-    """Return every queue that workers consume from."""
-    return [*work_queues(settings), *(queue for exchange in settings.art_exchanges for queue in art_queues(exchange))]
+    """Return every queue that workers consume from, but for those of searchers."""
+    art = (queue for exchange in settings.art_exchanges for queue in art_queues(exchange))
+    return [*work_queues(settings), *search_queues(settings), *art]
 
 
 #: The queue of a message that names none.

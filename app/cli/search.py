@@ -18,7 +18,8 @@ from app.crawl.urls import domain_named
 from app.errors import InvalidMessage, InvalidQuery, PackNotFound
 from app.pack.read import fetch_pack, read_manifest
 from app.search.query import parse
-from app.search.searcher import MAX_HITS, Hit, Results, Searcher
+from app.search.results import MAX_HITS, Hit, Results
+from app.search.searcher import Searcher
 from app.storage.open import open_store
 from config.settings import Settings, get_settings
 

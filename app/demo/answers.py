@@ -13,7 +13,8 @@ from urllib.parse import urlencode
 
 from app.pack.read import fetch_pack
 from app.search.query import parse
-from app.search.searcher import Results, Searcher
+from app.search.results import Results
+from app.search.searcher import Searcher
 from app.search.tokens import words
 from app.storage.open import open_store
 from config.settings import Settings

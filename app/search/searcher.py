@@ -14,7 +14,8 @@ from urllib.parse import unquote
 
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
 from app.search.query import Query, Unit
-from app.search.snippet import Snippet, best_snippet
+from app.search.results import MAX_HITS, Hit, PackInfo, Results
+from app.search.snippet import best_snippet
 from app.search.tokens import words
 
 #: As app/pack/schema.sql has them.
@@ -22,8 +23,6 @@ APPLICATION_ID = 0x5045524E
 SCHEMA_VERSION = 1
 #: Weights of title, headings, description and body.
 WEIGHTS = "bm25(10.0, 5.0, 3.0, 1.0)"
-#: Hits that are ranked and counted; beyond, the total is "more than".
-MAX_HITS = 10_000
 #: Candidates looked at for a page whose name is the query, and how many of such, and of pages with the whole
 #: query side by side, come first: a few, for what stands on many pages tells none of them apart.
 _NAME_CANDIDATES = 100
@@ -35,40 +34,6 @@ _RANKED = "SELECT rowid, rank FROM pages_fts WHERE pages_fts MATCH ? AND rank MA
 #: The first condition makes it a look at the index of canonical keys.
 _HIDDEN = "SELECT id FROM pages WHERE canonical <> '' AND hidden = 1"
 _TITLE_SEPARATOR = re.compile(r"\s+[|–—·:-]\s+|:\s+")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hit:
-    """One page found. `headings` are those with a word of the query; a higher score is a better match."""
-
-    url: str
-    path: str
-    title: str
-    snippet: Snippet
-    headings: tuple[str, ...]
-    lang: str
-    score: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Results:
-    """One page of hits of `total`; `capped`: there are more than that; `relaxed`: no page has all the words."""
-
-    total: int
-    capped: bool
-    relaxed: bool
-    hits: tuple[Hit, ...]
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackInfo:
-    """What a pack says of itself; `built_at` is UTC in ISO 8601."""
-
-    domain: str
-    generation: str
-    built_at: str
-    pages: int
 
 
 @dataclass(frozen=True, slots=True)

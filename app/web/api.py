@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, Field
 
 from app.errors import PerennialError
-from app.search.searcher import MAX_HITS, Hit
+from app.search.results import MAX_HITS, Hit
 from app.web.pages import site_of
 from app.web.site import Answer, Site, status_of
 

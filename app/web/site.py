@@ -13,7 +13,7 @@ from app.errors import InvalidMessage, InvalidQuery, PackError, PackNotFound, Pe
 from app.pack.read import Manifest, fetch_pack, list_manifests, read_manifest
 from app.search.library import Library
 from app.search.query import Query, parse
-from app.search.searcher import PackInfo, Results
+from app.search.results import PackInfo, Results
 from app.storage.keys import MANIFEST_PREFIX
 from app.storage.store import ObjectStore
 

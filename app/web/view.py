@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 from app.pack.read import Manifest
-from app.search.searcher import MAX_HITS, Hit, Results
+from app.search.results import MAX_HITS, Hit, Results
 from app.search.snippet import Snippet
 
 #: Hits of one page of results.

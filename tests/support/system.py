@@ -20,7 +20,8 @@ from app.errors import PackNotFound
 from app.pack.manifest import Manifest
 from app.pack.read import fetch_pack, read_manifest
 from app.search import query
-from app.search.searcher import Hit, Searcher
+from app.search.results import Hit
+from app.search.searcher import Searcher
 from app.state.client import get_redis
 from app.storage.open import open_store
 from config.settings import ROOT, Settings

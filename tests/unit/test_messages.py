@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.amqp.delivery import Delivery
 from app.crawl.target import Target, parse, parse_domain
 from app.errors import InvalidMessage, InvalidUrl, OutOfScope, PerennialError, Undecodable, UnknownType
-from app.plain import decode, site_call, site_message, to_envelope
+from app.plain import decode, json_call, site_message, to_envelope
 from app.timers.arguments import callback_of, timeout_of
 from app.timers.timers import Callback
 from config.routes import BY_TYPE, ROUTES, queue_named
@@ -38,7 +38,7 @@ def target(**message: Any) -> Target:
 @pytest.mark.parametrize("kind", list(BY_TYPE))
 def test_every_type_becomes_the_task_of_its_route(kind: str) -> None:
     delivery = plain(site_message(kind, domain="a.gov").body, message_id="m")
-    envelope = to_envelope(delivery, site_call(delivery))
+    envelope = to_envelope(delivery, json_call(delivery))
     assert (envelope.headers["task"], envelope.id) == (BY_TYPE[kind].task, "m")
     assert json.loads(envelope.body)[1] == {"domain": "a.gov"}
     assert envelope.headers["mine"] == 1
@@ -64,7 +64,7 @@ def test_any_bytes_are_a_json_object_or_refused_with_a_reason(body: bytes) -> No
 @pytest.mark.parametrize("kind", ["indx", "", None, 7, ["index"], {"index": 1}])
 def test_an_unknown_type_is_refused_and_the_known_ones_are_named(kind: Any) -> None:
     with pytest.raises(UnknownType, match=r"index\+crawl, index, crawl"):
-        site_call(plain(json.dumps({"type": kind}).encode()))
+        json_call(plain(json.dumps({"type": kind}).encode()))
 
 
 @pytest.mark.parametrize(

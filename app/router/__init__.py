@@ -1,0 +1,1 @@
+"""From a query to the searchers that have its packs, and from their answers to one."""
