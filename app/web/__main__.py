@@ -9,6 +9,7 @@ import uvicorn
 
 from app.storage.open import open_store
 from app.web.application import create_app
+from app.web.site import StoreFinder
 from config.settings import Settings, get_settings
 
 #: Seconds that open requests get to end after SIGTERM.
@@ -18,7 +19,7 @@ GRACE = 2
 def server(settings: Settings) -> uvicorn.Server:
     """Return the server. Requests are not logged: what people search for is theirs."""
     store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
-    app = create_app(store, folder=settings.data_dir / "web")
+    app = create_app(StoreFinder(store, settings.data_dir / "web"))
     return uvicorn.Server(
         uvicorn.Config(
             app,

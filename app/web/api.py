@@ -1,131 +1,57 @@
-"""The JSON twin of the search page, and the answers for whoever watches the process."""
+"""The JSON twin of the search page."""
 
 from __future__ import annotations
 
 from typing import Annotated
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Query, Request
-from fastapi.responses import JSONResponse, PlainTextResponse
-from pydantic import BaseModel, Field
+from fastapi import APIRouter, Depends, Query, Response
+from starlette.concurrency import run_in_threadpool
 
-from app.errors import PerennialError
-from app.search.results import MAX_HITS, Hit
-from app.web.pages import site_of
-from app.web.site import Answer, Site, status_of
-
-router = APIRouter()
-
-_TITLES = {400: "Bad request", 404: "Not found", 503: "Service unavailable"}
-
-
-class Problem(BaseModel):
-    """An error as RFC 9457 has it."""
-
-    type: str = "about:blank"
-    title: str
-    status: int
-    detail: str
-
-
-class HitModel(BaseModel):
-    """One page found."""
-
-    url: str
-    path: str
-    title: str
-    snippet: str = Field(description="Plain text, not escaped.")
-    marks: list[tuple[int, int]] = Field(description="Ranges of the snippet that match, as [start, end) code points.")
-    headings: list[str] = Field(description="Headings with a word of the query.")
-    lang: str
-    score: float
-
-
-class ResultsModel(BaseModel):
-    """One page of hits."""
-
-    domain: str
-    query: str
-    total: int
-    capped: bool = Field(description="Whether there are more than `total`.")
-    relaxed: bool = Field(description="Whether no page has all the words; the hits have some of them.")
-    offset: int
-    next_offset: int | None
-    seconds: float
-    built_at: str = Field(description="When the index was built: UTC, ISO 8601.")
-    pages: int = Field(description="Pages in the index.")
-    hits: list[HitModel]
-
-
-@router.get(
-    "/api/v1/search",
-    responses={status: {"model": Problem, "description": title} for status, title in _TITLES.items()},
+from app.router.finder import Finder
+from app.web.models import (
+    DomainsAnswer,
+    SearchAnswer,
+    SearchParameters,
+    SuggestAnswer,
+    SuggestParameters,
+    as_json,
+    domain_answer,
+    search_answer,
 )
-def search(
-    site: Annotated[Site, Depends(site_of)],
-    domain: Annotated[str, Query(description="The site, as it was indexed: `example.org`.")],
-    q: Annotated[str, Query(description='Words, "phrases", -exclusions; the last word may be a beginning.')],
-    offset: Annotated[int, Query(ge=0, lt=MAX_HITS)] = 0,
-    limit: Annotated[int, Query(ge=1, le=50)] = 10,
-) -> ResultsModel:
-    """Search one site."""
-    answer = site.search(domain, q, offset=offset, limit=limit)
-    return _model(answer, offset=offset)
+from app.web.state import finder_of
+
+router = APIRouter(prefix="/api/v1")
 
 
-@router.api_route("/healthz", methods=["GET", "HEAD"], include_in_schema=False)
-def healthz() -> PlainTextResponse:
-    """Answer while the process does."""
-    return PlainTextResponse("ok\n")
+@router.get("/search", response_model=SearchAnswer)
+async def search(
+    finder: Annotated[Finder, Depends(finder_of)], parameters: Annotated[SearchParameters, Query()]
+) -> Response:
+    """Search one site or several."""
+    question = parameters.question()
+    found = await run_in_threadpool(finder.search, question)
+    return as_json(search_answer(found, question, link=_link(parameters)))
 
 
-@router.api_route("/readyz", methods=["GET", "HEAD"], include_in_schema=False)
-def readyz(site: Annotated[Site, Depends(site_of)]) -> PlainTextResponse:
-    """Answer 200 while the store answers, else 503."""
-    try:
-        site.check()
-    except PerennialError as error:
-        return PlainTextResponse(f"{error.reason}\n", status_code=503)
-    return PlainTextResponse("ok\n")
+@router.get("/suggest", response_model=SuggestAnswer)
+async def suggest(
+    finder: Annotated[Finder, Depends(finder_of)], parameters: Annotated[SuggestParameters, Query()]
+) -> Response:
+    """Suggest how a query may go on."""
+    found = await run_in_threadpool(finder.suggest, tuple(parameters.domain), parameters.q, limit=parameters.limit)
+    return as_json(SuggestAnswer(query=parameters.q, suggestions=tuple(found)))
 
 
-def problem(status: int, detail: str) -> JSONResponse:
-    """Return an error as application/problem+json."""
-    body = Problem(title=_TITLES.get(status, "Error"), status=status, detail=detail)
-    return JSONResponse(body.model_dump(), status_code=status, media_type="application/problem+json")
+@router.get("/domains", response_model=DomainsAnswer)
+async def domains(finder: Annotated[Finder, Depends(finder_of)]) -> Response:
+    """List what can be searched."""
+    routes = await run_in_threadpool(finder.routes)
+    known = sorted(routes.routes, key=lambda route: route.domain)
+    return as_json(DomainsAnswer(domains=tuple(domain_answer(route) for route in known)))
 
 
-def problem_of(request: Request, error: Exception) -> JSONResponse:
-    """Tell an error of ours."""
-    del request
-    status = status_of(error) if isinstance(error, PerennialError) else 500
-    return problem(status, str(error))
-
-
-def _model(answer: Answer, *, offset: int) -> ResultsModel:
-    end = offset + len(answer.results.hits)
-    return ResultsModel(
-        domain=answer.info.domain,
-        query=answer.query.text,
-        total=answer.results.total,
-        capped=answer.results.capped,
-        relaxed=answer.results.relaxed,
-        offset=offset,
-        next_offset=end if answer.results.hits and end < answer.results.total else None,
-        seconds=answer.results.seconds,
-        built_at=answer.info.built_at,
-        pages=answer.info.pages,
-        hits=[_hit_model(hit) for hit in answer.results.hits],
-    )
-
-
-def _hit_model(hit: Hit) -> HitModel:
-    return HitModel(
-        url=hit.url,
-        path=hit.path,
-        title=hit.title,
-        snippet=hit.snippet.text,
-        marks=list(hit.snippet.marks),
-        headings=list(hit.headings),
-        lang=hit.lang,
-        score=hit.score,
-    )
+def _link(parameters: SearchParameters) -> str:
+    """Return path and query of a search, without its offset; what is as it would be anyway is left out."""
+    given = parameters.model_dump(exclude={"offset"}, exclude_defaults=True)
+    return f"{router.prefix}/search?{urlencode(given, doseq=True)}"

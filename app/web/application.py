@@ -15,9 +15,10 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.errors import PerennialError
-from app.storage.store import ObjectStore
-from app.web import api, pages
-from app.web.site import Site
+from app.router.finder import Finder
+from app.web import api, pages, watch
+from app.web.faults import INTERNAL, INVALID, NOT_ALLOWED, NOT_FOUND, Fault, fault_of
+from app.web.problems import problem
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -39,17 +40,14 @@ class Application(FastAPI):
         return _with_headers(super().build_middleware_stack())
 
 
-def create_app(store: ObjectStore, *, folder: Path, recheck: float = 1.0, time_limit: float = 1.0) -> FastAPI:
-    """Return the application that searches the packs of `store`, and unpacks them below `folder` while it runs.
-
-    It looks at the store for new packs at most every `recheck` seconds, and a search takes at most `time_limit`.
-    """
+def create_app(finder: Finder) -> FastAPI:
+    """Return the application that shows what `finder` finds, and closes it when it ends."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.site = Site(store, folder, recheck=recheck, time_limit=time_limit)
+        del app
         yield
-        app.state.site.close()
+        finder.close()
 
     app = Application(
         title="Perennial",
@@ -60,50 +58,61 @@ def create_app(store: ObjectStore, *, folder: Path, recheck: float = 1.0, time_l
         redoc_url=None,
         openapi_url="/api/v1/openapi.json",
     )
+    app.state.finder = finder
     app.include_router(pages.router)
     app.include_router(api.router)
+    app.include_router(watch.router)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
-    app.add_exception_handler(PerennialError, api.problem_of)
+    app.add_exception_handler(PerennialError, _failed)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(Exception, _unforeseen)
     return app
 
 
+def _failed(request: Request, error: Exception) -> Response:
+    fault = fault_of(error) if isinstance(error, PerennialError) else INTERNAL
+    return _told(request, fault, str(error))
+
+
 def _malformed(request: Request, error: Exception) -> Response:
-    del request
     faults = error.errors() if isinstance(error, RequestValidationError) else []
-    return api.problem(400, "; ".join(f"{fault['loc'][-1]}: {fault['msg']}" for fault in faults))
+    return _told(request, INVALID, "; ".join(f"{fault['loc'][-1]}: {fault['msg']}" for fault in faults))
 
 
 def _refused(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    headers = error.headers if isinstance(error, HTTPException) else None
-    answer = _error_page(request, status, "There is nothing at this address." if status == 404 else str(error))
-    answer.headers.update(headers or {})
+    answer = _told(request, {404: NOT_FOUND, 405: NOT_ALLOWED}.get(status, INTERNAL), str(error))
+    answer.headers.update((error.headers if isinstance(error, HTTPException) else None) or {})
     return answer
 
 
 def _unforeseen(request: Request, error: Exception) -> Response:
     del error  # The server logs it with its traceback.
-    return _error_page(request, 500, "Something went wrong here. It has been logged.")
+    return _told(request, INTERNAL, "")
 
 
-def _error_page(request: Request, status: int, reason: str) -> Response:
+def _told(request: Request, fault: Fault, detail: str) -> Response:
     if request.url.path.startswith("/api/"):
-        return api.problem(status, reason)
-    return pages.render(pages.View(state="lost", status=status, reason=reason))
+        return problem(fault, detail)
+    return pages.render(pages.View(state="lost", status=fault.status, reason=f"{fault.title}."))
 
 
 def _with_headers(inner: ASGIApp) -> ASGIApp:
+    """Put the headers on every answer. HEAD is answered as GET is, without the body (RFC 9110 section 9.3.2)."""
+
     async def outer(scope: Scope, receive: Receive, send: Send) -> None:
+        head = scope["type"] == "http" and scope["method"] == "HEAD"
+
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
+            elif head and message["type"] == "http.response.body":
+                message = {**message, "body": b""}
             await send(message)
 
-        await inner(scope, receive, send_with_headers)
+        await inner({**scope, "method": "GET"} if head else scope, receive, send_with_headers)
 
     return outer

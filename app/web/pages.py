@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from app.crawl.urls import domain_named
 from app.errors import InvalidMessage, InvalidQuery, PackNotFound, PerennialError
+from app.router.finder import Finder, Question
 from app.search.query import MAX_CHARACTERS
-from app.web.site import Site, status_of
+from app.web.faults import fault_of
+from app.web.state import finder_of
 from app.web.view import LAST_PAGE, PER_PAGE, PackView, ResultsView, pack_view, results_view
 
 log = logging.getLogger(__name__)
@@ -48,15 +50,9 @@ class View:
         return next((pack for pack in self.packs if pack.domain == self.domain), None)
 
 
-def site_of(request: Request) -> Site:
-    """Return what the application answers from."""
-    site: Site = request.app.state.site
-    return site
-
-
-@router.api_route("/", methods=["GET", "HEAD"], response_class=HTMLResponse)
+@router.get("/", response_class=HTMLResponse)
 def search_page(
-    site: Annotated[Site, Depends(site_of)],
+    finder: Annotated[Finder, Depends(finder_of)],
     domain: Annotated[str, Query()] = "",
     q: Annotated[str, Query()] = "",
     page: Annotated[str, Query()] = "1",
@@ -64,8 +60,8 @@ def search_page(
     """Show the form and, for a query, one page of results."""
     packs: tuple[PackView, ...] = ()
     try:
-        packs = tuple(pack_view(manifest) for manifest in site.catalogue())
-        view = _view(site, packs, domain=domain.strip(), text=q, page=page)
+        packs = tuple(pack_view(route) for route in finder.routes().routes)
+        view = _view(finder, packs, domain=domain.strip(), text=q, page=page)
     except PerennialError as error:
         view = _failed(error, packs, domain=domain.strip(), text=q)
     return render(view)
@@ -77,7 +73,7 @@ def render(view: View) -> HTMLResponse:
     return HTMLResponse(html, status_code=view.status)
 
 
-def _view(site: Site, packs: tuple[PackView, ...], *, domain: str, text: str, page: str) -> View:
+def _view(finder: Finder, packs: tuple[PackView, ...], *, domain: str, text: str, page: str) -> View:
     domain = _chosen(packs, domain)
     if domain and all(pack.domain != domain for pack in packs):
         raise PackNotFound(domain)
@@ -86,9 +82,10 @@ def _view(site: Site, packs: tuple[PackView, ...], *, domain: str, text: str, pa
     if not domain and packs:
         raise InvalidMessage("choose the site to search")
     number = _page_number(page)
-    answer = site.search(domain, text, offset=(number - 1) * PER_PAGE, limit=PER_PAGE)
-    results = results_view(answer.results, domain=domain, text=text, page=number)
-    state = "results" if results.hits else "past-end" if answer.results.total else "nothing"
+    question = Question(q=text, domains=(domain,), offset=(number - 1) * PER_PAGE, limit=PER_PAGE)
+    found = finder.search(question)
+    results = results_view(found, domain=domain, text=text, page=number)
+    state = "results" if results.hits else "past-end" if found.total else "nothing"
     status = 404 if state == "past-end" else 200
     return View(state=state, status=status, domain=domain, text=text, packs=packs, results=results)
 
@@ -106,7 +103,7 @@ def _page_number(text: str) -> int:
 
 
 def _failed(error: PerennialError, packs: tuple[PackView, ...], *, domain: str, text: str) -> View:
-    status = status_of(error)
+    status = fault_of(error).status
     state = {400: "invalid", 404: "never"}.get(status, "broken")
     if state == "broken":
         log.warning("%s: %s: %s", domain or "-", type(error).__name__, error)

@@ -1,48 +1,24 @@
-"""What the web answers from: the packs of one store, listed, fetched and searched."""
+"""A finder of the packs of one store, in this process: until the router takes its place."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from app.crawl.urls import domain_named
-from app.errors import InvalidMessage, InvalidQuery, PackError, PackNotFound, PerennialError, SearchTimeout, StoreError
+from app.errors import InvalidMessage, PerennialError
 from app.pack.read import Manifest, fetch_pack, list_manifests, read_manifest
+from app.router.finder import Found, Question
 from app.search.library import Library
-from app.search.query import Query, parse
-from app.search.results import PackInfo, Results
-from app.storage.keys import MANIFEST_PREFIX
+from app.search.messages import MB, Route, Routes
+from app.search.query import parse
+from app.search.results import Answer
 from app.storage.store import ObjectStore
 
-#: Statuses of the errors that a request may end in, first match wins.
-_STATUSES: tuple[tuple[type[PerennialError], int], ...] = (
-    (InvalidQuery, 400),
-    (InvalidMessage, 400),
-    (PackNotFound, 404),
-    (SearchTimeout, 503),
-    (PackError, 503),
-    (StoreError, 503),
-)
 
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A query, the pack it was asked of, and what was found."""
-
-    query: Query
-    info: PackInfo
-    results: Results
-
-
-def status_of(error: PerennialError) -> int:
-    """Return the HTTP status that tells of an error."""
-    return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
-
-
-class Site:
+class StoreFinder:
     """The packs of one store, from any thread. Looks at the store at most every `recheck` seconds."""
 
     def __init__(self, store: ObjectStore, folder: Path, *, recheck: float = 1.0, time_limit: float = 1.0) -> None:
@@ -50,7 +26,7 @@ class Site:
         self._store = store
         self._recheck = recheck
         self._lock = threading.Lock()
-        self._manifests: tuple[Manifest, ...] = ()
+        self._routes = Routes(orchestrator="store", version=0, settled=True, routes=(), searchers=())
         self._listed = float("-inf")
         self._library = Library(
             folder,
@@ -60,24 +36,67 @@ class Site:
             time_limit=time_limit,
         )
 
-    def catalogue(self) -> Sequence[Manifest]:
-        """Return the manifests of all packs in order of domain; raises StoreError."""
+    def routes(self) -> Routes:
+        """Return all packs, each answered for by this process; raises StoreError."""
         with self._lock:
             if time.monotonic() - self._listed >= self._recheck:
-                self._manifests = tuple(sorted(list_manifests(self._store), key=lambda manifest: manifest.domain))
+                manifests = sorted(list_manifests(self._store), key=lambda manifest: manifest.domain)
+                routes = tuple(_route(manifest) for manifest in manifests)
+                self._routes = Routes(orchestrator="store", version=0, settled=True, routes=routes, searchers=())
                 self._listed = time.monotonic()
-            return self._manifests
+            return self._routes
 
-    def search(self, domain: str, text: str, *, offset: int = 0, limit: int = 10) -> Answer:
-        """Search a domain; raises InvalidUrl (the domain), InvalidQuery, PackNotFound, PackError, StoreError."""
-        query = parse(text)
-        with self._library.searcher(domain_named(domain)) as searcher:
-            return Answer(query, searcher.info, searcher.search(query, offset=offset, limit=limit))
+    def search(self, question: Question) -> Found:
+        """Search; of several domains, the best of each, by score."""
+        began = time.perf_counter()
+        if not question.domains:
+            raise InvalidMessage("name the domain to search")
+        answers, silent = [], []
+        for domain in question.domains:
+            try:
+                answers.append(self._answer(domain_named(domain), question))
+            except PerennialError as error:
+                if len(question.domains) == 1 or error.permanent:
+                    raise
+                silent.append((domain, str(error)))
+        hits = [hit for answer in answers for hit in answer.results.hits]
+        if len(answers) > 1:
+            hits.sort(key=lambda hit: -hit.score)
+        total = sum(answer.results.total for answer in answers)
+        return Found(
+            total=total,
+            capped=any(answer.results.capped for answer in answers),
+            relaxed=any(answer.results.relaxed for answer in answers),
+            hits=tuple(hits[: question.limit]),
+            reachable=total,
+            seconds=time.perf_counter() - began,
+            sources=tuple(answer.info for answer in answers),
+            silent=tuple(silent),
+        )
 
-    def check(self) -> None:
-        """Raise StoreError unless the store answers."""
-        next(iter(self._store.list(MANIFEST_PREFIX)), None)
+    def suggest(self, domains: Sequence[str], q: str, *, limit: int = 8) -> tuple[str, ...]:
+        """Suggest nothing."""
+        del domains, q, limit
+        return ()
 
     def close(self) -> None:
         """Close all packs and remove their files."""
         self._library.close()
+
+    def _answer(self, domain: str, question: Question) -> Answer:
+        query = parse(question.q)
+        with self._library.searcher(domain) as searcher:
+            results = searcher.search(query, offset=question.offset, limit=question.limit)
+            return Answer(info=searcher.info, results=results)
+
+
+def _route(manifest: Manifest) -> Route:
+    return Route(
+        domain=manifest.domain,
+        sha256=manifest.sha256,
+        generation=manifest.generation,
+        pages=manifest.pages,
+        built_at=manifest.built_at,
+        size_mb=-(-manifest.uncompressed_size // MB),
+        searchers=("store",),
+    )

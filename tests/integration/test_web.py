@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 from selectolax.lexbor import LexborHTMLParser
 
 from app.storage.folder import FolderStore
@@ -19,8 +17,10 @@ from app.storage.keys import pack_key
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
 from app.web.application import HEADERS, create_app
+from app.web.site import StoreFinder
 from tests.packs import page, publish, write_pack
 from tests.servers.s3 import S3Server
+from tests.support.web import served
 
 pytestmark = pytest.mark.integration
 
@@ -33,19 +33,9 @@ PAGES = [
 
 @contextmanager
 def serving(store: ObjectStore, folder: Path) -> Iterator[httpx.Client]:
-    """Run the application on a free port of the loopback."""
-    app = create_app(store, folder=folder, recheck=0.0)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", access_log=False))
-    listener = socket.create_server(("127.0.0.1", 0))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=30) as client:
-            yield client
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()
+    """Serve the packs of a store."""
+    with served(create_app(StoreFinder(store, folder, recheck=0.0))) as client:
+        yield client
 
 
 @pytest.fixture
@@ -217,33 +207,3 @@ def test_without_its_store_the_process_lives_but_is_not_ready(tmp_path: Path, mo
         assert (client.get("/readyz").status_code, client.get("/readyz").text) == (503, "store\n")
         assert text_of(get(client, "/", 503), "main h2") == "The index cannot be searched now"
         assert client.get("/healthz").status_code == 200
-
-
-def test_the_api_answers_with_plain_text_ranges_and_the_next_offset(client: httpx.Client) -> None:
-    found = client.get("/api/v1/search", params={"domain": "site.example", "q": "hostile"}).json()
-    (hit,) = found["hits"]
-    assert hit["title"] == "<script>alert(1)</script>"
-    assert [hit["snippet"][start:end] for start, end in hit["marks"]] == ["hostile"]
-    assert (found["total"], found["next_offset"], found["pages"]) == (1, None, len(PAGES))
-    many = {"domain": "https://Site.Example/", "q": "many", "limit": "20"}
-    assert client.get("/api/v1/search", params=many).json()["next_offset"] == 20
-    last = client.get("/api/v1/search", params=many | {"offset": "20"}).json()
-    assert (len(last["hits"]), last["next_offset"]) == (15, None)
-
-
-@pytest.mark.parametrize(
-    ("params", "status", "detail"),
-    [
-        ({"q": "x"}, 400, "domain: Field required"),
-        ({"domain": "site.example", "q": ""}, 400, "the query is empty"),
-        ({"domain": "site.example", "q": "x", "limit": "51"}, 400, "limit: Input should be less than or equal to 50"),
-        ({"domain": "a b", "q": "x"}, 400, "URL 'https://a b'"),
-        ({"domain": "never.example", "q": "x"}, 404, "never.example has no pack"),
-    ],
-)
-def test_api_errors_are_problems(client: httpx.Client, params: dict[str, str], status: int, detail: str) -> None:
-    answer = client.get("/api/v1/search", params=params)
-    assert answer.status_code == status
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert answer.json()["status"] == status
-    assert detail in answer.json()["detail"]

@@ -1,0 +1,13 @@
+"""What the requests of one application are answered from."""
+
+from __future__ import annotations
+
+from fastapi import Request
+
+from app.router.finder import Finder
+
+
+def finder_of(request: Request) -> Finder:
+    """Return who finds."""
+    finder: Finder = request.app.state.finder
+    return finder

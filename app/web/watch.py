@@ -1,0 +1,45 @@
+"""The answers for whoever watches the process."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import PlainTextResponse
+
+from app.errors import PerennialError
+from app.router.finder import Finder
+from app.search.messages import Routes
+from app.web.state import finder_of
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/healthz")
+async def healthz() -> PlainTextResponse:
+    """Answer while the process does."""
+    return PlainTextResponse("ok\n")
+
+
+@router.get("/readyz")
+def readyz(finder: Annotated[Finder, Depends(finder_of)]) -> PlainTextResponse:
+    """Answer 200 while searches can be answered, else 503, with one line that says why."""
+    try:
+        ready, why = readiness(finder.routes())
+    except PerennialError as error:
+        ready, why = False, error.reason
+    return PlainTextResponse(f"{why}\n", status_code=200 if ready else 503)
+
+
+def readiness(routes: Routes) -> tuple[bool, str]:
+    """Return whether searches can be answered, and how it stands.
+
+    One pack that is on no searcher does not make a process unready, for then all others could not be searched either.
+    """
+    answered = sum(bool(route.searchers) for route in routes.routes)
+    known = len(routes.routes)
+    if not routes.settled:
+        return False, "the orchestrator still gathers what is there"
+    if known and not answered:
+        return False, f"none of {known} packs is on a searcher"
+    return True, "ok" if answered == known else f"ok, but {known - answered} of {known} packs are on no searcher"

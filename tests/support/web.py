@@ -1,0 +1,28 @@
+"""A web application served over the loopback, as uvicorn serves it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+
+
+@contextmanager
+def served(app: FastAPI) -> Iterator[httpx.Client]:
+    """Serve the application on a free port of the loopback."""
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", access_log=False))
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=30) as client:
+            yield client
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
