@@ -25,7 +25,7 @@ from typing import Any
 
 from app.pack import database as db
 from app.pack.packer import pack_full
-from app.pack.rows import INSERT
+from app.pack.rows import INSERT, section
 from app.storage.content import Page, to_json
 from app.storage.folder import FolderStore
 from app.storage.keys import content_key, content_prefix, page_id
@@ -108,7 +108,8 @@ def _floor(rows: Iterable[tuple[str, ...]]) -> None:
 
 def _row(page: dict[str, Any], name: str) -> tuple[str, ...]:
     return (
-        *(name, "etag", page["key"], page["url"], page["path"], page["lang"], page["content_type"], page["canonical"]),
+        *(name, "etag", page["key"], page["url"], page["path"], section(page["path"])),
+        *(page["lang"], page["modified"], page["content_type"], page["canonical"]),
         *(page["title"], page["description"], "\n".join(page["headings"]), page["body"]),
     )
 

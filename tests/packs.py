@@ -8,8 +8,9 @@ from contextlib import closing
 from pathlib import Path
 
 from app.pack.compress import compress, sha256
-from app.pack.database import SCHEMA_VERSION
+from app.pack.database import SCHEMA_VERSION, note_words
 from app.pack.manifest import Manifest
+from app.pack.rows import section
 from app.storage.content import Page
 from app.storage.keys import manifest_key, pack_key, page_id
 from app.storage.store import ObjectStore
@@ -17,8 +18,11 @@ from app.storage.store import ObjectStore
 SQL = Path(__file__).parent.parent / "app" / "pack"
 BUILT_AT = "2026-11-21T10:04:00+00:00"
 _INSERT = """
-INSERT INTO pages (object, etag, key, url, path, lang, canonical, hidden, title, description, headings, body)
-VALUES (?, 'etag', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO pages (
+    object, etag, key, url, path, section, lang, modified, content_type, canonical, hidden,
+    title, description, headings, body
+)
+VALUES (?, 'etag', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 
@@ -40,12 +44,14 @@ def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example
         with database:
             database.executemany(_INSERT, rows)
             database.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+            note_words(database)
     return path
 
 
 def _row(each: Page) -> tuple[str | int, ...]:
-    names = (page_id(each.key), each.key, each.url, each.path, each.lang, each.canonical, int(bool(each.canonical)))
-    return (*names, each.title, each.description, "\n".join(each.headings), each.body)
+    names = (page_id(each.key), each.key, each.url, each.path, section(each.path))
+    kinds = (each.lang, each.modified, each.content_type, each.canonical, int(bool(each.canonical)))
+    return (*names, *kinds, each.title, each.description, "\n".join(each.headings), each.body)
 
 
 def publish(

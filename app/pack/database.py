@@ -13,10 +13,14 @@ from app.errors import PackCorrupt, PackError
 #: `PERN`, as `schema.sql` writes it.
 APPLICATION_ID: Final = 0x5045524E
 #: The version that `schema.sql` writes and this release reads.
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 #: Bytes of words that FTS5 gathers before it writes them out: 64 MB halve the time of a load, its own 1 MB does not.
 FTS_HASH_SIZE: Final = 64 * 2**20
+
+#: Words that are noted of a pack, those of most pages, and the characters of the longest one.
+MOST_WORDS: Final = 100_000
+LONGEST_WORD: Final = 40
 
 #: The file is private and thrown away on any failure, so nothing is journalled, flushed or shared.
 FAST: Final = """
@@ -30,6 +34,7 @@ _HERE = Path(__file__).parent
 SCHEMA: Final = (_HERE / "schema.sql").read_text()
 TRIGGERS: Final = (_HERE / "triggers.sql").read_text()
 HIDDEN: Final = (_HERE / "hidden.sql").read_text()
+WORDS: Final = (_HERE / "words.sql").read_text()
 
 
 @contextmanager
@@ -84,9 +89,17 @@ def ship(database: sqlite3.Connection, target: Path, meta: Mapping[str, str]) ->
         database.execute("DELETE FROM meta")
         database.executemany("INSERT INTO meta (key, value) VALUES (?, ?)", noted.items())
         database.execute("INSERT INTO pages_fts (pages_fts) VALUES ('optimize')")
+        note_words(database)
     # Unlike VACUUM, VACUUM INTO needs no temporary file outside the work folder, and it writes the pages once.
     database.execute("VACUUM INTO ?", (str(target),))
     check(target)
+
+
+def note_words(database: sqlite3.Connection) -> None:
+    """Write down the words of the full-text index, so that nobody who searches need count them."""
+    database.execute("CREATE VIRTUAL TABLE IF NOT EXISTS temp.vocabulary USING fts5vocab (main, pages_fts, row)")
+    database.execute("DELETE FROM words")
+    database.execute(WORDS, {"longest": LONGEST_WORD, "most": MOST_WORDS})
 
 
 def count(database: sqlite3.Connection) -> int:
@@ -128,10 +141,17 @@ def _check(database: sqlite3.Connection, path: Path) -> None:
         raise PackCorrupt(f"{path.name}: not a pack: application_id {application}")
     version = _pragma(database, "user_version")
     if version != SCHEMA_VERSION:
-        raise PackCorrupt(f"{path.name}: schema version {version}, this release reads {SCHEMA_VERSION}")
+        raise PackCorrupt(f"{path.name}: {wrong_version(version)}")
     verdict = _pragma(database, "quick_check")
     if verdict != "ok":
         raise PackCorrupt(f"{path.name}: quick_check: {verdict}")
+
+
+def wrong_version(version: object) -> str:
+    """Return what to say of a database of another schema version."""
+    older = isinstance(version, int) and version < SCHEMA_VERSION
+    remedy = "; `perennial pack DOMAIN` builds it anew from the stored pages" if older else ""
+    return f"schema version {version}, this release reads {SCHEMA_VERSION}{remedy}"
 
 
 def _pragma(database: sqlite3.Connection, name: str) -> object:

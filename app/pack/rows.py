@@ -6,13 +6,14 @@ import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import unquote
 
 from app.pack.source import Content
 from app.storage.content import Page, Tombstone
 from app.storage.store import Stat
 
 COLUMNS: Final = (
-    *("object", "etag", "key", "url", "path", "lang", "content_type", "canonical"),
+    *("object", "etag", "key", "url", "path", "section", "lang", "modified", "content_type", "canonical"),
     *("title", "description", "headings", "body"),
 )
 INSERT: Final = f"INSERT INTO pages ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 (ours)
@@ -85,6 +86,12 @@ def apply(
     return Counts(added, changed, removed)
 
 
+def section(path: str) -> str:
+    """Return the first folder of a path, decoded: `library` of /library/os.html, nothing of /os.html."""
+    first, slash, _ = path.partition("?")[0].removeprefix("/").partition("/")
+    return unquote(first) if slash else ""
+
+
 def has_page(database: sqlite3.Connection, page: str) -> bool:
     """Return whether there is a row of this canonical key or page id."""
     return database.execute("SELECT 1 FROM pages WHERE object = ?1 OR key = ?1", (page,)).fetchone() is not None
@@ -107,9 +114,10 @@ def _pages(contents: Iterable[Content], gone: list[tuple[str, str]]) -> Iterator
 
 
 def _row(content: Content, page: Page) -> tuple[str, ...]:
-    names = (page.key, page.url, page.path, page.lang, page.content_type, page.canonical)
+    names = (page.key, page.url, page.path, section(page.path), page.lang, page.modified)
+    kinds = (page.content_type, page.canonical)
     texts = (page.title, page.description, "\n".join(page.headings), page.body)
-    return (content.object, content.etag, *map(_text, names), *map(_text, texts))
+    return (content.object, content.etag, *map(_text, (*names, *kinds)), *map(_text, texts))
 
 
 def _text(text: str) -> str:

@@ -1,7 +1,7 @@
 -- One pack: the pages of one domain and their full-text index.
--- Version 1. The version is `PRAGMA user_version`; `application_id` spells PERN.
+-- Version 2. The version is `PRAGMA user_version`; `application_id` spells PERN.
 PRAGMA application_id = 0x5045524e;
-PRAGMA user_version = 1;
+PRAGMA user_version = 2;
 
 CREATE TABLE meta (
     key   TEXT PRIMARY KEY,
@@ -17,7 +17,9 @@ CREATE TABLE pages (
     key          TEXT NOT NULL UNIQUE,             -- canonical URL
     url          TEXT NOT NULL,
     path         TEXT NOT NULL,                    -- with the query
+    section      TEXT NOT NULL DEFAULT '',         -- first folder of the path, decoded
     lang         TEXT NOT NULL DEFAULT '',
+    modified     TEXT NOT NULL DEFAULT '',         -- the date that the page gives itself: 2026-11-21
     content_type TEXT NOT NULL DEFAULT '',
     canonical    TEXT NOT NULL DEFAULT '',         -- the key that the page names as its canonical one, or empty
     hidden       INTEGER NOT NULL DEFAULT 0,       -- 1 while `canonical` leads to another row of this pack
@@ -28,6 +30,15 @@ CREATE TABLE pages (
 );
 
 CREATE INDEX pages_canonical ON pages (canonical) WHERE canonical <> '';
+
+-- What a searcher keeps in memory of every page, without a look at the long rows.
+CREATE INDEX pages_properties ON pages (hidden, section, lang, content_type, modified);
+
+-- The words that most pages have, folded as in the index, and the number of pages of each. Written before shipping.
+CREATE TABLE words (
+    word TEXT PRIMARY KEY,
+    docs INTEGER NOT NULL
+) WITHOUT ROWID;
 
 -- Tombstones that were seen in the store, so that the next increment need not read them again.
 CREATE TABLE gone (

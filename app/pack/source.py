@@ -59,7 +59,7 @@ def _require_sound(identity: str, content: Page | Tombstone) -> None:
         raise StoreError(f"stored under {identity}, which is not the identity of {content.key!r}")
     if isinstance(content, Page):
         texts = (content.url, content.path, content.title, content.description, content.body, content.lang)
-        for text in (*texts, content.content_type, content.canonical, *content.headings):
+        for text in (*texts, content.content_type, content.canonical, content.modified, *content.headings):
             if not isinstance(text, str):
                 raise StoreError(f"{content.key}: {text!r} is not a text")
 

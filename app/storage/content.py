@@ -26,6 +26,8 @@ class Page:
     content_type: str = "text/html"
     #: Canonical key that the page itself names, when it lies in scope and differs from `key`; else empty.
     canonical: str = ""
+    #: The date that the page gives itself, or its server gives it: `2026-11-21`; else empty.
+    modified: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,7 +148,7 @@ def with_a_torn_page(path: Path) -> bytes:
         (cut_short, "cut short|not a whole"),
         (a_bomb, "unpacks to 67108864 bytes, more than"),
         (a_bomb_of_unsaid_size, "unpacks to more than"),
-        (of_a_newer_schema, "schema version 99, this release reads 1"),
+        (of_a_newer_schema, "schema version 99, this release reads 2"),
         (of_another_program, "application_id 1"),
         (with_a_torn_page, "quick_check|malformed"),
     ],

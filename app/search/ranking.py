@@ -1,0 +1,151 @@
+"""Which pages of a pack match a query, in which order, and what a perfect match would score."""
+
+from __future__ import annotations
+
+import math
+import re
+import sqlite3
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from urllib.parse import unquote
+
+from app.search import vocabulary
+from app.search.query import Query, Unit
+from app.search.results import MAX_HITS
+from app.search.tokens import words
+
+#: Weights of title, headings, description and body.
+WEIGHTS = "bm25(10.0, 5.0, 3.0, 1.0)"
+#: FTS5's bm25 has k1 = 1.2: however often a word stands on a page, its weight counts less than k1 + 1 times
+#: (https://sqlite.org/fts5.html#the_bm25_function).
+_SATURATION = 2.2
+#: What FTS5 takes for the weight of a word that stands on more than half of all pages.
+_LEAST_WEIGHT = 1e-6
+#: Candidates looked at for a page whose name is the query, and how many of such, and of pages with the whole
+#: query side by side, come first: a few, for what stands on many pages tells none of them apart.
+_NAME_CANDIDATES = 100
+_LEADERS = 3
+
+_RANKED = "SELECT rowid, rank FROM pages_fts WHERE pages_fts MATCH ? AND rank MATCH ? ORDER BY rank LIMIT ?"
+_COUNTED = "SELECT count(*) FROM pages_fts WHERE pages_fts MATCH ?"
+_TITLE_SEPARATOR = re.compile(r"\s+[|–—·:-]\s+|:\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Scores of pages by id, best first; `units` are what was looked for, all of it or, `relaxed`, some."""
+
+    scores: dict[int, float]
+    units: tuple[Unit, ...]
+    capped: bool = False
+    relaxed: bool = False
+
+
+def rank(connection: sqlite3.Connection, query: Query, *, hidden: Collection[int], limit: int | None) -> Ranking:
+    """Rank the pages with all that was asked for; where there are none, those with some of the words.
+
+    Pages whose id is `hidden` are left out; `limit` None: of the others, none.
+    """
+    scores, capped = _scores(connection, query.match, hidden, limit)
+    if scores or query.loose_match is None:
+        return Ranking(scores, query.units, capped)
+    scores, capped = _scores(connection, query.loose_match, hidden, limit)
+    return Ranking(scores, query.loose_units, capped, relaxed=bool(scores))
+
+
+def count(connection: sqlite3.Connection, match: str, *, hidden: Collection[int], limit: int) -> int:
+    """Return how many pages match an FTS5 expression, counted up to a limit."""
+    rows = connection.execute("SELECT rowid FROM pages_fts WHERE pages_fts MATCH ?", (match,))
+    found = sum(1 for _ in islice((page for (page,) in rows if page not in hidden), limit))
+    rows.close()
+    return found
+
+
+def _scores(
+    connection: sqlite3.Connection, match: str, hidden: Collection[int], limit: int | None
+) -> tuple[dict[int, float], bool]:
+    # ORDER BY rank is FTS5's own sort, which has ranked every match whatever the LIMIT: the rest costs little,
+    # and gives the total as well. ORDER BY bm25(...) would be many times slower.
+    most = -1 if limit is None else limit + 1 + len(hidden)
+    rows = connection.execute(_RANKED, (match, WEIGHTS, most)).fetchall()
+    seen = {page: -score for page, score in rows if page not in hidden}
+    if limit is None or len(seen) <= limit:
+        return seen, False
+    return dict(islice(seen.items(), limit)), True
+
+
+# Pages that come first
+
+
+def leaders(connection: sqlite3.Connection, query: Query, *, hidden: Collection[int]) -> list[int]:
+    """Return the pages that come first whatever their rank: named as the query, or with all of it side by side."""
+    candidates, _ = _scores(connection, query.name_match, hidden, _NAME_CANDIDATES)
+    named = _named(connection, list(candidates), words(" ".join(query.words)))[:_LEADERS]
+    if query.phrase_match is None:
+        return named
+    side_by_side, _ = _scores(connection, query.phrase_match, hidden, _LEADERS)
+    return [*named, *(page for page in side_by_side if page not in named)]
+
+
+def put_first(first: Sequence[int], scores: dict[int, float], *, ideal: float) -> dict[int, float]:
+    """Return scores with these pages first, and theirs between the best of the others and the ideal."""
+    others = {page: score for page, score in scores.items() if page not in first}
+    best = next(iter(others.values()), 0.0)
+    step = (max(ideal, best) - best) / (len(first) + 1)
+    return {page: best + step * (len(first) - at) for at, page in enumerate(first)} | others
+
+
+def _named(connection: sqlite3.Connection, candidates: Sequence[int], name: tuple[str, ...]) -> list[int]:
+    """Return those of the candidates whose title, a part of it, first heading or file name is `name`."""
+    rows = read_rows(connection, "id, title, headings, path", candidates)
+    return [page for page in candidates if name in _names(*rows[page])]
+
+
+def _names(title: str, headings: str, path: str) -> set[tuple[str, ...]]:
+    """Return what a page may be called, in words: `os` for "os - Miscellaneous" at /library/os.html, or at /os/."""
+    trail = [part for part in unquote(path.partition("?")[0]).split("/") if part]
+    if trail and trail[-1].partition(".")[0] in {"index", "default"}:
+        trail.pop()
+    file = trail[-1] if trail else ""
+    stem = file.rpartition(".")[0]
+    names = [title, *_TITLE_SEPARATOR.split(title), headings.partition("\n")[0], file, stem]
+    return {words(name) for name in names}
+
+
+def read_rows(connection: sqlite3.Connection, columns: str, pages: Sequence[int]) -> dict[int, tuple[str, ...]]:
+    """Return the columns after `id` of each page."""
+    marks = ", ".join("?" * len(pages))
+    found = connection.execute(f"SELECT {columns} FROM pages WHERE id IN ({marks})", tuple(pages))  # noqa: S608 (ours)
+    return {row[0]: row[1:] for row in found}
+
+
+# What a perfect match would score
+
+
+def ideal(connection: sqlite3.Connection, ranking: Ranking, *, pages: int) -> float:
+    """Return a score that no page of a pack of so many pages exceeds: each word as often as it can count."""
+    return _SATURATION * sum(_weight(connection, unit, pages) for unit in ranking.units)
+
+
+def _weight(connection: sqlite3.Connection, unit: Unit, pages: int) -> float:
+    """Return the most that FTS5's idf gives to the phrases of a unit: of a rarer one it is higher."""
+    exact = _docs(connection, unit)
+    if not unit.prefix:
+        return _idf(exact, pages)
+    begun = vocabulary.most_docs(connection, *words(unit.words[0])) if len(unit.words) == 1 else exact
+    return _idf(exact, pages) + _idf(max(exact, begun), pages)
+
+
+def _docs(connection: sqlite3.Connection, unit: Unit) -> int:
+    if len(unit.words) == 1:
+        return vocabulary.docs(connection, *words(unit.words[0]))
+    (docs,) = connection.execute(_COUNTED, (Unit(unit.words).match,)).fetchone()
+    return int(docs)
+
+
+def _idf(docs: int, pages: int) -> float:
+    return max(math.log((pages - docs + 0.5) / (docs + 0.5)) if docs < pages else 0.0, _LEAST_WEIGHT)
+
+
+__all__ = ["MAX_HITS", "Ranking", "count", "ideal", "leaders", "put_first", "rank", "read_rows"]
