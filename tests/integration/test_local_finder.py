@@ -1,0 +1,72 @@
+"""Finding in pack files of this machine, one or several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from app.errors import InvalidQuery, PackCorrupt, PackNotFound
+from app.router.finder import Question
+from app.router.local import LocalFinder
+from tests.packs import page, write_pack
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    tea = [page(f"/{at}", f"Tea {at}", "green tea " * (at + 1)) for at in range(15)]
+    ink = [page("/ink", "Ink", "blue ink and tea"), page("/pen", "Pen", "a pen")]
+    return [
+        write_pack(tmp_path / "tea.sqlite", tea, domain="tea.example", generation=7),
+        write_pack(tmp_path / "ink.sqlite", ink, domain="ink.example"),
+    ]
+
+
+@pytest.fixture
+def finder(files: list[Path]) -> Iterator[LocalFinder]:
+    with closing(LocalFinder(files)) as finder:
+        yield finder
+
+
+def ask(q: str, *domains: str, offset: int = 0, limit: int = 10) -> Question:
+    return Question(q=q, domains=domains, offset=offset, limit=limit)
+
+
+def test_one_pack_answers_for_itself_and_several_together(finder: LocalFinder) -> None:
+    alone = finder.search(ask("tea", "tea.example"))
+    assert (alone.total, len(alone.hits), {hit.domain for hit in alone.hits}) == (15, 10, {"tea.example"})
+    assert [info.domain for info in alone.sources] == ["tea.example"]
+    both = finder.search(ask("tea", "Ink.example", "tea.example", limit=16))
+    assert both.total == both.reachable == 16
+    assert {hit.domain for hit in both.hits} == {"tea.example", "ink.example"}
+    pages = [hit.path for at in range(0, 16, 5) for hit in finder.search(ask("tea", *DOMAINS, offset=at, limit=5)).hits]
+    assert pages == [hit.path for hit in both.hits]
+    assert finder.search(ask("pen", *DOMAINS)).total == 1
+
+
+DOMAINS = ("ink.example", "tea.example")
+
+
+def test_routes_describe_the_files(finder: LocalFinder) -> None:
+    routes = finder.routes()
+    assert routes.settled
+    assert [(each.domain, each.generation, each.pages) for each in routes.routes] == [
+        ("tea.example", 7, 15),
+        ("ink.example", 1, 2),
+    ]
+    assert {each.searchers for each in routes.routes} == {(routes.searchers[0].searcher_id,)}
+
+
+def test_what_is_not_there_is_an_error(finder: LocalFinder, tmp_path: Path) -> None:
+    with pytest.raises(PackNotFound, match=r"never\.example"):
+        finder.search(ask("tea", "tea.example", "never.example"))
+    with pytest.raises(InvalidQuery):
+        finder.search(ask("-tea", "tea.example"))
+    with pytest.raises(PackNotFound):
+        LocalFinder([tmp_path / "none.sqlite"])
+    with pytest.raises(PackCorrupt):
+        LocalFinder({"tea.example": Path(__file__)})

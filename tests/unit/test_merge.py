@@ -1,0 +1,208 @@
+"""Merging the answers of several packs: laws that hold for any packs, and cases that people notice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.errors import InvalidMessage, InvalidQuery
+from app.router.asking import checked, requests_of
+from app.router.finder import MAX_DOMAINS, MAX_MERGED, Found, Question
+from app.router.merge import interleave, merge
+from app.search.messages import Sort
+from app.search.results import Answer, Facet, Hit, PackInfo, Results
+from app.search.snippet import Snippet
+
+pytestmark = pytest.mark.unit
+
+
+@dataclass(frozen=True)
+class Pack:
+    """What one domain would answer, whole."""
+
+    answer: Answer
+
+    def asked(self, offset: int, limit: int) -> Answer:
+        results = self.answer.results
+        return replace(self.answer, results=replace(results, hits=results.hits[offset : offset + limit]))
+
+
+def hit(url: str, score: float = 1.0, modified: str = "") -> Hit:
+    return Hit(url=url, path="/", title=url, snippet=Snippet(""), headings=(), lang="", score=score, modified=modified)
+
+
+def pack(domain: str, hits: Sequence[Hit], *, pages: int = 100, **told: object) -> Pack:
+    fields = {"capped": False, "relaxed": False, "seconds": 0.001, "ideal": 1.0, "total": len(hits), **told}
+    results = Results(hits=tuple(hits), **fields)  # type: ignore[arg-type]
+    return Pack(Answer(info=PackInfo(domain=domain, generation="1", built_at="", pages=pages), results=results))
+
+
+def facet(name: str, counts: tuple[tuple[str, int], ...]) -> Facet:
+    return Facet(name=name, counts=counts)
+
+
+def ask(packs: Sequence[Pack], *, offset: int = 0, limit: int = 10, sort: Sort = "relevance") -> Found:
+    domains = tuple(each.answer.info.domain for each in packs)
+    question = checked(Question(q="words", domains=domains, offset=offset, limit=limit, sort=sort))
+    asked = [
+        each.asked(request.offset, request.limit) for each, request in zip(packs, requests_of(question), strict=True)
+    ]
+    return merge(question, asked, seconds=0.5)
+
+
+def urls(found: Found) -> list[str]:
+    return [each.url for each in found.hits]
+
+
+@st.composite
+def packs(draw: st.DrawFn, *, least: int = 1, sort: str = "relevance") -> list[Pack]:
+    """Draw packs as a searcher orders them: some leaders whatever their score, then by score; or all by date."""
+    scores = st.floats(0.0, 1.0)
+    ideal = draw(st.sampled_from([0.0, 1.0, 7.5]))
+    made = []
+    for number in range(draw(st.integers(least, 4))):
+        leaders = draw(st.lists(scores, max_size=6))
+        rest = sorted(draw(st.lists(scores, max_size=30)), reverse=True)
+        dates = [draw(st.sampled_from(["2026-11-21", "2026-11-20", "2020-01-01", ""])) for _ in (*leaders, *rest)]
+        shared = draw(st.sets(st.integers(0, 40), max_size=4))
+        hits = [
+            hit(f"https://{'both' if at in shared else number}.example/{at}", score * (ideal or 1.0), date)
+            for at, (score, date) in enumerate(zip((*leaders, *rest), dates, strict=True))
+        ]
+        if sort == "date":
+            hits.sort(key=lambda each: each.modified, reverse=True)
+        made.append(pack(f"{number}.example", hits, ideal=ideal, relaxed=draw(st.booleans())))
+    return made
+
+
+def whole(made: list[Pack], sort: Sort) -> list[str]:
+    return urls(ask(made, limit=MAX_MERGED, sort=sort))
+
+
+@given(st.data(), st.sampled_from(["relevance", "date"]), st.integers(1, 13))
+def test_pages_of_any_size_are_parts_of_one_order(data: st.DataObject, sort: Sort, size: int) -> None:
+    made = data.draw(packs(least=2, sort=sort))
+    paged = [url for at in range(0, MAX_MERGED, size) for url in urls(ask(made, offset=at, limit=size, sort=sort))]
+    assert paged == whole(made, sort)
+
+
+@given(st.data(), st.sampled_from(["relevance", "date"]))
+def test_each_pack_s_own_order_is_kept_and_no_page_comes_twice(data: st.DataObject, sort: Sort) -> None:
+    made = data.draw(packs(least=2, sort=sort))
+    found = whole(made, sort)
+    assert len(set(found)) == len(found)
+    for each in made:
+        own = [one.url for one in each.answer.results.hits if one.url.startswith(f"https://{each.answer.info.domain}/")]
+        assert [url for url in found if url in own] in (own, [])
+
+
+@given(packs(), st.integers(0, 40), st.integers(1, 20))
+def test_a_page_of_one_domain_is_that_domain_s_own_answer(made: list[Pack], offset: int, limit: int) -> None:
+    alone = made[0]
+    found, own = ask([alone], offset=offset, limit=limit), alone.asked(offset, limit).results
+    assert [replace(each, domain="") for each in found.hits] == list(own.hits)
+    assert {each.domain for each in found.hits} <= {alone.answer.info.domain}
+    assert (found.total, found.capped, found.did_you_mean) == (own.total, own.capped, own.did_you_mean)
+
+
+@given(packs(least=2))
+def test_no_page_with_some_of_the_words_stands_beside_one_with_all(made: list[Pack]) -> None:
+    found = ask(made, limit=MAX_MERGED)
+    strict = [each for each in made if each.answer.results.total and not each.answer.results.relaxed]
+    told = strict or [each for each in made if each.answer.results.total]
+    assert found.total == sum(each.answer.results.total for each in told)
+    assert found.relaxed == (bool(told) and not strict)
+    assert {each.domain for each in found.hits} <= {each.answer.info.domain for each in told}
+    assert len(found.sources) == len(made)
+
+
+def test_scores_are_compared_as_shares_of_the_best_that_a_pack_can_give() -> None:
+    small = pack("small.example", [hit("s1", 0.9), hit("s2", 0.1)], ideal=1.0)
+    large = pack("large.example", [hit("l1", 8.0), hit("l2", 4.0)], ideal=10.0)
+    assert urls(ask([small, large])) == ["s1", "l1", "l2", "s2"]
+
+
+def test_where_a_pack_does_not_tell_its_best_the_best_found_in_each_are_equals() -> None:
+    one = pack("one.example", [hit("a1", 0.2), hit("a2", 0.1)], ideal=1.0)
+    two = pack("two.example", [hit("b1", 8.0), hit("b2", 6.0)], ideal=0.0)
+    assert urls(ask([one, two])) == ["a1", "b1", "b2", "a2"]
+    nothing = pack("none.example", [hit("c1", 0.0)], ideal=0.0)
+    assert urls(ask([nothing, two]))[0] == "b1"
+
+
+def test_what_a_pack_puts_first_does_not_wait_for_its_own_low_score() -> None:
+    named = pack("named.example", [hit("named", 0.1), hit("n2", 0.9)])
+    other = pack("other.example", [hit("o1", 0.8), hit("o2", 0.7)])
+    assert urls(ask([other, named])) == ["named", "n2", "o1", "o2"]
+    assert urls(ask([other, named], limit=1)) == ["named"]
+
+
+def test_dates_go_down_and_pages_without_one_are_last() -> None:
+    one = pack("one.example", [hit("a1", modified="2026-03-01"), hit("a2", modified="2025-01-01"), hit("a3")])
+    two = pack("two.example", [hit("b1", 0.9, "2026-03-01"), hit("b2", 0.2, "2025-12-31"), hit("b3", 0.1)])
+    assert urls(ask([two, one], sort="date")) == ["a1", "b1", "b2", "a2", "a3", "b3"]
+
+
+def test_counts_are_summed_and_only_so_many_hits_can_be_paged_through() -> None:
+    facets = (facet("lang", (("en", 5), ("fr", 2))), facet("type", (("text/html", 7),)))
+    one = pack("one.example", [hit(f"a{at}", 0.5) for at in range(300)], facets=facets, total=5_000, capped=True)
+    two = pack("two.example", [hit("b", 0.6)], facets=(facet("lang", (("fr", 9),)),))
+    found = ask([one, two], offset=195, limit=10)
+    assert (found.total, found.capped, found.reachable, len(found.hits)) == (5_001, True, MAX_MERGED, 5)
+    assert found.facets == (facet("lang", (("fr", 11), ("en", 5))), facet("type", (("text/html", 7),)))
+    assert ask([one, two], offset=200).hits == ()
+    assert ask([one], offset=290).reachable == 5_000
+
+
+def test_facets_of_a_pack_whose_pages_are_all_filtered_away_still_tell_what_there_is() -> None:
+    facets = (facet("section", (("library", 3),)),)
+    gone, other = pack("gone.example", [], facets=facets), pack("other.example", [hit("o")])
+    assert ask([gone]).facets == ask([gone, other]).facets == facets
+
+
+def test_the_proposal_that_most_packs_make_stands_unless_one_found_enough() -> None:
+    few = pack("few.example", [hit("f")], did_you_mean="benefits", pages=10)
+    none = pack("none.example", [], did_you_mean="benefit", pages=5_000)
+    enough = pack("enough.example", [hit("e")])
+    assert ask([few, none]).did_you_mean == "benefit"
+    assert ask([few, pack("z.example", [], did_you_mean="benefits", pages=1), none]).did_you_mean == "benefits"
+    assert ask([few, none, enough]).did_you_mean == ""
+    assert ask([pack("some.example", [hit("s")], relaxed=True), none]).did_you_mean == "benefit"
+
+
+def test_suggestions_of_several_packs_take_turns() -> None:
+    assert interleave([["a", "b", "c"], ["b", "d"], []], limit=3) == ("a", "b", "d")
+    assert interleave([], limit=3) == ()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"domains": ()}, InvalidMessage),
+        ({"domains": tuple(f"{at}.example" for at in range(MAX_DOMAINS + 1))}, InvalidMessage),
+        ({"domains": ("a b",)}, InvalidMessage),
+        ({"q": "?!"}, InvalidQuery),
+        ({"q": "w" * 256}, InvalidQuery),
+        ({"offset": -1}, InvalidQuery),
+        ({"offset": 10_000}, InvalidQuery),
+        ({"limit": 0}, InvalidQuery),
+        ({"limit": 1_001}, InvalidQuery),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_before_anybody_is(wrong: dict[str, object], error: type[Exception]) -> None:
+    fields = {"q": "words", "domains": ("site.example",), **wrong}
+    with pytest.raises(error):
+        checked(Question(**fields))  # type: ignore[arg-type]
+
+
+def test_domains_are_asked_by_the_names_they_are_indexed_under_and_once_each() -> None:
+    question = checked(Question(q="words", domains=("Site.EXAMPLE", "https://site.example/x", "b.example"), offset=30))
+    assert question.domains == ("site.example", "b.example")
+    assert [(each.domain, each.offset, each.limit) for each in requests_of(question)] == [
+        ("site.example", 0, 40),
+        ("b.example", 0, 40),
+    ]
