@@ -25,10 +25,11 @@ def connected(url: str, *, timeout: float = 5.0) -> Iterator[Any]:
         connection.connect()
         yield connection
     except (*CONNECTION_ERRORS, OperationalError) as error:
-        raise BrokerUnreachable(f"broker {connection.as_uri()}: {_told(error)}") from error
+        raise BrokerUnreachable(f"broker {connection.as_uri()}: {told(error)}") from error
     finally:
         connection.collect(socket_timeout=1)
 
 
-def _told(error: Exception) -> str:
+def told(error: BaseException) -> str:
+    """Return what a broken connection is called in a message."""
     return f"no answer in time ({error})" if isinstance(error, TimeoutError) else str(error) or type(error).__name__

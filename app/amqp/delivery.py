@@ -42,7 +42,7 @@ class Delivery:
         if not message.errors:
             headers.pop("compression", None)
         return cls(
-            body=_as_it_came(message.body, message.content_encoding),
+            body=as_it_came(message.body, message.content_encoding),
             headers=headers,
             properties=dict(message.properties or {}),
             content_type=message.content_type,
@@ -61,7 +61,7 @@ class Delivery:
         return {name: self.properties[name] for name in KEPT_PROPERTIES if self.properties.get(name) is not None}
 
 
-def _as_it_came(body: Any, encoding: str | None) -> bytes:
+def as_it_came(body: Any, encoding: str | None) -> bytes:
     """Return the bytes of a body; py-amqp has made a text of one whose content encoding names a charset."""
     if not isinstance(body, str):
         return bytes(body or b"")

@@ -111,7 +111,7 @@ class Publisher:
             self._last_tag += 1
             self._unconfirmed.add(self._last_tag)
             channel.basic_publish(
-                _wire_message(channel, message),
+                wire_message(channel, message),
                 exchange=message.exchange,
                 routing_key=message.routing_key,
                 mandatory=message.mandatory,
@@ -184,7 +184,8 @@ class Publisher:
         self._returned.append(f"exchange {exchange!r} with key {routing_key!r}")
 
 
-def _wire_message(channel: Any, message: Outgoing) -> Any:
+def wire_message(channel: Any, message: Outgoing) -> Any:
+    """Return a message as a channel sends it: persistent and with an id, unless its properties say otherwise."""
     properties = {"delivery_mode": 2, "message_id": str(uuid.uuid4()), **message.properties}
     priority = properties.pop("priority", None)
     return channel.prepare_message(

@@ -1,0 +1,307 @@
+"""One connection in a thread of its own: any thread gives it what is to be written, and nobody waits for the broker."""
+
+from __future__ import annotations
+
+import logging
+import select
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from amqp import spec
+from kombu import Connection
+
+from app.amqp.connect import told
+from app.amqp.publish import CONNECTION_ERRORS, Outgoing, wire_message
+from app.errors import BrokerUnreachable, PerennialError, PublishFailed
+
+logger = logging.getLogger(__name__)
+
+#: What is to be done with the channel.
+Write = Callable[[Any], None]
+
+#: Writes, or frames read, before the other direction has its turn.
+_BATCH = 256
+#: Seconds before a broker that could not be reached is tried again: the first time, and at most.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+
+
+class Listener:
+    """What a wire tells its owner: in the wire's thread but for `opened`, and to be dealt with quickly."""
+
+    def opened(self, channel: Any) -> None:
+        """Prepare a new connection's channel, before anything is written; called by the thread that connects."""
+
+    def lost(self, error: BrokerUnreachable) -> None:
+        """Called when a connection broke: nobody knows what became of that which was written."""
+
+    def due(self) -> float | None:
+        """Do what is due; return the seconds until something will be, or None."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """An open connection of py-amqp, its socket and its only channel."""
+
+    connection: Any
+    socket: Any
+    channel: Any
+    poll: Any
+
+    @classmethod
+    def of(cls, connection: Any, channel: Any) -> _Link:
+        """Return the link of an open connection."""
+        poll = select.poll()
+        poll.register(connection.sock, select.POLLIN)
+        return cls(connection, connection.sock, channel, poll)
+
+    def has_input(self) -> bool:
+        """Return whether there is something to read; of TLS, it may be decrypted already."""
+        pending = getattr(self.socket, "pending", None)
+        return bool(pending is not None and pending()) or bool(self.poll.poll(0))
+
+
+class Wire:
+    """Writes what it is given in its order, connects when there is something to write, and reads what comes.
+
+    All calls of py-amqp, which is not safe between threads, are made in one thread; connecting is left to another,
+    since it may take seconds in which deadlines pass. A wire must not be shared with a forked child.
+    """
+
+    def __init__(
+        self, url: str, listener: Listener, *, timeout: float = 5.0, heartbeat: float = 10.0, name: str = "wire"
+    ) -> None:
+        self._listener = listener
+        self._heartbeat = heartbeat
+        self._name = name
+        options = {
+            "read_timeout": timeout,
+            "write_timeout": timeout,
+            "on_blocked": self._on_blocked,
+            "on_unblocked": self._on_unblocked,
+        }
+        self._where = Connection(url, connect_timeout=timeout, heartbeat=heartbeat, transport_options=options)
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._outbox: deque[tuple[float, Write]] = deque()
+        self._news: deque[_Link | Exception] = deque()
+        self._bell, self._ear = socket.socketpair()
+        self._bell.setblocking(False)
+        self._ear.setblocking(False)
+        self._rung = False
+        self._closed = False
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._ear, selectors.EVENT_READ)
+        self._link: _Link | None = None
+        self._connecting = False
+        self._blocked = False
+        self._unreachable: BrokerUnreachable | None = None
+        self._pause, self._retry_at, self._beat_at = _FIRST_PAUSE, 0.0, 0.0
+
+    @property
+    def trouble(self) -> PerennialError | None:
+        """Why nothing is written at the moment: BrokerUnreachable or PublishFailed, or None where nothing is known."""
+        if self._blocked:
+            return PublishFailed("the broker takes no messages, it is low on memory or disk")
+        return self._unreachable
+
+    def submit(self, write: Write, *, until: float) -> None:
+        """Have `write` called with the channel; forgotten when there is no connection until then (monotonic seconds).
+
+        Returns at once. Raises BrokerUnreachable when the wire is closed.
+        """
+        self._outbox.append((until, write))
+        # Looked at afterwards: who closes it looks at the outbox after saying so.
+        if self._closed:
+            raise self._told(BrokerUnreachable("this connection was closed"))
+        self._ring()
+        if self._thread is None:
+            self._start()
+
+    def close(self) -> None:
+        """Write what can be written, close the connection and end the thread; waits for some seconds at most."""
+        self._closed = True
+        self._ring()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(self._timeout)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+
+    def _ring(self) -> None:
+        """Wake the thread, once for all that is given to it before it wakes."""
+        if not self._rung:
+            self._rung = True
+            try:
+                self._bell.send(b"\0")
+            except OSError:  # It is full, so it was rung; or closed, so nobody listens.
+                return
+
+    # What follows is called in the wire's thread, but for `_connect`.
+
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                self._turn()
+            except CONNECTION_ERRORS as error:
+                self._lose(error)
+            except Exception as error:
+                logger.exception("%s: unexpected", self._name)
+                self._lose(error)
+        self._end()
+
+    def _turn(self) -> None:
+        ready = self._selector.select(self._seconds_to_next())
+        if any(key.fileobj is self._ear for key, _events in ready):
+            self._hear()
+        if self._link is None:
+            self._forget_stale()
+            self._connect_if_due()
+            return
+        self._read(self._link)
+        if self._link is not None:
+            self._write(self._link)
+        if self._link is not None:
+            self._beat(self._link)
+
+    def _seconds_to_next(self) -> float | None:
+        now = time.monotonic()
+        pauses = [self._listener.due()]
+        if self._link is not None:
+            pauses.append(0.0 if self._outbox and not self._blocked else self._beat_at - now)
+        elif self._outbox and not self._connecting:
+            pauses.append(self._retry_at - now)
+        known = [pause for pause in pauses if pause is not None]
+        return max(0.0, min(known)) if known else None
+
+    def _hear(self) -> None:
+        self._ear.recv(64)
+        # Before the outbox is looked at: what is put there from now on rings again.
+        self._rung = False
+        while self._news:
+            news = self._news.popleft()
+            self._connecting = False
+            if isinstance(news, _Link):
+                self._take_up(news)
+            else:
+                self._put_off(news)
+
+    def _take_up(self, link: _Link) -> None:
+        self._link, self._unreachable, self._pause = link, None, _FIRST_PAUSE
+        self._selector.register(link.socket, selectors.EVENT_READ)
+        self._beat_at = time.monotonic() + self._heartbeat / 4
+
+    def _put_off(self, error: Exception) -> None:
+        self._unreachable = self._told(error)
+        self._retry_at = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+    def _forget_stale(self) -> None:
+        now = time.monotonic()
+        while self._outbox and self._outbox[0][0] <= now:
+            self._outbox.popleft()
+
+    def _connect_if_due(self) -> None:
+        if self._outbox and not self._connecting and time.monotonic() >= self._retry_at:
+            self._connecting = True
+            threading.Thread(target=self._connect, name=f"{self._name} connects", daemon=True).start()
+
+    def _connect(self) -> None:
+        connection = None
+        try:
+            connection = self._where.transport.establish_connection()
+            channel = connection.channel()
+            self._listener.opened(channel)
+            self._news.append(_Link.of(connection, channel))
+        except Exception as error:  # noqa: BLE001 - Whatever it is, those who wait are told.
+            self._news.append(error)
+            self._where.maybe_switch_next()
+            _let_go(connection)
+        self._ring()
+        if self._closed:
+            _let_go(connection)
+
+    def _read(self, link: _Link) -> None:
+        """Read the frames that are there; never without looking first, since py-amqp waits for the end of a frame."""
+        for _ in range(_BATCH):
+            if not link.has_input():
+                return
+            link.connection.blocking_read(self._timeout)
+
+    def _write(self, link: _Link) -> None:
+        for _ in range(min(len(self._outbox), _BATCH)):
+            if self._blocked:
+                return
+            _until, write = self._outbox.popleft()
+            write(link.channel)
+
+    def _beat(self, link: _Link) -> None:
+        now = time.monotonic()
+        if now >= self._beat_at:
+            link.connection.heartbeat_tick()
+            self._beat_at = now + self._heartbeat / 4
+
+    def _lose(self, error: Exception) -> None:
+        link, self._link, self._blocked = self._link, None, False
+        if link is None:
+            return
+        self._selector.unregister(link.socket)
+        _let_go(link.connection)
+        logger.info("%s: connection lost: %r", self._name, error)
+        self._listener.lost(self._told(error))
+
+    def _end(self) -> None:
+        link = self._link
+        if link is not None:
+            try:
+                while self._outbox and not self._blocked:
+                    self._write(link)
+                link.socket.settimeout(1)
+                link.connection.close()
+            except CONNECTION_ERRORS as error:
+                logger.info("%s: closed in disorder: %r", self._name, error)
+        self._lose(BrokerUnreachable("this connection was closed"))
+        for news in self._news:
+            if isinstance(news, _Link):
+                _let_go(news.connection)
+        self._outbox.clear()
+        self._selector.close()
+        self._ear.close()
+        self._bell.close()
+
+    def _told(self, error: Exception) -> BrokerUnreachable:
+        return BrokerUnreachable(f"broker {self._where.as_uri()}: {told(error)}")
+
+    def _on_blocked(self, _reason: str) -> None:
+        """Note that the broker reads no more of this connection (`connection.blocked`)."""
+        self._blocked = True
+
+    def _on_unblocked(self) -> None:
+        self._blocked = False
+
+
+def publish(channel: Any, message: Outgoing) -> None:
+    """Write a message to a wire's channel.
+
+    Not by `basic_publish`, which first reads whatever the broker may have to say: the wire reads by itself.
+    """
+    arguments = (0, message.exchange, message.routing_key, message.mandatory, False)
+    channel.send_method(spec.Basic.Publish, "Bssbb", arguments, wire_message(channel, message))
+
+
+def _let_go(connection: Any) -> None:
+    if connection is not None:
+        try:
+            connection.collect()
+        except CONNECTION_ERRORS:
+            return
