@@ -7,14 +7,14 @@ import time
 from pathlib import Path
 from typing import Final
 
-from app.errors import ObjectNotFound, PackCorrupt, PackNotFound
+from app.errors import ObjectNotFound, PackCorrupt, PackError, PackNotFound
 from app.pack import database
 from app.pack.compress import decompress, sha256
 from app.pack.manifest import Manifest, list_manifests, read_manifest
 from app.storage.keys import pack_key
 from app.storage.store import ObjectStore
 
-__all__ = ["Manifest", "fetch_pack", "list_manifests", "read_manifest"]
+__all__ = ["Manifest", "fetch_pack", "fetch_version", "list_manifests", "read_manifest"]
 
 #: A writer puts the pack, then its manifest. A reader that comes between the two looks again this often...
 ATTEMPTS: Final = 5
@@ -33,9 +33,28 @@ def fetch_pack(store: ObjectStore, domain: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as work:
         unpacked = Path(work, "pack.sqlite")
-        decompress(data, unpacked, limit=manifest.uncompressed_size)
-        database.check(unpacked)
+        _unpack(manifest, data, unpacked)
         return unpacked.replace(folder / f"{domain}.{manifest.generation}.sqlite")
+
+
+def fetch_version(store: ObjectStore, domain: str, target: Path, *, at_least: int, room: int) -> Manifest:
+    """Download, check and unpack a domain's present pack to `target`, and return its manifest.
+
+    Raises as `fetch_pack` does; PackError also where its generation is below `at_least`, or it is larger than `room`
+    bytes, of which no more are written. After an error `target` may hold a part.
+    """
+    manifest, data = _read_both(store, domain)
+    if manifest.generation < at_least:
+        raise PackError(f"{domain}: the store holds generation {manifest.generation}, older than {at_least}")
+    if manifest.uncompressed_size > room:
+        raise PackError(f"{domain}: {manifest.uncompressed_size} bytes needed, {room} free on this searcher")
+    _unpack(manifest, data, target)
+    return manifest
+
+
+def _unpack(manifest: Manifest, data: bytes, target: Path) -> None:
+    decompress(data, target, limit=manifest.uncompressed_size)
+    database.check(target)
 
 
 def _read_both(store: ObjectStore, domain: str) -> tuple[Manifest, bytes]:

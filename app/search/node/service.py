@@ -1,0 +1,178 @@
+"""A searcher's answers: queries from its packs, and what the orchestrator wants of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from app.amqp.delivery import Delivery
+from app.amqp.responder import Responder
+from app.errors import (
+    InvalidMessage,
+    InvalidQuery,
+    NotPlaced,
+    PackCorrupt,
+    PackNotFound,
+    PerennialError,
+    SearcherBusy,
+    SearchTimeout,
+    Undecodable,
+    UnknownType,
+)
+from app.search.messages import Fault, Load, Problem, SearchRequest, SuggestRequest, Unload, read, to_json
+from app.search.node.loader import Doubt, Loader
+from app.search.node.packs import Packs
+from app.search.node.reporter import Reporter
+from app.search.query import parse
+from app.search.results import Answer
+from app.search.searcher import Searcher
+from config.routes import REGISTER_AGAIN
+
+log = logging.getLogger(__name__)
+
+#: Queries that wait for a thread, for each thread: more could not be answered while somebody waits for them.
+BACKLOG: Final = 8
+#: Seconds that a searcher which leaves goes on answering: routers look every second who is there.
+LINGER: Final = 1.5
+#: A query that runs so many times its time limit, or so many seconds, is stuck: SQLite would have broken it off.
+_STUCK_LIMITS, _STUCK_SECONDS = 3, 5.0
+
+#: What each error is to whoever asked; first match wins, and any other one is `broken`.
+_FAULTS: tuple[tuple[type[PerennialError], Fault], ...] = (
+    (InvalidQuery, "invalid-query"),
+    (InvalidMessage, "invalid-query"),
+    (Undecodable, "invalid-query"),
+    (UnknownType, "invalid-query"),
+    (SearcherBusy, "busy"),
+    (NotPlaced, "not-here"),
+    (PackNotFound, "not-here"),
+    (SearchTimeout, "timeout"),
+)
+
+
+class Searching:
+    """Answers `search` and `suggest` from packs, in any thread, and keeps an eye on whether that ends."""
+
+    def __init__(self, packs: Packs, *, doubt: Callable[[Doubt], None], threads: int, time_limit: float) -> None:
+        """`doubt` is told of packs that a query could not read; `threads` and `time_limit` are those of queries."""
+        self._packs = packs
+        self._doubt = doubt
+        self._threads = threads
+        self._patience = max(_STUCK_SECONDS, _STUCK_LIMITS * time_limit)
+        self._running: dict[int, float] = {}
+
+    def well(self) -> bool:
+        """Tell whether queries still end: false while every thread has been at one for far too long."""
+        latest = time.monotonic() - self._patience
+        stuck = sum(began < latest for began in tuple(self._running.values()))
+        return stuck < self._threads
+
+    def search(self, _delivery: Delivery, payload: dict[str, Any]) -> bytes:
+        """Return what is found, as JSON; raises InvalidMessage, InvalidQuery, NotPlaced, SearchTimeout, PackCorrupt."""
+        wanted = read(SearchRequest, payload)
+        query = parse(wanted.q)
+        with self._watched(), self._lent(wanted.domain) as searcher:
+            results = searcher.search(
+                query, offset=wanted.offset, limit=wanted.limit, sort=wanted.sort, filters=wanted.filters
+            )
+            return to_json(Answer(info=searcher.info, results=results))
+
+    def suggest(self, _delivery: Delivery, payload: dict[str, Any]) -> bytes:
+        """Return suggestions as a JSON list; raises as `search` does."""
+        wanted = read(SuggestRequest, payload)
+        with self._watched(), self._lent(wanted.domain) as searcher:
+            return to_json(tuple(searcher.suggest(wanted.q, limit=wanted.limit)))
+
+    @contextmanager
+    def _lent(self, domain: str) -> Iterator[Searcher]:
+        held = self._packs.holding(domain)
+        try:
+            with self._packs.lend(domain) as searcher:
+                yield searcher
+        except PackCorrupt as error:
+            log.warning("%s: %s", domain, error)
+            if held is not None:
+                self._doubt(Doubt(domain=domain, sha256=held.sha256))
+            raise
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        self._running[threading.get_ident()] = time.monotonic()
+        try:
+            yield
+        finally:
+            del self._running[threading.get_ident()]
+
+
+def problem(error: Exception) -> bytes:
+    """Return the reply of a request that ended in an error."""
+    fault: Fault = next((fault for kind, fault in _FAULTS if isinstance(error, kind)), "broken")
+    detail = str(error) if isinstance(error, PerennialError) else "the searcher failed; its log says more"
+    return to_json(Problem(fault=fault, detail=detail))
+
+
+class SearcherService:
+    """Takes the messages of one searcher's queue; see app/serving.Service."""
+
+    def __init__(
+        self,
+        *,
+        searching: Searching,
+        responder: Responder,
+        loader: Loader,
+        reporter: Reporter,
+        linger: Callable[[float], None],
+        release: Callable[[], None],
+    ) -> None:
+        """`linger` takes messages for so many seconds more; `release` lets go of packs and folder."""
+        self._searching = searching
+        self._responder = responder
+        self._loader = loader
+        self._reporter = reporter
+        self._linger = linger
+        self._release = release
+        self._started = False
+
+    def take(self, delivery: Delivery) -> None:
+        """Have a query answered by a thread, and an order carried out; raises InvalidMessage for one of no meaning."""
+        payload = _object(delivery.body)
+        match payload.get("type"):
+            case "load":
+                self._loader.submit(read(Load, payload))
+            case "unload":
+                self._loader.submit(read(Unload, payload))
+            case kind if kind == REGISTER_AGAIN:
+                self._reporter.register()
+            case _:
+                self._responder.take(delivery)
+
+    def connected(self) -> None:
+        """Register, now that messages arrive; the first time, once what a dead process left is taken over."""
+        if self._started:
+            self._reporter.register()
+        else:
+            self._started = True
+            self._loader.start(adopted=self._reporter.start)
+
+    def close(self) -> None:
+        """Say farewell, answer until whoever asks has heard it, and leave packs and folder to the next process."""
+        self._reporter.leave()
+        self._linger(LINGER)
+        self._responder.close()
+        self._loader.close(1.0)
+        self._reporter.close()
+        self._release()
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """Return the JSON object of a body, or an empty one: what is none, the responder refuses."""
+    try:
+        payload = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return payload if isinstance(payload, dict) else {}

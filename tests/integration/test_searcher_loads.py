@@ -1,0 +1,329 @@
+"""A searcher's packs on a real disk, from a real store: loads, swaps, failures, and what a dead process left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from queue import Queue
+
+import pytest
+
+from app.errors import NotPlaced
+from app.pack import database
+from app.pack.compress import compress, sha256
+from app.search.messages import Holding, Load, Unload
+from app.search.node.loader import Change, Doubt, Loader
+from app.search.node.packs import Packs
+from app.search.node.slot import Slot
+from app.search.query import parse
+from app.storage.folder import FolderStore
+from app.storage.keys import pack_key
+from config.settings import ROOT
+from tasks.searcher import fetch_from
+from tests.packs import page, publish, write_pack
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+BUDGET_MB = 100
+
+
+class Disk:
+    """One searcher's slot, packs and loader, and the store that it loads from."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.root = folder / "searchers"
+        self.store = FolderStore(folder / "store")
+        self.told: Queue[Change] = Queue()
+        self.generation = 0
+
+    def offer(self, title: str, *, domain: str = "a.example", body: str = "word", version: int | None = None) -> Load:
+        """Put a pack of one page into the store and return the order to load it."""
+        self.generation += 1
+        path = write_pack(
+            self.folder / f"{self.generation}.sqlite",
+            [page("/", title, body)],
+            domain=domain,
+            generation=self.generation,
+        )
+        if version is not None:
+            with closing(sqlite3.connect(path)) as connection:
+                connection.execute(f"PRAGMA user_version = {version}")
+        publish(self.store, path, domain=domain, generation=self.generation)
+        return Load(domain=domain, sha256=sha256(compress(path)), generation=self.generation, size_mb=1)
+
+    @contextmanager
+    def open(self, *, budget_mb: int = BUDGET_MB) -> Iterator[Shelf]:
+        """Run a searcher's loader on the first free slot for the block."""
+        slot = Slot.take(self.root)
+        packs = Packs(remove=slot.remove, time_limit=1.0)
+        loader = Loader(
+            slot=slot,
+            packs=packs,
+            budget_mb=budget_mb,
+            fetch=fetch_from(self.store),
+            check=database.check,
+            tell=self.told.put,
+        )
+        adopted = threading.Event()
+        loader.start(adopted.set)
+        assert adopted.wait(20)
+        try:
+            yield Shelf(slot, packs, loader, self.told)
+        finally:
+            loader.close(20)
+            packs.close()
+            slot.close()
+
+
+class Shelf:
+    """What a test does with a loader and its packs."""
+
+    def __init__(self, slot: Slot, packs: Packs, loader: Loader, told: Queue[Change]) -> None:
+        self.slot, self.packs, self.loader, self.told = slot, packs, loader, told
+
+    def have(self, job: Load | Unload | Doubt) -> Change:
+        """Have a job done and return what was told of it."""
+        self.loader.submit(job)
+        return self.told.get(timeout=20)
+
+    def title(self, domain: str = "a.example") -> str:
+        with self.packs.lend(domain) as searcher:
+            return searcher.search(parse("word")).hits[0].title
+
+    def files(self) -> list[str]:
+        return sorted(path.suffix for path in self.slot.folder.rglob("*") if path.is_file() and path.suffix)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    return Disk(tmp_path)
+
+
+def test_a_pack_is_loaded_and_answered_from(disk: Disk) -> None:
+    with disk.open() as shelf:
+        with pytest.raises(NotPlaced, match=r"a\.example is not on this searcher"):
+            shelf.title()
+        load = disk.offer("one")
+        assert shelf.have(load) == Change(kind="loaded", domain="a.example", sha256=load.sha256)
+        assert shelf.title() == "one"
+        assert shelf.packs.holdings() == (
+            Holding(domain="a.example", sha256=load.sha256, generation=load.generation, size_mb=1),
+        )
+        assert shelf.loader.loading() == ()
+        assert shelf.loader.room().free == BUDGET_MB - 1
+        assert shelf.loader.room().capacity == BUDGET_MB
+        # A second order for the same changes nothing, and is answered all the same.
+        path = shelf.packs.path("a.example")
+        assert shelf.have(load).kind == "loaded"
+        assert shelf.packs.path("a.example") == path
+
+
+def test_a_new_version_takes_its_place_and_a_search_in_flight_ends_on_the_old_one(disk: Disk) -> None:
+    with disk.open() as shelf:
+        shelf.have(disk.offer("one"))
+        with shelf.packs.lend("a.example") as old:
+            shelf.have(disk.offer("two"))
+            assert shelf.title() == "two"
+            assert old.search(parse("word")).hits[0].title == "one"
+            assert old.path.exists()
+            assert shelf.packs.used_mb() == 2
+        assert not old.path.exists()
+        assert shelf.packs.used_mb() == 1
+        assert shelf.files() == [".json", ".sqlite"]
+
+
+def test_swaps_under_many_searching_threads_lose_no_search(disk: Disk) -> None:
+    stop = threading.Event()
+    with disk.open() as shelf, ThreadPoolExecutor(4) as pool, ExitStack() as ends:
+        ends.callback(stop.set)
+        shelf.have(disk.offer("0"))
+
+        def search_on() -> list[int]:
+            seen = []
+            while not stop.is_set():
+                seen.append(int(shelf.title()))
+            return seen
+
+        runs = [pool.submit(search_on) for _ in range(4)]
+        for version in range(1, 15):
+            assert shelf.have(disk.offer(str(version))).kind == "loaded"
+            assert shelf.title() == str(version)
+        stop.set()
+        for run in runs:
+            assert run.result() == sorted(run.result())
+            assert run.result()
+        eventually(lambda: shelf.files() == [".json", ".sqlite"], "the old versions are removed")
+
+
+def test_whatever_is_wrong_with_a_new_version_the_old_one_goes_on_answering(disk: Disk) -> None:
+    with disk.open() as shelf:
+        shelf.have(disk.offer("one"))
+        wrongs = {
+            "flipped bytes": "is not the one of its manifest",
+            "wrong schema version": "schema version 99",
+            "no pack at all": "has a manifest but no pack",
+            "no manifest": "has no pack",
+            "newer than the store's": "older than 1000",
+            "too big for what is free": "100 MB needed, 99 MB free",
+            "a domain that leaves the folder": "not a host name",
+        }
+        for name, reason in wrongs.items():
+            load = disk.offer("two", version=99 if name == "wrong schema version" else None)
+            match name:
+                case "flipped bytes":
+                    data = bytearray(disk.store.get(pack_key("a.example")).data)
+                    data[len(data) // 2] ^= 0xFF
+                    disk.store.put(pack_key("a.example"), bytes(data))
+                case "no pack at all":
+                    disk.store.delete(pack_key("a.example"))
+                case "no manifest":
+                    disk.store.delete("packs/a.example.json")
+                case "newer than the store's":
+                    load = Load(domain="a.example", sha256="f" * 64, generation=1000, size_mb=1)
+                case "too big for what is free":
+                    load = Load(domain="a.example", sha256="f" * 64, generation=1, size_mb=100)
+                case "a domain that leaves the folder":
+                    load = Load(domain="../a.example", sha256="f" * 64, generation=1, size_mb=1)
+            change = shelf.have(load)
+            assert change.kind == "failed"
+            assert reason in change.reason, name
+            assert change.sha256 == load.sha256
+            assert shelf.title() == "one"
+            assert shelf.files() == [".json", ".sqlite"]
+        assert shelf.have(disk.offer("three")).kind == "loaded"
+        assert shelf.title() == "three"
+
+
+def test_more_than_there_is_room_for_is_not_written_whatever_the_order_says(disk: Disk) -> None:
+    with disk.open(budget_mb=2) as shelf:
+        shelf.have(disk.offer("one"))
+        load = disk.offer("two", body="word " * 400_000)
+        assert "needed, 1048576 free" in shelf.have(load).reason
+        assert shelf.title() == "one"
+        # Room for old and new is what a swap needs; without the old one there is enough.
+        other = disk.offer("three", domain="b.example")
+        assert shelf.have(other).kind == "loaded"
+        assert "1 MB needed, 0 MB free" in shelf.have(disk.offer("four")).reason
+        assert shelf.have(Unload(domain="b.example", sha256=other.sha256)).kind == "unloaded"
+        assert shelf.have(disk.offer("five")).kind == "loaded"
+        assert shelf.title() == "five"
+
+
+def test_of_a_version_that_was_replaced_in_the_store_the_newer_one_is_loaded_and_named(disk: Disk) -> None:
+    with disk.open() as shelf:
+        old, new = disk.offer("old"), disk.offer("new")
+        assert shelf.have(old) == Change(kind="loaded", domain="a.example", sha256=new.sha256)
+        assert shelf.title() == "new"
+        assert shelf.have(new) == Change(kind="loaded", domain="a.example", sha256=new.sha256)
+
+
+def test_only_the_version_named_is_unloaded_and_searches_in_flight_end(disk: Disk) -> None:
+    with disk.open() as shelf:
+        load = disk.offer("one")
+        shelf.have(load)
+        assert shelf.have(Unload(domain="a.example", sha256="0" * 64)).kind == "unloaded"
+        assert shelf.title() == "one"
+        with shelf.packs.lend("a.example") as searcher:
+            assert shelf.have(Unload(domain="a.example", sha256=load.sha256)).kind == "unloaded"
+            with pytest.raises(NotPlaced):
+                shelf.title()
+            assert searcher.search(parse("word")).hits[0].title == "one"
+            # Loaded again while it is still read, it is another file.
+            assert shelf.have(load).kind == "loaded"
+        assert shelf.title() == "one"
+        assert shelf.files() == [".json", ".sqlite"]
+
+
+def test_orders_are_carried_out_in_their_order_and_equal_ones_once(disk: Disk) -> None:
+    with disk.open() as shelf:
+        load = disk.offer("one")
+        unload = Unload(domain="a.example", sha256=load.sha256)
+        for job in (load, unload, load):
+            shelf.loader.submit(job)
+        assert [shelf.told.get(timeout=20).kind for _ in range(3)] == ["loaded", "unloaded", "loaded"]
+        assert shelf.title() == "one"
+
+
+def test_a_pack_that_turns_out_broken_is_dropped_and_one_that_is_whole_stays(disk: Disk) -> None:
+    with disk.open() as shelf:
+        load = disk.offer("one")
+        shelf.have(load)
+        doubt = Doubt(domain="a.example", sha256=load.sha256)
+        shelf.loader.submit(doubt)
+        assert shelf.have(load).kind == "loaded"
+        path = shelf.packs.path("a.example")
+        assert path is not None
+        path.write_bytes(path.read_bytes()[:8192])
+        change = shelf.have(doubt)
+        assert change.kind == "failed"
+        assert "quick_check" in change.reason or "malformed" in change.reason
+        assert shelf.packs.holdings() == ()
+        assert shelf.have(load).kind == "loaded"
+        assert shelf.title() == "one"
+
+
+def test_the_next_process_takes_over_what_is_whole_and_removes_the_rest(disk: Disk) -> None:
+    with disk.open() as shelf:
+        for domain in ("a.example", "b.example:8080", "c.example"):
+            shelf.have(disk.offer(domain, domain=domain))
+        broken = shelf.packs.path("c.example")
+        left = shelf.slot.folder
+    assert broken is not None
+    broken.write_bytes(broken.read_bytes()[:8192] + b"\0" * (broken.stat().st_size - 8192))
+    (left / ".loading" / "half.sqlite").write_bytes(b"half")
+    (left / "d.example").mkdir()
+    (left / "d.example" / "unfinished.sqlite").write_bytes(b"no note beside it")
+    (left / "e.example").mkdir()
+    shutil.copy(broken.with_suffix(".json"), left / "e.example" / "elsewhere.json")
+    with disk.open() as shelf:
+        assert shelf.slot.folder == left
+        assert [holding.domain for holding in shelf.packs.holdings()] == ["a.example", "b.example:8080"]
+        assert shelf.title("b.example:8080") == "b.example:8080"
+        assert shelf.files() == [".json", ".json", ".sqlite", ".sqlite"]
+        assert sorted(path.name for path in left.iterdir()) == [".loading", "a.example", "b.example:8080", "lock"]
+    with disk.open(budget_mb=1) as shelf:
+        assert [holding.domain for holding in shelf.packs.holdings()] == ["a.example"]
+
+
+def test_of_two_versions_that_a_killed_process_left_the_one_placed_last_is_taken_over(disk: Disk) -> None:
+    with disk.open() as shelf:
+        shelf.have(disk.offer("old"))
+        with shelf.packs.lend("a.example") as searcher:
+            shelf.have(disk.offer("new"))
+            kept = shutil.copytree(searcher.path.parent, disk.folder / "kept")
+            place = searcher.path.parent
+    shutil.rmtree(place)
+    shutil.copytree(kept, place)
+    with disk.open() as shelf:
+        assert shelf.title() == "new"
+        assert shelf.files() == [".json", ".sqlite"]
+
+
+def test_two_processes_never_have_the_same_folder_and_a_killed_one_s_is_free_at_once(disk: Disk) -> None:
+    taking = (
+        f"import pathlib, time; from app.search.node.slot import Slot; s = Slot.take(pathlib.Path({str(disk.root)!r}))"
+    )
+    command = [sys.executable, "-c", f"{taking}; print(s.folder.name, flush=True); time.sleep(60)"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline().strip() == "1"
+            with disk.open() as shelf:
+                assert shelf.slot.folder.name == "2"
+            os.kill(other.pid, signal.SIGKILL)
+            other.wait()
+            with disk.open() as shelf:
+                assert shelf.slot.folder.name == "1"
+        finally:
+            other.kill()
