@@ -26,12 +26,7 @@ from config.settings import Settings, get_settings
 @serves(SEARCHER)
 def searcher(consumer: Any) -> Service:
     """Make the service of a worker's searcher; raises PackError where it can have no folder."""
-    queue = next(name for name in consumer.app.amqp.queues.consume_from if name.startswith(f"{SEARCHER}."))
-
-    def linger(seconds: float) -> None:
-        raise NotImplementedError(seconds)
-
-    return build(queue.removeprefix(f"{SEARCHER}."), get_settings(), linger=linger)
+    return build(consumer.searcher_id, get_settings(), linger=consumer.linger)
 
 
 def build(searcher_id: str, settings: Settings, *, linger: Callable[[float], None]) -> SearcherService:
@@ -75,7 +70,7 @@ def build(searcher_id: str, settings: Settings, *, linger: Callable[[float], Non
         searching=searching,
         responder=Responder(
             settings.broker,
-            {"search": searching.search, "suggest": searching.suggest},
+            {},
             problem=problem,
             threads=settings.searcher_threads,
             backlog=BACKLOG * settings.searcher_threads,

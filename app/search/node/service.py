@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 from app.amqp.delivery import Delivery
@@ -21,9 +21,9 @@ from app.errors import (
     PerennialError,
     SearcherBusy,
     SearchTimeout,
-    Undecodable,
     UnknownType,
 )
+from app.plain import decode
 from app.search.messages import Fault, Load, Problem, SearchRequest, SuggestRequest, Unload, read, to_json
 from app.search.node.loader import Doubt, Loader
 from app.search.node.packs import Packs
@@ -31,7 +31,7 @@ from app.search.node.reporter import Reporter
 from app.search.query import parse
 from app.search.results import Answer
 from app.search.searcher import Searcher
-from config.routes import REGISTER_AGAIN
+from config.routes import REGISTER_AGAIN, SEARCHER_TYPES
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,6 @@ _STUCK_LIMITS, _STUCK_SECONDS = 3, 5.0
 _FAULTS: tuple[tuple[type[PerennialError], Fault], ...] = (
     (InvalidQuery, "invalid-query"),
     (InvalidMessage, "invalid-query"),
-    (Undecodable, "invalid-query"),
     (UnknownType, "invalid-query"),
     (SearcherBusy, "busy"),
     (NotPlaced, "not-here"),
@@ -72,7 +71,7 @@ class Searching:
         stuck = sum(began < latest for began in tuple(self._running.values()))
         return stuck < self._threads
 
-    def search(self, _delivery: Delivery, payload: dict[str, Any]) -> bytes:
+    def search(self, payload: dict[str, Any]) -> bytes:
         """Return what is found, as JSON; raises InvalidMessage, InvalidQuery, NotPlaced, SearchTimeout, PackCorrupt."""
         wanted = read(SearchRequest, payload)
         query = parse(wanted.q)
@@ -82,7 +81,7 @@ class Searching:
             )
             return to_json(Answer(info=searcher.info, results=results))
 
-    def suggest(self, _delivery: Delivery, payload: dict[str, Any]) -> bytes:
+    def suggest(self, payload: dict[str, Any]) -> bytes:
         """Return suggestions as a JSON list; raises as `search` does."""
         wanted = read(SuggestRequest, payload)
         with self._watched(), self._lent(wanted.domain) as searcher:
@@ -139,17 +138,21 @@ class SearcherService:
         self._started = False
 
     def take(self, delivery: Delivery) -> None:
-        """Have a query answered by a thread, and an order carried out; raises InvalidMessage for one of no meaning."""
-        payload = _object(delivery.body)
+        """Have a query answered by a thread, and an order carried out; raises Undecodable or InvalidMessage."""
+        payload = decode(delivery.body, delivery.content_encoding)
         match payload.get("type"):
+            case "search":
+                self._responder.answer(delivery, partial(self._searching.search, payload))
+            case "suggest":
+                self._responder.answer(delivery, partial(self._searching.suggest, payload))
             case "load":
                 self._loader.submit(read(Load, payload))
             case "unload":
                 self._loader.submit(read(Unload, payload))
             case kind if kind == REGISTER_AGAIN:
                 self._reporter.register()
-            case _:
-                self._responder.take(delivery)
+            case kind:
+                self._responder.answer(delivery, partial(_unknown, kind))
 
     def connected(self) -> None:
         """Register, now that messages arrive; the first time, once what a dead process left is taken over."""
@@ -169,10 +172,5 @@ class SearcherService:
         self._release()
 
 
-def _object(body: bytes) -> dict[str, Any]:
-    """Return the JSON object of a body, or an empty one: what is none, the responder refuses."""
-    try:
-        payload = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return payload if isinstance(payload, dict) else {}
+def _unknown(kind: Any) -> bytes:
+    raise UnknownType(f"type {kind!r:.100}: expected one of {', '.join(SEARCHER_TYPES)}")
