@@ -4,21 +4,44 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from urllib.parse import urlencode
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from urllib.parse import unquote
 
-from app.pack.read import Manifest
-from app.search.results import MAX_HITS, Hit, Results
+from app.router.finder import Found
+from app.search.messages import Route
+from app.search.results import Facet, Hit, PackInfo
 from app.search.snippet import Snippet
+from app.web.asked import FILTERS, PER_PAGE, SORTS, Asked
+from app.web.names import label_of
 
-#: Hits of one page of results.
-PER_PAGE = 10
-LAST_PAGE = MAX_HITS // PER_PAGE
 #: Page numbers shown on either side of the one that is read.
 _NEIGHBOURS = 2
+#: Values shown of one facet.
+_CHOICES = 8
 
 _LANGUAGE = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")
+#: What a URL has for characters beyond ASCII.
+_ENCODED = re.compile(r"(?:%[89A-Fa-f][0-9A-Fa-f])+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A link among others; `current` where it stands for what is shown. `count` is empty where nothing is counted."""
+
+    label: str
+    href: str
+    count: str = ""
+    current: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FacetView:
+    """The values of one property, most pages first. The link of a chosen one takes it off again."""
+
+    name: str
+    title: str
+    choices: tuple[Choice, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +54,35 @@ class PageLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HitView:
-    """A hit as it is shown. `href` is empty where the address is not http(s): it is then no link."""
+    """A hit as it is shown. `href` is empty where the address is not http(s): it is then no link.
+
+    `address` goes on where `site` ends; `site` is empty unless several were asked. `date` is empty where there is none.
+    """
 
     href: str
+    site: str
     address: str
     title: str
     snippet: Snippet
     lang: str
+    modified: str
+    date: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackView:
+    """Of what size and time an index is; `day` is `built` without the time of day."""
+
+    domain: str
+    pages: str
+    built_at: str
+    built: str
+    day: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultsView:
-    """One page of results. Empty links where there is no previous or next page."""
+    """One page of results. Empty links where there is no previous or next page; `meant` is None where all is well."""
 
     first: int
     last: int
@@ -53,55 +93,115 @@ class ResultsView:
     pages: tuple[PageLink, ...]
     previous: str
     next: str
+    sorts: tuple[Choice, ...]
+    facets: tuple[FacetView, ...]
+    meant: Choice | None
+    silent: tuple[str, ...]
+    sources: tuple[PackView, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackView:
-    """Of what time and size the index is."""
-
-    domain: str
-    pages: str
-    built_at: str
-    built: str
-
-
-def results_view(results: Results, *, domain: str, text: str, page: int) -> ResultsView:
+def results_view(found: Found, asked: Asked) -> ResultsView:
     """Return what the template shows of one page of results."""
-    last_page = max(1, -(-results.total // PER_PAGE))
-    first = (page - 1) * PER_PAGE + 1
-
-    def link(number: int) -> str:
-        wanted = 1 <= number <= last_page and number != page
-        return f"/?{urlencode({'domain': domain, 'q': text, 'page': number})}" if wanted else ""
-
+    last_page = max(1, -(-min(found.total, found.reachable) // PER_PAGE))
+    first = (asked.page - 1) * PER_PAGE + 1
+    several = len(found.sources) + len(found.silent) > 1
     return ResultsView(
         first=first,
-        last=first + len(results.hits) - 1,
-        total=f"more than {results.total:,}" if results.capped else f"{results.total:,}",
-        seconds=_seconds(results.seconds),
-        relaxed=results.relaxed,
-        hits=tuple(_hit_view(hit) for hit in results.hits),
-        pages=tuple(PageLink(number, link(number)) for number in _numbers(page, last_page)) if last_page > 1 else (),
-        previous=link(page - 1),
-        next=link(page + 1),
+        last=first + len(found.hits) - 1,
+        total=f"more than {found.total:,}" if found.capped else f"{found.total:,}",
+        seconds=_seconds(found.seconds),
+        relaxed=found.relaxed,
+        hits=tuple(_hit_view(hit, several=several) for hit in found.hits),
+        pages=_page_links(asked, last_page),
+        previous=_page_href(asked, asked.page - 1, last_page),
+        next=_page_href(asked, asked.page + 1, last_page),
+        sorts=tuple(
+            Choice(label=sort.capitalize(), href=replace(asked, sort=sort, page=1).href, current=sort == asked.sort)
+            for sort in SORTS
+        ),
+        facets=tuple(view for facet in found.facets if (view := _facet_view(facet, asked)).choices),
+        meant=_meant(found.did_you_mean, asked),
+        silent=tuple(domain for domain, _ in found.silent),
+        sources=tuple(pack_view(source) for source in found.sources),
     )
 
 
-def pack_view(manifest: Manifest) -> PackView:
+def filters_view(asked: Asked) -> tuple[Choice, ...]:
+    """Return the filters that are set, each with the link that takes it off."""
+    return tuple(
+        Choice(label=f"{FILTERS[name]}: {label_of(name, value)}", href=asked.filter(name, "").href, current=True)
+        for name, value in asked.filtered
+    )
+
+
+def pack_view(pack: Route | PackInfo) -> PackView:
     """Return what the template shows of a pack."""
-    pages = f"{manifest.pages:,} page{'' if manifest.pages == 1 else 's'}"
-    return PackView(domain=manifest.domain, pages=pages, built_at=manifest.built_at, built=_date(manifest.built_at))
+    pages = f"{pack.pages:,} page{'' if pack.pages == 1 else 's'}"
+    day, time = _built(pack.built_at)
+    built = f"{day}, {time}" if time else day
+    return PackView(domain=pack.domain, pages=pages, built_at=pack.built_at, built=built, day=day)
 
 
-def _hit_view(hit: Hit) -> HitView:
+def _meant(text: str, asked: Asked) -> Choice | None:
+    return Choice(label=text, href=replace(asked, text=text, page=1).href) if text else None
+
+
+def _facet_view(facet: Facet, asked: Asked) -> FacetView:
+    """Return the view of a facet, without choices where there is nothing to choose."""
+    chosen = dict(asked.filtered).get(facet.name, "")
+    named = [(value, pages) for value, pages in facet.counts if value]
+    shown = [pair for rank, pair in enumerate(named) if rank < _CHOICES or pair[0] == chosen]
+    choices = tuple(
+        Choice(
+            label=label_of(facet.name, value),
+            href=asked.filter(facet.name, "" if value == chosen else value).href,
+            count=f"{pages:,}",
+            current=value == chosen,
+        )
+        for value, pages in shown
+    )
+    worth = facet.name in FILTERS and (len(choices) > 1 or bool(chosen))
+    return FacetView(name=facet.name, title=FILTERS.get(facet.name, ""), choices=choices if worth else ())
+
+
+def _hit_view(hit: Hit, *, several: bool) -> HitView:
     followable = hit.url.lower().startswith(("http://", "https://"))
+    address = _readable(hit.url.partition("://")[2].removesuffix("/") if followable else hit.url)
+    site = hit.domain if several else ""
+    if site and (address == site or address.startswith(f"{site}/")):
+        address = address.removeprefix(site)
+    elif site:
+        address = f" · {address}"
     return HitView(
         href=hit.url if followable else "",
-        address=hit.url.partition("://")[2].removesuffix("/") if followable else hit.url,
-        title=hit.title or hit.path,
+        site=site,
+        address=address,
+        title=hit.title.strip() or hit.path,
         snippet=hit.snippet,
         lang=hit.lang if _LANGUAGE.fullmatch(hit.lang) else "",
+        modified=hit.modified,
+        date=_day(hit.modified),
     )
+
+
+def _readable(address: str) -> str:
+    """Write the letters of an address as such, where each one shows and none changes the direction of others."""
+
+    def decoded(match: re.Match[str]) -> str:
+        text = unquote(match[0], errors="replace")
+        return text if text.isprintable() and "\N{REPLACEMENT CHARACTER}" not in text else match[0]
+
+    return _ENCODED.sub(decoded, address)
+
+
+def _page_links(asked: Asked, last: int) -> tuple[PageLink, ...]:
+    if last == 1:
+        return ()
+    return tuple(PageLink(number, _page_href(asked, number, last)) for number in _numbers(asked.page, last))
+
+
+def _page_href(asked: Asked, number: int, last: int) -> str:
+    return replace(asked, page=number).href if 1 <= number <= last and number != asked.page else ""
 
 
 def _numbers(page: int, last: int) -> Sequence[int]:
@@ -121,9 +221,18 @@ def _seconds(seconds: float) -> str:
     return f"{max(1, round(seconds * 1_000))} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
-def _date(text: str) -> str:
+def _built(text: str) -> tuple[str, str]:
+    """Return day and time of a moment; what is none as it stands, without a time."""
     try:
         when = datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
-        return text
-    return f"{when.day} {when:%B %Y, %H:%M} UTC"
+        return text, ""
+    return f"{when.day} {when:%B %Y}", f"{when:%H:%M} UTC"
+
+
+def _day(text: str) -> str:
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        return ""
+    return f"{day.day} {day:%B %Y}"
