@@ -97,4 +97,5 @@ def _route(domain: str, searcher: Searcher) -> Route:
         built_at=info.built_at,
         size_mb=size_mb(searcher.path.stat().st_size),
         searchers=(LOCAL,),
+        newest=1,
     )

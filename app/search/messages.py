@@ -120,7 +120,7 @@ class SuggestRequest:
 class Route:
     """Where a domain's pack is: `searchers` that answer from it, the newest version first. `built_at` is UTC, ISO 8601.
 
-    `missing` is the number of copies still to be placed, `why` what stands against it where somebody should know.
+    The first `newest` of the searchers have this version, the others an older one; `missing` is the number of copies still to be placed, `why` what stands against it where somebody should know.
     """
 
     domain: str
@@ -130,6 +130,7 @@ class Route:
     built_at: str
     size_mb: int
     searchers: tuple[str, ...] = ()
+    newest: Annotated[int, Field(ge=0)] = 0
     missing: int = 0
     why: str = ""
 

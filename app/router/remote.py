@@ -1,0 +1,173 @@
+"""Finding through searchers: whoever has a domain is asked directly, and another one if that one does not answer."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Container, Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
+from itertools import count
+from typing import TypeVar
+
+from app.amqp.publish import Outgoing
+from app.amqp.requestor import Reply, Requestor
+from app.errors import NotPlaced, PackNotFound, PerennialError, SearchUnavailable
+from app.plain import request
+from app.router.asking import answered, checked, requests_of, suggestion_requests
+from app.router.directory import MAX_AGE, Directory
+from app.router.finder import Found, Question
+from app.router.merge import interleave, merge
+from app.router.race import Race, Span, run
+from app.router.tally import Tally
+from app.search.messages import Route, Routes, SearchRequest, SuggestRequest, to_payload
+from app.search.results import Answer
+from config.routes import SEARCHER
+from config.settings import Settings
+from config.topology import requests_exchange
+
+T = TypeVar("T")
+#: What a searcher is asked.
+Asked = SearchRequest | SuggestRequest
+#: Errors that newer routes, or a new connection, may spare.
+_IN_VAIN = (PackNotFound, NotPlaced, SearchUnavailable)
+
+#: The part of the deadline after which a silent searcher is helped by the next one.
+_HEDGE = 0.1
+#: Seconds in which a searcher that was silent is asked after the others.
+_SILENCE = 5.0
+#: Seconds after which nobody reads suggestions any more.
+_SUGGESTION_DEADLINE = 1.0
+
+
+class RemoteFinder:
+    """A Finder that asks searchers over the broker, from any thread.
+
+    Which of them has what, the orchestrator tells; while it is away, what it told last holds.
+    """
+
+    def __init__(self, url: str, *, deadline: float = 3.0) -> None:
+        """Ask by the broker at `url`; an answer takes at most `deadline` seconds. Connects when first used."""
+        self._deadline = deadline
+        self._requestor = Requestor(url, timeout=deadline, exchanges=[requests_exchange])
+        self._tally = Tally()
+        self._directory = Directory(self._ask_routes, deadline=deadline, tally=self._tally)
+        self._turns: defaultdict[str, Iterator[int]] = defaultdict(count)
+        self._silent: dict[str, float] = {}
+
+    @classmethod
+    def of(cls, settings: Settings) -> RemoteFinder:
+        """Return the finder that the settings describe."""
+        return cls(settings.broker, deadline=settings.search_deadline)
+
+    def counts(self) -> dict[str, int]:
+        """Return what became of requests since the start, by the names in app/router/tally.py."""
+        return self._tally.read()
+
+    def routes(self) -> Routes:
+        """Return what the orchestrator told last; raises SearchUnavailable where it never did."""
+        return self._directory.routes(until=time.monotonic() + self._deadline)
+
+    def search(self, question: Question) -> Found:
+        """Search all domains at the same time."""
+        began = time.perf_counter()
+        question = checked(question)
+        self._tally.add("searches")
+        answers, silent = answered(self._ask(Answer, requests_of(question), seconds=self._deadline))
+        return merge(question, answers, seconds=time.perf_counter() - began, silent=silent)
+
+    def suggest(self, domains: Sequence[str], q: str, *, limit: int = 8) -> tuple[str, ...]:
+        """Return queries that `q` may be the beginning of."""
+        requests = suggestion_requests(domains, q, limit)
+        self._tally.add("suggestions")
+        seconds = min(_SUGGESTION_DEADLINE, self._deadline)
+        answers, _ = answered(self._ask(tuple[str, ...], requests, seconds=seconds))
+        return interleave(answers, limit=limit)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._requestor.close()
+
+    def _ask(self, kind: type[T], requests: Sequence[Asked], *, seconds: float) -> dict[str, T | PerennialError]:
+        """Ask about every domain; by newer routes again, where nobody was found who knows of it."""
+        span = Span.of(seconds, hedge=_HEDGE * self._deadline)
+        races = self._races(kind, requests, self._directory.routes(until=span.until), span)
+        run(races, span)
+        if astray := any(race.astray for race in races):
+            self._directory.doubt()
+        outcomes = {race.domain: race.outcome() for race in races}
+        again = [request for request in requests if isinstance(outcomes[request.domain], _IN_VAIN)]
+        if not again:
+            return outcomes
+        routes = self._directory.renewed(time.monotonic() if astray else span.began - MAX_AGE, until=span.until)
+        if routes is None:
+            return {domain: _doubtful(domain, outcome) for domain, outcome in outcomes.items()}
+        gone = {replica for race in races for replica in race.gone}
+        races = self._races(kind, again, routes, span, gone)
+        run(races, span)
+        return outcomes | {race.domain: race.outcome() for race in races}
+
+    def _races(
+        self,
+        kind: type[T],
+        requests: Sequence[Asked],
+        routes: Routes,
+        span: Span,
+        gone: Container[str] = (),
+    ) -> list[Race[T]]:
+        """Return the races to be run for the requests, among searchers that are not `gone`."""
+        known = {route.domain: route for route in routes.routes}
+        return [
+            Race(
+                kind,
+                request.domain,
+                [replica for replica in self._in_turn(known.get(request.domain)) if replica not in gone],
+                indexed=request.domain in known,
+                span=span,
+                send=partial(self._send, _body(request)),
+                silent=self._note,
+                tally=self._tally,
+            )
+            for request in requests
+        ]
+
+    def _in_turn(self, route: Route | None) -> Iterator[str]:
+        """Yield who has a domain: by turns, but the newest version first, and last of all who was silent just now."""
+        if route is None:
+            return
+        newest = route.newest or len(route.searchers)
+        turn, now = next(self._turns[route.domain]), time.monotonic()
+        order = [*_rotated(route.searchers[:newest], turn), *_rotated(route.searchers[newest:], turn)]
+        yield from sorted(order, key=lambda replica: self._silent.get(replica, 0.0) > now)
+
+    def _send(self, body: bytes, replica: str, seconds: float) -> Future[Reply]:
+        message = Outgoing(exchange="", routing_key=f"{SEARCHER}.{replica}", body=body, properties={"delivery_mode": 1})
+        return self._requestor.send(message, deadline=seconds)
+
+    def _note(self, replica: str, silent: bool) -> None:
+        """Remember whether a searcher keeps others waiting."""
+        if silent:
+            self._silent[replica] = time.monotonic() + _SILENCE
+        else:
+            self._silent.pop(replica, None)
+
+    def _ask_routes(self, deadline: float) -> Future[Reply]:
+        return self._requestor.send(request("get_routes", {}), deadline=deadline)
+
+
+def _body(wanted: Asked) -> bytes:
+    kind = "search" if isinstance(wanted, SearchRequest) else "suggest"
+    return json.dumps({"type": kind, **to_payload(wanted)}, separators=(",", ":")).encode()
+
+
+def _rotated(replicas: Sequence[str], turn: int) -> Sequence[str]:
+    at = turn % len(replicas) if replicas else 0
+    return (*replicas[at:], *replicas[:at])
+
+
+def _doubtful(domain: str, outcome: T | PerennialError) -> T | PerennialError:
+    """Return what is told of a domain while nobody says who has what: one that was not known may be there by now."""
+    if isinstance(outcome, PackNotFound):
+        return SearchUnavailable(f"the orchestrator does not say at the moment whether {domain} was indexed")
+    return outcome
