@@ -9,6 +9,7 @@ from typing import Any
 from celery import Celery, signals
 
 from app.retry.install import install
+from app.roles import prepare
 from app.topology import policies
 from config.logs import configure
 from config.settings import ROOT, get_settings
@@ -31,3 +32,9 @@ os.environ.setdefault("FLOWER_CONF", str(ROOT / "config" / "flowerconfig.py"))
 def _own_logging(loglevel: Any = None, **_: Any) -> None:
     # Celery says WARNING where nobody said anything.
     configure(None if loglevel in (None, logging.WARNING, "WARNING") else loglevel)
+
+
+@signals.celeryd_init.connect  # type: ignore[untyped-decorator]
+def _own_queues(instance: Any = None, **_: Any) -> None:
+    # The last moment before those behind `--queues` are looked for.
+    prepare(instance.app.amqp.queues)

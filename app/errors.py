@@ -293,7 +293,9 @@ class PublishFailed(PerennialError):
 
 
 class NotWired(PerennialError):
-    """Raised when a worker starts with a task whose failures would not reach a retry policy; names it and the cause."""
+    """Raised when a worker starts in a way in which it would lose messages: with a task whose failures would not reach
+    a retry policy, or with queues that it cannot serve; names them and the cause.
+    """
 
     permanent = True
     reason = "not-wired"
@@ -309,6 +311,13 @@ class RequestTimedOut(PerennialError):
     """Raised when no reply to a request came by its deadline; names the address and the seconds."""
 
     reason = "request-timeout"
+
+
+class AlreadyRunning(PerennialError):
+    """Raised when a process starts of which there must be one, and it runs already; names it."""
+
+    permanent = True
+    reason = "already-running"
 
 
 class DeadSetBusy(PerennialError):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from app.amqp.delivery import Delivery
+
+logger = logging.getLogger(__name__)
 
 
 class Service(Protocol):
@@ -37,3 +40,50 @@ def serves(queue: str) -> Callable[[Callable[[Any], Service]], Callable[[Any], S
         return make
 
     return register
+
+
+class Services:
+    """The services of one worker, by the name of the queue that each answers."""
+
+    def __init__(self, consumer: Any, queues: Mapping[str, str]) -> None:
+        """Make the service of each queue that has one; `queues` is name -> name as it stands behind `--queues`."""
+        self._services = {name: SERVICES[given](consumer) for name, given in queues.items() if given in SERVICES}
+        self._closed = False
+
+    def __contains__(self, queue: object) -> bool:
+        return queue in self._services
+
+    def __bool__(self) -> bool:
+        return bool(self._services)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._services)
+
+    def take(self, message: Any, queue: str) -> None:
+        """Acknowledge a kombu message and give it to its service; after `close` it stays with the broker."""
+        if self._closed:
+            return
+        message.ack()
+        try:
+            self._services[queue].take(Delivery.of(message, queue))
+        except Exception as error:  # noqa: BLE001 - What one message is must not stop the worker.
+            logger.warning("A message of %s is not taken: %r: %.100r", queue, error, message.body)
+
+    def connected(self) -> None:
+        """Tell the services that their queues are consumed from."""
+        for queue, service in self._services.items():
+            try:
+                service.connected()
+            except Exception:
+                logger.exception("The service of %s did not begin", queue)
+
+    def close(self) -> None:
+        """Close the services, once; meanwhile they may still take messages."""
+        if self._closed:
+            return
+        for queue, service in self._services.items():
+            try:
+                service.close()
+            except Exception:
+                logger.exception("The service of %s did not end in order", queue)
+        self._closed = True

@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 #: Answers a request of one type, given with its JSON object; None where there is nothing to say, or not yet.
 Handler = Callable[[Delivery, dict[str, Any]], bytes | None]
+#: The same, where it is known already what is to be done.
+Work = Callable[[], bytes | None]
 #: Told of a message that was passed on to a queue which is not there: the queue, and the message as it was sent.
 Returned = Callable[[str, Delivery], None]
 
@@ -66,10 +68,14 @@ class Responder(Listener):
 
     def take(self, delivery: Delivery) -> None:
         """Answer a request, now or later; never raises, and waits for nothing but a handler where `threads` is 0."""
+        self.answer(delivery, partial(self._handle, delivery))
+
+    def answer(self, delivery: Delivery, work: Work) -> None:
+        """Reply with what `work` returns or raises, as `take` does with a handler."""
         if self._pool is None:
-            self._answer(delivery)
+            self._reply_with(delivery, work)
         elif self._has_room():
-            running = self._pool.submit(self._work, delivery, _deadline(delivery))
+            running = self._pool.submit(self._work, delivery, work, _deadline(delivery))
             self._running.add(running)
             running.add_done_callback(self._running.discard)
         else:
@@ -134,16 +140,19 @@ class Responder(Listener):
             self._waiting += 1
             return True
 
-    def _work(self, delivery: Delivery, until: float) -> None:
+    def _work(self, delivery: Delivery, work: Work, until: float) -> None:
         with self._lock:
             self._waiting -= 1
         if time.monotonic() < until:
-            self._answer(delivery)
+            self._reply_with(delivery, work)
 
-    def _answer(self, delivery: Delivery) -> None:
+    def _handle(self, delivery: Delivery) -> bytes | None:
+        payload = _payload(delivery)
+        return self._handler(payload)(delivery, payload)
+
+    def _reply_with(self, delivery: Delivery, work: Work) -> None:
         try:
-            payload = _payload(delivery)
-            body = self._handler(payload)(delivery, payload)
+            body = work()
         except Exception as error:  # noqa: BLE001 - Whatever it was, who asked is told, and the next one is answered.
             self._refuse(delivery, error)
             return

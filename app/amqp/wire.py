@@ -257,7 +257,8 @@ class Wire:
             return
         self._selector.unregister(link.socket)
         _let_go(link.connection)
-        logger.info("%s: connection lost: %r", self._name, error)
+        if not self._closed:
+            logger.info("%s: connection lost: %r", self._name, error)
         self._listener.lost(self._told(error))
 
     def _end(self) -> None:
