@@ -1,0 +1,221 @@
+"""A worker that is a searcher, spoken to over a real broker: it registers, loads, answers, leaves, dies, comes back."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from app.amqp.requestor import Requestor
+from app.errors import Unroutable
+from app.search.messages import Load, Problem, Unload
+from app.search.results import Answer
+from app.storage.keys import manifest_key, pack_key
+from app.storage.open import open_store
+from config.settings import Settings
+from tests.support.fleet import Fleet, Packs, fleet, pages_of, ready, title_of
+from tests.support.tower import Tower, answer_of, to_searcher, tower
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+DOMAIN, OTHER = "alpha.example", "beta.example"
+
+
+@pytest.fixture
+def ours(settings: Settings, environment: dict[str, str], tmp_path: Path) -> Iterator[Fleet]:
+    with fleet({**environment, "HEARTBEAT": "0.5"}, tmp_path / "logs") as found:
+        yield found
+
+
+@pytest.fixture
+def ear(settings: Settings) -> Iterator[Tower]:
+    with tower(settings.broker) as found:
+        yield found
+
+
+@pytest.fixture
+def packs(settings: Settings, tmp_path: Path) -> Packs:
+    return Packs(settings, tmp_path / "packs")
+
+
+def load_of(settings: Settings, domain: str) -> Load:
+    """Return the order to load what the store has of a domain."""
+    told = json.loads(open_store(settings.store).get(manifest_key(domain)).data)
+    return Load(domain=domain, sha256=told["sha256"], generation=told["generation"], size_mb=1)
+
+
+def found(answer: Answer | Problem) -> tuple[str, int]:
+    """Return the title that all hits share, and their number."""
+    assert isinstance(answer, Answer), answer
+    (title,) = {hit.title for hit in answer.results.hits}
+    return title, answer.results.total
+
+
+def fault(answer: Answer | Problem) -> str:
+    assert isinstance(answer, Problem), answer
+    return answer.fault
+
+
+def test_it_registers_loads_answers_and_leaves_and_the_next_one_takes_over(
+    settings: Settings, ours: Fleet, ear: Tower, packs: Packs
+) -> None:
+    first = ours.searcher(disk_mb=20)
+    registered = ear.hear("register").report
+    me = registered.searcher_id
+    assert (registered.capacity, registered.free_space, registered.holdings) == (20, 20, ())
+
+    packs.publish(DOMAIN, 1)
+    packs.publish(OTHER, 1)
+    loaded = ear.order(me, load_of(settings, DOMAIN))
+    assert loaded.type == "loaded"
+    assert [holding.domain for holding in loaded.report.holdings] == [DOMAIN]
+    assert loaded.report.free_space == 19
+    assert loaded.report.loading == ()
+    assert ear.order(me, load_of(settings, OTHER)).type == "loaded"
+    assert found(ear.search(me, DOMAIN, "alpha")) == (title_of(DOMAIN, 1), pages_of(1))
+    assert found(ear.search(me, OTHER, "version1", limit=1)) == (title_of(OTHER, 1), pages_of(1))
+    suggested = ear.requestor.request(to_searcher(me, "suggest", domain=DOMAIN, q="alp"), deadline=20)
+    assert isinstance(json.loads(suggested.body), list)
+
+    assert fault(ear.search(me, "gamma.example", "word")) == "not-here"
+    assert fault(ear.search(me, DOMAIN, "-word")) == "invalid-query"
+    assert fault(ear.search(me, DOMAIN, "word", offset=-1)) == "invalid-query"
+    nonsense = ear.requestor.request(to_searcher(me, "sing"), deadline=20)
+    assert "expected one of search, suggest, load, unload" in nonsense.body.decode()
+    ear.publisher.publish([to_searcher(me, "load", domain=DOMAIN)])
+
+    # A heartbeat says it all again, later, and is gone before the third one after it.
+    beat = ear.hear("heartbeat", lambda each: each.report.holdings == ear.heard[-1].report.holdings, after=ear.mark())
+    assert beat.report.seq > loaded.report.seq
+    assert len(beat.report.holdings) == 2
+    assert beat.properties["expiration"] == "1500"
+    assert beat.properties["delivery_mode"] == 1
+    mark = ear.mark()
+    ear.call_again()
+    assert len(ear.hear("register", after=mark).report.holdings) == 2
+
+    first.process.terminate()
+    leaving = ear.hear("register", lambda each: each.report.leaving, after=mark)
+    assert leaving.report.searcher_id == me
+    # Who has not heard it yet is still answered.
+    assert found(ear.search(me, DOMAIN, "alpha"))[0] == title_of(DOMAIN, 1)
+    assert first.process.wait(20) == 0
+    with pytest.raises(Unroutable):
+        ear.search(me, DOMAIN, "alpha")
+
+    for ending in ("killed", "left alone"):
+        mark = ear.mark()
+        next_one = ours.searcher(disk_mb=20)
+        registered = ear.hear("register", after=mark).report
+        assert registered.searcher_id != me
+        assert [holding.domain for holding in registered.holdings] == [DOMAIN, OTHER]
+        assert found(ear.search(registered.searcher_id, OTHER, "beta"))[0] == title_of(OTHER, 1)
+        if ending == "killed":
+            next_one.kill()
+    assert not [each for each in ear.heard[mark:] if each.type in ("loaded", "failed")]
+
+
+def test_new_versions_under_constant_queries_cost_no_query_and_mix_no_versions(
+    settings: Settings, ours: Fleet, ear: Tower, packs: Packs
+) -> None:
+    ours.searcher()
+    me = ear.hear("register").report.searcher_id
+    packs.publish(DOMAIN, 1)
+    assert ear.order(me, load_of(settings, DOMAIN)).type == "loaded"
+    stop = threading.Event()
+
+    def ask_on(requestor: Requestor) -> list[int]:
+        generations = []
+        while not stop.is_set():
+            request = to_searcher(me, "search", domain=DOMAIN, q="alpha", limit=50)
+            answer = answer_of(requestor.request(request, deadline=20).body)
+            assert isinstance(answer, Answer), answer
+            version = int(answer.info.generation)
+            assert found(answer) == (title_of(DOMAIN, version), pages_of(version))
+            generations.append(version)
+        return generations
+
+    with ThreadPoolExecutor(3) as pool:
+        runs = [pool.submit(ask_on, ear.requestor) for _ in range(3)]
+        try:
+            for version in range(2, 9):
+                packs.publish(DOMAIN, version)
+                assert ear.order(me, load_of(settings, DOMAIN)).type == "loaded"
+        finally:
+            stop.set()
+        for run in runs:
+            assert run.result() == sorted(run.result())
+    assert len(set(runs[0].result())) > 2
+    slot = settings.data_dir / "searchers" / "1"
+    eventually(lambda: len(list(slot.glob("*/*.sqlite"))) == 1, "old versions are removed")
+
+
+def test_a_pack_that_is_broken_in_the_store_or_on_the_disk_is_told_and_never_answers(
+    settings: Settings, ours: Fleet, ear: Tower, packs: Packs
+) -> None:
+    ours.searcher()
+    me = ear.hear("register").report.searcher_id
+    packs.publish(DOMAIN, 1)
+    good = load_of(settings, DOMAIN)
+    assert ear.order(me, good).type == "loaded"
+
+    packs.publish(DOMAIN, 2)
+    store = open_store(settings.store)
+    data = bytearray(store.get(pack_key(DOMAIN)).data)
+    data[len(data) // 2] ^= 0xFF
+    store.put(pack_key(DOMAIN), bytes(data))
+    failed = ear.order(me, load_of(settings, DOMAIN))
+    assert failed.type == "failed"
+    assert "is not the one of its manifest" in failed.value.reason
+    assert [holding.sha256 for holding in failed.report.holdings] == [good.sha256]
+    assert found(ear.search(me, DOMAIN, "alpha"))[0] == title_of(DOMAIN, 1)
+
+    (database,) = (settings.data_dir / "searchers" / "1").glob("*/*.sqlite")
+    mark = ear.mark()
+    with database.open("r+b") as file:
+        file.write(b"\0" * database.stat().st_size)
+    # A connection that has read a page before need not read it again: many queries at once open new ones.
+    request = to_searcher(me, "search", domain=DOMAIN, q="version1")
+
+    def some_broken() -> bool:
+        futures = [ear.requestor.send(request, deadline=20) for _ in range(30)]
+        answers = [answer_of(future.result().body) for future in futures]
+        assert {found(each) for each in answers if isinstance(each, Answer)} <= {(title_of(DOMAIN, 1), pages_of(1))}
+        return "broken" in {answer.fault for answer in answers if isinstance(answer, Problem)}
+
+    eventually(some_broken, "a query meets what is broken")
+    failed = ear.hear("failed", after=mark)
+    assert (failed.value.domain, failed.value.sha256, failed.report.holdings) == (DOMAIN, good.sha256, ())
+    assert fault(ear.search(me, DOMAIN, "alpha")) == "not-here"
+
+    packs.publish(DOMAIN, 3)
+    third = load_of(settings, DOMAIN)
+    assert ear.order(me, third).type == "loaded"
+    assert found(ear.search(me, DOMAIN, "alpha"))[0] == title_of(DOMAIN, 3)
+    assert ear.order(me, Unload(domain=DOMAIN, sha256=good.sha256)).type == "unloaded"
+    assert found(ear.search(me, DOMAIN, "alpha"))[0] == title_of(DOMAIN, 3)
+    gone = ear.order(me, Unload(domain=DOMAIN, sha256=third.sha256))
+    assert (gone.type, gone.report.holdings) == ("unloaded", ())
+    assert fault(ear.search(me, DOMAIN, "alpha")) == "not-here"
+
+
+def test_more_queries_than_it_can_answer_are_refused_at_once_and_the_others_answered(
+    settings: Settings, environment: dict[str, str], tmp_path: Path, ear: Tower, packs: Packs
+) -> None:
+    with fleet({**environment, "SEARCHER_THREADS": "1"}, tmp_path / "logs") as ours:
+        ready(ours.searcher())
+        me = ear.hear("register").report.searcher_id
+        packs.publish(DOMAIN, 100)
+        assert ear.order(me, load_of(settings, DOMAIN)).type == "loaded"
+        request = to_searcher(me, "search", domain=DOMAIN, q="alpha version100 one of its pages", limit=100)
+        futures = [ear.requestor.send(request, deadline=30) for _ in range(500)]
+        answers = [answer_of(future.result().body) for future in futures]
+        refused = [answer for answer in answers if isinstance(answer, Problem)]
+        assert {problem.fault for problem in refused} == {"busy"}
+        assert 0 < len(refused) < 500
+        assert found(ear.search(me, DOMAIN, "alpha"))[0] == title_of(DOMAIN, 100)

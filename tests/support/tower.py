@@ -1,0 +1,128 @@
+"""What an orchestrator hears and says, done by hand: a test that speaks to searchers over a real broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from kombu import Connection
+
+from app.amqp.publish import Outgoing, Publisher
+from app.amqp.requestor import Requestor
+from app.plain import event
+from app.search.messages import Load, Outcome, Problem, Report, Unload, read, to_payload
+from app.search.results import Answer
+from config.routes import REGISTER_AGAIN, SEARCHER
+from config.topology import events_exchange, requests_exchange
+from tests.support.waiting import eventually
+
+_HEARD = ("register", "loaded", "unloaded", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One message of a searcher: its type, its payload as a value, its AMQP properties."""
+
+    type: str
+    value: Any
+    properties: dict[str, Any]
+
+    @property
+    def report(self) -> Report:
+        """The report that it is, or carries."""
+        report: Report = self.value if isinstance(self.value, Report) else self.value.report
+        return report
+
+
+@dataclass
+class Tower:
+    """Hears every searcher of a broker, in order, and gives orders."""
+
+    url: str
+    requestor: Requestor
+    publisher: Publisher
+    channel: Any
+    queue: str
+    heard: list[Heard] = field(default_factory=list)
+
+    def listen(self) -> None:
+        """Take in what has come."""
+        while (message := self.channel.basic_get(self.queue, no_ack=True)) is not None:
+            payload = json.loads(message.body)
+            kind = payload.pop("type")
+            value = read(Outcome if kind in ("loaded", "unloaded", "failed") else Report, payload)
+            self.heard.append(Heard(kind, value, dict(message.properties)))
+
+    def hear(self, kind: str, condition: Callable[[Heard], bool] = lambda _: True, *, after: int = 0) -> Heard:
+        """Wait for a message of a type that meets the condition, beyond the first `after` of all, and return it."""
+
+        def look() -> Heard | None:
+            self.listen()
+            return next((each for each in self.heard[after:] if each.type == kind and condition(each)), None)
+
+        found = eventually(look, f"a searcher tells {kind}", seconds=60)
+        assert found is not None
+        return found
+
+    def mark(self) -> int:
+        """Return the number of messages heard so far, for `after`."""
+        self.listen()
+        return len(self.heard)
+
+    def order(self, searcher_id: str, order: Load | Unload) -> Heard:
+        """Tell a searcher to load or unload, and return what it tells of the outcome."""
+        mark = self.mark()
+        kind = "load" if isinstance(order, Load) else "unload"
+        self.publisher.publish([to_searcher(searcher_id, kind, **to_payload(order))])
+        told = ("failed", f"{kind}ed")
+
+        def look() -> Heard | None:
+            self.listen()
+            of_order = (each for each in self.heard[mark:] if each.type in told and each.value.domain == order.domain)
+            return next(of_order, None)
+
+        found = eventually(look, f"{kind} of {order.domain} has an outcome", seconds=60)
+        assert found is not None
+        return found
+
+    def call_again(self) -> None:
+        """Have every searcher register."""
+        self.publisher.publish([event(REGISTER_AGAIN, {})])
+
+    def search(self, searcher_id: str, domain: str, q: str, **fields: Any) -> Answer | Problem:
+        """Ask a searcher, and return its answer; raises Unroutable, RequestTimedOut."""
+        request = to_searcher(searcher_id, "search", domain=domain, q=q, **fields)
+        return answer_of(self.requestor.request(request, deadline=20).body)
+
+
+def to_searcher(searcher_id: str, kind: str, **payload: Any) -> Outgoing:
+    """Return a message for a searcher's own queue."""
+    body = json.dumps({"type": kind, **payload}).encode()
+    return Outgoing(exchange="", routing_key=f"{SEARCHER}.{searcher_id}", body=body, properties={"delivery_mode": 1})
+
+
+def answer_of(body: bytes) -> Answer | Problem:
+    """Return what a reply to `search` says."""
+    payload = json.loads(body)
+    return read(Problem, payload) if "fault" in payload else read(Answer, payload)
+
+
+@contextmanager
+def tower(url: str) -> Iterator[Tower]:
+    """Yield a tower that hears from now on."""
+    requestor, publisher = Requestor(url), Publisher(url)
+    try:
+        with Connection(url, connect_timeout=5) as connection, connection.channel() as channel:
+            for exchange in (events_exchange, requests_exchange):
+                exchange(channel).declare()
+            queue = channel.queue_declare(exclusive=True).queue
+            for key in _HEARD:
+                channel.queue_bind(queue, events_exchange.name, key)
+            channel.queue_bind(queue, requests_exchange.name, "heartbeat")
+            yield Tower(url, requestor, publisher, channel, queue)
+    finally:
+        requestor.close()
+        publisher.close()
