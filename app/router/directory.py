@@ -18,6 +18,8 @@ MAX_AGE, TOO_OLD = 1.0, 10.0
 PATIENCE = 0.5
 #: Seconds between two questions to an orchestrator that failed, or still gathers what is there.
 _PAUSE = 0.1
+#: Seconds that the first answer is awaited beyond its deadline, when the request for it tells what went wrong.
+_GRACE = 0.1
 
 
 class Directory:
@@ -48,7 +50,7 @@ class Directory:
             if now - self._as_of > MAX_AGE:
                 self._ask_if_due(now, pause=_PAUSE if self._routes is None else MAX_AGE)
             if self._routes is None:
-                self._await(float("-inf"), until=until)
+                self._await(float("-inf"), until=until + _GRACE)
             elif now - self._as_of > TOO_OLD and self._failure is None:
                 self._await(now - TOO_OLD, until=min(until, self._asked_at + PATIENCE))
             if self._routes is None:

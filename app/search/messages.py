@@ -120,7 +120,7 @@ class SuggestRequest:
 class Route:
     """Where a domain's pack is: `searchers` that answer from it, the newest version first. `built_at` is UTC, ISO 8601.
 
-    The first `newest` of the searchers have this version, the others an older one; `missing` is the number of copies still to be placed, `why` what stands against it where somebody should know.
+    The first `newest` of the searchers have the same version, the others older ones; `missing` is the number of copies still to be placed, `why` what stands against it where somebody should know.
     """
 
     domain: str

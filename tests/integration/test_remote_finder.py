@@ -1,0 +1,306 @@
+"""Finding over a real broker: searchers that answer, are silent, busy or gone, an orchestrator that comes and goes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+
+from app.errors import (
+    InvalidQuery,
+    InvalidUrl,
+    NotPlaced,
+    PackCorrupt,
+    PackNotFound,
+    PerennialError,
+    RequestTimedOut,
+    SearcherBusy,
+    SearchTimeout,
+    SearchUnavailable,
+)
+from app.router.finder import Found, Question
+from app.router.remote import RemoteFinder
+from app.search.messages import Routes, to_json
+from app.search.results import Answer, Hit, PackInfo, Results
+from app.search.snippet import Snippet
+from config.topology import searcher_queue
+from tests.support.peers import Peer, Script, fault, orchestrator, peer, route, routes, silence
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+
+def says(name: str) -> Script:
+    """Answer every search with one hit that is called so, and every beginning of a word with two ends."""
+
+    def answer(asked: dict[str, Any]) -> bytes:
+        if asked["type"] == "suggest":
+            return to_json((f"{asked['q']} {name}", f"{asked['q']} more"))
+        domain = asked["domain"]
+        hit = Hit(
+            url=f"https://{domain}/{name}", path="/", title=name, snippet=Snippet(""), headings=(), lang="", score=0.5
+        )
+        results = Results(total=1, capped=False, relaxed=False, hits=(hit,), seconds=0.001, ideal=1.0)
+        return to_json(Answer(info=PackInfo(domain=domain, generation="1", built_at="", pages=1), results=results))
+
+    return answer
+
+
+class World:
+    """What a test puts up: searchers by name, and the routes that the orchestrator tells."""
+
+    def __init__(self, url: str, stack: ExitStack) -> None:
+        self.told: Routes | None = routes()
+        self._url = url
+        self._stack = stack
+
+    def orchestrator(self) -> Peer:
+        found: Peer = self._stack.enter_context(orchestrator(self._url, lambda: self.told))
+        return found
+
+    def searcher(self, name: str, script: Script | None = None) -> Peer:
+        return self._stack.enter_context(peer(self._url, searcher_queue(name), script or says(name)))
+
+    def finder(self, *, deadline: float = 3.0) -> RemoteFinder:
+        return self._stack.enter_context(closing(RemoteFinder(self._url, deadline=deadline)))
+
+
+@pytest.fixture
+def world(broker_url: str) -> Iterator[World]:
+    with ExitStack() as stack:
+        yield World(broker_url, stack)
+
+
+def ask(finder: RemoteFinder, *domains: str, q: str = "words") -> Found:
+    return finder.search(Question(q=q, domains=domains or ("a.example",)))
+
+
+def titles(found: Found) -> list[str]:
+    return [hit.title for hit in found.hits]
+
+
+def soon(finder: RemoteFinder, domain: str) -> list[str]:
+    """Return what is found once the routes tell of the domain."""
+    try:
+        return titles(ask(finder, domain))
+    except (SearchUnavailable, PackNotFound):
+        return []
+
+
+def test_replicas_answer_in_turn_and_those_of_an_older_version_not_at_all(world: World) -> None:
+    world.told = routes(route("a.example", "one", "two", "old", newest=2))
+    asked = [world.orchestrator(), *(world.searcher(name) for name in ("one", "two", "old"))]
+    finder = world.finder()
+    assert Counter(titles(ask(finder))[0] for _ in range(20)) == {"one": 10, "two": 10}
+    assert asked[3].asked == []
+    assert asked[1].asked[0] == {
+        "type": "search",
+        "domain": "a.example",
+        "q": "words",
+        "offset": 0,
+        "limit": 10,
+        "sort": "relevance",
+        "filters": {"section": "", "lang": "", "type": ""},
+    }
+    assert len(asked[0].asked) <= 3  # At most about once a second.
+    assert finder.counts() | {"lookups": 1} == dict.fromkeys(finder.counts(), 0) | {
+        "searches": 20,
+        "sent": 20,
+        "lookups": 1,
+    }
+
+
+def test_several_domains_are_one_answer_and_suggestions_take_turns(world: World) -> None:
+    world.told = routes(route("a.example", "one"), route("b.example", "two"))
+    world.orchestrator(), world.searcher("one"), world.searcher("two")
+    finder = world.finder()
+    found = ask(finder, "B.example", "a.example")
+    assert (titles(found), found.total, found.silent) == (["two", "one"], 2, ())
+    assert [info.domain for info in found.sources] == ["b.example", "a.example"]
+    assert finder.suggest(["a.example", "b.example"], "tea", limit=3) == ("tea one", "tea two", "tea more")
+
+
+@pytest.mark.parametrize("trouble", ["gone", "busy", "not-here", "broken"])
+def test_what_one_replica_cannot_answer_the_next_one_does_at_once(world: World, trouble: str) -> None:
+    world.told = routes(route("a.example", "one", "two"))
+    world.orchestrator(), world.searcher("two")
+    if trouble != "gone":
+        world.searcher("one", fault(trouble))
+    finder = world.finder(deadline=60.0)  # Nothing here waits for a part of it: that would be six seconds.
+    assert {titles(ask(finder))[0] for _ in range(4)} == {"two"}
+    counts = finder.counts()
+    count = {"gone": "returned", "not-here": "not_here", "broken": "failed"}.get(trouble, trouble)
+    assert (counts[count], counts["hedged"], counts["sent"]) == (2, 0, 6)
+
+
+def test_a_silent_replica_is_helped_after_a_moment_and_asked_last_from_then_on(world: World) -> None:
+    world.told = routes(route("a.example", "one", "two"))
+    world.orchestrator(), world.searcher("two")
+    silent = world.searcher("one", silence)
+    finder = world.finder(deadline=3.0)
+    assert {titles(ask(finder))[0] for _ in range(10)} == {"two"}
+    assert len(silent.asked) == 1
+    assert finder.counts()["hedged"] == 1
+
+
+def test_an_answer_that_comes_late_is_dropped_and_its_searcher_is_asked_again(world: World) -> None:
+    world.told = routes(route("a.example", "slow", "quick"))
+    world.orchestrator(), world.searcher("quick")
+    wake, slow = threading.Event(), says("slow")
+
+    def answer(asked: dict[str, Any]) -> bytes | None:
+        wake.wait(30)
+        return slow(asked)
+
+    world.searcher("slow", answer)
+    finder = world.finder(deadline=3.0)
+    assert titles(ask(finder)) == ["quick"]
+    wake.set()
+    eventually(lambda: finder.counts()["late"] == 1, "the late answer is counted")
+    assert {titles(ask(finder))[0] for _ in range(4)} == {"slow", "quick"}
+
+
+def test_while_the_orchestrator_is_away_what_it_told_last_holds(world: World) -> None:
+    world.told = routes(route("a.example", "one"))
+    keeper = world.orchestrator()
+    world.searcher("one")
+    finder = world.finder(deadline=1.5)
+    assert titles(ask(finder)) == ["one"]
+    keeper.stop()
+    until = time.monotonic() + 3.0  # Longer than routes are fresh, and than a question to it is awaited.
+    while time.monotonic() < until:
+        assert titles(ask(finder)) == ["one"]
+        time.sleep(0.01)
+    assert finder.counts()["lookups_failed"] in {1, 2}
+    with pytest.raises(SearchUnavailable, match=r"whether never\.example was indexed"):
+        ask(finder, "never.example")
+    world.told = routes(route("a.example", "one"), route("new.example", "one"), settled=False)
+    world.orchestrator()  # A new one, that still gathers.
+    assert titles(ask(finder)) == ["one"]
+    world.told = routes(route("a.example", "one"), route("new.example", "one"))
+    assert eventually(lambda: soon(finder, "new.example"), "the new orchestrator is asked") == ["one"]
+
+
+def test_a_pack_that_moved_is_found_by_asking_the_orchestrator_again(world: World) -> None:
+    world.told = routes(route("a.example", "one"))
+    keeper = world.orchestrator()
+    first = world.searcher("one")
+    world.searcher("two")
+    finder = world.finder()
+    assert titles(ask(finder)) == ["one"]
+    world.told = routes(route("a.example", "two"))
+    first.stop()
+    assert titles(ask(finder)) == ["two"]
+    assert finder.counts()["returned"] == 1
+    world.told = routes(route("a.example", "two"), route("b.example", "two"))
+    assert eventually(lambda: soon(finder, "b.example"), "routes that know of it") == ["two"]
+    assert len(keeper.asked) <= 5
+
+
+@pytest.mark.parametrize(
+    ("scripts", "error"),
+    [
+        ([fault("busy"), fault("busy")], SearcherBusy),
+        ([fault("broken"), fault("not-here")], PackCorrupt),
+        ([fault("not-here"), fault("not-here")], NotPlaced),
+        ([fault("timeout"), says("two")], SearchTimeout),
+        ([fault("invalid-query"), says("two")], InvalidQuery),
+        ([lambda _asked: b"{}", lambda _asked: b"no json"], PackCorrupt),
+        ([silence, silence], RequestTimedOut),
+        ([silence, fault("busy")], SearcherBusy),
+        ([], NotPlaced),
+    ],
+)
+def test_what_no_replica_answers_ends_in_the_error_that_tells_most(
+    world: World, scripts: list[Script], error: type[PerennialError]
+) -> None:
+    names = ("one", "two")[: len(scripts)]
+    world.told = routes(route("a.example", *names))
+    world.orchestrator()
+    for name, script in zip(names, scripts, strict=True):
+        world.searcher(name, script)
+    finder = world.finder(deadline=1.0)
+    began = time.monotonic()
+    with pytest.raises(error):
+        ask(finder)
+    if scripts == [silence, silence]:
+        assert time.monotonic() - began >= 1.0
+
+
+def test_a_domain_that_nobody_answers_for_is_silent_while_another_one_does(world: World) -> None:
+    world.told = routes(route("a.example", "one"), route("b.example", "gone"), route("c.example"))
+    world.orchestrator(), world.searcher("one")
+    found = ask(world.finder(), "c.example", "a.example", "b.example")
+    assert titles(found) == ["one"]
+    assert [domain for domain, _ in found.silent] == ["c.example", "b.example"]
+    assert {why for _, why in found.silent} == {
+        "b.example is on no searcher at the moment",
+        "c.example is on no searcher at the moment",
+    }
+
+
+def test_what_was_never_indexed_and_what_cannot_be_asked_are_said_apart(world: World) -> None:
+    world.told = routes(route("a.example", "one"))
+    world.orchestrator()
+    one = world.searcher("one")
+    finder = world.finder()
+    with pytest.raises(PackNotFound, match=r"never\.example was never indexed"):
+        ask(finder, "a.example", "never.example")
+    one.asked.clear()
+    with pytest.raises(InvalidQuery):
+        ask(finder, q="?!")
+    with pytest.raises(InvalidUrl):
+        ask(finder, "a b")
+    assert one.asked == []
+
+
+def test_without_an_orchestrator_searching_is_not_possible_and_says_so(world: World) -> None:
+    finder = world.finder(deadline=1.0)
+    with pytest.raises(SearchUnavailable, match=r"no queue is bound"):
+        ask(finder)
+    world.told = None
+    world.orchestrator()
+    silent = world.finder(deadline=1.0)
+    began = time.monotonic()
+    with pytest.raises(SearchUnavailable, match="the orchestrator did not answer within 1 s"):
+        silent.routes()
+    assert time.monotonic() - began >= 1.0
+    nowhere = RemoteFinder("amqp://127.0.0.1:1//", deadline=1.0)
+    with closing(nowhere), pytest.raises(SearchUnavailable, match=r"broker amqp://127\.0\.0\.1:1//"):
+        ask(nowhere)
+
+
+def test_an_orchestrator_that_still_gathers_is_waited_for(world: World) -> None:
+    world.told = routes(route("a.example"), settled=False)
+    keeper = world.orchestrator()
+    world.searcher("one")
+    finder = world.finder(deadline=30.0)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(ask, finder)
+        eventually(lambda: len(keeper.asked) > 3, "it asks again")
+        assert not asked.done()
+        world.told = routes(route("a.example", "one"))
+        assert titles(asked.result(30)) == ["one"]
+
+
+def test_many_threads_search_at_once_while_a_searcher_goes(world: World) -> None:
+    world.told = routes(route("a.example", "one", "two"), route("b.example", "two", "one"))
+    world.orchestrator()
+    first = world.searcher("one")
+    world.searcher("two")
+    finder = world.finder(deadline=10.0)
+
+    def some(number: int) -> list[str]:
+        if number == 100:
+            first.stop()
+        return [hit.domain for hit in ask(finder, "a.example", "b.example").hits]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert {tuple(each) for each in pool.map(some, range(400))} == {("a.example", "b.example")}
+    assert finder.counts()["returned"] > 0

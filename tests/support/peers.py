@@ -1,0 +1,109 @@
+"""Searchers and an orchestrator that a test plays itself, over a real broker."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from kombu import Connection, Consumer, Producer, Queue
+
+from app.search.messages import Node, Problem, Route, Routes, to_json
+from config.topology import request_queue
+
+#: Returns the body of the reply to a message; None where it says nothing.
+Script = Callable[[dict[str, Any]], bytes | None]
+
+
+class Peer:
+    """Consumes from one queue and replies by a script that may be changed at any time; notes what it was asked."""
+
+    def __init__(self, url: str, queue: Queue, script: Script) -> None:
+        self.script = script
+        self.asked: list[dict[str, Any]] = []
+        self._url = url
+        self._queue = queue
+        self._stop = threading.Event()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Begin to consume; the queue is there when this returns."""
+        self._thread.start()
+        assert self._ready.wait(30)
+
+    def stop(self) -> None:
+        """Go, and with it the queue if it is one that does."""
+        self._stop.set()
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        with Connection(self._url) as connection, connection.channel() as channel:
+            producer = Producer(channel)
+
+            def answer(body: Any, message: Any) -> None:
+                message.ack()
+                asked = json.loads(body) if isinstance(body, str | bytes) else body
+                self.asked.append(asked)
+                reply = self.script(asked)
+                if reply is not None:
+                    properties = message.properties
+                    producer.publish(
+                        reply,
+                        exchange="",
+                        routing_key=properties["reply_to"],
+                        correlation_id=properties["correlation_id"],
+                        content_type="application/json",
+                        content_encoding="utf-8",
+                    )
+
+            with Consumer(channel, [self._queue], callbacks=[answer], accept=["json"]):
+                self._ready.set()
+                while not self._stop.is_set():
+                    with suppress(TimeoutError):
+                        connection.drain_events(timeout=0.02)
+
+
+@contextmanager
+def peer(url: str, queue: Queue, script: Script) -> Iterator[Peer]:
+    """Yield a peer for the block."""
+    found = Peer(url, queue, script)
+    found.start()
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+def orchestrator(url: str, routes: Callable[[], Routes | None]) -> Any:
+    """Return the context of an orchestrator that tells these routes, or is silent where they are None."""
+
+    def answer(_asked: dict[str, Any]) -> bytes | None:
+        told = routes()
+        return to_json(told) if told is not None else None
+
+    return peer(url, request_queue(), answer)
+
+
+def routes(*routes: Route, settled: bool = True) -> Routes:
+    """Return routes with the searchers that they name."""
+    named = sorted({each for route in routes for each in route.searchers})
+    nodes = tuple(Node(searcher_id=each, free_space=10, capacity=100, age=0.1) for each in named)
+    return Routes(orchestrator="test", version=1, settled=settled, routes=routes, searchers=nodes)
+
+
+def route(domain: str, *searchers: str, newest: int = 0, **told: Any) -> Route:
+    """Return the route of a domain."""
+    fields = {"sha256": "0" * 64, "generation": 1, "pages": 3, "built_at": "2026-11-21T10:04:00+00:00", "size_mb": 1}
+    return Route(domain=domain, searchers=searchers, newest=newest, **{**fields, **told})
+
+
+def fault(name: Any) -> Script:
+    """Return the script of a searcher that always tells this fault."""
+    return lambda _asked: to_json(Problem(fault=name, detail=f"told: {name}"))
+
+
+def silence(_asked: dict[str, Any]) -> None:
+    """Say nothing."""
