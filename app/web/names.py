@@ -65,8 +65,10 @@ def label_of(facet: str, value: str) -> str:
 
 
 def _language(tag: str) -> str:
-    first, _, rest = tag.partition("-")
+    """Return a language's name, its tag behind it where that says more, in the case of RFC 5646 section 2.1.1."""
+    first, *rest = tag.split("-")
     name = _LANGUAGES.get(first.lower())
-    if name is None:
-        return tag
-    return f"{name} ({tag})" if rest else name
+    if name is None or not rest:
+        return name or tag
+    cases = {2: str.upper, 4: str.title}
+    return f"{name} ({'-'.join([first.lower(), *(cases.get(len(part), str.lower)(part) for part in rest)])})"

@@ -33,8 +33,21 @@ _templates = Environment(
     lstrip_blocks=True,
 )
 
-#: States whose message is the page's only heading.
-_HEADED = ("limited", "lost", "not-found", "not-allowed", "too-long", "internal")
+#: States that stand below the form, under the page's heading; the message of any other one brings its own.
+_BELOW_FORM = frozenset(
+    {
+        "results",
+        "nothing",
+        "past-end",
+        "never-indexed",
+        "invalid",
+        "not-placed",
+        "busy",
+        "timeout",
+        "unavailable",
+        "broken",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +112,7 @@ class View:
     @property
     def heads_itself(self) -> bool:
         """Whether the message below the form is the page's only heading."""
-        return self.state in _HEADED
+        return self.state not in _BELOW_FORM
 
 
 @router.get("/", response_class=HTMLResponse)

@@ -18,7 +18,7 @@ from app.web.names import label_of
 #: Page numbers shown on either side of the one that is read.
 _NEIGHBOURS = 2
 #: Values shown of one facet.
-_CHOICES = 8
+_CHOICES = 10
 
 _LANGUAGE = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")
 #: What a URL has for characters beyond ASCII.

@@ -1,0 +1,333 @@
+"""The search page over real HTTP: what it says, links and asks for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+from selectolax.lexbor import LexborHTMLParser, LexborNode
+
+from app.errors import (
+    NotPlaced,
+    PackCorrupt,
+    PackNotFound,
+    PerennialError,
+    RequestTimedOut,
+    SearcherBusy,
+    SearchUnavailable,
+)
+from app.router.finder import Found, Question
+from app.router.local import LocalFinder
+from app.search.messages import Routes
+from app.storage.content import Page
+from app.web.application import HEADERS, create_app
+from tests.packs import page, write_pack
+from tests.support.web import served
+
+pytestmark = pytest.mark.integration
+
+MANY = [page(f"/many/{number}", f"Many {number}", "One of many pages", lang="en") for number in range(35)]
+PAGES = [
+    *MANY,
+    page("/évil?a=1&b=2", "<script>alert(1)</script>", "<b>hostile</b> & 'quoted' \"body\"", lang='x" onload="'),
+    page("/scheme", "Not for clicking", "dangerous", url="javascript:alert(1)"),
+]
+MIXED = [
+    page("/guide/a", "A guide", "mixed words", lang="en", content_type="text/html", modified="2026-03-01"),
+    page("/guide/b", "Another guide", "mixed words", lang="en", content_type="text/html", modified="2026-05-02"),
+    page("/de/c", "Deutsch", "mixed words", lang="de", content_type="text/html"),
+    page("/guide/d.pdf", "A paper", "mixed words", lang="en", content_type="application/pdf", modified="2024-01-31"),
+]
+
+
+class Scripted(LocalFinder):
+    """A finder that answers as it is told, where no real one can be brought to do so in time."""
+
+    change: Callable[[Question, Found], Found] = staticmethod(lambda question, found: found)
+    fault: PerennialError | None = None
+    unknown = False
+
+    def routes(self) -> Routes:
+        if self.unknown:
+            raise SearchUnavailable("nobody answers")
+        return super().routes()
+
+    def search(self, question: Question) -> Found:
+        if self.fault is not None:
+            raise self.fault
+        return self.change(question, super().search(question))
+
+
+@contextmanager
+def serving(folder: Path, **sites: list[Page]) -> Iterator[tuple[httpx.Client, Scripted]]:
+    """Serve packs of sites: `small` is small.example."""
+    packs = [write_pack(folder / f"{name}.sqlite", pages, domain=f"{name}.example") for name, pages in sites.items()]
+    finder = Scripted(packs)
+    with served(create_app(finder)) as client:
+        yield client, finder
+
+
+@pytest.fixture(scope="module")
+def one_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, Scripted]]:
+    with serving(tmp_path_factory.mktemp("packs"), site=PAGES) as served_site:
+        yield served_site
+
+
+@pytest.fixture
+def finder(one_site: tuple[httpx.Client, Scripted]) -> Iterator[Scripted]:
+    yield one_site[1]
+    one_site[1].fault, one_site[1].unknown = None, False
+
+
+@pytest.fixture
+def client(one_site: tuple[httpx.Client, Scripted]) -> httpx.Client:
+    return one_site[0]
+
+
+def get(client: httpx.Client, path: str, status: int = 200, **params: str | int | list[str]) -> LexborHTMLParser:
+    answer = client.get(path, params=params or None)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    return LexborHTMLParser(answer.text)
+
+
+def first(tree: LexborHTMLParser | LexborNode, selector: str) -> LexborNode:
+    node = tree.css_first(selector)
+    assert node is not None, selector
+    return node
+
+
+def text_of(tree: LexborHTMLParser | LexborNode, selector: str) -> str:
+    return said(first(tree, selector))
+
+
+def said(node: LexborNode) -> str:
+    return " ".join(node.text().split())
+
+
+def links(tree: LexborHTMLParser, selector: str) -> dict[str, str]:
+    return {said(link): str(link.attributes["href"]) for link in tree.css(f"{selector} a")}
+
+
+def test_the_start_page_is_a_labelled_search_form(client: httpx.Client) -> None:
+    tree = get(client, "/")
+    form = first(tree, "form")
+    assert (form.attributes["role"], form.attributes["method"], form.attributes["action"]) == ("search", "get", "/")
+    assert text_of(tree, "label[for=q]") == "Words to look for on site.example"
+    assert first(tree, "input[name=domain]").attributes["value"] == "site.example"
+    assert text_of(tree, "h1") == "Search site.example"
+    assert text_of(tree, "footer") == "Index of site.example: 37 pages, as of 21 November 2026, 10:04 UTC"
+    assert client.head("/").status_code == 200
+
+
+def test_nothing_is_inline_and_browsers_find_the_search_of_their_bar(client: httpx.Client) -> None:
+    tree = get(client, "/", q="many")
+    assert [script.attributes["src"] for script in tree.css("script")] == ["/static/search.js"]
+    assert not tree.css("style, [style], [onclick]")
+    assert "script-src 'self'" in HEADERS["Content-Security-Policy"]
+    described = first(tree, "link[rel=search]").attributes
+    assert described["type"] == "application/opensearchdescription+xml"
+    assert client.get(str(described["href"])).status_code == 200
+
+
+def test_results_are_counted_marked_linked_and_paged(client: httpx.Client) -> None:
+    tree = get(client, "/", q="many pages", page=2)
+    assert re.fullmatch(r"Showing 11–20 of 35 for “many pages” \(\d+ ms\)", text_of(tree, "[role=status]"))
+    assert text_of(tree, "title") == "many pages (page 2) – site.example – Perennial"
+    hits = tree.css("ol.hits > li")
+    assert len(hits) == 10
+    assert first(tree, "ol.hits").attributes["start"] == "11"
+    assert str(first(hits[0], "h2 a").attributes["href"]).startswith("https://site.example/many/")
+    assert first(hits[0], "h2 a").attributes["rel"] == "noreferrer"
+    assert [mark.text() for mark in hits[0].css("mark")] == ["many pages"]
+    assert first(hits[0], "h2").attributes["lang"] == "en"
+    assert text_of(tree, "nav [aria-current=page]") == "Page 2"
+    assert list(links(tree, "nav")) == ["Previous", "1", "3", "4", "Next"]
+    assert len(LexborHTMLParser(client.get(links(tree, "nav")["4"]).text).css("ol.hits > li")) == 5
+    assert first(tree, "input[name=q]").attributes["value"] == "many pages"
+
+
+def test_no_hits_never_indexed_and_no_words_are_told_apart(client: httpx.Client) -> None:
+    nothing = get(client, "/", q="nonexistent")
+    assert text_of(nothing, "[role=status]") == "Nothing on site.example matches “nonexistent”."
+    assert nothing.css("ul.hints li")
+    never = get(client, "/", 404, domain="Never.EXAMPLE", q="x")
+    assert text_of(never, "main h2") == "never.example was never indexed"
+    assert text_of(never, "pre") == "perennial index https://never.example/"
+    assert "there is no letter or digit" in text_of(get(client, "/", 400, q="?!"), "[role=alert]")
+    assert "at most 255" in text_of(get(client, "/", 400, q="x" * 256), "[role=alert]")
+    assert "no page “0”" in text_of(get(client, "/", 400, q="many", page="0"), "[role=alert]")
+    assert "not sorted by “size”" in text_of(get(client, "/", 400, q="many", sort="size"), "[role=alert]")
+    assert "at most 200" in text_of(get(client, "/", 400, q="many", section="x" * 201), "[role=alert]")
+    assert "35 in all" in text_of(get(client, "/", 404, q="many", page="5"), "main p")
+    assert get(client, "/", 404, domain="../../etc/passwd", q="x").css("main pre")
+    assert "no URL that a browser" in text_of(get(client, "/", 400, domain="a b", q="x"), "[role=alert]")
+    assert text_of(get(client, "/nowhere", 404), "main h1") == "404"
+
+
+def test_pages_with_some_of_the_words_are_announced(client: httpx.Client) -> None:
+    assert "some of them" in text_of(get(client, "/", q="many nonexistent"), ".notice")
+
+
+def test_a_misspelled_word_leads_on_to_what_is_there(client: httpx.Client) -> None:
+    tree = get(client, "/", q="hostlie")
+    assert text_of(tree, ".meant") == "Did you mean hostile?"
+    assert "of 1 for “hostile”" in text_of(get(client, links(tree, ".meant")["hostile"]), "[role=status]")
+
+
+def test_what_a_page_or_a_person_wrote_is_never_markup(client: httpx.Client) -> None:
+    tree = get(client, "/", q="hostile")
+    (hit,) = tree.css("ol.hits > li")
+    assert text_of(tree, "ol.hits h2") == "<script>alert(1)</script>"
+    assert text_of(tree, ".snippet") == "<b>hostile</b> & 'quoted' \"body\""
+    assert not hit.css("[lang], script, b, [onload]")
+    attack = '"><script>alert(1)</script>'
+    echoed = get(client, "/", q=attack, section=attack, lang=attack)
+    assert len(echoed.css("script")) == 1
+    assert first(echoed, "input[name=q]").attributes["value"] == attack
+    assert first(echoed, "input[name=section]").attributes["value"] == attack
+    assert len(get(client, "/", 400, domain="<script>.example", q="x").css("script")) == 1
+
+
+def test_only_web_addresses_become_links(client: httpx.Client) -> None:
+    tree = get(client, "/", q="dangerous")
+    assert text_of(tree, "ol.hits h2") == "Not for clicking"
+    assert not tree.css("ol.hits a")
+
+
+def test_letters_of_an_address_are_shown_as_such_unless_they_could_deceive(tmp_path: Path) -> None:
+    urls = ["https://small.example/%E6%97%A5%E6%9C%AC?q=%2Fx%20y", "https://small.example/%E2%80%AEfdp%FF"]
+    pages = [page(f"/{at}", "Address", "letters", url=url) for at, url in enumerate(urls)]
+    with serving(tmp_path, small=pages) as (client, _):
+        shown = [said(each) for each in get(client, "/", q="letters").css(".address")]
+    assert shown == ["small.example/日本?q=%2Fx%20y", "small.example/%E2%80%AEfdp%FF"]
+
+
+def test_facets_filter_are_counted_and_can_be_taken_off(tmp_path: Path) -> None:
+    with serving(tmp_path, mixed=MIXED) as (client, _):
+        tree = get(client, "/", q="mixed")
+        assert list(links(tree, ".facets")) == [
+            *("/guide/ 3 pages", "/de/ 1 page"),
+            *("English 3 pages", "German 1 page"),
+            *("Web page 3 pages", "PDF 1 page"),
+        ]
+        narrowed = get(client, links(tree, ".facets")["/guide/ 3 pages"])
+        assert "of 3 for" in text_of(narrowed, "[role=status]")
+        assert first(narrowed, "input[name=section]").attributes["value"] == "guide"
+        papers = get(client, links(narrowed, ".facets")["PDF 1 page"])
+        assert "of 1 for" in text_of(papers, "[role=status]")
+        assert text_of(narrowed, ".facets [aria-current=true]") == "/guide/ 3 pages; remove this filter"
+        chosen = links(papers, ".filters")
+        assert list(chosen) == [
+            "Remove the filter Section: /guide/ ×",
+            "Remove the filter Type: PDF ×",
+            "Remove all filters",
+        ]
+        assert "of 1 for" in text_of(get(client, chosen["Remove the filter Section: /guide/ ×"]), "[role=status]")
+        assert "of 4 for" in text_of(get(client, chosen["Remove all filters"]), "[role=status]")
+        nothing = get(client, "/", q="mixed", section="de", type="application/pdf")
+        assert text_of(nothing, "[role=status]").endswith("with these filters.")
+        assert "of 4 for" in text_of(get(client, links(nothing, ".hints")["Search without filters"]), "[role=status]")
+
+
+def test_the_newest_come_first_where_that_is_asked_for_and_dates_are_told(tmp_path: Path) -> None:
+    with serving(tmp_path, mixed=MIXED) as (client, _):
+        tree = get(client, links(get(client, "/", q="mixed"), ".sorts")["Date"])
+        assert text_of(tree, ".sorts [aria-current=true]") == "Date"
+        assert [each.text() for each in tree.css("ol.hits time")] == ["2 May 2026", "1 March 2026", "31 January 2024"]
+        assert first(tree, "input[name=sort]").attributes["value"] == "date"
+
+
+def test_all_sites_are_searched_or_those_that_are_chosen(tmp_path: Path) -> None:
+    other = [page("/", "Other", "many")]
+    with serving(tmp_path, site=PAGES, other=other, third=other) as (client, _):
+        start = get(client, "/")
+        assert text_of(start, "summary") == "All 3 sites"
+        assert text_of(start, "h1") == "Search 3 sites"
+        assert "of 37 for" in text_of(get(client, "/", q="many"), "[role=status]")
+        tree = get(client, "/", q="many", domain=["other.example", "third.example"])
+        assert "of 2 for" in text_of(tree, "[role=status]") or "of 1 for" in text_of(tree, "[role=status]")
+        assert text_of(tree, "summary") == "Only other.example and third.example"
+        checked = [str(box.attributes["value"]) for box in tree.css("input[type=checkbox][checked]")]
+        assert checked == ["other.example", "third.example"]
+        assert said(first(tree, ".address")).startswith("other.example")
+        assert [said(each) for each in tree.css("footer p")] == [
+            f"Index of {name}.example: 1 page, as of 21 November 2026, 10:04 UTC" for name in ("other", "third")
+        ]
+        both = get(client, "/", 404, q="many", domain=["other.example", "b.example", "c.example"])
+        assert text_of(both, "main h2") == "b.example, c.example were never indexed"
+        assert text_of(both, "pre") == "perennial index https://b.example/ perennial index https://c.example/"
+
+
+def test_more_sites_than_can_be_asked_at_once_have_to_be_chosen_from(tmp_path: Path) -> None:
+    sites = {f"s{number}": [page("/", "Same", "many")] for number in range(17)}
+    with serving(tmp_path, **sites) as (client, _):
+        assert text_of(get(client, "/"), "legend") == "Choose up to 16 sites"
+        refused = get(client, "/", 400, q="many")
+        assert "choose up to 16 of them" in text_of(refused, "[role=alert]")
+        assert "open" in first(refused, "details.sites").attributes
+        assert "too many" in text_of(get(client, "/", 400, q="x", domain=[f"{name}.example" for name in sites]), "main")
+        assert get(client, "/", q="many", domain=["s3.example"]).css("ol.hits")
+
+
+def test_a_site_that_did_not_answer_is_told_where_others_did(tmp_path: Path) -> None:
+    with serving(tmp_path, site=PAGES, other=PAGES) as (client, finder):
+        finder.change = lambda question, found: _without(found, "other.example")
+        tree = get(client, "/", q="many")
+        assert text_of(tree, ".notice").startswith("other.example did not answer in time: its pages are missing here.")
+        assert [said(each) for each in tree.css("footer p")] == [
+            "Index of site.example: 37 pages, as of 21 November 2026, 10:04 UTC"
+        ]
+
+
+def _without(found: Found, domain: str) -> Found:
+    """Return what is found when a domain is silent."""
+    fields = {name: getattr(found, name) for name in Found.__slots__}
+    sources = tuple(source for source in found.sources if source.domain != domain)
+    return Found(**fields | {"sources": sources, "silent": ((domain, "timeout"),)})
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "heading"),
+    [
+        (NotPlaced("site.example"), 503, "site.example cannot be searched yet"),
+        (RequestTimedOut("3 s"), 504, "No answer came in time"),
+        (SearcherBusy("busy"), 503, "Too much is searched for at the moment"),
+        (PackCorrupt("schema"), 503, "The index of site.example cannot be read"),
+        (PackNotFound("site.example"), 404, "site.example was never indexed"),
+    ],
+)
+def test_each_failure_has_its_own_words_and_a_way_on(
+    client: httpx.Client, finder: Scripted, fault: PerennialError, status: int, heading: str
+) -> None:
+    finder.fault = fault
+    tree = get(client, "/", status, q="many")
+    assert text_of(tree, "main h2") == heading
+    assert first(tree, "input[name=q]").attributes["value"] == "many"
+    if status >= 500:
+        again = parse_qs(urlsplit(str(first(tree, ".again").attributes["href"])).query)
+        assert again == {"domain": ["site.example"], "q": ["many"]}
+        assert int(client.get("/", params={"q": "many"}).headers["retry-after"]) > 0
+
+
+def test_what_was_asked_stays_in_the_form_while_nobody_knows_what_there_is(
+    client: httpx.Client, finder: Scripted
+) -> None:
+    finder.unknown = True
+    tree = get(client, "/", 503, q="many", domain=["site.example", "b.example"])
+    assert text_of(tree, "main h2") == "The search cannot be reached"
+    assert first(tree, "input[name=q]").attributes["value"] == "many"
+    assert [box.attributes["value"] for box in tree.css("input[checked]")] == ["site.example", "b.example"]
+
+
+def test_without_any_pack_the_page_says_how_to_make_one(tmp_path: Path) -> None:
+    with serving(tmp_path) as (client, _):
+        tree = get(client, "/", q="x")
+        assert text_of(tree, "h1") == "Nothing is indexed yet"
+        assert text_of(tree, "pre").startswith("perennial index ")
+        assert not tree.css("form")
