@@ -1,8 +1,8 @@
-"""The web application: routes, static files, security headers on every answer, errors people can read."""
+"""The web application: routes, static files, errors people and programs can read."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -10,58 +10,43 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.staticfiles import StaticFiles
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Scope
 
 from app.errors import PerennialError
 from app.router.finder import Finder
-from app.web import api, pages, watch
+from app.web import api, opensearch, pages, watch
+from app.web.edge import HEADERS, Edge
 from app.web.faults import INTERNAL, INVALID, NOT_ALLOWED, NOT_FOUND, Fault, fault_of
+from app.web.limits import Gate, RateLimiter
+from app.web.metrics import CountingFinder, Metrics, RoutesCollector
 from app.web.problems import problem
 
-HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; "
-        "frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    # What was searched for is nobody's business at the site that is found.
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",
-}
+__all__ = ["HEADERS", "create_app"]
+
+#: Searches and suggestions of one address.
+RATE_LIMIT = "600/minute"
+#: What programs ask for; everything else is answered with pages.
+_FOR_PROGRAMS = frozenset({"/suggest", "/opensearch.xml", "/metrics"})
 
 
-class Application(FastAPI):
-    """A FastAPI whose every answer, also to an error nobody foresaw, carries HEADERS."""
+def create_app(
+    finder: Finder, *, rate_limit: str = RATE_LIMIT, counts: Callable[[], Mapping[str, int]] = dict
+) -> FastAPI:
+    """Return the application that shows what `finder` finds, and closes it when it ends.
 
-    def build_middleware_stack(self) -> ASGIApp:
-        """Put the headers around all else."""
-        return _with_headers(super().build_middleware_stack())
-
-
-def create_app(finder: Finder) -> FastAPI:
-    """Return the application that shows what `finder` finds, and closes it when it ends."""
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        del app
-        yield
-        finder.close()
-
-    app = Application(
-        title="Perennial",
-        version="1",
-        lifespan=lifespan,
-        # The stock documentation pages load scripts from elsewhere.
-        docs_url=None,
-        redoc_url=None,
-        openapi_url="/api/v1/openapi.json",
+    `rate_limit` is `<number>/<second|minute|hour>` for each address; `counts` are the finder's own, for /metrics.
+    """
+    metrics = Metrics()
+    metrics.registry.register(RoutesCollector(finder, counts))
+    app = _application(
+        finder,
+        lambda inner: Edge(inner=inner, limiter=RateLimiter(rate_limit), gate=Gate(), metrics=metrics, tell=_tell),
     )
-    app.state.finder = finder
-    app.include_router(pages.router)
-    app.include_router(api.router)
-    app.include_router(watch.router)
+    app.state.finder = CountingFinder(finder, metrics)
+    app.state.metrics = metrics
+    for router in (pages.router, api.router, opensearch.router, watch.router):
+        app.include_router(router)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
     app.add_exception_handler(PerennialError, _failed)
     app.add_exception_handler(RequestValidationError, _malformed)
@@ -70,49 +55,58 @@ def create_app(finder: Finder) -> FastAPI:
     return app
 
 
+class _Application(FastAPI):
+    """A FastAPI with an edge around all else, also around the answer to an error that nobody foresaw."""
+
+    edge: Callable[[ASGIApp], ASGIApp]
+
+    def build_middleware_stack(self) -> ASGIApp:
+        return self.edge(super().build_middleware_stack())
+
+
+def _application(finder: Finder, edge: Callable[[ASGIApp], ASGIApp]) -> FastAPI:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        del app
+        yield
+        finder.close()
+
+    app = _Application(
+        title="Perennial",
+        version="1",
+        lifespan=lifespan,
+        # The stock documentation pages load scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/v1/openapi.json",
+    )
+    app.edge = edge
+    return app
+
+
 def _failed(request: Request, error: Exception) -> Response:
     fault = fault_of(error) if isinstance(error, PerennialError) else INTERNAL
-    return _told(request, fault, str(error))
+    return _tell(request.scope, fault, str(error))
 
 
 def _malformed(request: Request, error: Exception) -> Response:
     faults = error.errors() if isinstance(error, RequestValidationError) else []
-    return _told(request, INVALID, "; ".join(f"{fault['loc'][-1]}: {fault['msg']}" for fault in faults))
+    return _tell(request.scope, INVALID, "; ".join(f"{fault['loc'][-1]}: {fault['msg']}" for fault in faults))
 
 
 def _refused(request: Request, error: Exception) -> Response:
+    """Tell what Starlette refuses: an address that is none, or a file that cannot be read."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    answer = _told(request, {404: NOT_FOUND, 405: NOT_ALLOWED}.get(status, INTERNAL), str(error))
-    answer.headers.update((error.headers if isinstance(error, HTTPException) else None) or {})
-    return answer
+    return _tell(request.scope, {404: NOT_FOUND, 405: NOT_ALLOWED}.get(status, INTERNAL), "")
 
 
 def _unforeseen(request: Request, error: Exception) -> Response:
     del error  # The server logs it with its traceback.
-    return _told(request, INTERNAL, "")
+    return _tell(request.scope, INTERNAL, "")
 
 
-def _told(request: Request, fault: Fault, detail: str) -> Response:
-    if request.url.path.startswith("/api/"):
+def _tell(scope: Scope, fault: Fault, detail: str) -> Response:
+    path = scope["path"]
+    if path.startswith("/api/") or path in _FOR_PROGRAMS:
         return problem(fault, detail)
-    return pages.render(pages.View(state="lost", status=fault.status, reason=f"{fault.title}."))
-
-
-def _with_headers(inner: ASGIApp) -> ASGIApp:
-    """Put the headers on every answer. HEAD is answered as GET is, without the body (RFC 9110 section 9.3.2)."""
-
-    async def outer(scope: Scope, receive: Receive, send: Send) -> None:
-        head = scope["type"] == "http" and scope["method"] == "HEAD"
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
-            elif head and message["type"] == "http.response.body":
-                message = {**message, "body": b""}
-            await send(message)
-
-        await inner({**scope, "method": "GET"} if head else scope, receive, send_with_headers)
-
-    return outer
+    return pages.fault_page(fault, detail)

@@ -41,6 +41,7 @@ LIMITED = Fault(name="limited", status=429, title="Too many searches from one ad
 NOT_FOUND = Fault(name="not-found", status=404, title="There is nothing at this address")
 NOT_ALLOWED = Fault(name="not-allowed", status=405, title="This address only answers GET and HEAD")
 TOO_LONG = Fault(name="too-long", status=414, title="The address is too long")
+WITH_BODY = Fault(name="with-body", status=413, title="This server reads no body")
 INTERNAL = Fault(name="internal", status=500, title="Something went wrong here; it has been logged")
 
 #: All kinds, for the description of the API.
@@ -56,6 +57,7 @@ FAULTS = (
     NOT_FOUND,
     NOT_ALLOWED,
     TOO_LONG,
+    WITH_BODY,
     INTERNAL,
 )
 

@@ -10,16 +10,16 @@ from app.web.models import Problem, as_json
 MEDIA_TYPE = "application/problem+json"
 
 
-def problem(fault: Fault, detail: str = "", *, status: int | None = None) -> Response:
-    """Return a fault, with what is at fault this time; `status` where the kind of fault has several."""
+def problem(fault: Fault, detail: str = "") -> Response:
+    """Return a fault, with what is at fault this time."""
     answer = as_json(
         Problem(
             type=f"/problems/{fault.name}",
             title=fault.title,
-            status=status or fault.status,
+            status=fault.status,
             detail=detail or fault.title,
         ),
-        status=status or fault.status,
+        status=fault.status,
         media_type=MEDIA_TYPE,
     )
     if fault.retry_after is not None:

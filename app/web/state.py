@@ -7,7 +7,7 @@ from fastapi import Request
 from app.router.finder import Finder
 
 
-def finder_of(request: Request) -> Finder:
-    """Return who finds."""
+async def finder_of(request: Request) -> Finder:
+    """Return who finds. Asynchronous, for FastAPI would have a thread call it otherwise."""
     finder: Finder = request.app.state.finder
     return finder

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import PlainTextResponse
+from prometheus_client.exposition import choose_encoder
 
 from app.errors import PerennialError
 from app.router.finder import Finder
@@ -29,6 +30,18 @@ def readyz(finder: Annotated[Finder, Depends(finder_of)]) -> PlainTextResponse:
     except PerennialError as error:
         ready, why = False, error.reason
     return PlainTextResponse(f"{why}\n", status_code=200 if ready else 503)
+
+
+@router.get("/metrics")
+def metrics(request: Request) -> Response:
+    """Tell Prometheus what was counted, in the format it asks for.
+
+    It is on the port of the pages: there are numbers and names of indexed sites in it, nothing that anybody searched
+    for. Whoever puts this server before the public keeps /metrics to himself there.
+    """
+    encode, media_type = choose_encoder(request.headers.get("accept", ""))
+    registry = request.app.state.metrics.registry
+    return Response(encode(registry), headers={"Content-Type": media_type})
 
 
 def readiness(routes: Routes) -> tuple[bool, str]:
