@@ -1,0 +1,343 @@
+"""Placing: a decision never does harm, and one after another they come to rest with everything where it can be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.search.messages import Holding, Load, Unload
+from app.search.placing.place import place
+from app.search.placing.values import Command, Pack, Searcher, State
+
+pytestmark = pytest.mark.unit
+
+
+def pack(domain: str, size_mb: int, generation: int = 1) -> Pack:
+    return Pack(domain=domain, sha256=f"{domain}:{generation}", generation=generation, size_mb=size_mb)
+
+
+def held(*packs: Pack) -> dict[str, Holding]:
+    return {
+        each.domain: Holding(domain=each.domain, sha256=each.sha256, generation=each.generation, size_mb=each.size_mb)
+        for each in packs
+    }
+
+
+def searcher(name: str, capacity: int, *packs: Pack, **fields: object) -> Searcher:
+    """Return one of this capacity that holds these."""
+    free = capacity - sum(each.size_mb for each in packs)
+    return replace(Searcher(searcher_id=name, free=free, capacity=capacity, held=held(*packs)), **fields)  # type: ignore[arg-type]
+
+
+def state(packs: Iterable[Pack], *searchers: Searcher, replicas: int = 2, gone: Iterable[str] = ()) -> State:
+    return State(
+        packs={each.domain: each for each in packs}, searchers=searchers, replicas=replicas, gone=frozenset(gone)
+    )
+
+
+def told(decided: State) -> list[tuple[str, str, str]]:
+    """Return the orders of a decision as (searcher, order, domain)."""
+    return [(each.searcher_id, type(each.order).__name__, each.order.domain) for each in place(decided).commands]
+
+
+def done(before: State, commands: Iterable[Command]) -> State:
+    """Return the state once orders are carried out."""
+    after = {each.searcher_id: each for each in before.searchers}
+    for command in commands:
+        after[command.searcher_id] = _done(after[command.searcher_id], command.order)
+    return replace(before, searchers=tuple(after.values()))
+
+
+def _done(before: Searcher, order: Load | Unload) -> Searcher:
+    now = dict(before.held)
+    old = now.pop(order.domain, None)
+    free = before.free + (old.size_mb if old else 0)
+    if isinstance(order, Load):
+        now[order.domain] = Holding(
+            domain=order.domain, sha256=order.sha256, generation=order.generation, size_mb=order.size_mb
+        )
+        free -= order.size_mb
+    return replace(before, held=now, free=free)
+
+
+def at_rest(begin: State, *, most: int = 300) -> State:
+    """Return the state in which nothing more is to be done."""
+    now = begin
+    for _ in range(most):
+        commands = place(now).commands
+        if not commands:
+            return now
+        now = done(now, commands)
+    raise AssertionError(f"no rest after {most} decisions: {place(now)}")
+
+
+def where(now: State, domain: str) -> dict[str, int]:
+    """Return searcher -> generation of a domain's copies."""
+    return {each.searcher_id: each.held[domain].generation for each in now.searchers if domain in each.held}
+
+
+# What is decided
+
+
+def test_each_pack_goes_to_as_many_searchers_as_are_wanted_and_the_load_is_spread() -> None:
+    packs = [pack(f"{n}.example", 10) for n in range(6)]
+
+    now = at_rest(state(packs, *(searcher(name, 100) for name in "abc")))
+
+    assert [len(where(now, each.domain)) for each in packs] == [2] * 6
+    assert [each.free for each in now.searchers] == [60, 60, 60]
+
+
+def test_the_first_copy_of_everything_comes_before_the_second_of_anything_and_the_biggest_first() -> None:
+    packs = [pack("small.example", 10), pack("big.example", 50)]
+
+    assert told(state(packs, searcher("a", 100), searcher("b", 90))) == [
+        ("a", "Load", "big.example"),
+        ("b", "Load", "small.example"),
+        ("b", "Load", "big.example"),
+        ("a", "Load", "small.example"),
+    ]
+
+
+def test_room_that_is_promised_to_loads_under_way_is_not_given_twice() -> None:
+    under_way = pack("x.example", 60)
+    order = Load(domain="x.example", sha256=under_way.sha256, generation=1, size_mb=60)
+    busy = searcher("a", 100, orders={"x.example": order})
+
+    assert told(state([under_way, pack("y.example", 41)], busy, replicas=1)) == []
+    assert told(state([under_way, pack("y.example", 40)], busy, replicas=1)) == [("a", "Load", "y.example")]
+
+
+def test_an_update_is_loaded_where_the_older_version_is_if_there_is_room_for_both() -> None:
+    old, new = pack("x.example", 40), pack("x.example", 50, 2)
+
+    assert told(state([new], searcher("a", 100), searcher("b", 90, old), replicas=1)) == [("b", "Load", "x.example")]
+
+
+def test_an_update_without_room_beside_the_old_one_goes_elsewhere_first_and_the_old_one_goes_after() -> None:
+    old, new = pack("x.example", 60), pack("x.example", 60, 2)
+    begin = state([new], searcher("a", 100, old), searcher("b", 100), replicas=1)
+
+    assert told(begin) == [("b", "Load", "x.example")]
+    middle = done(begin, place(begin).commands)
+    assert told(middle) == [("a", "Unload", "x.example")]
+
+
+def test_an_older_version_makes_room_for_the_newer_only_while_another_copy_answers() -> None:
+    old, new = pack("x.example", 60), pack("x.example", 60, 2)
+
+    both = state([new], searcher("a", 100, old), searcher("b", 100, old))
+    assert len(told(both)) == 1
+    assert where(at_rest(both), "x.example") == {"a": 2, "b": 2}
+
+    alone = state([new], searcher("a", 100, old))
+    assert told(alone) == []
+    assert place(alone).stuck == {
+        "x.example": "60 MB beside the version that it replaces, and no other searcher has more than 40 MB free"
+    }
+
+
+def test_a_pack_too_big_for_everyone_is_said_to_be_and_is_placed_when_a_bigger_searcher_comes() -> None:
+    big = pack("big.example", 500)
+    small = searcher("a", 100)
+
+    alone = place(state([big], small, replicas=1))
+    assert alone.commands == ()
+    assert alone.stuck == {"big.example": "500 MB, and no other searcher has a capacity of more than 100 MB"}
+    assert told(state([big], small, searcher("b", 501), replicas=1)) == [("b", "Load", "big.example")]
+
+
+def test_what_fits_only_where_another_pack_is_has_that_one_moved() -> None:
+    stays, goes, big = pack("stays.example", 45), pack("goes.example", 30), pack("big.example", 50)
+    begin = state([stays, goes, big], searcher("a", 100, stays, goes), searcher("b", 40), replicas=1)
+
+    assert told(begin) == [("b", "Load", "goes.example")]
+    now = at_rest(begin)
+    assert where(now, "big.example") == {"a": 1}
+    assert where(now, "goes.example") == {"b": 1}
+
+
+def test_a_pack_without_any_copy_gets_the_room_of_second_copies() -> None:
+    small = [pack(f"{n}.example", 20) for n in range(5)]
+    begin = state([*small, pack("new.example", 50)], searcher("a", 100, *small), searcher("b", 100, *small))
+
+    now = at_rest(begin)
+
+    assert len(where(now, "new.example")) == 1
+    assert all(where(now, each.domain) for each in small)
+
+
+def test_a_searcher_that_comes_later_gets_its_share_one_pack_at_a_time() -> None:
+    packs = [pack(f"{n}.example", 10) for n in range(8)]
+    begin = state(packs, searcher("a", 100, *packs), searcher("b", 100, *packs), searcher("c", 100))
+
+    assert told(begin) == [("c", "Load", "0.example")]
+    now = at_rest(begin)
+    assert sorted(len(each.held) for each in now.searchers) == [5, 5, 6]
+    assert [len(where(now, each.domain)) for each in packs] == [2] * 8
+
+
+def test_a_load_that_failed_is_tried_elsewhere_first_and_not_here_while_it_rests() -> None:
+    wanted = pack("x.example", 10)
+    failed = searcher("a", 1_000, failures={wanted.sha256: 1})
+    resting = replace(failed, resting=frozenset({wanted.sha256}))
+
+    assert told(state([wanted], failed, searcher("b", 100), replicas=1)) == [("b", "Load", "x.example")]
+    assert told(state([wanted], resting, replicas=1)) == []
+    assert place(state([wanted], resting, replicas=1)).stuck == {"x.example": "cannot be loaded by a"}
+
+
+def test_a_searcher_that_leaves_gets_nothing_and_its_copies_count_no_more() -> None:
+    wanted = pack("x.example", 10)
+    leaves = searcher("a", 100, wanted, leaving=True)
+
+    assert told(state([wanted], leaves, searcher("b", 100), replicas=1)) == [("b", "Load", "x.example")]
+
+
+def test_what_the_store_has_no_more_is_unloaded_and_what_nothing_is_known_of_is_let_alone() -> None:
+    gone, unknown = pack("gone.example", 10), pack("unknown.example", 10)
+
+    begin = state([], searcher("a", 100, gone, unknown), gone=["gone.example"])
+
+    assert told(begin) == [("a", "Unload", "gone.example")]
+
+
+# What holds for every state
+
+DOMAINS = tuple(f"{name}.example" for name in "pqrstu")
+
+
+@st.composite
+def states(draw: st.DrawFn, *, busy: bool) -> State:
+    packs = {
+        domain: pack(domain, draw(st.integers(1, 60)), draw(st.integers(1, 2)))
+        for domain in draw(st.lists(st.sampled_from(DOMAINS), unique=True))
+    }
+    searchers = tuple(draw(_searchers(name, packs, busy=busy)) for name in "abcd"[: draw(st.integers(0, 4))])
+    gone = frozenset(DOMAINS) - set(packs) - {"u.example"}
+    return State(packs=packs, searchers=searchers, replicas=draw(st.integers(1, 3)), gone=gone)
+
+
+@st.composite
+def _searchers(draw: st.DrawFn, name: str, packs: dict[str, Pack], *, busy: bool) -> Searcher:
+    capacity, left = (draw(st.integers(0, 150)),) * 2
+    holds = []
+    for domain in draw(st.lists(st.sampled_from(DOMAINS), unique=True)):
+        newest = packs.get(domain)
+        older = draw(st.booleans()) or newest is None
+        one = pack(domain, draw(st.integers(1, 60)), 0) if older or newest is None else newest
+        if one.size_mb <= left:
+            holds.append(one)
+            left -= one.size_mb
+    found = searcher(name, capacity, *holds, leaving=draw(st.integers(0, 9)) == 0)
+    if not busy:
+        return found
+    orders: dict[str, Load | Unload] = {}
+    for domain in draw(st.lists(st.sampled_from(DOMAINS), unique=True)):
+        if domain in found.held and draw(st.booleans()):
+            orders[domain] = Unload(domain=domain, sha256=found.held[domain].sha256)
+        elif domain in packs and packs[domain].size_mb <= left and packs[domain].sha256 != _checksum(found, domain):
+            one = packs[domain]
+            orders[domain] = Load(domain=domain, sha256=one.sha256, generation=1, size_mb=one.size_mb)
+            left -= one.size_mb
+    checksums = st.sampled_from([each.sha256 for each in packs.values()]) if packs else st.nothing()
+    failures = dict.fromkeys(draw(st.lists(checksums, max_size=2, unique=True)), 1) if packs else {}
+    resting = frozenset(failures) if draw(st.booleans()) else frozenset()
+    return replace(found, orders=orders, failures=failures, resting=resting)
+
+
+def _checksum(found: Searcher, domain: str) -> str:
+    return found.held[domain].sha256 if domain in found.held else ""
+
+
+def answering(now: State, domain: str) -> set[str]:
+    """Return who answers for a domain and was not told to forget it."""
+    return {
+        each.searcher_id
+        for each in now.searchers
+        if domain in each.held and not each.leaving and not isinstance(each.orders.get(domain), Unload)
+    }
+
+
+@given(states(busy=True))
+@settings(max_examples=400)
+def test_no_decision_does_harm(before: State) -> None:
+    commands = place(before).commands
+    assert place(replace(before, searchers=before.searchers[::-1])).commands == commands
+
+    given_to = {each.searcher_id: each for each in before.searchers}
+    orders = {name: dict(each.orders) for name, each in given_to.items()}
+    for command in commands:
+        name, order = command.searcher_id, command.order
+        assert not given_to[name].leaving
+        assert order.domain not in orders[name], "told two things about one domain"
+        orders[name][order.domain] = order
+        if isinstance(order, Unload):
+            assert given_to[name].held[order.domain].sha256 == order.sha256
+        else:
+            assert order.sha256 == before.packs[order.domain].sha256 != _checksum(given_to[name], order.domain)
+            assert order.sha256 not in given_to[name].resting
+    for name, each in given_to.items():
+        promised = sum(order.size_mb for order in orders[name].values() if isinstance(order, Load))
+        assert promised <= each.free
+    after = replace(before, searchers=tuple(replace(each, orders=orders[name]) for name, each in given_to.items()))
+    for domain in before.packs:
+        assert answering(after, domain) or not answering(before, domain), "the last copy that answers goes"
+    assert all(each.order.domain != "u.example" or "u.example" in before.packs for each in commands)
+
+
+@given(states(busy=False))
+@settings(max_examples=400)
+def test_decisions_come_to_rest_with_everything_where_it_can_be(begin: State) -> None:
+    now = at_rest(begin)
+    there = [each for each in now.searchers if not each.leaving]
+    want = min(now.replicas, len(there))
+    newest = {
+        domain: [each for each in there if _checksum(each, domain) == one.sha256] for domain, one in now.packs.items()
+    }
+    for domain in now.gone:
+        assert not any(domain in each.held for each in there)
+    for domain, one in now.packs.items():
+        assert len(newest[domain]) <= want
+        others = [each for each in there if each not in newest[domain]]
+        if len(newest[domain]) == want:
+            assert not any(domain in each.held for each in others), "an older version stays"
+            continue
+        assert domain in place(now).stuck
+        assert all(each.free < one.size_mb for each in others), "it has room, and is not placed"
+        for each in others:
+            assert not _would_fit_by_a_move(each, one, there, newest)
+            if not newest[domain]:
+                spare = sum(
+                    each.held[name].size_mb for name in each.held if name in newest and _spare(each, name, newest)
+                )
+                assert each.free + spare < one.size_mb, "it has no copy, where others have two"
+
+
+def _would_fit_by_a_move(host: Searcher, one: Pack, there: list[Searcher], newest: dict[str, list[Searcher]]) -> bool:
+    return any(
+        host.free + holding.size_mb >= one.size_mb and target.free >= holding.size_mb and name not in target.held
+        for name, holding in host.held.items()
+        if name != one.domain and host in newest.get(name, [])
+        for target in there
+        if target is not host
+    )
+
+
+def _spare(host: Searcher, name: str, newest: dict[str, list[Searcher]]) -> bool:
+    return any(each is not host for each in newest[name])
+
+
+@given(states(busy=False), st.integers(0, 3))
+def test_with_room_for_all_of_it_everything_is_placed(begin: State, more: int) -> None:
+    roomy = tuple(
+        replace(each, capacity=each.capacity + 1_000, free=each.free + 1_000, leaving=False) for each in begin.searchers
+    )
+    now = at_rest(replace(begin, searchers=roomy + tuple(searcher(f"new{n}", 1_000) for n in range(more))))
+
+    for domain, one in now.packs.items():
+        assert list(where(now, domain).values()) == [one.generation] * min(now.replicas, len(now.searchers))
