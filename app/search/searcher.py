@@ -16,7 +16,7 @@ from app.search.properties import Properties
 from app.search.query import Query, Unit
 from app.search.ranking import Ranking
 from app.search.results import MAX_HITS, Hit, PackInfo, Results
-from app.search.snippet import best_snippet
+from app.search.snippet import best_snippet, lines_with
 
 #: As app/pack/schema.sql has them.
 APPLICATION_ID = 0x5045524E
@@ -105,7 +105,7 @@ class Searcher:
             path=path,
             title=title,
             snippet=best_snippet((description, body), units),
-            headings=tuple(line for line in headings.splitlines() if best_snippet((line,), units).marks),
+            headings=lines_with(headings, units),
             lang=lang,
             score=score,
             domain=self.info.domain,

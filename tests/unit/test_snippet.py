@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.search.query import Unit, parse
-from app.search.snippet import WIDTH, Snippet, best_snippet
-from app.search.tokens import words
+from app.search.snippet import WIDTH, Snippet, _wanted, best_snippet, lines_with
+from app.search.tokens import fold, words
 
 pytestmark = pytest.mark.unit
 
@@ -98,3 +98,21 @@ def test_a_match_deep_in_a_long_page_is_found() -> None:
 def test_one_word_without_end_is_cut() -> None:
     snippet = best_snippet(("x" * 10_000,), (Unit(("xx",), prefix=True),))
     assert len(snippet.text) <= WIDTH + 2
+
+
+@given(TEXTS, st.sampled_from(["fin", "find me ", '"find me" it und', "me finder. find"]))
+def test_what_is_looked_for_where_its_first_word_stands_is_what_the_pattern_finds(text: str, typed: str) -> None:
+    wanted = _wanted(parse(typed).units)
+    folded = fold(text)
+    assert [found[:2] for found in wanted.matches(folded)] == [m.span() for m in wanted.pattern.finditer(folded)]
+
+
+@given(st.text(st.one_of(st.characters(), st.sampled_from("aÉé Σσς\u0300İß“—"))))
+def test_a_text_is_folded_as_each_of_its_characters_is(text: str) -> None:
+    assert fold(text) == "".join(map(fold, text))
+
+
+def test_only_lines_with_a_match_are_kept() -> None:
+    units = parse('"one two" three ').units
+    assert lines_with("One two\none\ntwo\nThree, four\r\nfive", units) == ("One two", "Three, four")
+    assert lines_with("one\ntwo", units) == ()
