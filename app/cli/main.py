@@ -7,7 +7,7 @@ import sys
 import typer
 from pydantic import ValidationError
 
-from app.cli import caa, config, dead, doctor, search, services, site, store, topology, up
+from app.cli import caa, config, dead, doctor, search, searchers, services, site, store, topology, up
 from app.errors import PerennialError
 
 cli = typer.Typer(
@@ -23,6 +23,7 @@ site.register(cli)
 doctor.register(cli)
 up.register(cli)
 search.register(cli)
+searchers.register(cli)
 
 
 def main() -> None:

@@ -1,27 +1,25 @@
-"""`perennial search`: answers on a terminal or as JSON."""
+"""`perennial search`: answers on a terminal or as JSON, from the searchers or from a pack's file."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import asdict
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
+from app.cli.search_view import document, show
 from app.crawl.urls import domain_named
-from app.errors import InvalidMessage, InvalidQuery, PackNotFound
-from app.pack.read import fetch_pack, read_manifest
-from app.search.query import parse
-from app.search.results import MAX_HITS, Hit, Results
-from app.search.searcher import Searcher
-from app.storage.open import open_store
-from config.settings import Settings, get_settings
+from app.errors import InvalidMessage, InvalidQuery, NotPlaced, PackNotFound, RequestTimedOut, SearchUnavailable
+from app.pack.compress import decompress
+from app.router.finder import Finder, Found, Question
+from app.router.local import LocalFinder
+from app.router.remote import RemoteFinder
+from app.search.messages import Filters, Sort
+from app.search.results import MAX_HITS
+from config.settings import get_settings
 
 
 def register(cli: typer.Typer) -> None:
@@ -30,96 +28,109 @@ def register(cli: typer.Typer) -> None:
 
 
 def search(
-    domain: Annotated[str, typer.Argument(help="The site, as it was indexed: example.org")],
-    query: Annotated[list[str], typer.Argument(help='Words, "phrases" (quoted for the shell, too), -exclusions')],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DOMAIN[,DOMAIN...] WORDS...",
+            help='Sites as they were indexed, then words, "phrases" (quoted for the shell, too), -exclusions.',
+        ),
+    ],
     *,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Pages shown at most.")] = 10,
-    offset: Annotated[int, typer.Option(min=0, max=MAX_HITS, help="Pages left out first.")] = 0,
+    offset: Annotated[int, typer.Option(min=0, max=MAX_HITS - 1, help="Pages left out first.")] = 0,
+    sort: Annotated[Sort, typer.Option(help="The best first, or the newest.")] = "relevance",
+    section: Annotated[str, typer.Option(help="Only pages below this first part of a path: `docs`.")] = "",
+    lang: Annotated[str, typer.Option(help="Only pages in this language: `en`.")] = "",
+    kind: Annotated[str, typer.Option("--type", help="Only pages of this content type: `text/html`.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
-    pack: Annotated[Path | None, typer.Option(help="Search this unpacked pack instead of the store's.")] = None,
+    pack: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Search this pack's file, without services; DOMAIN may be left out."),
+    ] = None,
 ) -> None:
-    """Search an indexed site. Exit 0: found, 1: nothing found or never indexed, 2: wrong usage."""
+    """Search indexed sites. Exit 0: found, 1: nothing found, never indexed or nobody answers, 2: wrong usage."""
+    with _finder(pack or []) as finder:
+        domains, text = _asked(words, finder if pack else None)
+        filters = Filters(section=section, lang=lang, type=kind)
+        question = Question(q=text, domains=domains, offset=offset, limit=limit, sort=sort, filters=filters)
+        found = _found(finder, question)
+    _show(found, question, as_json=as_json)
+
+
+@contextmanager
+def _finder(packs: Sequence[Path]) -> Iterator[Finder]:
+    """Lend what finds: in these files, or through the searchers."""
+    if not packs:
+        with closing(RemoteFinder.of(get_settings())) as remote:
+            yield remote
+        return
     try:
-        parsed = parse(" ".join(query))
-        name = domain_named(domain)
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            yield stack.enter_context(closing(LocalFinder([_unpacked(pack, folder) for pack in packs])))
+    except FileNotFoundError as error:
+        raise PackNotFound(f"{error.filename}: no such file") from error
+
+
+def _unpacked(pack: Path, folder: Path) -> Path:
+    """Return the database; a pack as it lies in the store is compressed."""
+    if pack.suffix != ".zst":
+        return pack
+    target = folder / pack.name.removesuffix(".zst")
+    decompress(pack.read_bytes(), target)
+    return target
+
+
+def _asked(words: Sequence[str], local: Finder | None) -> tuple[tuple[str, ...], str]:
+    """Return domains and query. With files all words are the query, unless the first one names their domains."""
+    first, *rest = words
+    try:
+        domains = tuple(domain_named(name) for name in first.split(","))
+    except InvalidMessage as error:
+        if local is None:
+            _end(2, str(error))
+        domains = ()
+    if local is not None:
+        there = tuple(route.domain for route in local.routes().routes)
+        if not rest or not domains or not set(domains) <= set(there):
+            return there, " ".join(words)
+    if not rest:
+        _end(2, f"what is to be searched for on {first}? perennial search DOMAIN WORDS...")
+    return domains, " ".join(rest)
+
+
+def _found(finder: Finder, question: Question) -> Found:
+    """Search; an error that somebody can mend says how."""
+    try:
+        return finder.search(question)
     except (InvalidQuery, InvalidMessage) as error:
         _end(2, str(error))
-    try:
-        with closing(_open(name, pack, get_settings())) as searcher:
-            results = searcher.search(parsed, offset=offset, limit=limit)
     except PackNotFound as error:
-        _end(1, str(error) if pack else f"{name} was never indexed. To index it: perennial index https://{name}/")
-    _show(results, name=name, text=parsed.text, offset=offset, as_json=as_json)
+        known = {route.domain for route in finder.routes().routes}
+        unknown = [domain for domain in question.domains if domain not in known]
+        orders = "; ".join(f"perennial index https://{domain}/ --crawl" for domain in unknown)
+        _end(1, f"{error}. To index it: {orders}")
+    except NotPlaced as error:
+        _end(1, f"{error}; perennial searchers says why")
+    except (SearchUnavailable, RequestTimedOut) as error:
+        _end(
+            1,
+            f"{error}\nAre the orchestrator and a searcher running? perennial up starts them, perennial searchers shows"
+            " them. A pack's file can be searched without them: --pack FILE",
+        )
 
 
-def _open(domain: str, pack: Path | None, settings: Settings) -> Searcher:
-    """Open the pack given, or the store's newest, unpacked once into a cache."""
-    if pack is None:
-        pack = _cached(domain, settings)
-    searcher = Searcher(pack, time_limit=5.0)
-    if searcher.info.domain not in ("", domain):
-        searcher.close()
-        _end(2, f"{pack} is the pack of {searcher.info.domain}, not of {domain}")
-    return searcher
-
-
-def _cached(domain: str, settings: Settings) -> Path:
-    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
-    manifest = read_manifest(store, domain)
-    # By checksum, for generations of two stores have the same numbers.
-    folder = settings.data_dir / "search" / domain / manifest.sha256[:16]
-    found = next(folder.glob("*.sqlite"), None)
-    if found is None:
-        found = fetch_pack(store, domain, folder)
-        _forget_others(folder)
-    return found
-
-
-def _forget_others(folder: Path) -> None:
-    for other in folder.parent.iterdir():
-        if other != folder:
-            for file in other.iterdir():
-                file.unlink(missing_ok=True)
-            other.rmdir()
-
-
-def _show(results: Results, *, name: str, text: str, offset: int, as_json: bool) -> None:
+def _show(found: Found, question: Question, *, as_json: bool) -> None:
     if as_json:
-        document = {"domain": name, "query": text, "offset": offset} | asdict(results)
-        sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=1) + "\n")
-    elif results.hits:
-        _print(results, offset=offset)
-    if not results.total:
-        _end(1, f"nothing on {name} matches: {text}")
-    if not results.hits:
-        _end(1, f"{name} has {results.total} pages for: {text}; none from offset {offset} on")
-
-
-def _print(results: Results, *, offset: int) -> None:
-    out = Console(highlight=False, soft_wrap=True)
-    more = "more than " if results.capped else ""
-    first, last = offset + 1, offset + len(results.hits)
-    out.print(Text(f"{first}–{last} of {more}{results.total} in {results.seconds * 1_000:.0f} ms", "dim"))
-    if results.relaxed:
-        out.print(Text("No page has all the words. These pages have some of them.", "yellow"))
-    for hit in results.hits:
-        out.print()
-        for line in _lines(hit):
-            out.print(line)
-
-
-def _lines(hit: Hit) -> Iterator[Text]:
-    yield Text(_printable(hit.title or hit.path), "bold")
-    yield Text(_printable(hit.url), "cyan")
-    snippet = Text()
-    for piece, marked in hit.snippet.pieces:
-        snippet.append(_printable(piece), "bold yellow" if marked else "")
-    yield snippet
-
-
-def _printable(text: str) -> str:
-    """Return the text without what a terminal would obey: a page must not write its own escape sequences."""
-    return "".join(character if character.isprintable() else " " for character in text)
+        typer.echo(document(found, question))
+    elif found.hits:
+        show(found, question)
+    sites = ", ".join(question.domains)
+    if not found.total:
+        meant = f"; did you mean: {found.did_you_mean}" if found.did_you_mean else ""
+        _end(1, f"nothing on {sites} matches: {question.q}{meant}")
+    if not found.hits:
+        _end(1, f"{sites}: {found.total} pages for: {question.q}; none from offset {question.offset} on")
 
 
 def _end(status: int, message: str) -> NoReturn:

@@ -18,7 +18,6 @@ from app.errors import (
     InvalidQuery,
     NotPlaced,
     PackCorrupt,
-    PackNotFound,
     PerennialError,
     PublishFailed,
     RequestTimedOut,
@@ -83,13 +82,13 @@ class Race(Generic[T]):
         domain: str,
         replicas: Iterable[str],
         *,
-        indexed: bool,
+        absent: PerennialError,
         span: Span,
         send: Callable[[str, float], Future[Reply]],
         silent: Callable[[str, bool], None],
         tally: Tally,
     ) -> None:
-        """`indexed` tells whether the domain is known at all; `send` asks a replica, with a deadline in seconds.
+        """`absent` is raised where there is no replica to ask; `send` asks one, with a deadline in seconds.
 
         `silent` is told of one that keeps others waiting, and of one that answers.
         """
@@ -99,7 +98,7 @@ class Race(Generic[T]):
         self.gone: set[str] = set()
         self.astray = False
         self._kind = kind
-        self._indexed = indexed
+        self._absent = absent
         self._untried = deque(replicas)
         self._span = span
         self._send = send
@@ -184,9 +183,9 @@ class Race(Generic[T]):
         """Return what the failures come to: of the first telling kind that there is, the first."""
         told = (error for kind in _TELLING for error in self._failures if isinstance(error, kind))
         match next(told, None):
-            case None if not self._indexed:
-                return PackNotFound(f"{self.domain} was never indexed")
-            case None | NotPlaced() | Unroutable():
+            case None:
+                return self._absent
+            case NotPlaced() | Unroutable():
                 return NotPlaced(f"{self.domain} is on no searcher at the moment")
             case RequestTimedOut():
                 seconds = self._span.until - self._span.began

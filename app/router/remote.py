@@ -123,7 +123,7 @@ class RemoteFinder:
                 kind,
                 request.domain,
                 [replica for replica in self._in_turn(known.get(request.domain)) if replica not in gone],
-                indexed=request.domain in known,
+                absent=_absent(request.domain, known.get(request.domain)),
                 span=span,
                 send=partial(self._send, _body(request)),
                 silent=self._note,
@@ -159,6 +159,13 @@ class RemoteFinder:
 def _body(wanted: Asked) -> bytes:
     kind = "search" if isinstance(wanted, SearchRequest) else "suggest"
     return json.dumps({"type": kind, **to_payload(wanted)}, separators=(",", ":")).encode()
+
+
+def _absent(domain: str, route: Route | None) -> PerennialError:
+    """Return why nobody can be asked about a domain, by its route."""
+    if route is None:
+        return PackNotFound(f"{domain} was never indexed")
+    return NotPlaced(f"{domain} is on no searcher at the moment" + (f": {route.why}" if route.why else ""))
 
 
 def _rotated(replicas: Sequence[str], turn: int) -> Sequence[str]:

@@ -272,7 +272,7 @@ def test_without_an_orchestrator_searching_is_not_possible_and_says_so(world: Wo
         silent.routes()
     assert time.monotonic() - began >= 1.0
     nowhere = RemoteFinder("amqp://127.0.0.1:1//", deadline=1.0)
-    with closing(nowhere), pytest.raises(SearchUnavailable, match=r"broker amqp://127\.0\.0\.1:1//"):
+    with closing(nowhere), pytest.raises(SearchUnavailable, match="Connection refused"):
         ask(nowhere)
 
 

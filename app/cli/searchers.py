@@ -1,0 +1,118 @@
+"""`perennial searchers`: who answers searches, and where each pack is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from app.cli.dead_view import print_lines, printable, short
+from app.errors import SearchUnavailable
+from app.router.remote import RemoteFinder
+from app.search.messages import Node, Route, Routes
+from config.settings import get_settings
+
+
+def register(cli: typer.Typer) -> None:
+    """Add the command."""
+    cli.command()(searchers)
+
+
+def searchers(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show the searchers and where each pack is. Exit 1 when nobody says so, or a pack is on no searcher."""
+    with closing(RemoteFinder.of(get_settings())) as finder:
+        try:
+            routes = finder.routes()
+        except SearchUnavailable as error:
+            typer.echo(f"perennial: {error}\nIs the orchestrator running? perennial up starts it", err=True)
+            raise typer.Exit(1) from None
+    console = Console(highlight=False)
+    if as_json:
+        typer.echo(json.dumps(asdict(routes)))
+    elif console.is_terminal:
+        _show(routes, console)
+    else:
+        print_lines((*_node_lines(routes), *_route_lines(routes)))
+    raise typer.Exit(0 if all(route.searchers for route in routes.routes) else 1)
+
+
+def _node_lines(routes: Routes) -> Iterator[Sequence[object]]:
+    """Yield for programs: searcher, id, MB free, MB in all, packs, loads under way, seconds since it was heard of."""
+    for node in routes.searchers:
+        numbers = (node.free_space, node.capacity, len(node.domains), len(node.loading), f"{node.age:.1f}")
+        yield ("searcher", node.searcher_id, *numbers, "leaving" if node.leaving else "")
+
+
+def _route_lines(routes: Routes) -> Iterator[Sequence[object]]:
+    """Yield for programs: pack, domain, pages, built, generation, MB, copies, copies missing, why."""
+    for route in routes.routes:
+        told = (route.pages, route.built_at, route.generation, route.size_mb, _newest(route), route.missing, route.why)
+        yield ("pack", route.domain, *told)
+
+
+def _show(routes: Routes, console: Console) -> None:
+    if not routes.settled:
+        console.print("The orchestrator has just begun; it still gathers what there is.", style="yellow")
+    if not routes.searchers:
+        console.print("No searcher is running; perennial up starts them.", style="yellow")
+    else:
+        console.print(_nodes_table(routes.searchers))
+    console.print()
+    if not routes.routes:
+        console.print("Nothing is indexed yet; perennial index URL --crawl begins.")
+    else:
+        console.print(_routes_table(routes.routes))
+
+
+def _nodes_table(nodes: Sequence[Node]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("searcher", "free MB", "of MB", "packs", "heard", ""):
+        table.add_column(name, no_wrap=True, justify="left" if name in ("searcher", "") else "right")
+    for node in nodes:
+        doing = [f"loads {len(node.loading)}"] if node.loading else []
+        doing += ["leaves"] if node.leaving else []
+        row = (f"{node.free_space:,}", f"{node.capacity:,}", f"{len(node.domains):,}", f"{node.age:.1f} s ago")
+        table.add_row(short(node.searcher_id), *row, ", ".join(doing))
+    return table
+
+
+def _routes_table(routes: Sequence[Route]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("domain", no_wrap=True, overflow="ellipsis", max_width=36)
+    for name in ("pages", "built (UTC)", "version", "MB", "copies"):
+        table.add_column(name, no_wrap=True, justify="left" if name == "built (UTC)" else "right")
+    table.add_column("")
+    for route in routes:
+        numbers = (f"{route.pages:,}", _minute(route.built_at), f"{route.generation:,}", f"{route.size_mb:,}")
+        table.add_row(Text(printable(route.domain)), *numbers, _copies(route), Text(printable(_remark(route))))
+    return table
+
+
+def _copies(route: Route) -> Text:
+    return Text(str(_newest(route)), "" if route.missing == 0 else "yellow" if route.searchers else "bold red")
+
+
+def _remark(route: Route) -> str:
+    older = len(route.searchers) - _newest(route)
+    told = [f"{route.missing} missing"] if route.missing else []
+    told += [f"{older} of an older version"] if older else []
+    return ", ".join(told) + (f": {route.why}" if route.why else "")
+
+
+def _newest(route: Route) -> int:
+    return route.newest or len(route.searchers)
+
+
+def _minute(built_at: str) -> str:
+    try:
+        return f"{datetime.fromisoformat(built_at):%Y-%m-%d %H:%M}"
+    except ValueError:
+        return printable(built_at)
