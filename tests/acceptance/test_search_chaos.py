@@ -1,0 +1,194 @@
+"""Machines die and come, packs are replaced, the broker is killed: queries go on being answered, and rightly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from app import services
+from app.errors import NotPlaced, PackNotFound, SearchUnavailable
+from app.router.finder import Question
+from app.router.remote import RemoteFinder
+from app.search.messages import Routes
+from config.settings import Settings
+from tests.support.fleet import Fleet, Packs, fleet, pages_of, ready
+from tests.support.kill import kill
+from tests.support.load import load
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.acceptance
+
+DOMAINS = tuple(f"{name}.example" for name in ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen"))
+#: Seconds between heartbeats; a searcher is gone after three.
+HEARTBEAT = 0.5
+#: Queries of a whole test that may stay without an answer: each one in flight when a machine dies has others to ask.
+FEW = 8
+
+
+@contextmanager
+def asking(settings: Settings) -> Iterator[RemoteFinder]:
+    finder = RemoteFinder.of(settings)
+    try:
+        yield finder
+    finally:
+        finder.close()
+
+
+def hasty(environment: Mapping[str, str], **more: str) -> dict[str, str]:
+    return {**environment, "HEARTBEAT": str(HEARTBEAT), "REPLICAS": "2", **more}
+
+
+def placed(
+    finder: RemoteFinder, versions: Mapping[str, int], *, copies: int, searchers: int, after: str = ""
+) -> Routes | None:
+    """Return the routes once so many searchers answer from each domain's version, and nothing is under way.
+
+    They must not be those of an orchestrator `after` which another one came.
+    """
+    try:
+        routes = finder.routes()
+    except SearchUnavailable:
+        return None
+    found = {each.domain: (each.generation, each.newest, len(each.searchers)) for each in routes.routes}
+    wanted = {domain: (version, copies, copies) for domain, version in versions.items()}
+    there = (
+        routes.settled
+        and routes.orchestrator != after
+        and len(routes.searchers) == searchers
+        and not any(each.loading for each in routes.searchers)
+    )
+    return routes if there and found == wanted else None
+
+
+def await_placed(
+    finder: RemoteFinder, crew: Fleet, versions: Mapping[str, int], *, copies: int, searchers: int, after: str = ""
+) -> Routes:
+    def found() -> Routes | None:
+        return placed(finder, versions, copies=copies, searchers=searchers, after=after)
+
+    with suppress(AssertionError):
+        routes = eventually(found, "all is placed", seconds=30)
+        assert routes is not None
+        return routes
+    raise AssertionError(f"not placed: {finder.routes()}\n{crew.logs()}")
+
+
+def test_queries_are_answered_while_searchers_and_orchestrator_come_and_go(
+    settings: Settings, environment: dict[str, str], tmp_path: Path
+) -> None:
+    packs, versions = Packs(settings, tmp_path / "built"), dict.fromkeys(DOMAINS, 1)
+    for domain in DOMAINS:
+        packs.publish(domain, 1)
+    with fleet(hasty(environment), tmp_path / "logs") as crew, asking(settings) as finder:
+        first, *searchers = crew.orchestrator(), *(crew.searcher() for _ in range(3))
+        ready(first, *searchers)
+        before = await_placed(finder, crew, versions, copies=2, searchers=3)
+        spread = [len(node.domains) for node in before.searchers]
+        assert sum(spread) == 2 * len(DOMAINS)
+        assert max(spread) - min(spread) <= 1
+
+        with load(finder, versions) as asked:
+            asked.phase = "calm"
+            asked.goes_on()
+            assert not asked.failed, asked.failed
+
+            asked.phase = "a searcher is killed"
+            searchers[0].kill()
+            asked.goes_on()
+            await_placed(finder, crew, versions, copies=2, searchers=2)
+
+            asked.phase = "the orchestrator is killed"
+            first.kill()
+            asked.goes_on()
+            second = crew.orchestrator()
+            ready(second)
+            await_placed(finder, crew, versions, copies=2, searchers=2, after=before.orchestrator)
+
+            asked.phase = "new versions"
+            for domain in DOMAINS[:3]:
+                versions[domain] = asked.versions.newest[domain] = 2
+                packs.publish(domain, 2)
+                packs.announce(domain)
+            await_placed(finder, crew, versions, copies=2, searchers=2)
+            asked.versions.oldest.update(versions)
+            asked.goes_on()
+            assert asked.by_version[2]
+
+            asked.phase = "a searcher leaves"
+            searchers[1].leave()
+            asked.goes_on()
+            alone = eventually(
+                lambda: placed(finder, versions, copies=1, searchers=1), "one searcher has all", seconds=30
+            )
+            assert alone is not None
+            assert {route.missing for route in alone.routes} == {1}
+
+            asked.phase = "a searcher comes"
+            ready(crew.searcher())
+            await_placed(finder, crew, versions, copies=2, searchers=2)
+            asked.goes_on()
+    assert asked.failed.total() <= FEW, asked.failed
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Settings]:
+    """Settings with a RabbitMQ of this test's alone, to be killed; Redis is not needed."""
+    settings = Settings(data_dir=tmp_path / "own", redis_url="redis://127.0.0.1:1/0")
+    services.up(settings)
+    yield settings
+    services.down(settings)
+
+
+def test_all_is_as_it_was_after_the_broker_was_killed(own: Settings, tmp_path: Path) -> None:
+    packs, versions = Packs(own, tmp_path / "built"), dict.fromkeys(DOMAINS[:3], 1)
+    for domain in versions:
+        packs.publish(domain, 1)
+    environment = hasty({"PERENNIAL_DATA_DIR": str(own.data_dir)})
+    with fleet(environment, tmp_path / "logs") as crew, asking(own) as finder:
+        ready(crew.orchestrator(), crew.searcher(), crew.searcher())
+        await_placed(finder, crew, versions, copies=2, searchers=2)
+        with load(finder, versions) as asked:
+            asked.goes_on()
+            kill("beam.smp", own.data_dir)
+            services.up(own)
+            asked.goes_on()
+            await_placed(finder, crew, versions, copies=2, searchers=2)
+            asked.goes_on()
+            failed = asked.failed.total()
+            asked.goes_on()
+            assert asked.failed.total() == failed, asked.failed
+
+
+def test_a_pack_waits_for_a_searcher_that_has_room(
+    settings: Settings, environment: dict[str, str], tmp_path: Path
+) -> None:
+    packs = Packs(settings, tmp_path / "built")
+    packs.publish("small.example", 1)
+    packs.publish("large.example", 1, size_mb=3)
+
+    def total(domain: str) -> int:
+        return finder.search(Question(q="version", domains=(domain,))).total
+
+    with fleet(hasty(environment, REPLICAS="1"), tmp_path / "logs") as crew, asking(settings) as finder:
+        ready(crew.orchestrator())
+        eventually(lambda: finder.routes().settled, "the orchestrator knows what is there")
+        with pytest.raises(NotPlaced):
+            total("small.example")
+        with pytest.raises(PackNotFound):
+            total("never.example")
+        ready(crew.searcher(disk_mb=2))
+        eventually(lambda: placed_on(finder, "small.example"), "the small one is placed")
+        assert total("small.example") == pages_of(1)
+        with pytest.raises(NotPlaced):
+            total("large.example")
+        assert "MB" in next(each.why for each in finder.routes().routes if each.domain == "large.example")
+        ready(crew.searcher(disk_mb=50))
+        eventually(lambda: placed_on(finder, "large.example"), "the large one is placed, too")
+        assert total("large.example") == pages_of(1) + 1
+
+
+def placed_on(finder: RemoteFinder, domain: str) -> tuple[str, ...]:
+    return next((each.searchers for each in finder.routes().routes if each.domain == domain), ())

@@ -1,0 +1,178 @@
+"""An orchestrator and searchers as processes that come, go and are killed, and the packs that they answer from."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import string
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.amqp.publish import Publisher
+from app.plain import event
+from app.search.messages import Routes
+from app.storage.content import Page
+from app.storage.keys import manifest_key
+from app.storage.open import open_store
+from app.storage.store import ObjectStore
+from config.settings import ROOT, Settings
+from tests.packs import publish, write_pack
+from tests.support.waiting import eventually
+
+ORCHESTRATOR = "orchestrator,orchestrator.requests"
+SEARCHER = "site.searcher"
+
+
+@dataclass
+class Member:
+    """One worker of the fleet, its log in a file."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def ready(self) -> bool:
+        """Return whether it takes messages; fails where it ended instead."""
+        text = self.log.read_text(errors="replace")
+        assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}:\n{text[-4_000:]}"
+        return " ready." in text
+
+    def kill(self) -> None:
+        """SIGKILL it."""
+        self.process.kill()
+        self.process.wait()
+
+    def leave(self) -> None:
+        """SIGTERM it; it must end by itself, and well."""
+        self.process.terminate()
+        assert self.process.wait(30) == 0, self.log.read_text(errors="replace")[-4_000:]
+
+
+class Fleet:
+    """Starts workers of the application; all are gone when the block ends."""
+
+    def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
+        self._environment = {**os.environ, **environment}
+        self._folder = folder
+        self._members: list[Member] = []
+
+    def orchestrator(self) -> Member:
+        """Start an orchestrator; it is not ready yet."""
+        return self._start("orchestrator", ORCHESTRATOR)
+
+    def searcher(self, *, disk_mb: int = 100) -> Member:
+        """Start a searcher with so much disk; it is not ready yet."""
+        return self._start("searcher", SEARCHER, SEARCHER_DISK_MB=str(disk_mb))
+
+    def _start(self, kind: str, queues: str, **environment: str) -> Member:
+        name = f"{kind}{len(self._members)}"
+        command = [sys.executable, "-m", "celery", "-A", "app", "worker", "--pool=solo", f"--queues={queues}"]
+        command += [f"--hostname={name}@%h", "--without-gossip", "--without-mingle"]
+        log = self._folder / f"{name}.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**self._environment, **environment},
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self._members.append(Member(name, process, log))
+        return self._members[-1]
+
+    def end(self) -> None:
+        """Kill whoever still runs."""
+        for member in self._members:
+            with suppress(ProcessLookupError):
+                member.process.send_signal(signal.SIGKILL)
+            member.process.wait()
+
+    def logs(self) -> str:
+        """Return the last lines of every log."""
+        return "\n".join(f"{each.name}:\n{each.log.read_text(errors='replace')[-1_500:]}" for each in self._members)
+
+
+@contextmanager
+def fleet(environment: Mapping[str, str], folder: Path) -> Iterator[Fleet]:
+    """Yield an empty fleet for the block."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = Fleet(environment, folder)
+    try:
+        yield found
+    finally:
+        found.end()
+
+
+def ready(*members: Member) -> None:
+    """Wait until all of them are."""
+    for member in members:
+        eventually(member.ready, f"{member.name} is ready", seconds=60)
+
+
+# Packs that tell which one they are
+
+
+class Packs:
+    """Versions of packs in a store: each has one page more than the one before, and every page tells whose it is."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self._store: ObjectStore = open_store(settings.store)
+        self._broker = settings.broker
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def publish(self, domain: str, version: int, *, size_mb: int = 0) -> None:
+        """Put a version into the store; with `size_mb`, so much text comes with it."""
+        title = title_of(domain, version)
+        pages = [_page(domain, number, title) for number in range(pages_of(version))]
+        if size_mb:
+            pages.append(_page(domain, len(pages), title, _noise(size_mb, seed=version)))
+        path = self._folder / f"{domain}.{version}.sqlite"
+        write_pack(path, pages, domain=domain, generation=version)
+        publish(self._store, path, domain=domain, generation=version, pages=len(pages))
+        path.unlink()
+
+    def announce(self, domain: str) -> None:
+        """Tell of the newest version, as a packer does."""
+        told = json.loads(self._store.get(manifest_key(domain)).data)
+        publisher = Publisher(self._broker)
+        publisher.publish([event("update", told)])
+        publisher.close()
+
+
+def title_of(domain: str, version: int) -> str:
+    """Return the title of every page of a version: the domain's own word, and the version's."""
+    return f"{domain.partition('.')[0]} version{version}"
+
+
+def pages_of(version: int) -> int:
+    """Return the number of pages of a version."""
+    return 2 + version
+
+
+def _page(domain: str, number: int, title: str, more: str = "") -> Page:
+    url = f"https://{domain}/{number}"
+    return Page(key=url, url=url, domain=domain, path=f"/{number}", title=title, body=f"One of its pages. {more}")
+
+
+def _noise(size_mb: int, *, seed: int) -> str:
+    """Return words of about so many MB that occur once each, and do not compress well."""
+    chance = random.Random(seed)
+    words = ("".join(chance.choices(string.ascii_lowercase, k=12)) for _ in range(size_mb * 2**20 // 13))
+    return " ".join(words)
+
+
+# What the orchestrator says
+
+
+def placed(routes: Routes, versions: Mapping[str, int], *, copies: int) -> bool:
+    """Tell whether so many searchers answer from each domain's version and nothing is missing."""
+    found = {route.domain: (route.generation, len(route.searchers), route.missing) for route in routes.routes}
+    return routes.settled and found == {domain: (version, copies, 0) for domain, version in versions.items()}

@@ -1,0 +1,105 @@
+"""A constant load of queries, every answer of which is checked: from the right pack, and whole."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from app.errors import PerennialError
+from app.router.finder import Finder, Found, Question
+from tests.support.fleet import pages_of, title_of
+from tests.support.waiting import eventually
+
+#: Threads that ask, and seconds between two queries of one.
+THREADS, PAUSE = 4, 0.01
+
+
+@dataclass
+class Versions:
+    """Which versions of each domain may answer: `oldest` to `newest`."""
+
+    newest: dict[str, int]
+    oldest: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.oldest = dict(self.newest)
+
+
+@dataclass
+class Load:
+    """What came of the queries: how many were answered, which wrongly, and which not at all, by phase and error."""
+
+    finder: Finder
+    versions: Versions
+    phase: str = ""
+    answered: int = 0
+    wrong: list[str] = field(default_factory=list)
+    failed: Counter[str] = field(default_factory=Counter)
+    #: By version of the pack that answered.
+    by_version: Counter[int] = field(default_factory=Counter)
+    _over: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def goes_on(self, queries: int = 100, *, seconds: float = 30) -> None:
+        """Wait until so many more queries are answered, and none was answered wrongly."""
+        enough = self.answered + queries
+        eventually(lambda: self.answered >= enough, f"{queries} more queries are answered: {self}", seconds=seconds)
+        assert not self.wrong, self.wrong[:5]
+
+    def _ask_on(self, seed: int) -> None:
+        chance = random.Random(seed)
+        domains = sorted(self.versions.newest)
+        while not self._over.wait(PAUSE):
+            self._ask(chance.choice(domains), chance)
+
+    def _ask(self, domain: str, chance: random.Random) -> None:
+        own, oldest = name_of(domain), self.versions.oldest[domain]
+        word = chance.choice([own, "version", "nowhere"])
+        try:
+            found = self.finder.search(Question(q=word, domains=(domain,)))
+        except PerennialError as error:
+            with self._lock:
+                self.failed[f"{self.phase}: {type(error).__name__}: {error}"[:150]] += 1
+            return
+        except Exception as error:  # noqa: BLE001 - A thread must not end unseen.
+            with self._lock:
+                self.wrong.append(f"{word} of {domain}: {error!r}")
+            return
+        self._note(domain, word, found, oldest)
+
+    def _note(self, domain: str, word: str, found: Found, oldest: int) -> None:
+        (source,) = found.sources
+        version = int(source.generation)
+        fits = oldest <= version <= self.versions.newest[domain] and source.domain == domain
+        right = 0 if word == "nowhere" else pages_of(version)
+        shown = {(hit.domain, hit.title) for hit in found.hits}
+        with self._lock:
+            self.answered += 1
+            self.by_version[version] += 1
+            if not fits or found.total != right or shown != ({(domain, title_of(domain, version))} if right else set()):
+                self.wrong.append(f"{self.phase}: {word} of {domain}, version {oldest} or later: {found}")
+
+
+def name_of(domain: str) -> str:
+    """Return the word that only this domain's pages have."""
+    return domain.partition(".")[0]
+
+
+@contextmanager
+def load(finder: Finder, versions: Mapping[str, int]) -> Iterator[Load]:
+    """Ask for the block; nothing may have been answered wrongly at its end."""
+    found = Load(finder, Versions(dict(versions)))
+    threads = [threading.Thread(target=found._ask_on, args=(seed,)) for seed in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield found
+    finally:
+        found._over.set()
+        for thread in threads:
+            thread.join()
+    assert not found.wrong, found.wrong[:5]
