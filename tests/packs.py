@@ -10,6 +10,7 @@ from pathlib import Path
 from app.pack.compress import compress, sha256
 from app.pack.database import SCHEMA_VERSION, note_words
 from app.pack.manifest import Manifest
+from app.pack.names import note_names
 from app.pack.rows import section
 from app.storage.content import Page
 from app.storage.keys import manifest_key, pack_key, page_id
@@ -45,6 +46,7 @@ def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example
             database.executemany(_INSERT, rows)
             database.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
             note_words(database)
+            note_names(database)
     return path
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from app.errors import PackCorrupt, PackError
+from app.pack.names import note_names
 
 #: `PERN`, as `schema.sql` writes it.
 APPLICATION_ID: Final = 0x5045524E
@@ -90,6 +91,7 @@ def ship(database: sqlite3.Connection, target: Path, meta: Mapping[str, str]) ->
         database.executemany("INSERT INTO meta (key, value) VALUES (?, ?)", noted.items())
         database.execute("INSERT INTO pages_fts (pages_fts) VALUES ('optimize')")
         note_words(database)
+        note_names(database)
     # Unlike VACUUM, VACUUM INTO needs no temporary file outside the work folder, and it writes the pages once.
     database.execute("VACUUM INTO ?", (str(target),))
     check(target)

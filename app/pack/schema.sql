@@ -46,6 +46,14 @@ CREATE TABLE gone (
     etag   TEXT NOT NULL
 ) WITHOUT ROWID;
 
+-- What pages are called, for names are looked up often and are few: title without the name of the site, and headings,
+-- of pages that are not hidden; rowid is pages.id. Written before shipping. Beginnings are indexed as well.
+CREATE VIRTUAL TABLE names USING fts5 (
+    title, headings,
+    tokenize = "unicode61 remove_diacritics 2",
+    prefix = '2 3'
+);
+
 -- External content: the text stands once, in `pages`; rowid is pages.id.
 CREATE VIRTUAL TABLE pages_fts USING fts5 (
     title, headings, description, body,

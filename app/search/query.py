@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from app.errors import InvalidQuery
 from app.search.tokens import spans
@@ -35,11 +36,16 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What a person asked for: `units` that must all be there, `exclusions` of which none may be."""
+    """What a person asked for: `units` that must all be there, `exclusions` of which none may be.
+
+    `places` are where the text has each of `words`, start and end; it is `unfinished` if it ends inside the last one.
+    """
 
     text: str
     units: tuple[Unit, ...]
     exclusions: tuple[Unit, ...] = ()
+    places: tuple[tuple[int, int], ...] = ()
+    unfinished: bool = False
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -88,8 +94,16 @@ class Query:
 
     @property
     def name_match(self) -> str:
-        """The FTS5 expression for pages that have all words side by side in a title or heading, none continued."""
-        return self._without_exclusions(f"{{title headings}} : ({Unit(self.words).match})")
+        """The FTS5 expression for names that have all words side by side, none continued."""
+        return Unit(self.words).match
+
+    def rewritten(self, replacements: Mapping[int, str]) -> str:
+        """Return the text with another word in the place of each of `words` that is named by its number."""
+        text, at = "", 0
+        for number, (start, end) in enumerate(self.places):
+            text += self.text[at:start] + replacements.get(number, self.text[start:end])
+            at = end
+        return text + self.text[at:]
 
     def _without_exclusions(self, expression: str) -> str:
         if not self.exclusions:
@@ -106,18 +120,29 @@ def parse(text: str) -> Query:
         raise InvalidQuery(f"the query has {len(text)} characters; at most {MAX_CHARACTERS} are searched for")
     wanted: list[Unit] = []
     unwanted: list[Unit] = []
+    places: list[tuple[int, int]] = []
     for chunk in _CHUNK.finditer(text.translate(_QUOTES)):
-        found = _words(chunk["phrase"] or chunk["run"] or "")
+        found = _places(chunk)
+        unit = Unit(tuple(text[start:end] for start, end in found))
         if found and chunk["minus"]:
-            unwanted.append(Unit(found))
+            unwanted.append(unit)
         elif found:
-            wanted.append(Unit(found, prefix=_goes_on(text, chunk, found[-1])))
+            wanted.append(replace(unit, prefix=found[-1][1] == len(text) and _tells(unit.words[-1])))
+            places += found
     _check(text, wanted, unwanted)
-    return Query(text=text, units=tuple(wanted), exclusions=tuple(unwanted))
+    return Query(
+        text=text,
+        units=tuple(wanted),
+        exclusions=tuple(unwanted),
+        places=tuple(places),
+        unfinished=places[-1][1] == len(text),
+    )
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text[start:end] for start, end in spans(text))
+def _places(chunk: re.Match[str]) -> list[tuple[int, int]]:
+    """Return where the words of a chunk stand in the whole text."""
+    kind = "run" if chunk["phrase"] is None else "phrase"
+    return [(chunk.start(kind) + start, chunk.start(kind) + end) for start, end in spans(chunk[kind])]
 
 
 def _check(text: str, wanted: list[Unit], unwanted: list[Unit]) -> None:
@@ -133,6 +158,6 @@ def _check(text: str, wanted: list[Unit], unwanted: list[Unit]) -> None:
     raise InvalidQuery("the query is empty")
 
 
-def _goes_on(text: str, chunk: re.Match[str], last: str) -> bool:
-    """Tell whether the text ends inside a word: one Latin letter would begin half of all words, and says nothing."""
-    return chunk.end() == len(text) and text.endswith(last) and (len(last) > 1 or not last.isascii())
+def _tells(beginning: str) -> bool:
+    """Tell whether it is worth a look which words begin so: with one Latin letter begin half of all words."""
+    return len(beginning) > 1 or not beginning.isascii()

@@ -12,7 +12,6 @@ from urllib.parse import unquote
 
 from app.search import vocabulary
 from app.search.query import Query, Unit
-from app.search.results import MAX_HITS
 from app.search.tokens import words
 
 #: Weights of title, headings, description and body.
@@ -28,6 +27,7 @@ _NAME_CANDIDATES = 100
 _LEADERS = 3
 
 _RANKED = "SELECT rowid, rank FROM pages_fts WHERE pages_fts MATCH ? AND rank MATCH ? ORDER BY rank LIMIT ?"
+_CALLED = "SELECT rowid FROM names WHERE names MATCH ? ORDER BY rank LIMIT ?"
 _COUNTED = "SELECT count(*) FROM pages_fts WHERE pages_fts MATCH ?"
 _TITLE_SEPARATOR = re.compile(r"\s+[|–—·:-]\s+|:\s+")
 
@@ -58,7 +58,7 @@ def count(connection: sqlite3.Connection, match: str, *, hidden: Collection[int]
     """Return how many pages match an FTS5 expression, counted up to a limit."""
     rows = connection.execute("SELECT rowid FROM pages_fts WHERE pages_fts MATCH ?", (match,))
     found = sum(1 for _ in islice((page for (page,) in rows if page not in hidden), limit))
-    rows.close()
+    rows.close()  # Before it is told of all others.
     return found
 
 
@@ -78,22 +78,24 @@ def _scores(
 # Pages that come first
 
 
-def leaders(connection: sqlite3.Connection, query: Query, *, hidden: Collection[int]) -> list[int]:
+def leaders(connection: sqlite3.Connection, query: Query, found: Ranking, *, hidden: Collection[int]) -> list[int]:
     """Return the pages that come first whatever their rank: named as the query, or with all of it side by side."""
-    candidates, _ = _scores(connection, query.name_match, hidden, _NAME_CANDIDATES)
-    named = _named(connection, list(candidates), words(" ".join(query.words)))[:_LEADERS]
+    candidates = [page for (page,) in connection.execute(_CALLED, (query.name_match, _NAME_CANDIDATES))]
+    matching = [page for page in candidates if page in found.scores]
+    named = _named(connection, matching, words(" ".join(query.words)))[:_LEADERS]
     if query.phrase_match is None:
         return named
     side_by_side, _ = _scores(connection, query.phrase_match, hidden, _LEADERS)
-    return [*named, *(page for page in side_by_side if page not in named)]
+    return [*named, *(page for page in side_by_side if page not in named and page in found.scores)]
 
 
 def put_first(first: Sequence[int], scores: dict[int, float], *, ideal: float) -> dict[int, float]:
     """Return scores with these pages first, and theirs between the best of the others and the ideal."""
-    others = {page: score for page, score in scores.items() if page not in first}
-    best = next(iter(others.values()), 0.0)
-    step = (max(ideal, best) - best) / (len(first) + 1)
-    return {page: best + step * (len(first) - at) for at, page in enumerate(first)} | others
+    best = next((score for page, score in scores.items() if page not in first), 0.0)
+    step = max(ideal - best, 0.0) / (len(first) + 1)
+    ordered = dict.fromkeys(first, 0.0) | scores
+    ordered.update((page, best + step * (len(first) - at)) for at, page in enumerate(first))
+    return ordered
 
 
 def _named(connection: sqlite3.Connection, candidates: Sequence[int], name: tuple[str, ...]) -> list[int]:
@@ -146,6 +148,3 @@ def _docs(connection: sqlite3.Connection, unit: Unit) -> int:
 
 def _idf(docs: int, pages: int) -> float:
     return max(math.log((pages - docs + 0.5) / (docs + 0.5)) if docs < pages else 0.0, _LEAST_WEIGHT)
-
-
-__all__ = ["MAX_HITS", "Ranking", "count", "ideal", "leaders", "put_first", "rank", "read_rows"]

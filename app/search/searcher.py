@@ -64,7 +64,9 @@ class Searcher:
                 relaxed=found.relaxed,
                 hits=self._hits(connection, order[:MAX_HITS][offset : offset + limit], scores, found.units),
                 facets=self._properties.facets(list(scores), filters),
-                did_you_mean=correct.did_you_mean(connection, query, found, hidden=self._properties.hidden),
+                did_you_mean=correct.did_you_mean(
+                    connection, query, found, pages=self._rows, hidden=self._properties.hidden
+                ),
                 ideal=ideal,
                 seconds=time.perf_counter() - began,
             )
@@ -72,7 +74,7 @@ class Searcher:
     def suggest(self, text: str, *, limit: int = 8) -> tuple[str, ...]:
         """Return what a text that a person began to type may go on as; raises SearchTimeout, PackCorrupt."""
         with self._connection() as connection:
-            return suggest.suggestions(connection, text, hidden=self._properties.hidden, limit=limit)
+            return suggest.suggestions(connection, text, pages=self._rows, hidden=self._properties.hidden, limit=limit)
 
     def close(self) -> None:
         """Close; searches in flight end undisturbed."""
@@ -88,7 +90,7 @@ class Searcher:
     ) -> dict[int, float]:
         if found.relaxed or not found.scores:
             return found.scores
-        first = ranking.leaders(connection, query, hidden=self._properties.hidden)
+        first = ranking.leaders(connection, query, found, hidden=self._properties.hidden)
         return ranking.put_first(first, found.scores, ideal=ideal)
 
     def _hits(

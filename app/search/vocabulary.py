@@ -9,6 +9,7 @@ _LAST = "\U0010ffff"
 
 _DOCS = "SELECT docs FROM words WHERE word = ?"
 _MOST = "SELECT max(docs) FROM words WHERE word >= ? AND word < ?"
+_OF_LENGTH = "SELECT word, docs FROM words WHERE docs >= ? AND length(word) BETWEEN ? AND ?"
 _BEGUN = "SELECT word, docs FROM words WHERE word > ? AND word < ? ORDER BY docs DESC, word LIMIT ?"
 
 
@@ -28,3 +29,8 @@ def completions(connection: sqlite3.Connection, beginning: str, *, limit: int) -
     """Return words that begin so, and go on, with the number of pages that have each, most first."""
     rows = connection.execute(_BEGUN, (beginning, beginning + _LAST, limit))
     return [(word, int(docs)) for word, docs in rows]
+
+
+def of_length(connection: sqlite3.Connection, shortest: int, longest: int, *, least: int) -> dict[str, int]:
+    """Return the words of so many characters that so many pages have at least, with the number of these pages."""
+    return dict(connection.execute(_OF_LENGTH, (least, shortest, longest)))
