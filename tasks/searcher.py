@@ -14,7 +14,7 @@ from app.search.messages import Holding, Load, Report, size_mb
 from app.search.node.loader import Fetch, Loader
 from app.search.node.packs import Packs
 from app.search.node.reporter import Post, Reporter
-from app.search.node.service import BACKLOG, SearcherService, Searching, problem
+from app.search.node.service import BACKLOG, STUCK_LIMITS, STUCK_SECONDS, SearcherService, Searching, problem
 from app.search.node.slot import Slot
 from app.serving import Service, serves
 from app.storage.open import open_store
@@ -26,11 +26,17 @@ from config.settings import Settings, get_settings
 @serves(SEARCHER)
 def searcher(consumer: Any) -> Service:
     """Make the service of a worker's searcher; raises PackError where it can have no folder."""
-    return build(consumer.searcher_id, get_settings(), linger=consumer.linger)
+
+    def is_connected() -> bool:
+        return consumer.connection is not None and consumer.connection.connected
+
+    return build(consumer.searcher_id, get_settings(), linger=consumer.linger, is_connected=is_connected)
 
 
-def build(searcher_id: str, settings: Settings, *, linger: Callable[[float], None]) -> SearcherService:
-    """Put a searcher together."""
+def build(
+    searcher_id: str, settings: Settings, *, linger: Callable[[float], None], is_connected: Callable[[], bool]
+) -> SearcherService:
+    """Put a searcher together; `is_connected` tells whether its queue is there."""
     slot = Slot.take(settings.searcher_dir or settings.data_dir / "searchers")
     packs = Packs(remove=slot.remove, time_limit=settings.search_time_limit)
     loader = Loader(
@@ -42,7 +48,10 @@ def build(searcher_id: str, settings: Settings, *, linger: Callable[[float], Non
         tell=lambda change: reporter.tell(change),
     )
     searching = Searching(
-        packs, doubt=loader.submit, threads=settings.searcher_threads, time_limit=settings.search_time_limit
+        packs,
+        doubt=loader.submit,
+        threads=settings.searcher_threads,
+        patience=max(STUCK_SECONDS, STUCK_LIMITS * settings.search_time_limit),
     )
 
     def state() -> Report:
@@ -56,11 +65,16 @@ def build(searcher_id: str, settings: Settings, *, linger: Callable[[float], Non
             loading=loader.loading(),
         )
 
+    def unwell() -> str:
+        if not is_connected():
+            return "the broker is away, and its queue with it"
+        return "every thread is stuck in a query" if searching.is_stuck() else ""
+
     post = Post(
         events=Publisher(settings.broker, timeout=settings.publish_timeout),
         heartbeats=Publisher(settings.broker, timeout=min(settings.heartbeat, settings.publish_timeout)),
     )
-    reporter = Reporter(post, every=settings.heartbeat, state=state, well=searching.well)
+    reporter = Reporter(post, every=settings.heartbeat, state=state, unwell=unwell)
 
     def release() -> None:
         packs.close()

@@ -70,7 +70,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Load:
-    """`load`: fetch this version of a domain's pack from the store, and answer from it in place of any other."""
+    """`load`: fetch this version of a domain's pack from the store, and answer from it in place of any other.
+
+    Where the store has a later one by then, that is loaded, and `loaded` names it.
+    """
 
     domain: str
     sha256: str
@@ -120,7 +123,8 @@ class SuggestRequest:
 class Route:
     """Where a domain's pack is: `searchers` that answer from it, the newest version first. `built_at` is UTC, ISO 8601.
 
-    The first `newest` of the searchers have the same version, the others older ones; `missing` is the number of copies still to be placed, `why` what stands against it where somebody should know.
+    The first `newest` of the searchers have the same version, the others older ones; `missing` is the number of copies
+    still to be placed, `why` what stands against it where somebody should know.
     """
 
     domain: str

@@ -262,15 +262,18 @@ def test_a_pack_that_turns_out_broken_is_dropped_and_one_that_is_whole_stays(dis
         doubt = Doubt(domain="a.example", sha256=load.sha256)
         shelf.loader.submit(doubt)
         assert shelf.have(load).kind == "loaded"
+        assert shelf.title() == "one"
+        later = disk.offer("two")
+        assert shelf.have(later).kind == "loaded"
         path = shelf.packs.path("a.example")
         assert path is not None
         path.write_bytes(path.read_bytes()[:8192])
-        change = shelf.have(doubt)
-        assert change.kind == "failed"
+        change = shelf.have(Doubt(domain="a.example", sha256=later.sha256))
+        assert (change.kind, change.sha256) == ("failed", later.sha256)
         assert "quick_check" in change.reason or "malformed" in change.reason
         assert shelf.packs.holdings() == ()
-        assert shelf.have(load).kind == "loaded"
-        assert shelf.title() == "one"
+        assert shelf.have(later).kind == "loaded"
+        assert shelf.title() == "two"
 
 
 def test_the_next_process_takes_over_what_is_whole_and_removes_the_rest(disk: Disk) -> None:

@@ -6,16 +6,22 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from app.amqp.publish import Publisher
 from app.amqp.requestor import Requestor
-from app.errors import Unroutable
-from app.search.messages import Load, Problem, Unload
+from app.errors import NotPlaced, Unroutable
+from app.search.messages import Load, Problem, Report, Unload
+from app.search.node.packs import Packs as SearcherPacks
+from app.search.node.reporter import Post, Reporter
+from app.search.node.service import Searching
 from app.search.results import Answer
 from app.storage.keys import manifest_key, pack_key
 from app.storage.open import open_store
+from config.routes import SEARCHER
 from config.settings import Settings
 from tests.support.fleet import Fleet, Packs, fleet, pages_of, ready, title_of
 from tests.support.tower import Tower, answer_of, to_searcher, tower
@@ -202,6 +208,73 @@ def test_a_pack_that_is_broken_in_the_store_or_on_the_disk_is_told_and_never_ans
     gone = ear.order(me, Unload(domain=DOMAIN, sha256=third.sha256))
     assert (gone.type, gone.report.holdings) == ("unloaded", ())
     assert fault(ear.search(me, DOMAIN, "alpha")) == "not-here"
+
+
+def test_it_says_nothing_while_its_queries_are_stuck_or_its_queue_is_gone(ear: Tower, settings: Settings) -> None:
+    trouble = [""]
+    posts = Publisher(settings.broker), Publisher(settings.broker)
+    stands = Report(searcher_id="it", seq=0, free_space=1)
+    reporter = Reporter(
+        Post(events=posts[0], heartbeats=posts[1]), every=0.1, state=lambda: stands, unwell=lambda: trouble[0]
+    )
+    with closing(reporter):
+        reporter.start()
+        first = ear.hear("register")
+        ear.hear("heartbeat")
+        trouble[0] = "every thread is stuck in a query"
+        eventually(lambda: reporter._silent, "it has noticed")
+        mark = ear.mark()
+        last = reporter.report().seq
+        reporter.register()
+        eventually(lambda: reporter._silent, "it has noticed again")
+        assert ear.mark() == mark
+        trouble[0] = ""
+        again = ear.hear("register", after=mark)
+        assert again.report.seq == last + 1 > first.report.seq
+
+
+def test_queries_are_stuck_when_every_thread_is_at_one_for_too_long(tmp_path: Path) -> None:
+    go_on = threading.Event()
+
+    class Slow(SearcherPacks):
+        """Packs on a disk that does not answer."""
+
+        def holding(self, domain: str) -> None:
+            go_on.wait(60)
+
+    packs = Slow(remove=Path.unlink, time_limit=1.0)
+    searching = Searching(packs, doubt=lambda _: None, threads=2, patience=0.05)
+    asked = {"domain": DOMAIN, "q": "word"}
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            first = pool.submit(searching.search, asked)
+            eventually(lambda: len(searching._running) == 1, "one query runs")
+            assert not searching.is_stuck()
+            second = pool.submit(searching.suggest, asked)
+            eventually(searching.is_stuck, "both run for too long")
+        finally:
+            go_on.set()
+        for each in (first, second):
+            assert isinstance(each.exception(), NotPlaced)
+    assert not searching.is_stuck()
+
+
+def test_a_searcher_whose_queue_was_deleted_makes_it_again_and_registers(
+    settings: Settings, ours: Fleet, ear: Tower, packs: Packs
+) -> None:
+    ours.searcher()
+    me = ear.hear("register").report.searcher_id
+    packs.publish(DOMAIN, 1)
+    assert ear.order(me, load_of(settings, DOMAIN)).type == "loaded"
+    mark = ear.mark()
+    ear.channel.queue_delete(f"{SEARCHER}.{me}")
+    again = ear.hear("register", after=mark).report
+    assert again.searcher_id == me
+    assert [holding.domain for holding in again.holdings] == [DOMAIN]
+    assert found(ear.search(me, DOMAIN, "alpha")) == (title_of(DOMAIN, 1), pages_of(1))
+    mark = ear.mark()
+    ear.call_again()
+    ear.hear("register", after=mark)
 
 
 def test_more_queries_than_it_can_answer_are_refused_at_once_and_the_others_answered(

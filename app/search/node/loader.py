@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds that a load waits for queries on what was replaced or dropped before it, where it needs their room.
 _SETTLE = 2.0
+#: Seconds that a pack is taken for whole after it was looked at: one bad query must not keep the loader busy.
+_TRUSTED = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +88,7 @@ class Loader:
         self._check = check
         self._tell = tell
         self._jobs: list[Job] = []
+        self._trusted: dict[str, float] = {}
         self._closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
@@ -96,6 +100,8 @@ class Loader:
 
     def submit(self, job: Job) -> None:
         """Have something done, unless it is what comes last for its domain already."""
+        if isinstance(job, Doubt) and time.monotonic() < self._trusted.get(job.sha256, 0.0):
+            return
         with self._changed:
             if next((each for each in reversed(self._jobs) if each.domain == job.domain), None) != job:
                 self._jobs.append(job)
@@ -197,6 +203,7 @@ class Loader:
             self._packs.drop(doubt.domain, doubt.sha256)
             raise
         log.error("%s: a query failed on a pack that is whole", doubt.domain)
+        self._trusted = {doubt.sha256: time.monotonic() + _TRUSTED}
 
     def _adopt(self) -> None:
         """Answer from what the slot's last process left, as far as it is whole and there is room for it."""

@@ -34,21 +34,21 @@ class Post:
 class Reporter:
     """Registers when asked and sends a heartbeat every `every` seconds, in a thread of its own.
 
-    `state` makes a report of how the searcher stands; the reporter numbers it. While `well` is false, it says nothing:
-    what does not answer is to be taken for gone.
+    `state` makes a report of how the searcher stands; the reporter numbers it. While `unwell` has something to say, the
+    reporter says nothing: what does not answer is to be taken for gone.
     """
 
     def __init__(
-        self, post: Post, *, every: float, state: Callable[[], Report], well: Callable[[], bool] = lambda: True
+        self, post: Post, *, every: float, state: Callable[[], Report], unwell: Callable[[], str] = lambda: ""
     ) -> None:
         self._post = post
         self._every = every
         self._state = state
-        self._well = well
+        self._unwell = unwell
         self._seq = 0
         self._numbering = threading.Lock()
         self._leaving = False
-        self._silent = False
+        self._silent = ""
         self._lost = False
         self._due = True
         self._stopped = False
@@ -62,7 +62,7 @@ class Reporter:
     def register(self) -> None:
         """Register now: somebody has to learn everything anew. Returns at once."""
         with self._changed:
-            self._due, self._lost = True, False
+            self._due, self._lost, self._silent = True, False, ""
             self._changed.notify_all()
 
     def tell(self, change: Change) -> None:
@@ -128,11 +128,10 @@ class Reporter:
         return self._due and not self._lost and not self._silent
 
     def _may_speak(self) -> bool:
-        well = self._well()
-        if well == self._silent:
-            self._silent = not well
-            log.log(logging.INFO if well else logging.ERROR, "Queries are %s", "answered again" if well else "stuck")
-        return well
+        before, self._silent = self._silent, self._unwell()
+        if self._silent and not before:
+            log.warning("This searcher does not say that it is there: %s", self._silent)
+        return not self._silent
 
     def _beat(self) -> bool:
         return self._say(self._post.heartbeats, self._heartbeat)

@@ -39,8 +39,9 @@ log = logging.getLogger(__name__)
 BACKLOG: Final = 8
 #: Seconds that a searcher which leaves goes on answering: routers look every second who is there.
 LINGER: Final = 1.5
-#: A query that runs so many times its time limit, or so many seconds, is stuck: SQLite would have broken it off.
-_STUCK_LIMITS, _STUCK_SECONDS = 3, 5.0
+#: A query is stuck after so many seconds, or so many times its time limit: SQLite would have broken it off.
+STUCK_SECONDS: Final = 5.0
+STUCK_LIMITS: Final = 3
 
 #: What each error is to whoever asked; first match wins, and any other one is `broken`.
 _FAULTS: tuple[tuple[type[PerennialError], Fault], ...] = (
@@ -57,19 +58,21 @@ _FAULTS: tuple[tuple[type[PerennialError], Fault], ...] = (
 class Searching:
     """Answers `search` and `suggest` from packs, in any thread, and keeps an eye on whether that ends."""
 
-    def __init__(self, packs: Packs, *, doubt: Callable[[Doubt], None], threads: int, time_limit: float) -> None:
-        """`doubt` is told of packs that a query could not read; `threads` and `time_limit` are those of queries."""
+    def __init__(self, packs: Packs, *, doubt: Callable[[Doubt], None], threads: int, patience: float) -> None:
+        """`doubt` is told of packs that a query could not read; a query of more than `patience` seconds is stuck.
+
+        `threads` is the number of those that call `search` and `suggest`.
+        """
         self._packs = packs
         self._doubt = doubt
         self._threads = threads
-        self._patience = max(_STUCK_SECONDS, _STUCK_LIMITS * time_limit)
+        self._patience = patience
         self._running: dict[int, float] = {}
 
-    def well(self) -> bool:
-        """Tell whether queries still end: false while every thread has been at one for far too long."""
+    def is_stuck(self) -> bool:
+        """Tell whether queries end no more: every thread has been at one for far too long."""
         latest = time.monotonic() - self._patience
-        stuck = sum(began < latest for began in tuple(self._running.values()))
-        return stuck < self._threads
+        return sum(began < latest for began in tuple(self._running.values())) >= self._threads
 
     def search(self, payload: dict[str, Any]) -> bytes:
         """Return what is found, as JSON; raises InvalidMessage, InvalidQuery, NotPlaced, SearchTimeout, PackCorrupt."""
