@@ -87,6 +87,7 @@ class Requestor(Listener):
             heapq.heappush(self._deadlines, (until, call.id))
         try:
             self._wire.submit(partial(self._write, call), until=until)
+            self._wire.wake_by(until)
         except BrokerUnreachable as error:
             self._settle(call.id, error)
         return call.future

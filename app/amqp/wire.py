@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import select
 import selectors
 import socket
@@ -52,26 +53,42 @@ class _Link:
     connection: Any
     socket: Any
     channel: Any
-    poll: Any
+    inward: Any
+    outward: Any
 
     @classmethod
     def of(cls, connection: Any, channel: Any) -> _Link:
         """Return the link of an open connection."""
-        poll = select.poll()
-        poll.register(connection.sock, select.POLLIN)
-        return cls(connection, connection.sock, channel, poll)
+        inward, outward = select.poll(), select.poll()
+        inward.register(connection.sock, select.POLLIN)
+        outward.register(connection.sock, select.POLLOUT)
+        return cls(connection, connection.sock, channel, inward, outward)
 
     def has_input(self) -> bool:
         """Return whether there is something to read; of TLS, it may be decrypted already."""
         pending = getattr(self.socket, "pending", None)
-        return bool(pending is not None and pending()) or bool(self.poll.poll(0))
+        return bool(pending is not None and pending()) or bool(self.inward.poll(0))
+
+    def has_room(self) -> bool:
+        """Return whether the socket takes more at once."""
+        return bool(self.outward.poll(0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    """What a thread found that wrote by itself."""
+
+    link: _Link
+    error: Exception
 
 
 class Wire:
-    """Writes what it is given in its order, connects when there is something to write, and reads what comes.
+    """Connects when there is something to write, writes it, and reads what comes.
 
-    All calls of py-amqp, which is not safe between threads, are made in one thread; connecting is left to another,
-    since it may take seconds in which deadlines pass. A wire must not be shared with a forked child.
+    All is read in one thread, for py-amqp is not safe between threads; connecting is left to another, since it may take
+    seconds in which deadlines pass. Writing is one call under a lock: the thread that has something to say does so
+    itself where it would not have to wait, for waking another one takes longer, and leaves it to the reading thread
+    otherwise. A wire must not be shared with a forked child.
     """
 
     def __init__(
@@ -91,7 +108,9 @@ class Wire:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._outbox: deque[tuple[float, Write]] = deque()
-        self._news: deque[_Link | Exception] = deque()
+        self._news: deque[_Link | _Broken | Exception] = deque()
+        self._writing = threading.Lock()
+        self._sleeps_until = math.inf
         self._bell, self._ear = socket.socketpair()
         self._bell.setblocking(False)
         self._ear.setblocking(False)
@@ -117,6 +136,8 @@ class Wire:
 
         Returns at once. Raises BrokerUnreachable when the wire is closed.
         """
+        if self._write_now(write):
+            return
         self._outbox.append((until, write))
         # Looked at afterwards: who closes it looks at the outbox after saying so.
         if self._closed:
@@ -124,6 +145,11 @@ class Wire:
         self._ring()
         if self._thread is None:
             self._start()
+
+    def wake_by(self, moment: float) -> None:
+        """See to it that the listener is asked what is due by then (monotonic seconds)."""
+        if moment < self._sleeps_until:
+            self._ring()
 
     def close(self) -> None:
         """Write what can be written, close the connection and end the thread; waits for some seconds at most."""
@@ -137,6 +163,22 @@ class Wire:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
+
+    def _write_now(self, write: Write) -> bool:
+        """Write where nothing waits to be written before, and the socket has room; tell whether that was so."""
+        link = self._link
+        if link is None or self._closed or self._outbox or not self._writing.acquire(blocking=False):
+            return False
+        try:
+            if link is not self._link or self._blocked or not link.has_room():
+                return False
+            write(link.channel)
+        except CONNECTION_ERRORS as error:
+            self._news.append(_Broken(link, error))
+            self._ring()
+        finally:
+            self._writing.release()
+        return True
 
     def _ring(self) -> None:
         """Wake the thread, once for all that is given to it before it wakes."""
@@ -161,7 +203,11 @@ class Wire:
         self._end()
 
     def _turn(self) -> None:
-        ready = self._selector.select(self._seconds_to_next())
+        # Until it is known how long to sleep, whoever has something that is due wakes this thread.
+        self._sleeps_until = math.inf
+        pause = self._seconds_to_next()
+        self._sleeps_until = math.inf if pause is None else time.monotonic() + pause
+        ready = self._selector.select(pause)
         if any(key.fileobj is self._ear for key, _events in ready):
             self._hear()
         if self._link is None:
@@ -190,19 +236,23 @@ class Wire:
         self._rung = False
         while self._news:
             news = self._news.popleft()
-            self._connecting = False
-            if isinstance(news, _Link):
-                self._take_up(news)
-            else:
-                self._put_off(news)
+            match news:
+                case _Broken(link, error):
+                    if link is self._link:
+                        self._lose(error)
+                case _Link():
+                    self._take_up(news)
+                case _:
+                    self._put_off(news)
 
     def _take_up(self, link: _Link) -> None:
-        self._link, self._unreachable, self._pause = link, None, _FIRST_PAUSE
+        self._connecting, self._unreachable, self._pause = False, None, _FIRST_PAUSE
+        self._link = link
         self._selector.register(link.socket, selectors.EVENT_READ)
         self._beat_at = time.monotonic() + self._heartbeat / 4
 
     def _put_off(self, error: Exception) -> None:
-        self._unreachable = self._told(error)
+        self._connecting, self._unreachable = False, self._told(error)
         self._retry_at = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
@@ -242,17 +292,24 @@ class Wire:
         for _ in range(min(len(self._outbox), _BATCH)):
             if self._blocked:
                 return
-            _until, write = self._outbox.popleft()
-            write(link.channel)
+            _until, write = self._outbox[0]
+            try:
+                with self._writing:
+                    write(link.channel)
+            finally:
+                # Only now, so that nobody who writes by himself comes between.
+                self._outbox.popleft()
 
     def _beat(self, link: _Link) -> None:
         now = time.monotonic()
         if now >= self._beat_at:
-            link.connection.heartbeat_tick()
+            with self._writing:
+                link.connection.heartbeat_tick()
             self._beat_at = now + self._heartbeat / 4
 
     def _lose(self, error: Exception) -> None:
-        link, self._link, self._blocked = self._link, None, False
+        with self._writing:
+            link, self._link, self._blocked = self._link, None, False
         if link is None:
             return
         self._selector.unregister(link.socket)
