@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from functools import lru_cache
 from pathlib import Path
@@ -200,6 +201,13 @@ class Settings(BaseSettings):
     def _known_store(cls, value: str) -> str:
         if value and not value.startswith(("file:///", "s3://")):
             raise ValueError(f"STORE_URL {value!r}: expected file:///folder or s3://bucket[/prefix]")
+        return value
+
+    @field_validator("web_rate_limit")
+    @classmethod
+    def _is_a_rate(cls, value: str) -> str:
+        if not re.fullmatch(r"[1-9][0-9]{0,8}/(second|minute|hour)", value):
+            raise ValueError(f"WEB_RATE_LIMIT {value!r}: expected <number>/<second|minute|hour>, such as 600/minute")
         return value
 
     @field_validator("archive_url")

@@ -24,7 +24,7 @@ from app.web.state import finder_of
 router = APIRouter(prefix="/api/v1")
 
 
-@router.get("/search", response_model=SearchAnswer)
+@router.get("/search", response_model=SearchAnswer, operation_id="search")
 async def search(
     finder: Annotated[Finder, Depends(finder_of)], parameters: Annotated[SearchParameters, Query()]
 ) -> Response:
@@ -34,7 +34,7 @@ async def search(
     return as_json(search_answer(found, question, link=_link(parameters)))
 
 
-@router.get("/suggest", response_model=SuggestAnswer)
+@router.get("/suggest", response_model=SuggestAnswer, operation_id="suggest")
 async def suggest(
     finder: Annotated[Finder, Depends(finder_of)], parameters: Annotated[SuggestParameters, Query()]
 ) -> Response:
@@ -43,7 +43,7 @@ async def suggest(
     return as_json(SuggestAnswer(query=parameters.q, suggestions=tuple(found)))
 
 
-@router.get("/domains", response_model=DomainsAnswer)
+@router.get("/domains", response_model=DomainsAnswer, operation_id="domains")
 async def domains(finder: Annotated[Finder, Depends(finder_of)]) -> Response:
     """List what can be searched."""
     routes = await run_in_threadpool(finder.routes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -15,7 +16,7 @@ from starlette.types import ASGIApp, Scope
 
 from app.errors import PerennialError
 from app.router.finder import Finder
-from app.web import api, opensearch, pages, watch
+from app.web import api, openapi, opensearch, pages, problems, watch
 from app.web.edge import HEADERS, Edge
 from app.web.faults import INTERNAL, INVALID, NOT_ALLOWED, NOT_FOUND, Fault, fault_of
 from app.web.limits import Gate, RateLimiter
@@ -45,7 +46,7 @@ def create_app(
     )
     app.state.finder = CountingFinder(finder, metrics)
     app.state.metrics = metrics
-    for router in (pages.router, api.router, opensearch.router, watch.router):
+    for router in (pages.router, api.router, problems.router, opensearch.router, watch.router):
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
     app.add_exception_handler(PerennialError, _failed)
@@ -62,6 +63,11 @@ class _Application(FastAPI):
 
     def build_middleware_stack(self) -> ASGIApp:
         return self.edge(super().build_middleware_stack())
+
+    def openapi(self) -> dict[str, Any]:
+        if not self.openapi_schema:
+            self.openapi_schema = openapi.describe(self)
+        return self.openapi_schema
 
 
 def _application(finder: Finder, edge: Callable[[ASGIApp], ASGIApp]) -> FastAPI:

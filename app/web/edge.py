@@ -145,6 +145,8 @@ def _detail(allowance: Allowance) -> str:
 
 
 def _route_of(scope: Scope) -> str:
-    """Return the path of the route that answered, of which there are few; not that of the request."""
-    route = scope.get("route")
-    return str(getattr(route, "path", "")) or "none"
+    """Return the path of the route that answered, or would have: of these there are few, unlike paths of requests."""
+    if "route" in scope:
+        return str(scope["route"].path)
+    path = scope["path"]
+    return path if path in LIMITED_PATHS else "/static" if path.startswith("/static/") else "none"

@@ -1,120 +1,233 @@
-"""The web application over real HTTP: what every answer carries, and packs that change, break or cannot be had."""
+"""What stands around all routes of the web: header fields, methods, limits, refusals, and who watches it."""
 
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from threading import Event
 
 import httpx
 import pytest
-from selectolax.lexbor import LexborHTMLParser
+from prometheus_client.parser import text_string_to_metric_families
 
-from app.storage.folder import FolderStore
-from app.storage.keys import pack_key
-from app.storage.open import open_store
-from app.storage.store import ObjectStore
+from app.router.finder import Found, Question
+from app.web import application, server
 from app.web.application import HEADERS, create_app
-from app.web.site import StoreFinder
-from tests.packs import page, publish, write_pack
-from tests.servers.s3 import S3Server
+from app.web.edge import MAX_TARGET
+from app.web.limits import Gate
+from tests.packs import page, write_pack
+from tests.support.scripted import ScriptedFinder
+from tests.support.waiting import eventually
 from tests.support.web import served
 
 pytestmark = pytest.mark.integration
 
-PAGES = [
-    *(page(f"/many/{number}", f"Many {number}", "One of many pages", lang="en") for number in range(35)),
-    page("/évil?a=1&b=2", "<script>alert(1)</script>", "<b>hostile</b> & 'quoted' \"body\"", lang='x" onload="'),
-    page("/scheme", "Not for clicking", "dangerous", url="javascript:alert(1)"),
-]
+SEARCH = {"domain": "site.example", "q": "words"}
 
 
-@contextmanager
-def serving(store: ObjectStore, folder: Path) -> Iterator[httpx.Client]:
-    """Serve the packs of a store."""
-    with served(create_app(StoreFinder(store, folder, recheck=0.0))) as client:
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pack") / "pack.sqlite"
+    return write_pack(path, [page("/one", "One", "Some words"), page("/two", "Two", "More words")])
+
+
+@pytest.fixture(scope="module")
+def finder(pack: Path) -> ScriptedFinder:
+    return ScriptedFinder([pack])
+
+
+@pytest.fixture(scope="module")
+def client(finder: ScriptedFinder) -> Iterator[httpx.Client]:
+    with served(create_app(finder, counts=lambda: {"sent": 3})) as client:
         yield client
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> FolderStore:
-    return FolderStore(tmp_path / "store")
-
-
-@pytest.fixture
-def client(store: FolderStore, tmp_path: Path) -> Iterator[httpx.Client]:
-    publish(store, write_pack(tmp_path / "pack.sqlite", PAGES), pages=len(PAGES))
-    with serving(store, tmp_path / "web") as client:
-        yield client
-
-
-def get(client: httpx.Client, path: str, status: int = 200, **params: str | int) -> LexborHTMLParser:
-    answer = client.get(path, params=params)
-    assert answer.status_code == status
-    assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    return LexborHTMLParser(answer.text)
-
-
-def text_of(tree: LexborHTMLParser, selector: str) -> str:
-    node = tree.css_first(selector)
-    assert node is not None, selector
-    return " ".join(node.text().split())
 
 
 @pytest.mark.parametrize(
     ("path", "status"),
     [
         ("/", 200),
-        ("/?q=many", 200),
+        ("/?q=words", 200),
         ("/?q=%3F", 400),
         ("/?domain=never.example&q=x", 404),
         ("/nowhere", 404),
         ("/static/style.css", 200),
-        ("/static/icon.svg", 200),
         ("/static/../application.py", 404),
         ("/static/%2e%2e/application.py", 404),
+        ("/static/none", 404),
         ("/healthz", 200),
         ("/readyz", 200),
+        ("/metrics", 200),
+        ("/opensearch.xml", 200),
+        ("/suggest?q=wor", 200),
         ("/api/v1/search", 400),
         ("/api/v1/openapi.json", 200),
+        ("/problems/never-indexed", 200),
         ("/docs", 404),
     ],
 )
-def test_every_answer_carries_the_security_headers(client: httpx.Client, path: str, status: int) -> None:
-    answer = client.get(path)
-    assert answer.status_code == status
-    assert {name: answer.headers[name] for name in HEADERS} == HEADERS
-
-
-def test_a_new_pack_is_searched_and_a_broken_one_is_not(
-    client: httpx.Client, store: FolderStore, tmp_path: Path
+def test_every_answer_carries_the_security_headers_and_head_is_get_without_a_body(
+    client: httpx.Client, path: str, status: int
 ) -> None:
-    get(client, "/", q="many")
-    newer = write_pack(tmp_path / "newer.sqlite", [page("/new", "New", "fresh")], generation=2)
-    publish(store, newer, generation=2)
-    assert "of 1 for" in text_of(get(client, "/", q="fresh"), "[role=status]")
-    store.put(pack_key("site.example"), b"broken")
-    assert "of 1 for" in text_of(get(client, "/", q="fresh"), "[role=status]")
+    answer, head = client.get(path), client.head(path)
+    assert (answer.status_code, head.status_code) == (status, status)
+    assert {name: answer.headers[name] for name in HEADERS} == HEADERS
+    assert head.content == b""
+    assert head.headers["content-type"] == answer.headers["content-type"]
+    assert "access-control-allow-origin" not in answer.headers
 
 
-def test_a_pack_that_cannot_be_read_is_answered_with_503(store: FolderStore, tmp_path: Path) -> None:
-    publish(store, write_pack(tmp_path / "pack.sqlite", PAGES))
-    store.put(pack_key("site.example"), b"broken")
-    with serving(store, tmp_path / "web") as client:
-        assert text_of(get(client, "/", 503, q="many"), "main h2") == "The index of site.example cannot be read"
-        answer = client.get("/api/v1/search", params={"domain": "site.example", "q": "many"})
-        assert (answer.status_code, answer.json()["status"]) == (503, 503)
+@pytest.mark.parametrize("path", ["/", "/api/v1/search", "/nowhere", "/static/style.css"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "QUERY"])
+def test_nothing_can_be_done_but_reading(client: httpx.Client, method: str, path: str) -> None:
+    answer = client.request(method, path, content=b"x=1" if method == "POST" else None)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+
+
+def test_bodies_and_long_addresses_are_refused(client: httpx.Client) -> None:
+    assert client.request("GET", "/api/v1/domains", content=b"x").json()["type"] == "/problems/with-body"
+    chunks = client.request("GET", "/", content=iter([b"x", b"y"]))
+    assert (chunks.status_code, chunks.headers["content-type"]) == (413, "text/html; charset=utf-8")
+    answer = client.get("/api/v1/search", params={"q": "x" * MAX_TARGET})
+    assert (answer.status_code, answer.json()["type"]) == (414, "/problems/too-long")
+    assert client.get("/" + "x" * MAX_TARGET).status_code == 414
+
+
+def test_what_one_address_searches_is_limited_and_nothing_else_is(pack: Path) -> None:
+    with served(create_app(ScriptedFinder([pack]), rate_limit="3/hour")) as client:
+        first = client.get("/api/v1/search", params=SEARCH)
+        assert first.headers["ratelimit-policy"] == '"searches";q=3;w=3600'
+        assert first.headers["ratelimit"].startswith('"searches";r=2;t=')
+        assert client.get("/suggest", params=SEARCH).status_code == 200
+        assert client.get("/", params=SEARCH).headers["ratelimit"].startswith('"searches";r=0;t=')
+        for path in ("/api/v1/search", "/api/v1/suggest", "/suggest"):
+            refused = client.get(path, params=SEARCH)
+            assert (refused.status_code, refused.json()["type"]) == (429, "/problems/limited")
+            assert 1 <= int(refused.headers["retry-after"]) <= 3600
+        people = client.get("/", params=SEARCH)
+        assert (people.status_code, people.headers["content-type"]) == (429, "text/html; charset=utf-8")
+        assert int(people.headers["retry-after"]) >= 1
+        for path in ("/", "/healthz", "/static/style.css", "/api/v1/domains", "/metrics"):
+            assert client.get(path).status_code == 200, path
+        # This machine is a proxy that may say for whom it asks.
+        elsewhere = client.get("/suggest", params=SEARCH, headers={"X-Forwarded-For": "198.51.100.7"})
+        assert elsewhere.status_code == 200
+
+
+class SlowFinder(ScriptedFinder):
+    """Searches when it is let."""
+
+    let = Event()
+
+    def search(self, question: Question) -> Found:
+        self.let.wait(30)
+        return super().search(question)
+
+
+def test_when_all_places_are_taken_searches_are_told_to_come_again(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "Gate", partial(Gate, running=2, waiting=3, patience=0.3))
+    with served(create_app(SlowFinder([pack]))) as client, ThreadPoolExecutor(7) as threads:
+        asked = [threads.submit(client.get, "/api/v1/search", params=SEARCH) for _ in range(7)]
+        eventually(lambda: sum(each.done() for each in asked) == 5, "five are refused")
+        # Whoever watches is answered all the while.
+        assert [client.get(path).status_code for path in ("/healthz", "/readyz")] == [200, 200]
+        SlowFinder.let.set()
+        answers = [each.result() for each in asked]
+    refused = [answer for answer in answers if answer.status_code != 200]
+    assert [(each.status_code, each.json()["type"], each.headers["retry-after"]) for each in refused] == [
+        (503, "/problems/busy", "1")
+    ] * 5
+
+
+def test_the_process_is_ready_when_searches_can_be_answered(client: httpx.Client, finder: ScriptedFinder) -> None:
+    assert (client.get("/readyz").status_code, client.get("/readyz").text) == (200, "ok\n")
+    finder.unknown = True
+    try:
+        assert (client.get("/readyz").status_code, client.get("/readyz").text) == (503, "search-unavailable\n")
         assert client.get("/healthz").text == "ok\n"
+        metrics = client.get("/metrics").text
+    finally:
+        finder.behave()
+    assert "perennial_routes_known 0.0" in metrics
+    assert "perennial_packs{" not in metrics
 
 
-def test_without_its_store_the_process_lives_but_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in S3Server("").environment.items():
-        monkeypatch.setenv(name, value)
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        endpoint = f"http://127.0.0.1:{nobody.getsockname()[1]}"
-    store = open_store("s3://bucket", endpoint_url=endpoint)
-    with serving(store, tmp_path / "web") as client:
-        assert (client.get("/readyz").status_code, client.get("/readyz").text) == (503, "store\n")
-        assert text_of(get(client, "/", 503), "main h2") == "The index cannot be read"
-        assert client.get("/healthz").status_code == 200
+def test_metrics_tell_of_requests_searches_routes_and_the_finders_own_counts(pack: Path) -> None:
+    with served(create_app(ScriptedFinder([pack]), rate_limit="3/hour", counts=lambda: {"sent": 3})) as client:
+        client.get("/api/v1/search", params=SEARCH)
+        client.get("/", params=SEARCH | {"q": "nonexistent"})
+        client.get("/api/v1/search", params=SEARCH | {"domain": "never.example"})
+        client.get("/suggest", params=SEARCH)
+        client.get("/static/style.css")
+        client.get("/nowhere/at/all")
+        answer = client.get("/metrics", headers={"Accept": "text/plain"})
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    families = list(text_string_to_metric_families(answer.text))
+    values = {(each.name, *each.labels.values()): each.value for family in families for each in family.samples}
+    assert values["perennial_web_requests_total", "/api/v1/search", "200"] == 1
+    assert values["perennial_web_requests_total", "/api/v1/search", "404"] == 1
+    assert values["perennial_web_requests_total", "/suggest", "429"] == 1
+    assert values["perennial_web_requests_total", "/static", "200"] == 1
+    assert values["perennial_web_requests_total", "none", "404"] == 1
+    assert values["perennial_web_request_seconds_count", "/"] == 1
+    assert values["perennial_web_questions_total", "search", "ok"] == 2
+    assert values["perennial_web_questions_total", "search", "pack-not-found"] == 1
+    assert values["perennial_web_searches_without_hits_total",] == 1
+    assert values["perennial_web_turned_away_total", "limited"] == 1
+    assert values["perennial_router_total", "sent"] == 3
+    assert values["perennial_packs", "placed"] == 1
+    assert values["perennial_index_age_seconds", "site.example"] > 0
+    assert "words" not in answer.text
+
+
+def connected(client: httpx.Client) -> socket.socket:
+    return socket.create_connection((client.base_url.host, client.base_url.port or 80), timeout=10)
+
+
+def read_to_the_end(connection: socket.socket) -> None:
+    """Read until the server closes; raises TimeoutError if it does not."""
+    with suppress(ConnectionResetError):
+        while connection.recv(65_536):
+            pass
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        b"",
+        b"\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET",
+    ],
+)
+def test_a_request_that_does_not_come_to_its_end_is_not_awaited_for_long(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, beginning: bytes
+) -> None:
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.2)
+    began = time.monotonic()
+    with connected(client) as connection:
+        connection.sendall(beginning)
+        read_to_the_end(connection)
+    assert time.monotonic() - began >= 0.2
+
+
+def test_a_head_without_end_is_refused(client: httpx.Client) -> None:
+    with connected(client) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n" + b"X-Filler: y\r\n" * 8_000)
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize(
+    "request_line", [b"OPTIONS * HTTP/1.1", b"GET http://other.example/ HTTP/1.1", b"CONNECT a:1 HTTP/1.1", b"\x16\x03"]
+)
+def test_odd_requests_are_answered_or_refused(client: httpx.Client, request_line: bytes) -> None:
+    with connected(client) as connection:
+        connection.sendall(request_line + b"\r\nHost: x\r\nConnection: close\r\n\r\n")
+        status = int(connection.recv(65_536).split(b" ")[1])
+    assert 200 <= status < 500
+    assert client.get("/healthz").status_code == 200

@@ -1,61 +1,225 @@
-"""The API of the web over real HTTP."""
+"""The API of the web and what browsers ask for, over real HTTP."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import replace
+from urllib.parse import parse_qs, urlsplit
+from xml.etree import ElementTree as ET
 
 import httpx
 import pytest
 
-from app.storage.folder import FolderStore
+from app.errors import (
+    BrokerUnreachable,
+    NotPlaced,
+    PackCorrupt,
+    PerennialError,
+    RequestTimedOut,
+    SearcherBusy,
+    SearchTimeout,
+    SearchUnavailable,
+)
 from app.web.application import create_app
-from app.web.site import StoreFinder
-from tests.packs import page, publish, write_pack
+from tests.packs import BUILT_AT, page, write_pack
+from tests.support.scripted import ScriptedFinder
 from tests.support.web import served
 
 pytestmark = pytest.mark.integration
 
+LONG = "a-site-with-quite-a-long-name.example"
 PAGES = [
     *(page(f"/many/{number}", f"Many {number}", "One of many pages", lang="en") for number in range(35)),
-    page("/évil?a=1&b=2", "<script>alert(1)</script>", "<b>hostile</b> & 'quoted' \"body\"", lang='x" onload="'),
+    page("/évil?a=1&b=2", "<script>alert(1)</script>", "<b>hostile</b> & 'quoted' \"body\"", lang="de"),
 ]
+SEARCH, SUGGEST = "/api/v1/search", "/api/v1/suggest"
+OPENSEARCH = "{http://a9.com/-/spec/opensearch/1.1/}"
 
 
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[httpx.Client]:
-    store = FolderStore(tmp_path / "store")
-    publish(store, write_pack(tmp_path / "pack.sqlite", PAGES), pages=len(PAGES))
-    with served(create_app(StoreFinder(store, tmp_path / "web"))) as client:
+@pytest.fixture(scope="module")
+def finder(tmp_path_factory: pytest.TempPathFactory) -> ScriptedFinder:
+    folder = tmp_path_factory.mktemp("packs")
+    other = [page("/elsewhere", "Elsewhere", "One more of many pages")]
+    return ScriptedFinder([write_pack(folder / "1.sqlite", PAGES), write_pack(folder / "2.sqlite", other, domain=LONG)])
+
+
+@pytest.fixture(scope="module")
+def client(finder: ScriptedFinder) -> Iterator[httpx.Client]:
+    with served(create_app(finder, rate_limit="1000/second")) as client:
         yield client
 
 
-def test_the_api_answers_with_plain_text_ranges_and_the_next_offset(client: httpx.Client) -> None:
-    found = client.get("/api/v1/search", params={"domain": "site.example", "q": "hostile"}).json()
+def test_hits_are_plain_text_with_ranges_to_mark(client: httpx.Client) -> None:
+    found = client.get(SEARCH, params={"domain": "site.example", "q": "hostile"}).json()
     (hit,) = found["hits"]
     assert hit["title"] == "<script>alert(1)</script>"
+    assert hit["snippet"] == "<b>hostile</b> & 'quoted' \"body\""
     assert [hit["snippet"][start:end] for start, end in hit["marks"]] == ["hostile"]
-    assert (found["total"], found["next_offset"], found["sources"][0]["pages"]) == (1, None, len(PAGES))
-    many = {"domain": "https://Site.Example/", "q": "many", "limit": "20"}
-    first = client.get("/api/v1/search", params=many).json()
-    assert first["next_offset"] == 20
+    assert (hit["domain"], hit["lang"], hit["url"]) == ("site.example", "de", "https://site.example/évil?a=1&b=2")
+    assert (found["total"], found["next"], found["next_offset"], found["silent"]) == (1, None, None, [])
+    assert found["sources"] == [{"domain": "site.example", "built_at": BUILT_AT, "pages": len(PAGES)}]
+
+
+def test_pages_of_hits_are_followed_by_their_links(client: httpx.Client) -> None:
+    asked = {"domain": "https://Site.Example/", "q": "many & pages", "limit": "20", "lang": "en"}
+    first = client.get(SEARCH, params=asked).json()
+    assert (len(first["hits"]), first["total"], first["next_offset"]) == (20, 35, 20)
     last = client.get(first["next"]).json()
-    assert (len(last["hits"]), last["next_offset"]) == (15, None)
+    assert (len(last["hits"]), last["next"], last["query"]) == (15, None, "many & pages")
+    paths = [hit["path"] for answer in (first, last) for hit in answer["hits"]]
+    assert len(set(paths)) == 35
+
+
+@pytest.mark.parametrize("domains", [["site.example", LONG], [f"site.example, {LONG}"], [f"{LONG},", "site.example"]])
+def test_several_domains_are_searched_at_once(client: httpx.Client, domains: list[str]) -> None:
+    found = client.get(SEARCH, params={"domain": domains, "q": "many", "limit": 50}).json()
+    assert found["total"] == 36
+    assert {hit["domain"] for hit in found["hits"]} == {"site.example", LONG}
+    assert {source["domain"] for source in found["sources"]} == {"site.example", LONG}
+
+
+def test_a_domain_that_is_silent_is_told_beside_the_hits_of_the_others(
+    client: httpx.Client, finder: ScriptedFinder
+) -> None:
+    finder.change = lambda found: replace(found, silent=((LONG, "no searcher answered in 3 s"),), did_you_mean="money")
+    try:
+        found = client.get(SEARCH, params={"domain": "site.example", "q": "many"}).json()
+    finally:
+        finder.behave()
+    assert found["silent"] == [{"domain": LONG, "reason": "no searcher answered in 3 s"}]
+    assert found["did_you_mean"] == "money"
+
+
+def test_what_can_be_searched_is_listed(client: httpx.Client) -> None:
+    domains = client.get("/api/v1/domains").json()["domains"]
+    assert domains == [
+        {"domain": LONG, "pages": 1, "built_at": BUILT_AT, "available": True},
+        {"domain": "site.example", "pages": len(PAGES), "built_at": BUILT_AT, "available": True},
+    ]
 
 
 @pytest.mark.parametrize(
     ("params", "status", "detail"),
     [
         ({"q": "x"}, 400, "domain: Field required"),
+        ({"domain": ",", "q": "x"}, 400, "domain: Value error, expected 1 to 16 domains, not 0"),
+        ({"domain": ",".join(f"{n}.example" for n in range(17)), "q": "x"}, 400, "not 17"),
+        ({"domain": "site.example"}, 400, "q: Field required"),
         ({"domain": "site.example", "q": "?!"}, 400, "there is no letter or digit"),
+        ({"domain": "site.example", "q": "x" * 256}, 400, "q: String should have at most 255 characters"),
         ({"domain": "site.example", "q": "x", "limit": "51"}, 400, "limit: Input should be less than or equal to 50"),
+        ({"domain": "site.example", "q": "x", "offset": "-1"}, 400, "offset: Input should be greater than"),
+        ({"domain": "site.example", "q": "x", "sort": "size"}, 400, "sort: Input should be 'relevance' or 'date'"),
+        ({"domain": "site.example", "q": "x", "limits": "5"}, 400, "limits: Extra inputs are not permitted"),
         ({"domain": "a b", "q": "x"}, 400, "URL 'https://a b'"),
         ({"domain": "never.example", "q": "x"}, 404, "never.example has no pack"),
     ],
 )
-def test_api_errors_are_problems(client: httpx.Client, params: dict[str, str], status: int, detail: str) -> None:
-    answer = client.get("/api/v1/search", params=params)
+@pytest.mark.parametrize("path", [SEARCH])
+def test_what_cannot_be_answered_is_told_with_the_reason(
+    client: httpx.Client, path: str, params: dict[str, str], status: int, detail: str
+) -> None:
+    answer = client.get(path, params=params)
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["status"] == status
+    assert answer.json()["type"] == ("/problems/invalid" if status == 400 else "/problems/never-indexed")
     assert detail in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "name"),
+    [
+        (NotPlaced("site.example is on no searcher"), 503, "not-placed"),
+        (SearcherBusy("too many"), 503, "busy"),
+        (SearchUnavailable("nobody knows"), 503, "unavailable"),
+        (BrokerUnreachable("no broker"), 503, "unavailable"),
+        (PackCorrupt("broken"), 503, "broken"),
+        (SearchTimeout("1 s"), 504, "timeout"),
+        (RequestTimedOut("3 s"), 504, "timeout"),
+        (PerennialError("what is this?"), 500, "internal"),
+    ],
+)
+def test_faults_behind_the_web_are_told_apart(
+    client: httpx.Client, finder: ScriptedFinder, error: PerennialError, status: int, name: str
+) -> None:
+    finder.fault = error
+    try:
+        answer = client.get(SEARCH, params={"domain": "site.example", "q": "many"})
+    finally:
+        finder.behave()
+    assert (answer.status_code, answer.json()["type"]) == (status, f"/problems/{name}")
+    assert ("retry-after" in answer.headers) == (name != "internal")
+    assert client.get(answer.json()["type"]).text.startswith(f"{name}: {answer.json()['title']}")
+
+
+def test_unknown_addresses_of_the_api_are_problems(client: httpx.Client) -> None:
+    assert client.get("/api/v2/search").json()["type"] == "/problems/not-found"
+    assert client.get("/problems/none").status_code == 404
+    assert client.post(SEARCH).json()["type"] == "/problems/not-allowed"
+
+
+def test_a_browser_learns_how_to_search_all_sites_or_one(client: httpx.Client) -> None:
+    answer = client.get("/opensearch.xml")
+    assert answer.headers["content-type"] == "application/opensearchdescription+xml"
+    everything, one = ET.fromstring(answer.content), described(client, domain=LONG)
+    for root in (everything, one):
+        assert root.tag == f"{OPENSEARCH}OpenSearchDescription"
+        assert 1 <= len(text(root, "ShortName")) <= 16
+        assert 1 <= len(text(root, "LongName")) <= 48
+        assert 1 <= len(text(root, "Description")) <= 1_024
+        urls = {url.attrib["type"]: url.attrib for url in root.findall(f"{OPENSEARCH}Url")}
+        assert set(urls) == {
+            "text/html",
+            "application/x-suggestions+json",
+            "application/opensearchdescription+xml",
+        }
+        assert all(url["template"].startswith(str(client.base_url)) for url in urls.values())
+        assert "{searchTerms}" in urls["text/html"]["template"]
+        found = client.get(urls["text/html"]["template"].replace("{searchTerms}", "elsewhere"))
+        assert (found.status_code, "Elsewhere" in found.text) == (200, True)
+    assert text(everything, "ShortName") == "Perennial"
+    assert text(one, "ShortName") == "a-site-with-qui…"
+
+
+def described(client: httpx.Client, **params: str) -> ET.Element:
+    answer = client.get("/opensearch.xml", params=params)
+    assert answer.status_code == 200
+    return ET.fromstring(answer.content)
+
+
+def text(root: ET.Element, name: str) -> str:
+    (element,) = root.findall(f"{OPENSEARCH}{name}")
+    assert element.text
+    return element.text
+
+
+def test_only_sites_that_are_indexed_and_hosts_that_can_be_are_described(client: httpx.Client) -> None:
+    assert client.get("/opensearch.xml?domain=never.example").json()["type"] == "/problems/never-indexed"
+    assert client.get("/opensearch.xml?domain=a%20b").status_code == 400
+    for host in ('"><script>', "a/b", "user@a", "{searchTerms}", "a b"):
+        assert client.get("/opensearch.xml", headers={"Host": host}).status_code == 400, host
+    for host in ("[::1]:8000", "search.example", "localhost:80"):
+        assert f"http://{host}/?q=" in client.get("/opensearch.xml", headers={"Host": host}).text
+    secure = client.get("/opensearch.xml", headers={"Host": "search.example", "X-Forwarded-Proto": "https"})
+    assert "https://search.example/?q=" in secure.text
+
+
+def test_suggestions_go_on_from_what_was_typed(client: httpx.Client) -> None:
+    answer = client.get("/suggest", params={"domain": "site.example", "q": "hosti"})
+    assert answer.headers["content-type"] == "application/x-suggestions+json"
+    assert answer.json() == ["hosti", ["hostile"]]
+    assert client.get("/suggest", params={"q": "elsew"}).json() == ["elsew", ["elsewhere"]]
+    for nothing in ("", "?!", "x" * 300):
+        assert client.get("/suggest", params={"q": nothing}).json() == [nothing, []]
+    programs = client.get(SUGGEST, params={"domain": "site.example", "q": "hosti"})
+    assert programs.json() == {"query": "hosti", "suggestions": ["hostile"]}
+
+
+def test_the_link_to_the_next_hits_repeats_what_was_asked(client: httpx.Client) -> None:
+    asked = {"domain": ["site.example", LONG], "q": 'many "pages"', "limit": "5", "sort": "date"}
+    link = client.get(SEARCH, params=asked).json()["next"]
+    assert urlsplit(link).path == SEARCH
+    again = parse_qs(urlsplit(link).query)
+    assert again.pop("offset") == ["5"]
+    assert again == {"domain": asked["domain"], "q": [asked["q"]], "limit": ["5"], "sort": ["date"]}

@@ -1,4 +1,4 @@
-"""A web application served over the loopback, as uvicorn serves it."""
+"""A web application served over the loopback, as `python -m app.web` serves one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
-import uvicorn
 from fastapi import FastAPI
+
+from app.web.server import server_of
 
 
 @contextmanager
 def served(app: FastAPI) -> Iterator[httpx.Client]:
     """Serve the application on a free port of the loopback."""
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", access_log=False))
+    server = server_of(app)
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
