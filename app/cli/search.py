@@ -127,8 +127,9 @@ def _show(found: Found, question: Question, *, as_json: bool) -> None:
         show(found, question)
     sites = ", ".join(question.domains)
     if not found.total:
+        filtered = "" if question.filters == Filters() else ", filtered so,"
         meant = f"; did you mean: {found.did_you_mean}" if found.did_you_mean else ""
-        _end(1, f"nothing on {sites} matches: {question.q}{meant}")
+        _end(1, f"nothing on {sites}{filtered} matches: {question.q}{meant}")
     if not found.hits:
         _end(1, f"{sites}: {found.total} pages for: {question.q}; none from offset {question.offset} on")
 

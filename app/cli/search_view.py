@@ -30,7 +30,7 @@ def show(found: Found, question: Question) -> None:
         out.print(line)
     for hit in found.hits:
         out.print()
-        for line in _lines(hit, several=len(question.domains) > 1):
+        for line in _lines(hit):
             out.print(line)
     for line in _foot(found) if out.is_terminal else ():
         out.print(line)
@@ -48,13 +48,11 @@ def _head(found: Found, question: Question) -> Iterator[Text]:
         yield Text(f"Did you mean: {printable(found.did_you_mean)}", "yellow")
 
 
-def _lines(hit: Hit, *, several: bool) -> Iterator[Text]:
+def _lines(hit: Hit) -> Iterator[Text]:
     yield Text(printable(hit.title or hit.path), "bold")
     address = Text(printable(hit.url), "cyan")
     if hit.modified:
         address.append(f"  {printable(hit.modified)}", "dim")
-    if several and hit.domain:
-        address.append(f"  {hit.domain}", "dim")
     yield address
     snippet = Text()
     for piece, marked in hit.snippet.pieces:

@@ -20,6 +20,9 @@ from app.router.remote import RemoteFinder
 from app.search.messages import Node, Route, Routes
 from config.settings import get_settings
 
+#: The header of remarks, of which there mostly are none.
+_NO_NAME = ""
+
 
 def register(cli: typer.Typer) -> None:
     """Add the command."""
@@ -74,14 +77,19 @@ def _show(routes: Routes, console: Console) -> None:
 
 def _nodes_table(nodes: Sequence[Node]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("searcher", "free MB", "of MB", "packs", "heard", ""):
-        table.add_column(name, no_wrap=True, justify="left" if name in ("searcher", "") else "right")
+    table.add_column("searcher", no_wrap=True)
+    for name in ("free MB", "of MB", "packs", "heard"):
+        table.add_column(name, no_wrap=True, justify="right")
+    table.add_column(_NO_NAME)
     for node in nodes:
-        doing = [f"loads {len(node.loading)}"] if node.loading else []
-        doing += ["leaves"] if node.leaving else []
         row = (f"{node.free_space:,}", f"{node.capacity:,}", f"{len(node.domains):,}", f"{node.age:.1f} s ago")
-        table.add_row(short(node.searcher_id), *row, ", ".join(doing))
+        table.add_row(short(node.searcher_id), *row, _doing(node))
     return table
+
+
+def _doing(node: Node) -> str:
+    loads = [f"loads {len(node.loading)}"] if node.loading else []
+    return ", ".join([*loads, *(["leaves"] if node.leaving else [])])
 
 
 def _routes_table(routes: Sequence[Route]) -> Table:
@@ -89,7 +97,7 @@ def _routes_table(routes: Sequence[Route]) -> Table:
     table.add_column("domain", no_wrap=True, overflow="ellipsis", max_width=36)
     for name in ("pages", "built (UTC)", "version", "MB", "copies"):
         table.add_column(name, no_wrap=True, justify="left" if name == "built (UTC)" else "right")
-    table.add_column("")
+    table.add_column(_NO_NAME)
     for route in routes:
         numbers = (f"{route.pages:,}", _minute(route.built_at), f"{route.generation:,}", f"{route.size_mb:,}")
         table.add_row(Text(printable(route.domain)), *numbers, _copies(route), Text(printable(_remark(route))))

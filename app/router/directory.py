@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from app.amqp.requestor import Reply
-from app.errors import PerennialError, RequestTimedOut, SearchUnavailable
+from app.errors import PerennialError, RequestTimedOut, SearchUnavailable, Unroutable
 from app.router.tally import Tally
 from app.search.messages import Routes, read
 
@@ -106,6 +106,8 @@ class Directory:
     def _why(self) -> str:
         if isinstance(self._failure, RequestTimedOut) or self._failure is None:
             return f"the orchestrator did not answer within {self._deadline:g} s"
+        if isinstance(self._failure, Unroutable):
+            return "there is no orchestrator at this broker"
         return str(self._failure)
 
 

@@ -9,8 +9,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from pydantic_core import from_json
-
 from app.amqp.requestor import Reply
 from app.errors import (
     BrokerUnreachable,
@@ -221,9 +219,13 @@ def run(races: Sequence[Race[T]], span: Span) -> None:
 def _read(kind: type[T], body: bytes) -> T:
     """Return the answer; raises what a problem says instead, or PackCorrupt for what is neither."""
     try:
-        payload = from_json(body)
-        if isinstance(payload, dict) and "fault" in payload:
-            raise error_of(read(Problem, payload))
-        return read(kind, payload)
-    except (ValueError, InvalidMessage) as error:
-        raise PackCorrupt(f"an answer that cannot be read: {error}") from error
+        return read(kind, body)
+    except InvalidMessage as error:
+        raise _told(body, error) from error
+
+
+def _told(body: bytes, error: InvalidMessage) -> PerennialError:
+    try:
+        return error_of(read(Problem, body))
+    except InvalidMessage:
+        return PackCorrupt(f"an answer that cannot be read: {error}")

@@ -1,104 +1,174 @@
-"""`perennial search` and `python -m app.web` as a user runs them."""
+"""`perennial search`, `perennial searchers` and `python -m app.web` as a user runs them."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
 
-from app.storage.folder import FolderStore
+from app.pack.compress import compress
+from app.router.remote import RemoteFinder
+from app.services import Urls
+from app.storage.open import open_store
+from config.settings import Settings
 from tests.packs import page, publish, write_pack
+from tests.support.corner import environment_of, own_vhost, settings_for
+from tests.support.fleet import fleet, placed, ready
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.acceptance
 
 PAGES = [
     page("/one", "Page \x1b]0;owned\x07one [bold]", "The first word \x1b[31mred stands here", lang="en"),
-    page("/two", "Page two", "The second word"),
+    page("/two", "Page two", "The second word", lang="fr", modified="2026-11-20"),
 ]
+OTHER = [page("/three", "Page three", "A third word", url="https://other.example/three")]
 Perennial = Callable[..., subprocess.CompletedProcess[str]]
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    publish(FolderStore(tmp_path / "store"), write_pack(tmp_path / "pack.sqlite", PAGES), pages=2)
-    return os.environ | {
-        "STORE_URL": f"file://{tmp_path}/store",
-        "PERENNIAL_DATA_DIR": f"{tmp_path}/data",
-        "WEB_PORT": "0",
-    }
+@dataclass(frozen=True)
+class Running:
+    """What runs, and how others may join it."""
+
+    settings: Settings
+    environment: dict[str, str]
 
 
-@pytest.fixture
-def perennial(environment: dict[str, str]) -> Perennial:
-    command = str(Path(sys.executable).with_name("perennial"))
+@pytest.fixture(scope="module")
+def running(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """An orchestrator, a searcher, and the packs of two sites on it."""
+    folder = tmp_path_factory.mktemp("search")
+    with own_vhost(services) as broker_url:
+        settings = settings_for(folder, broker_url, services.redis_url, services.broker_api_url)
+        store = open_store(settings.store)
+        publish(store, write_pack(folder / "site.sqlite", PAGES), pages=2)
+        other = write_pack(folder / "other.sqlite", OTHER, domain="other.example")
+        publish(store, other, domain="other.example", pages=1)
+        environment = environment_of(settings) | {"REPLICAS": "1", "WEB_PORT": "0"}
+        with fleet(environment, folder) as members, closing(RemoteFinder.of(settings)) as finder:
+            ready(members.orchestrator(), members.searcher())
+            wanted = {"site.example": 1, "other.example": 1}
+            eventually(lambda: placed(finder.routes(), wanted, copies=1), "the packs are placed")
+            yield Running(settings, environment)
+
+
+def command(environment: dict[str, str]) -> Perennial:
+    perennial = str(Path(sys.executable).with_name("perennial"))
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [command, "search", *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
+            [perennial, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
         )
 
     return run
 
 
+@pytest.fixture
+def perennial(running: Running) -> Perennial:
+    return command(running.environment)
+
+
 def test_hits_are_printed_plainly_when_nobody_looks(perennial: Perennial) -> None:
-    done = perennial("Site.EXAMPLE", "word")
+    done = perennial("search", "Site.EXAMPLE", "word")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("1–2 of 2 in ")
-    assert "Page two\nhttps://site.example/two\nThe second word\n" in done.stdout
+    assert "Page two\nhttps://site.example/two  2026-11-20\nThe second word\n" in done.stdout
     assert "one [bold]" in done.stdout
     assert not re.search(r"[\x00-\x09\x0b-\x1f]", done.stdout)
 
 
 def test_words_with_a_minus_are_exclusions_and_json_is_one_document(perennial: Perennial) -> None:
-    done = perennial("site.example", "word", "-first", "--json")
+    done = perennial("search", "site.example", "word", "-first", "--json")
     assert done.returncode == 0
     found = json.loads(done.stdout)
     assert [hit["path"] for hit in found["hits"]] == ["/two"]
-    assert found["total"] == 1
+    assert (found["domains"], found["query"], found["total"]) == (["site.example"], "word -first", 1)
+
+
+def test_several_sites_are_searched_together_sorted_and_filtered(perennial: Perennial) -> None:
+    both = perennial("search", "site.example,other.example", "word", "--sort", "date", "--json")
+    assert json.loads(both.stdout)["total"] == 3
+    assert json.loads(both.stdout)["hits"][0]["path"] == "/two"
+    assert {hit["domain"] for hit in json.loads(both.stdout)["hits"]} == {"site.example", "other.example"}
+    french = perennial("search", "site.example,other.example", "word", "--lang", "fr")
+    assert french.stdout.startswith("1–1 of 1 in ")
+    none = perennial("search", "other.example", "word", "--lang", "fr")
+    assert none.stderr == "perennial: nothing on other.example, filtered so, matches: word\n"
 
 
 def test_the_exit_status_tells_nothing_found_from_wrong_usage(perennial: Perennial) -> None:
-    nothing = perennial("site.example", "nonexistent")
+    nothing = perennial("search", "site.example", "nonexistent")
     assert (nothing.returncode, nothing.stdout) == (1, "")
     assert nothing.stderr == "perennial: nothing on site.example matches: nonexistent\n"
-    never = perennial("never.example", "word")
+    never = perennial("search", "never.example", "word")
     assert never.returncode == 1
-    assert "never indexed" in never.stderr
-    assert "perennial index https://never.example/" in never.stderr
-    invalid = perennial("site.example", "?!")
+    assert "never.example was never indexed. To index it: perennial index https://never.example/" in never.stderr
+    invalid = perennial("search", "site.example", "?!")
     assert invalid.returncode == 2
     assert "no letter or digit" in invalid.stderr
-    assert perennial("site.example").returncode == 2
-    assert perennial("a b", "word").returncode == 2
-    assert perennial("site.example", "word", "--limit", "0").returncode == 2
+    assert perennial("search", "site.example").returncode == 2
 
 
-def test_a_pack_file_is_searched_without_a_store(perennial: Perennial, tmp_path: Path) -> None:
+def test_without_an_orchestrator_it_says_what_to_do(settings: Settings) -> None:
+    alone = command(environment_of(settings) | {"SEARCH_DEADLINE": "1"})
+    search = alone("search", "site.example", "word")
+    assert (search.returncode, search.stdout) == (1, "")
+    assert "there is no orchestrator at this broker" in search.stderr
+    assert "perennial up" in search.stderr
+    assert "--pack FILE" in search.stderr
+    searchers = alone("searchers")
+    assert (searchers.returncode, searchers.stdout) == (1, "")
+    assert "perennial up" in searchers.stderr
+
+
+def test_searchers_and_packs_are_shown(perennial: Perennial) -> None:
+    shown = perennial("searchers")
+    assert shown.returncode == 0
+    kinds = [line.split("\t") for line in shown.stdout.splitlines()]
+    assert [(kind, name) for kind, name, *_ in kinds[1:]] == [("pack", "other.example"), ("pack", "site.example")]
+    assert kinds[0][0] == "searcher"
+    told = json.loads(perennial("searchers", "--json").stdout)
+    assert [route["domain"] for route in told["routes"]] == ["other.example", "site.example"]
+    assert told["searchers"][0]["domains"] == ["other.example", "site.example"]
+
+
+def test_a_pack_s_file_is_searched_without_services(tmp_path: Path) -> None:
+    nowhere = {"PERENNIAL_DATA_DIR": str(tmp_path / "data"), "PATH": "/usr/bin:/bin"}
+    perennial = command(nowhere)
     other = write_pack(tmp_path / "other.sqlite", [page("/", "Other", "elsewhere")], domain="other.example")
-    assert "Other" in perennial("other.example", "elsewhere", "--pack", str(other)).stdout
-    mismatch = perennial("site.example", "elsewhere", "--pack", str(other))
-    assert mismatch.returncode == 2
-    assert "the pack of other.example, not of site.example" in mismatch.stderr
-    assert perennial("other.example", "x", "--pack", str(tmp_path / "none")).returncode == 1
-    assert perennial("other.example", "x", "--pack", __file__).returncode == 1
+    site = write_pack(tmp_path / "site.sqlite", PAGES)
+    stored = tmp_path / "site.sqlite.zst"
+    stored.write_bytes(compress(site))
+    assert "Other\n" in perennial("search", "other.example", "elsewhere", "--pack", str(other)).stdout
+    assert "Other\n" in perennial("search", "--pack", str(other), "elsewhere").stdout
+    both = perennial("search", "--pack", str(other), "--pack", str(stored), "word", "--json")
+    assert json.loads(both.stdout)["domains"] == ["other.example", "site.example"]
+    assert json.loads(both.stdout)["total"] == 2
+    none = perennial("search", "--pack", str(tmp_path / "none"), "x")
+    assert (none.returncode, none.stderr) == (1, f"perennial: {tmp_path}/none: no such file\n")
+    assert perennial("search", "--pack", __file__, "x").returncode == 1
 
 
-def test_the_web_process_says_where_it_is_serves_and_ends_on_sigterm(environment: dict[str, str]) -> None:
-    process = subprocess.Popen([sys.executable, "-m", "app.web"], env=environment, stdout=subprocess.PIPE, text=True)
+def test_the_web_process_says_where_it_is_serves_and_ends_on_sigterm(running: Running) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "app.web"], env=running.environment, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout is not None
         with process.stdout:
             url = re.fullmatch(r"Search page: (http://127\.0\.0\.1:\d+/)\n", process.stdout.readline())
             assert url is not None
-            assert "Page two" in httpx.get(url[1], params={"q": "second"}, timeout=30).text
+            asked = {"domain": "site.example", "q": "second"}
+            assert "Page two" in httpx.get(url[1], params=asked, timeout=30).text
             process.send_signal(signal.SIGTERM)
             assert process.wait(timeout=30) in {0, -signal.SIGTERM}
             assert process.stdout.read() == ""
