@@ -86,7 +86,7 @@ def test_it_registers_loads_answers_and_leaves_and_the_next_one_takes_over(
     assert found(ear.search(me, DOMAIN, "alpha")) == (title_of(DOMAIN, 1), pages_of(1))
     assert found(ear.search(me, OTHER, "version1", limit=1)) == (title_of(OTHER, 1), pages_of(1))
     suggested = ear.requestor.request(to_searcher(me, "suggest", domain=DOMAIN, q="alp"), deadline=20)
-    assert isinstance(json.loads(suggested.body), list)
+    assert "alpha" in json.loads(suggested.body)[0]
 
     assert fault(ear.search(me, "gamma.example", "word")) == "not-here"
     assert fault(ear.search(me, DOMAIN, "-word")) == "invalid-query"
@@ -283,12 +283,12 @@ def test_more_queries_than_it_can_answer_are_refused_at_once_and_the_others_answ
     with fleet({**environment, "SEARCHER_THREADS": "1"}, tmp_path / "logs") as ours:
         ready(ours.searcher())
         me = ear.hear("register").report.searcher_id
-        packs.publish(DOMAIN, 100)
+        packs.publish(DOMAIN, 40)
         assert ear.order(me, load_of(settings, DOMAIN)).type == "loaded"
-        request = to_searcher(me, "search", domain=DOMAIN, q="alpha version100 one of its pages", limit=100)
+        request = to_searcher(me, "search", domain=DOMAIN, q="alpha version40 one of its pages", limit=100)
         futures = [ear.requestor.send(request, deadline=30) for _ in range(500)]
         answers = [answer_of(future.result().body) for future in futures]
         refused = [answer for answer in answers if isinstance(answer, Problem)]
         assert {problem.fault for problem in refused} == {"busy"}
         assert 0 < len(refused) < 500
-        assert found(ear.search(me, DOMAIN, "alpha"))[0] == title_of(DOMAIN, 100)
+        assert found(ear.search(me, DOMAIN, "alpha"))[0] == title_of(DOMAIN, 40)

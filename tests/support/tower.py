@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from kombu import Connection
@@ -42,11 +43,15 @@ class Tower:
     """Hears every searcher of a broker, in order, and gives orders."""
 
     url: str
-    requestor: Requestor
     publisher: Publisher
     channel: Any
     queue: str
     heard: list[Heard] = field(default_factory=list)
+
+    @cached_property
+    def requestor(self) -> Requestor:
+        """What asks, made when first needed."""
+        return Requestor(self.url)
 
     def listen(self) -> None:
         """Take in what has come."""
@@ -113,16 +118,17 @@ def answer_of(body: bytes) -> Answer | Problem:
 @contextmanager
 def tower(url: str) -> Iterator[Tower]:
     """Yield a tower that hears from now on."""
-    requestor, publisher = Requestor(url), Publisher(url)
-    try:
-        with Connection(url, connect_timeout=5) as connection, connection.channel() as channel:
-            for exchange in (events_exchange, requests_exchange):
-                exchange(channel).declare()
-            queue = channel.queue_declare(exclusive=True).queue
-            for key in _HEARD:
-                channel.queue_bind(queue, events_exchange.name, key)
-            channel.queue_bind(queue, requests_exchange.name, "heartbeat")
-            yield Tower(url, requestor, publisher, channel, queue)
-    finally:
-        requestor.close()
-        publisher.close()
+    publisher = Publisher(url)
+    with closing(publisher), Connection(url, connect_timeout=5) as connection, connection.channel() as channel:
+        for exchange in (events_exchange, requests_exchange):
+            exchange(channel).declare()
+        queue = channel.queue_declare(exclusive=True).queue
+        for key in _HEARD:
+            channel.queue_bind(queue, events_exchange.name, key)
+        channel.queue_bind(queue, requests_exchange.name, "heartbeat")
+        found = Tower(url, publisher, channel, queue)
+        try:
+            yield found
+        finally:
+            if "requestor" in vars(found):
+                found.requestor.close()
