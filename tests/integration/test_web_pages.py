@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -19,14 +19,12 @@ from app.errors import (
     PerennialError,
     RequestTimedOut,
     SearcherBusy,
-    SearchUnavailable,
 )
-from app.router.finder import Found, Question
-from app.router.local import LocalFinder
-from app.search.messages import Routes
+from app.router.finder import Found
 from app.storage.content import Page
 from app.web.application import HEADERS, create_app
 from tests.packs import page, write_pack
+from tests.support.scripted import ScriptedFinder
 from tests.support.web import served
 
 pytestmark = pytest.mark.integration
@@ -45,47 +43,29 @@ MIXED = [
 ]
 
 
-class Scripted(LocalFinder):
-    """A finder that answers as it is told, where no real one can be brought to do so in time."""
-
-    change: Callable[[Question, Found], Found] = staticmethod(lambda question, found: found)
-    fault: PerennialError | None = None
-    unknown = False
-
-    def routes(self) -> Routes:
-        if self.unknown:
-            raise SearchUnavailable("nobody answers")
-        return super().routes()
-
-    def search(self, question: Question) -> Found:
-        if self.fault is not None:
-            raise self.fault
-        return self.change(question, super().search(question))
-
-
 @contextmanager
-def serving(folder: Path, **sites: list[Page]) -> Iterator[tuple[httpx.Client, Scripted]]:
+def serving(folder: Path, **sites: list[Page]) -> Iterator[tuple[httpx.Client, ScriptedFinder]]:
     """Serve packs of sites: `small` is small.example."""
     packs = [write_pack(folder / f"{name}.sqlite", pages, domain=f"{name}.example") for name, pages in sites.items()]
-    finder = Scripted(packs)
+    finder = ScriptedFinder(packs)
     with served(create_app(finder)) as client:
         yield client, finder
 
 
 @pytest.fixture(scope="module")
-def one_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, Scripted]]:
+def one_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, ScriptedFinder]]:
     with serving(tmp_path_factory.mktemp("packs"), site=PAGES) as served_site:
         yield served_site
 
 
 @pytest.fixture
-def finder(one_site: tuple[httpx.Client, Scripted]) -> Iterator[Scripted]:
+def finder(one_site: tuple[httpx.Client, ScriptedFinder]) -> Iterator[ScriptedFinder]:
     yield one_site[1]
-    one_site[1].fault, one_site[1].unknown = None, False
+    one_site[1].behave()
 
 
 @pytest.fixture
-def client(one_site: tuple[httpx.Client, Scripted]) -> httpx.Client:
+def client(one_site: tuple[httpx.Client, ScriptedFinder]) -> httpx.Client:
     return one_site[0]
 
 
@@ -277,7 +257,7 @@ def test_more_sites_than_can_be_asked_at_once_have_to_be_chosen_from(tmp_path: P
 
 def test_a_site_that_did_not_answer_is_told_where_others_did(tmp_path: Path) -> None:
     with serving(tmp_path, site=PAGES, other=PAGES) as (client, finder):
-        finder.change = lambda question, found: _without(found, "other.example")
+        finder.change = lambda found: _without(found, "other.example")
         tree = get(client, "/", q="many")
         assert text_of(tree, ".notice").startswith("other.example did not answer in time: its pages are missing here.")
         assert [said(each) for each in tree.css("footer p")] == [
@@ -303,7 +283,7 @@ def _without(found: Found, domain: str) -> Found:
     ],
 )
 def test_each_failure_has_its_own_words_and_a_way_on(
-    client: httpx.Client, finder: Scripted, fault: PerennialError, status: int, heading: str
+    client: httpx.Client, finder: ScriptedFinder, fault: PerennialError, status: int, heading: str
 ) -> None:
     finder.fault = fault
     tree = get(client, "/", status, q="many")
@@ -316,7 +296,7 @@ def test_each_failure_has_its_own_words_and_a_way_on(
 
 
 def test_what_was_asked_stays_in_the_form_while_nobody_knows_what_there_is(
-    client: httpx.Client, finder: Scripted
+    client: httpx.Client, finder: ScriptedFinder
 ) -> None:
     finder.unknown = True
     tree = get(client, "/", 503, q="many", domain=["site.example", "b.example"])

@@ -1,0 +1,114 @@
+"""A real Chromium, the distribution's, whose tabs tell of everything that goes wrong in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, ViewportSize, sync_playwright
+
+from app.services import install
+
+#: Nothing but what a test asks for leaves the browser. Root may not use its sandbox, and only our own pages are opened.
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-quic",
+    "--no-first-run",
+)
+
+DESKTOP: ViewportSize = {"width": 1280, "height": 800}
+#: The narrowest that WCAG 2.2 asks for (1.4.10).
+PHONE: ViewportSize = {"width": 320, "height": 640}
+
+#: What Chromium writes to the console of a page that was answered with an error, as some of ours are meant to be.
+_MEANT = "Failed to load resource: the server responded with a status of"
+
+
+@dataclass(slots=True)
+class Tab:
+    """A page of its own, without a past. `faults` are errors of scripts, of the console, and of what was loaded."""
+
+    page: Page
+    base: str
+    faults: list[str] = field(default_factory=list)
+
+    def open(self, path: str = "/") -> None:
+        """Go to an address of the application."""
+        self.page.goto(f"{self.base}{path}")
+
+    def violations(self, *rules: str) -> list[str]:
+        """Return what axe finds, or what these of its rules find, as `rule: element`."""
+        if self.page.evaluate("typeof axe") == "undefined":
+            self.page.evaluate(_axe())
+        options = {"resultTypes": ["violations"], **({"runOnly": list(rules)} if rules else {})}
+        found = self.page.evaluate("options => axe.run(document, options)", options)["violations"]
+        return [f"{each['id']}: {node['html']}" for each in found for node in each["nodes"]]
+
+    def overflow(self) -> int:
+        """Return the CSS pixels that the page is wider than its window."""
+        return int(self.page.evaluate("document.documentElement.scrollWidth - innerWidth"))
+
+    def focused(self) -> str:
+        """Return the text, or else the id, of the element that has the focus."""
+        return str(self.page.evaluate("document.activeElement.innerText || document.activeElement.id"))
+
+
+@contextmanager
+def chromium(home: Path) -> Iterator[Browser]:
+    """Run the browser, installed if it is not here, with an empty profile; `home` is the folder it takes for home."""
+    path = install.program("chromium", "chromium")
+    environment: dict[str, str | float | bool] = {**os.environ, "HOME": str(home)}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS), env=environment)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def tab(browser: Browser, base: str, **options: Any) -> Iterator[Tab]:
+    """Open a tab on the application at `base`; `options` are those of a browser context."""
+    context = browser.new_context(**{"viewport": DESKTOP, "reduced_motion": "reduce"} | options)
+    try:
+        opened = Tab(context.new_page(), base.rstrip("/"))
+        _listen(opened)
+        yield opened
+    finally:
+        context.close()
+
+
+def _listen(opened: Tab) -> None:
+    def said(message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"} and not message.text.startswith(_MEANT):
+            opened.faults.append(f"console: {message.text}")
+
+    def asked(dialog: Dialog) -> None:
+        opened.faults.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    opened.page.on("console", said)
+    opened.page.on("pageerror", lambda error: opened.faults.append(f"script: {error}"))
+    opened.page.on("dialog", asked)
+    opened.page.on("request", lambda request: _note_stranger(opened, request.url))
+
+
+def _note_stranger(opened: Tab, url: str) -> None:
+    if not url.startswith("http://127.0.0.1:"):
+        opened.faults.append(f"request: {url}")
+
+
+@cache
+def _axe() -> str:
+    return files("axe_playwright_python").joinpath("axe.min.js").read_text()
