@@ -133,7 +133,7 @@ class RemoteFinder:
         ]
 
     def _in_turn(self, route: Route | None) -> Iterator[str]:
-        """Yield who has a domain: by turns, but the newest version first, and last of all who was silent just now."""
+        """Yield who has a domain: by turns, but the newest version first, and last who was silent or gone just now."""
         if route is None:
             return
         newest = route.newest or len(route.searchers)
@@ -146,7 +146,7 @@ class RemoteFinder:
         return self._requestor.send(message, deadline=seconds)
 
     def _note(self, replica: str, silent: bool) -> None:
-        """Remember whether a searcher keeps others waiting."""
+        """Remember whether a searcher is worth asking first."""
         if silent:
             self._silent[replica] = time.monotonic() + _SILENCE
         else:

@@ -26,9 +26,11 @@ from app.errors import (
 )
 from app.router.finder import Found, Question
 from app.router.remote import RemoteFinder
+from app.router.shell import search
 from app.search.messages import Routes, to_json
 from app.search.results import Answer, Hit, PackInfo, Results
 from app.search.snippet import Snippet
+from config.settings import Settings
 from config.topology import searcher_queue
 from tests.support.peers import Peer, Script, fault, orchestrator, peer, route, routes, silence
 from tests.support.waiting import eventually
@@ -136,7 +138,8 @@ def test_what_one_replica_cannot_answer_the_next_one_does_at_once(world: World, 
     assert {titles(ask(finder))[0] for _ in range(4)} == {"two"}
     counts = finder.counts()
     count = {"gone": "returned", "not-here": "not_here", "broken": "failed"}.get(trouble, trouble)
-    assert (counts[count], counts["hedged"], counts["sent"]) == (2, 0, 6)
+    asked = 1 if trouble == "gone" else 2  # Who is gone is asked last for a while; who is busy may be free again.
+    assert (counts[count], counts["hedged"], counts["sent"]) == (asked, 0, 4 + asked)
 
 
 def test_a_silent_replica_is_helped_after_a_moment_and_asked_last_from_then_on(world: World) -> None:
@@ -287,6 +290,13 @@ def test_an_orchestrator_that_still_gathers_is_waited_for(world: World) -> None:
         assert not asked.done()
         world.told = routes(route("a.example", "one"))
         assert titles(asked.result(30)) == ["one"]
+
+
+def test_a_python_shell_has_a_search_of_one_line(world: World, settings: Settings) -> None:
+    world.told = routes(route("a.example", "one"), route("b.example", "one"))
+    world.orchestrator(), world.searcher("one")
+    assert titles(search("a.example", "some words", settings=settings)) == ["one"]
+    assert search(["a.example", "b.example"], "some words", limit=1, settings=settings).total == 2
 
 
 def test_many_threads_search_at_once_while_a_searcher_goes(world: World) -> None:
