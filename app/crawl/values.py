@@ -32,6 +32,8 @@ class Extract:
     canonical: str = ""
     #: Directives of `<meta name="robots">` and of our own product token, lower case: noindex, nofollow, none...
     robots: frozenset[str] = frozenset()
+    #: Dates that the document gives itself, as they are written, those that tell most of its present text first.
+    dates: tuple[str, ...] = ()
     #: href of a and area, src of frame and iframe, in document order; rel=nofollow ones left out.
     links: tuple[str, ...] = ()
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from app.crawl import encoding, robots
+from app.crawl.dates import date_of
 from app.crawl.extract.contract import Extractor, collapsed
 from app.crawl.urls import MAX_LENGTH, Scope, canonical_key, links_in_scope, path_of, resolve
 from app.crawl.values import Extract, Gone, Indexed, Redirected, Response, Skipped, Visit
@@ -131,6 +132,7 @@ def _page(response: Response, scope: Scope, extract: Extract, base: str, kind: s
         lang=extract.lang,
         content_type=kind,
         canonical="" if canonical == key else canonical,
+        modified=date_of(extract.dates, response.headers),
     )
 
 
@@ -145,6 +147,7 @@ def _plain_page(response: Response, scope: Scope, document: str) -> Page:
         title=path.partition("?")[0].rstrip("/").rpartition("/")[2],
         body=collapsed(document),
         content_type=_PLAIN,
+        modified=date_of((), response.headers),
     )
 
 

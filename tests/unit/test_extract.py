@@ -72,6 +72,37 @@ def test_a_rule_on_a_small_document(parser: Extractor, document: str, expected: 
     assert parser.extract(document) == expected
 
 
+DATED = """<head><meta name=Date content=2001-01-01><meta property="article:published_time" content="2002-01-01">
+<script type="Application/LD+json">{"@graph": [{"dateModified": "2003-01-01", "about": {"dateModified": "-"}}]}</script>
+<script>"dateModified"</script><script type=application/ld+json>{"dateModified": </script></head>
+<time datetime=no>today</time><main><p><time>today</time> <time datetime="2004-01-01">then</time></p></main>"""
+
+
+@both
+@pytest.mark.parametrize(
+    ("document", "dates"),
+    [
+        (DATED, ("2003-01-01", "2002-01-01", "2001-01-01", "2004-01-01")),
+        ("<meta property=article:modified_time content=' 2026-11-21T10:00:00Z '>", ("2026-11-21T10:00:00Z",)),
+        ("<meta http-equiv=last-modified content=b><meta itemprop=dateModified content=a>", ("a", "b")),
+        ("<meta name=date><meta name=date content=a><meta name=date content=b>", ("a",)),
+        ('<script type=application/ld+json>[{"dateModified": 2}, {"mainEntity": {"date": "x"}}]</script>', ("x",)),
+        ("<article><div><time datetime=a></time></div></article><main><time datetime=b></time></main>", ("a",)),
+        ("<time datetime=2026-11-21>of something else</time>", ()),
+    ],
+)  # fmt: skip
+def test_the_dates_of_a_page_its_last_change_first(parser: Extractor, document: str, dates: tuple[str, ...]) -> None:
+    assert parser.extract(document).dates == dates
+
+
+@both
+@pytest.mark.parametrize(
+    ("heading", "text"), [("Files<a href=#f>¶</a>", "Files"), ("Files #", "Files"), ("C#", "C#"), ("§ 3", "§ 3")]
+)
+def test_a_heading_is_told_without_the_sign_that_links_to_it(parser: Extractor, heading: str, text: str) -> None:
+    assert parser.extract(f"<h2>{heading}</h2>").headings == (text,)
+
+
 @both
 @pytest.mark.parametrize(
     "document", ["<div>" * 5000 + "x", "<nav><b>" * 2000 + "x", "\ud800<p>x", "<!--" * 99, "<" * 999]
@@ -140,6 +171,7 @@ leaves = st.one_of(
             "<!-- c -->",
             "<script>if (a < b) '<a href=no>'</script>",
             "<iframe src=f></iframe>",
+            "<time datetime=t>then</time>",
         ]
     ),
 )
@@ -157,7 +189,14 @@ documents = st.builds(
     st.sampled_from(["", "de"]),
     st.lists(
         st.sampled_from(
-            ["<title>T</title>", "<base href=b>", "<link rel=canonical href=c>", "<meta name=robots content=none>"]
+            [
+                "<title>T</title>",
+                "<base href=b>",
+                "<link rel=canonical href=c>",
+                "<meta name=robots content=none>",
+                "<meta name=date content=d>",
+                '<script type=application/ld+json>{"dateModified": "m"}</script>',
+            ]
         )
     ).map("".join),
     blocks,

@@ -47,6 +47,20 @@ def test_a_page_is_indexed_with_its_links() -> None:
     assert found.page.body.startswith("Title text b.html#x")
 
 
+def test_a_page_has_the_date_that_it_or_its_server_gives() -> None:
+    served = {"last_modified": "Fri, 02 Jan 2015 00:00:00 GMT", "date": "Sat, 21 Nov 2026 12:00:00 GMT"}
+    said = page('<meta property="article:modified_time" content="2016-03-04T05:06:07Z">')
+    for body, headers, expected in (
+        (said, served, "2016-03-04"),
+        (page(), served, "2015-01-02"),
+        (page(), served | {"last_modified": served["date"]}, ""),
+        ("text", served | {"content_type": "text/plain"}, "2015-01-02"),
+    ):
+        found = visit(body, 200, **headers)  # type: ignore[arg-type]  # No header is called `truncated`.
+        assert isinstance(found, Indexed)
+        assert found.page.modified == expected
+
+
 def test_links_start_from_the_base_that_the_page_names() -> None:
     assert visit(page('<base href="/base/x">', "b")) == visit(page('<base href="https://x.gov/base/">', "b"))
     found = visit(page('<base href="http://[bad">', "b"))

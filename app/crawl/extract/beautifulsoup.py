@@ -37,13 +37,22 @@ def _extract(soup: BeautifulSoup) -> Extract:
     links = contract.followed((tag.name, _attributes(tag)) for tag in _tags(soup, contract.LINKS) if _leads(tag))
     description, robots = contract.described(map(_attributes, _tags(soup, ("meta",))))
     base = next((_attributes(tag) for tag in _tags(soup, ("base",)) if tag.has_attr("href")), {})
+    dates = contract.dates_in(
+        map(_attributes, _tags(soup, ("meta",))),
+        (tag.get_text() for tag in _tags(soup, ("script",)) if _is_json_ld(tag)),
+        (
+            _attributes(tag)
+            for tag in _tags(soup, ("time",))
+            if tag.has_attr("datetime") and tag.find_parent(contract.MAIN)
+        ),
+    )
     canonical = contract.canonical_in(map(_attributes, _tags(soup, ("link",))))
     root = next(map(_attributes, _tags(soup, ("html",))), {})
     _reduce_to_text(soup)
     title = _first_text(soup, "title")
     whole = _first_text(soup, "body")
     _remove(soup, contract.CHROME)
-    headings = [(tag.name, _text(tag)) for tag in _tags(soup, contract.HEADINGS)]
+    headings = [(tag.name, contract.heading(_text(tag))) for tag in _tags(soup, contract.HEADINGS)]
     _remove(soup, (contract.HEADER,))
     body = _first_text(soup, "body")
     return Extract(
@@ -54,6 +63,7 @@ def _extract(soup: BeautifulSoup) -> Extract:
         lang=(root.get("lang") or "").strip(),
         base=(base.get("href") or "").strip(),
         canonical=canonical,
+        dates=dates,
         robots=robots,
         links=links,
     )
@@ -69,6 +79,10 @@ def _attributes(tag: Tag) -> contract.Attributes:
 
 def _leads(tag: Tag) -> bool:
     return tag.has_attr(contract.LINKS[tag.name])
+
+
+def _is_json_ld(tag: Tag) -> bool:
+    return (_attributes(tag).get("type") or "").strip().lower() == contract.JSON_LD
 
 
 def _remove(soup: BeautifulSoup, names: Iterable[str]) -> None:

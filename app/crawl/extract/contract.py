@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 from app.crawl.values import Extract
 
@@ -24,6 +26,21 @@ INLINE = (
     "kbd", "label", "mark", "q", "s", "samp", "small", "span", "strike", "strong", "sub", "sup", "time", "tt", "u",
     "var", "wbr",
 )  # fmt: skip
+
+#: What a date of the page is called in `<meta>` and in JSON-LD, lower case: of its last change, then of its appearance.
+DATES = (
+    "article:modified_time", "datemodified", "dcterms.modified", "dc.date.modified", "last-modified",
+    "article:published_time", "datepublished", "dcterms.date", "dc.date", "date", "dcterms.created", "dc.date.issued",
+)  # fmt: skip
+#: Where a date may stand as `<time>`: elsewhere it is that of something else.
+MAIN = ("main", "article")
+JSON_LD = "application/ld+json"
+#: Characters of a date that are looked at, and things of a JSON-LD script.
+_LONGEST_DATE = 40
+_THINGS = 50
+
+#: Documentation generators end each heading so: it is where the link to it is.
+_PERMALINK = re.compile("\\s*[¶§🔗\uf0c1]$|\\s+#$")
 
 HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 
@@ -68,6 +85,65 @@ def described(metas: Iterable[Attributes]) -> tuple[str, frozenset[str]]:
         elif name in ("robots", OWN_NAME):
             directives.update(part.strip().lower() for part in content.split(","))
     return description, frozenset(directives - {""})
+
+
+def heading(text: str) -> str:
+    """Return a heading's text without the sign at its end that is but a link to the heading itself."""
+    return _PERMALINK.sub("", text)
+
+
+def dates_in(metas: Iterable[Attributes], scripts: Iterable[str], times: Iterable[Attributes]) -> tuple[str, ...]:
+    """Return the dates that a document gives itself, those of its last change before those of its publication.
+
+    `metas` are its `<meta>` elements, `scripts` the texts of its `<script type="application/ld+json">`
+    (https://schema.org/dateModified), `times` its `<time>` elements within the main text: the first one counts.
+    """
+    named = [*_named_dates(metas), *(pair for script in scripts for pair in _linked_dates(script))]
+    ranked = sorted((DATES.index(name), text) for name, text in _first_of_each(named).items())
+    shown = (attributes.get("datetime") or "" for attributes in times)
+    return tuple(text for text in (*(text for _, text in ranked), next(shown, "")) if text)
+
+
+def _first_of_each(named: Iterable[tuple[str, str]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, text in named:
+        if text.strip():
+            found.setdefault(name, text.strip()[:_LONGEST_DATE])
+    return found
+
+
+def _named_dates(metas: Iterable[Attributes]) -> Iterator[tuple[str, str]]:
+    for attributes in metas:
+        for kind in ("property", "name", "itemprop", "http-equiv"):
+            name = (attributes.get(kind) or "").strip().lower()
+            if name in DATES:
+                yield name, attributes.get("content") or ""
+
+
+def _linked_dates(script: str) -> Iterator[tuple[str, str]]:
+    """Yield the dates of what a JSON-LD script describes, and of its main thing; not of what is part of it."""
+    if "date" not in script:
+        return
+    try:
+        described = json.loads(script)
+    except (ValueError, RecursionError):
+        return
+    for thing in _things(described):
+        for name, value in thing.items():
+            if name.lower() in DATES and isinstance(value, str):
+                yield name.lower(), value
+
+
+def _things(described: Any) -> Iterator[dict[str, Any]]:
+    waiting = described[:] if isinstance(described, list) else [described]
+    for _ in range(_THINGS):
+        if not waiting:
+            return
+        thing = waiting.pop(0)
+        if isinstance(thing, dict):
+            yield thing
+            for inner in (thing.get("@graph"), thing.get("mainEntity")):
+                waiting += inner if isinstance(inner, list) else [inner]
 
 
 def canonical_in(links: Iterable[Attributes]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
@@ -11,6 +12,7 @@ from app.crawl.values import Extract
 
 _LINKS = ", ".join(f"{name}[{attribute}]" for name, attribute in contract.LINKS.items())
 _HEADINGS = ", ".join(contract.HEADINGS)
+_TIMES = ", ".join(f"{name} time[datetime]" for name in contract.MAIN)
 _NOT_TEXT = list(contract.NOT_TEXT)
 _INLINE = list(contract.INLINE)
 _CHROME = list(contract.CHROME)
@@ -42,13 +44,15 @@ def _second() -> contract.Extractor:
 def _extract(tree: LexborHTMLParser, root: LexborNode, document: str) -> Extract:
     # Links are read first: what follows takes the tree apart.
     links = contract.followed((node.tag or "", node.attributes) for node in tree.css(_LINKS))
-    description, robots = contract.described(node.attributes for node in tree.css("meta[name]"))
+    metas = [node.attributes for node in tree.css("meta")]
+    description, robots = contract.described(metas)
+    dates = contract.dates_in(metas, _json_ld(tree), (node.attributes for node in tree.css(_TIMES)))
     base = tree.css_first("base[href]")
     canonical = contract.canonical_in(node.attributes for node in tree.css("link[rel]"))
     _reduce_to_text(tree, root, document)
     title = tree.css_first("title")
     tree.strip_tags(_CHROME)
-    headings = [(node.tag, _text(node)) for node in tree.css(_HEADINGS)]
+    headings = [(node.tag, contract.heading(_text(node))) for node in tree.css(_HEADINGS)]
     tree.strip_tags([contract.HEADER])
     return Extract(
         title=(_text(title) if title else "") or next((text for tag, text in headings if tag == "h1" and text), ""),
@@ -58,9 +62,16 @@ def _extract(tree: LexborHTMLParser, root: LexborNode, document: str) -> Extract
         lang=(root.attributes.get("lang") or "").strip(),
         base=(base.attributes.get("href") or "").strip() if base else "",
         canonical=canonical,
+        dates=dates,
         robots=robots,
         links=links,
     )
+
+
+def _json_ld(tree: LexborHTMLParser) -> Iterator[str]:
+    for node in tree.css("script[type]"):
+        if (node.attributes.get("type") or "").strip().lower() == contract.JSON_LD:
+            yield node.text()
 
 
 def _reduce_to_text(tree: LexborHTMLParser, root: LexborNode, document: str) -> None:

@@ -1,0 +1,68 @@
+"""The date of a page, from what it says and what its server says."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from app.crawl.dates import date_of
+
+pytestmark = pytest.mark.unit
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+DATE = "Sat, 21 Nov 2026 12:00:00 GMT"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("2026-11-20", "2026-11-20"),
+        ("2026-11-20T23:59:59-05:00", "2026-11-20"),
+        ("2026-11-20 10:00", "2026-11-20"),
+        ("20261120", "2026-11-20"),
+        ("Fri, 20 Nov 2026 10:00:00 GMT", "2026-11-20"),
+        ("2026-11-22", "2026-11-22"),
+        ("2026-11-23", ""),
+        ("1989-12-31", ""),
+        ("1990-01-01", "1990-01-01"),
+        ("0000-00-00", ""),
+        ("yesterday", ""),
+        ("2026", ""),
+        ("", ""),
+    ],
+)
+def test_what_a_page_says_is_its_date_where_it_can_be_true(said: str, expected: str) -> None:
+    assert date_of([said], {}, now=NOW) == expected
+
+
+def test_the_first_date_that_can_be_true_counts() -> None:
+    headers = {"last-modified": "Thu, 01 Jan 2015 00:00:00 GMT", "date": DATE}
+    assert date_of(["1970-01-01", "2020-02-02", "2021-01-01"], headers, now=NOW) == "2020-02-02"
+    assert date_of(["1970-01-01"], headers, now=NOW) == "2015-01-01"
+
+
+@pytest.mark.parametrize(
+    ("modified", "answered", "expected"),
+    [
+        ("Sat, 21 Nov 2026 11:58:59 GMT", DATE, "2026-11-21"),
+        ("Sat, 21 Nov 2026 11:59:30 GMT", DATE, ""),
+        (DATE, DATE, ""),
+        ("Sat, 21 Nov 2026 12:00:30 GMT", DATE, ""),
+        ("Thu, 01 Jan 1970 00:00:00 GMT", DATE, ""),
+        ("Fri, 20 Nov 2026 12:00:00 GMT", "", "2026-11-20"),
+        (DATE, "", ""),
+        ("soon", DATE, ""),
+    ],
+)
+def test_a_server_says_when_it_does_not_say_now(modified: str, answered: str, expected: str) -> None:
+    assert date_of([], {"last-modified": modified, "date": answered}, now=NOW) == expected
+
+
+@given(st.lists(st.text(max_size=40) | st.dates().map(str) | st.datetimes().map(str)), st.text(), st.text())
+@example(["9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+14:00"], "Mon, 32 Foo 99999 99:99:99 +9999", "")
+def test_whatever_is_said_there_is_a_plausible_date_or_none(said: list[str], modified: str, answered: str) -> None:
+    found = date_of(said, {"last-modified": modified, "date": answered}, now=NOW)
+    assert found == "" or date(1990, 1, 1) <= date.fromisoformat(found) <= date(2026, 11, 22)
