@@ -1,20 +1,17 @@
-"""Searching real packs, and swapping them under running searches."""
+"""Searching real packs."""
 
 from __future__ import annotations
 
 import random
-import shutil
 import sqlite3
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from app.errors import PackCorrupt, PackNotFound, SearchTimeout, StoreError
-from app.search.library import Library
+from app.errors import PackCorrupt, PackNotFound, SearchTimeout
 from app.search.query import parse
 from app.search.searcher import Searcher
 from app.storage.content import Page
@@ -152,136 +149,3 @@ def test_what_is_no_pack_is_refused_with_its_name(tmp_path: Path) -> None:
         database.execute("PRAGMA user_version = 99")
     with pytest.raises(PackCorrupt, match="schema version 99"):
         Searcher(newer)
-
-
-class Shop:
-    """Where a library fetches from: one file a domain, each with a version, and failures on demand."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.packs: dict[str, tuple[str, Path]] = {}
-        self.broken = False
-        self.fetched = 0
-
-    def offer(self, domain: str, version: str) -> None:
-        path = write_pack(self.folder / f"{domain}.{version}.sqlite", [page("/", version, "word")], domain=domain)
-        self.packs[domain] = (version, path)
-
-    def version(self, domain: str) -> str:
-        if self.broken:
-            raise StoreError("the store is away")
-        if domain not in self.packs:
-            raise PackNotFound(f"{domain} has no pack")
-        return self.packs[domain][0]
-
-    def fetch(self, domain: str, into: Path) -> Path:
-        self.fetched += 1
-        return Path(shutil.copy(self.packs[domain][1], into))
-
-    def library(self, **options: float) -> Library:
-        capacity = int(options.pop("capacity", 32))
-        return Library(self.folder / "cache", fetch=self.fetch, version=self.version, capacity=capacity, **options)
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Shop:
-    return Shop(tmp_path)
-
-
-def title(library: Library, domain: str = "a.example") -> str:
-    with library.searcher(domain) as searcher:
-        return searcher.search(parse("word")).hits[0].title
-
-
-def test_a_new_version_is_searched_and_a_search_in_flight_ends_on_the_old_one(shop: Shop) -> None:
-    shop.offer("a.example", "one")
-    with closing(shop.library(recheck=0.0)) as library:
-        with library.searcher("a.example") as old:
-            shop.offer("a.example", "two")
-            assert title(library) == "two"
-            assert old.search(parse("word")).hits[0].title == "one"
-            assert old.path.exists()
-        assert not old.path.exists()
-        assert shop.fetched == 2
-
-
-def test_within_the_recheck_time_nobody_looks_again(shop: Shop) -> None:
-    shop.offer("a.example", "one")
-    with closing(shop.library(recheck=3_600.0)) as library:
-        assert title(library) == "one"
-        shop.offer("a.example", "two")
-        shop.broken = True
-        assert title(library) == "one"
-
-
-def test_whatever_fails_the_old_pack_goes_on_answering(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
-    shop.offer("a.example", "one")
-    with closing(shop.library(recheck=0.0)) as library:
-        assert title(library) == "one"
-        shop.broken = True
-        assert title(library) == "one"
-        assert "the store is away" in caplog.text
-        shop.broken = False
-        shop.offer("a.example", "two")
-        shop.packs["a.example"][1].write_bytes(b"not a database" * 100)
-        assert title(library) == "one"
-        assert "file is not a database" in caplog.text
-        shop.offer("a.example", "three")
-        assert title(library) == "three"
-
-
-def test_a_domain_without_a_pack_and_one_that_lost_it_are_not_found(shop: Shop) -> None:
-    with closing(shop.library(recheck=0.0)) as library:
-        with pytest.raises(PackNotFound, match=r"a\.example has no pack"):
-            title(library)
-        shop.offer("a.example", "one")
-        assert title(library) == "one"
-        del shop.packs["a.example"]
-        with pytest.raises(PackNotFound):
-            title(library)
-
-
-def test_a_first_fetch_that_fails_leaves_nothing_behind(shop: Shop) -> None:
-    shop.offer("a.example", "one")
-    shop.packs["a.example"][1].write_bytes(b"not a database" * 100)
-    with closing(shop.library()) as library:
-        with pytest.raises(PackCorrupt):
-            title(library)
-        assert not [path for path in (shop.folder / "cache").rglob("*") if path.is_file()]
-
-
-def test_only_the_packs_asked_for_last_are_kept_open(shop: Shop) -> None:
-    for domain in "abcd":
-        shop.offer(f"{domain}.example", domain)
-    with closing(shop.library(capacity=2, recheck=3_600.0)) as library, ExitStack() as held:
-        held.enter_context(library.searcher("a.example"))
-        assert [title(library, f"{domain}.example") for domain in "abcdc"] == list("abcdc")
-        held.close()
-        assert len(list((shop.folder / "cache").rglob("*.sqlite"))) == 2
-        assert shop.fetched == 4
-    assert not list((shop.folder / "cache").iterdir())
-
-
-def test_swaps_under_many_searching_threads_lose_no_search(shop: Shop) -> None:
-    shop.offer("a.example", "0")
-    stop = threading.Event()
-    with closing(shop.library(recheck=0.0)) as library, ThreadPoolExecutor(4) as pool:
-
-        def search_on() -> list[int]:
-            seen = []
-            while not stop.is_set():
-                seen.append(int(title(library)))
-            return seen
-
-        runs = [pool.submit(search_on) for _ in range(4)]
-        try:
-            for version in range(1, 15):
-                shop.offer("a.example", str(version))
-                while title(library) != str(version):  # Another thread may be fetching the one before.
-                    pass
-        finally:
-            stop.set()
-        for run in runs:
-            assert run.result() == sorted(run.result())
-            assert run.result()
-        assert title(library) == "14"
