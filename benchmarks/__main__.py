@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from app.errors import PerennialError
-from benchmarks import crawl, enqueue, machine, pack, parked, peer, report, sites
+from benchmarks import crawl, enqueue, machine, pack, parked, peer, report, search, sites
 from benchmarks.errors import BenchmarkError
 from benchmarks.kept import Section, keep, kept
 from benchmarks.profile import Share, summary
@@ -26,7 +26,7 @@ from benchmarks.usage import quiet_within
 from config.settings import ROOT, Settings
 
 RESULTS, KEPT = Path(__file__).parent / "RESULTS.md", Path(__file__).parent / "results"
-ROWS = ("crawl", "pack", "enqueue", "parked")
+ROWS = ("crawl", "pack", "enqueue", "parked", "search")
 #: Seconds that a run waits for other programs to leave the machine alone; then it runs all the same, and says so.
 PATIENCE = 10.0
 #: Times that a disturbed run is made, in all.
@@ -57,6 +57,7 @@ def bench(
         "pack": lambda: {"pack": pack.run()},
         "enqueue": lambda: _enqueued(folder, runs=runs),
         "parked": lambda: _parked(folder),
+        "search": lambda: _searched(folder),
     }
     sections = [_section(row, measure[row]) for row in ROWS if row in wanted]
     if output:
@@ -106,6 +107,19 @@ def _parked(folder: Path) -> dict[str, Any]:
     return {"parked": found, "versions": versions}
 
 
+def _searched(folder: Path) -> dict[str, Any]:
+    with crawl.system(folder) as here:
+        found = search.run(here)
+        versions = machine.broker_version(here.settings)
+    return {"search": found, "versions": versions | _packages(sites.SITES, folder)}
+
+
+def _packages(chosen: Collection[str], folder: Path) -> dict[str, str]:
+    """Return package and version of each site that was downloaded."""
+    told = (sites.version(sites.SITES[site], folder / "sites").split("_") for site in chosen)
+    return {name: number for name, number, _ in told}
+
+
 def _chosen(text: str, known: Sequence[str], what: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in known]
@@ -122,12 +136,7 @@ def _crawls(chosen: Sequence[str], folder: Path, *, runs: int, pools: Sequence[i
         found = {site: _rounds(site, served, system, runs=runs, pools=pools) for site in chosen}
         profiles = {site: _profile(site, served, system, found[site]) for site in chosen} if profile else {}
         versions = machine.server_versions(system.settings)
-    packages = (sites.version(sites.SITES[site], folder / "sites").split("_") for site in chosen)
-    return {
-        "crawls": found,
-        "profiles": profiles,
-        "versions": versions | {name: number for name, number, _ in packages},
-    }
+    return {"crawls": found, "profiles": profiles, "versions": versions | _packages(chosen, folder)}
 
 
 def _rounds(site: str, served: sites.Served, system: crawl.System, *, runs: int, pools: Sequence[int]) -> list[Run]:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,14 +33,14 @@ from app.storage.folder import FolderStore
 from app.storage.keys import content_prefix
 from app.topology import base_queues
 from benchmarks.errors import BenchmarkError
+from benchmarks.processes import running
 from benchmarks.runs import Run
 from benchmarks.sites import Served
 from benchmarks.usage import usage
-from config.settings import ROOT, Settings
+from config.settings import Settings
 
 #: Seconds after which a crawl is given up, and between two looks at the frontier.
 TIMEOUT, EVERY = 300.0, 0.05
-START_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,8 @@ def crawl(site: str, served: Served, here: System, *, concurrency: int, profile:
     with TemporaryDirectory(prefix="crawl-", dir=here.folder) as name:
         home = Path(name)
         _forget(here.settings)
-        with _worker(_environment(here.settings, home, concurrency), home / "worker.log") as worker:
+        environment = _environment(here.settings, home, concurrency)
+        with running(procfile()["worker"], environment, home / "worker.log") as worker:
             groups = {"worker": worker.pid, **here.pids, "nginx": served.pid}
             with _watched(worker.pid, profile):
                 get_redis(here.settings.redis).config_resetstat()
@@ -122,38 +123,6 @@ def _forget(settings: Settings) -> None:
             bound = queue(channel)
             bound.declare()
             bound.purge()
-
-
-@contextmanager
-def _worker(environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the Procfile's `worker` for the block; it takes messages when the block begins."""
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", f"exec {procfile()['worker']}"],
-            cwd=ROOT,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    try:
-        wait_until(lambda: process.poll() is not None or " ready." in log.read_text(errors="replace"), START_TIMEOUT)
-        if process.poll() is not None or " ready." not in log.read_text(errors="replace"):
-            raise BenchmarkError(f"the worker did not start:\n{tail(log, 30)}")
-        yield process
-    finally:
-        _stop(process)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(30)
-    except subprocess.TimeoutExpired:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def _post(settings: Settings, url: str) -> None:

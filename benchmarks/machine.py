@@ -16,7 +16,20 @@ from app.state.client import get_redis
 from benchmarks.sites import ensure_nginx
 from config.settings import ROOT, Settings
 
-PACKAGES = ("celery", "kombu", "amqp", "redis", "hiredis", "selectolax", "urllib3", "scrapy", "py-spy")
+PACKAGES = (
+    "celery",
+    "kombu",
+    "amqp",
+    "redis",
+    "hiredis",
+    "selectolax",
+    "urllib3",
+    "fastapi",
+    "uvicorn",
+    "scrapy",
+    "tantivy",
+    "py-spy",
+)
 
 
 def machine() -> dict[str, str]:

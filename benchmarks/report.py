@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks import search_tables
 from benchmarks.enqueue import Enqueued
 from benchmarks.figures import Spread, Table, ratios, spread, verdict, verdict_below
 from benchmarks.kept import Section
 from benchmarks.parked import Parked
 from benchmarks.profile import Share
 from benchmarks.runs import Run
+from benchmarks.search import Searched
 
 #: What is aimed at: times Scrapy's pages a second, by site.
 CRAWL_AIMS = {"postgresql-doc-15": 2.0, "python3.11-doc": 6.0}
@@ -82,6 +84,7 @@ class Results:
     pack: Mapping[str, Any] = field(default_factory=dict)
     enqueue: Enqueued | None = None
     parked: Sequence[Parked] = ()
+    search: Searched | None = None
 
 
 def best(runs: Sequence[Run]) -> str:
@@ -122,6 +125,7 @@ def aims_table(results: Results) -> Table:
         rows.append((what, f"{PACK_AIM:g}", f"{ratio:.2f}", verdict(ratio, PACK_AIM)))
     rows += _enqueue_aims(results.enqueue) if results.enqueue else []
     rows += [_parked_aim(parked) for parked in results.parked]
+    rows += search_tables.aims(results.search) if results.search else []
     return Table("Aims", AIMS, tuple(rows))
 
 
@@ -261,13 +265,15 @@ def tables(results: Results) -> list[Table]:
     found += [pack_table(results.pack)] if results.pack else []
     found += [enqueue_table(results.enqueue)] if results.enqueue else []
     found += [parked_table(results.parked)] if results.parked else []
+    found += search_tables.tables(results.search) if results.search else []
     return [aims_table(results), *found]
 
 
 def warnings(results: Results) -> list[str]:
     """Return what makes these figures unreliable: sites whose runs had company."""
     company = {site: max(run.others for run in runs) for site, runs in results.crawls.items()}
-    queues = [each.others for each in results.parked] + ([results.enqueue.others] if results.enqueue else [])
+    alone = (each for each in (results.enqueue, results.search) if each)
+    queues = [*(each.others for each in results.parked), *(each.others for each in alone)]
     crawls = [
         f"**Disturbed:** on {site} other programs took up to {others:.0%} of the machine during a run; pages a second"
         " below are then those of what was left, and the aim is not decided by them."
@@ -300,7 +306,7 @@ def page(sections: Sequence[Section]) -> str:
     about = "Each row was measured in one run, on the day it names: compare within a row, not between rows."
     parts = ["# Benchmarks", "Written by `make bench`; do not edit.", about, aims.markdown()]
     parts += [part for each in sections for part in _parts(each)]
-    return "\n\n".join([*parts, "## Method", METHOD, "## Caveats", CAVEATS.rstrip()]) + "\n"
+    return "\n\n".join([*parts, "## Method", METHOD + search_tables.METHOD, "## Caveats", CAVEATS.rstrip()]) + "\n"
 
 
 def _parts(each: Section) -> list[str]:

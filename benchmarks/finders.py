@@ -1,0 +1,203 @@
+"""One way to find, in a process of its own: it answers lists of queries, and tells how long each one took."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from app.amqp.publish import Outgoing
+from app.amqp.requestor import Requestor
+from app.router.finder import Question
+from app.router.remote import RemoteFinder
+from app.search.query import Query, parse
+from app.search.ranking import WEIGHTS
+from app.search.searcher import Searcher
+from benchmarks.echo import QUEUE
+from benchmarks.errors import BenchmarkError
+
+#: Answers one query of a domain; returns the number of pages that match, or -1 where nobody counts them.
+Search = Callable[[str, str], int]
+#: What each thread calls once, for connections that it shares with no other.
+Make = Callable[[], Search]
+
+LIMIT = 10
+#: Queries of each thread that are not counted.
+WARM_UP = 5
+_COLUMNS = "id, url, path, title, headings, description, body, lang"
+_TOTAL = re.compile(rb'"total":\s*(\d+)')
+
+
+def end_to_end(config: dict[str, Any]) -> Make:
+    """Return who asks the web's API over one kept connection."""
+
+    def make() -> Search:
+        connection = _connect(config["web"])
+
+        def search(domain: str, q: str) -> int:
+            body = _get(connection, f"/api/v1/search?{urlencode({'domain': domain, 'q': q, 'limit': LIMIT})}")
+            found = _TOTAL.search(body)
+            return int(found[1]) if found else -1
+
+        return search
+
+    return make
+
+
+def router(config: dict[str, Any]) -> Make:
+    """Return what the web asks with: searchers over the broker, without HTTP."""
+    finder = RemoteFinder(config["broker"], deadline=30.0)
+
+    def search(domain: str, q: str) -> int:
+        return finder.search(Question(q=q, domains=(domain,), limit=LIMIT)).total
+
+    return lambda: search
+
+
+def health(config: dict[str, Any]) -> Make:
+    """Return who asks the web whether it is well: HTTP and nothing else."""
+
+    def make() -> Search:
+        connection = _connect(config["web"])
+        return lambda _domain, _q: len(_get(connection, "/healthz")) and -1
+
+    return make
+
+
+def in_process(config: dict[str, Any]) -> Make:
+    """Return our own Searcher on the same packs."""
+    searchers = {domain: Searcher(Path(pack), time_limit=60.0) for domain, pack in config["packs"].items()}
+
+    def search(domain: str, q: str) -> int:
+        return searchers[domain].search(parse(q), limit=LIMIT).total
+
+    return lambda: search
+
+
+def sqlite(config: dict[str, Any]) -> Make:
+    """Return the floor: the same expression, the ten best ids by rank, and their rows."""
+
+    def make() -> Search:
+        packs = {
+            domain: sqlite3.connect(f"file:{pack}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+            for domain, pack in config["packs"].items()
+        }
+
+        def search(domain: str, q: str) -> int:
+            _best(packs[domain], parse(q))
+            return -1
+
+        return search
+
+    return make
+
+
+def tantivy(config: dict[str, Any]) -> Make:
+    """Return the peer: an index of the same text, the ten best pages, what is stored of them, and snippets."""
+    from benchmarks.peers.tantivy_pack import TantivyPack
+
+    indexes = {
+        domain: TantivyPack(Path(pack), Path(config["folder"], "tantivy", domain))
+        for domain, pack in config["packs"].items()
+    }
+    return lambda: lambda domain, q: indexes[domain].search(parse(q))
+
+
+def echo(config: dict[str, Any]) -> Make:
+    """Return who asks the echo through our requestor."""
+    requestor = Requestor(config["broker"])
+
+    def search(domain: str, q: str) -> int:
+        body = json.dumps({"type": "search", "domain": domain, "q": q}).encode()
+        requestor.request(Outgoing(exchange="", routing_key=QUEUE, body=body), deadline=30)
+        return -1
+
+    return lambda: search
+
+
+FINDERS: dict[str, Callable[[dict[str, Any]], Make]] = {
+    "end to end": end_to_end,
+    "RemoteFinder": router,
+    "Searcher": in_process,
+    "SQLite": sqlite,
+    "tantivy": tantivy,
+    "echo": echo,
+    "GET /healthz": health,
+}
+
+
+def _best(pack: sqlite3.Connection, query: Query) -> list[Any]:
+    ranked = "SELECT rowid, rank FROM pages_fts WHERE pages_fts MATCH ? AND rank MATCH ? ORDER BY rank LIMIT ?"
+    ids = [row[0] for row in pack.execute(ranked, (query.match, WEIGHTS, LIMIT))]
+    marks = ", ".join("?" * len(ids))
+    return pack.execute(f"SELECT {_COLUMNS} FROM pages WHERE id IN ({marks})", ids).fetchall()
+
+
+def _connect(address: str) -> http.client.HTTPConnection:
+    connection = http.client.HTTPConnection(address, timeout=30)
+    connection.connect()
+    connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _get(connection: http.client.HTTPConnection, path: str) -> bytes:
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    body = answer.read()
+    if answer.status != 200:
+        raise BenchmarkError(f"GET {path}: {answer.status}: {body[:300]!r}")
+    return body
+
+
+# Turns
+
+
+def turn(make: Make, asked: Sequence[tuple[str, str]], threads: int) -> dict[str, Any]:
+    """Let so many threads answer the queries, each taking the next one; return the seconds and totals by query.
+
+    Each begins with new connections, for a server closes those that stood idle, and with a few queries that are not
+    counted.
+    """
+    searches = [make() for _ in range(threads)]
+    for search in searches:
+        for domain, q in asked[:WARM_UP]:
+            search(domain, q)
+    found: list[tuple[float, int]] = [(0.0, -1)] * len(asked)
+    waiting = iter(enumerate(asked))
+    began = time.perf_counter()
+    if threads == 1:
+        _answer(searches[0], waiting, found)
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            for done in [pool.submit(_answer, search, waiting, found) for search in searches]:
+                done.result()
+    wall = time.perf_counter() - began
+    return {"wall": wall, "seconds": [each[0] for each in found], "totals": [each[1] for each in found]}
+
+
+def _answer(search: Search, waiting: Any, found: list[tuple[float, int]]) -> None:
+    for number, (domain, q) in waiting:
+        began = time.perf_counter()
+        total = search(domain, q)
+        found[number] = (time.perf_counter() - began, total)
+
+
+def main(name: str, config: dict[str, Any]) -> None:
+    """Read `{"asked": [[domain, q]...], "threads": n}` a line, and answer each with a line of JSON."""
+    make = FINDERS[name](config)
+    for line in sys.stdin:
+        order = json.loads(line)
+        print(json.dumps(turn(make, order["asked"], order["threads"])), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], json.loads(sys.argv[2]))

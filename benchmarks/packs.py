@@ -1,0 +1,45 @@
+"""Packs of real text: Debian's documentation packages, read by our own extractor and packed by our own packer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from app.crawl.extract.choose import extractor
+from app.crawl.urls import Scope
+from app.crawl.values import Indexed, Response
+from app.crawl.visit import classify
+from app.pack.packer import pack_full
+from app.pack.read import fetch_pack
+from app.storage.content import Page, to_json
+from app.storage.keys import content_key, page_id
+from app.storage.store import ObjectStore
+from benchmarks import sites
+
+#: Domain to the site whose pages it has.
+DOMAINS = {"python.example": "python3.11-doc", "postgresql.example": "postgresql-doc-15"}
+
+
+def build(store: ObjectStore, *, downloads: Path, folder: Path) -> dict[str, Path]:
+    """Pack every domain into the store, and return the unpacked packs, which lie in `folder`.
+
+    The packages are downloaded into `downloads` unless they are there. Raises BenchmarkError where they cannot be.
+    """
+    packs = {}
+    for domain, site in DOMAINS.items():
+        for page in _pages(domain, sites.unpack(sites.SITES[site], downloads)):
+            store.put(content_key(domain, page_id(page.key)), to_json(page))
+        pack_full(store, domain, pages=None, crawl_id="bench", began=None)
+        packs[domain] = fetch_pack(store, domain, folder)
+    return packs
+
+
+def _pages(domain: str, folder: Path) -> Iterator[Page]:
+    """Yield what a visit to each HTML file of a folder comes to."""
+    scope, parser = Scope(domain), extractor("lexbor")
+    for file in sorted(folder.rglob("*.html")):
+        url = f"https://{domain}/{file.relative_to(folder).as_posix()}"
+        response = Response(url=url, status=200, headers={"content-type": "text/html"}, body=file.read_bytes())
+        visit = classify(response, scope=scope, extractor=parser)
+        if isinstance(visit, Indexed):
+            yield visit.page

@@ -1,0 +1,263 @@
+"""How long a query takes through web, broker and searcher, beside the same query in one process and beside tantivy."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import requests
+
+from app.pack.read import list_manifests
+from app.storage.folder import FolderStore
+from benchmarks import packs, questions
+from benchmarks.crawl import System
+from benchmarks.errors import BenchmarkError
+from benchmarks.figures import Spread, spread
+from benchmarks.finders import FINDERS
+from benchmarks.processes import running
+from benchmarks.questions import Ask
+from benchmarks.usage import usage
+from config.settings import ROOT
+
+ROUNDS = 5
+#: Threads that ask at the same time.
+CONCURRENCY = (1, 8)
+SEARCHERS = 2
+#: Seconds within which every pack is on every searcher.
+PLACED = 60.0
+#: Finders that are compared by name.
+END_TO_END, ROUTER, SEARCHER, ECHO, HEALTH = "end to end", "RemoteFinder", "Searcher", "echo", "GET /healthz"
+
+_ORCHESTRATOR = "orchestrator,orchestrator.requests"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """All queries, once, by one contestant: seconds and pages found (-1: not counted) by query, and seconds in all."""
+
+    seconds: Sequence[float]
+    totals: Sequence[int]
+    wall: float
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What was measured. `turns` are by contestant and concurrency, in the order of the rounds.
+
+    `pages` are those of each domain; `cpu` is CPU seconds of each of our processes in all turns of `end to end`, and
+    `others` the share of the machine that others took, 0 to 1.
+    """
+
+    asked: Sequence[Ask]
+    pages: Mapping[str, int]
+    turns: Mapping[str, Mapping[int, Sequence[Turn]]]
+    cpu: Mapping[str, float]
+    others: float
+
+    def percentile(self, contestant: str, percent: int, *, concurrency: int = 1, kind: str = "") -> float:
+        """Return the milliseconds within which so many of a hundred queries were answered, of a kind or of all."""
+        seconds = [
+            each
+            for turn in self.turns[contestant][concurrency]
+            for ask, each in zip(self.asked, turn.seconds, strict=True)
+            if kind in ("", ask.kind)
+        ]
+        return _percentile(seconds, percent)
+
+    def rate(self, contestant: str, concurrency: int) -> Spread:
+        """Return the queries answered a second, over the rounds."""
+        return spread([len(self.asked) / turn.wall for turn in self.turns[contestant][concurrency]])
+
+    def more(self, contestant: str, other: str, *, kind: str = "", percent: int = 50) -> Spread:
+        """Return by how many ms a contestant takes longer for the same query: of each round, this percentile."""
+        pairs = zip(self.turns[contestant][1], self.turns[other][1], strict=True)
+        return spread([_percentile(self._differences(mine, its, kind), percent) for mine, its in pairs])
+
+    def _differences(self, mine: Turn, its: Turn, kind: str) -> list[float]:
+        each = zip(self.asked, mine.seconds, its.seconds, strict=True)
+        return [one - other for ask, one, other in each if kind in ("", ask.kind)]
+
+
+def _percentile(seconds: Sequence[float], percent: int) -> float:
+    """Return in ms what so many of a hundred are below."""
+    return 1_000 * statistics.quantiles(seconds, n=100, method="inclusive")[percent - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Finder:
+    """A process that finds in one way."""
+
+    name: str
+    process: subprocess.Popen[str]
+
+    def turn(self, asked: Sequence[Ask], threads: int) -> Turn:
+        """Let so many of its threads answer the queries."""
+        into, out = self._pipes()
+        into.write(json.dumps({"asked": [(ask.domain, ask.q) for ask in asked], "threads": threads}) + "\n")
+        into.flush()
+        answer = out.readline()
+        if not answer:
+            raise BenchmarkError(f"the finder {self.name!r} ended with {self.process.wait(10)}")
+        return Turn(**json.loads(answer))
+
+    def _pipes(self) -> tuple[IO[str], IO[str]]:
+        if self.process.stdin is None or self.process.stdout is None:
+            raise BenchmarkError(f"the finder {self.name!r} was started without pipes")
+        return self.process.stdin, self.process.stdout
+
+
+def run(here: System, *, rounds: int = ROUNDS, folder: Path | None = None) -> Searched:
+    """Build the packs, start the system, and let all ways to find take turns.
+
+    `folder` is where downloaded sites are kept: that of the system by default. Raises BenchmarkError where they do not
+    find the same number of pages.
+    """
+    with _packs(here, folder or here.folder) as (paths, pages), _started(here) as (web, groups):
+        asked = questions.make(paths)
+        config = {
+            "packs": {domain: str(path) for domain, path in paths.items()},
+            "web": web,
+            "broker": here.settings.broker,
+            "folder": str(here.folder / "search"),
+        }
+        with ExitStack() as stack:
+            finders = [stack.enter_context(_finder(name, config, here)) for name in FINDERS]
+            _check({finder.name: finder.turn(asked, max(CONCURRENCY)) for finder in finders}, asked)
+            return _measure(finders, asked, pages, groups, rounds=rounds)
+
+
+def _measure(
+    finders: Sequence[Finder], asked: Sequence[Ask], pages: Mapping[str, int], groups: Mapping[str, int], *, rounds: int
+) -> Searched:
+    turns: dict[str, dict[int, list[Turn]]] = {each.name: {size: [] for size in CONCURRENCY} for each in finders}
+    spent: dict[str, float] = {}
+    start = usage(own := {**groups, **{each.name: each.process.pid for each in finders}, "own": os.getpid()})
+    for number in range(rounds * len(CONCURRENCY)):
+        size, first = CONCURRENCY[number % len(CONCURRENCY)], number % len(finders)
+        # Who follows whom changes: what one leaves to be done is in the way of the next.
+        for finder in (*finders[first:], *finders[:first]):
+            before = usage(groups)
+            turns[finder.name][size].append(finder.turn(asked, size))
+            if finder.name == END_TO_END:
+                spent = {name: spent.get(name, 0.0) + each for name, each in usage(groups).since(before).items()}
+    end = usage(own)
+    return Searched(asked, pages, turns, spent, end.others(start, ours=sum(end.since(start).values())))
+
+
+def _check(turns: Mapping[str, Turn], asked: Sequence[Ask]) -> None:
+    """Raise BenchmarkError unless all who count the pages that match count the same."""
+    right = turns[SEARCHER].totals
+    for name, turn in turns.items():
+        wrong = [
+            f"{ask.q!r} on {ask.domain}: {found}, not {count}"
+            for ask, found, count in zip(asked, turn.totals, right, strict=True)
+            if found not in (-1, count)
+        ]
+        if wrong or (name == END_TO_END and -1 in turn.totals):
+            raise BenchmarkError(f"{name} does not find what {SEARCHER} finds: {'; '.join(wrong[:5])}")
+
+
+# The system
+
+
+@contextmanager
+def _packs(here: System, folder: Path) -> Iterator[tuple[dict[str, Path], dict[str, int]]]:
+    """Fill a fresh store; yield the unpacked packs, and the number of pages of each, by domain."""
+    home = here.folder / "search"
+    shutil.rmtree(home, ignore_errors=True)
+    (home / "unpacked").mkdir(parents=True)
+    store = FolderStore(home / "store")
+    paths = packs.build(store, downloads=folder / "sites", folder=home / "unpacked")
+    yield paths, {manifest.domain: manifest.pages for manifest in list_manifests(store)}
+    shutil.rmtree(home, ignore_errors=True)
+
+
+@contextmanager
+def _started(here: System) -> Iterator[tuple[str, dict[str, int]]]:
+    """Run orchestrator, searchers, web and an echo; yield the web's address and the ids of the processes."""
+    home, environment = here.folder / "search", _environment(here)
+    with ExitStack() as stack:
+
+        def start(name: str, command: str, ready: str = " ready.") -> int:
+            return stack.enter_context(running(command, environment, home / f"{name}.log", ready=ready)).pid
+
+        groups = {"orchestrator": start("orchestrator", _worker(_ORCHESTRATOR, "orchestrator"))}
+        for number in range(1, SEARCHERS + 1):
+            name = f"searcher {number}"
+            groups[name] = start(name, _worker("site.searcher", f"searcher{number}"))
+        groups["web"] = start("web", f"{sys.executable} -m app.web", "Search page: ")
+        start("echo", f"{sys.executable} -m benchmarks.echo", "echo is ready.")
+        address = _address(home / "web.log")
+        _await_packs(address)
+        yield address, {**groups, "RabbitMQ": here.pids["RabbitMQ"]}
+
+
+def _worker(queues: str, name: str) -> str:
+    options = "--pool=solo --without-gossip --without-mingle"
+    return f"{sys.executable} -m celery -A app worker --hostname={name}@%h --queues={queues} {options}"
+
+
+def _environment(here: System) -> dict[str, str]:
+    return {
+        **os.environ,
+        "PERENNIAL_DATA_DIR": str(here.settings.data_dir),
+        "STORE_URL": (here.folder / "search" / "store").absolute().as_uri(),
+        "BROKER_URL": here.settings.broker,
+        "SEARCHER_DIR": str(here.folder / "search" / "searchers"),
+        "REPLICAS": str(SEARCHERS),
+        "WEB_PORT": "0",
+        # All queries come from one address.
+        "WEB_RATE_LIMIT": "1000000/second",
+    }
+
+
+def _address(log: Path) -> str:
+    found = re.search(r"Search page: http://(\S+?)/", log.read_text(errors="replace"))
+    if found is None:
+        raise BenchmarkError(f"the web does not say where it is: {log.read_text(errors='replace')[-500:]}")
+    return found[1]
+
+
+def _await_packs(address: str) -> None:
+    """Wait until each domain answers; raises BenchmarkError after PLACED seconds."""
+    deadline, said = time.monotonic() + PLACED, ""
+    for domain in packs.DOMAINS:
+        while not (answer := _ask(address, domain))[0]:
+            said = answer[1]
+            if time.monotonic() > deadline:
+                raise BenchmarkError(f"{domain} does not answer after {PLACED:g} s: {said}")
+            time.sleep(0.1)
+
+
+def _ask(address: str, domain: str) -> tuple[bool, str]:
+    answer = requests.get(f"http://{address}/api/v1/search", params={"domain": domain, "q": "name"}, timeout=30)
+    return answer.ok, f"{answer.status_code}: {answer.text[:300]}"
+
+
+@contextmanager
+def _finder(name: str, config: Mapping[str, Any], here: System) -> Iterator[Finder]:
+    """Run a finder for the block."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.finders", name, json.dumps(config)],
+        cwd=ROOT,
+        env=_environment(here),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Finder(name, process)
+    finally:
+        process.kill()
+        process.communicate()
