@@ -25,14 +25,12 @@ from app.state.client import get_quick_redis
 from app.topology import declare_all
 from config.routes import ORCHESTRATOR, Route, art_routes
 from config.settings import get_settings
+from config.topology import SERVED_AHEAD
 
 logger = get_logger(__name__)
 
 #: Seconds between two looks whether the archive may be asked: what comes in between goes through a delay queue.
 _LOOK_EVERY = 0.2
-
-#: Messages that a service may have before it, so that no request waits for another one's acknowledgement.
-_SERVED_AHEAD = 64
 
 #: Seconds that another orchestrator is waited for to go: at the start, and after the connection broke.
 _LEASE_PATIENCE, _LEASE_PATIENCE_AGAIN = 5.0, 30.0
@@ -50,7 +48,8 @@ class Consumer(consumer.Consumer):
         self._orchestrates = ORCHESTRATOR in queues
         self._services = Services(self, given_names(queues))
         if self._services:
-            self.prefetch_multiplier: int = _SERVED_AHEAD
+            # No request waits for the acknowledgement of another one.
+            self.prefetch_multiplier: int = SERVED_AHEAD
             self.initial_prefetch_count = self.max_prefetch_count
         self._art: dict[str, tuple[str, Route]] = {
             route.queue: (exchange, route) for exchange in settings.art_exchanges for route in art_routes(exchange)

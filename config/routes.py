@@ -48,11 +48,11 @@ ORCHESTRATOR = "orchestrator"
 
 #: Events that client queues are subscribed to: of `perennial.events`, bound by their type.
 SUBSCRIPTIONS: tuple[Route, ...] = (
-    Route("update", "orchestrator.update", ORCHESTRATOR, policy="x_death"),
-    Route("register", "orchestrator.register", ORCHESTRATOR, policy="x_death"),
-    Route("loaded", "orchestrator.loaded", ORCHESTRATOR, policy="x_death"),
-    Route("unloaded", "orchestrator.unloaded", ORCHESTRATOR, policy="x_death"),
-    Route("failed", "orchestrator.failed", ORCHESTRATOR, policy="x_death"),
+    Route("update", "orchestrator.update", ORCHESTRATOR, policy="x_death", time_limit=20),
+    Route("register", "orchestrator.register", ORCHESTRATOR, policy="x_death", time_limit=20),
+    Route("loaded", "orchestrator.loaded", ORCHESTRATOR, policy="x_death", time_limit=20),
+    Route("unloaded", "orchestrator.unloaded", ORCHESTRATOR, policy="x_death", time_limit=20),
+    Route("failed", "orchestrator.failed", ORCHESTRATOR, policy="x_death", time_limit=20),
 )
 
 #: The queue of what is worth nothing when it is late, and the types in it, of `perennial.requests`: answered beside the

@@ -20,8 +20,8 @@ from app.retry.consumer import Consumer
 from app.services.processes import procfile
 from app.storage.open import open_store
 from app.storage.probe import probe
-from config.routes import POLICY_OF_QUEUE
 from config.settings import Settings
+from config.topology import task_queues
 
 #: `problem`: messages can be lost, or work cannot go on. `warning`: so in some case that is told. `ok`: proven.
 Status = Literal["ok", "warning", "problem"]
@@ -187,7 +187,8 @@ def answers(patient: Patient) -> Iterator[Result]:
     """Ask each work queue: RabbitMQ 3.10 can bring a quorum queue back dead after a kill."""
     missing = {finding.where for finding in patient.report.findings if finding.what == "missing"}
     idle, silent = [], []
-    names = [name for name in POLICY_OF_QUEUE if f"queue {name}" not in missing]
+    queues = (queue.name for queue in task_queues(patient.settings))
+    names = [name for name in queues if f"queue {name}" not in missing]
     for name in names:
         try:
             # A connection each: one that waited in vain for an answer is of no more use.

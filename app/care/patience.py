@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from app.care.model import Queue
-from config.routes import ROUTES, art_routes
+from config.routes import REQUESTS, ROUTES, SEARCHER, SUBSCRIPTIONS, art_routes
 from config.settings import Settings
+from config.topology import SERVED_AHEAD
 
 #: Seconds that a broker waits: RabbitMQ's default since 3.8.17, and that of 3.8.15 and 3.8.16.
 _DEFAULT, _EARLY_DEFAULT = 1_800.0, 900.0
@@ -21,7 +22,9 @@ def reserving(processes: Mapping[str, str], prefetch: int) -> Iterator[tuple[str
     for name, command in processes.items():
         queues = _option(command, "--queues")
         if queues is not None:
-            yield name, queues.split(","), int(_option(command, "--prefetch-multiplier") or prefetch)
+            names = queues.split(",")
+            served = SERVED_AHEAD if {REQUESTS, SEARCHER} & set(names) else 0
+            yield name, names, served or int(_option(command, "--prefetch-multiplier") or prefetch)
 
 
 def longest_unacknowledged(queues: Sequence[str], multiplier: int) -> float:
@@ -46,7 +49,7 @@ def timeout_of(queue: Queue | None, settings: Settings, version: tuple[int, ...]
 def _longest(queue: str) -> int:
     """Return the longest time limit of what a queue may hold; queues of an art archive are told by their last part."""
     art = [route.time_limit for route in art_routes("") if queue.endswith(route.queue)]
-    return max([route.time_limit for route in ROUTES if route.queue == queue] or art, default=0)
+    return max([route.time_limit for route in (*ROUTES, *SUBSCRIPTIONS) if route.queue == queue] or art, default=0)
 
 
 def _private(settings: Settings) -> float:

@@ -9,8 +9,8 @@ from kombu import Exchange, Queue
 from app.care.model import bindings_of, exchanges_of
 from app.care.patience import reserving
 from app.retry.policy import Policy
-from config.routes import ALIASES
-from config.topology import events_exchange, site_exchange
+from config.routes import ALIASES, ORCHESTRATOR, REQUEST_TYPES, SUBSCRIPTIONS
+from config.topology import events_exchange, requests_exchange, site_exchange
 
 #: Waiting is amber, failure red, on light and dark pages alike.
 _STYLES = (
@@ -52,12 +52,36 @@ def to_mermaid(queues: Sequence[Queue], consumers: Mapping[str, str]) -> str:
 
 def convention(policy: Policy, work: Sequence[Queue], *, worker: str) -> str:
     """Return a flowchart of a policy on its work queues, which `worker` consumes from: where failures wait and end."""
+    return "\n".join(["flowchart LR", *_convention(policy, work, worker=worker), *_STYLES, *_classes(policy)])
+
+
+def search(policy: Policy, events: Queue, requests: Queue, searcher: Queue) -> str:
+    """Return a flowchart of searching: the orchestrator's queues with the policy of its events, and a searcher's own.
+
+    What names a queue is sent through the default exchange, and so are replies.
+    """
+    heard = ", ".join(route.type for route in SUBSCRIPTIONS if route.type != "update")
+    asked = ", ".join(kind for kind in REQUEST_TYPES if kind != "heartbeat")
+    lines = [
+        f'    packer([packer]) -->|"update"| {_x(events_exchange)}',
+        *_convention(policy, [events], worker=ORCHESTRATOR),
+        *(line for exchange, keys in _bound_by(requests) for line in [_to_queue(exchange, keys, requests)]),
+        *(_to_queue(exchange, keys, searcher, "searcher([searcher])") for exchange, keys in _bound_by(searcher)),
+        f'    client(["web, command line, demo"]) -->|"search, suggest"| {_q(searcher)}',
+        f'    client -->|"{asked}"| {_x(requests_exchange)}',
+        f'    worker -->|"load, unload, and requests passed on"| {_q(searcher)}',
+        f'    searcher -->|"{heard}"| {_x(events_exchange)}',
+        f'    searcher -->|"heartbeat"| {_x(requests_exchange)}',
+        '    worker & searcher -->|"replies"| replies[["a queue with a name by the broker"]] --> client',
+    ]
+    return "\n".join(["flowchart LR", *lines, *_STYLES, *_classes(policy)])
+
+
+def _convention(policy: Policy, work: Sequence[Queue], *, worker: str) -> list[str]:
     dead = policy.dead
-    waiting = [queue for queue in policy.queues() if _ttl(queue)]
+    waiting = _waiting(policy)
     retries = {_dead_letter_exchange(queue) for queue in work}
-    lines = ["flowchart LR"]
-    for queue in work:
-        lines += [f'    {_x(exchange)} -->|"{key}"| {_q(queue)} --> worker' for exchange, key in _bound(queue)]
+    lines = [_to_queue(exchange, keys, queue) for queue in work for exchange, keys in _bound_by(queue)]
     lines.append(f"    worker([{worker}])")
     for queue in waiting:
         # What rejects is the worker; what moves the message then is the broker.
@@ -68,9 +92,29 @@ def convention(policy: Policy, work: Sequence[Queue], *, worker: str) -> str:
         lines += [f'    {_q(queue)} -.->|"after {_span(_ttl(queue))}"| {_x(_target(queue, work))}']
     if dead is not None:
         lines += [f'    worker -->|"retries spent"| {_x(dead.exchange)} --> {_q(dead)}']
-        lines += [f"    class {_id('x', dead.exchange.name)},{_id('q', dead.name)} failed"]
-    names = [_id("x", queue.exchange.name) + "," + _id("q", queue.name) for queue in waiting]
-    return "\n".join([*lines, *_STYLES, *(f"    class {name} waiting" for name in names)])
+    return lines
+
+
+def _classes(policy: Policy) -> Iterator[str]:
+    """Yield which nodes wait, and which are the end."""
+    for queues, name in ((_waiting(policy), "waiting"), ([policy.dead] if policy.dead else [], "failed")):
+        for queue in queues:
+            yield f"    class {_id('x', queue.exchange.name)},{_id('q', queue.name)} {name}"
+
+
+def _waiting(policy: Policy) -> list[Queue]:
+    return [queue for queue in policy.queues() if _ttl(queue)]
+
+
+def _to_queue(exchange: Exchange, keys: str, queue: Queue, process: str = "worker") -> str:
+    return f'    {_x(exchange)} -->|"{keys}"| {_q(queue)} --> {process}'
+
+
+def _bound_by(queue: Queue) -> list[tuple[Exchange, str]]:
+    """Return each exchange that a queue is bound to, with its keys; in an order that is always the same."""
+    exchanges = {exchange.name: exchange for exchange, _ in _bound(queue)}
+    keys = sorted((exchange.name, key) for exchange, key in _bound(queue))
+    return [(exchanges[name], ", ".join(key for each, key in keys if each == name)) for name in sorted(exchanges)]
 
 
 def _target(waiting: Queue, work: Sequence[Queue]) -> Exchange:

@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 from amqp.exceptions import PreconditionFailed
 from kombu import Queue
-from pydantic import SecretStr
 
 from app.amqp.connect import connected
 from app.care import migrate as care
@@ -20,15 +19,16 @@ from app.care.check import Report
 from app.care.check import check as look
 from app.care.findings import Finding
 from app.care.model import bindings_of
-from app.cli.mermaid import consumers_of, convention, to_mermaid
+from app.cli.mermaid import consumers_of, convention, search, to_mermaid
 from app.coverart.project import COVER_ART
 from app.errors import TopologyDiffers
 from app.retry.policy import Policy
 from app.retry.x_death import XDeath
 from app.services.processes import procfile
-from app.topology import all_queues, art_policy, declare_all
+from app.topology import all_queues, art_policy, client_policy, declare_all
+from config.routes import ORCHESTRATOR
 from config.settings import Settings, get_settings
-from config.topology import art_queues
+from config.topology import SITE, art_queues, search_queues, searcher_queue
 
 topology = typer.Typer(no_args_is_help=True, help="Exchanges, queues and bindings.")
 
@@ -81,17 +81,32 @@ def show() -> None:
 
 @topology.command()
 def mermaid(
-    of: Annotated[str, typer.Argument(metavar="[POLICY]", help="`fixed_ttl` or `x_death`; by default, the site.")] = "",
+    of: Annotated[
+        str, typer.Argument(metavar="[OF]", help="`search`, `fixed_ttl` or `x_death`; by default, the site.")
+    ] = "",
 ) -> None:
-    """Print the topology, or that of a retry policy, as a Mermaid flowchart: the pictures of the README."""
-    site = get_settings().model_copy(update={"musicbrainz_url": SecretStr("")})
+    """Print the topology of the site, of searching or of a retry policy, as a Mermaid flowchart, as in the README."""
+    settings = get_settings()
     pictures: dict[str, Callable[[], str]] = {
-        "": lambda: to_mermaid(all_queues(site), consumers_of(procfile())),
+        "": partial(site_picture, settings),
+        "search": partial(search_picture, settings),
         **{policy.name: partial(convention, policy, work, worker=worker) for policy, work, worker in conventions()},
     }
     if of not in pictures:
         raise typer.BadParameter(f"{of!r}: expected one of {', '.join(filter(None, pictures))}, or nothing")
     typer.echo(pictures[of]())
+
+
+def site_picture(settings: Settings) -> str:
+    """Return the flowchart of the site group."""
+    queues = [queue for queue in all_queues(settings) if queue.name.startswith(f"{SITE}.")]
+    return to_mermaid(queues, consumers_of(procfile()))
+
+
+def search_picture(settings: Settings) -> str:
+    """Return the flowchart of the orchestrator and the searchers."""
+    events, requests = search_queues(settings)
+    return search(client_policy(ORCHESTRATOR, settings), events, requests, searcher_queue("ID"))
 
 
 def conventions() -> list[tuple[Policy, list[Queue], str]]:

@@ -21,6 +21,9 @@ from config.settings import ROOT, get_settings
 #: The process that runs only where cover art is served: it would consume from queues that are not there.
 ART = "coverart"
 
+#: The process of which there are as many as copies of each pack, so that each copy has a place.
+SEARCHER = "searcher"
+
 #: Seconds that a process gets to stop before it is killed. Honcho's own 5 s would cut a warm shutdown short.
 KILL_WAIT = 20
 
@@ -57,7 +60,7 @@ class _ProcessGroups(manager.ProcessManager):  # type: ignore[misc]
 def run(*, extra: Mapping[str, str] | None = None, only: tuple[str, ...] = (), output: Any = None) -> int:
     """Run the Procfile until one process ends or a signal comes; return the exit status.
 
-    What serves cover art is left out without MUSICBRAINZ_URL.
+    What serves cover art is left out without MUSICBRAINZ_URL; there are REPLICAS searchers.
     `extra` is added to the environment, `only` names the processes to run (all by default), `output` is a text file.
     """
     env = {
@@ -66,11 +69,21 @@ def run(*, extra: Mapping[str, str] | None = None, only: tuple[str, ...] = (), o
         **(extra or {}),
         "PYTHONUNBUFFERED": "1",
     }
-    left_out = set() if get_settings().art_exchanges else {ART}
+    settings = get_settings()
+    left_out = set() if settings.art_exchanges else {ART}
     commands = {
         name: command for name, command in procfile().items() if name not in left_out and (not only or name in only)
     }
-    return supervise(commands, env=env, output=output)
+    return supervise(formation(commands, searchers=settings.replicas), env=env, output=output)
+
+
+def formation(commands: Mapping[str, str], *, searchers: int) -> dict[str, str]:
+    """Return the commands with so many searchers, named as honcho does: `searcher.1`, `searcher.2`."""
+    many: dict[str, str] = {}
+    for name, command in commands.items():
+        names = [f"{name}.{number + 1}" for number in range(searchers)] if name == SEARCHER else [name]
+        many |= dict.fromkeys(names, command)
+    return many
 
 
 def supervise(commands: Mapping[str, str], *, env: Mapping[str, str], output: Any = None) -> int:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 import requests
 
-from app.services.processes import ART, procfile
+from app.services.processes import ART, formation, procfile
 from config.settings import ROOT
 from tests.support.waiting import eventually
 
@@ -45,9 +45,10 @@ def test_the_whole_procfile_starts_serves_and_stops_warm(environment: dict[str, 
         eventually(lambda: answers(f"http://127.0.0.1:{web}/healthz") == 200, "the search page answers", seconds=60)
         eventually(lambda: answers(f"http://127.0.0.1:{flower}/") == 401, "Flower asks for a password", seconds=60)
         assert answers(f"http://127.0.0.1:{flower}/", auth=("me", "secret")) == 200
-        eventually(lambda: log.read_text().count(" ready.") == 2, "worker and packer are ready", seconds=60)
+        eventually(lambda: log.read_text().count(" ready.") == 5, "all workers are ready", seconds=60)
         processes = psutil.Process(up.pid).children(recursive=True)
-        assert {name for name in procfile() if f"{name} started" in log.read_text()} == set(procfile()) - {ART}
+        names = set(formation(procfile(), searchers=2))
+        assert {name for name in names if f"{name} started" in log.read_text()} == names - {ART}
 
         again = subprocess.run([*command, "up"], cwd=ROOT, env=chosen, capture_output=True, text=True, check=False)
         assert again.returncode == 1
@@ -57,7 +58,7 @@ def test_the_whole_procfile_starts_serves_and_stops_warm(environment: dict[str, 
         assert "processes stopped" in down.stdout
         assert up.wait(20) == 143
         assert not [process for process in processes if process.is_running()]
-        assert log.read_text().count("Warm shutdown") == 2
+        assert log.read_text().count("Warm shutdown") == 5
     finally:
         if up.poll() is None:
             up.kill()

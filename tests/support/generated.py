@@ -12,10 +12,8 @@ import typer.main
 
 from app.cli.config import to_markdown
 from app.cli.main import cli
-from app.cli.mermaid import consumers_of, convention, to_mermaid
-from app.cli.topology import conventions
-from app.services.processes import procfile
-from app.topology import all_queues
+from app.cli.mermaid import convention
+from app.cli.topology import conventions, search_picture, site_picture
 from config.settings import ROOT, Settings
 
 FOLDERS = ("config", "tasks", "app")
@@ -70,9 +68,9 @@ def readme(text: str) -> str:
 
 
 def pictures() -> list[str]:
-    """Return the flowcharts of the README in their order: the site, then each policy beside its own."""
-    site = to_mermaid(all_queues(Settings()), consumers_of(procfile()))
-    return [site, *(convention(policy, work, worker=worker) for policy, work, worker in conventions())]
+    """Return the flowcharts of the README in their order: the site, searching, then each policy beside its own."""
+    groups = [site_picture(Settings()), search_picture(Settings())]
+    return [*groups, *(convention(policy, work, worker=worker) for policy, work, worker in conventions())]
 
 
 def architecture(text: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from app.cli.config import variable_of
-from app.services.processes import procfile
+from app.services.processes import formation, procfile
 from config.settings import ROOT, Settings
 
 pytestmark = pytest.mark.unit
@@ -44,7 +44,15 @@ def test_the_file_is_valid_by_the_compose_specification() -> None:
 
 def test_the_processes_are_those_of_the_procfile_with_the_same_commands() -> None:
     processes = {name: service["command"] for name, service in OURS.items() if name != "bucket"}
-    assert processes == procfile()
+    # Compose starts no shell that could tell a process id, and each container is a host of its own.
+    assert processes == {name: command.replace("-$$@", "@") for name, command in procfile().items()}
+
+
+def test_there_are_as_many_searchers_as_copies_of_each_pack() -> None:
+    assert OURS["searcher"]["deploy"]["replicas"] == Settings().replicas
+    names = list(formation(procfile(), searchers=Settings().replicas))
+    assert names[names.index("searcher.1") :][:2] == ["searcher.1", "searcher.2"]
+    assert "searcher" not in names
 
 
 def test_every_variable_that_a_process_gets_is_a_setting_or_boto3s() -> None:
@@ -119,7 +127,7 @@ def test_every_process_can_be_imported_from_the_copied_files_alone(tmp_path: Pat
     script = (
         "import app.cli.main, app.web.__main__, config.flowerconfig\n"
         "from app.celery import app\n"
-        "from app.services.processes import procfile\n"
+        "from app.services.processes import formation, procfile\n"
         "app.loader.import_default_modules()\n"
         "print(app.__module__ and __import__('app').__file__, *procfile())"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.mermaid import consumers_of, to_mermaid
+from app.cli.topology import search_picture, site_picture
 from app.crawl.target import parse, parse_domain
 from app.plain import decode, route_of
 from app.retry.delay_queues import DelayQueues
@@ -16,11 +16,19 @@ from app.retry.drop import DropAll
 from app.retry.fixed_ttl import FixedTtl
 from app.retry.waiting import POSTPONE_LADDER_MS
 from app.retry.x_death import XDeath
-from app.services.processes import procfile
 from app.timers.arguments import callback_of, timeout_of
-from app.topology import all_queues, site_policy
-from config.routes import POLICY_OF_QUEUE, ROUTES
+from app.topology import client_policy, site_policy
+from config.routes import (
+    ORCHESTRATOR,
+    POLICY_OF_QUEUE,
+    REGISTER_AGAIN,
+    REQUEST_TYPES,
+    ROUTES,
+    SEARCHER_TYPES,
+    SUBSCRIPTIONS,
+)
 from config.settings import ROOT, Settings
+from config.topology import search_queues, searcher_queue
 from tests.support import generated
 from tests.support.documents import blocks, matches, read, table
 
@@ -78,11 +86,19 @@ def test_every_module_opens_with_one_line_that_says_what_it_is(path: Path) -> No
 
 
 def test_the_picture_has_every_work_queue_with_its_process() -> None:
-    picture = to_mermaid(all_queues(Settings()), consumers_of(procfile()))
+    picture = site_picture(Settings())
     for queue in POLICY_OF_QUEUE:
         process = "packer" if queue == "site.pack" else "worker"
         assert re.search(rf'\[\["{queue}"\]\] --> {process}$', picture, re.MULTILINE)
     assert 'waiting -.->|"time is up"| site' in picture
+
+
+def test_the_picture_of_searching_has_every_queue_of_it_and_every_message_type() -> None:
+    picture = search_picture(Settings())
+    queues = [*search_queues(Settings()), *client_policy(ORCHESTRATOR, Settings()).queues(), searcher_queue("ID")]
+    assert {f'[["{queue.name}"]]' for queue in queues} <= set(re.findall(r"\[\[\S+?\]\]", picture))
+    types = {*(route.type for route in SUBSCRIPTIONS), *REQUEST_TYPES, *SEARCHER_TYPES, REGISTER_AGAIN}
+    assert types <= set(re.findall(r"\w+", picture))
 
 
 def test_the_message_table_is_that_of_the_routes() -> None:

@@ -246,7 +246,7 @@ def test_every_worker_of_the_procfile_is_done_before_rabbitmq_loses_patience() -
         name: longest_unacknowledged(queues, multiplier)
         for name, queues, multiplier in reserving(procfile(), Settings().worker_prefetch)
     }
-    assert held.keys() == {"worker", "packer", "coverart"}
+    assert held.keys() == {"worker", "packer", "coverart", "orchestrator", "searcher"}
     assert held["coverart"] == 3 * 300
     assert max(held.values()) < 1_800
 
