@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.search.messages import Holding, Load, Unload
 from app.search.placing.place import place
-from app.search.placing.values import Command, Pack, Searcher, State
+from app.search.placing.values import Command, Failure, Pack, Searcher, State
 
 pytestmark = pytest.mark.unit
 
@@ -183,12 +183,12 @@ def test_a_searcher_that_comes_later_gets_its_share_one_pack_at_a_time() -> None
 
 def test_a_load_that_failed_is_tried_elsewhere_first_and_not_here_while_it_rests() -> None:
     wanted = pack("x.example", 10)
-    failed = searcher("a", 1_000, failures={wanted.sha256: 1})
+    failed = searcher("a", 1_000, failures={wanted.sha256: Failure(count=1, reason="disk full")})
     resting = replace(failed, resting=frozenset({wanted.sha256}))
 
     assert told(state([wanted], failed, searcher("b", 100), replicas=1)) == [("b", "Load", "x.example")]
     assert told(state([wanted], resting, replicas=1)) == []
-    assert place(state([wanted], resting, replicas=1)).stuck == {"x.example": "cannot be loaded by a"}
+    assert place(state([wanted], resting, replicas=1)).stuck == {"x.example": "searcher a failed to load it: disk full"}
 
 
 def test_a_searcher_that_leaves_gets_nothing_and_its_copies_count_no_more() -> None:
@@ -245,7 +245,7 @@ def _searchers(draw: st.DrawFn, name: str, packs: dict[str, Pack], *, busy: bool
             orders[domain] = Load(domain=domain, sha256=one.sha256, generation=1, size_mb=one.size_mb)
             left -= one.size_mb
     checksums = st.sampled_from([each.sha256 for each in packs.values()]) if packs else st.nothing()
-    failures = dict.fromkeys(draw(st.lists(checksums, max_size=2, unique=True)), 1) if packs else {}
+    failures = dict.fromkeys(draw(st.lists(checksums, max_size=2, unique=True)), Failure(count=1)) if packs else {}
     resting = frozenset(failures) if draw(st.booleans()) else frozenset()
     return replace(found, orders=orders, failures=failures, resting=resting)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from app.search.messages import Holding, Load, Node, Report, Unload
-from app.search.placing.values import Order, Pack, Searcher
+from app.search.placing.values import Failure, Order, Pack, Searcher
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +27,10 @@ class _Told:
 
 
 @dataclass(frozen=True, slots=True)
-class _Failures:
-    count: int
+class _Failed:
+    """How often a version could not be loaded, and why it could not the last time."""
+
+    failure: Failure
     until: float
 
 
@@ -40,7 +42,7 @@ class Known:
         self.heard = now
         self._held = _by_domain(report)
         self._told: dict[str, _Told] = {}
-        self._failures: dict[str, _Failures] = {}
+        self._failed: dict[str, _Failed] = {}
 
     def hear(self, report: Report, *, now: float, patience: float) -> bool:
         """Take a later report; return whether it says anything new.
@@ -49,8 +51,8 @@ class Known:
         """
         before, self.report, self.heard = self.report, report, now
         self._held = _by_domain(report)
-        for holding in report.holdings:
-            self._failures.pop(holding.sha256, None)
+        held = {holding.sha256 for holding in report.holdings}
+        self._failed = {sha256: each for sha256, each in self._failed.items() if sha256 not in held or each.until > now}
         settled = [domain for domain, told in self._told.items() if self._is_settled(told, now, patience)]
         for domain in settled:
             del self._told[domain]
@@ -78,21 +80,23 @@ class Known:
         held = self._held.get(order.domain)
         self._told[order.domain] = _Told(order, held.sha256 if held else "", now)
 
-    def end(self, domain: str, sha256: str) -> None:
-        """Note that an order came to its end, whichever."""
+    def end(self, domain: str, sha256: str) -> bool:
+        """Note that an order came to its end, whichever; return whether there was one."""
         told = self._told.get(domain)
-        if told is not None and told.order.sha256 == sha256:
-            del self._told[domain]
+        if told is None or told.order.sha256 != sha256:
+            return False
+        del self._told[domain]
+        return True
 
-    def failed(self, sha256: str, *, now: float) -> None:
+    def failed(self, sha256: str, reason: str, *, now: float) -> None:
         """Note that a version could not be loaded, or unloaded."""
-        count = self._failures[sha256].count + 1 if sha256 in self._failures else 1
+        count = self._failed[sha256].failure.count + 1 if sha256 in self._failed else 1
         rest = min(FIRST_REST * 2 ** min(count - 1, 30), LONGEST_REST)
-        self._failures[sha256] = _Failures(count, now + rest)
+        self._failed[sha256] = _Failed(Failure(count=count, reason=reason), now + rest)
 
     def rested_at(self, *, now: float) -> float:
         """Return when it may next be told what it rests from now; infinity if there is nothing."""
-        return min((each.until for each in self._failures.values() if each.until > now), default=float("inf"))
+        return min((each.until for each in self._failed.values() if each.until > now), default=float("inf"))
 
     def holding(self, domain: str) -> Holding | None:
         """Return what it holds of a domain."""
@@ -128,14 +132,13 @@ class Known:
             capacity=max(self.report.capacity, self.report.free_space + used),
             held=self._held,
             orders=orders,
-            failures={sha256: each.count for sha256, each in self._failures.items()},
-            resting=frozenset(sha256 for sha256, each in self._failures.items() if each.until > now),
+            failures={sha256: each.failure for sha256, each in self._failed.items()},
+            resting=frozenset(sha256 for sha256, each in self._failed.items() if each.until > now),
             leaving=self.report.leaving,
         )
 
     def _forget(self, now: float) -> None:
-        kept = {sha256: each for sha256, each in self._failures.items() if now < each.until + LONGEST_REST}
-        self._failures = kept
+        self._failed = {sha256: each for sha256, each in self._failed.items() if now < each.until + LONGEST_REST}
 
     def node(self, *, now: float) -> Node:
         """Return it as it is shown; `loading` by checksum."""

@@ -47,6 +47,7 @@ class Orchestrator:
         self._awaited: set[str] = set()
         self._rested_at = float("inf")
         self._stuck: dict[str, str] = {}
+        self._said: dict[str, str] = {}
         self._table = Table(replicas=replicas)
         self._is_built = False
         self._is_placed = False
@@ -76,6 +77,7 @@ class Orchestrator:
 
     def done(self, outcome: Outcome, *, now: float) -> None:
         """Take that a searcher did what it was told: `loaded`, `unloaded`."""
+        log.info("Searcher %s: done %s (%.12s)", outcome.report.searcher_id, outcome.domain, outcome.sha256)
         self._end(outcome)
         self.heard(outcome.report, now=now)
 
@@ -86,13 +88,12 @@ class Orchestrator:
         self._end(outcome)
         self.heard(outcome.report, now=now)
         if ident in self._known:
-            self._known[ident].failed(outcome.sha256, now=now)
+            self._known[ident].failed(outcome.sha256, outcome.reason, now=now)
 
     def _end(self, outcome: Outcome) -> None:
         # Heartbeats come another way, and may be here before: what this says of the order holds all the same.
         known = self._known.get(outcome.report.searcher_id)
-        if known is not None:
-            known.end(outcome.domain, outcome.sha256)
+        if known is not None and known.end(outcome.domain, outcome.sha256):
             self._changed()
 
     def lost(self, searcher_id: str, why: str) -> None:
@@ -108,8 +109,9 @@ class Orchestrator:
         """Take that this is what the store has of a domain."""
         held = (known.holding(pack.domain) for known in self._known.values())
         # Whoever holds a later generation holds what is no more: the pack was begun anew.
-        self._refuted |= {each.sha256 for each in held if each and _is_later(each, pack)}
-        if self._packs.get(pack.domain) != pack:
+        refuted = {each.sha256 for each in held if each and _is_later(each, pack)} - self._refuted
+        if refuted or self._packs.get(pack.domain) != pack:
+            self._refuted |= refuted
             self._packs[pack.domain] = pack
             self._gone.discard(pack.domain)
             self._changed()
@@ -166,9 +168,10 @@ class Orchestrator:
         for command in placement.commands:
             log.info("Searcher %s: %s (%s)", command.searcher_id, _shown(command), command.why)
             self._known[command.searcher_id].told(command.order, now=now)
-        self._note_stuck(dict(placement.stuck))
+        self._stuck = dict(placement.stuck)
         self._rested_at = min((known.rested_at(now=now) for known in self._known.values()), default=float("inf"))
         self._is_placed, self._is_built = True, False
+        self._say_stuck()
         return placement.commands
 
     def _look_for_silence(self, now: float) -> None:
@@ -182,11 +185,14 @@ class Orchestrator:
             for ident in silent:
                 self.lost(ident, f"silent for {now - self._known[ident].heard:.1f} s")
 
-    def _note_stuck(self, stuck: dict[str, str]) -> None:
-        for domain, why in stuck.items():
-            if self._stuck.get(domain) != why:
+    def _say_stuck(self) -> None:
+        """Say once what stands against a copy, until it is placed or something else does."""
+        routes = self._routing().routes
+        self._said = {domain: why for domain, why in self._said.items() if domain in routes and routes[domain].missing}
+        for domain, why in self._stuck.items():
+            if self._said.get(domain) != why:
                 log.warning("%s: cannot be placed as wanted: %s", domain, why)
-        self._stuck = stuck
+                self._said[domain] = why
 
     def _state(self, now: float) -> State:
         self._forget()

@@ -85,8 +85,10 @@ class Ledger:
         return bool(told - self.coming[domain])
 
     def free_to_order(self, ident: str, domain: str) -> bool:
-        """Return whether nothing was told this searcher about this domain that is not done yet."""
-        return domain not in self.orders[ident]
+        """Return whether nothing was told this searcher about this domain that is not done yet, or has just failed."""
+        searcher = self.searchers[ident]
+        held = searcher.held.get(domain)
+        return domain not in self.orders[ident] and (held is None or held.sha256 not in searcher.resting)
 
     def is_busy(self, ident: str) -> bool:
         """Return whether a searcher has as many loads before it as it is given at once."""
@@ -102,7 +104,8 @@ class Ledger:
 
     def failures(self, ident: str, pack: Pack) -> int:
         """Return how often a searcher failed to load this version."""
-        return self.searchers[ident].failures.get(pack.sha256, 0)
+        failure = self.searchers[ident].failures.get(pack.sha256)
+        return failure.count if failure else 0
 
     def used(self, ident: str) -> int:
         """Return the MB that a searcher holds."""

@@ -26,13 +26,20 @@ class Pack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """That a searcher could not load a version, so often; the reason is the last one."""
+
+    count: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Searcher:
     """A searcher as it last told of itself.
 
     `free` is MB besides what it holds; what the loads among `orders` need of it is still to be subtracted. `held` and
-    `orders` are by domain; an order is one that was given, and is neither done nor failed. `failures` counts the
-    failed loads of a version (by checksum), and `resting` are those versions that are not to be tried yet. One that is
-    `leaving` answers nothing new.
+    `orders` are by domain; an order is one that was given, and is neither done nor failed. `failures` are
+    by checksum, and `resting` those of them that are not to be tried yet. One that is `leaving` answers nothing new.
     """
 
     searcher_id: str
@@ -40,7 +47,7 @@ class Searcher:
     capacity: int
     held: Mapping[str, Holding] = field(default_factory=dict)
     orders: Mapping[str, Order] = field(default_factory=dict)
-    failures: Mapping[str, int] = field(default_factory=dict)
+    failures: Mapping[str, Failure] = field(default_factory=dict)
     resting: frozenset[str] = frozenset()
     leaving: bool = False
 

@@ -17,7 +17,8 @@ def explain(ledger: Ledger, stuck: Sequence[Pack], *, replicas: int) -> dict[str
     for pack in ledger.packs.values():
         failing = [ident for ident in ledger.searchers if ledger.rests(ident, pack)]
         if failing and ledger.copies(pack.domain) < ledger.want:
-            reasons[pack.domain] = f"cannot be loaded by {', '.join(failing)}"
+            failure = ledger.searchers[failing[0]].failures[pack.sha256]
+            reasons[pack.domain] = f"searcher {failing[0]} failed to load it: {failure.reason}"
     return reasons
 
 

@@ -1,0 +1,327 @@
+"""Searchers, packs and messages come, go and get lost: nothing told does harm, and when it is calm all is placed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from app.search.messages import Holding, Load, Outcome, Report, Routes, Unload
+from app.search.orchestrator.state import Orchestrator
+from app.search.placing.values import Command, Pack
+
+pytestmark = pytest.mark.unit
+
+#: Seconds between heartbeats, and between two ticks; orders that were not taken after three heartbeats expire.
+BEAT, STEP, EXPIRY = 2.0, 0.5, 6.0
+REPLICAS = 2
+DOMAINS = ("p.example", "q.example", "r.example", "s.example")
+sizes = st.integers(1, 60)
+
+
+@dataclass
+class Node:
+    """A searcher that does what it is told, as far as it can."""
+
+    name: str
+    capacity: int
+    held: dict[str, Holding] = field(default_factory=dict)
+    jobs: list[Load | Unload] = field(default_factory=list)
+    inbox: list[tuple[float, Load | Unload]] = field(default_factory=list)
+    seq: int = 0
+    beat_at: float = 0.0
+    lost: int = 0
+    leaving: bool = False
+
+    @property
+    def free(self) -> int:
+        return max(0, self.capacity - sum(each.size_mb for each in self.held.values()))
+
+    def report(self) -> Report:
+        self.seq += 1
+        loading = tuple(job.sha256 for job in self.jobs if isinstance(job, Load))
+        held = tuple(self.held.values())
+        return Report(
+            searcher_id=self.name,
+            seq=self.seq,
+            free_space=self.free,
+            capacity=self.capacity,
+            holdings=held,
+            loading=loading,
+            leaving=self.leaving,
+        )
+
+
+class World(RuleBasedStateMachine):
+    """A store, searchers and a broker that delays, reorders and loses, around the orchestrator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.store: dict[str, Pack] = {}
+        self.nodes: dict[str, Node] = {}
+        self.mail: list[Callable[[], None]] = []
+        self.heard: dict[str, Report] = {}
+        #: What was told and is not done, what was held then, and when.
+        self.outstanding: dict[tuple[str, str], tuple[Load | Unload, str, float]] = {}
+        self.writes = self.born = 0
+        self.told = 0
+        self.orchestrator = self._begin()
+
+    def _begin(self) -> Orchestrator:
+        found = Orchestrator(replicas=REPLICAS, heartbeat=BEAT, now=self.now)
+        for pack in self.store.values():
+            found.updated(pack)
+        return found
+
+    # What happens.
+
+    @rule(capacity=st.sampled_from((40, 100, 100, 200)))
+    @precondition(lambda self: len(self.nodes) < 4)
+    def a_searcher_comes(self, capacity: int) -> None:
+        self.born += 1
+        node = Node(f"n{self.born}", capacity, beat_at=self.now)
+        self.nodes[node.name] = node
+        self._say(self._registration(node))
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.nodes)
+    def a_searcher_dies(self, data: st.DataObject) -> None:
+        del self.nodes[data.draw(st.sampled_from(sorted(self.nodes)))]
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.nodes)
+    def a_searcher_leaves(self, data: st.DataObject) -> None:
+        node = self.nodes.pop(data.draw(st.sampled_from(sorted(self.nodes))))
+        node.leaving = True
+        self._say(self._registration(node))
+
+    @rule(domain=st.sampled_from(DOMAINS), size=sizes, tell=st.booleans())
+    def a_pack_is_written(self, domain: str, size: int, tell: bool) -> None:
+        self.writes += 1
+        generation = self.store[domain].generation + 1 if domain in self.store else 1
+        sha256 = f"{domain}:{generation}:{self.writes}"
+        self.store[domain] = Pack(domain=domain, sha256=sha256, generation=generation, size_mb=size)
+        if tell:
+            self._say(lambda: self._look(domain))
+
+    @rule(domain=st.sampled_from(DOMAINS), tell=st.booleans())
+    def a_pack_is_deleted(self, domain: str, tell: bool) -> None:
+        self.store.pop(domain, None)
+        if tell:
+            self._say(lambda: self._look(domain))
+
+    @rule()
+    def the_store_is_looked_at(self) -> None:
+        for domain in sorted(self.orchestrator.domains() | self.orchestrator.in_doubt() | set(self.store)):
+            self._look(domain)
+
+    @rule()
+    def the_orchestrator_is_restarted(self) -> None:
+        self.orchestrator = self._begin()
+        self.outstanding.clear()
+        for node in self.nodes.values():
+            self._say(self._registration(node))
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(node.inbox for node in self.nodes.values()))
+    def an_order_is_lost(self, data: st.DataObject) -> None:
+        node = data.draw(st.sampled_from([node for node in self.nodes.values() if node.inbox]))
+        node.inbox.pop(0)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.mail)
+    def a_message_is_lost(self, data: st.DataObject) -> None:
+        self.mail.pop(data.draw(st.integers(0, len(self.mail) - 1)))
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(node.jobs for node in self.nodes.values()))
+    def a_job_fails(self, data: st.DataObject) -> None:
+        node = data.draw(st.sampled_from([node for node in self.nodes.values() if node.jobs]))
+        job = node.jobs.pop(0)
+        self._say(self._end(node, job, "no reason"))
+
+    @rule(shuffle=st.integers(0, 2**16), steps=st.integers(1, 8))
+    def time_passes(self, shuffle: int, steps: int) -> None:
+        chance = random.Random(shuffle)
+        for _ in range(steps):
+            self._step(chance)
+
+    # How it happens.
+
+    def _step(self, chance: random.Random | None = None, *, seconds: float = STEP) -> None:
+        """Let some time pass; without `chance`, everything arrives in its order and is done at once."""
+        self.now += seconds
+        for node in self.nodes.values():
+            if self.now >= node.beat_at:
+                node.beat_at += BEAT
+                self._beat(node, chance)
+            self._work(node, chance)
+        if chance:
+            chance.shuffle(self.mail)
+        arrives = self.mail[: chance.randint(0, len(self.mail))] if chance else self.mail[:]
+        self.mail = self.mail[len(arrives) :]
+        for message in arrives:
+            message()
+        if not self.orchestrator.settled and (chance is None or chance.random() < 0.5):
+            self.orchestrator.settle()
+        self._tick()
+
+    def _beat(self, node: Node, chance: random.Random | None) -> None:
+        # Two in a row may be lost; three would mean that it is gone.
+        if chance and node.lost < 2 and chance.random() < 0.2:
+            node.lost += 1
+            return
+        node.lost = 0
+        report = node.report()
+        self._hear(report)
+
+    def _work(self, node: Node, chance: random.Random | None) -> None:
+        while node.inbox and (chance is None or chance.random() < 0.7):
+            given, order = node.inbox.pop(0)
+            if self.now - given < EXPIRY:
+                node.jobs.append(order)
+        while node.jobs and (chance is None or chance.random() < 0.5):
+            job = node.jobs.pop(0)
+            self._say(self._end(node, job, self._do(node, job)))
+
+    def _do(self, node: Node, job: Load | Unload) -> str:
+        """Carry an order out; return why it failed."""
+        held = node.held.get(job.domain)
+        if isinstance(job, Unload):
+            if held is not None and held.sha256 == job.sha256:
+                del node.held[job.domain]
+            return ""
+        there = self.store.get(job.domain)
+        if there is None or there.generation < job.generation:
+            return "it is not there"
+        if held is not None and held.sha256 == there.sha256:
+            return ""
+        if there.size_mb > node.free:
+            return "no room"
+        node.held[job.domain] = Holding(
+            domain=job.domain, sha256=there.sha256, generation=there.generation, size_mb=there.size_mb
+        )
+        return ""
+
+    def _say(self, message: Callable[[], None]) -> None:
+        self.mail.append(message)
+
+    def _registration(self, node: Node) -> Callable[[], None]:
+        report = node.report()
+        return lambda: self._hear(report)
+
+    def _end(self, node: Node, job: Load | Unload, reason: str) -> Callable[[], None]:
+        outcome = Outcome(report=node.report(), domain=job.domain, sha256=job.sha256, reason=reason)
+
+        def arrives() -> None:
+            self.outstanding.pop((node.name, job.domain), None)
+            (self.orchestrator.failed if reason else self.orchestrator.done)(outcome, now=self.now)
+
+        return arrives
+
+    def _hear(self, report: Report) -> None:
+        if report.seq > self.heard.get(report.searcher_id, Report(searcher_id="", seq=0, free_space=0)).seq:
+            self.heard[report.searcher_id] = report
+            held = {each.domain: each.sha256 for each in report.holdings}
+            for (name, domain), (order, before, _at) in list(self.outstanding.items()):
+                now = held.get(domain, "")
+                ended = now not in ("", before) if isinstance(order, Load) else now != order.sha256
+                if name == report.searcher_id and ended:
+                    del self.outstanding[name, domain]
+        self.orchestrator.heard(report, now=self.now)
+
+    def _look(self, domain: str) -> None:
+        if domain in self.store:
+            self.orchestrator.updated(self.store[domain])
+        else:
+            self.orchestrator.vanished(domain)
+
+    def _tick(self) -> None:
+        before = self.orchestrator.routes(now=self.now)
+        commands = self.orchestrator.tick(now=self.now)
+        if commands:
+            after = self.orchestrator.routes(now=self.now)
+            there, left = {node.searcher_id for node in after.searchers}, _answering(after)
+            for domain, searchers in _answering(before).items():
+                assert left.get(domain, True) or not searchers & there, f"the last copy of {domain} goes"
+        self.told += len(commands)
+        for command in commands:
+            self._tell(command)
+        for name, told in self.promised().items():
+            assert told <= self.heard[name].free_space, "more is promised than there is room for"
+
+    def promised(self) -> dict[str, int]:
+        """Return the MB that each searcher needs for what it was told to load a short while ago."""
+        needed: dict[str, int] = {}
+        for (name, _domain), (order, _before, at) in self.outstanding.items():
+            if isinstance(order, Load) and self.now - at < EXPIRY:
+                needed[name] = needed.get(name, 0) + order.size_mb
+        return needed
+
+    def _tell(self, command: Command) -> None:
+        name, order = command.searcher_id, command.order
+        earlier = self.outstanding.get((name, order.domain))
+        assert earlier is None or self.now - earlier[2] >= EXPIRY, f"{order} is told while {earlier} is under way"
+        held = {each.domain: each.sha256 for each in self.heard[name].holdings}
+        self.outstanding[name, order.domain] = (order, held.get(order.domain, ""), self.now)
+        if name in self.nodes:
+            self.nodes[name].inbox.append((self.now, order))
+        else:
+            self.orchestrator.lost(name, "its queue is no more")
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        self.outstanding = {key: value for key, value in self.outstanding.items() if key[0] != name}
+
+    # What is so in the end.
+
+    @invariant()
+    def nobody_holds_more_than_it_has_room_for(self) -> None:
+        for node in self.nodes.values():
+            assert sum(each.size_mb for each in node.held.values()) <= node.capacity
+
+    def teardown(self) -> None:
+        """Let it be calm: what can be placed is placed, and then nothing more is told."""
+        self.the_store_is_looked_at()
+        for _ in range(400):
+            self._step(seconds=BEAT)
+            if self.orchestrator.in_doubt():
+                self.the_store_is_looked_at()
+        told = self.told
+        for _ in range(100):
+            self._step(seconds=BEAT)
+        assert self.told == told, "it does not come to rest"
+        self._all_is_placed()
+
+    def _all_is_placed(self) -> None:
+        nodes = list(self.nodes.values())
+        assert {route.domain for route in self.orchestrator.routes(now=self.now).routes} == set(self.store)
+        for node in nodes:
+            assert node.held.keys() <= self.store.keys()
+        for route in self.orchestrator.routes(now=self.now).routes:
+            pack = self.store[route.domain]
+            newest = {
+                node.name for node in nodes if pack.domain in node.held and node.held[pack.domain].sha256 == pack.sha256
+            }
+            assert set(route.searchers[: route.newest]) == newest or not newest
+            assert len(newest) <= REPLICAS
+            if len(newest) < min(REPLICAS, len(nodes)):
+                assert all(node.free < pack.size_mb for node in nodes if node.name not in newest)
+                assert route.missing
+                assert route.why
+
+
+def _answering(routes: Routes) -> dict[str, set[str]]:
+    return {route.domain: set(route.searchers) for route in routes.routes}
+
+
+World.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow], deadline=None
+)
+TestWorld = World.TestCase
