@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from app.amqp.publish import Publisher
 from app.amqp.responder import Responder
 from app.pack import database
 from app.pack.read import fetch_version
-from app.search.messages import Holding, Load, Report, size_mb
+from app.search.messages import Holding, Load, size_mb
 from app.search.node.loader import Fetch, Loader
 from app.search.node.packs import Packs
 from app.search.node.reporter import Post, Reporter
@@ -26,47 +26,34 @@ from config.settings import Settings, get_settings
 @serves(SEARCHER)
 def searcher(consumer: Any) -> Service:
     """Make the service of a worker's searcher; raises PackError where it can have no folder."""
-
-    def is_connected() -> bool:
-        return consumer.connection is not None and consumer.connection.connected
-
-    return build(consumer.searcher_id, get_settings(), linger=consumer.linger, is_connected=is_connected)
-
-
-def build(
-    searcher_id: str, settings: Settings, *, linger: Callable[[float], None], is_connected: Callable[[], bool]
-) -> SearcherService:
-    """Put a searcher together; `is_connected` tells whether its queue is there."""
+    settings = get_settings()
     slot = Slot.take(settings.searcher_dir or settings.data_dir / "searchers")
     packs = Packs(remove=slot.remove, time_limit=settings.search_time_limit)
+    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
     loader = Loader(
-        slot=slot,
+        slot=slot, packs=packs, budget_mb=settings.searcher_disk_mb, fetch=fetch_from(store), check=database.check
+    )
+    patience = max(STUCK_SECONDS, STUCK_LIMITS * settings.search_time_limit)
+    searching = Searching(packs, doubt=loader.submit, threads=settings.searcher_threads, patience=patience)
+    return SearcherService(
         packs=packs,
-        budget_mb=settings.searcher_disk_mb,
-        fetch=fetch_from(open_store(settings.store, endpoint_url=settings.s3_endpoint_url)),
-        check=database.check,
-        tell=lambda change: reporter.tell(change),
-    )
-    searching = Searching(
-        packs,
-        doubt=loader.submit,
-        threads=settings.searcher_threads,
-        patience=max(STUCK_SECONDS, STUCK_LIMITS * settings.search_time_limit),
+        loader=loader,
+        searching=searching,
+        responder=_responder(settings),
+        reporter=_reporter(consumer, loader, searching, settings),
+        linger=consumer.linger,
     )
 
-    def state() -> Report:
-        room = loader.room()
-        return Report(
-            searcher_id=searcher_id,
-            seq=0,
-            free_space=room.free,
-            capacity=room.capacity,
-            holdings=packs.holdings(),
-            loading=loader.loading(),
-        )
 
+def _responder(settings: Settings) -> Responder:
+    """Return what has queries answered: the service gives each its work, so that it knows no types by itself."""
+    threads = settings.searcher_threads
+    return Responder(settings.broker, {}, problem=problem, threads=threads, backlog=BACKLOG * threads)
+
+
+def _reporter(consumer: Any, loader: Loader, searching: Searching, settings: Settings) -> Reporter:
     def unwell() -> str:
-        if not is_connected():
+        if consumer.connection is None or not consumer.connection.connected:
             return "the broker is away, and its queue with it"
         return "every thread is stuck in a query" if searching.is_stuck() else ""
 
@@ -74,26 +61,8 @@ def build(
         events=Publisher(settings.broker, timeout=settings.publish_timeout),
         heartbeats=Publisher(settings.broker, timeout=min(settings.heartbeat, settings.publish_timeout)),
     )
-    reporter = Reporter(post, every=settings.heartbeat, state=state, unwell=unwell)
-
-    def release() -> None:
-        packs.close()
-        slot.close()
-
-    return SearcherService(
-        searching=searching,
-        responder=Responder(
-            settings.broker,
-            {},
-            problem=problem,
-            threads=settings.searcher_threads,
-            backlog=BACKLOG * settings.searcher_threads,
-        ),
-        loader=loader,
-        reporter=reporter,
-        linger=linger,
-        release=release,
-    )
+    state = partial(loader.report, consumer.searcher_id)
+    return Reporter(post, every=settings.heartbeat, state=state, unwell=unwell)
 
 
 def fetch_from(store: ObjectStore) -> Fetch:

@@ -73,10 +73,9 @@ class Disk:
             budget_mb=budget_mb,
             fetch=fetch_from(self.store),
             check=database.check,
-            tell=self.told.put,
         )
         adopted = threading.Event()
-        loader.start(adopted.set)
+        loader.start(adopted=adopted.set, tell=self.told.put)
         assert adopted.wait(20)
         try:
             yield Shelf(slot, packs, loader, self.told)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from app.errors import PackCorrupt, PackError, PerennialError
-from app.search.messages import MB, Holding, Load, Unload
+from app.search.messages import MB, Holding, Load, Report, Unload
 from app.search.node.packs import Packs
 from app.search.node.slot import Slot
 
@@ -74,28 +74,25 @@ class Loader:
         budget_mb: int,
         fetch: Fetch,
         check: Callable[[Path], None],
-        tell: Callable[[Change], None],
     ) -> None:
-        """Keep at most `budget_mb` in the slot.
-
-        `check` raises PackCorrupt for a file that is no whole pack. `tell` is called in the loader's thread, once what
-        it tells of is so.
-        """
+        """Keep at most `budget_mb` in the slot; `check` raises PackCorrupt for a file that is no whole pack."""
         self._slot = slot
         self._packs = packs
         self._budget = budget_mb
         self._fetch = fetch
         self._check = check
-        self._tell = tell
         self._jobs: list[Job] = []
         self._trusted: dict[str, float] = {}
         self._closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
 
-    def start(self, adopted: Callable[[], None]) -> None:
-        """Begin to work: first with what stands in the slot, after which `adopted` is called."""
-        self._adopted = adopted
+    def start(self, *, adopted: Callable[[], None], tell: Callable[[Change], None]) -> None:
+        """Begin to work: first with what stands in the slot, after which `adopted` is called.
+
+        `tell` is called with each change, when it is so. Both are called in the loader's thread.
+        """
+        self._adopted, self._tell = adopted, tell
         self._thread.start()
 
     def submit(self, job: Job) -> None:
@@ -117,6 +114,19 @@ class Loader:
         used = self._packs.used_mb()
         disk = shutil.disk_usage(self._slot.folder).free // MB
         return Room(free=max(0, min(self._budget - used, disk)), capacity=min(self._budget, used + disk))
+
+    def report(self, searcher_id: str) -> Report:
+        """Return how the searcher stands, without a number."""
+        # In this order, what is loaded meanwhile is in one of the two.
+        loading, holdings, room = self.loading(), self._packs.holdings(), self.room()
+        return Report(
+            searcher_id=searcher_id,
+            seq=0,
+            free_space=room.free,
+            capacity=room.capacity,
+            holdings=holdings,
+            loading=loading,
+        )
 
     def close(self, seconds: float) -> None:
         """Begin nothing more; wait for what is under way, `seconds` at most. What is half done then is done anew."""

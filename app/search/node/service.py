@@ -70,7 +70,7 @@ class Searching:
         self._running: dict[int, float] = {}
 
     def is_stuck(self) -> bool:
-        """Tell whether queries end no more: every thread has been at one for far too long."""
+        """Tell whether queries end no more: every thread has been at one for too long."""
         latest = time.monotonic() - self._patience
         return sum(began < latest for began in tuple(self._running.values())) >= self._threads
 
@@ -128,16 +128,16 @@ class SearcherService:
         responder: Responder,
         loader: Loader,
         reporter: Reporter,
+        packs: Packs,
         linger: Callable[[float], None],
-        release: Callable[[], None],
     ) -> None:
-        """`linger` takes messages for so many seconds more; `release` lets go of packs and folder."""
+        """`linger` takes messages for so many seconds more."""
         self._searching = searching
         self._responder = responder
         self._loader = loader
         self._reporter = reporter
+        self._packs = packs
         self._linger = linger
-        self._release = release
         self._started = False
 
     def take(self, delivery: Delivery) -> None:
@@ -163,16 +163,16 @@ class SearcherService:
             self._reporter.register()
         else:
             self._started = True
-            self._loader.start(adopted=self._reporter.start)
+            self._loader.start(adopted=self._reporter.start, tell=self._reporter.tell)
 
     def close(self) -> None:
-        """Say farewell, answer until whoever asks has heard it, and leave packs and folder to the next process."""
+        """Say farewell, and answer until whoever asks has heard it. The slot is left by the end of the process."""
         self._reporter.leave()
         self._linger(LINGER)
         self._responder.close()
         self._loader.close(1.0)
         self._reporter.close()
-        self._release()
+        self._packs.close()
 
 
 def _unknown(kind: Any) -> bytes:
