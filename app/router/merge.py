@@ -14,6 +14,8 @@ from app.search.results import MAX_HITS, Answer, Facet, Hit
 _Worth = tuple[str, float]
 #: The hits of one pack in its own order, each with its worth.
 _Ranked = list[tuple[_Worth, Hit]]
+#: Digits of a score that count: how rare a word is in each of two packs already makes a greater difference.
+_DIGITS = 2
 
 
 def merge(
@@ -69,15 +71,16 @@ def _hits(answer: Answer) -> Iterator[Hit]:
 
 
 def _in_order(packs: Iterable[_Ranked]) -> Iterator[Hit]:
-    """Yield the best of what comes next in each pack, again and again; among equals, that of the pack asked first.
+    """Yield the best of what comes next in each pack, again and again; among equals, that of the pack which had fewer.
 
     What comes first so depends on the first hits of each pack alone: pages of any size are parts of one order.
     """
-    rest = [pack[::-1] for pack in packs if pack]
-    while rest:
-        best = max(rest, key=lambda pack: pack[-1][0])
-        yield best.pop()[1]
-        rest = [pack for pack in rest if pack]
+    lists = list(packs)
+    had = [0] * len(lists)
+    while rest := [at for at, pack in enumerate(lists) if had[at] < len(pack)]:
+        best = max(rest, key=lambda at: (lists[at][had[at]][0], -had[at]))
+        yield lists[best][had[best]][1]
+        had[best] += 1
 
 
 def _by_score(answers: Sequence[Answer]) -> Iterator[_Ranked]:
@@ -85,7 +88,7 @@ def _by_score(answers: Sequence[Answer]) -> Iterator[_Ranked]:
     for answer, best in zip(answers, _best(answers), strict=True):
         hits = list(_hits(answer))
         onwards = list(accumulate((hit.score for hit in reversed(hits)), max))[::-1]
-        yield [(("", score / best), hit) for score, hit in zip(onwards, hits, strict=True)]
+        yield [(("", round(score / best, _DIGITS)), hit) for score, hit in zip(onwards, hits, strict=True)]
 
 
 def _best(answers: Sequence[Answer]) -> list[float]:
@@ -104,7 +107,8 @@ def _by_date(answers: Sequence[Answer]) -> Iterator[_Ranked]:
     comparable = all(answer.results.ideal > 0 for answer in answers)
     for answer in answers:
         ideal = answer.results.ideal
-        yield [((hit.modified, hit.score / ideal if comparable else 0.0), hit) for hit in _hits(answer)]
+        share = [round(hit.score / ideal, _DIGITS) if comparable else 0.0 for hit in answer.results.hits]
+        yield [((hit.modified, each), hit) for each, hit in zip(share, _hits(answer), strict=True)]
 
 
 def _once(hits: Iterable[Hit]) -> Iterator[Hit]:

@@ -25,6 +25,8 @@ _LEAST_WEIGHT = 1e-6
 #: query side by side, come first: a few, for what stands on many pages tells none of them apart.
 _NAME_CANDIDATES = 100
 _LEADERS = 3
+#: The part of the way from the best of the other pages to the ideal on which the scores of those lie.
+_LEAD = 0.1
 
 _RANKED = "SELECT rowid, rank FROM pages_fts WHERE pages_fts MATCH ? AND rank MATCH ? ORDER BY rank LIMIT ?"
 _CALLED = "SELECT rowid FROM names WHERE names MATCH ? ORDER BY rank LIMIT ?"
@@ -90,11 +92,15 @@ def leaders(connection: sqlite3.Connection, query: Query, found: Ranking, *, hid
 
 
 def put_first(first: Sequence[int], scores: dict[int, float], *, ideal: float) -> dict[int, float]:
-    """Return scores with these pages first, and theirs between the best of the others and the ideal."""
+    """Return scores with these pages first, and theirs just below the ideal.
+
+    Where several packs are searched, what one of them calls by the query so stands before what others only mention.
+    """
     best = next((score for page, score in scores.items() if page not in first), 0.0)
-    step = max(ideal - best, 0.0) / (len(first) + 1)
+    top = max(ideal, best)
+    step = _LEAD * (top - best) / (len(first) + 1)
     ordered = dict.fromkeys(first, 0.0) | scores
-    ordered.update((page, best + step * (len(first) - at)) for at, page in enumerate(first))
+    ordered.update((page, top - step * (at + 1)) for at, page in enumerate(first))
     return ordered
 
 

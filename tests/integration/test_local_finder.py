@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,13 @@ import pytest
 from app.errors import InvalidQuery, PackCorrupt, PackNotFound
 from app.router.finder import Question
 from app.router.local import LocalFinder
+from app.storage.content import Page
 from tests.packs import page, write_pack
 
 pytestmark = pytest.mark.integration
+
+
+DOMAINS = ("ink.example", "tea.example")
 
 
 @pytest.fixture
@@ -48,7 +53,21 @@ def test_one_pack_answers_for_itself_and_several_together(finder: LocalFinder) -
     assert finder.search(ask("pen", *DOMAINS)).total == 1
 
 
-DOMAINS = ("ink.example", "tea.example")
+def test_what_each_site_calls_by_the_query_stands_before_what_others_only_mention(tmp_path: Path) -> None:
+    small = [page("/json", "json", "An encoder and a decoder."), *(page(f"/{at}", "Other", "words") for at in range(9))]
+    often = (page(f"/often{at}", "Elsewhere", "json " * 20) for at in range(20))
+    large = [page("/json", "json - data", "A module."), *often, *(page(f"/{at}", "Any", "text") for at in range(300))]
+    packs = [
+        write_pack(tmp_path / "small.sqlite", [_of("small.example", each) for each in small], domain="small.example"),
+        write_pack(tmp_path / "large.sqlite", [_of("large.example", each) for each in large], domain="large.example"),
+    ]
+    with closing(LocalFinder(packs)) as finder:
+        found = finder.search(ask("json", "large.example", "small.example"))
+    assert {hit.url for hit in found.hits[:2]} == {"https://small.example/json", "https://large.example/json"}
+
+
+def _of(domain: str, each: Page) -> Page:
+    return replace(each, domain=domain, url=f"https://{domain}{each.path}", key=f"https://{domain}{each.path}")
 
 
 def test_routes_describe_the_files(finder: LocalFinder) -> None:
