@@ -65,6 +65,7 @@ def _run(site: str | None, screen: Terminal | Plain) -> None:
             await_services(plan, supervisor)
         witness = stack.enter_context(Witness(plan.settings, plan.start.domain))
         story = Story(plan, screen=screen, supervisor=supervisor, witness=witness, clock=clock, site=own)
+        stack.callback(story.close)
         report = _tell(story, plan, screen, clock)
         if isinstance(screen, Terminal):
             _until_interrupted(supervisor)

@@ -1,4 +1,4 @@
-"""Searching the pack that the demo made."""
+"""Searching what the demo packed, through the searchers that have it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode
 
-from app.pack.read import fetch_pack
-from app.search.query import parse
-from app.search.results import Results
-from app.search.searcher import Searcher
+from app.errors import SearchUnavailable
+from app.pack.read import Manifest, fetch_pack
+from app.router.finder import Finder, Found, Question
 from app.search.tokens import words
 from app.storage.open import open_store
 from config.settings import Settings
@@ -28,17 +27,23 @@ class Answer:
     """A query and what was found."""
 
     query: str
-    results: Results
+    found: Found
 
 
-def search(settings: Settings, domain: str, queries: Iterable[str], *, limit: int = 3) -> list[Answer]:
-    """Search a domain's pack for each query; an empty one stands for a frequent word of the titles."""
-    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
-    with tempfile.TemporaryDirectory() as folder:
-        pack = fetch_pack(store, domain, Path(folder))
-        with closing(Searcher(pack, time_limit=5.0)) as searcher:
-            texts = [query or suggested(_titles(pack), domain) for query in queries]
-            return [Answer(text, searcher.search(parse(text), limit=limit)) for text in texts]
+def search(finder: Finder, settings: Settings, domain: str, queries: Iterable[str], *, limit: int = 3) -> list[Answer]:
+    """Ask searchers for each query; an empty one stands for a frequent word of the titles."""
+    texts = [query or suggested(_titles(settings, domain), domain) for query in queries]
+    return [Answer(text, finder.search(Question(q=text, domains=(domain,), limit=limit))) for text in texts]
+
+
+def holders(finder: Finder, pack: Manifest) -> tuple[str, ...]:
+    """Return the searchers that answer from this pack, once it is on all that it is to be on; none before."""
+    try:
+        route = next((each for each in finder.routes().routes if each.domain == pack.domain), None)
+    except SearchUnavailable:
+        return ()
+    placed = route is not None and route.sha256 == pack.sha256 and not route.missing
+    return route.searchers[: route.newest] if route is not None and placed else ()
 
 
 def suggested(titles: Iterable[str], domain: str) -> str:
@@ -55,6 +60,9 @@ def results_url(settings: Settings, domain: str, query: str) -> str:
     return f"http://{settings.web_host}:{settings.web_port}/?{urlencode({'domain': domain, 'q': query})}"
 
 
-def _titles(pack: Path) -> list[str]:
-    with closing(sqlite3.connect(f"{pack.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
-        return [str(title) for (title,) in connection.execute("SELECT title FROM pages ORDER BY id")]
+def _titles(settings: Settings, domain: str) -> list[str]:
+    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    with tempfile.TemporaryDirectory() as folder:
+        pack = fetch_pack(store, domain, Path(folder))
+        with closing(sqlite3.connect(f"{pack.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+            return [str(title) for (title,) in connection.execute("SELECT title FROM pages ORDER BY id")]

@@ -13,7 +13,7 @@ class Report:
     """`pages` in the pack; `seconds` to the answer of the search; `hits` of it.
 
     `retried` counts hops through a delay queue after a failure, `dead` messages that lay in the dead set after the
-    crawl, `replayed` those of them that were sent back and then succeeded.
+    crawl, `replayed` those of them that were sent back and then succeeded, `searchers` who answered from the pack.
     """
 
     domain: str
@@ -24,6 +24,7 @@ class Report:
     retried: int
     dead: int
     replayed: int
+    searchers: int
 
     def to_json(self) -> str:
         """Return the line."""

@@ -147,7 +147,7 @@ def _pack(snapshot: Snapshot) -> str:
 
 def answer_lines(answer: Answer) -> Iterator[Text]:
     """Yield a query and its hits, what matches marked."""
-    results = answer.results
+    results = answer.found
     found = f"{results.total} pages" if results.total != 1 else "1 page"
     yield Text(f"\nSearch for “{printable(answer.query)}”: {found} in {results.seconds * 1_000:.0f} ms", "bold")
     for hit in results.hits:

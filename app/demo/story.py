@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from app import services
 from app.amqp.publish import get_publisher
-from app.demo.answers import Answer, results_url, search
+from app.demo.answers import Answer, holders, results_url, search
 from app.demo.plan import Plan
 from app.demo.report import Report
 from app.demo.screen import Screen
@@ -23,6 +23,7 @@ from app.errors import DemoFailed
 from app.plain import site_message
 from app.retry.dead.letters import DeadLetter
 from app.retry.dead.sets import DeadSet
+from app.router.remote import RemoteFinder
 from app.topology import site_policy
 
 #: Seconds between two looks, and seconds without any change after which the demo gives up.
@@ -81,6 +82,8 @@ class Story:
         self._interrupted = threading.Event()
         self._watch = Watch(plan.settings, self._domain, witness)
         self._publisher = get_publisher(plan.settings.broker, timeout=plan.settings.publish_timeout)
+        self._finder = RemoteFinder.of(plan.settings)
+        self._searchers: tuple[str, ...] = ()
         self._dead_set = DeadSet(plan.settings.broker, site_policy(plan.settings), self._publisher)
 
     def interrupt(self) -> None:
@@ -124,10 +127,21 @@ class Story:
         return len(dead), len(replayed) - still
 
     def answers(self) -> list[Answer]:
-        """Search the pack; of the demo's own site also for the page that was repaired."""
+        """Search, when searchers have the pack; of the demo's own site also for the page that was repaired."""
         queries = [self._plan.query] + (["broken repaired"] if self._site else [])
+        with self._clock.part("placing"):
+            self._wait("searchers to load the pack", self._is_placed)
+            self._screen.say(f"  the pack is on {len(self._searchers)} searchers: {', '.join(each[:8] for each in self._searchers)}")
         with self._clock.part("searching"):
-            return search(self._settings, self._domain, queries)
+            return search(self._finder, self._settings, self._domain, queries)
+
+    def _is_placed(self, now: Snapshot) -> bool:
+        self._searchers = holders(self._finder, now.pack) if now.pack else ()
+        return bool(self._searchers)
+
+    def close(self) -> None:
+        """Close the connection to the searchers."""
+        self._finder.close()
 
     def report(self, answers: list[Answer], dead: int, replayed: int) -> Report:
         """Return what it came to; raises DemoFailed where the demo's own site is not all there."""
@@ -140,11 +154,12 @@ class Story:
             domain=self._domain,
             pages=now.pack.pages,
             seconds=self._clock.seconds,
-            hits=answers[0].results.total,
+            hits=answers[0].found.total,
             pack=now.pack,
             retried=now.retried,
             dead=dead,
             replayed=replayed,
+            searchers=len(self._searchers),
         )
 
     def addresses(self, query: str) -> tuple[str, str]:

@@ -162,9 +162,9 @@ def test_a_frequent_word_of_the_titles_is_suggested(titles: list[str], word: str
 
 def test_the_report_is_one_line_of_json() -> None:
     report = Report(
-        domain="127.0.0.1:1", pages=360, seconds=21.04, hits=15, pack=PACK, retried=6, dead=2, replayed=2
+        domain="127.0.0.1:1", pages=360, seconds=21.04, hits=15, pack=PACK, retried=6, dead=2, replayed=2, searchers=2
     ).to_json()
     assert "\n" not in report
     found = json.loads(report)
-    assert list(found) == ["domain", "pages", "seconds", "hits", "pack", "retried", "dead", "replayed"]
+    assert list(found) == ["domain", "pages", "seconds", "hits", "pack", "retried", "dead", "replayed", "searchers"]
     assert (found["seconds"], found["pack"]["generation"]) == (21.0, 2)
