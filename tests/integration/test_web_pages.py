@@ -259,7 +259,7 @@ def test_a_site_that_did_not_answer_is_told_where_others_did(tmp_path: Path) -> 
     with serving(tmp_path, site=PAGES, other=PAGES) as (client, finder):
         finder.change = lambda found: _without(found, "other.example")
         tree = get(client, "/", q="many")
-        assert text_of(tree, ".notice").startswith("other.example did not answer in time: its pages are missing here.")
+        assert text_of(tree, ".notice").startswith("other.example did not answer: its pages are missing here.")
         assert [said(each) for each in tree.css("footer p")] == [
             "Index of site.example: 37 pages, as of 21 November 2026, 10:04 UTC"
         ]
@@ -275,7 +275,7 @@ def _without(found: Found, domain: str) -> Found:
 @pytest.mark.parametrize(
     ("fault", "status", "heading"),
     [
-        (NotPlaced("site.example"), 503, "site.example cannot be searched yet"),
+        (NotPlaced("site.example"), 503, "site.example cannot be searched at the moment"),
         (RequestTimedOut("3 s"), 504, "No answer came in time"),
         (SearcherBusy("busy"), 503, "Too much is searched for at the moment"),
         (PackCorrupt("schema"), 503, "The index of site.example cannot be read"),

@@ -29,7 +29,7 @@
       show();
     });
     document.addEventListener("keydown", (event) => {
-      const typing = event.target.closest("input:not([type=checkbox]), textarea, select, [contenteditable]");
+      const typing = event.target.closest?.("input:not([type=checkbox]), textarea, select, [contenteditable]");
       if (!on || event.key !== "/" || typing || event.ctrlKey || event.altKey || event.metaKey) return;
       event.preventDefault();
       input.focus();
@@ -130,14 +130,13 @@
     async function ask() {
       asking = new AbortController();
       const { signal } = asking;
-      const boxes = [...form.querySelectorAll("[name=domain]")];
-      const checked = boxes.filter((box) => box.checked);
-      const parameters = new URLSearchParams((checked.length ? checked : boxes).map((box) => ["domain", box.value]));
+      const sites = new FormData(form).getAll("domain");
+      const parameters = new URLSearchParams(sites.map((site) => ["domain", site]));
       parameters.append("q", typed);
       try {
-        const answer = await fetch(`/api/v1/suggest?${parameters}`, { signal });
+        const answer = await fetch(`/suggest?${parameters}`, { signal });
         // What cannot be suggested now is not worth a word: the search itself will tell.
-        const found = answer.ok ? (await answer.json()).suggestions : [];
+        const found = answer.ok ? (await answer.json())[1] : [];
         if (!signal.aborted) show(found);
       } catch {
         if (!signal.aborted) close();
