@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,15 @@ from app.storage.store import ObjectStore
 from config.routes import SEARCHER
 from config.settings import Settings, get_settings
 
+#: Files that may be open, where the system allows: thousands of packs.
+_FILES = 65_536
+
 
 @serves(SEARCHER)
 def searcher(consumer: Any) -> Service:
     """Make the service of a worker's searcher; raises PackError where it can have no folder."""
     settings = get_settings()
+    _allow_files()
     slot = Slot.take(settings.searcher_dir or settings.data_dir / "searchers")
     packs = Packs(remove=slot.remove, time_limit=settings.search_time_limit)
     store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
@@ -43,6 +48,13 @@ def searcher(consumer: Any) -> Service:
         reporter=_reporter(consumer, loader, searching, settings),
         linger=consumer.linger,
     )
+
+
+def _allow_files() -> None:
+    """Open as many files as this process may: each pack is one for each thread that searched it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 def _responder(settings: Settings) -> Responder:

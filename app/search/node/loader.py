@@ -146,7 +146,13 @@ class Loader:
             with self._changed:
                 self._jobs.pop(0)
             if change is not None:
-                self._tell(change)
+                self._tell_safely(change)
+
+    def _tell_safely(self, change: Change) -> None:
+        try:
+            self._tell(change)
+        except Exception:
+            log.exception("Not told: %s", change)
 
     def _next(self) -> Job | None:
         """Wait for a job, which stays in the list until it is done."""

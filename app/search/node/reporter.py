@@ -139,9 +139,9 @@ class Reporter:
     def _say(self, publisher: Publisher, message: Callable[[], Outgoing]) -> bool:
         try:
             publisher.publish([message()])
-        except (PublishFailed, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - Whatever it was, the next heartbeat is tried.
             if not self._lost:
-                log.warning("Nobody can be told how this searcher stands: %s", error)
+                log.warning("Nobody can be told how this searcher stands: %r", error)
             self._lost = True
             return False
         self._lost = False
