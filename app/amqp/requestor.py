@@ -54,12 +54,15 @@ class Requestor(Listener):
 
     Replies come to an exclusive queue with a name that the broker gave, which goes with the connection
     (the "dynamic queue" of the AMQP clients document). `exchanges` are declared on each new connection: a request to an
-    exchange that there is not would break it. `dropped` counts replies that nobody waited for: late ones, second ones.
+    exchange that there is not would break it. `dropped` counts the replies that nobody waited for, late ones and second
+    ones, `connections` those that were made.
     """
 
-    def __init__(self, url: str, *, timeout: float = 5.0, exchanges: Iterable[Exchange] = ()) -> None:
+    def __init__(
+        self, url: str, *, timeout: float = 5.0, heartbeat: float = 10.0, exchanges: Iterable[Exchange] = ()
+    ) -> None:
         self._exchanges = tuple(exchanges)
-        self._wire = Wire(url, self, timeout=timeout, name="requestor")
+        self._wire = Wire(url, self, timeout=timeout, heartbeat=heartbeat, name="requestor")
         self._prefix = uuid.uuid4().hex[:12]
         self._numbers = itertools.count()
         self._calls: dict[str, _Call] = {}
@@ -67,6 +70,7 @@ class Requestor(Listener):
         self._deadlines: list[tuple[float, str]] = []
         self._reply_to = ""
         self.dropped = 0
+        self.connections = 0
 
     def __len__(self) -> int:
         """Return the number of requests in flight."""
@@ -111,6 +115,7 @@ class Requestor(Listener):
         channel.basic_consume(queue, no_ack=True, callback=self._received)
         channel.events["basic_return"].add(self._returned)
         self._reply_to = queue
+        self.connections += 1
 
     def lost(self, error: BrokerUnreachable) -> None:
         """Fail what was written: its replies go to a queue that is gone."""

@@ -66,6 +66,11 @@ class Responder(Listener):
         """The number of requests that wait for a thread."""
         return self._waiting
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection; the first reply makes one."""
+        return self._wire.connected
+
     def take(self, delivery: Delivery) -> None:
         """Answer a request, now or later; never raises, and waits for nothing but a handler where `threads` is 0."""
         self.answer(delivery, partial(self._handle, delivery))

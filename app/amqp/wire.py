@@ -111,13 +111,9 @@ class Wire:
         self._news: deque[_Link | _Broken | Exception] = deque()
         self._writing = threading.Lock()
         self._sleeps_until = math.inf
-        self._bell, self._ear = socket.socketpair()
-        self._bell.setblocking(False)
-        self._ear.setblocking(False)
+        self._bell: socket.socket | None = None
         self._rung = False
         self._closed = False
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._ear, selectors.EVENT_READ)
         self._link: _Link | None = None
         self._connecting = False
         self._blocked = False
@@ -131,6 +127,11 @@ class Wire:
             return PublishFailed("the broker takes no messages, it is low on memory or disk")
         return self._unreachable
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection, as far as this side knows."""
+        return self._link is not None
+
     def submit(self, write: Write, *, until: float) -> None:
         """Have `write` called with the channel; forgotten when there is no connection until then (monotonic seconds).
 
@@ -142,9 +143,9 @@ class Wire:
         # Looked at afterwards: who closes it looks at the outbox after saying so.
         if self._closed:
             raise self._told(BrokerUnreachable("this connection was closed"))
-        self._ring()
         if self._thread is None:
             self._start()
+        self._ring()
 
     def wake_by(self, moment: float) -> None:
         """See to it that the listener is asked what is due by then (monotonic seconds)."""
@@ -161,6 +162,11 @@ class Wire:
     def _start(self) -> None:
         with self._lock:
             if self._thread is None:
+                self._bell, self._ear = socket.socketpair()
+                self._bell.setblocking(False)
+                self._ear.setblocking(False)
+                self._selector = selectors.DefaultSelector()
+                self._selector.register(self._ear, selectors.EVENT_READ)
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
 
@@ -182,7 +188,7 @@ class Wire:
 
     def _ring(self) -> None:
         """Wake the thread, once for all that is given to it before it wakes."""
-        if not self._rung:
+        if not self._rung and self._bell is not None:
             self._rung = True
             try:
                 self._bell.send(b"\0")
@@ -334,8 +340,9 @@ class Wire:
                 _let_go(news.connection)
         self._outbox.clear()
         self._selector.close()
-        self._ear.close()
-        self._bell.close()
+        for each in (self._ear, self._bell):
+            if each is not None:
+                each.close()
 
     def _told(self, error: Exception) -> BrokerUnreachable:
         return BrokerUnreachable(f"broker {self._where.as_uri()}: {told(error)}")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from urllib.parse import urlsplit
 
 import billiard
 import pytest
@@ -24,6 +22,7 @@ from app.retry.install import install
 from app.retry.policies import Policies
 from app.retry.sending import NotConfirmed
 from tests.support.broker import Broker
+from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -58,50 +57,6 @@ def task(broker_url: str) -> Iterator[Any]:
 @pytest.fixture
 def broker(broker_url: str) -> Broker:
     return Broker(broker_url)
-
-
-class Proxy:
-    """Passes bytes to a broker and back, until it is told to hold those of the broker back."""
-
-    def __init__(self, url: str) -> None:
-        self._broker = (urlsplit(url).hostname, urlsplit(url).port)
-        self._answers = threading.Event()
-        self._answers.set()
-        self._server = socket.create_server(("127.0.0.1", 0))
-        address = f"127.0.0.1:{self._server.getsockname()[1]}"
-        user = urlsplit(url).netloc.rpartition("@")[0]
-        self.url = urlsplit(url)._replace(netloc=f"{user}@{address}").geturl()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def hold(self) -> None:
-        self._answers.clear()
-
-    def let_go(self) -> None:
-        self._answers.set()
-
-    def close(self) -> None:
-        self.let_go()
-        self._server.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._server.accept()
-            except OSError:
-                return
-            broker = socket.create_connection(self._broker)
-            threading.Thread(target=self._pump, args=(client, broker, None), daemon=True).start()
-            threading.Thread(target=self._pump, args=(broker, client, self._answers), daemon=True).start()
-
-    def _pump(self, source: socket.socket, target: socket.socket, gate: threading.Event | None) -> None:
-        with source, target:
-            try:
-                while data := source.recv(65_536):
-                    if gate:
-                        gate.wait()
-                    target.sendall(data)
-            except OSError:
-                return
 
 
 @pytest.fixture

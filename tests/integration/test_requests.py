@@ -1,0 +1,410 @@
+"""Requests and replies on a real broker: each is answered, refused, returned or timed out, and none is mixed up."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pytest
+from kombu import Connection, Exchange
+
+from app.amqp.delivery import Delivery
+from app.amqp.publish import Outgoing
+from app.amqp.requestor import Reply, Requestor, get_requestor
+from app.amqp.responder import Responder
+from app.errors import (
+    BrokerUnreachable,
+    PublishFailed,
+    RequestTimedOut,
+    SearcherBusy,
+    Undecodable,
+    UnknownType,
+    Unroutable,
+)
+from tests.support.answering import QUEUE, ByHand, ask, consumed
+from tests.support.broker import Broker
+from tests.support.proxy import Proxy
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+
+def problem(error: Exception) -> bytes:
+    return f"{type(error).__name__}: {error}".encode()
+
+
+def echo(delivery: Delivery, _payload: dict[str, Any]) -> bytes:
+    return delivery.body
+
+
+@pytest.fixture
+def requestor(broker_url: str) -> Iterator[Requestor]:
+    requestor = Requestor(broker_url)
+    yield requestor
+    requestor.close()
+
+
+@pytest.fixture
+def echoing(broker_url: str) -> Iterator[Responder]:
+    responder = Responder(broker_url, {"echo": echo}, problem=problem, threads=2, backlog=5_000)
+    with consumed(broker_url, responder.take):
+        yield responder
+    responder.close()
+
+
+@pytest.fixture
+def taken(broker_url: str) -> Iterator[list[Delivery]]:
+    """The requests that came, which nobody answers."""
+    deliveries: list[Delivery] = []
+    with consumed(broker_url, deliveries.append):
+        yield deliveries
+
+
+@pytest.fixture
+def by_hand(broker_url: str) -> Iterator[ByHand]:
+    hand = ByHand(broker_url)
+    yield hand
+    hand.close()
+
+
+@pytest.fixture
+def proxy(broker_url: str) -> Iterator[Proxy]:
+    proxy = Proxy(broker_url)
+    yield proxy
+    proxy.close()
+
+
+def failure(future: Future[Reply]) -> str:
+    """Return what a future failed with."""
+    error = future.exception(timeout=60)
+    assert error is not None
+    return f"{type(error).__name__}: {error}"
+
+
+class TestManyInFlight:
+    def test_each_of_many_threads_gets_the_replies_to_its_own_requests(
+        self, requestor: Requestor, echoing: Responder
+    ) -> None:
+        def run(thread: int) -> list[tuple[bytes, bytes]]:
+            bodies = [json.dumps({"type": "echo", "of": [thread, number]}).encode() for number in range(250)]
+            futures = [requestor.send(ask(body), deadline=60) for body in bodies]
+            return [(body, future.result(60).body) for body, future in zip(bodies, futures, strict=True)]
+
+        with ThreadPoolExecutor(8) as pool:
+            pairs = [pair for pairs in pool.map(run, range(8)) for pair in pairs]
+        assert len(pairs) == 2_000
+        assert all(sent == got for sent, got in pairs)
+        assert (len(requestor), requestor.dropped) == (0, 0)
+
+    def test_a_request_says_where_to_how_long_and_that_it_is_not_to_be_kept(
+        self, requestor: Requestor, taken: list[Delivery], broker_url: str
+    ) -> None:
+        first, second = requestor.send(ask(app_id="me"), deadline=30), requestor.send(ask(), deadline=30)
+        eventually(lambda: len(taken) == 2, "both came")
+        one, two = (delivery.properties for delivery in taken)
+        assert one["reply_to"] == two["reply_to"]
+        assert one["reply_to"].startswith("amq.gen-")
+        assert one["correlation_id"] != two["correlation_id"]
+        assert 0 < int(one["expiration"]) <= 30_000
+        assert (one["delivery_mode"], one["app_id"]) == (1, "me")
+        assert not first.done()
+        assert not second.done()
+        # Nobody else can declare it, and it goes with its connection.
+        with Connection(broker_url) as other, pytest.raises(Exception, match="RESOURCE_LOCKED"):
+            other.channel().queue_declare(one["reply_to"], passive=True)
+        requestor.close()
+        assert "closed" in failure(first)
+        with Connection(broker_url) as other, pytest.raises(Exception, match="NOT_FOUND"):
+            other.channel().queue_declare(one["reply_to"], passive=True)
+
+    def test_a_long_reply_and_its_properties_come_whole(self, requestor: Requestor, echoing: Responder) -> None:
+        body = json.dumps({"type": "echo", "text": "ä" * 300_000}, ensure_ascii=False).encode()
+        reply = requestor.request(ask(body), deadline=30)
+        assert reply.body == body
+        assert reply.properties["delivery_mode"] == 1
+
+
+class TestNoReply:
+    def test_what_no_queue_is_bound_for_is_returned_and_the_next_request_is_answered(
+        self, requestor: Requestor, echoing: Responder
+    ) -> None:
+        with pytest.raises(Unroutable, match=r"no queue is bound for exchange '' with key 'site\.searcher\.gone'"):
+            requestor.request(ask(queue="site.searcher.gone"), deadline=10_000)
+        assert requestor.request(ask(), deadline=30).body == b'{"type": "echo"}'
+
+    def test_a_reply_that_is_late_or_comes_again_is_dropped(
+        self, requestor: Requestor, taken: list[Delivery], by_hand: ByHand
+    ) -> None:
+        late = requestor.send(ask(), deadline=0.2)
+        eventually(lambda: taken, "it came")
+        assert failure(late) == "RequestTimedOut: exchange '' with key 'answers': no reply within 0.2 s"
+        by_hand.reply(taken[0], b"too late")
+        prompt = requestor.send(ask(), deadline=60)
+        eventually(lambda: len(taken) == 2, "the next came")
+        by_hand.reply(taken[1], b"first")
+        by_hand.reply(taken[1], b"second")
+        assert prompt.result(60).body == b"first"
+        eventually(lambda: requestor.dropped == 2, "both are dropped")
+
+    def test_deadlines_pass_in_their_own_order(self, requestor: Requestor, taken: list[Delivery]) -> None:
+        passed: list[float] = []
+        futures = []
+        for seconds in (0.6, 30.0, 0.2, 0.4):
+            future = requestor.send(ask(), deadline=seconds)
+            future.add_done_callback(partial(lambda given, _future: passed.append(given), seconds))
+            futures.append(future)
+        eventually(lambda: len(passed) == 3, "all but one have passed")
+        assert passed == [0.2, 0.4, 0.6]
+        assert not futures[1].done()
+
+    def test_one_that_is_cancelled_is_forgotten(
+        self, requestor: Requestor, taken: list[Delivery], by_hand: ByHand
+    ) -> None:
+        future = requestor.send(ask(), deadline=60)
+        eventually(lambda: taken, "it came")
+        assert future.cancel()
+        by_hand.reply(taken[0], b"to nobody")
+        eventually(lambda: len(requestor) == 0, "it is settled")
+
+    def test_one_that_cannot_be_encoded_fails_alone(self, requestor: Requestor, echoing: Responder) -> None:
+        pending = requestor.send(ask(b'{"type": "echo", "n": 1}'), deadline=30)
+        with pytest.raises(PublishFailed, match="it cannot be sent"):
+            requestor.request(Outgoing(exchange="", routing_key="k" * 300, body=b""), deadline=30)
+        assert pending.result(30).body == b'{"type": "echo", "n": 1}'
+
+
+class TestConnection:
+    def test_when_it_breaks_what_is_in_flight_fails_and_the_next_request_is_answered(
+        self, proxy: Proxy, taken: list[Delivery], by_hand: ByHand
+    ) -> None:
+        requestor = Requestor(proxy.url)
+        futures = [requestor.send(ask(), deadline=60) for _ in range(20)]
+        eventually(lambda: len(taken) == 20, "all came")
+        proxy.cut()
+        assert {failure(future).split(":")[0] for future in futures} == {"BrokerUnreachable"}
+        again = requestor.send(ask(), deadline=60)
+        eventually(lambda: len(taken) == 21, "it came by another connection")
+        by_hand.reply(taken[20], b"yes")
+        assert again.result(60).body == b"yes"
+        requestor.close()
+
+    def test_while_it_cannot_be_made_requests_fail_at_their_deadline_and_it_is_tried_now_and_then(
+        self, proxy: Proxy, echoing: Responder
+    ) -> None:
+        requestor = Requestor(proxy.url)
+        assert requestor.request(ask(), deadline=60).body == b'{"type": "echo"}'
+        proxy.cut(reopen=False)
+        before = proxy.tried
+        futures = [requestor.send(ask(), deadline=1.2) for _ in range(100)]
+        assert {failure(future).split(":")[0] for future in futures} == {"BrokerUnreachable"}
+        assert 1 <= proxy.tried - before <= 8
+        assert len(requestor) == 0
+        proxy.reopen()
+        assert requestor.request(ask(), deadline=60).body == b'{"type": "echo"}'
+        requestor.close()
+
+    def test_a_broker_that_says_nothing_stops_no_deadline(self, proxy: Proxy, echoing: Responder) -> None:
+        requestor = Requestor(proxy.url, timeout=60)
+        proxy.hold()
+        assert failure(requestor.send(ask(), deadline=0.3)).startswith("RequestTimedOut")
+        proxy.let_go()
+        assert requestor.request(ask(), deadline=60).body == b'{"type": "echo"}'
+        proxy.hold()
+        assert failure(requestor.send(ask(), deadline=0.3)).startswith("RequestTimedOut")
+        proxy.let_go()
+        eventually(lambda: requestor.dropped == 1, "the reply came late")
+        requestor.close()
+
+    def test_an_exchange_that_is_not_there_breaks_nothing_for_long_and_one_can_be_declared(
+        self, broker_url: str, echoing: Responder
+    ) -> None:
+        nowhere = Outgoing(exchange="perennial.requests", routing_key="echo", body=b"{}")
+        requestor = Requestor(broker_url)
+        with pytest.raises(BrokerUnreachable, match=r"no exchange 'perennial\.requests'"):
+            requestor.request(nowhere, deadline=30)
+        assert requestor.request(ask(), deadline=30).body == b'{"type": "echo"}'
+        requestor.close()
+        declaring = Requestor(broker_url, exchanges=[Exchange("perennial.requests", type="direct", durable=True)])
+        with pytest.raises(Unroutable):
+            declaring.request(nowhere, deadline=30)
+        declaring.close()
+
+    def test_heartbeats_are_kept_up_while_nobody_asks(self, broker_url: str, echoing: Responder) -> None:
+        requestor = Requestor(broker_url, heartbeat=1.0)
+        first = requestor.request(ask(), deadline=30)
+        threading.Event().wait(3.5)  # RabbitMQ closes a connection that says nothing for two heartbeats.
+        again = requestor.send(ask(), deadline=30)
+        assert again.result(30).body == first.body
+        assert requestor.connections == 1
+        requestor.close()
+
+    def test_closed_it_takes_no_more_and_says_so(self, broker_url: str) -> None:
+        requestor = Requestor(broker_url)
+        requestor.close()
+        with pytest.raises(BrokerUnreachable, match="this connection was closed"):
+            requestor.request(ask(), deadline=30)
+
+    def test_a_forked_child_has_one_of_its_own(self, broker_url: str, echoing: Responder) -> None:
+        requestor = get_requestor(broker_url)
+        assert requestor.request(ask(), deadline=30).body == b'{"type": "echo"}'
+        assert get_requestor(broker_url) is requestor
+        read, write = os.pipe()
+        if (pid := os.fork()) == 0:
+            try:
+                os.write(
+                    write, get_requestor(broker_url).request(ask(b'{"type": "echo", "child": 1}'), deadline=30).body
+                )
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        assert os.read(read, 100) == b'{"type": "echo", "child": 1}'
+        assert requestor.request(ask(), deadline=30).body == b'{"type": "echo"}'
+        requestor.close()
+
+
+class TestResponder:
+    @pytest.mark.parametrize("threads", [0, 2])
+    def test_what_it_cannot_answer_is_a_problem_and_it_goes_on(
+        self, requestor: Requestor, broker_url: str, threads: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def fail(_delivery: Delivery, _payload: dict[str, Any]) -> bytes:
+            raise KeyError("no such shelf")
+
+        responder = Responder(broker_url, {"echo": echo, "fail": fail}, problem=problem, threads=threads)
+        said = {}
+        with consumed(broker_url, responder.take), caplog.at_level(logging.INFO):
+            for body in (b"\xff", b"", b"[1]", b'{"type": "shout"}', b'{"type": []}', b"{}", b'{"type": "fail"}'):
+                said[body] = requestor.request(ask(body), deadline=30).body.decode()
+            assert requestor.request(ask(), deadline=30).body == b'{"type": "echo"}'
+        responder.close()
+        kinds = [what.split(":")[0] for what in said.values()]
+        assert kinds == [Undecodable.__name__] * 3 + [UnknownType.__name__] * 3 + ["KeyError"]
+        assert "expected one of echo, fail" in said[b"{}"]
+        assert "KeyError" in caplog.text
+
+    def test_without_reply_to_the_work_is_done_and_nothing_is_said(self, broker_url: str) -> None:
+        seen: list[bytes] = []
+
+        def note(delivery: Delivery, _payload: dict[str, Any]) -> bytes:
+            seen.append(delivery.body)
+            return b"an answer"
+
+        responder = Responder(broker_url, {"note": note}, problem=problem)
+        with consumed(broker_url, responder.take):
+            Broker(broker_url).post(b'{"type": "note"}', exchange="", key=QUEUE, correlation_id="c")
+            Broker(broker_url).post(b"garbage", exchange="", key=QUEUE)
+            Broker(broker_url).post(b'{"type": "note", "n": 2}', exchange="", key=QUEUE)
+            eventually(lambda: len(seen) == 2, "both were worked on")
+        assert not responder.connected
+        responder.close()
+
+    def test_above_its_backlog_it_is_busy_at_once_and_what_waited_too_long_is_dropped(
+        self, requestor: Requestor, broker_url: str
+    ) -> None:
+        go, begun = threading.Event(), []
+
+        def wait(_delivery: Delivery, payload: dict[str, Any]) -> bytes:
+            begun.append(payload["n"])
+            go.wait(60)
+            return b"done"
+
+        responder = Responder(broker_url, {"wait": wait}, problem=problem, threads=1, backlog=2)
+        with consumed(broker_url, responder.take):
+            running = requestor.send(ask(b'{"type": "wait", "n": 1}'), deadline=60)
+            eventually(lambda: begun == [1], "the first is under way")
+            short = requestor.send(ask(b'{"type": "wait", "n": 2}'), deadline=0.3)
+            patient = requestor.send(ask(b'{"type": "wait", "n": 3}'), deadline=60)
+            eventually(lambda: responder.waiting == 2, "two wait")
+            refused = requestor.request(ask(b'{"type": "wait", "n": 4}'), deadline=60)
+            assert refused.body.startswith(SearcherBusy.__name__.encode())
+            assert isinstance(short.exception(60), RequestTimedOut)
+            go.set()
+            assert running.result(60).body == patient.result(60).body == b"done"
+        assert begun == [1, 3]
+        assert requestor.dropped == 0
+        responder.close()
+
+    def test_closing_it_finishes_what_is_under_way_and_refuses_the_rest(
+        self, requestor: Requestor, broker_url: str
+    ) -> None:
+        go, begun = threading.Event(), threading.Event()
+
+        def wait(_delivery: Delivery, _payload: dict[str, Any]) -> bytes:
+            begun.set()
+            go.wait(60)
+            return b"done"
+
+        responder = Responder(broker_url, {"wait": wait}, problem=problem, threads=1)
+        with consumed(broker_url, responder.take):
+            running, waiting = (requestor.send(ask(b'{"type": "wait"}'), deadline=60) for _ in range(2))
+            eventually(begun.is_set, "one is under way")
+            closing = threading.Thread(target=responder.close, args=(60.0,))
+            closing.start()
+            refused = requestor.send(ask(b'{"type": "wait"}'), deadline=60)
+            assert refused.result(60).body.startswith(b"SearcherBusy")
+            go.set()
+            assert running.result(60).body == waiting.result(60).body == b"done"
+            closing.join(60)
+        assert not closing.is_alive()
+
+    def test_an_address_that_cannot_be_stops_nobody(
+        self, requestor: Requestor, echoing: Responder, broker_url: str
+    ) -> None:
+        broker = Broker(broker_url)
+        broker.post(b'{"type": "echo"}', exchange="", key=QUEUE, reply_to="nobody", correlation_id="c" * 255)
+        broker.post(b'{"type": "echo"}', exchange="", key=QUEUE, reply_to="amq.rabbitmq.reply-to.gone")
+        assert requestor.request(ask(), deadline=30).body == b'{"type": "echo"}'
+
+    def test_it_replies_by_another_connection_when_its_own_broke(
+        self, requestor: Requestor, broker_url: str, proxy: Proxy
+    ) -> None:
+        responder = Responder(proxy.url, {"echo": echo}, problem=problem)
+        with consumed(broker_url, responder.take):
+            assert requestor.request(ask(), deadline=60).body == b'{"type": "echo"}'
+            proxy.cut()
+            eventually(lambda: not responder.connected, "it has noticed")
+            assert requestor.request(ask(), deadline=60).body == b'{"type": "echo"}'
+        responder.close()
+
+
+class TestForward:
+    def test_what_is_passed_on_is_answered_by_whoever_takes_it_to_whoever_asked(
+        self, requestor: Requestor, broker_url: str
+    ) -> None:
+        seen: list[Delivery] = []
+        holder = Responder(broker_url, {"echo": echo}, problem=problem)
+
+        def take(delivery: Delivery) -> None:
+            seen.append(delivery)
+            holder.take(delivery)
+
+        front = Responder(broker_url, {"echo": lambda delivery, _: front.forward(delivery, "holder")}, problem=problem)
+        with consumed(broker_url, front.take), consumed(broker_url, take, queue="holder"):
+            message = Outgoing(exchange="", routing_key=QUEUE, body=b'{"type": "echo"}', headers={"trace": "t"})
+            assert requestor.request(message, deadline=30).body == b'{"type": "echo"}'
+        [delivery] = seen
+        assert 0 < int(delivery.properties["expiration"]) <= 30_000
+        assert delivery.headers["trace"] == "t"
+        holder.close()
+        front.close()
+
+    def test_where_nobody_is_it_comes_back_and_can_be_answered(self, requestor: Requestor, broker_url: str) -> None:
+        def returned(queue: str, delivery: Delivery) -> None:
+            front.reply(delivery, f"{queue} is gone: {delivery.body.decode()}".encode())
+
+        front = Responder(
+            broker_url,
+            {"echo": lambda delivery, _: front.forward(delivery, "site.searcher.gone")},
+            problem=problem,
+            returned=returned,
+        )
+        with consumed(broker_url, front.take):
+            reply = requestor.request(ask(), deadline=30)
+        assert reply.body == b'site.searcher.gone is gone: {"type": "echo"}'
+        front.close()
