@@ -133,7 +133,7 @@ def run(here: System, *, rounds: int = ROUNDS, folder: Path | None = None) -> Se
         }
         with ExitStack() as stack:
             finders = [stack.enter_context(_finder(name, config, here)) for name in FINDERS]
-            _check({finder.name: finder.turn(asked, max(CONCURRENCY)) for finder in finders}, asked)
+            check({finder.name: finder.turn(asked, max(CONCURRENCY)) for finder in finders}, asked)
             return _measure(finders, asked, pages, groups, rounds=rounds)
 
 
@@ -155,7 +155,7 @@ def _measure(
     return Searched(asked, pages, turns, spent, end.others(start, ours=sum(end.since(start).values())))
 
 
-def _check(turns: Mapping[str, Turn], asked: Sequence[Ask]) -> None:
+def check(turns: Mapping[str, Turn], asked: Sequence[Ask]) -> None:
     """Raise BenchmarkError unless all who count the pages that match count the same."""
     right = turns[SEARCHER].totals
     for name, turn in turns.items():

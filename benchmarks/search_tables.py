@@ -84,7 +84,7 @@ def _median(searched: Searched, name: str) -> str:
 
 def _kinds(searched: Searched) -> Table:
     rows = []
-    for kind in KINDS:
+    for kind in (kind for kind in KINDS if any(ask.kind == kind for ask in searched.asked)):
         own = [
             f"{searched.percentile(name, 50, kind=kind):.2f}" for name in (END_TO_END, SEARCHER, "SQLite", "tantivy")
         ]

@@ -8,13 +8,18 @@ from pathlib import Path
 import pytest
 
 from benchmarks.enqueue import Enqueued
+from benchmarks.errors import BenchmarkError
 from benchmarks.figures import Spread, Table, ratios, spread, verdict, verdict_below
 from benchmarks.kept import keep, kept
 from benchmarks.parked import Parked
 from benchmarks.profile import Share, summary
+from benchmarks.questions import KINDS, Ask, make
 from benchmarks.report import Results as Page
 from benchmarks.report import aims_table, best, cpu_ratio, crawl_ratio, page, section, warnings
 from benchmarks.runs import Run
+from benchmarks.search import END_TO_END, ROUTER, SEARCHER, Searched, Turn, check
+from tests.packs import page as stored_page
+from tests.packs import write_pack
 
 pytestmark = pytest.mark.unit
 
@@ -162,3 +167,66 @@ def test_a_stack_counts_for_the_innermost_file_of_ours(tmp_path: Path) -> None:
         Share("parent", "event loop", 0.75),
         Share("parent", "task events", 0.25),
     ]
+
+
+KINDS_ASKED = (("a.example", "word"), ("a.example", "rare"), ("b.example", "word"), ("b.example", "rare"))
+ASKED = [Ask(domain, kind, f"q{number}") for number, (domain, kind) in enumerate(KINDS_ASKED)]
+
+
+def turn(*each: float) -> Turn:
+    return Turn(seconds=milliseconds(*each), totals=(1, 2, 3, 4), wall=sum(milliseconds(*each)))
+
+
+def searched(**turns: list[Turn]) -> Searched:
+    """Return what would be measured of two rounds, the second ten times as slow."""
+    names = {END_TO_END: "web", SEARCHER: "own", ROUTER: "router"}
+    found = {name: turns.get(short, [turn(1, 1, 1, 1), turn(1, 1, 1, 1)]) for name, short in names.items()}
+    rest = {name: [turn(1, 1, 1, 1), turn(1, 1, 1, 1)] for name in ("SQLite", "tantivy", "echo", "GET /healthz")}
+    by_size = {name: {1: each, 8: each} for name, each in (found | rest).items()}
+    cpu = {"web": 0.012, "web children": 0.012}
+    return Searched(asked=ASKED, pages={"a.example": 7}, turns=by_size, cpu=cpu, others=0.5)
+
+
+SEARCHED = searched(web=[turn(3, 9, 4, 9), turn(30, 90, 40, 90)], own=[turn(1, 6, 1, 6), turn(10, 60, 10, 60)])
+
+
+def test_what_the_way_adds_is_taken_for_each_query_within_a_round() -> None:
+    # In the first round 2, 3, 3 and 3 ms; 3 ms for the words would be the difference of two medians.
+    assert SEARCHED.more(END_TO_END, SEARCHER).text(1) == "16.5 (3.0-30.0)"
+    assert SEARCHED.more(END_TO_END, SEARCHER, kind="word").text(2) == "13.75 (2.50-25.00)"
+    (row,) = aims_table(Page(date="", machine={}, versions={}, search=SEARCHED)).rows
+    assert row[1:] == ("< 5", "16.50 (3.00-30.00)", "not reached: 3.30 times it")
+
+
+def test_the_page_tells_search_by_finder_part_kind_and_process() -> None:
+    text = page([section("search", Page(date="", machine={}, versions={}, search=SEARCHED))])
+    assert "other programs took 50% of the machine" in text
+    assert "4 queries in 2 rounds; a.example 7 pages" in text
+    assert "| end to end adds to Searcher | 16.50 (3.00-30.00) |" in text
+    assert "| web | 1.50 |" in text  # 24 ms for the 16 queries of four turns.
+    assert "| rare |" in text
+
+
+def test_finders_that_find_something_else_are_no_contestants() -> None:
+    right = Turn(seconds=(), totals=(1, 2, 3, 4), wall=1.0)
+    check({SEARCHER: right, "SQLite": replace(right, totals=(-1, -1, -1, -1)), END_TO_END: right}, ASKED)
+    with pytest.raises(BenchmarkError, match=r"tantivy does not find what Searcher finds: 'q1' on a.example: 1, not 2"):
+        check({SEARCHER: right, "tantivy": replace(right, totals=(1, 1, 3, 4))}, ASKED)
+    with pytest.raises(BenchmarkError, match="end to end"):
+        check({SEARCHER: right, END_TO_END: replace(right, totals=(1, -1, 3, 4))}, ASKED)
+
+
+def test_the_queries_are_the_same_in_every_run(tmp_path: Path) -> None:
+    text = " ".join(f"everywhere {word}" for word in ("alpha", "beta", "gamma", "delta") * 60)
+    pages = [
+        stored_page(f"/{at}", f"Page {'abcdefghij'[at % 10] * 8}", f"{text} {'klmnopqrst'[at // 10] * 8}")
+        for at in range(100)
+    ]
+    rare = [stored_page(f"/rare{at}", "Rare page", "seldom") for at in range(3)]
+    pack = write_pack(tmp_path / "pack.sqlite", [*pages, *rare])
+    asked = make({"site.example": pack})
+    assert asked == make({"site.example": pack})
+    assert asked != make({"site.example": pack}, seed=1)
+    assert {kind: sum(ask.kind == kind for ask in asked) for kind in KINDS} == KINDS
+    assert {ask.q for ask in asked if ask.kind == "rare"} <= {"seldom", "rare"}
+    assert all(ask.q.startswith('"') for ask in asked if ask.kind == "phrase")
