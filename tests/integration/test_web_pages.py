@@ -311,3 +311,13 @@ def test_without_any_pack_the_page_says_how_to_make_one(tmp_path: Path) -> None:
         assert text_of(tree, "h1") == "Nothing is indexed yet"
         assert text_of(tree, "pre").startswith("perennial index ")
         assert not tree.css("form")
+
+
+def test_too_many_searches_are_told_as_such_and_can_be_tried_again(tmp_path: Path) -> None:
+    pack = write_pack(tmp_path / "site.sqlite", PAGES)
+    with served(create_app(ScriptedFinder([pack]), rate_limit="1/hour")) as client:
+        get(client, "/", q="many")
+        tree = get(client, "/", 429, q="many")
+        assert text_of(tree, "h1") == "Too many searches"
+        assert first(tree, ".again").attributes["href"] in {"", None}
+        assert text_of(get(client, "/"), "h1") == "Search site.example"
