@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
@@ -10,12 +11,16 @@ from app.errors import InvalidQuery
 from app.search import vocabulary
 from app.search.query import MAX_CHARACTERS, Query, Unit, parse
 from app.search.ranking import count
-from app.search.tokens import words
+from app.search.tokens import GAP, fold, words
 
 #: Words looked at as the end of a query, and names, for each suggestion that is wanted.
 _CANDIDATES = 3
 #: Names that are ranked: what stands in more of them is not told apart by its rank.
-_NAMES = 200
+_NAMES = 100
+#: Pages counted that have two words side by side.
+_FOLLOWED = 10
+#: Numbers of sections and chapters are no part of what people type.
+_NUMBERING = re.compile(r"^(?:(?:Chapter|Part|Appendix)\s+)?(?:\d+|[A-Z])(?:\.\d+)*\.\s+")
 #: Characters of a name that still reads as a query.
 _LONGEST_NAME = 80
 
@@ -65,10 +70,20 @@ def _ended(
     beginning = "".join(words(query.words[-1]))
     found = vocabulary.completions(connection, beginning, limit=_CANDIDATES * limit)
     # A word that most pages have tells them least apart.
-    for word, _ in sorted(found, key=lambda pair: 2 * pair[1] > pages):
+    ordered = [word for word, _ in sorted(found, key=lambda pair: 2 * pair[1] > pages)]
+    for word in _following_first(connection, query, ordered):
         text = query.text + word[len(beginning) :]
         if len(text) < MAX_CHARACTERS and count(connection, parse(text + " ").match, hidden=hidden, limit=1):
             yield text
+
+
+def _following_first(connection: sqlite3.Connection, query: Query, ends: list[str]) -> list[str]:
+    """Return the words with those first that follow most often upon the last word but one."""
+    if len(query.words) == 1:
+        return ends
+    before = query.words[-2]
+    followed = {end: count(connection, Unit((before, end)).match, hidden=(), limit=_FOLLOWED) for end in ends}
+    return sorted(ends, key=lambda end: -followed[end])
 
 
 # Names
@@ -76,9 +91,9 @@ def _ended(
 
 def _named(connection: sqlite3.Connection, query: Query, *, limit: int) -> list[str]:
     """Return titles, or headings where those do not, that have all of the words; those that begin so first."""
-    rows = connection.execute(_NAMED, (_name_match(query), _NAMES))
-    names = [name for title, headings in rows for name in _telling(query, title, headings)]
     begun = words(" ".join(query.words))
+    rows = connection.execute(_NAMED, (_name_match(query), _NAMES))
+    names = [name for title, headings in rows for name in _telling(begun, query.unfinished, title, headings)]
     ordered = sorted(dict.fromkeys(names), key=lambda name: (not _begins(words(name), begun), len(name)))
     return ordered[: _CANDIDATES * limit]
 
@@ -89,23 +104,30 @@ def _name_match(query: Query) -> str:
     return " AND ".join(unit.match for unit in units)
 
 
-def _telling(query: Query, title: str, headings: str) -> list[str]:
-    """Return the title if it has all words of the query, else the headings that have."""
-    for names in ([title], headings.splitlines()):
-        telling = [name for name in names if len(name) <= _LONGEST_NAME and _has_all(words(name), query)]
+def _telling(begun: tuple[str, ...], unfinished: bool, title: str, headings: str) -> list[str]:
+    """Return the title if it has all words of the query, else the headings that have, as one would type them."""
+    *firsts, last = begun
+    needles = [f"{GAP}{last}" if unfinished else f"{GAP}{last}{GAP}", *(f"{GAP}{word}{GAP}" for word in firsts)]
+    for names in (title, headings):
+        telling = [_NUMBERING.sub("", name) for name in _lines_with_all(names, needles) if len(name) <= _LONGEST_NAME]
         if telling:
             return telling
     return []
 
 
-def _has_all(name: tuple[str, ...], query: Query) -> bool:
-    *firsts, last = words(" ".join(query.words))
-    whole = set(name)
-    return whole.issuperset(firsts) and (last in whole or (query.unfinished and _any_begins(name, last)))
-
-
-def _any_begins(name: tuple[str, ...], beginning: str) -> bool:
-    return any(word.startswith(beginning) for word in name)
+def _lines_with_all(text: str, needles: list[str]) -> Iterator[str]:
+    """Yield the lines of a text that have each of the needles, folded words with their gaps."""
+    folded = GAP + fold(text) + GAP
+    first, *others = needles
+    at = folded.find(first)
+    while at >= 0:
+        # What begins with the gap before it in `folded` begins with itself, one character earlier, in `text`.
+        start = text.rfind("\n", 0, at) + 1
+        end = text.find("\n", at)
+        end = len(text) if end < 0 else end
+        if all(folded.find(other, start, end + 2) >= 0 for other in others):
+            yield text[start:end]
+        at = folded.find(first, end)
 
 
 def _begins(name: tuple[str, ...], begun: tuple[str, ...]) -> bool:
