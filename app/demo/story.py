@@ -131,7 +131,8 @@ class Story:
         queries = [self._plan.query] + (["broken repaired"] if self._site else [])
         with self._clock.part("placing"):
             self._wait("searchers to load the pack", self._is_placed)
-            self._screen.say(f"  the pack is on {len(self._searchers)} searchers: {', '.join(each[:8] for each in self._searchers)}")
+            names = ", ".join(searcher[:8] for searcher in self._searchers)
+            self._screen.say(f"  the pack is on {len(self._searchers)} searchers: {names}")
         with self._clock.part("searching"):
             return search(self._finder, self._settings, self._domain, queries)
 
