@@ -1,0 +1,161 @@
+"""The web is asked what nobody thought of: schemathesis on the API's description, and any text as a query."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote_from_bytes
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from starlette.types import Message
+
+from app.router.local import LocalFinder
+from app.web.application import create_app
+from tests.packs import page, write_pack
+from tests.support.web import served
+
+pytestmark = pytest.mark.integration
+
+#: As the examples in the description have it, so that these find something.
+DOMAIN = "docs.example.org"
+PAGES = [
+    page(f"/library/{number}", f"Event loop {number}", "The event loop runs callbacks. Café, naïve, 東京.", lang="en")
+    for number in range(30)
+]
+#: Queries over a socket, and queries given to the application directly, so many at a time.
+FEW, MANY, BATCH = 500, 10_000, 50
+PATHS = ("/", "/api/v1/search", "/suggest")
+
+#: Whether a name is a host, and whether words can be searched for, a JSON Schema does not say: an answer of 400 to what
+#: the schema allows is right there. All other checks are as they come.
+CONFIG = """
+[checks.positive_data_acceptance]
+expected-statuses = ["2xx", "400", "404"]
+"""
+
+
+@pytest.fixture(scope="module")
+def finder(tmp_path_factory: pytest.TempPathFactory) -> LocalFinder:
+    return LocalFinder([write_pack(tmp_path_factory.mktemp("pack") / "pack.sqlite", PAGES, domain=DOMAIN)])
+
+
+@pytest.fixture(scope="module")
+def client(finder: LocalFinder) -> Iterator[httpx.Client]:
+    with served(create_app(finder, rate_limit="1000000/second")) as client:
+        yield client
+
+
+def test_schemathesis_finds_nothing(client: httpx.Client, tmp_path: Path) -> None:
+    config = tmp_path / "schemathesis.toml"
+    config.write_text(CONFIG)
+    done = subprocess.run(
+        [
+            str(Path(sys.executable).with_name("schemathesis")),
+            *("--config-file", str(config)),
+            *("run", str(client.base_url.join("/api/v1/openapi.json"))),
+            *("--max-examples", "50", "--seed", "1", "--no-color", "--generation-database", "none"),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8_000:] + done.stderr
+    assert "3 selected / 3 total" in done.stdout
+
+
+#: Pieces that mean something to SQLite's FTS5, to SQL, to HTML, to a URL, or to our own query language.
+PIECES = [
+    *("event", "loop", "callb", "café", "東京", "naïve", "🧵", "NEAR(", " OR ", " AND ", "NOT", "<b>", "&amp;", "  "),
+    *"\"“-*^:()+';%_\\/\0\t\n\u200d\u0301 ",
+]
+words = st.lists(st.sampled_from(PIECES), max_size=12).map("".join).map(str.encode)
+# Raw bytes are no UTF-8: what a browser of another time sends.
+queries = st.one_of(
+    words, words, st.text(max_size=300).map(lambda text: text.encode(errors="replace")), st.binary(max_size=40)
+)
+requests = st.tuples(st.sampled_from(PATHS), queries)
+bounded = settings(deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+
+
+def query_string(query: bytes) -> bytes:
+    return f"domain={DOMAIN}&q={quote_from_bytes(query)}".encode()
+
+
+def test_any_text_over_http_is_answered_or_refused(client: httpx.Client) -> None:
+    seen = set()
+
+    @settings(bounded, max_examples=FEW)
+    @given(requests)
+    def asked(request: tuple[str, bytes]) -> None:
+        path, query = request
+        status = client.get(f"{path}?{query_string(query).decode()}").status_code
+        seen.add(status)
+        assert status in {200, 400, 404}
+
+    asked()
+    assert {200, 400} <= seen
+
+
+async def status_of(app: FastAPI, path: str, query: bytes) -> int:
+    """Ask the application as a server does, without a connection."""
+    statuses: list[int] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "server": ("127.0.0.1", 80),
+        "client": ("127.0.0.1", 1),
+        "root_path": "",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query_string(query),
+        "headers": [(b"host", b"127.0.0.1")],
+        "state": {},
+    }
+    await app(scope, receive, send)
+    (status,) = statuses
+    return status
+
+
+def test_ten_thousand_queries_are_answered_or_refused(finder: LocalFinder) -> None:
+    app = create_app(finder, rate_limit="1000000/second")
+    count = 0
+
+    async def all_of(batch: list[tuple[str, bytes]]) -> list[int]:
+        return [await status_of(app, path, query) for path, query in batch]
+
+    with asyncio.Runner() as runner:
+
+        @settings(bounded, max_examples=MANY // BATCH)
+        @given(st.lists(requests, min_size=BATCH, max_size=BATCH))
+        def asked(batch: list[tuple[str, bytes]]) -> None:
+            nonlocal count
+            wrong = [
+                (request, status)
+                for request, status in zip(batch, runner.run(all_of(batch)), strict=True)
+                if status not in {200, 400, 404}
+            ]
+            assert wrong == []
+            count += len(batch)
+
+        asked()
+    assert count >= MANY
