@@ -198,6 +198,15 @@ def test_what_an_orchestrator_before_it_had_ordered_is_not_ordered_again() -> No
     assert orchestrator.tick(now=0) == ()
 
 
+def test_a_searcher_that_loads_what_nobody_here_knows_is_told_nothing_until_it_has_done_so() -> None:
+    orchestrator = settled(pack())
+    orchestrator.heard(report("a", 1, loading=("of unknown size",)), now=0)
+    assert orchestrator.tick(now=0) == ()
+
+    orchestrator.heard(report("a", 2), now=1)
+    assert told(orchestrator.tick(now=1)) == [load("a", pack())]
+
+
 def test_what_failed_rests_for_longer_each_time() -> None:
     orchestrator = settled(pack())
     orchestrator.heard(report("a", 0), now=0)

@@ -80,9 +80,9 @@ class Ledger:
         return self.fresh[domain] | self.stale[domain]
 
     def is_changing(self, domain: str) -> bool:
-        """Return whether a searcher was told something of this domain that does not bring the newest version."""
-        told = {ident for ident, orders in self.orders.items() if domain in orders}
-        return bool(told - self.coming[domain])
+        """Return whether a searcher may soon have a domain's newest version that cannot be told to load it now."""
+        others = self.searchers.keys() - self.fresh[domain] - self.coming[domain]
+        return any(not self.free_to_order(ident, domain) for ident in others)
 
     def free_to_order(self, ident: str, domain: str) -> bool:
         """Return whether nothing was told this searcher about this domain that is not done yet, or has just failed."""

@@ -29,7 +29,8 @@ def _too_few(searchers: int, replicas: int) -> str:
 
 
 def _no_room(ledger: Ledger, pack: Pack) -> str:
-    others = [searcher for ident, searcher in ledger.searchers.items() if ident not in ledger.fresh[pack.domain]]
+    having = ledger.fresh[pack.domain] | ledger.coming[pack.domain]
+    others = [searcher for ident, searcher in ledger.searchers.items() if ident not in having]
     largest = max((searcher.capacity for searcher in others), default=0)
     if largest < pack.size_mb:
         return f"{pack.size_mb} MB, and no other searcher has a capacity of more than {largest} MB"
