@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from app.cli.search_view import document, show
+from app.cli.search_view import document, show, silences
 from app.crawl.urls import domain_named
 from app.errors import InvalidMessage, InvalidQuery, NotPlaced, PackNotFound, RequestTimedOut, SearchUnavailable
 from app.pack.compress import decompress
@@ -111,7 +111,7 @@ def _found(finder: Finder, question: Question) -> Found:
         orders = "; ".join(f"perennial index https://{domain}/ --crawl" for domain in unknown)
         _end(1, f"{error}. To index it: {orders}")
     except NotPlaced as error:
-        _end(1, f"{error}; perennial searchers says why")
+        _end(1, f"{error}\nperennial searchers shows where every pack is")
     except (SearchUnavailable, RequestTimedOut) as error:
         _end(
             1,
@@ -125,8 +125,10 @@ def _show(found: Found, question: Question, *, as_json: bool) -> None:
         typer.echo(document(found, question))
     elif found.hits:
         show(found, question)
-    sites = ", ".join(question.domains)
+    sites = ", ".join(info.domain for info in found.sources)
     if not found.total:
+        for silence in silences(found):
+            typer.echo(f"perennial: {silence}", err=True)
         filtered = "" if question.filters == Filters() else ", filtered so,"
         meant = f"; did you mean: {found.did_you_mean}" if found.did_you_mean else ""
         _end(1, f"nothing on {sites}{filtered} matches: {question.q}{meant}")

@@ -36,12 +36,18 @@ def show(found: Found, question: Question) -> None:
         out.print(line)
 
 
+def silences(found: Found) -> Iterator[str]:
+    """Yield a line for each domain that did not answer, with the reason."""
+    for domain, why in found.silent:
+        yield "No answer: " + printable(why if domain in why else f"{domain}: {why}")
+
+
 def _head(found: Found, question: Question) -> Iterator[Text]:
     more = "more than " if found.capped else ""
     first, last = question.offset + 1, question.offset + len(found.hits)
     yield Text(f"{first}–{last} of {more}{found.total} in {found.seconds * 1_000:.0f} ms", "dim")
-    for domain, why in found.silent:
-        yield Text(f"{domain} did not answer: {printable(why)}", "yellow")
+    for line in silences(found):
+        yield Text(line, "yellow")
     if found.relaxed:
         yield Text("No page has all the words. These pages have some of them.", "yellow")
     if found.did_you_mean:

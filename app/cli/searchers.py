@@ -22,6 +22,8 @@ from config.settings import get_settings
 
 #: The header of remarks, of which there mostly are none.
 _NO_NAME = ""
+#: Domains that are named of those with the same trouble.
+_NAMED = 5
 
 
 def register(cli: typer.Typer) -> None:
@@ -41,7 +43,7 @@ def searchers(as_json: Annotated[bool, typer.Option("--json", help="Print JSON."
     if as_json:
         typer.echo(json.dumps(asdict(routes)))
     elif console.is_terminal:
-        _show(routes, console)
+        show(routes, console)
     else:
         print_lines((*_node_lines(routes), *_route_lines(routes)))
     raise typer.Exit(0 if all(route.searchers for route in routes.routes) else 1)
@@ -61,7 +63,8 @@ def _route_lines(routes: Routes) -> Iterator[Sequence[object]]:
         yield ("pack", route.domain, *told)
 
 
-def _show(routes: Routes, console: Console) -> None:
+def show(routes: Routes, console: Console) -> None:
+    """Print tables for people."""
     if not routes.settled:
         console.print("The orchestrator has just begun; it still gathers what there is.", style="yellow")
     if not routes.searchers:
@@ -73,6 +76,8 @@ def _show(routes: Routes, console: Console) -> None:
         console.print("Nothing is indexed yet; perennial index URL --crawl begins.")
     else:
         console.print(_routes_table(routes.routes))
+    for line in _obstacles(routes.routes):
+        console.print(Text(f"\n{line}", "yellow"))
 
 
 def _nodes_table(nodes: Sequence[Node]) -> Table:
@@ -94,25 +99,30 @@ def _doing(node: Node) -> str:
 
 def _routes_table(routes: Sequence[Route]) -> Table:
     table = Table(box=None, pad_edge=False)
-    table.add_column("domain", no_wrap=True, overflow="ellipsis", max_width=36)
-    for name in ("pages", "built (UTC)", "version", "MB", "copies"):
+    table.add_column("domain", overflow="fold")
+    for name in ("pages", "built (UTC)", "version", "MB", "copies", "missing"):
         table.add_column(name, no_wrap=True, justify="left" if name == "built (UTC)" else "right")
-    table.add_column(_NO_NAME)
     for route in routes:
         numbers = (f"{route.pages:,}", _minute(route.built_at), f"{route.generation:,}", f"{route.size_mb:,}")
-        table.add_row(Text(printable(route.domain)), *numbers, _copies(route), Text(printable(_remark(route))))
+        table.add_row(Text(printable(route.domain)), *numbers, _copies(route), Text(str(route.missing or ""), "yellow"))
     return table
 
 
 def _copies(route: Route) -> Text:
-    return Text(str(_newest(route)), "" if route.missing == 0 else "yellow" if route.searchers else "bold red")
-
-
-def _remark(route: Route) -> str:
+    """Return how many searchers have it; with those that have an older version, while they have."""
     older = len(route.searchers) - _newest(route)
-    told = [f"{route.missing} missing"] if route.missing else []
-    told += [f"{older} of an older version"] if older else []
-    return ", ".join(told) + (f": {route.why}" if route.why else "")
+    return Text(f"{_newest(route)}{f' + {older} older' if older else ''}", "" if route.searchers else "bold red")
+
+
+def _obstacles(routes: Sequence[Route]) -> Iterator[str]:
+    """Yield what stands against copies that are missing, a line for all domains of which the same is told."""
+    told: dict[str, list[str]] = {}
+    for route in routes:
+        if route.why:
+            told.setdefault(printable(route.why), []).append(printable(route.domain))
+    for why, domains in told.items():
+        more = f" and {len(domains) - _NAMED} more" if len(domains) > _NAMED else ""
+        yield f"{', '.join(domains[:_NAMED])}{more}: {why}"
 
 
 def _newest(route: Route) -> int:

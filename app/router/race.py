@@ -222,11 +222,9 @@ def _read(kind: type[T], body: bytes) -> T:
     try:
         return read(kind, body)
     except InvalidMessage as error:
-        raise _told(body, error) from error
-
-
-def _told(body: bytes, error: InvalidMessage) -> PerennialError:
+        unreadable = PackCorrupt(f"an answer that cannot be read: {error}")
     try:
-        return error_of(read(Problem, body))
+        problem = read(Problem, body)
     except InvalidMessage:
-        return PackCorrupt(f"an answer that cannot be read: {error}")
+        raise unreadable from None
+    raise error_of(problem)

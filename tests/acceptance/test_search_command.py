@@ -23,6 +23,7 @@ from config.settings import Settings
 from tests.packs import page, publish, write_pack
 from tests.support.corner import environment_of, own_vhost, settings_for
 from tests.support.fleet import fleet, placed, ready
+from tests.support.peers import orchestrator, route, routes
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.acceptance
@@ -128,6 +129,16 @@ def test_without_an_orchestrator_it_says_what_to_do(settings: Settings) -> None:
     searchers = alone("searchers")
     assert (searchers.returncode, searchers.stdout) == (1, "")
     assert "perennial up" in searchers.stderr
+
+
+def test_a_pack_that_nobody_has_is_told_with_the_reason(settings: Settings) -> None:
+    told = routes(route("big.example", missing=2, why="9 MB, and no searcher has so much"), route("a.example", "one"))
+    with orchestrator(settings.broker, lambda: told):
+        shown = command(environment_of(settings))("searchers")
+        searched = command(environment_of(settings))("search", "big.example", "word")
+    assert shown.returncode == searched.returncode == 1
+    assert shown.stdout.splitlines()[1].endswith("\t0\t2\t9 MB, and no searcher has so much")
+    assert "big.example is on no searcher at the moment: 9 MB, and no searcher has so much\n" in searched.stderr
 
 
 def test_searchers_and_packs_are_shown(perennial: Perennial) -> None:

@@ -1,0 +1,58 @@
+"""The tables of `perennial searchers` on a terminal."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from app.cli.searchers import show
+from app.search.messages import Node, Route, Routes
+
+pytestmark = pytest.mark.unit
+
+BUILT = "2026-11-21T10:04:00+00:00"
+
+
+def shown(*routes: Route, nodes: tuple[Node, ...] = (), settled: bool = True, width: int = 80) -> list[str]:
+    screen = StringIO()
+    console = Console(file=screen, width=width, force_terminal=True, no_color=True, highlight=False)
+    show(Routes(orchestrator="o", version=1, settled=settled, routes=routes, searchers=nodes), console)
+    return Text.from_ansi(screen.getvalue()).plain.splitlines()
+
+
+def pack(domain: str, *searchers: str, **told: object) -> Route:
+    fields = {"sha256": "0", "generation": 12, "pages": 1_203, "built_at": BUILT, "size_mb": 40, **told}
+    return Route(domain=domain, searchers=searchers, **fields)  # type: ignore[arg-type]
+
+
+def test_who_is_there_and_what_is_missing_fits_a_narrow_terminal() -> None:
+    nodes = (
+        Node(searcher_id="3f2a9c1e-aaaa", free_space=3_120, capacity=4_000, age=0.42, domains=("a", "b")),
+        Node(searcher_id="77", free_space=0, capacity=9, age=12.0, loading=("x",), leaving=True),
+    )
+    long = f"{'a' * 60}.example"
+    lines = shown(
+        pack(long, "3f2a9c1e-aaaa", "77", newest=1, missing=1, why="1 searcher for 2 copies"),
+        pack("b.example", "3f2a9c1e-aaaa", missing=1, why="1 searcher for 2 copies"),
+        pack("c.example", missing=2, why="too big"),
+        nodes=nodes,
+    )
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(" ".join(line.split()) for line in lines)
+    assert "3f2a9c1e 3,120 4,000 2 0.4 s ago" in text
+    assert "77 0 9 0 12.0 s ago loads 1, leaves" in text
+    assert "1,203 2026-11-21 10:04 12 40 1 + 1 older 1" in text
+    assert "b.example 1,203 2026-11-21 10:04 12 40 1 1" in text
+    assert "c.example 1,203 2026-11-21 10:04 12 40 0 2" in text
+    assert "c.example: too big" in text
+    assert text.count("1 searcher for 2 copies") == 1
+
+
+def test_an_empty_or_new_system_says_what_comes_first() -> None:
+    text = "\n".join(shown(settled=False))
+    assert "has just begun" in text
+    assert "perennial up" in text
+    assert "perennial index URL" in text
