@@ -126,19 +126,19 @@ def test_it_registers_loads_answers_and_leaves_and_the_next_one_takes_over(
     assert not [each for each in ear.heard[mark:] if each.type in ("loaded", "failed")]
 
 
-def test_new_versions_under_constant_queries_cost_no_query_and_mix_no_versions(
+def test_new_versions_and_a_farewell_that_is_heeded_cost_no_query_and_mix_no_versions(
     settings: Settings, ours: Fleet, ear: Tower, packs: Packs
 ) -> None:
-    ours.searcher()
+    member = ours.searcher()
     me = ear.hear("register").report.searcher_id
     packs.publish(DOMAIN, 1)
     assert ear.order(me, load_of(settings, DOMAIN)).type == "loaded"
+    request = to_searcher(me, "search", domain=DOMAIN, q="alpha", limit=50)
     stop = threading.Event()
 
     def ask_on(requestor: Requestor) -> list[int]:
-        generations = []
+        generations: list[int] = []
         while not stop.is_set():
-            request = to_searcher(me, "search", domain=DOMAIN, q="alpha", limit=50)
             answer = answer_of(requestor.request(request, deadline=20).body)
             assert isinstance(answer, Answer), answer
             version = int(answer.info.generation)
@@ -152,13 +152,19 @@ def test_new_versions_under_constant_queries_cost_no_query_and_mix_no_versions(
             for version in range(2, 9):
                 packs.publish(DOMAIN, version)
                 assert ear.order(me, load_of(settings, DOMAIN)).type == "loaded"
+            slot = settings.data_dir / "searchers" / "1"
+            eventually(lambda: len(list(slot.glob("*/*.sqlite"))) == 1, "old versions are removed")
+            mark = ear.mark()
+            member.process.terminate()
+            # Whoever goes on until the queue is deleted may lose the query that meets this moment in the broker.
+            ear.hear("register", lambda each: each.report.leaving, after=mark)
         finally:
             stop.set()
         for run in runs:
-            assert run.result() == sorted(run.result())
-    assert len(set(runs[0].result())) > 2
-    slot = settings.data_dir / "searchers" / "1"
-    eventually(lambda: len(list(slot.glob("*/*.sqlite"))) == 1, "old versions are removed")
+            generations = run.result()
+            assert generations == sorted(generations)
+            assert len(set(generations)) > 2
+    assert member.process.wait(20) == 0
 
 
 def test_a_pack_that_is_broken_in_the_store_or_on_the_disk_is_told_and_never_answers(
