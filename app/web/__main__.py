@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 
 from app.router.remote import RemoteFinder
@@ -18,8 +17,6 @@ def main() -> None:
     app = create_app(finder, rate_limit=settings.web_rate_limit, counts=finder.counts)
     web = server_of(app, host=settings.web_host, port=settings.web_port)
     listener = web.config.bind_socket()
-    # asyncio does it for sockets of its own only; without it every answer waits 40 ms for the client's ACK.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     host, port = listener.getsockname()[:2]
     sys.stdout.write(f"Search page: http://{f'[{host}]' if ':' in host else host}:{port}/\n")
     sys.stdout.flush()
