@@ -155,6 +155,7 @@ def test_an_orchestrator_that_did_not_listen_does_not_take_others_for_silent() -
 
 def test_after_the_broker_was_away_nothing_is_placed_until_searchers_had_the_time_to_come_back() -> None:
     orchestrator = settled(pack())
+    orchestrator.connected(now=0)
     orchestrator.heard(report("a", 1, pack()), now=0)
     orchestrator.heard(report("b", 1), now=0)
     orchestrator.tick(now=0)
@@ -166,6 +167,20 @@ def test_after_the_broker_was_away_nothing_is_placed_until_searchers_had_the_tim
     orchestrator.heard(report("a", 2, pack()), now=32)
     assert orchestrator.tick(now=32) == ()
     assert orchestrator.holder("x.example") == "a"
+
+
+def test_who_died_before_an_orchestrator_began_is_not_waited_for() -> None:
+    orchestrator = settled(pack())
+    # Told by what stood in the queue from the orchestrator before.
+    orchestrator.heard(report("a", 1, pack()), now=0)
+    orchestrator.connected(now=0)
+    orchestrator.heard(report("b", 1), now=0)
+
+    for beat in (1, 2, 3):
+        orchestrator.heard(report("b", 1 + beat), now=beat * BEAT)
+        assert orchestrator.tick(now=beat * BEAT) == ()
+    orchestrator.heard(report("b", 5), now=4 * BEAT)
+    assert told(orchestrator.tick(now=4 * BEAT)) == [load("b", pack())]
 
 
 def test_an_order_that_is_not_heeded_for_three_heartbeats_is_given_again() -> None:

@@ -45,6 +45,7 @@ class Orchestrator:
         self._ticked = now
         self._grace_until = now
         self._awaited: set[str] = set()
+        self._was_connected = False
         self._rested_at = float("inf")
         self._stuck: dict[str, str] = {}
         self._said: dict[str, str] = {}
@@ -154,8 +155,10 @@ class Orchestrator:
             self._changed()
 
     def connected(self, *, now: float) -> None:
-        """Take that the broker is there, maybe again: nothing is placed until searchers had the time to come back."""
-        if self._known:
+        """Take that the broker is there; if again, nothing is placed until searchers had the time to come back."""
+        # Whoever is known the first time said so just now, or before the last orchestrator died.
+        again, self._was_connected = self._was_connected, True
+        if again and self._known:
             self._grace_until = now + max(GRACE, self._patience)
             self._awaited = set(self._known)
 
