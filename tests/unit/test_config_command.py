@@ -122,10 +122,12 @@ def test_a_shell_reads_env_example_as_docker_compose_does() -> None:
 
 
 def test_wrong_settings_are_a_line_each_that_names_the_variable_and_exit_2() -> None:
-    wrong = {"RETRY_MAX": "x", "WEB_PORT": "99999"}
+    wrong = {"RETRY_MAX": "x", "WEB_RATE_LIMIT": "600 a minute", "WEB_PORT": "99999"}
     command = [sys.executable, "-m", "app.cli.main", "status", "site.example"]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, **wrong}, capture_output=True, text=True, check=False)
-    first, second = done.stderr.splitlines()
+    first, second, third = done.stderr.splitlines()
     assert done.returncode == 2
     assert first.startswith("perennial: RETRY_MAX: ")
-    assert second.startswith("perennial: WEB_PORT: ")
+    assert second.startswith("perennial: WEB_RATE_LIMIT: ")
+    assert "expected <number>/<second|minute|hour>" in second
+    assert third.startswith("perennial: WEB_PORT: ")
