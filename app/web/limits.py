@@ -20,6 +20,9 @@ MAX_RUNNING = 32
 MAX_WAITING = 128
 PATIENCE = 1.0
 
+#: Seconds between two looks at all addresses for those that may be forgotten.
+SWEEP = 1.0
+
 #: The name of our one quota, in the header fields of `Allowance`.
 _QUOTA = "searches"
 
@@ -49,10 +52,13 @@ class RateLimiter:
     def __init__(self, rate: str) -> None:
         """Grant each address `rate`, `<number>/<second|minute|hour>`; raises ValueError for anything else."""
         self._rate = parse(rate)
-        self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
+        self._storage = MemoryStorage()
+        self._limiter = SlidingWindowCounterRateLimiter(self._storage)
+        self._rest: asyncio.Task[None] | None = None
 
     async def ask(self, address: str) -> Allowance:
         """Count a request and tell whether it may be answered."""
+        self._rest_from_sweeping()
         key = bucket_of(address)
         granted = await self._limiter.hit(self._rate, key)
         window = await self._limiter.get_window_stats(self._rate, key)
@@ -63,6 +69,12 @@ class RateLimiter:
             remaining=window.remaining if granted else 0,
             reset=max(1, math.ceil(window.reset_time - time.time())),
         )
+
+    def _rest_from_sweeping(self) -> None:
+        """Let the storage look through all addresses for what has expired once in a while, not at each request."""
+        timer = self._storage.timer
+        if timer is not None and timer.done() and timer is not self._rest:
+            self._storage.timer = self._rest = asyncio.create_task(asyncio.sleep(SWEEP))
 
 
 class Gate:

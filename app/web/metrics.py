@@ -126,10 +126,11 @@ class RoutesCollector(Collector):
             routes = None
         yield GaugeMetricFamily("perennial_routes_known", "1 if it is known who has what.", value=float(bool(routes)))
         if routes is not None:
-            yield from _families(routes, now=time.time())
+            yield from families(routes, now=time.time())
 
 
-def _families(routes: Routes, *, now: float) -> Iterator[Metric]:
+def families(routes: Routes, *, now: float) -> Iterator[Metric]:
+    """Return what routes tell; `now` is seconds since 1970."""
     placed = sum(bool(route.searchers) for route in routes.routes)
     packs = GaugeMetricFamily("perennial_packs", "Packs, by whether a searcher answers from them.", labels=("state",))
     packs.add_metric(("placed",), placed)

@@ -1,0 +1,113 @@
+"""Whose requests are counted as one's, what is granted, and when the web is ready."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from app.search.messages import Route, Routes
+from app.web import limits
+from app.web.limits import Gate, RateLimiter, bucket_of
+from app.web.metrics import MAX_DOMAINS, families
+from app.web.opensearch import describe
+from app.web.watch import readiness
+from tests.packs import BUILT_AT
+
+pytestmark = pytest.mark.unit
+
+ROUTE = Route(domain="a.example", sha256="", generation=1, pages=1, built_at=BUILT_AT, size_mb=1, searchers=("one",))
+ROUTES = Routes(orchestrator="o", version=1, settled=True, routes=(ROUTE,), searchers=())
+UNPLACED = replace(ROUTE, domain="b.example", searchers=(), missing=2)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("198.51.100.7", "198.51.100.8", False),
+        ("198.51.100.7", "::ffff:198.51.100.7", True),
+        ("2001:db8:0:1::7", "2001:db8:0:1:ffff::8", True),
+        ("2001:db8:0:1::7", "2001:db8:0:2::7", False),
+        ("unix:", "unix:", True),
+    ],
+)
+def test_an_ipv6_host_is_all_of_its_64_bits(one: str, other: str, same: bool) -> None:
+    assert (bucket_of(one) == bucket_of(other)) is same
+
+
+def test_what_is_granted_is_counted_down_for_each_address() -> None:
+    async def asked() -> None:
+        limiter = RateLimiter("2/hour")
+        granted = [await limiter.ask("198.51.100.7") for _ in range(3)]
+        assert [(each.granted, each.remaining) for each in granted] == [(True, 1), (True, 0), (False, 0)]
+        assert all(1 <= each.reset <= 3_600 for each in granted)
+        assert (await limiter.ask("198.51.100.8")).granted
+
+    asyncio.run(asked())
+
+
+def test_addresses_are_forgotten_once_their_window_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SWEEP", 0.05)
+
+    async def asked() -> None:
+        limiter = RateLimiter("5/second")
+        for number in range(50):
+            await limiter.ask(f"10.0.0.{number}")
+        known = limiter._storage.storage
+        assert len(known) == 50
+        # The count of a window is of use for one more window.
+        async with asyncio.timeout(20):
+            while "10.0.0.0" in " ".join(known):
+                await asyncio.sleep(0.1)
+                await limiter.ask("10.0.1.1")
+        assert len(known) <= 3
+
+    asyncio.run(asked())
+
+
+def test_a_place_that_was_given_back_is_given_again() -> None:
+    async def entered() -> None:
+        gate = Gate(running=1, waiting=1, patience=0.05)
+        async with gate.place() as first:
+            assert first
+            async with gate.place() as second:
+                assert not second
+            waiting = asyncio.create_task(gate.place().__aenter__())
+            await asyncio.sleep(0)
+        assert await waiting
+
+    asyncio.run(entered())
+
+
+@pytest.mark.parametrize(
+    ("routes", "ready", "why"),
+    [
+        (ROUTES, True, "ok"),
+        (replace(ROUTES, routes=()), True, "ok"),
+        (replace(ROUTES, settled=False), False, "the orchestrator still gathers what is there"),
+        (replace(ROUTES, routes=(UNPLACED,)), False, "none of 1 packs is on a searcher"),
+        (replace(ROUTES, routes=(ROUTE, UNPLACED)), True, "ok, but 1 of 2 packs are on no searcher"),
+    ],
+)
+def test_one_pack_on_no_searcher_does_not_make_the_others_unsearchable(routes: Routes, ready: bool, why: str) -> None:
+    assert readiness(routes) == (ready, why)
+
+
+def test_of_very_many_domains_those_with_the_oldest_index_have_an_age() -> None:
+    many = tuple(
+        replace(ROUTE, domain=f"{n}.example", built_at=f"2026-11-21T10:{n // 60:02}:{n % 60:02}Z") for n in range(300)
+    )
+    told = {family.name: family for family in families(replace(ROUTES, routes=(*many, UNPLACED)), now=1_800_000_000.0)}
+    ages = {sample.labels["domain"]: sample.value for sample in told["perennial_index_age_seconds"].samples}
+    assert len(ages) == MAX_DOMAINS
+    assert min(ages.values()) == ages["99.example"]
+    assert [sample.value for sample in told["perennial_packs"].samples] == [300, 1]
+    assert told["perennial_copies_missing"].samples[0].value == 2
+
+
+def test_what_stands_in_a_description_is_escaped_and_cut() -> None:
+    document = describe("http://[::1]:8000", ["a&b.example", "x" * 60]).decode()
+    assert "a&amp;b.example" in document
+    assert "domain=a%26b.example&amp;domain=" in document
+    assert "<ShortName>a&amp;b.example, xx…</ShortName>" in document
