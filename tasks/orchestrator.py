@@ -36,13 +36,14 @@ def build(
     settings: Settings, *, every: Callable[[float, Callable[[], None]], Callable[[], None]]
 ) -> OrchestratorService:
     """Put an orchestrator together; `every` as in app/search/orchestrator/service.py."""
-    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    # Opened when it is looked at: an orchestrator whose store is away answers all the same.
+    store = partial(open_store, settings.store, endpoint_url=settings.s3_endpoint_url)
     return OrchestratorService(
         replicas=settings.replicas,
         heartbeat=settings.heartbeat,
         stock=Stock(
-            packs=lambda: [_pack(manifest) for manifest in list_manifests(store)],
-            pack=lambda domain: _pack(read_manifest(store, domain)),
+            packs=lambda: [_pack(manifest) for manifest in list_manifests(store())],
+            pack=lambda domain: _pack(read_manifest(store(), domain)),
         ),
         respond=partial(Responder, settings.broker),
         publish=get_publisher(settings.broker, timeout=settings.publish_timeout).publish,

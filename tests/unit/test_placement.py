@@ -264,7 +264,7 @@ def answering(now: State, domain: str) -> set[str]:
 
 
 @given(states(busy=True))
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_no_decision_does_harm(before: State) -> None:
     commands = place(before).commands
     assert place(replace(before, searchers=before.searchers[::-1])).commands == commands
@@ -291,7 +291,7 @@ def test_no_decision_does_harm(before: State) -> None:
 
 
 @given(states(busy=False))
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_decisions_come_to_rest_with_everything_where_it_can_be(begin: State) -> None:
     now = at_rest(begin)
     there = [each for each in now.searchers if not each.leaving]

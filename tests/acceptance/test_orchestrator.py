@@ -1,0 +1,198 @@
+"""The orchestrator as a process, with searchers that play their part over AMQP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from app.amqp.publish import Outgoing, Publisher
+from app.amqp.requestor import Requestor
+from app.errors import RequestTimedOut
+from app.pack.manifest import Manifest
+from app.plain import event, request
+from app.search.messages import MB, Load, Problem, Route, Routes, read
+from app.storage.keys import manifest_key
+from app.storage.open import open_store
+from config.settings import Settings
+from config.topology import events_exchange, requests_exchange
+from tests.support.actor import HEARTBEAT, actors
+from tests.support.broker import Broker
+from tests.support.waiting import eventually
+from tests.support.worker import Worker, worker
+
+pytestmark = pytest.mark.acceptance
+
+
+class Client:
+    """Whoever asks the orchestrator, and what a packer tells it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._store = settings.store
+        self._requestor = Requestor(settings.broker, exchanges=[requests_exchange, events_exchange])
+        self._publisher = Publisher(settings.broker)
+
+    def close(self) -> None:
+        self._requestor.close()
+        self._publisher.close()
+
+    def ask(self, kind: str, **payload: object) -> bytes:
+        return self._requestor.request(request(kind, payload), deadline=5).body
+
+    def search(self, domain: str) -> dict[str, str]:
+        found: dict[str, str] = json.loads(self.ask("search", domain=domain, q="words"))
+        return found
+
+    def routes(self) -> Routes | None:
+        try:
+            return read(Routes, self.ask("get_routes"))
+        except RequestTimedOut:
+            return None
+
+    def route(self, domain: str) -> Route:
+        routes = self.routes()
+        assert routes is not None
+        return next(route for route in routes.routes if route.domain == domain)
+
+    def pack(self, domain: str, *, size_mb: int, generation: int = 1) -> None:
+        """Put a pack's manifest into the store; no actor asks for more."""
+        manifest = Manifest(
+            domain=domain,
+            sha256=f"{domain}.{generation}",
+            size=1,
+            uncompressed_size=size_mb * MB,
+            pages=3,
+            schema_version=1,
+            generation=generation,
+            kind="full",
+            built_at="2026-11-21T10:04:00+00:00",
+            crawl_id="",
+            etag="",
+        )
+        open_store(self._store).put(manifest_key(domain), manifest.to_json())
+
+    def tell(self, kind: str, **payload: object) -> None:
+        self._publisher.publish([event(kind, payload)])
+
+    def publish(self, message: Outgoing) -> None:
+        self._publisher.publish([message])
+
+    def placed(self, copies: int) -> Routes | None:
+        """Return the routes once so many searchers answer for each pack."""
+        routes = self.routes()
+        if routes and routes.settled and all(len(each.searchers) == copies for each in routes.routes):
+            return routes
+        return None
+
+
+@pytest.fixture
+def client(settings: Settings) -> Iterator[Client]:
+    found = Client(settings)
+    yield found
+    found.close()
+
+
+@contextmanager
+def orchestrator(environment: Mapping[str, str], folder: Path, name: str = "orchestrator") -> Iterator[Worker]:
+    queues = ("orchestrator", "orchestrator.requests")
+    own = {**environment, "HEARTBEAT": str(HEARTBEAT), "EVENT_RETRY_MS": "200"}
+    with worker(own, folder / f"{name}.log", queues=queues, options=("--pool=solo",), concurrency=1) as running:
+        yield running
+
+
+def test_packs_find_searchers_and_questions_find_packs(
+    settings: Settings, environment: dict[str, str], client: Client, tmp_path: Path
+) -> None:
+    for domain in ("a.example", "b.example", "c.example"):
+        client.pack(domain, size_mb=10)
+    with orchestrator(environment, tmp_path), actors(settings, 100, 100, 100) as cast:
+        eventually(
+            lambda: client.placed(2) and [len(actor.domains) for actor in cast] == [2, 2, 2],
+            "every pack is on two searchers, and each of them has as many",
+        )
+
+        holders = {actor.id for actor in cast if "a.example" in actor.domains}
+        answers = [client.search("a.example") for _ in range(4)]
+        assert {answer["by"] for answer in answers} == holders
+        assert answers[0] | {"by": ""} == {"by": "", "domain": "a.example", "q": "words"}
+
+        first = next(actor for actor in cast if "a.example" in actor.domains)
+        first.die()
+        left = (holders - {first.id}).pop()
+        # Whom its queue is no more of is not asked twice: the question goes on to the next one.
+        assert [client.search("a.example")["by"] for _ in range(2)] == [left, left]
+        eventually(lambda: client.placed(2), "every pack is on two searchers again")
+
+        client.pack("a.example", size_mb=10, generation=2)
+        client.tell("update", domain="a.example")
+        eventually(lambda: client.route("a.example").generation == 2 and client.placed(2), "the update is loaded")
+
+        open_store(settings.store).delete(manifest_key("b.example"))
+        client.tell("update", domain="b.example")
+        eventually(lambda: not any("b.example" in actor.domains for actor in cast[1:]), "it is forgotten")
+        assert read(Problem, client.search("b.example")).fault == "never-indexed"
+
+
+def test_a_pack_too_big_for_everybody_is_told_of_and_waits_for_who_has_room(
+    settings: Settings, environment: dict[str, str], client: Client, tmp_path: Path
+) -> None:
+    client.pack("big.example", size_mb=500)
+    with orchestrator(environment, tmp_path) as running, actors(settings, 100) as cast:
+        eventually(lambda: client.route("big.example").why and client.route("big.example"), "it is told of")
+        assert client.route("big.example").why == "500 MB, and no other searcher has a capacity of more than 100 MB"
+        assert "big.example: cannot be placed as wanted: 500 MB" in running.log
+        assert read(Problem, client.search("big.example")).fault == "not-placed"
+
+        with actors(settings, 501) as (bigger,):
+            eventually(lambda: client.route("big.example").searchers == (bigger.id,), "it is placed")
+            assert cast[0].orders == []
+
+
+def test_a_new_orchestrator_finds_all_as_it_was_and_orders_nothing(
+    settings: Settings, environment: dict[str, str], client: Client, tmp_path: Path
+) -> None:
+    for number in range(6):
+        client.pack(f"{number}.example", size_mb=10)
+    with actors(settings, 100, 100, 100) as cast:
+        with orchestrator(environment, tmp_path, "first") as running:
+            before = eventually(lambda: client.placed(2), "every pack is on two searchers")
+            running.kill()
+        orders = [list(actor.orders) for actor in cast]
+
+        with orchestrator(environment, tmp_path, "second"):
+            after = eventually(lambda: client.placed(2), "every pack is on two searchers")
+            assert after is not None
+            assert before is not None
+            assert after.orchestrator != before.orchestrator
+            assert [route.searchers for route in after.routes] == [route.searchers for route in before.routes]
+
+            client.pack("new.example", size_mb=10)
+            client.tell("update", domain="new.example")
+            eventually(lambda: len(client.route("new.example").searchers) == 2, "what is new is placed")
+            later = [order for actor, old in zip(cast, orders, strict=True) for order in actor.orders[len(old) :]]
+            assert [(type(order), order.domain) for order in later] == [(Load, "new.example")] * 2
+
+
+def test_what_cannot_be_read_is_buried_and_a_store_that_is_away_is_asked_again(
+    settings: Settings, environment: dict[str, str], client: Client, tmp_path: Path
+) -> None:
+    client.pack("a.example", size_mb=10)
+    store = Path(settings.store.removeprefix("file://"))
+    store.rename(tmp_path / "elsewhere")
+    store.write_text("not a folder")
+    with orchestrator(environment, tmp_path) as running, actors(settings, 100):
+        client.tell("register", searcher_id="broken")
+        client.tell("update", domain="not a domain/")
+        broker = Broker(settings.broker)
+        eventually(lambda: broker.depth("orchestrator.error") == 2, "both are buried")
+        eventually(lambda: "The store does not say which packs there are" in running.log, "the store is missed")
+        routes = client.routes()
+        assert routes is not None
+        assert not routes.settled
+
+        store.unlink()
+        (tmp_path / "elsewhere").rename(store)
+        eventually(lambda: client.placed(1), "it is placed")
