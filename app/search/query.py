@@ -83,7 +83,12 @@ class Query:
         """The FTS5 expression for pages with some of the words; None where that asks nothing less."""
         if len(self.words) == 1:
             return None
-        return self._without_exclusions(" OR ".join(unit.match for unit in self.loose_units))
+        return self._without_exclusions(self.any_match)
+
+    @property
+    def any_match(self) -> str:
+        """The FTS5 expression for what has some of the words, whatever is excluded."""
+        return " OR ".join(unit.match for unit in self.loose_units)
 
     @property
     def phrase_match(self) -> str | None:

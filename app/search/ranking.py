@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 from urllib.parse import unquote
 
 from app.search import vocabulary
@@ -21,16 +22,18 @@ WEIGHTS = "bm25(10.0, 5.0, 3.0, 1.0)"
 _SATURATION = 2.2
 #: What FTS5 takes for the weight of a word that stands on more than half of all pages.
 _LEAST_WEIGHT = 1e-6
-#: Candidates looked at for a page whose name is the query, and how many of such, and of pages with the whole
-#: query side by side, come first: a few, for what stands on many pages tells none of them apart.
+#: Candidates looked at for a page whose name is the query, and how many of such come first. Pages with the whole query
+#: side by side do where there are no more than so many: what stands on many pages tells none of them apart.
 _NAME_CANDIDATES = 100
 _LEADERS = 3
 #: The part of the way from the best of the other pages to the ideal on which the scores of those lie.
 _LEAD = 0.1
 
 _RANKED = "SELECT rowid, rank FROM pages_fts WHERE pages_fts MATCH ? AND rank MATCH ? ORDER BY rank LIMIT ?"
+_CALLED_SO = "SELECT rowid, rank FROM names WHERE names MATCH ?"
 _CALLED = "SELECT rowid FROM names WHERE names MATCH ? ORDER BY rank LIMIT ?"
 _COUNTED = "SELECT count(*) FROM pages_fts WHERE pages_fts MATCH ?"
+_COUNTED_NAMES = "SELECT count(*) FROM names WHERE names MATCH ?"
 _TITLE_SEPARATOR = re.compile(r"\s+[|–—·:-]\s+|:\s+")
 
 
@@ -51,9 +54,23 @@ def rank(connection: sqlite3.Connection, query: Query, *, hidden: Collection[int
     """
     scores, capped = _scores(connection, query.match, hidden, limit)
     if scores or query.loose_match is None:
-        return Ranking(scores, query.units, capped)
+        return Ranking(_named_higher(connection, query, scores), query.units, capped)
     scores, capped = _scores(connection, query.loose_match, hidden, limit)
-    return Ranking(scores, query.loose_units, capped, relaxed=bool(scores))
+    return Ranking(_named_higher(connection, query, scores), query.loose_units, capped, relaxed=bool(scores))
+
+
+def _named_higher(connection: sqlite3.Connection, query: Query, scores: dict[int, float]) -> dict[int, float]:
+    """Return the scores, each with what its page's title and headings score by themselves; best first.
+
+    Within a page, FTS5 measures every word by the length of the whole: of a long page, the title would hardly count.
+    """
+    if not scores:
+        return scores
+    named = connection.execute(_CALLED_SO, (query.any_match,)).fetchall()
+    raised = {page: scores[page] - score for page, score in named if page in scores}
+    if not raised:
+        return scores
+    return dict(sorted((scores | raised).items(), key=itemgetter(1), reverse=True))
 
 
 def count(connection: sqlite3.Connection, match: str, *, hidden: Collection[int], limit: int) -> int:
@@ -87,7 +104,9 @@ def leaders(connection: sqlite3.Connection, query: Query, found: Ranking, *, hid
     named = _named(connection, matching, words(" ".join(query.words)))[:_LEADERS]
     if query.phrase_match is None:
         return named
-    side_by_side, _ = _scores(connection, query.phrase_match, hidden, _LEADERS)
+    side_by_side, more = _scores(connection, query.phrase_match, hidden, _LEADERS)
+    if more:
+        return named
     return [*named, *(page for page in side_by_side if page not in named and page in found.scores)]
 
 
@@ -132,8 +151,11 @@ def read_rows(connection: sqlite3.Connection, columns: str, pages: Sequence[int]
 
 
 def ideal(connection: sqlite3.Connection, ranking: Ranking, *, pages: int) -> float:
-    """Return a score that no page of a pack of so many pages exceeds: each word as often as it can count."""
-    return _SATURATION * sum(_weight(connection, unit, pages) for unit in ranking.units)
+    """Return a score that no page of a pack of so many rows exceeds: each word as often as it can count."""
+    in_text = (_weight(connection, unit, pages) for unit in ranking.units)
+    words_alone = (Unit((word,), unit.prefix) for unit in ranking.units for word in unit.words)
+    in_names = (_weight_in_names(connection, unit, pages) for unit in words_alone)
+    return _SATURATION * (sum(in_text) + sum(in_names))
 
 
 def _weight(connection: sqlite3.Connection, unit: Unit, pages: int) -> float:
@@ -143,6 +165,12 @@ def _weight(connection: sqlite3.Connection, unit: Unit, pages: int) -> float:
         return _idf(exact, pages)
     begun = vocabulary.most_docs(connection, *words(unit.words[0])) if len(unit.words) == 1 else exact
     return _idf(exact, pages) + _idf(max(exact, begun), pages)
+
+
+def _weight_in_names(connection: sqlite3.Connection, unit: Unit, pages: int) -> float:
+    (docs,) = connection.execute(_COUNTED_NAMES, (Unit(unit.words).match,)).fetchone()
+    # Beginnings are not counted: the words that begin so stand in as many names at least.
+    return _idf(docs, pages) * (2 if unit.prefix else 1)
 
 
 def _docs(connection: sqlite3.Connection, unit: Unit) -> int:
