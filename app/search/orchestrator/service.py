@@ -37,8 +37,10 @@ EVERY: Final = 0.05
 SETTLE: Final = 1.0
 #: Seconds between two looks at all packs of the store: an `update` may never have been sent.
 LOOK_EVERY: Final = 300.0
-#: Seconds before the store is asked again about what only a searcher knows of.
-DOUBT_EVERY: Final = 10.0
+#: Seconds between two looks whether a searcher knows of a pack that is not known of here, and before the store is asked
+#: about it again.
+DOUBT_EVERY: Final = 1.0
+DOUBT_AGAIN: Final = 10.0
 #: Seconds after which a store that did not answer is asked again, and a broker told again: the first time, and at most.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 
@@ -186,9 +188,11 @@ class OrchestratorService:
             return
         if now >= self._look_at:
             self._look.begin(self.state.domains() | self.state.in_doubt(), whole=True)
-        elif self._is_stocked and now >= self._doubt_at and (doubted := self.state.in_doubt()):
-            self._doubt_at = now + DOUBT_EVERY
-            self._look.begin(doubted, whole=False)
+        elif self._is_stocked and now >= self._doubt_at:
+            doubted = self.state.in_doubt()
+            self._doubt_at = now + (DOUBT_AGAIN if doubted else DOUBT_EVERY)
+            if doubted:
+                self._look.begin(doubted, whole=False)
 
     def _note(self, found: Found, now: float) -> None:
         if found.error:
