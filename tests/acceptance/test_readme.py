@@ -21,6 +21,7 @@ import pytest
 from config.settings import ROOT, Settings
 from tests.servers.site import Site, failure, page
 from tests.support.documents import Block, Command, blocks, commands, matches, read
+from tests.support.fleet import fleet, ready
 from tests.support.system import System, running_system
 from tests.support.waiting import eventually
 
@@ -31,7 +32,9 @@ README = read("README.md")
 #: What makes an environment, a demo, services or containers of its own has tests of its own.
 NOT_RUN = ("make ", "docker compose ", "perennial services ", "perennial up", "perennial down")
 #: These look without changing anything: they are run until work that was asked for before is done.
-AWAITED = tuple(f"perennial {name}" for name in ("status ", "search ", "explain ", "dead list", "dead show "))
+AWAITED = tuple(
+    f"perennial {name}" for name in ("status ", "search ", "searchers", "explain ", "dead list", "dead show ")
+)
 #: What stands in the page for things that have another name in every run.
 DEAD_ID = "1d6a0f0e-6c5a-4d0a-9c0b-2f6b7a1f0c11"
 GUEST = '"127.0.0.1:5672", userid="guest", password="guest", virtual_host="/"'
@@ -50,7 +53,9 @@ def site() -> Iterator[Site]:
 def system(environment: dict[str, str], settings: Settings, tmp_path: Path) -> Iterator[System]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     fast = {"RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "2", "PATH": path, "COLUMNS": "200"}
-    with running_system({**environment, **fast}, settings, tmp_path) as system:
+    here = {**environment, **fast, "REPLICAS": "1"}
+    with fleet(here, tmp_path / "fleet") as searching, running_system(here, settings, tmp_path) as system:
+        ready(searching.orchestrator(), searching.searcher())
         yield system
 
 
@@ -95,7 +100,7 @@ def sh(line: str, system: System, site: Site) -> str:
         ["sh", "-c", line], cwd=ROOT, env={**os.environ, **system.environment}, capture_output=True, text=True
     )
     if line.startswith("perennial search") and ran.returncode == 1:
-        return ran.stderr  # Not packed yet.
+        return ran.stderr  # Not packed or not placed yet.
     assert ran.returncode == 0, f"{line}: exit {ran.returncode}\n{ran.stdout}{ran.stderr}"
     return ran.stdout.replace(site.at("/"), "https://site.example/").replace(site.domain, "site.example")
 
