@@ -33,7 +33,7 @@ logger = get_logger(__name__)
 _LOOK_EVERY = 0.2
 
 #: Seconds that another orchestrator is waited for to go: at the start, and after the connection broke.
-_LEASE_PATIENCE, _LEASE_PATIENCE_AGAIN = 5.0, 30.0
+_LEASE_PATIENCE, _LEASE_PATIENCE_AGAIN = 5.0, consumer.BROKER_PATIENCE
 
 
 class Consumer(consumer.Consumer):

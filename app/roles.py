@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Collection
 from typing import Any
 
-from amqp.exceptions import ResourceLocked
-
+from app.amqp.exclusive import until_free
 from app.errors import AlreadyRunning, NotWired
 from config.routes import ORCHESTRATOR, REQUESTS, SEARCHER
 from config.topology import searcher_queue
 
 #: The queue that only the orchestrator's connection can have; it goes with it.
 LEASE = "orchestrator.lease"
-
-#: Seconds between two attempts to get it.
-_AGAIN_AFTER = 0.5
 
 _TOGETHER = frozenset((ORCHESTRATOR, REQUESTS))
 
@@ -65,23 +60,13 @@ def require_role(queues: Collection[str], *, solo: bool) -> None:
 def hold_lease(connection: Any, *, patience: float, meanwhile: Callable[[], None]) -> None:
     """Make this connection that of the only orchestrator; raises AlreadyRunning when another is there for so long.
 
-    After a connection broke, the broker may believe in it for a while. `meanwhile` is called between attempts, and may
-    raise to end them.
+    `patience` and `meanwhile` are those of `until_free`.
     """
-    until = time.monotonic() + patience
-    while not _got(connection):
-        if time.monotonic() > until:
-            raise AlreadyRunning(
-                f"another orchestrator runs on {connection.as_uri()}: there must be one only; it holds {LEASE}"
-            )
-        meanwhile()
-        time.sleep(_AGAIN_AFTER)
 
+    def declare(channel: Any) -> None:
+        channel.queue_declare(LEASE, durable=False, exclusive=True, auto_delete=False)
 
-def _got(connection: Any) -> bool:
-    try:
-        with connection.channel() as channel:
-            channel.queue_declare(LEASE, durable=False, exclusive=True, auto_delete=False)
-    except ResourceLocked:
-        return False
-    return True
+    if not until_free(connection, declare, patience=patience, meanwhile=meanwhile):
+        raise AlreadyRunning(
+            f"another orchestrator runs on {connection.as_uri()}: there must be one only; it holds {LEASE}"
+        )

@@ -59,7 +59,8 @@ class Responder(Listener):
         self._lock = threading.Lock()
         self._waiting = 0
         self._running: set[Running[None]] = set()
-        self._closing = False
+        #: Whether it refuses what comes.
+        self.closing = False
 
     @property
     def waiting(self) -> int:
@@ -117,7 +118,7 @@ class Responder(Listener):
 
     def close(self, grace: float = 5.0) -> None:
         """Refuse what comes, finish what is under way and waiting within `grace` seconds, and close the connection."""
-        self._closing = True
+        self.closing = True
         if self._pool is not None:
             wait(set(self._running), timeout=grace)
             self._pool.shutdown(wait=False, cancel_futures=True)
@@ -140,7 +141,7 @@ class Responder(Listener):
 
     def _has_room(self) -> bool:
         with self._lock:
-            if self._closing or self._waiting >= self._room:
+            if self.closing or self._waiting >= self._room:
                 return False
             self._waiting += 1
             return True

@@ -7,7 +7,9 @@ from typing import Any
 
 from celery.utils.log import get_logger
 from celery.worker.consumer import Consumer as CeleryConsumer
+from celery.worker.state import maybe_shutdown
 
+from app.amqp.exclusive import until_free
 from app.amqp.publish import get_publisher
 from app.errors import InvalidMessage, NotWired, PerennialError, Undecodable, UnknownType
 from app.retry.carry_out import Settlement
@@ -21,6 +23,9 @@ logger = get_logger(__name__)
 
 #: Seconds that events of tasks wait for company. Flower shows them that much later.
 _FLUSH_EVERY = 0.25
+
+#: Seconds in which a broker notices by heartbeats, 60 s apart by its default, that a connection is gone.
+BROKER_PATIENCE = 180.0
 
 Handler = Callable[[Any], None]
 
@@ -57,12 +62,24 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         """
         connection = super().connect()
         try:
+            self._await_mailbox(connection)
             with connection.channel() as channel:
                 self.declare(channel)
         except BaseException:
             connection.collect(socket_timeout=1)
             raise
         return connection
+
+    def _await_mailbox(self, connection: Any) -> None:
+        """Wait after a break until the broker has given up the old connection; Celery would end for its mailbox."""
+        if self.restart_count:
+            name = self.app.control.mailbox.get_queue(self.hostname).name
+            until_free(
+                connection,
+                lambda channel: channel.queue_declare(name, passive=True),
+                patience=BROKER_PATIENCE,
+                meanwhile=maybe_shutdown,
+            )
 
     def declare(self, channel: Any) -> None:
         """Declare what the policies need, dead sets first: a dead-letter target that is not there loses silently."""

@@ -56,7 +56,8 @@ def test_all_is_proven_on_a_healthy_broker_and_nothing_of_it_stays_there(healthy
     found = results(healthy)
     assert list(found) == [*CHECKS, *WITHOUT_BROKER]
     assert {result.told for each in found.values() for result in each if result.status != "ok"} == {
-        "nobody works on site.index, site.crawl, site.timer, site.tick, site.pack now"
+        "nobody works on site.index, site.crawl, site.timer, site.pack, site.tick, orchestrator, orchestrator.requests "
+        "now"
     }
     assert management(healthy, connection).topology() == before
     assert len(found["confirms"]) == 3
@@ -99,9 +100,20 @@ def test_workers_that_hold_messages_for_longer_than_the_broker_waits_are_a_probl
         "worker": "problem",
         "packer": "ok",
         "coverart": "ok",
+        "orchestrator": "ok",
+        "searcher": "ok",
     }
     assert "3120 s" in found[0].told
     assert "assumed" in found[0].told
+
+
+def test_the_queues_of_an_art_archive_that_is_served_are_asked_too(settings: Settings, connection: Any) -> None:
+    serving = changed(settings, musicbrainz_url=SecretStr("postgresql://reader@127.0.0.1/musicbrainz"))
+    with connection.channel() as channel:
+        declare_all(channel, serving)
+    idle, answering = (result.told for result in results(serving)["work queues"])
+    assert "cover-art-archive.index, cover-art-archive.move, cover-art-archive.delete now" in idle
+    assert answering == "10 work queue(s) answer"
 
 
 def test_a_policy_of_the_broker_that_waits_too_shortly_is_seen(healthy: Settings, connection: Any) -> None:

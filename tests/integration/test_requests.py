@@ -346,6 +346,7 @@ class TestResponder:
             eventually(begun.is_set, "one is under way")
             closing = threading.Thread(target=responder.close, args=(60.0,))
             closing.start()
+            eventually(lambda: responder.closing, "it closes")
             refused = requestor.send(ask(b'{"type": "wait"}'), deadline=60)
             assert refused.result(60).body.startswith(b"SearcherBusy")
             go.set()

@@ -19,14 +19,14 @@ from app.care.check import check, management
 from app.care.management import Management
 from app.care.model import Binding, Topology
 from app.cli import topology as command
-from app.cli.mermaid import consumers_of, convention, to_mermaid
-from app.cli.topology import conventions
+from app.cli.mermaid import convention
+from app.cli.topology import conventions, search_picture, site_picture
 from app.errors import BrokerUnreachable, InvalidMessage, MigrationRefused
 from app.retry.policy import Policy
-from app.services.processes import procfile
-from app.topology import all_queues, declare_all
-from config.routes import ALIASES
+from app.topology import declare_all
+from config.routes import ALIASES, ORCHESTRATOR, REQUESTS
 from config.settings import Settings
+from config.topology import searcher_queue
 from tests.support import raw
 from tests.support.broker import Broker
 from tests.support.waiting import eventually
@@ -133,8 +133,7 @@ def test_an_unreachable_broker_is_one_error_without_its_password(settings: Setti
 
 
 def test_the_picture_is_what_stands_on_the_broker(declared: Settings, connection: Any) -> None:
-    found, picture = there(declared, connection), to_mermaid(all_queues(declared), consumers_of(procfile()))
-    drawn = Picture(picture)
+    found, drawn = part(there(declared, connection), "site."), Picture(site_picture(declared))
     assert drawn.bindings == {
         each
         for each in found.bindings
@@ -149,8 +148,9 @@ def test_the_picture_is_what_stands_on_the_broker(declared: Settings, connection
     assert drawn.arrows("time is up") == {("site.delay.ms", queue.dead_letter_exchange) for queue in delays}
     kinds = {found.exchanges[f"site.delay.{queue.arguments['x-message-ttl']}"].type for queue in delays}
     assert kinds == {drawn.exchanges.pop("site.delay.ms")}
+    assert drawn.exchanges.pop("perennial.events") == "topic"
     assert drawn.exchanges == {
-        name: each.type for name, each in found.exchanges.items() if not name.startswith(("amq.", "site.delay."))
+        name: each.type for name, each in found.exchanges.items() if not name.startswith("site.delay.")
     }
     assert drawn.queues == {name for name in found.queues if ".delay." not in name}
 
@@ -162,15 +162,36 @@ def test_the_picture_of_a_policy_is_what_stands_on_the_broker(
     with connection.channel() as channel:
         for queue in (*policy.queues(), *work):
             queue(channel).declare()
-    found, text = there(settings, connection), convention(policy, work, worker=worker)
+    text = convention(policy, work, worker=worker)
+    require_drawn(text, there(settings, connection), {queue.name for queue in work})
+
+
+def test_the_picture_of_searching_is_what_stands_on_the_broker(declared: Settings, connection: Any) -> None:
+    searcher = searcher_queue("ID")
+    with connection.channel() as channel:
+        searcher(channel).declare()
+    found = part(there(declared, connection), "orchestrator", searcher.name)
+    require_drawn(search_picture(declared), found, {ORCHESTRATOR, REQUESTS, searcher.name})
+
+
+def part(found: Topology, *prefixes: str) -> Topology:
+    """Return the queues whose names begin so, with what is bound to them and what they dead-letter to."""
+    queues = {name: queue for name, queue in found.queues.items() if name.startswith(prefixes)}
+    bindings = frozenset(each for each in found.bindings if each.destination in queues)
+    names = {each.source for each in bindings} | {queue.dead_letter_exchange for queue in queues.values()}
+    return Topology({name: each for name, each in found.exchanges.items() if name in names}, queues, bindings)
+
+
+def require_drawn(text: str, found: Topology, work: set[str]) -> None:
+    """Compare a flowchart with a broker; `work` are the queues at which keys are told."""
     exchange, queue = r'\w+\{\{"([\w.-]+)<br>(\w+)"\}\}', r'\w+\[\["([\w.-]+)"\]\]'
     keyed = re.findall(rf'{exchange} -->\|"([^"]+)"\| {queue}', text)
     plain = re.findall(rf"{exchange} --> {queue}", text)
-    drawn = {(name, key, to) for name, _, key, to in keyed} | {(name, None, to) for name, _, to in plain}
+    drawn = {(name, key, to) for name, _, keys, to in keyed for key in keys.split(", ")}
+    drawn |= {(name, None, to) for name, _, to in plain}
     # The exchanges behind which everything arrives are fanouts, or as good as: their keys say nothing.
     assert drawn == {
-        (each.source, each.key if each.destination in {queue.name for queue in work} else None, each.destination)
-        for each in found.bindings
+        (each.source, each.key if each.destination in work else None, each.destination) for each in found.bindings
     }
     assert {(name, kind) for name, kind in re.findall(exchange, text)} == {
         (name, each.type) for name, each in found.exchanges.items() if not name.startswith("amq.")

@@ -39,6 +39,15 @@ class Broker:
         with self._channel() as channel:
             channel.basic_publish_confirm(message, exchange=exchange, routing_key=key, mandatory=True, timeout=5)
 
+    def bind_new(self, queue: str, *, exchange: str = "", key: str = "") -> None:
+        """Declare a queue that is not there, or bind one that is to a topic exchange that is not."""
+        with self._channel() as channel:
+            if exchange:
+                channel.exchange_declare(exchange, "topic", durable=True, auto_delete=False)
+                channel.queue_bind(queue, exchange, key)
+            else:
+                channel.queue_declare(queue, durable=True, auto_delete=False)
+
     def take(self, queue: str) -> list[Any]:
         """Remove and return every ready message of a queue."""
         taken = []

@@ -17,6 +17,8 @@ class Proxy:
         self._answers.set()
         self._open = True
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._sockets: list[socket.socket] = []
+        self._halves: set[socket.socket] = set()
         self._server = socket.create_server(("127.0.0.1", 0))
         address = f"127.0.0.1:{self._server.getsockname()[1]}"
         user = urlsplit(url).netloc.rpartition("@")[0]
@@ -33,23 +35,31 @@ class Proxy:
         """Pass on what was held back."""
         self._answers.set()
 
-    def cut(self, *, reopen: bool = True) -> None:
-        """Break every connection; without `reopen` those that are tried from now on, too, until `reopen`."""
+    def cut(self, *, reopen: bool = True, half: bool = False) -> None:
+        """Break every connection; without `reopen` those that are tried from now on, too, until `reopen`.
+
+        With `half` the broker does not learn of it, until `cut` is called again.
+        """
         self._open = reopen
-        for pair in self._pairs:
-            for each in pair:
-                with suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
-        self._pairs.clear()
+        pairs, self._pairs = self._pairs, []
+        self._halves |= {broker for _, broker in pairs}
+        for client, _ in pairs:
+            _end(client)
+        if not half:
+            _end(*self._halves)
+            self._halves.clear()
 
     def reopen(self) -> None:
         """Let connections be made again."""
         self._open = True
 
     def close(self) -> None:
-        """Take no more connections."""
+        """End all connections, and take no more."""
         self.let_go()
         self._server.close()
+        _end(*self._sockets)
+        for each in self._sockets:
+            each.close()
 
     def _accept(self) -> None:
         while True:
@@ -62,16 +72,23 @@ class Proxy:
                 client.close()
                 continue
             broker = socket.create_connection(self._broker)
+            self._sockets += client, broker
             self._pairs.append((client, broker))
             threading.Thread(target=self._pump, args=(client, broker, None), daemon=True).start()
             threading.Thread(target=self._pump, args=(broker, client, self._answers), daemon=True).start()
 
     def _pump(self, source: socket.socket, target: socket.socket, gate: threading.Event | None) -> None:
-        with source, target:
-            try:
-                while data := source.recv(65_536):
-                    if gate:
-                        gate.wait()
-                    target.sendall(data)
-            except OSError:
-                return
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                if gate:
+                    gate.wait()
+                target.sendall(data)
+        if not self._halves & {source, target}:
+            _end(source, target)
+
+
+def _end(*sockets: socket.socket) -> None:
+    """End connections; closing alone would not while another thread reads from one."""
+    for each in sockets:
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
