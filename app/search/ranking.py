@@ -30,6 +30,7 @@ _LEADERS = 3
 _LEAD = 0.1
 
 _RANKED = "SELECT rowid, rank FROM pages_fts WHERE pages_fts MATCH ? AND rank MATCH ? ORDER BY rank LIMIT ?"
+_MATCHING = "SELECT rowid FROM pages_fts WHERE pages_fts MATCH ?"
 _CALLED_SO = "SELECT rowid, rank FROM names WHERE names MATCH ?"
 _CALLED = "SELECT rowid FROM names WHERE names MATCH ? ORDER BY rank LIMIT ?"
 _COUNTED = "SELECT count(*) FROM pages_fts WHERE pages_fts MATCH ?"
@@ -75,9 +76,14 @@ def _named_higher(connection: sqlite3.Connection, query: Query, scores: dict[int
 
 def count(connection: sqlite3.Connection, match: str, *, hidden: Collection[int], limit: int) -> int:
     """Return how many pages match an FTS5 expression, counted up to a limit."""
-    rows = connection.execute("SELECT rowid FROM pages_fts WHERE pages_fts MATCH ?", (match,))
-    found = sum(1 for _ in islice((page for (page,) in rows if page not in hidden), limit))
-    rows.close()  # Before it is told of all others.
+    return len(_first_matches(connection, match, hidden=hidden, limit=limit))
+
+
+def _first_matches(connection: sqlite3.Connection, match: str, *, hidden: Collection[int], limit: int) -> list[int]:
+    """Return pages that match, so many at most and in no telling order, without a look at the others."""
+    rows = connection.execute(_MATCHING, (match,))
+    found = list(islice((page for (page,) in rows if page not in hidden), limit))
+    rows.close()
     return found
 
 
@@ -104,10 +110,11 @@ def leaders(connection: sqlite3.Connection, query: Query, found: Ranking, *, hid
     named = _named(connection, matching, words(" ".join(query.words)))[:_LEADERS]
     if query.phrase_match is None:
         return named
-    side_by_side, more = _scores(connection, query.phrase_match, hidden, _LEADERS)
-    if more:
+    side_by_side = _first_matches(connection, query.phrase_match, hidden=hidden, limit=_LEADERS + 1)
+    if len(side_by_side) > _LEADERS:
         return named
-    return [*named, *(page for page in side_by_side if page not in named and page in found.scores)]
+    telling = [page for page in side_by_side if page not in named and page in found.scores]
+    return [*named, *sorted(telling, key=found.scores.__getitem__, reverse=True)]
 
 
 def put_first(first: Sequence[int], scores: dict[int, float], *, ideal: float) -> dict[int, float]:
