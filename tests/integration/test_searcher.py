@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
+from app.search.messages import Filters
 from app.search.query import parse
 from app.search.searcher import Searcher
 from app.storage.content import Page
@@ -149,3 +150,104 @@ def test_what_is_no_pack_is_refused_with_its_name(tmp_path: Path) -> None:
         database.execute("PRAGMA user_version = 99")
     with pytest.raises(PackCorrupt, match="schema version 99"):
         Searcher(newer)
+
+
+# Filters, counts, dates and scores
+
+
+def dated(number: int, section: str, lang: str, modified: str, **fields: str) -> Page:
+    return page(
+        f"/{section}/{number}", f"Report {number}", f"report {prose(20)}", lang=lang, modified=modified, **fields
+    )
+
+
+REPORTS = [
+    *(dated(number, "news", "en", f"2026-11-{number + 10}") for number in range(8)),
+    *(dated(number, "docs", "de", "") for number in range(4)),
+    *(dated(number, "docs", "EN", f"2025-01-0{number - 3}", content_type="text/plain") for number in range(4, 7)),
+    page("/report.html", "The report", "about every report report", modified="soon"),
+]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searcher]:
+    with closing(Searcher(write_pack(tmp_path_factory.mktemp("packs") / "reports.sqlite", REPORTS))) as searcher:
+        yield searcher
+
+
+def counts(searcher: Searcher, filters: Filters) -> dict[str, dict[str, int]]:
+    return {facet.name: dict(facet.counts) for facet in searcher.search(parse("report "), filters=filters).facets}
+
+
+def test_a_filter_leaves_what_it_names_and_other_facets_count_what_is_left(reports: Searcher) -> None:
+    sections, langs, types = {"news": 8, "docs": 7}, {"en": 11, "de": 4}, {"text/html": 13, "text/plain": 3}
+    assert counts(reports, Filters()) == {"section": sections, "lang": langs, "type": types}
+    assert counts(reports, Filters(section="docs")) == {
+        "section": sections,
+        "lang": {"de": 4, "en": 3},
+        "type": {"text/html": 4, "text/plain": 3},
+    }
+    both = Filters(section="docs", lang="En")
+    assert counts(reports, both) == {"section": {"news": 8, "docs": 3}, "lang": {"de": 4, "en": 3}}
+    found = reports.search(parse("report "), filters=both)
+    assert (found.total, {hit.section for hit in found.hits}, {hit.type for hit in found.hits}) == (
+        3,
+        {"docs"},
+        {"text/plain"},
+    )
+    assert reports.search(parse("report "), filters=Filters(section="none")).total == 0
+
+
+def test_a_page_that_a_filter_leaves_out_does_not_make_the_search_look_for_less(reports: Searcher) -> None:
+    found = reports.search(parse('"report 7" report'), filters=Filters(section="docs"))
+    assert (found.total, found.relaxed) == (0, False)
+
+
+def test_by_date_the_newest_come_first_and_those_without_one_last_the_better_before(reports: Searcher) -> None:
+    by_rank = [hit.path for hit in reports.search(parse("report "), limit=100).hits]
+    found = reports.search(parse("report "), limit=100, sort="date")
+    assert [hit.modified for hit in found.hits] == sorted((hit.modified for hit in found.hits[:-5]), reverse=True) + [
+        hit.modified for hit in found.hits[-5:]
+    ]
+    undated = [hit.path for hit in found.hits if hit.modified in ("", "soon")]
+    assert [hit.path for hit in found.hits[-5:]] == undated == [path for path in by_rank if path in undated]
+
+
+def test_scores_fall_from_hit_to_hit_and_none_exceeds_the_ideal(searcher: Searcher, reports: Searcher) -> None:
+    asked = [
+        "json",
+        "json ",
+        "quick brown fox",
+        '"brown fox" quick',
+        "filler 17",
+        "w1 w2",
+        "rhubarb none",
+        "caf",
+        "w1 w1",
+    ]
+    for each in (searcher, reports):
+        for text in [*asked, "report", "report 7"]:
+            found = each.search(parse(text), limit=1_000)
+            scores = [hit.score for hit in found.hits]
+            assert scores == sorted(scores, reverse=True)
+            assert max(scores, default=0.0) <= found.ideal
+
+
+def test_a_hit_says_where_it_comes_from(reports: Searcher) -> None:
+    hit = reports.search(parse('"report 3"'), filters=Filters(lang="en")).hits[0]
+    assert (hit.domain, hit.section, hit.type, hit.modified) == ("site.example", "news", "text/html", "2026-11-13")
+
+
+def test_a_long_page_named_by_the_words_comes_before_short_ones_that_mention_them(tmp_path: Path) -> None:
+    mentions = [page(f"/{number}", f"Other {number}", "argument parsing " * 3) for number in range(10)]
+    named = page("/guide", "Argument parsing, and options", f"argument parsing {prose(2_000)}")
+    with closing(Searcher(write_pack(tmp_path / "pack.sqlite", [*mentions, named, *PAGES]))) as searcher:
+        assert paths(searcher, "parsing argument")[0] == "/guide"
+
+
+def test_a_pack_of_the_first_schema_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    older = write_pack(tmp_path / "older.sqlite", [])
+    with closing(sqlite3.connect(older)) as database:
+        database.execute("PRAGMA user_version = 1")
+    with pytest.raises(PackCorrupt, match="schema version 1, this release reads 2; `perennial pack DOMAIN` builds it"):
+        Searcher(older)

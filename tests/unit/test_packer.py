@@ -10,6 +10,7 @@ import tempfile
 from collections import namedtuple
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -400,6 +401,39 @@ class TestIncremental:
         assert site.paths() == ["/a"]
 
 
+class TestNames:
+    """What a pack knows beside its pages is true after any increment."""
+
+    def names(self, site: Site) -> list[object]:
+        return [row[0] for row in site.query("SELECT title FROM names ORDER BY title")]
+
+    def docs(self, site: Site, word: str) -> list[tuple[object, ...]]:
+        return site.query("SELECT docs FROM words WHERE word = ?", word)
+
+    def test_words_are_counted_and_names_are_noted_again(self, site: Site) -> None:
+        site.put(page("a"), page("b", "more words"), page("c", canonical="a"))
+        site.full()
+        assert (self.names(site), self.docs(site, "words")) == (["Page a", "Page b"], [(3,)])
+        site.remove("b")
+        site.put(page("c", "no twin", title="Own"), page("d", "Über more"))
+        site.increment()
+        assert self.names(site) == ["Own", "Page a", "Page d"]
+        assert (self.docs(site, "words"), self.docs(site, "more"), self.docs(site, "uber")) == ([(1,)], [(1,)], [(1,)])
+
+    def test_titles_are_noted_without_the_name_of_the_site(self, site: Site) -> None:
+        titles = ["Search | Site", "Find - Seek | Site", "A | B", "Site", "Site | Else", "Ends | Site"]
+        site.put(*(page(number, title=title) for number, title in enumerate(titles)))
+        site.full()
+        assert self.names(site) == ["A | B", "Else", "Ends", "Find - Seek", "Search", "Site"]
+
+    def test_a_page_has_its_section_and_date(self, site: Site) -> None:
+        paths = {"": "", "a.html": "", "a/": "a", "a/b/c": "a", "caf%C3%A9/x": "café", "q?x=/y/": ""}
+        site.put(*(replace(page(name), modified="2026-11-21") for name in paths))
+        site.full()
+        found = site.query("SELECT path, section, modified FROM pages")
+        assert set(found) == {(f"/{name}", section, "2026-11-21") for name, section in paths.items()}
+
+
 def garbage(site: Site, whole: bytes) -> bytes:
     return b"not a pack"
 
@@ -419,6 +453,13 @@ def of_a_newer_schema(site: Site, whole: bytes) -> bytes:
     return altered(site, f"PRAGMA user_version = {database.SCHEMA_VERSION + 1}")
 
 
+def of_the_first_schema(site: Site, whole: bytes) -> bytes:
+    gone = "".join(f"ALTER TABLE pages DROP COLUMN {name};" for name in ("section", "modified"))
+    return altered(
+        site, f"DROP TABLE names; DROP TABLE words; DROP INDEX pages_properties; {gone} PRAGMA user_version = 1"
+    )
+
+
 def of_another_program(site: Site, whole: bytes) -> bytes:
     return altered(site, "PRAGMA application_id = 1")
 
@@ -433,7 +474,16 @@ def without_tables(site: Site, whole: bytes) -> bytes:
 
 class TestDamage:
     @pytest.mark.parametrize(
-        "damage", [garbage, truncated, of_a_newer_schema, of_another_program, with_a_false_index, without_tables]
+        "damage",
+        [
+            garbage,
+            truncated,
+            of_a_newer_schema,
+            of_the_first_schema,
+            of_another_program,
+            with_a_false_index,
+            without_tables,
+        ],
     )
     @pytest.mark.parametrize("full", [False, True])
     def test_a_damaged_pack_is_built_anew(self, site: Site, damage: Callable[[Site, bytes], bytes], full: bool) -> None:
@@ -444,6 +494,13 @@ class TestDamage:
         assert changes(result) == (True, 2, 2, 0, 0)
         assert result.generation == 2
         assert site.search("words") == ["/a", "/b"]
+
+    def test_pages_that_were_stored_before_they_had_dates_are_packed(self, site: Site) -> None:
+        fields = json.loads(to_json(page("a")))
+        del fields["modified"]
+        site.store.put(content_key(DOMAIN, identity("a")), json.dumps(fields).encode())
+        assert site.full().pages == 1
+        assert site.query("SELECT path, modified FROM pages") == [("/a", "")]
 
     def test_a_damaged_pack_is_not_replaced_by_an_empty_one(self, site: Site) -> None:
         site.put(page("a"))

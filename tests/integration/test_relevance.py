@@ -1,0 +1,50 @@
+"""Seventy questions with a known best page, asked of two real sites: the documentation of Python and PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from app.crawl.extract.choose import extractor
+from app.crawl.urls import Scope
+from app.crawl.values import Indexed, Response
+from app.crawl.visit import classify
+from app.search.query import parse
+from app.search.searcher import Searcher
+from app.storage.content import Page
+from benchmarks import sites
+from config.settings import ROOT
+from tests.packs import write_pack
+from tests.support.known_pages import POSTGRESQL, PYTHON
+
+pytestmark = pytest.mark.integration
+
+SCOPE = Scope("site.example")
+
+
+def read(file: Path, root: Path) -> Page | None:
+    """Return the page that a crawl makes of a file."""
+    headers = {"content-type": "text/html" if file.suffix == ".html" else "text/plain"}
+    response = Response(f"https://site.example/{file.relative_to(root)}", 200, headers, file.read_bytes())
+    visit = classify(response, scope=SCOPE, extractor=extractor("lexbor"))
+    return visit.page if isinstance(visit, Indexed) else None
+
+
+@pytest.mark.parametrize(
+    ("package", "known"), [("python3.11-doc", PYTHON), ("postgresql-doc-15", POSTGRESQL)], ids=["python", "postgresql"]
+)
+def test_the_best_page_is_among_the_first_three_for_nine_of_ten_questions(
+    package: str, known: Mapping[str, str], tmp_path: Path
+) -> None:
+    root = sites.unpack(sites.SITES[package], ROOT / ".perennial" / "bench" / "sites")
+    files = sorted(file for file in root.rglob("*") if file.suffix in (".html", ".txt"))
+    pages = [page for file in files if (page := read(file, root))]
+    assert len(pages) > 500
+    assert {page.path for page in pages} >= set(known.values())
+    with closing(Searcher(write_pack(tmp_path / "pack.sqlite", pages), time_limit=10)) as searcher:
+        first = {text: [hit.path for hit in searcher.search(parse(text), limit=3).hits] for text in known}
+    missed = {text: paths for text, paths in first.items() if known[text] not in paths}
+    assert len(missed) <= len(known) // 10, missed

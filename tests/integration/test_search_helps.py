@@ -1,0 +1,152 @@
+"""Suggestions and did-you-mean, and any text at all, over real packs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.errors import InvalidQuery
+from app.search.query import MAX_CHARACTERS, parse
+from app.search.searcher import Searcher
+from app.search.tokens import words
+from tests.packs import page, write_pack
+
+pytestmark = pytest.mark.integration
+
+PAGES = [
+    *(page(f"/benefits/{number}", f"Benefits {number} | The Site", "the benefits of work") for number in range(20)),
+    *(page(f"/forms/{number}", f"Forms {number} | The Site", "the form to fill in") for number in range(6)),
+    page("/open", "Opening files | The Site", "open files with care", headings="Reading a file\nWriting a file"),
+    page("/open/2", "Elsewhere | The Site", "open fires and then some files"),
+    page("/zurich", "Zürich | The Site", "Zürich is a town"),
+    page("/structure", "Data structures | The Site", "one data structure", headings="3.1. Trees\nChapter 4. Lists"),
+    page("/typo", "A typo | The Site", "benifits"),
+    page("/twin", "Twin | The Site", "onlyhidden", canonical="https://site.example/open"),
+    page("/twin/2", "Twin | The Site", "onlyhidden", canonical="https://site.example/open"),
+]
+
+
+@pytest.fixture(scope="module")
+def searcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searcher]:
+    with closing(
+        Searcher(write_pack(tmp_path_factory.mktemp("packs") / "pack.sqlite", PAGES), time_limit=10)
+    ) as opened:
+        yield opened
+
+
+def meant(searcher: Searcher, text: str) -> str:
+    return searcher.search(parse(text)).did_you_mean
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("bennefits", "benefits"),
+        ("benifits", "benefits"),
+        ("Benfeits of work", "Benefits of work"),
+        ('the "benefits of wrok" -forms', 'the "benefits of work" -forms'),
+        ("“Benfeits of” -wrok", "“Benefits of” -wrok"),
+        ("zurihc", "zurich"),
+        ("datastructure", "data structure"),
+        ("opne fiels", "open files"),
+    ],
+)
+def test_a_misspelt_query_was_meant_otherwise_and_the_rest_stays_as_it_was_typed(
+    searcher: Searcher, typed: str, expected: str
+) -> None:
+    assert meant(searcher, typed) == expected
+    found = searcher.search(parse(typed))
+    assert searcher.search(parse(expected)).total > (0 if found.relaxed else found.total)
+
+
+@pytest.mark.parametrize("typed", ["benefits", "form", "qqqqqqqqqq", "onlyhiden", "bx", "benefits forms", "2026 1x3"])
+def test_what_is_known_or_like_nothing_known_was_meant_as_it_is(searcher: Searcher, typed: str) -> None:
+    assert meant(searcher, typed) == ""
+
+
+def test_a_search_that_ran_out_of_time_for_guessing_still_answers(
+    searcher: Searcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def endless(connection: object, *_: object, **__: object) -> dict[str, int]:
+        rows = connection.execute("WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT max(x) FROM n")  # type: ignore[attr-defined]
+        return dict(rows)
+
+    monkeypatch.setattr("app.search.vocabulary.of_length", endless)
+    monkeypatch.setattr(searcher, "_time_limit", 0.3)
+    found = searcher.search(parse("benifits"))
+    assert (found.total, found.did_you_mean) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("ben", ("benefits", "benifits", "Benefits 1")),
+        ("Ben", ("Benefits", "Benifits", "Benefits 1")),
+        ("open fi", ("open files", "open fires")),
+        ("files op", ("files open", "Opening files")),
+        ("“data str", ("“data structure", "“data structures")),
+        ("zür", ("zürich", )),
+        ("reading ", ("Reading a file",)),
+        ("lis", ("lists",)),
+        ("benefits -fo", ()),
+        ("onlyh", ()),
+        ("-fo", ()),
+        ("", ()),
+        ("?!", ()),
+        ("w " * 40, ()),
+        ("x" * 300, ()),
+    ],
+)  # fmt: skip
+def test_a_beginning_goes_on_as_words_and_names_of_the_pack(
+    searcher: Searcher, typed: str, expected: tuple[str, ...]
+) -> None:
+    found = searcher.suggest(typed)
+    assert set(expected) <= set(found)
+    assert found[: len(expected)] == expected or len(expected) > 1
+    assert bool(found) == bool(expected) or typed == "benefits -fo"
+
+
+def test_suggestions_find_something_and_none_is_there_twice(searcher: Searcher) -> None:
+    for typed in ["b", "t", "be", "the", "f", "fo", "open f", "1", "a fi", "data "]:
+        found = searcher.suggest(typed, limit=5)
+        assert 0 < len(found) <= 5
+        assert len({words(text) for text in found}) == len(found)
+        for text in found:
+            assert words(text) != words(typed)
+            answer = searcher.search(parse(text))
+            assert not answer.relaxed
+            assert answer.total
+
+
+#: Words of the pack, the syntax of FTS5 and of ours, and any character.
+TYPED = st.text(
+    st.one_of(st.sampled_from('bfenoit -"“”*+^:(){}_.,AND OR NOT NEAR\0\u0301éü'), st.characters()),
+    max_size=MAX_CHARACTERS + 5,
+) | st.lists(
+    st.sampled_from(
+        ["benefits", "form", "fill", '"the', 'form"', "-open", "zür", "NEAR(", "*", "title:", "a", "benifits"]
+    ),
+    max_size=40,
+).map(" ".join)
+
+
+@settings(max_examples=1_000, deadline=None)
+@given(TYPED)
+def test_any_text_is_answered_or_is_no_query(searcher: Searcher, text: str) -> None:
+    suggested = searcher.suggest(text)
+    assert len(suggested) <= 8
+    try:
+        query = parse(text)
+    except InvalidQuery:
+        assert suggested == ()
+        return
+    found = searcher.search(query)
+    assert len(found.hits) == min(found.total, 10)
+    if found.did_you_mean:
+        better = searcher.search(parse(found.did_you_mean))
+        assert not better.relaxed
+        assert better.total > (0 if found.relaxed else found.total)
