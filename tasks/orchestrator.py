@@ -10,12 +10,12 @@ from app.amqp.publish import get_publisher
 from app.amqp.responder import Responder
 from app.celery import app
 from app.errors import NotWired
+from app.orchestrator.look import Stock
+from app.orchestrator.placing.values import Pack
+from app.orchestrator.service import OrchestratorService
 from app.pack.read import Manifest, list_manifests, read_manifest
 from app.retry.task import Task
 from app.search.messages import Outcome, Report, read, size_mb
-from app.search.orchestrator.look import Stock
-from app.search.orchestrator.service import OrchestratorService
-from app.search.placing.values import Pack
 from app.serving import Service, serves
 from app.storage.open import open_store
 from config.routes import BY_TASK, REQUESTS
@@ -35,7 +35,7 @@ def orchestrator(consumer: Any) -> Service:
 def build(
     settings: Settings, *, every: Callable[[float, Callable[[], None]], Callable[[], None]]
 ) -> OrchestratorService:
-    """Put an orchestrator together; `every` as in app/search/orchestrator/service.py."""
+    """Put an orchestrator together; `every` as in app/orchestrator/service.py."""
     # Opened when it is looked at: an orchestrator whose store is away answers all the same.
     store = partial(open_store, settings.store, endpoint_url=settings.s3_endpoint_url)
     return OrchestratorService(

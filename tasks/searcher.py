@@ -12,11 +12,11 @@ from app.amqp.responder import Responder
 from app.pack import database
 from app.pack.read import fetch_version
 from app.search.messages import Holding, Load, size_mb
-from app.search.node.loader import Fetch, Loader
-from app.search.node.packs import Packs
-from app.search.node.reporter import Post, Reporter
-from app.search.node.service import BACKLOG, STUCK_LIMITS, STUCK_SECONDS, SearcherService, Searching, problem
-from app.search.node.slot import Slot
+from app.searcher.loader import Fetch, Loader
+from app.searcher.packs import Packs
+from app.searcher.reporter import Post, Reporter
+from app.searcher.service import BACKLOG, STUCK_LIMITS, STUCK_SECONDS, SearcherService, Searching, problem
+from app.searcher.slot import Slot
 from app.serving import Service, serves
 from app.storage.open import open_store
 from app.storage.store import ObjectStore

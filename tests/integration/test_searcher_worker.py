@@ -15,10 +15,10 @@ from app.amqp.publish import Publisher
 from app.amqp.requestor import Requestor
 from app.errors import NotPlaced, Unroutable
 from app.search.messages import Load, Problem, Report, Unload
-from app.search.node.packs import Packs as SearcherPacks
-from app.search.node.reporter import Post, Reporter
-from app.search.node.service import Searching
 from app.search.results import Answer
+from app.searcher.packs import Packs as SearcherPacks
+from app.searcher.reporter import Post, Reporter
+from app.searcher.service import Searching
 from app.storage.keys import manifest_key, pack_key
 from app.storage.open import open_store
 from config.routes import SEARCHER

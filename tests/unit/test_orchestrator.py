@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
+from app.orchestrator.placing.values import Command, Pack
+from app.orchestrator.state import Orchestrator
 from app.search.messages import Holding, Load, Outcome, Report, Unload
-from app.search.orchestrator.state import Orchestrator
-from app.search.placing.values import Command, Pack
 
 pytestmark = pytest.mark.unit
 

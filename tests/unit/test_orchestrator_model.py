@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from app.orchestrator.placing.values import Command, Pack
+from app.orchestrator.state import Orchestrator
 from app.search.messages import Holding, Load, Outcome, Report, Routes, Unload
-from app.search.orchestrator.state import Orchestrator
-from app.search.placing.values import Command, Pack
 
 pytestmark = pytest.mark.unit
 

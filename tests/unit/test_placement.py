@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.orchestrator.placing.place import place
+from app.orchestrator.placing.values import Command, Failure, Pack, Searcher, State
 from app.search.messages import Holding, Load, Unload
-from app.search.placing.place import place
-from app.search.placing.values import Command, Failure, Pack, Searcher, State
 
 pytestmark = pytest.mark.unit
 

@@ -7,11 +7,11 @@ import uuid
 from collections.abc import Iterator
 
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
+from app.orchestrator.known import Known
+from app.orchestrator.placing.place import place
+from app.orchestrator.placing.values import Command, Pack, State
+from app.orchestrator.table import Table
 from app.search.messages import Holding, Outcome, Report, Routes
-from app.search.orchestrator.known import Known
-from app.search.orchestrator.table import Table
-from app.search.placing.place import place
-from app.search.placing.values import Command, Pack, State
 
 log = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from app.orchestrator.known import Known
+from app.orchestrator.placing.values import Pack
 from app.search.messages import Holding, Route
-from app.search.orchestrator.known import Known
-from app.search.placing.values import Pack
 
 
 class Table:
@@ -28,7 +28,7 @@ class Table:
         trusted: frozenset[str],
         stuck: Mapping[str, str],
     ) -> None:
-        """Build it anew. `trusted` and `stuck` are as app/search/placing/values.py has them."""
+        """Build it anew. `trusted` and `stuck` are as app/orchestrator/placing/values.py has them."""
         before = {domain: (route.sha256, route.searchers) for domain, route in self.routes.items()}
         holders = _holders(known)
         self.routes, self._newest = {}, {}

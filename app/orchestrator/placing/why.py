@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.search.placing.ledger import Ledger
-from app.search.placing.values import Pack
+from app.orchestrator.placing.ledger import Ledger
+from app.orchestrator.placing.values import Pack
 
 
 def explain(ledger: Ledger, stuck: Sequence[Pack], *, replicas: int) -> dict[str, str]:

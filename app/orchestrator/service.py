@@ -22,11 +22,11 @@ from app.errors import (
     Undecodable,
     UnknownType,
 )
+from app.orchestrator.look import Found, Look, Stock
+from app.orchestrator.placing.values import Command
+from app.orchestrator.state import MISSED, Orchestrator
 from app.plain import event
 from app.search.messages import Fault, Load, Outcome, Problem, Report, read, to_json, to_payload
-from app.search.orchestrator.look import Found, Look, Stock
-from app.search.orchestrator.state import MISSED, Orchestrator
-from app.search.placing.values import Command
 from config.routes import REGISTER_AGAIN, REQUESTS, SEARCHER
 
 log = logging.getLogger(__name__)

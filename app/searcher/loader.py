@@ -13,8 +13,8 @@ from typing import Literal, Protocol
 
 from app.errors import PackCorrupt, PackError, PerennialError
 from app.search.messages import MB, Holding, Load, Report, Unload
-from app.search.node.packs import Packs
-from app.search.node.slot import Slot
+from app.searcher.packs import Packs
+from app.searcher.slot import Slot
 
 log = logging.getLogger(__name__)
 

@@ -25,12 +25,12 @@ from app.errors import (
 )
 from app.plain import decode
 from app.search.messages import Fault, Load, Problem, SearchRequest, SuggestRequest, Unload, read, to_json
-from app.search.node.loader import Doubt, Loader
-from app.search.node.packs import Packs
-from app.search.node.reporter import Reporter
 from app.search.query import parse
 from app.search.results import Answer
 from app.search.searcher import Searcher
+from app.searcher.loader import Doubt, Loader
+from app.searcher.packs import Packs
+from app.searcher.reporter import Reporter
 from config.routes import REGISTER_AGAIN, SEARCHER_TYPES
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from app.orchestrator.placing.values import Failure, Order, Pack, Searcher
 from app.search.messages import Holding, Load, Node, Report, Unload
-from app.search.placing.values import Failure, Order, Pack, Searcher
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from app.amqp.publish import Outgoing, Publisher
 from app.errors import PublishFailed
 from app.plain import event, request
 from app.search.messages import Outcome, Report, to_payload
-from app.search.node.loader import Change
+from app.searcher.loader import Change
 
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.search.placing.ledger import Ledger
-from app.search.placing.values import Pack
+from app.orchestrator.placing.ledger import Ledger
+from app.orchestrator.placing.values import Pack
 
 
 def even_out(ledger: Ledger) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from app.orchestrator.placing.ledger import Ledger
+from app.orchestrator.placing.values import Pack
 from app.search.messages import Unload
-from app.search.placing.ledger import Ledger
-from app.search.placing.values import Pack
 
 
 def fitting(ledger: Ledger, pack: Pack) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from app.orchestrator.placing.values import LOADS_AT_ONCE, Command, Order, Pack, Searcher, State
 from app.search.messages import Holding, Load, Unload
-from app.search.placing.values import LOADS_AT_ONCE, Command, Order, Pack, Searcher, State
 
 Ids = dict[str, set[str]]
 

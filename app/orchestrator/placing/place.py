@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import heapq
 
-from app.search.placing import balance, room, why
-from app.search.placing.ledger import Ledger
-from app.search.placing.values import Pack, Placement, State
+from app.orchestrator.placing import balance, room, why
+from app.orchestrator.placing.ledger import Ledger
+from app.orchestrator.placing.values import Pack, Placement, State
 
 
 def place(state: State) -> Placement:

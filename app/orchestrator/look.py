@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from app.errors import PackCorrupt, PackNotFound, StoreError
-from app.search.placing.values import Pack
+from app.orchestrator.placing.values import Pack
 
 log = logging.getLogger(__name__)
 
