@@ -173,13 +173,14 @@ class Responder(Listener):
         return handler
 
     def _refuse(self, delivery: Delivery, error: Exception) -> None:
-        expected = isinstance(error, PerennialError)
+        level = _level(error)
         logger.log(
-            logging.INFO if expected else logging.ERROR,
-            "A request of %s is not answered: %s",
+            level,
+            "A request of %s is not answered: %s: %s",
             delivery.queue,
-            error if expected else repr(error),
-            exc_info=None if expected else error,
+            type(error).__name__,
+            error,
+            exc_info=error if level == logging.ERROR else None,
         )
         try:
             self.reply(delivery, self._problem(error))
@@ -200,6 +201,13 @@ def _publish(message: Outgoing, channel: Any) -> None:
         raise
     except Exception as error:  # noqa: BLE001 - An address that no client could have given must stop nobody.
         logger.warning("Nothing can be sent to %r: %r", message.routing_key, error)
+
+
+def _level(error: Exception) -> int:
+    """Return how loudly an error is told here: what the requester did, or is to do about it, the reply says."""
+    if isinstance(error, Undecodable | UnknownType):
+        return logging.WARNING
+    return logging.DEBUG if isinstance(error, PerennialError) else logging.ERROR
 
 
 def _payload(delivery: Delivery) -> dict[str, Any]:

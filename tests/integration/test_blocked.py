@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from app import services
 from app.amqp.publish import Outgoing, Publisher
-from app.errors import PublishFailed
+from app.amqp.requestor import Requestor
+from app.errors import PublishFailed, RequestTimedOut, Unroutable
 from config.settings import Settings
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture
-def exhausted(tmp_path: Path) -> Iterator[str]:
-    """The URL of a broker of this test's alone that thinks a megabyte is all the memory there is."""
-    settings = Settings(data_dir=tmp_path)
+@pytest.fixture(scope="module")
+def exhausted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a broker of these tests' alone that thinks a megabyte is all the memory there is."""
+    settings = Settings(data_dir=tmp_path_factory.mktemp("exhausted"))
     more = settings.services_file.parent / "rabbitmq" / "conf.d"
     more.mkdir(parents=True)
     (more / "memory.conf").write_text("vm_memory_high_watermark.absolute = 1MB\n")
@@ -42,3 +42,21 @@ def test_a_broker_that_takes_no_messages_is_an_error_that_gives_its_reason(exhau
 
     eventually(blocked, "the broker blocks publishers")
     publisher.close()
+
+
+def test_a_request_to_such_a_broker_fails_at_its_deadline_with_that_reason(exhausted: str) -> None:
+    requestor = Requestor(exhausted, timeout=2)
+
+    def blocked() -> bool:
+        try:
+            requestor.request(Outgoing(exchange="amq.direct", routing_key="nobody", body=b"body"), deadline=0.2)
+        except Unroutable:  # It has not looked at its memory yet.
+            return False
+        except RequestTimedOut:  # That request is what the broker took note of this connection by.
+            return False
+        except PublishFailed as error:
+            return "the broker takes no messages, it is low on memory or disk" in str(error)
+        raise AssertionError("nobody can have replied")
+
+    eventually(blocked, "requests fail for that reason")
+    requestor.close()
