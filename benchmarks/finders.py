@@ -31,8 +31,6 @@ Search = Callable[[str, str], int]
 Make = Callable[[], Search]
 
 LIMIT = 10
-#: Queries of each thread that are not counted.
-WARM_UP = 5
 _COLUMNS = "id, url, path, title, headings, description, body, lang"
 _TOTAL = re.compile(rb'"total":\s*(\d+)')
 
@@ -158,30 +156,37 @@ def _get(connection: http.client.HTTPConnection, path: str) -> bytes:
     return body
 
 
-# Turns
+# Orders
 
 
-def turn(make: Make, asked: Sequence[tuple[str, str]], threads: int) -> dict[str, Any]:
-    """Let so many threads answer the queries, each taking the next one; return the seconds and totals by query.
+class Asker:
+    """Answers queries with as many threads as it began with."""
 
-    Each begins with new connections, for a server closes those that stood idle, and with a few queries that are not
-    counted.
-    """
-    searches = [make() for _ in range(threads)]
-    for search in searches:
-        for domain, q in asked[:WARM_UP]:
-            search(domain, q)
-    found: list[tuple[float, int]] = [(0.0, -1)] * len(asked)
-    waiting = iter(enumerate(asked))
-    began = time.perf_counter()
-    if threads == 1:
-        _answer(searches[0], waiting, found)
-    else:
-        with ThreadPoolExecutor(threads) as pool:
-            for done in [pool.submit(_answer, search, waiting, found) for search in searches]:
-                done.result()
-    wall = time.perf_counter() - began
-    return {"wall": wall, "seconds": [each[0] for each in found], "totals": [each[1] for each in found]}
+    def __init__(self, make: Make) -> None:
+        self._make = make
+        self._searches: list[Search] = []
+
+    def begin(self, threads: int, asked: Sequence[tuple[str, str]]) -> dict[str, Any]:
+        """Make new connections, for a server closes those that stood idle; the queries asked now are not counted."""
+        self._searches = [self._make() for _ in range(threads)]
+        for search in self._searches:
+            for domain, q in asked:
+                search(domain, q)
+        return {}
+
+    def answer(self, asked: Sequence[tuple[str, str]]) -> dict[str, Any]:
+        """Answer, each thread the next query; return the seconds and the total of each query, and seconds in all."""
+        found: list[tuple[float, int]] = [(0.0, -1)] * len(asked)
+        waiting = iter(enumerate(asked))
+        began = time.perf_counter()
+        if len(self._searches) == 1:
+            _answer(self._searches[0], waiting, found)
+        else:
+            with ThreadPoolExecutor(len(self._searches)) as pool:
+                for done in [pool.submit(_answer, search, waiting, found) for search in self._searches]:
+                    done.result()
+        wall = time.perf_counter() - began
+        return {"wall": wall, "seconds": [each[0] for each in found], "totals": [each[1] for each in found]}
 
 
 def _answer(search: Search, waiting: Any, found: list[tuple[float, int]]) -> None:
@@ -192,11 +197,12 @@ def _answer(search: Search, waiting: Any, found: list[tuple[float, int]]) -> Non
 
 
 def main(name: str, config: dict[str, Any]) -> None:
-    """Read `{"asked": [[domain, q]...], "threads": n}` a line, and answer each with a line of JSON."""
-    make = FINDERS[name](config)
+    """Read `{"asked": [[domain, q]...]}` a line, with `"begin": threads` to begin anew, and answer in JSON."""
+    asker = Asker(FINDERS[name](config))
     for line in sys.stdin:
         order = json.loads(line)
-        print(json.dumps(turn(make, order["asked"], order["threads"])), flush=True)
+        threads, asked = order.get("begin"), order["asked"]
+        print(json.dumps(asker.begin(threads, asked) if threads else asker.answer(asked)), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,10 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,6 +32,8 @@ from benchmarks.usage import usage
 from config.settings import ROOT
 
 ROUNDS = 5
+#: Queries with which each thread begins, and which are not counted.
+WARM_UP = 5
 #: Threads that ask at the same time.
 CONCURRENCY = (1, 8)
 SEARCHERS = 2
@@ -55,8 +58,8 @@ class Turn:
 class Searched:
     """What was measured. `turns` are by contestant and concurrency, in the order of the rounds.
 
-    `pages` are those of each domain; `cpu` is CPU seconds of each of our processes in all turns of `end to end`, and
-    `others` the share of the machine that others took, 0 to 1.
+    `pages` are those of each domain; `cpu` is CPU seconds of each of our processes in all turns of `end to end` with
+    several threads, and `others` the share of the machine that others took, 0 to 1.
     """
 
     asked: Sequence[Ask]
@@ -101,15 +104,23 @@ class Finder:
     name: str
     process: subprocess.Popen[str]
 
-    def turn(self, asked: Sequence[Ask], threads: int) -> Turn:
-        """Let so many of its threads answer the queries."""
+    def begin(self, threads: int, asked: Sequence[Ask]) -> None:
+        """Have it begin anew with so many threads; the queries are not counted."""
+        self._order(asked, begin=threads)
+
+    def answer(self, asked: Sequence[Ask]) -> Turn:
+        """Let its threads answer the queries."""
+        return Turn(**self._order(asked))
+
+    def _order(self, asked: Sequence[Ask], **more: int) -> dict[str, Any]:
         into, out = self._pipes()
-        into.write(json.dumps({"asked": [(ask.domain, ask.q) for ask in asked], "threads": threads}) + "\n")
+        into.write(json.dumps({"asked": [(ask.domain, ask.q) for ask in asked], **more}) + "\n")
         into.flush()
         answer = out.readline()
         if not answer:
             raise BenchmarkError(f"the finder {self.name!r} ended with {self.process.wait(10)}")
-        return Turn(**json.loads(answer))
+        told: dict[str, Any] = json.loads(answer)
+        return told
 
     def _pipes(self) -> tuple[IO[str], IO[str]]:
         if self.process.stdin is None or self.process.stdout is None:
@@ -133,7 +144,7 @@ def run(here: System, *, rounds: int = ROUNDS, folder: Path | None = None) -> Se
         }
         with ExitStack() as stack:
             finders = [stack.enter_context(_finder(name, config, here)) for name in FINDERS]
-            check({finder.name: finder.turn(asked, max(CONCURRENCY)) for finder in finders}, asked)
+            check(_all_at_once(finders, asked, max(CONCURRENCY)), asked)
             return _measure(finders, asked, pages, groups, rounds=rounds)
 
 
@@ -141,18 +152,62 @@ def _measure(
     finders: Sequence[Finder], asked: Sequence[Ask], pages: Mapping[str, int], groups: Mapping[str, int], *, rounds: int
 ) -> Searched:
     turns: dict[str, dict[int, list[Turn]]] = {each.name: {size: [] for size in CONCURRENCY} for each in finders}
-    spent: dict[str, float] = {}
-    start = usage(own := {**groups, **{each.name: each.process.pid for each in finders}, "own": os.getpid()})
-    for number in range(rounds * len(CONCURRENCY)):
-        size, first = CONCURRENCY[number % len(CONCURRENCY)], number % len(finders)
+    # Our own children are all that runs, but for the broker.
+    own = {"own": os.getpid(), "RabbitMQ": groups["RabbitMQ"]}
+    start, watch = usage(own), Watch(groups)
+    for number in range(rounds):
         # Who follows whom changes: what one leaves to be done is in the way of the next.
-        for finder in (*finders[first:], *finders[:first]):
-            before = usage(groups)
-            turns[finder.name][size].append(finder.turn(asked, size))
-            if finder.name == END_TO_END:
-                spent = {name: spent.get(name, 0.0) + each for name, each in usage(groups).since(before).items()}
+        first = number % len(finders)
+        order = [*finders[first:], *finders[:first]]
+        for size in CONCURRENCY:
+            found = _by_turns(order, asked) if size == 1 else _all_at_once(order, asked, size, watch)
+            for name, turn in found.items():
+                turns[name][size].append(turn)
     end = usage(own)
-    return Searched(asked, pages, turns, spent, end.others(start, ours=sum(end.since(start).values())))
+    return Searched(asked, pages, turns, watch.spent, end.others(start, ours=sum(end.since(start).values())))
+
+
+def _by_turns(finders: Sequence[Finder], asked: Sequence[Ask]) -> dict[str, Turn]:
+    """Give each query to each finder before the next: whatever else the machine does hits all of them alike."""
+    for finder in finders:
+        finder.begin(1, asked[:WARM_UP])
+    answers: dict[str, list[Turn]] = {finder.name: [] for finder in finders}
+    for ask in asked:
+        for finder in finders:
+            answers[finder.name].append(finder.answer([ask]))
+    return {name: _joined(each) for name, each in answers.items()}
+
+
+def _joined(turns: Sequence[Turn]) -> Turn:
+    seconds = [each for turn in turns for each in turn.seconds]
+    return Turn(seconds, [each for turn in turns for each in turn.totals], sum(seconds))
+
+
+def _all_at_once(
+    finders: Sequence[Finder], asked: Sequence[Ask], threads: int, watch: Watch | None = None
+) -> dict[str, Turn]:
+    """Let one finder after the other answer all queries, those end to end under watch."""
+    found = {}
+    for finder in finders:
+        finder.begin(threads, asked[:WARM_UP])
+        with watch.on() if watch and finder.name == END_TO_END else nullcontext():
+            found[finder.name] = finder.answer(asked)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Adds up the CPU seconds of processes while it is on."""
+
+    groups: Mapping[str, int]
+    spent: Counter[str] = field(default_factory=Counter)
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Watch during the block."""
+        before = usage(self.groups)
+        yield
+        self.spent.update(usage(self.groups).since(before))
 
 
 def check(turns: Mapping[str, Turn], asked: Sequence[Ask]) -> None:

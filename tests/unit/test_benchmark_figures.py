@@ -203,7 +203,7 @@ def test_the_page_tells_search_by_finder_part_kind_and_process() -> None:
     assert "other programs took 50% of the machine" in text
     assert "4 queries in 2 rounds; a.example 7 pages" in text
     assert "| end to end adds to Searcher | 16.50 (3.00-30.00) |" in text
-    assert "| web | 1.50 |" in text  # 24 ms for the 16 queries of four turns.
+    assert "| web | 3.00 |" in text  # 24 ms for the 8 queries of two turns.
     assert "| rare |" in text
 
 
