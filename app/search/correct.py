@@ -53,8 +53,10 @@ def did_you_mean(
         for text in islice(_rewritten(connection, query, pages), _TRIALS):
             if count(connection, parse(text).match, hidden=hidden, limit=hits + 1) > hits:
                 return text
-    except sqlite3.OperationalError:  # Out of time: what was found counts for more than what might have been meant.
-        pass
+    except sqlite3.OperationalError as error:
+        # Out of time: what was found counts for more than what might have been meant.
+        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+            raise
     return ""
 
 

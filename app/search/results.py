@@ -43,9 +43,10 @@ class Facet:
 class Results:
     """One page of hits of `total`; `capped`: there are more than that; `relaxed`: no page has all the words.
 
-    `facets` count all pages that match, whatever the filters leave of them. `did_you_mean` is a query that would find
-    more, or empty. `ideal` is the score that no page of the pack exceeds for this query: divided by it, scores of
-    several packs can be compared.
+    Each of the `facets` counts the pages found as if there were no filter of its own, of those ranked where the total
+    is capped; languages and types are lower case. `did_you_mean` is a query that finds more, or empty. `ideal` is the
+    score that no page of the pack exceeds for this query: divided by it, scores of several packs can be compared.
+    Sorted by relevance, scores fall from hit to hit.
     """
 
     total: int
