@@ -192,6 +192,12 @@ class NotPlaced(PerennialError):
     reason = "not-placed"
 
 
+class NotHere(NotPlaced):
+    """Raised by a searcher for a domain that it does not have; another one may. Names the domain."""
+
+    reason = "not-here"
+
+
 class SearchUnavailable(PerennialError):
     """Raised when nobody knows which searcher has what: the orchestrator did not answer yet."""
 

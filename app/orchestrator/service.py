@@ -12,21 +12,13 @@ from typing import Any, Final
 from app.amqp.delivery import Delivery
 from app.amqp.publish import Outgoing
 from app.amqp.responder import Handler, Responder
-from app.errors import (
-    InvalidMessage,
-    NotPlaced,
-    PackNotFound,
-    PerennialError,
-    PublishFailed,
-    SearchUnavailable,
-    Undecodable,
-    UnknownType,
-)
+from app.errors import InvalidMessage, PackNotFound, PublishFailed
 from app.orchestrator.look import Found, Look, Stock
 from app.orchestrator.placing.values import Command
 from app.orchestrator.state import MISSED, Orchestrator
 from app.plain import event
-from app.search.messages import Fault, Load, Outcome, Problem, Report, read, to_json, to_payload
+from app.search.errors import problem_of
+from app.search.messages import Load, Outcome, Report, read, to_json, to_payload
 from config.routes import REGISTER_AGAIN, REQUESTS, SEARCHER
 
 log = logging.getLogger(__name__)
@@ -46,22 +38,10 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 
 _PREFIX = f"{SEARCHER}."
 
-#: What each error is to whoever asked; the first match counts, and any other one is `broken`.
-_FAULTS: tuple[tuple[type[PerennialError], Fault], ...] = (
-    (PackNotFound, "never-indexed"),
-    (NotPlaced, "not-placed"),
-    (SearchUnavailable, "not-placed"),
-    (InvalidMessage, "invalid-query"),
-    (Undecodable, "invalid-query"),
-    (UnknownType, "invalid-query"),
-)
-
 
 def problem(error: Exception) -> bytes:
     """Return the reply to a request that ended in an error."""
-    fault: Fault = next((fault for kind, fault in _FAULTS if isinstance(error, kind)), "broken")
-    detail = str(error) if isinstance(error, PerennialError) else "the orchestrator failed; its log says more"
-    return to_json(Problem(fault=fault, detail=detail))
+    return to_json(problem_of(error, whose="orchestrator"))
 
 
 class OrchestratorService:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.errors import NotPlaced
+from app.errors import NotHere
 from app.search.messages import Holding
 from app.search.searcher import Searcher
 
@@ -41,7 +41,7 @@ class Packs:
 
     @contextmanager
     def lend(self, domain: str) -> Iterator[Searcher]:
-        """Lend the searcher of a domain; raises NotPlaced where there is none."""
+        """Lend the searcher of a domain; raises NotHere where there is none."""
         copy = self._borrow(domain)
         try:
             yield copy.searcher
@@ -104,7 +104,7 @@ class Packs:
         with self._lock:
             copy = self._copies.get(domain)
             if copy is None:
-                raise NotPlaced(f"{domain} is not on this searcher")
+                raise NotHere(f"{domain} is not on this searcher")
             copy.readers += 1
             return copy
 

@@ -12,19 +12,10 @@ from typing import Any, Final
 
 from app.amqp.delivery import Delivery
 from app.amqp.responder import Responder
-from app.errors import (
-    InvalidMessage,
-    InvalidQuery,
-    NotPlaced,
-    PackCorrupt,
-    PackNotFound,
-    PerennialError,
-    SearcherBusy,
-    SearchTimeout,
-    UnknownType,
-)
+from app.errors import PackCorrupt, PerennialError, Undecodable, UnknownType
 from app.plain import decode
-from app.search.messages import Fault, Load, Problem, SearchRequest, SuggestRequest, Unload, read, to_json
+from app.search.errors import problem_of
+from app.search.messages import Load, SearchRequest, SuggestRequest, Unload, read, to_json
 from app.search.query import parse
 from app.search.results import Answer
 from app.search.searcher import Searcher
@@ -42,17 +33,6 @@ LINGER: Final = 1.5
 #: A query is stuck after so many seconds, or so many times its time limit: SQLite would have broken it off.
 STUCK_SECONDS: Final = 5.0
 STUCK_LIMITS: Final = 3
-
-#: What each error is to whoever asked; first match wins, and any other one is `broken`.
-_FAULTS: tuple[tuple[type[PerennialError], Fault], ...] = (
-    (InvalidQuery, "invalid-query"),
-    (InvalidMessage, "invalid-query"),
-    (UnknownType, "invalid-query"),
-    (SearcherBusy, "busy"),
-    (NotPlaced, "not-here"),
-    (PackNotFound, "not-here"),
-    (SearchTimeout, "timeout"),
-)
 
 
 class Searching:
@@ -75,7 +55,7 @@ class Searching:
         return sum(began < latest for began in tuple(self._running.values())) >= self._threads
 
     def search(self, payload: dict[str, Any]) -> bytes:
-        """Return what is found, as JSON; raises InvalidMessage, InvalidQuery, NotPlaced, SearchTimeout, PackCorrupt."""
+        """Return what is found, as JSON; raises InvalidMessage, InvalidQuery, NotHere, SearchTimeout, PackCorrupt."""
         wanted = read(SearchRequest, payload)
         query = parse(wanted.q)
         with self._watched(), self._lent(wanted.domain) as searcher:
@@ -112,10 +92,8 @@ class Searching:
 
 
 def problem(error: Exception) -> bytes:
-    """Return the reply of a request that ended in an error."""
-    fault: Fault = next((fault for kind, fault in _FAULTS if isinstance(error, kind)), "broken")
-    detail = str(error) if isinstance(error, PerennialError) else "the searcher failed; its log says more"
-    return to_json(Problem(fault=fault, detail=detail))
+    """Return the reply to a request that ended in an error."""
+    return to_json(problem_of(error, whose="searcher"))
 
 
 class SearcherService:
@@ -141,8 +119,12 @@ class SearcherService:
         self._started = False
 
     def take(self, delivery: Delivery) -> None:
-        """Have a query answered by a thread, and an order carried out; raises Undecodable or InvalidMessage."""
-        payload = decode(delivery.body, delivery.content_encoding)
+        """Have a query answered by a thread, and an order carried out; raises InvalidMessage for a wrong one."""
+        try:
+            payload = decode(delivery.body, delivery.content_encoding)
+        except Undecodable as error:
+            self._responder.answer(delivery, partial(_refuse, error))
+            return
         match payload.get("type"):
             case "search":
                 self._responder.answer(delivery, partial(self._searching.search, payload))
@@ -155,7 +137,8 @@ class SearcherService:
             case kind if kind == REGISTER_AGAIN:
                 self._reporter.register()
             case kind:
-                self._responder.answer(delivery, partial(_unknown, kind))
+                unknown = UnknownType(f"type {kind!r:.100}: expected one of {', '.join(SEARCHER_TYPES)}")
+                self._responder.answer(delivery, partial(_refuse, unknown))
 
     def connected(self) -> None:
         """Register, now that messages arrive; the first time, once what a dead process left is taken over."""
@@ -175,5 +158,5 @@ class SearcherService:
         self._packs.close()
 
 
-def _unknown(kind: Any) -> bytes:
-    raise UnknownType(f"type {kind!r:.100}: expected one of {', '.join(SEARCHER_TYPES)}")
+def _refuse(error: PerennialError) -> bytes:
+    raise error

@@ -17,7 +17,7 @@ from queue import Queue
 
 import pytest
 
-from app.errors import NotPlaced
+from app.errors import NotHere
 from app.pack import database
 from app.pack.compress import compress, sha256
 from app.search.messages import Holding, Load, Unload
@@ -111,7 +111,7 @@ def disk(tmp_path: Path) -> Disk:
 
 def test_a_pack_is_loaded_and_answered_from(disk: Disk) -> None:
     with disk.open() as shelf:
-        with pytest.raises(NotPlaced, match=r"a\.example is not on this searcher"):
+        with pytest.raises(NotHere, match=r"a\.example is not on this searcher"):
             shelf.title()
         load = disk.offer("one")
         assert shelf.have(load) == Change(kind="loaded", domain="a.example", sha256=load.sha256)
@@ -235,7 +235,7 @@ def test_only_the_version_named_is_unloaded_and_searches_in_flight_end(disk: Dis
         assert shelf.title() == "one"
         with shelf.packs.lend("a.example") as searcher:
             assert shelf.have(Unload(domain="a.example", sha256=load.sha256)).kind == "unloaded"
-            with pytest.raises(NotPlaced):
+            with pytest.raises(NotHere):
                 shelf.title()
             assert searcher.search(parse("word")).hits[0].title == "one"
             # Loaded again while it is still read, it is another file.

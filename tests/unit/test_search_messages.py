@@ -1,0 +1,59 @@
+"""What orchestrator, searchers and those who ask say to each other, read as it was written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.errors import InvalidMessage, PackCorrupt, PerennialError, SearchUnavailable, StoreError, UnknownType
+from app.search.errors import error_of, problem_of
+from app.search.messages import Fault, Holding, Load, Outcome, Problem, Report, SearchRequest, read, to_json, to_payload
+
+pytestmark = pytest.mark.unit
+
+
+_NUMBERS = st.integers(0, 2**53 - 1)
+_VERSION = {"generation": _NUMBERS, "size_mb": _NUMBERS}
+_HOLDINGS = st.lists(st.builds(Holding, **_VERSION)).map(tuple)
+_REPORTS = st.builds(Report, seq=_NUMBERS, free_space=_NUMBERS, capacity=_NUMBERS, holdings=_HOLDINGS)
+
+
+@given(st.one_of(st.builds(Load, **_VERSION), st.builds(Outcome, report=_REPORTS), st.builds(SearchRequest)))
+def test_a_message_is_read_as_it_was_written_and_what_a_later_release_adds_is_ignored(message: Any) -> None:
+    assert read(type(message), to_json(message)) == message
+    assert read(type(message), {**to_payload(message), "added": [1]}) == message
+
+
+def test_what_is_wrong_with_a_message_is_named() -> None:
+    with pytest.raises(
+        InvalidMessage, match=r"^load: domain: Field required; size_mb: Input should be a valid integer"
+    ):
+        read(Load, json.dumps({"sha256": "0", "generation": 1, "size_mb": "1"}))
+
+
+@pytest.mark.parametrize("fault", get_args(Fault))
+def test_a_fault_is_the_same_to_whoever_asked_as_to_whoever_answers(fault: Fault) -> None:
+    problem = Problem(fault=fault, detail="why")
+    assert problem_of(error_of(problem), whose="searcher") == problem
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (UnknownType("type 'x'"), "invalid-query"),
+        (SearchUnavailable("it is not known yet"), "not-placed"),
+        (PackCorrupt("a.example: malformed"), "broken"),
+        (StoreError("away"), "broken"),
+    ],
+)
+def test_errors_that_need_not_be_told_apart_share_a_fault(error: PerennialError, fault: Fault) -> None:
+    assert problem_of(error, whose="searcher") == Problem(fault=fault, detail=str(error))
+
+
+def test_of_an_error_that_nobody_foresaw_only_the_log_tells() -> None:
+    told = problem_of(KeyError("/home/secret"), whose="searcher")
+    assert told == Problem(fault="broken", detail="the searcher failed; its log says more")
