@@ -19,9 +19,9 @@ from app.amqp.publish import Outgoing
 from app.amqp.requestor import Requestor
 from app.router.finder import Question
 from app.router.remote import RemoteFinder
+from app.search.pack_searcher import PackSearcher
 from app.search.query import Query, parse
 from app.search.ranking import WEIGHTS
-from app.search.searcher import Searcher
 from benchmarks.echo import QUEUE
 from benchmarks.errors import BenchmarkError
 
@@ -72,8 +72,8 @@ def health(config: dict[str, Any]) -> Make:
 
 
 def in_process(config: dict[str, Any]) -> Make:
-    """Return our own Searcher on the same packs."""
-    searchers = {domain: Searcher(Path(pack), time_limit=60.0) for domain, pack in config["packs"].items()}
+    """Return our own search on the same packs."""
+    searchers = {domain: PackSearcher(Path(pack), time_limit=60.0) for domain, pack in config["packs"].items()}
 
     def search(domain: str, q: str) -> int:
         return searchers[domain].search(parse(q), limit=LIMIT).total

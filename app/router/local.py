@@ -13,9 +13,9 @@ from app.router.asking import answered, checked, requests_of, suggestion_request
 from app.router.finder import Found, Question
 from app.router.merge import interleave, merge
 from app.search.messages import Node, Route, Routes, SearchRequest, SuggestRequest, size_mb
+from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.search.results import Answer
-from app.search.searcher import Searcher
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -32,10 +32,10 @@ class LocalFinder:
 
         Raises PackNotFound for no file, PackCorrupt for one that is no pack.
         """
-        self._searchers: dict[str, Searcher] = {}
+        self._searchers: dict[str, PackSearcher] = {}
         with ExitStack() as opened:
             for name, path in packs.items() if isinstance(packs, Mapping) else (("", path) for path in packs):
-                searcher = opened.enter_context(closing(Searcher(path, time_limit=time_limit)))
+                searcher = opened.enter_context(closing(PackSearcher(path, time_limit=time_limit)))
                 self._searchers[name or searcher.info.domain] = searcher
             opened.pop_all()
 
@@ -74,7 +74,7 @@ class LocalFinder:
     def _suggestions(self, request: SuggestRequest) -> tuple[str, ...]:
         return self._searcher(request.domain).suggest(request.q, limit=request.limit)
 
-    def _searcher(self, domain: str) -> Searcher:
+    def _searcher(self, domain: str) -> PackSearcher:
         if domain not in self._searchers:
             raise PackNotFound(f"{domain} has no pack")
         return self._searchers[domain]
@@ -87,7 +87,7 @@ def _outcome(answer: Callable[[R], T], request: R) -> T | PerennialError:
         return error
 
 
-def _route(domain: str, searcher: Searcher) -> Route:
+def _route(domain: str, searcher: PackSearcher) -> Route:
     info = searcher.info
     return Route(
         domain=domain,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from app.errors import NotHere
 from app.search.messages import Holding
-from app.search.searcher import Searcher
+from app.search.pack_searcher import PackSearcher
 
 
 @dataclass(slots=True)
@@ -18,7 +18,7 @@ class _Copy:
     """One version of a pack, open, with the number of queries that use it."""
 
     holding: Holding
-    searcher: Searcher
+    searcher: PackSearcher
     readers: int = 0
     retired: bool = field(default=False)
 
@@ -40,7 +40,7 @@ class Packs:
         self._discarded = threading.Condition(self._lock)
 
     @contextmanager
-    def lend(self, domain: str) -> Iterator[Searcher]:
+    def lend(self, domain: str) -> Iterator[PackSearcher]:
         """Lend the searcher of a domain; raises NotHere where there is none."""
         copy = self._borrow(domain)
         try:
@@ -50,7 +50,7 @@ class Packs:
 
     def put(self, holding: Holding, path: Path) -> None:
         """Answer from this version from now on; raises PackCorrupt, and then all stays as it was."""
-        copy = _Copy(holding, Searcher(path, time_limit=self._time_limit))
+        copy = _Copy(holding, PackSearcher(path, time_limit=self._time_limit))
         with self._lock:
             old = self._copies.get(holding.domain)
             self._copies[holding.domain] = copy

@@ -16,9 +16,9 @@ from app.errors import PackCorrupt, PerennialError, Undecodable, UnknownType
 from app.plain import decode
 from app.search.errors import problem_of
 from app.search.messages import Load, SearchRequest, SuggestRequest, Unload, read, to_json
+from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.search.results import Answer
-from app.search.searcher import Searcher
 from app.searcher.loader import Doubt, Loader
 from app.searcher.packs import Packs
 from app.searcher.reporter import Reporter
@@ -71,7 +71,7 @@ class Searching:
             return to_json(tuple(searcher.suggest(wanted.q, limit=wanted.limit)))
 
     @contextmanager
-    def _lent(self, domain: str) -> Iterator[Searcher]:
+    def _lent(self, domain: str) -> Iterator[PackSearcher]:
         held = self._packs.holding(domain)
         try:
             with self._packs.lend(domain) as searcher:

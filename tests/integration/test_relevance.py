@@ -12,8 +12,8 @@ from app.crawl.extract.choose import extractor
 from app.crawl.urls import Scope
 from app.crawl.values import Indexed, Response
 from app.crawl.visit import classify
+from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
-from app.search.searcher import Searcher
 from app.storage.content import Page
 from benchmarks import sites
 from config.settings import ROOT
@@ -44,7 +44,7 @@ def test_the_best_page_is_among_the_first_three_for_nine_of_ten_questions(
     pages = [page for file in files if (page := read(file, root))]
     assert len(pages) > 500
     assert {page.path for page in pages} >= set(known.values())
-    with closing(Searcher(write_pack(tmp_path / "pack.sqlite", pages), time_limit=10)) as searcher:
+    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", pages), time_limit=10)) as searcher:
         first = {text: [hit.path for hit in searcher.search(parse(text), limit=3).hits] for text in known}
     missed = {text: paths for text, paths in first.items() if known[text] not in paths}
     assert len(missed) <= len(known) // 10, missed

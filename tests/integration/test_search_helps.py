@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import InvalidQuery
+from app.search.pack_searcher import PackSearcher
 from app.search.query import MAX_CHARACTERS, parse
-from app.search.searcher import Searcher
 from app.search.tokens import words
 from tests.packs import page, write_pack
 
@@ -31,14 +31,14 @@ PAGES = [
 
 
 @pytest.fixture(scope="module")
-def searcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searcher]:
+def searcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackSearcher]:
     with closing(
-        Searcher(write_pack(tmp_path_factory.mktemp("packs") / "pack.sqlite", PAGES), time_limit=10)
+        PackSearcher(write_pack(tmp_path_factory.mktemp("packs") / "pack.sqlite", PAGES), time_limit=10)
     ) as opened:
         yield opened
 
 
-def meant(searcher: Searcher, text: str) -> str:
+def meant(searcher: PackSearcher, text: str) -> str:
     return searcher.search(parse(text)).did_you_mean
 
 
@@ -56,7 +56,7 @@ def meant(searcher: Searcher, text: str) -> str:
     ],
 )
 def test_a_misspelt_query_was_meant_otherwise_and_the_rest_stays_as_it_was_typed(
-    searcher: Searcher, typed: str, expected: str
+    searcher: PackSearcher, typed: str, expected: str
 ) -> None:
     assert meant(searcher, typed) == expected
     found = searcher.search(parse(typed))
@@ -64,12 +64,12 @@ def test_a_misspelt_query_was_meant_otherwise_and_the_rest_stays_as_it_was_typed
 
 
 @pytest.mark.parametrize("typed", ["benefits", "form", "qqqqqqqqqq", "onlyhiden", "bx", "benefits forms", "2026 1x3"])
-def test_what_is_known_or_like_nothing_known_was_meant_as_it_is(searcher: Searcher, typed: str) -> None:
+def test_what_is_known_or_like_nothing_known_was_meant_as_it_is(searcher: PackSearcher, typed: str) -> None:
     assert meant(searcher, typed) == ""
 
 
 def test_a_search_that_ran_out_of_time_for_guessing_still_answers(
-    searcher: Searcher, monkeypatch: pytest.MonkeyPatch
+    searcher: PackSearcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def endless(connection: object, *_: object, **__: object) -> dict[str, int]:
         rows = connection.execute("WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT max(x) FROM n")  # type: ignore[attr-defined]
@@ -102,7 +102,7 @@ def test_a_search_that_ran_out_of_time_for_guessing_still_answers(
     ],
 )  # fmt: skip
 def test_a_beginning_goes_on_as_words_and_names_of_the_pack(
-    searcher: Searcher, typed: str, expected: tuple[str, ...]
+    searcher: PackSearcher, typed: str, expected: tuple[str, ...]
 ) -> None:
     found = searcher.suggest(typed)
     assert set(expected) <= set(found)
@@ -110,7 +110,7 @@ def test_a_beginning_goes_on_as_words_and_names_of_the_pack(
     assert bool(found) == bool(expected) or typed == "benefits -fo"
 
 
-def test_suggestions_find_something_and_none_is_there_twice(searcher: Searcher) -> None:
+def test_suggestions_find_something_and_none_is_there_twice(searcher: PackSearcher) -> None:
     for typed in ["b", "t", "be", "the", "f", "fo", "open f", "1", "a fi", "data "]:
         found = searcher.suggest(typed, limit=5)
         assert 0 < len(found) <= 5
@@ -136,7 +136,7 @@ TYPED = st.text(
 
 @settings(max_examples=1_000, deadline=None)
 @given(TYPED)
-def test_any_text_is_answered_or_is_no_query(searcher: Searcher, text: str) -> None:
+def test_any_text_is_answered_or_is_no_query(searcher: PackSearcher, text: str) -> None:
     suggested = searcher.suggest(text)
     assert len(suggested) <= 8
     try:

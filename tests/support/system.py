@@ -20,8 +20,8 @@ from app.errors import PackNotFound
 from app.pack.manifest import Manifest
 from app.pack.read import fetch_pack, read_manifest
 from app.search import query
+from app.search.pack_searcher import PackSearcher
 from app.search.results import Hit
-from app.search.searcher import Searcher
 from app.state.client import get_redis
 from app.storage.open import open_store
 from config.settings import ROOT, Settings
@@ -75,7 +75,7 @@ class System:
 
     def search(self, domain: str, text: str) -> list[Hit]:
         """Return the hits of a query in a domain's pack."""
-        with contextlib.closing(Searcher(self.pack(domain))) as searcher:
+        with contextlib.closing(PackSearcher(self.pack(domain))) as searcher:
             return list(searcher.search(query.parse(text)).hits)
 
     def pack(self, domain: str) -> Path:

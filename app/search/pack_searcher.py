@@ -25,7 +25,7 @@ SCHEMA_VERSION = 2
 _NO_FILTERS = Filters()
 
 
-class Searcher:
+class PackSearcher:
     """Searches one SQLite pack, read-only, from any thread, each search within `time_limit` seconds."""
 
     def __init__(self, path: Path, *, time_limit: float = 1.0) -> None:
