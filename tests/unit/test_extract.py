@@ -62,8 +62,14 @@ def test_everything_that_is_read_of_a_page(parser: Extractor) -> None:
         ("<table><tr><td>a<td>b<tr><th>c</table>", Extract(body="a b c")),
         ("<nav>only a menu</nav>", Extract(body="only a menu")),
         (f"<nav>menu</nav><p>{LONG}</p>", Extract(body=LONG)),
+        (f'<div class="x navheader"><h2>Up</h2><a href=u>Up</a></div>{LONG}', Extract(body=LONG, links=("u",))),
+        (f"<ul role=navigation><li>menu<div role=search>go</div></ul>{LONG}", Extract(body=LONG)),
+        (f"<p class=navheaders>a</p><b class=footer>b</b>{LONG}", Extract(body=f"a b{LONG}")),
+        (f"<div class=navbar><i><h1>N</h1></i></div>{LONG}", Extract(title="N", headings=("N",), body=f"N {LONG}")),
+        ("<div class=footer>all there is</div>", Extract(body="all there is")),
         ("<title>T</title><frameset><frame src=a><frame src=b></frameset>", Extract(title="T", links=("a", "b"))),
         ("<a href>x</a><a href=''>y</a>", Extract(body="xy", links=("", ""))),
+        ("<p>f(x)<a href=#f>¶</a><p>¶ 3 a¶b", Extract(body="f(x) ¶ 3 a¶b", links=("#f",))),
         ("<p>a\x00b\xa0c", Extract(body="ab c")),
         ("<meta name=robots content=none><meta name=robots content=', A ,'>", Extract(robots=frozenset({"none", "a"}))),
     ],
@@ -105,7 +111,8 @@ def test_a_heading_is_told_without_the_sign_that_links_to_it(parser: Extractor, 
 
 @both
 @pytest.mark.parametrize(
-    "document", ["<div>" * 5000 + "x", "<nav><b>" * 2000 + "x", "\ud800<p>x", "<!--" * 99, "<" * 999]
+    "document",
+    ["<div>" * 5000 + "x", "<nav><b>" * 2000 + "x", "<div class=footer>" * 999, "\ud800<p>x", "<!--" * 99, "<" * 999],
 )
 def test_bad_markup_never_raises(parser: Extractor, document: str) -> None:
     assert len(parser.extract(document).body) <= len(document)
@@ -178,8 +185,9 @@ leaves = st.one_of(
 blocks = st.recursive(
     st.one_of(leaves, st.builds("<{0}>{1}</{0}>".format, st.sampled_from(["p", "h1", "h2", "h6", "pre"]), inline)),
     lambda children: st.builds(
-        "<{0}>{1}</{0}>".format,
+        "<{0}{1}>{2}</{0}>".format,
         st.sampled_from(["div", "section", "ul", "nav", "header", "footer", "aside", "main", "article", "blockquote"]),
+        st.sampled_from(["", "", " role=navigation", ' class="a navfooter"', " role=main class=b"]),
         st.lists(children, max_size=4).map("".join),
     ),
     max_leaves=12,

@@ -52,6 +52,7 @@ def _extract(soup: BeautifulSoup) -> Extract:
     title = _first_text(soup, "title")
     whole = _first_text(soup, "body")
     _remove(soup, contract.CHROME)
+    _remove_chrome_by_attribute(soup)
     headings = [(tag.name, contract.heading(_text(tag))) for tag in _tags(soup, contract.HEADINGS)]
     _remove(soup, (contract.HEADER,))
     body = _first_text(soup, "body")
@@ -59,7 +60,7 @@ def _extract(soup: BeautifulSoup) -> Extract:
         title=title or next((text for name, text in headings if name == "h1" and text), ""),
         description=description,
         headings=tuple(text for _, text in headings if text),
-        body=body if len(body) >= contract.NEARLY_NOTHING else whole,
+        body=contract.without_permalinks(body if len(body) >= contract.NEARLY_NOTHING else whole),
         lang=(root.get("lang") or "").strip(),
         base=(base.get("href") or "").strip(),
         canonical=canonical,
@@ -86,9 +87,23 @@ def _is_json_ld(tag: Tag) -> bool:
 
 
 def _remove(soup: BeautifulSoup, names: Iterable[str]) -> None:
-    for tag in _tags(soup, names):
+    _decompose(_tags(soup, names))
+
+
+def _decompose(tags: Iterable[Tag]) -> None:
+    for tag in tags:
         if not tag.decomposed:  # One may lie within another.
             tag.decompose()
+
+
+def _remove_chrome_by_attribute(soup: BeautifulSoup) -> None:
+    kept: set[int] = set()
+    for tag in _tags(soup, contract.NEVER_IN_CHROME):
+        parent = tag.parent
+        while parent is not None and id(parent) not in kept:
+            kept.add(id(parent))
+            parent = parent.parent
+    _decompose(tag for tag in soup.select(contract.CHROME_BY_ATTRIBUTE) if id(tag) not in kept)
 
 
 def _reduce_to_text(soup: BeautifulSoup) -> None:

@@ -17,6 +17,15 @@ NOT_TEXT = ("script", "style", "noscript", "template", "svg", "noframes")
 #: Repeated on every page of a site; a page's own text is what stands outside. `header` may hold the page's headings.
 CHROME = ("nav", "footer", "aside")
 HEADER = "header"
+#: The same where no element says so but the role of a landmark (https://www.w3.org/TR/wai-aria-1.2/#landmark_roles) or
+#: a class that generators of documentation give; but never what holds the page's own text or heading.
+_MARKS = (
+    '[role="navigation"]', '[role="search"]', '[role="complementary"]', '[role="contentinfo"]',
+    ".bottomNav", ".breadcrumb", ".breadcrumbs", ".footer", ".nav-panel", ".navbar", ".navfooter", ".navheader",
+    ".navpath", ".pagination", ".sphinxsidebar", ".subNav", ".topNav",
+)  # fmt: skip
+CHROME_BY_ATTRIBUTE = f":is(div, form, ol, p, section, table, ul):is({', '.join(_MARKS)})"
+NEVER_IN_CHROME = ("main", "article", "h1")
 #: With fewer characters than this outside of the chrome, the page is its chrome: the whole body is its text.
 NEARLY_NOTHING = 50
 
@@ -40,6 +49,7 @@ _LONGEST_DATE = 40
 _THINGS = 50
 
 #: Documentation generators end each heading so: it is where the link to it is.
+_SIGN_IN_TEXT = re.compile("(?<=\\S)[¶🔗\uf0c1](?=\\s|$)")
 _PERMALINK = re.compile("\\s*[¶§🔗\uf0c1]$|\\s+#$")
 
 HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
@@ -90,6 +100,11 @@ def described(metas: Iterable[Attributes]) -> tuple[str, frozenset[str]]:
 def heading(text: str) -> str:
     """Return a heading's text without the sign at its end that is but a link to the heading itself."""
     return _PERMALINK.sub("", text)
+
+
+def without_permalinks(text: str) -> str:
+    """Return a page's text without the signs at the ends of headings and definitions that are but links to them."""
+    return _SIGN_IN_TEXT.sub("", text)
 
 
 def dates_in(metas: Iterable[Attributes], scripts: Iterable[str], times: Iterable[Attributes]) -> tuple[str, ...]:

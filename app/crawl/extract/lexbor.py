@@ -16,6 +16,7 @@ _TIMES = ", ".join(f"{name} time[datetime]" for name in contract.MAIN)
 _NOT_TEXT = list(contract.NOT_TEXT)
 _INLINE = list(contract.INLINE)
 _CHROME = list(contract.CHROME)
+_NEVER_IN_CHROME = ", ".join(contract.NEVER_IN_CHROME)
 
 
 class LexborExtractor:
@@ -52,13 +53,14 @@ def _extract(tree: LexborHTMLParser, root: LexborNode, document: str) -> Extract
     _reduce_to_text(tree, root, document)
     title = tree.css_first("title")
     tree.strip_tags(_CHROME)
+    _strip_chrome_by_attribute(tree)
     headings = [(node.tag, contract.heading(_text(node))) for node in tree.css(_HEADINGS)]
     tree.strip_tags([contract.HEADER])
     return Extract(
         title=(_text(title) if title else "") or next((text for tag, text in headings if tag == "h1" and text), ""),
         description=description,
         headings=tuple(text for _, text in headings if text),
-        body=_body(tree, document),
+        body=contract.without_permalinks(_body(tree, document)),
         lang=(root.attributes.get("lang") or "").strip(),
         base=(base.attributes.get("href") or "").strip() if base else "",
         canonical=canonical,
@@ -82,6 +84,22 @@ def _reduce_to_text(tree: LexborHTMLParser, root: LexborNode, document: str) -> 
             comment.decompose()
     tree.unwrap_tags(_INLINE, delete_empty=True)
     tree.merge_text_nodes()
+
+
+def _strip_chrome_by_attribute(tree: LexborHTMLParser) -> None:
+    chrome = tree.css(contract.CHROME_BY_ATTRIBUTE)
+    if not chrome:
+        return
+    kept: set[int] = set()
+    for node in tree.css(_NEVER_IN_CHROME):
+        parent = node.parent
+        while parent is not None and parent.mem_id not in kept:
+            kept.add(parent.mem_id)
+            parent = parent.parent
+    # The last one first: one may lie within another, and is no more when that has gone.
+    for node in reversed(chrome):
+        if node.mem_id not in kept:
+            node.decompose()
 
 
 def _body(tree: LexborHTMLParser, document: str) -> str:
