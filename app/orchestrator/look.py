@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from app.errors import PackCorrupt, PackNotFound, StoreError
+from app.errors import InvalidKey, InvalidMessage, PackCorrupt, PackNotFound, StoreError
 from app.orchestrator.placing.values import Pack
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,8 @@ class Look:
         for domain in sorted(domains - {pack.domain for pack in packs}):
             try:
                 packs.append(self._stock.pack(domain))
-            except PackNotFound:
+            except (PackNotFound, InvalidKey, InvalidMessage):
+                # What no store can have nobody is to answer for, whoever said that it is held.
                 gone.add(domain)
             except PackCorrupt as error:
                 # It may be a good one that is held; nothing is done about it until this can be read.

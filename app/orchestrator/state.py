@@ -85,7 +85,7 @@ class Orchestrator:
     def failed(self, outcome: Outcome, *, now: float) -> None:
         """Take that a searcher could not do what it was told. It is let rest from this version for a while."""
         ident = outcome.report.searcher_id
-        log.warning("Searcher %s: failed on %s (%.12s): %s", ident, outcome.domain, outcome.sha256, outcome.reason)
+        log.warning("Searcher %s: failed on %s (%.12s): %.1000s", ident, outcome.domain, outcome.sha256, outcome.reason)
         self._end(outcome)
         self.heard(outcome.report, now=now)
         if ident in self._known:

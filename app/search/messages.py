@@ -16,9 +16,19 @@ _STRICT = ConfigDict(extra="ignore", strict=True)
 #: 2^20 bytes.
 MB = 1024 * 1024
 
+#: Text of a message. Only where its characters are counted does pydantic look at them, and refuse the half of a
+#: surrogate pair: what says all that is known, as routes do, could not be sent to anybody with one in it.
+Text = Annotated[str, Field(max_length=100_000)]
+
+#: Numbers that any program reads as they were written (RFC 8259 section 6).
+_MOST = 2**53 - 1
+
 Sort = Literal["relevance", "date"]
 #: What a request ends in when it is not answered; app/search/errors.py says which error of ours each one is.
 Fault = Literal["invalid-query", "never-indexed", "not-placed", "not-here", "timeout", "busy", "broken"]
+
+#: Wrong fields of a message that are named.
+_TOLD = 10
 
 M = TypeVar("M")
 
@@ -34,10 +44,10 @@ class Holding:
     database, rounded up.
     """
 
-    domain: str
-    sha256: str
-    generation: int
-    size_mb: Annotated[int, Field(ge=0)]
+    domain: Text
+    sha256: Text
+    generation: Annotated[int, Field(le=_MOST)]
+    size_mb: Annotated[int, Field(ge=0, le=_MOST)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
@@ -49,12 +59,12 @@ class Report:
     checksums it is at work on. One that is `leaving` answers what is under way, and wants nothing more.
     """
 
-    searcher_id: str
-    seq: Annotated[int, Field(ge=0)]
-    free_space: Annotated[int, Field(ge=0)]
-    capacity: Annotated[int, Field(ge=0)] = 0
+    searcher_id: Text
+    seq: Annotated[int, Field(ge=0, le=_MOST)]
+    free_space: Annotated[int, Field(ge=0, le=_MOST)]
+    capacity: Annotated[int, Field(ge=0, le=_MOST)] = 0
     holdings: tuple[Holding, ...] = ()
-    loading: tuple[str, ...] = ()
+    loading: tuple[Text, ...] = ()
     leaving: bool = False
 
 
@@ -63,9 +73,9 @@ class Outcome:
     """`loaded`, `unloaded` or `failed` of one version; how the searcher stands after it; of a failure, the reason."""
 
     report: Report
-    domain: str
-    sha256: str
-    reason: str = ""
+    domain: Text
+    sha256: Text
+    reason: Text = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
@@ -75,8 +85,8 @@ class Load:
     Where the store has a later one by then, that is loaded, and `loaded` names it.
     """
 
-    domain: str
-    sha256: str
+    domain: Text
+    sha256: Text
     generation: int
     size_mb: int
 
@@ -85,25 +95,25 @@ class Load:
 class Unload:
     """`unload`: forget a domain's pack, if it is this version."""
 
-    domain: str
-    sha256: str
+    domain: Text
+    sha256: Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Filters:
     """Only pages of this path section (`library` of /library/os.html), language and type; empty: of any."""
 
-    section: str = ""
-    lang: str = ""
-    type: str = ""
+    section: Text = ""
+    lang: Text = ""
+    type: Text = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class SearchRequest:
     """`search`: one page of hits of one domain. `q` is what a person typed."""
 
-    domain: str
-    q: str
+    domain: Text
+    q: Text
     offset: Annotated[int, Field(ge=0, lt=10_000)] = 0
     limit: Annotated[int, Field(ge=1, le=1_000)] = 10
     sort: Sort = "relevance"
@@ -114,8 +124,8 @@ class SearchRequest:
 class SuggestRequest:
     """`suggest`: what a query that begins so may go on as."""
 
-    domain: str
-    q: str
+    domain: Text
+    q: Text
     limit: Annotated[int, Field(ge=1, le=20)] = 8
 
 
@@ -185,8 +195,15 @@ def read(kind: type[M], payload: Any) -> M:
             return adapter.validate_json(payload)
         return adapter.validate_python(payload, strict=False)
     except ValidationError as error:
-        faults = (f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}" for fault in error.errors())
-        raise InvalidMessage(f"{kind.__name__.lower()}: {'; '.join(faults)}") from error
+        raise InvalidMessage(f"{kind.__name__.lower()}: {_told(error)}") from error
+
+
+def _told(error: ValidationError) -> str:
+    """Name the first fields that are wrong: of a long list all may be, and this is logged and sent."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    told = [f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}" for fault in faults[:_TOLD]]
+    more = [f"and {len(faults) - _TOLD} more"] if len(faults) > _TOLD else []
+    return "; ".join(told + more)
 
 
 def to_json(value: Any) -> bytes:

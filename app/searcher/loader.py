@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds that a load waits for queries on what was replaced or dropped before it, where it needs their room.
 _SETTLE = 2.0
+#: Characters of why something failed that are told.
+_LONGEST_REASON = 1_000
 #: Seconds that a pack is taken for whole after it was looked at: one bad query must not keep the loader busy.
 _TRUSTED = 60.0
 
@@ -177,7 +179,7 @@ class Loader:
             expected = isinstance(error, PerennialError | OSError)
             reason = str(error).removeprefix(f"{job.domain}: ") if expected else repr(error)
             log.warning("%s: %s", job.domain, reason, exc_info=None if expected else error)
-            return Change(kind="failed", domain=job.domain, sha256=job.sha256, reason=reason)
+            return Change(kind="failed", domain=job.domain, sha256=job.sha256, reason=reason[:_LONGEST_REASON])
 
     def _load(self, load: Load) -> Holding:
         """Put the store's version in the place of any other, unless it is there."""

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,10 @@ def test_it_registers_loads_answers_and_leaves_and_the_next_one_takes_over(
     assert fault(ear.search(me, DOMAIN, "word", offset=-1)) == "invalid-query"
     nonsense = ear.requestor.request(to_searcher(me, "sing"), deadline=20)
     assert "expected one of search, suggest, load, unload" in nonsense.body.decode()
+    garbled = replace(to_searcher(me, "search"), body=b"\xff")
+    assert "not utf-8 JSON" in ear.requestor.request(garbled, deadline=20).body.decode()
+    half_a_pair = ear.requestor.request(to_searcher(me, "search", domain=DOMAIN, q="\ud800"), deadline=20)
+    assert json.loads(half_a_pair.body)["fault"] == "invalid-query"
     ear.publisher.publish([to_searcher(me, "load", domain=DOMAIN)])
 
     # A heartbeat says it all again, later, and is gone before the third one after it.

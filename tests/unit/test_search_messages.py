@@ -57,3 +57,17 @@ def test_errors_that_need_not_be_told_apart_share_a_fault(error: PerennialError,
 def test_of_an_error_that_nobody_foresaw_only_the_log_tells() -> None:
     told = problem_of(KeyError("/home/secret"), whose="searcher")
     assert told == Problem(fault="broken", detail="the searcher failed; its log says more")
+
+
+@pytest.mark.parametrize("domain", ["\ud800", "x" * 200_000])
+def test_what_could_not_be_sent_on_is_refused(domain: str) -> None:
+    with pytest.raises(InvalidMessage, match="domain"):
+        read(Load, {"domain": domain, "sha256": "0", "generation": 1, "size_mb": 1})
+    assert b"invalid-query" in to_json(problem_of(UnknownType(domain), whose="searcher"))
+
+
+def test_of_many_wrong_fields_the_first_are_named() -> None:
+    report = {"searcher_id": "a", "seq": 1, "free_space": 10**400, "holdings": [{"domain": 5}] * 10_000}
+    with pytest.raises(InvalidMessage, match=r"^report: free_space: .*and \d+ more$") as error:
+        read(Report, report)
+    assert len(str(error.value)) < 1_000
