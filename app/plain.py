@@ -11,7 +11,7 @@ from typing import Any
 from app.amqp.delivery import Delivery
 from app.amqp.publish import Outgoing
 from app.errors import Undecodable, UnknownType
-from config.routes import BY_TYPE, Route, vocabulary
+from config.routes import BY_TYPE, Route, searcher_queue_name, vocabulary
 from config.topology import events_exchange, requests_exchange, site_exchange
 
 #: Celery's "embed": no callbacks, no chain.
@@ -120,6 +120,13 @@ def to_queue(queue: str, payload: Mapping[str, Any], budgets: Budgets = _NO_BUDG
     body = json.dumps(payload, separators=(",", ":")).encode()
     headers = budgets.get(str(payload.get("type")), {})
     return Outgoing(exchange=site_exchange.name, routing_key=queue, body=body, headers=headers)
+
+
+def to_searcher(searcher_id: str, kind: str, payload: Mapping[str, Any]) -> Outgoing:
+    """Return a message for a searcher's own queue: not kept on disk, for a searcher that is gone needs it no more."""
+    body = json.dumps({"type": kind, **payload}, separators=(",", ":")).encode()
+    queue = searcher_queue_name(searcher_id)
+    return Outgoing(exchange="", routing_key=queue, body=body, properties={"delivery_mode": 1})
 
 
 def event(kind: str, payload: Mapping[str, Any]) -> Outgoing:

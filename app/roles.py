@@ -8,7 +8,7 @@ from typing import Any
 
 from app.amqp.exclusive import until_free
 from app.errors import AlreadyRunning, NotWired
-from config.routes import ORCHESTRATOR, REQUESTS, SEARCHER
+from config.routes import ORCHESTRATOR, REQUESTS, SEARCHER, searcher_of
 from config.topology import searcher_queue
 
 #: The queue that only the orchestrator's connection can have; it goes with it.
@@ -31,14 +31,12 @@ def prepare(queues: Any) -> None:
 
 def searcher_id(queues: Collection[str]) -> str | None:
     """Return the id of the searcher that takes one of these queues, or None."""
-    prefix = f"{SEARCHER}."
-    return next((name.removeprefix(prefix) for name in queues if name.startswith(prefix)), None)
+    return next((found for name in queues if (found := searcher_of(name))), None)
 
 
 def given_names(queues: Collection[str]) -> dict[str, str]:
     """Return name -> name as it stands behind `--queues`."""
-    own = searcher_id(queues)
-    return {name: SEARCHER if own and name == f"{SEARCHER}.{own}" else name for name in queues}
+    return {name: SEARCHER if searcher_of(name) else name for name in queues}
 
 
 def require_role(queues: Collection[str], *, solo: bool) -> None:

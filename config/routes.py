@@ -93,6 +93,17 @@ def vocabulary(queue: str) -> dict[str, Route]:
     return {route.type: route for route in SUBSCRIPTIONS if route.queue == queue} or BY_TYPE
 
 
+def searcher_queue_name(searcher_id: str) -> str:
+    """Return the name of a searcher's own queue."""
+    return f"{SEARCHER}.{searcher_id}"
+
+
+def searcher_of(queue: str) -> str | None:
+    """Return the id of the searcher whose own queue has this name, or None for any other queue."""
+    prefix = f"{SEARCHER}."
+    return queue.removeprefix(prefix) if queue.startswith(prefix) else None
+
+
 def queue_named(name: str) -> str | None:
     """Return our queue for a name as it may stand in a `callback_queue`, or None where there is no such queue."""
     if name in POLICY_OF_QUEUE:

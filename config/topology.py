@@ -15,10 +15,10 @@ from config.routes import (
     REQUEST_TYPES,
     REQUESTS,
     ROUTES,
-    SEARCHER,
     SUBSCRIPTIONS,
     TICK,
     art_routes,
+    searcher_queue_name,
 )
 from config.settings import Settings
 
@@ -115,9 +115,10 @@ def request_queue() -> Queue:
 
 def searcher_queue(searcher_id: str) -> Queue:
     """Return the queue of one searcher, which goes with it: what is sent there afterwards is returned at once."""
+    name = searcher_queue_name(searcher_id)
     return Queue(
-        f"{SEARCHER}.{searcher_id}",
-        routing_key=f"{SEARCHER}.{searcher_id}",
+        name,
+        routing_key=name,
         bindings=[binding(events_exchange, routing_key=REGISTER_AGAIN)],
         queue_arguments={"x-expires": SEARCHER_EXPIRES_MS},
         durable=True,

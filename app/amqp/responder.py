@@ -81,7 +81,7 @@ class Responder(Listener):
         if self._pool is None:
             self._reply_with(delivery, work)
         elif self._has_room():
-            running = self._pool.submit(self._work, delivery, work, _deadline(delivery))
+            running = self._pool.submit(self._work, delivery, work, _deadline(delivery.properties))
             self._running.add(running)
             running.add_done_callback(self._running.discard)
         else:
@@ -94,7 +94,7 @@ class Responder(Listener):
             properties = {"delivery_mode": 1} | ({"correlation_id": correlation_id} if correlation_id else {})
             self._submit(
                 Outgoing(exchange="", routing_key=reply_to, body=body, properties=properties, mandatory=False),
-                _deadline(delivery),
+                _deadline(delivery.properties),
             )
 
     def forward(self, delivery: Delivery, queue: str) -> None:
@@ -114,7 +114,11 @@ class Responder(Listener):
             content_type=delivery.content_type,
             content_encoding=delivery.content_encoding,
         )
-        self._submit(message, _deadline(delivery))
+        self.send(message)
+
+    def send(self, message: Outgoing) -> None:
+        """Send a message of one's own, as `forward` does; until it expires, where it does."""
+        self._submit(message, _deadline(message.properties))
 
     def close(self, grace: float = 5.0) -> None:
         """Refuse what comes, finish what is under way and waiting within `grace` seconds, and close the connection."""
@@ -221,10 +225,10 @@ def _payload(delivery: Delivery) -> dict[str, Any]:
     return payload
 
 
-def _deadline(delivery: Delivery) -> float:
+def _deadline(properties: Mapping[str, Any]) -> float:
     """Return until when somebody waits for the answer, by the monotonic clock: what is said of it began just now."""
     try:
-        seconds = int(delivery.properties.get("expiration") or "") / 1_000
+        seconds = int(properties.get("expiration") or "") / 1_000
     except ValueError:
         seconds = _PATIENCE
     return time.monotonic() + seconds

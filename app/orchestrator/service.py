@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import queue
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from app.amqp.delivery import Delivery
@@ -16,10 +16,10 @@ from app.errors import InvalidMessage, PackNotFound, PublishFailed
 from app.orchestrator.look import Found, Look, Stock
 from app.orchestrator.placing.values import Command
 from app.orchestrator.state import MISSED, Orchestrator
-from app.plain import event
+from app.plain import event, to_searcher
 from app.search.errors import problem_of
 from app.search.messages import Load, Outcome, Report, read, to_json, to_payload
-from config.routes import REGISTER_AGAIN, REQUESTS, SEARCHER
+from config.routes import REGISTER_AGAIN, searcher_of, searcher_queue_name
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +35,6 @@ DOUBT_EVERY: Final = 1.0
 DOUBT_AGAIN: Final = 10.0
 #: Seconds after which a store that did not answer is asked again, and a broker told again: the first time, and at most.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
-
-_PREFIX = f"{SEARCHER}."
 
 
 def problem(error: Exception) -> bytes:
@@ -143,7 +141,7 @@ class OrchestratorService:
     def _take_what_came_back(self) -> None:
         while not self._came_back.empty():
             name, delivery = self._came_back.get()
-            self.state.lost(name.removeprefix(_PREFIX), "its queue is no more")
+            self.state.lost(searcher_of(name) or "", "its queue is no more")
             if delivery.properties.get("reply_to"):
                 # Somebody waits for the answer of another one.
                 self.take(delivery)
@@ -194,16 +192,9 @@ class OrchestratorService:
     def _send(self, command: Command) -> None:
         """Send an order; where it is not taken before it would be given again, it must not come as a second one."""
         kind = "load" if isinstance(command.order, Load) else "unload"
+        order = to_searcher(command.searcher_id, kind, to_payload(command.order))
         expiration = str(round(MISSED * self._heartbeat * 1_000))
-        order = Delivery(
-            body=json.dumps({"type": kind, **to_payload(command.order)}).encode(),
-            headers={},
-            properties={"expiration": expiration},
-            content_type="application/json",
-            content_encoding="utf-8",
-            queue=REQUESTS,
-        )
-        self._responder.forward(order, _PREFIX + command.searcher_id)
+        self._responder.send(replace(order, properties={**order.properties, "expiration": expiration}))
 
     def _returned(self, name: str, delivery: Delivery) -> None:
         self._came_back.put((name, delivery))
@@ -212,7 +203,7 @@ class OrchestratorService:
         domain = payload.get("domain", payload.get("host"))
         if not isinstance(domain, str):
             raise InvalidMessage(f"domain {domain!r:.100}: expected a name")
-        self._responder.forward(delivery, _PREFIX + self.state.holder(domain))
+        self._responder.forward(delivery, searcher_queue_name(self.state.holder(domain)))
 
     def _routes(self, _delivery: Delivery, _payload: dict[str, Any]) -> bytes:
         return to_json(self.state.routes(now=self._clock()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
@@ -11,10 +10,9 @@ from functools import partial
 from itertools import count
 from typing import TypeVar
 
-from app.amqp.publish import Outgoing
 from app.amqp.requestor import Reply, Requestor
 from app.errors import NotPlaced, PackNotFound, PerennialError, SearchUnavailable
-from app.plain import request
+from app.plain import request, to_searcher
 from app.router.asking import answered, checked, requests_of, suggestion_requests
 from app.router.directory import MAX_AGE, Directory
 from app.router.finder import Found, Question
@@ -23,7 +21,6 @@ from app.router.race import Race, Span, run
 from app.router.tally import Tally
 from app.search.messages import Route, Routes, SearchRequest, SuggestRequest, to_payload
 from app.search.results import Answer
-from config.routes import SEARCHER
 from config.settings import Settings
 from config.topology import requests_exchange
 
@@ -125,7 +122,7 @@ class RemoteFinder:
                 [replica for replica in self._in_turn(known.get(request.domain)) if replica not in gone],
                 absent=_absent(request.domain, known.get(request.domain)),
                 span=span,
-                send=partial(self._send, _body(request)),
+                send=partial(self._send, request),
                 silent=self._note,
                 tally=self._tally,
             )
@@ -141,9 +138,9 @@ class RemoteFinder:
         order = [*_rotated(route.searchers[:newest], turn), *_rotated(route.searchers[newest:], turn)]
         yield from sorted(order, key=lambda replica: self._silent.get(replica, 0.0) > now)
 
-    def _send(self, body: bytes, replica: str, seconds: float) -> Future[Reply]:
-        message = Outgoing(exchange="", routing_key=f"{SEARCHER}.{replica}", body=body, properties={"delivery_mode": 1})
-        return self._requestor.send(message, deadline=seconds)
+    def _send(self, wanted: Asked, replica: str, seconds: float) -> Future[Reply]:
+        kind = "search" if isinstance(wanted, SearchRequest) else "suggest"
+        return self._requestor.send(to_searcher(replica, kind, to_payload(wanted)), deadline=seconds)
 
     def _note(self, replica: str, silent: bool) -> None:
         """Remember whether a searcher is worth asking first."""
@@ -154,11 +151,6 @@ class RemoteFinder:
 
     def _ask_routes(self, deadline: float) -> Future[Reply]:
         return self._requestor.send(request("get_routes", {}), deadline=deadline)
-
-
-def _body(wanted: Asked) -> bytes:
-    kind = "search" if isinstance(wanted, SearchRequest) else "suggest"
-    return json.dumps({"type": kind, **to_payload(wanted)}, separators=(",", ":")).encode()
 
 
 def _absent(domain: str, route: Route | None) -> PerennialError:

@@ -11,12 +11,12 @@ from typing import Any
 
 from kombu import Connection
 
+from app import plain
 from app.amqp.publish import Outgoing, Publisher
 from app.amqp.requestor import Requestor
-from app.plain import event
 from app.search.messages import Load, Outcome, Problem, Report, Unload, read, to_payload
 from app.search.results import Answer
-from config.routes import REGISTER_AGAIN, SEARCHER
+from config.routes import REGISTER_AGAIN
 from config.topology import events_exchange, requests_exchange
 from tests.support.waiting import eventually
 
@@ -95,7 +95,7 @@ class Tower:
 
     def call_again(self) -> None:
         """Have every searcher register."""
-        self.publisher.publish([event(REGISTER_AGAIN, {})])
+        self.publisher.publish([plain.event(REGISTER_AGAIN, {})])
 
     def search(self, searcher_id: str, domain: str, q: str, **fields: Any) -> Answer | Problem:
         """Ask a searcher, and return its answer; raises Unroutable, RequestTimedOut."""
@@ -105,8 +105,7 @@ class Tower:
 
 def to_searcher(searcher_id: str, kind: str, **payload: Any) -> Outgoing:
     """Return a message for a searcher's own queue."""
-    body = json.dumps({"type": kind, **payload}).encode()
-    return Outgoing(exchange="", routing_key=f"{SEARCHER}.{searcher_id}", body=body, properties={"delivery_mode": 1})
+    return plain.to_searcher(searcher_id, kind, payload)
 
 
 def answer_of(body: bytes) -> Answer | Problem:
