@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import os
 import threading
 import time
 import uuid
@@ -181,16 +180,3 @@ class Requestor(Listener):
                 call.future.set_result(outcome)
             else:
                 call.future.set_exception(outcome)
-
-
-_requestors: dict[tuple[int, str], Requestor] = {}
-_making = threading.Lock()
-
-
-def get_requestor(url: str, *, timeout: float = 5.0, exchanges: Iterable[Exchange] = ()) -> Requestor:
-    """Return this process's requestor for a broker; a forked child gets its own, never its parent's socket."""
-    key = (os.getpid(), url)
-    with _making:
-        if key not in _requestors:
-            _requestors[key] = Requestor(url, timeout=timeout, exchanges=exchanges)
-        return _requestors[key]

@@ -122,7 +122,7 @@ class Known:
             # Somebody before us has told it so.
             pack = by_checksum.get(sha256)
             if pack is not None and pack.domain not in orders:
-                orders[pack.domain] = _order(pack)
+                orders[pack.domain] = pack.load()
             unknown = unknown or pack is None
         used = sum(holding.size_mb for holding in self.report.holdings)
         return Searcher(
@@ -151,10 +151,6 @@ class Known:
             loading=self.report.loading,
             leaving=self.report.leaving,
         )
-
-
-def _order(pack: Pack) -> Load:
-    return Load(domain=pack.domain, sha256=pack.sha256, generation=pack.generation, size_mb=pack.size_mb)
 
 
 def _by_domain(report: Report) -> dict[str, Holding]:

@@ -15,10 +15,10 @@ from app.amqp.responder import Handler, Responder
 from app.errors import InvalidMessage, PackNotFound, PublishFailed
 from app.orchestrator.look import Found, Look, Stock
 from app.orchestrator.placing.values import Command
-from app.orchestrator.state import MISSED, Orchestrator
+from app.orchestrator.state import Orchestrator
 from app.plain import event, to_searcher
 from app.search.errors import problem_of
-from app.search.messages import Load, Outcome, Report, read, to_json, to_payload
+from app.search.messages import MISSED, Load, Outcome, Report, read, to_json, to_payload
 from config.routes import REGISTER_AGAIN, searcher_of, searcher_queue_name
 
 log = logging.getLogger(__name__)

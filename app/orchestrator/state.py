@@ -11,12 +11,10 @@ from app.orchestrator.known import Known
 from app.orchestrator.placing.place import place
 from app.orchestrator.placing.values import Command, Pack, State
 from app.orchestrator.table import Table
-from app.search.messages import Holding, Outcome, Report, Routes
+from app.search.messages import MISSED, Holding, Outcome, Report, Routes
 
 log = logging.getLogger(__name__)
 
-#: Heartbeats that a searcher may miss, and that an order may go unheeded.
-MISSED = 3
 #: Seconds at least that a searcher has to be heard of again, once the broker was away.
 GRACE = 15.0
 #: Searchers that are gone, of which it is remembered how far they had counted their reports.

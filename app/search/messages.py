@@ -20,6 +20,9 @@ MB = 1024 * 1024
 #: surrogate pair: what says all that is known, as routes do, could not be sent to anybody with one in it.
 Text = Annotated[str, Field(max_length=100_000)]
 
+#: Heartbeats that may be missed before a searcher is gone, or an order lost; by then an older one is worth nothing.
+MISSED = 3
+
 #: Numbers that any program reads as they were written (RFC 8259 section 6).
 _MOST = 2**53 - 1
 

@@ -53,16 +53,6 @@ class Query:
         return tuple(word for unit in self.units for word in unit.words)
 
     @property
-    def terms(self) -> tuple[str, ...]:
-        """The words that stand alone."""
-        return tuple(unit.words[0] for unit in self.units if len(unit.words) == 1)
-
-    @property
-    def phrases(self) -> tuple[tuple[str, ...], ...]:
-        """The words that must stand side by side: quoted, or joined as in `os.path`."""
-        return tuple(unit.words for unit in self.units if len(unit.words) > 1)
-
-    @property
     def prefix(self) -> str | None:
         """The last word, if it may go on."""
         return self.units[-1].words[-1] if self.units[-1].prefix else None

@@ -7,18 +7,15 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
 
 from app.amqp.publish import Outgoing, Publisher
 from app.errors import PublishFailed
 from app.plain import event, request
-from app.search.messages import Outcome, Report, to_payload
+from app.search.messages import MISSED, Outcome, Report, to_payload
 from app.searcher.loader import Change
 
 log = logging.getLogger(__name__)
 
-#: Heartbeats that may be missed before a searcher is gone; by then an older one is worth nothing.
-MISSED: Final = 3
 #: Attempts to tell of a change, and seconds between two. The next heartbeat says how it stands anyway.
 _ATTEMPTS, _PAUSE = 3, 1.0
 

@@ -40,7 +40,7 @@ Words = Annotated[
 UtcTime = Annotated[str, Field(description="UTC, ISO 8601.", examples=["2026-11-21T10:04:00+00:00"])]
 
 
-class Asked(BaseModel):
+class Parameters(BaseModel):
     """Parameters of every question. A parameter that is not known is refused: it would be left out in silence."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -57,7 +57,7 @@ class Asked(BaseModel):
         return list(names)
 
 
-class SearchParameters(Asked):
+class SearchParameters(Parameters):
     """Parameters of a search."""
 
     offset: int = Field(0, ge=0, lt=MAX_HITS, description="Hits to leave out at the beginning.", examples=[10])
@@ -79,7 +79,7 @@ class SearchParameters(Asked):
         )
 
 
-class SuggestParameters(Asked):
+class SuggestParameters(Parameters):
     """Parameters of suggestions."""
 
     limit: int = Field(8, ge=1, le=MAX_SUGGESTIONS, description="Suggestions to answer with, at most.", examples=[8])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from kombu import Connection, Exchange
 
 from app.amqp.delivery import Delivery
 from app.amqp.publish import Outgoing
-from app.amqp.requestor import Reply, Requestor, get_requestor
+from app.amqp.requestor import Reply, Requestor
 from app.amqp.responder import Responder
 from app.errors import (
     BrokerUnreachable,
@@ -250,23 +249,6 @@ class TestConnection:
         requestor.close()
         with pytest.raises(BrokerUnreachable, match="this connection was closed"):
             requestor.request(ask(), deadline=30)
-
-    def test_a_forked_child_has_one_of_its_own(self, broker_url: str, echoing: Responder) -> None:
-        requestor = get_requestor(broker_url)
-        assert requestor.request(ask(), deadline=30).body == b'{"type": "echo"}'
-        assert get_requestor(broker_url) is requestor
-        read, write = os.pipe()
-        if (pid := os.fork()) == 0:
-            try:
-                os.write(
-                    write, get_requestor(broker_url).request(ask(b'{"type": "echo", "child": 1}'), deadline=30).body
-                )
-            finally:
-                os._exit(0)
-        os.waitpid(pid, 0)
-        assert os.read(read, 100) == b'{"type": "echo", "child": 1}'
-        assert requestor.request(ask(), deadline=30).body == b'{"type": "echo"}'
-        requestor.close()
 
 
 class TestResponder:

@@ -123,8 +123,7 @@ def test_the_last_word_may_be_the_beginning_of_one(text: str, prefix: str | None
 
 def test_a_query_tells_its_parts() -> None:
     query = parse('make "a b" os.path -"x y" fi')
-    assert query.terms == ("make", "fi")
-    assert query.phrases == (("a", "b"), ("os", "path"))
+    assert [unit.words for unit in query.units] == [("make",), ("a", "b"), ("os", "path"), ("fi",)]
     assert [unit.words for unit in query.exclusions] == [("x", "y")]
 
 

@@ -57,7 +57,7 @@ class Ledger:
 
     def load(self, ident: str, pack: Pack, why: str) -> None:
         """Have a searcher load the newest version of a pack."""
-        order = Load(domain=pack.domain, sha256=pack.sha256, generation=pack.generation, size_mb=pack.size_mb)
+        order = pack.load()
         self._note(ident, order)
         self.commands.append(Command(searcher_id=ident, order=order, why=why))
 

@@ -24,6 +24,10 @@ class Pack:
     pages: int = 0
     built_at: str = ""
 
+    def load(self) -> Load:
+        """Return the order to load it."""
+        return Load(domain=self.domain, sha256=self.sha256, generation=self.generation, size_mb=self.size_mb)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
