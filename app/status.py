@@ -8,7 +8,7 @@ from typing import Any
 from app.crawl.frontier import Frontier
 from app.crawl.target import parse_domain
 from app.errors import PackNotFound
-from app.pack.read import read_manifest
+from app.pack.manifest import read_manifest
 from app.state.client import get_redis
 from app.storage.open import open_store
 from app.timers.timers import Timers

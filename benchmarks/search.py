@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import requests
 
-from app.pack.read import list_manifests
+from app.pack.manifest import list_manifests
 from app.storage.folder import FolderStore
 from benchmarks import packs, questions
 from benchmarks.crawl import System

@@ -13,7 +13,7 @@ from app.errors import NotWired
 from app.orchestrator.look import Stock
 from app.orchestrator.placing.values import Pack
 from app.orchestrator.service import OrchestratorService
-from app.pack.read import Manifest, list_manifests, read_manifest
+from app.pack.manifest import Manifest, list_manifests, read_manifest
 from app.retry.task import Task
 from app.search.messages import Outcome, Report, read, size_mb
 from app.serving import Service, serves

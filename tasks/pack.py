@@ -11,8 +11,8 @@ from app.crawl.frontier import LIMIT, Crawl
 from app.crawl.urls import canonical_key
 from app.errors import InvalidMessage, PackError, PackRefused
 from app.pack import packer
+from app.pack.manifest import read_manifest
 from app.pack.packer import PackResult
-from app.pack.read import read_manifest
 from app.plain import event
 from app.state.lease import lease
 from app.storage.content import Page, read

@@ -12,7 +12,8 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from app.errors import SearchUnavailable
-from app.pack.read import Manifest, fetch_pack
+from app.pack.manifest import Manifest
+from app.pack.read import fetch_pack
 from app.router.finder import Finder, Found, Question
 from app.search.tokens import words
 from app.storage.open import open_store

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from app.pack.read import Manifest
+from app.pack.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from app.demo.witness import Depths, Event, Witness
-from app.pack.read import Manifest
+from app.pack.manifest import Manifest
 from app.status import Status, status
 from config.settings import Settings
 

@@ -10,11 +10,9 @@ from typing import Final
 from app.errors import ObjectNotFound, PackCorrupt, PackError, PackNotFound
 from app.pack import database
 from app.pack.compress import decompress, sha256
-from app.pack.manifest import Manifest, list_manifests, read_manifest
+from app.pack.manifest import Manifest, read_manifest
 from app.storage.keys import pack_key
 from app.storage.store import ObjectStore
-
-__all__ = ["Manifest", "fetch_pack", "fetch_version", "list_manifests", "read_manifest"]
 
 #: A writer puts the pack, then its manifest. A reader that comes between the two looks again this often...
 ATTEMPTS: Final = 5

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.pack.read import read_manifest
+from app.pack.manifest import read_manifest
 from app.storage.open import open_store
 from config.settings import ROOT, Settings
 from tests.servers.site import Site, failure, page

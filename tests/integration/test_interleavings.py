@@ -9,7 +9,7 @@ import pytest
 
 from app.crawl.frontier import Crawl, now
 from app.errors import InvalidMessage, RobotsUnavailable
-from app.pack.read import read_manifest
+from app.pack.manifest import read_manifest
 from app.storage.content import Page, to_json
 from app.storage.keys import content_key, page_id
 from app.timers.arguments import full_pack

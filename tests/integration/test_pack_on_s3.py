@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from app.errors import PreconditionFailed
+from app.pack.manifest import list_manifests
 from app.pack.packer import pack_full, pack_incremental
-from app.pack.read import fetch_pack, list_manifests
+from app.pack.read import fetch_pack
 from app.storage.content import Page, from_json, to_json
 from app.storage.keys import content_key, page_id
 from app.storage.open import open_store

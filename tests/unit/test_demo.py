@@ -21,7 +21,7 @@ from app.demo.screen import panel, printable, status_line
 from app.demo.server import BROKEN, FAILURES, FLAKY, DemoSite
 from app.demo.watch import Snapshot
 from app.demo.witness import Depths, Event
-from app.pack.read import Manifest
+from app.pack.manifest import Manifest
 
 pytestmark = pytest.mark.unit
 

@@ -16,9 +16,9 @@ import zstandard
 from app.errors import InvalidMessage, PackCorrupt, PackNotFound
 from app.pack import read
 from app.pack.compress import compress, decompress, sha256
-from app.pack.manifest import Manifest
+from app.pack.manifest import Manifest, list_manifests, read_manifest
 from app.pack.packer import pack_full
-from app.pack.read import fetch_pack, list_manifests, read_manifest
+from app.pack.read import fetch_pack
 from app.storage.content import Page, to_json
 from app.storage.folder import FolderStore
 from app.storage.keys import content_key, manifest_key, pack_key, page_id

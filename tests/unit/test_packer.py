@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 from app.errors import InvalidMessage, PackError, PackRefused, PreconditionFailed
 from app.pack import database
 from app.pack.compress import compress
+from app.pack.manifest import read_manifest
 from app.pack.packer import PackResult, pack_full, pack_incremental
 from app.pack.publish import write_manifest
-from app.pack.read import fetch_pack, read_manifest
+from app.pack.read import fetch_pack
 from app.storage.content import Page, Tombstone, from_json, to_json
 from app.storage.folder import FolderStore
 from app.storage.keys import content_key, manifest_key, pack_key, page_id
