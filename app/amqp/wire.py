@@ -216,8 +216,9 @@ class Wire:
         ready = self._selector.select(pause)
         if any(key.fileobj is self._ear for key, _events in ready):
             self._hear()
+        # A broker may take nothing for hours: what nobody waits for any more must not pile up meanwhile.
+        self._forget_stale()
         if self._link is None:
-            self._forget_stale()
             self._connect_if_due()
             return
         self._read(self._link)
