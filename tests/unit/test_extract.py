@@ -62,7 +62,10 @@ def test_everything_that_is_read_of_a_page(parser: Extractor) -> None:
         ("<table><tr><td>a<td>b<tr><th>c</table>", Extract(body="a b c")),
         ("<nav>only a menu</nav>", Extract(body="only a menu")),
         (f"<nav>menu</nav><p>{LONG}</p>", Extract(body=LONG)),
-        (f'<div class="x navheader"><h2>Up</h2><a href=u>Up</a></div>{LONG}', Extract(body=LONG, links=("u",))),
+        (f'<div class="x navfooter"><h2>Up</h2><a href=u>Up</a></div>{LONG}', Extract(body=LONG, links=("u",))),
+        (f"<nav class=breadcrumb><a>I</a> &gt; <a>II</a></nav>{LONG}", Extract(body=f"{LONG} I > II")),
+        (f"<p class=breadcrumb><h1>N</h1></p><ol class=breadcrumbs><li>I</ol>{LONG}",
+         Extract(title="N", headings=("N",), body=f"N {LONG}")),
         (f"<ul role=navigation><li>menu<div role=search>go</div></ul>{LONG}", Extract(body=LONG)),
         (f"<p class=navheaders>a</p><b class=footer>b</b>{LONG}", Extract(body=f"a b{LONG}")),
         (f"<div class=navbar><i><h1>N</h1></i></div>{LONG}", Extract(title="N", headings=("N",), body=f"N {LONG}")),
@@ -187,7 +190,9 @@ blocks = st.recursive(
     lambda children: st.builds(
         "<{0}{1}>{2}</{0}>".format,
         st.sampled_from(["div", "section", "ul", "nav", "header", "footer", "aside", "main", "article", "blockquote"]),
-        st.sampled_from(["", "", " role=navigation", ' class="a navfooter"', " role=main class=b"]),
+        st.sampled_from(
+            ["", "", " role=navigation", ' class="a navfooter"', " class=breadcrumb", " role=main class=b"]
+        ),
         st.lists(children, max_size=4).map("".join),
     ),
     max_leaves=12,

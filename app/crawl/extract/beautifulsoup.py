@@ -51,6 +51,7 @@ def _extract(soup: BeautifulSoup) -> Extract:
     _reduce_to_text(soup)
     title = _first_text(soup, "title")
     whole = _first_text(soup, "body")
+    trail = _trail(soup)
     _remove(soup, contract.CHROME)
     _remove_chrome_by_attribute(soup)
     headings = [(tag.name, contract.heading(_text(tag))) for tag in _tags(soup, contract.HEADINGS)]
@@ -60,7 +61,7 @@ def _extract(soup: BeautifulSoup) -> Extract:
         title=title or next((text for name, text in headings if name == "h1" and text), ""),
         description=description,
         headings=tuple(text for _, text in headings if text),
-        body=contract.without_permalinks(body if len(body) >= contract.NEARLY_NOTHING else whole),
+        body=contract.without_permalinks(f"{body} {trail}".rstrip() if len(body) >= contract.NEARLY_NOTHING else whole),
         lang=(root.get("lang") or "").strip(),
         base=(base.get("href") or "").strip(),
         canonical=canonical,
@@ -104,6 +105,11 @@ def _remove_chrome_by_attribute(soup: BeautifulSoup) -> None:
             kept.add(id(parent))
             parent = parent.parent
     _decompose(tag for tag in soup.select(contract.CHROME_BY_ATTRIBUTE) if id(tag) not in kept)
+
+
+def _trail(soup: BeautifulSoup) -> str:
+    tag = soup.select_one(contract.TRAIL)
+    return _text(tag) if tag is not None and tag.find(list(contract.NEVER_IN_CHROME)) is None else ""
 
 
 def _reduce_to_text(soup: BeautifulSoup) -> None:

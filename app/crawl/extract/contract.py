@@ -25,6 +25,8 @@ _MARKS = (
     ".navpath", ".pagination", ".sphinxsidebar", ".subNav", ".topNav",
 )  # fmt: skip
 CHROME_BY_ATTRIBUTE = f":is(div, form, ol, p, section, table, ul):is({', '.join(_MARKS)})"
+#: Where a page says what it is a part of: its words are kept, after the page's own.
+TRAIL = ":is(div, nav, ol, p, table, ul):is(.breadcrumb, .breadcrumbs, .navheader, .navpath)"
 NEVER_IN_CHROME = ("main", "article", "h1")
 #: With fewer characters than this outside of the chrome, the page is its chrome: the whole body is its text.
 NEARLY_NOTHING = 50

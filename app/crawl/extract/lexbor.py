@@ -52,6 +52,7 @@ def _extract(tree: LexborHTMLParser, root: LexborNode, document: str) -> Extract
     canonical = contract.canonical_in(node.attributes for node in tree.css("link[rel]"))
     _reduce_to_text(tree, root, document)
     title = tree.css_first("title")
+    trail = _trail(tree)
     tree.strip_tags(_CHROME)
     _strip_chrome_by_attribute(tree)
     headings = [(node.tag, contract.heading(_text(node))) for node in tree.css(_HEADINGS)]
@@ -60,7 +61,7 @@ def _extract(tree: LexborHTMLParser, root: LexborNode, document: str) -> Extract
         title=(_text(title) if title else "") or next((text for tag, text in headings if tag == "h1" and text), ""),
         description=description,
         headings=tuple(text for _, text in headings if text),
-        body=contract.without_permalinks(_body(tree, document)),
+        body=contract.without_permalinks(_body(tree, trail, document)),
         lang=(root.attributes.get("lang") or "").strip(),
         base=(base.attributes.get("href") or "").strip() if base else "",
         canonical=canonical,
@@ -102,10 +103,15 @@ def _strip_chrome_by_attribute(tree: LexborHTMLParser) -> None:
             node.decompose()
 
 
-def _body(tree: LexborHTMLParser, document: str) -> str:
+def _trail(tree: LexborHTMLParser) -> str:
+    node = tree.css_first(contract.TRAIL)
+    return _text(node) if node is not None and node.css_first(_NEVER_IN_CHROME) is None else ""
+
+
+def _body(tree: LexborHTMLParser, trail: str, document: str) -> str:
     text = _text(tree.body)
     if len(text) >= contract.NEARLY_NOTHING:
-        return text
+        return f"{text} {trail}".rstrip()
     whole = LexborHTMLParser(document)
     if whole.root is not None:
         _reduce_to_text(whole, whole.root, document)
