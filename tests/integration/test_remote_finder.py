@@ -24,6 +24,7 @@ from app.errors import (
     SearchTimeout,
     SearchUnavailable,
 )
+from app.router.directory import MAX_AGE
 from app.router.finder import Found, Question
 from app.router.remote import RemoteFinder
 from app.router.shell import search
@@ -99,6 +100,7 @@ def test_replicas_answer_in_turn_and_those_of_an_older_version_not_at_all(world:
     world.told = routes(route("a.example", "one", "two", "old", newest=2))
     asked = [world.orchestrator(), *(world.searcher(name) for name in ("one", "two", "old"))]
     finder = world.finder()
+    began = time.monotonic()
     assert Counter(titles(ask(finder))[0] for _ in range(20)) == {"one": 10, "two": 10}
     assert asked[3].asked == []
     assert asked[1].asked[0] == {
@@ -110,7 +112,7 @@ def test_replicas_answer_in_turn_and_those_of_an_older_version_not_at_all(world:
         "sort": "relevance",
         "filters": {"section": "", "lang": "", "type": ""},
     }
-    assert len(asked[0].asked) <= 3  # At most about once a second.
+    assert len(asked[0].asked) <= 1 + (time.monotonic() - began) / MAX_AGE
     assert finder.counts() | {"lookups": 1} == dict.fromkeys(finder.counts(), 0) | {
         "searches": 20,
         "sent": 20,
@@ -173,14 +175,12 @@ def test_while_the_orchestrator_is_away_what_it_told_last_holds(world: World) ->
     world.told = routes(route("a.example", "one"))
     keeper = world.orchestrator()
     world.searcher("one")
-    finder = world.finder(deadline=1.5)
+    finder = world.finder(deadline=1.0)
     assert titles(ask(finder)) == ["one"]
     keeper.stop()
-    until = time.monotonic() + 3.0  # Longer than routes are fresh, and than a question to it is awaited.
-    while time.monotonic() < until:
+    while not finder.counts()["lookups_failed"]:
         assert titles(ask(finder)) == ["one"]
-        time.sleep(0.01)
-    assert finder.counts()["lookups_failed"] in {1, 2}
+    assert titles(ask(finder)) == ["one"]
     with pytest.raises(SearchUnavailable, match=r"whether never\.example was indexed"):
         ask(finder, "never.example")
     world.told = routes(route("a.example", "one"), route("new.example", "one"), settled=False)

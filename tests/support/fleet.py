@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import string
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 
 from app.amqp.publish import Publisher
@@ -21,82 +16,44 @@ from app.storage.content import Page
 from app.storage.keys import manifest_key
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
-from config.settings import ROOT, Settings
+from config.routes import ORCHESTRATOR, REQUESTS, SEARCHER
+from config.settings import Settings
 from tests.packs import publish, write_pack
 from tests.support.waiting import eventually
-
-ORCHESTRATOR = "orchestrator,orchestrator.requests"
-SEARCHER = "site.searcher"
-
-
-@dataclass
-class Member:
-    """One worker of the fleet, its log in a file."""
-
-    name: str
-    process: subprocess.Popen[bytes]
-    log: Path
-
-    def ready(self) -> bool:
-        """Return whether it takes messages; fails where it ended instead."""
-        text = self.log.read_text(errors="replace")
-        assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}:\n{text[-4_000:]}"
-        return " ready." in text
-
-    def kill(self) -> None:
-        """SIGKILL it."""
-        self.process.kill()
-        self.process.wait()
-
-    def leave(self) -> None:
-        """SIGTERM it; it must end by itself, and well."""
-        self.process.terminate()
-        assert self.process.wait(30) == 0, self.log.read_text(errors="replace")[-4_000:]
+from tests.support.worker import Worker, start
 
 
 class Fleet:
     """Starts workers of the application; all are gone when the block ends."""
 
     def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
-        self._environment = {**os.environ, **environment}
+        self._environment = environment
         self._folder = folder
-        self._members: list[Member] = []
+        self._workers: list[Worker] = []
 
-    def orchestrator(self) -> Member:
+    def orchestrator(self) -> Worker:
         """Start an orchestrator; it is not ready yet."""
-        return self._start("orchestrator", ORCHESTRATOR)
+        return self._start("orchestrator", ORCHESTRATOR, REQUESTS)
 
-    def searcher(self, *, disk_mb: int = 100) -> Member:
+    def searcher(self, *, disk_mb: int = 100) -> Worker:
         """Start a searcher with so much disk; it is not ready yet."""
         return self._start("searcher", SEARCHER, SEARCHER_DISK_MB=str(disk_mb))
 
-    def _start(self, kind: str, queues: str, **environment: str) -> Member:
-        name = f"{kind}{len(self._members)}"
-        command = [sys.executable, "-m", "celery", "-A", "app", "worker", "--pool=solo", f"--queues={queues}"]
-        command += [f"--hostname={name}@%h", "--without-gossip", "--without-mingle"]
-        log = self._folder / f"{name}.log"
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env={**self._environment, **environment},
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        self._members.append(Member(name, process, log))
-        return self._members[-1]
+    def _start(self, kind: str, *queues: str, **environment: str) -> Worker:
+        log = self._folder / f"{kind}{len(self._workers)}.log"
+        own = {**self._environment, **environment}
+        self._workers.append(start(own, log, queues=queues, concurrency=1, options=("--pool=solo",)))
+        return self._workers[-1]
 
     def end(self) -> None:
         """Kill whoever still runs."""
-        for member in self._members:
-            with suppress(ProcessLookupError):
-                member.process.send_signal(signal.SIGKILL)
-            member.process.wait()
+        for each in self._workers:
+            if each.process.poll() is None:
+                each.kill()
 
     def logs(self) -> str:
         """Return the last lines of every log."""
-        return "\n".join(f"{each.name}:\n{each.log.read_text(errors='replace')[-1_500:]}" for each in self._members)
+        return "\n".join(f"{each.name}:\n{each.log[-1_500:]}" for each in self._workers)
 
 
 @contextmanager
@@ -110,10 +67,10 @@ def fleet(environment: Mapping[str, str], folder: Path) -> Iterator[Fleet]:
         found.end()
 
 
-def ready(*members: Member) -> None:
+def ready(*workers: Worker) -> None:
     """Wait until all of them are."""
-    for member in members:
-        eventually(member.ready, f"{member.name} is ready", seconds=60)
+    for each in workers:
+        eventually(each.ready, f"{each.name} is ready", seconds=60)
 
 
 # Packs that tell which one they are

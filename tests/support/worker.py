@@ -15,18 +15,28 @@ import psutil
 from config.settings import ROOT
 from tests.support.waiting import eventually
 
+#: What a worker that is given no queues of its own takes the tasks of.
+_TASKS = ("site.index", "site.crawl", "site.timer", "site.tick", "site.pack")
+
 
 class Worker:
-    """One `celery worker`, its log in a file."""
+    """One `celery worker`, its log in a file that is called as it is."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process = process
+        self.name = log.stem
         self._log = log
 
     @property
     def log(self) -> str:
         """What it printed so far."""
         return self._log.read_text(errors="replace")
+
+    def ready(self) -> bool:
+        """Return whether it takes messages; fails where it ended instead."""
+        ended = self.process.poll()
+        assert ended is None, f"{self.name} ended with {ended}:\n{self.log[-4_000:]}"
+        return " ready." in self.log
 
     def children(self) -> list[psutil.Process]:
         """Return its pool processes."""
@@ -40,18 +50,22 @@ class Worker:
             child.kill()
         self.process.wait()
 
+    def leave(self) -> None:
+        """SIGTERM it; it must end by itself, and well."""
+        self.process.terminate()
+        assert self.process.wait(30) == 0, self.log[-4_000:]
 
-@contextmanager
-def worker(
+
+def start(
     environment: Mapping[str, str],
     log: Path,
     *,
     app: str = "app",
-    queues: Sequence[str] = ("site.index", "site.crawl", "site.timer", "site.tick", "site.pack"),
+    queues: Sequence[str] = _TASKS,
     concurrency: int = 2,
     options: Sequence[str] = (),
-) -> Iterator[Worker]:
-    """Run a worker for the block; it is ready when the block begins, and gone when it ends."""
+) -> Worker:
+    """Start a worker; it is not ready yet, and runs until somebody ends it."""
     command = [sys.executable, "-m", "celery", "-A", app, "worker", "--without-gossip", "--without-mingle"]
     command += [f"--hostname={log.stem}@%h", f"--queues={','.join(queues)}", f"--concurrency={concurrency}"]
     command += options
@@ -59,20 +73,28 @@ def worker(
         process = subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, **environment}, stdout=output, stderr=output, start_new_session=True
         )
-    running = Worker(process, log)
+    return Worker(process, log)
+
+
+@contextmanager
+def worker(
+    environment: Mapping[str, str],
+    log: Path,
+    *,
+    app: str = "app",
+    queues: Sequence[str] = _TASKS,
+    concurrency: int = 2,
+    options: Sequence[str] = (),
+) -> Iterator[Worker]:
+    """Run a worker for the block; it is ready when the block begins, and gone when it ends."""
+    running = start(environment, log, app=app, queues=queues, concurrency=concurrency, options=options)
     try:
-        eventually(lambda: _ready(running), "the worker is ready", seconds=60)
+        eventually(running.ready, "the worker is ready", seconds=60)
         yield running
     finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
+        if running.process.poll() is None:
+            running.process.send_signal(signal.SIGTERM)
             try:
-                process.wait(20)
+                running.process.wait(20)
             except subprocess.TimeoutExpired:
                 running.kill()
-
-
-def _ready(running: Worker) -> bool:
-    if running.process.poll() is not None:
-        raise AssertionError(f"the worker ended with {running.process.returncode}:\n{running.log[-4_000:]}")
-    return " ready." in running.log
