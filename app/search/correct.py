@@ -31,6 +31,8 @@ _COST = 4.0
 #: Spellings tried for each word, and of the whole query.
 _SPELLINGS = 3
 _TRIALS = 9
+#: Hits up to which those of a spelling are counted.
+_ENOUGH = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +51,21 @@ def did_you_mean(
     hits = 0 if found.relaxed else len(found.scores)
     if hits >= _FEW_HITS:
         return ""
+    best = _Spelling("", -math.inf)
     try:
-        for text in islice(_rewritten(connection, query, pages), _TRIALS):
-            if count(connection, parse(text).match, hidden=hidden, limit=hits + 1) > hits:
-                return text
+        for trial in islice(_rewritten(connection, query, pages), _TRIALS):
+            # What stands together counts: "temporary directory" is likelier than "temporary directly".
+            more = count(connection, parse(trial.text).match, hidden=hidden, limit=_ENOUGH)
+            if more > hits and trial.merit + math.log(more) > best.merit:
+                best = _Spelling(trial.text, trial.merit + math.log(more))
     except sqlite3.OperationalError as error:
         # Out of time: what was found counts for more than what might have been meant.
         if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
             raise
-    return ""
+    return best.text
 
 
-def _rewritten(connection: sqlite3.Connection, query: Query, pages: int) -> Iterator[str]:
+def _rewritten(connection: sqlite3.Connection, query: Query, pages: int) -> Iterator[_Spelling]:
     """Yield the query with other spellings of its doubted words, the likeliest first."""
     spellings = {at: found for at in range(len(query.words)) if (found := _spellings(connection, query, at, pages))}
     choices = product(*spellings.values())
@@ -68,7 +73,7 @@ def _rewritten(connection: sqlite3.Connection, query: Query, pages: int) -> Iter
         replacements = {at: spelling.text for at, spelling in zip(spellings, chosen, strict=True)}
         text = query.rewritten(replacements)
         if replacements and len(text) <= MAX_CHARACTERS and _same_units(text, query, replacements):
-            yield text
+            yield _Spelling(text, sum(spelling.merit for spelling in chosen))
 
 
 def _same_units(text: str, query: Query, replacements: Mapping[int, str]) -> bool:
@@ -85,7 +90,9 @@ def _spellings(connection: sqlite3.Connection, query: Query, at: int, pages: int
     if known > max(_FEW_PAGES, pages // _ONE_IN):
         return []
     least = _CLEARLY_MORE * known + 1
-    found = [*_near(connection, word, least=least), *_apart(connection, word, least=least)]
+    # What is known, if hardly, is rarely wrong in two places.
+    edits = 2 if len(word) >= _LONG and not known else 1
+    found = [*_near(connection, word, edits=edits, least=least), *_apart(connection, word, least=least)]
     best = sorted(found, key=lambda spelling: -spelling.merit)[:_SPELLINGS]
     return [
         _Spelling(spelling.text.capitalize() if typed.istitle() else spelling.text, spelling.merit) for spelling in best
@@ -96,9 +103,8 @@ def _known(connection: sqlite3.Connection, word: str, *, begins: bool) -> int:
     return vocabulary.most_docs(connection, word) if begins else vocabulary.docs(connection, word)
 
 
-def _near(connection: sqlite3.Connection, word: str, *, least: int) -> Iterator[_Spelling]:
-    """Yield words one or two edits away; neighbours that changed places are one edit."""
-    edits = 2 if len(word) >= _LONG else 1
+def _near(connection: sqlite3.Connection, word: str, *, edits: int, least: int) -> Iterator[_Spelling]:
+    """Yield words at most so many edits away; neighbours that changed places are one edit."""
     known = vocabulary.of_length(connection, len(word) - edits, len(word) + edits, least=least)
     near = extract(word, known.keys(), scorer=OSA.distance, score_cutoff=edits, limit=None)
     for other, distance, _ in near:

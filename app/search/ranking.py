@@ -26,7 +26,7 @@ _LEAST_WEIGHT = 1e-6
 #: side by side do where there are no more than so many: what stands on many pages tells none of them apart.
 _NAME_CANDIDATES = 100
 _LEADERS = 3
-#: The part of the way from the best of the other pages to the ideal on which the scores of those lie.
+#: The part of the way from the best of the other pages to the ideal on which the scores of those lie, at either end.
 _LEAD = 0.1
 
 _RANKED = "SELECT rowid, rank FROM pages_fts WHERE pages_fts MATCH ? AND rank MATCH ? ORDER BY rank LIMIT ?"
@@ -103,30 +103,39 @@ def _scores(
 # Pages that come first
 
 
-def leaders(connection: sqlite3.Connection, query: Query, found: Ranking, *, hidden: Collection[int]) -> list[int]:
-    """Return the pages that come first whatever their rank: named as the query, or with all of it side by side."""
+@dataclass(frozen=True, slots=True)
+class Leaders:
+    """The pages that come first whatever their rank: `named` as the query, then those with all of it side by side."""
+
+    named: Sequence[int]
+    side_by_side: Sequence[int] = ()
+
+
+def leaders(connection: sqlite3.Connection, query: Query, found: Ranking, *, hidden: Collection[int]) -> Leaders:
+    """Return the pages that come first."""
     candidates = [page for (page,) in connection.execute(_CALLED, (query.name_match, _NAME_CANDIDATES))]
     matching = [page for page in candidates if page in found.scores]
     named = _named(connection, matching, words(" ".join(query.words)))[:_LEADERS]
     if query.phrase_match is None:
-        return named
+        return Leaders(named)
     side_by_side = _first_matches(connection, query.phrase_match, hidden=hidden, limit=_LEADERS + 1)
     if len(side_by_side) > _LEADERS:
-        return named
+        return Leaders(named)
     telling = [page for page in side_by_side if page not in named and page in found.scores]
-    return [*named, *sorted(telling, key=found.scores.__getitem__, reverse=True)]
+    return Leaders(named, sorted(telling, key=found.scores.__getitem__, reverse=True))
 
 
-def put_first(first: Sequence[int], scores: dict[int, float], *, ideal: float) -> dict[int, float]:
-    """Return scores with these pages first, and theirs just below the ideal.
+def put_first(first: Leaders, scores: dict[int, float], *, ideal: float) -> dict[int, float]:
+    """Return scores with these pages first: of named ones just below the ideal, of the others just above the rest.
 
     Where several packs are searched, what one of them calls by the query so stands before what others only mention.
     """
-    best = next((score for page, score in scores.items() if page not in first), 0.0)
+    best = next((score for page, score in scores.items() if page not in first.named), 0.0)
     top = max(ideal, best)
-    step = _LEAD * (top - best) / (len(first) + 1)
-    ordered = dict.fromkeys(first, 0.0) | scores
-    ordered.update((page, top - step * (at + 1)) for at, page in enumerate(first))
+    step = _LEAD * (top - best) / (len(first.named) + len(first.side_by_side) + 1)
+    ordered = dict.fromkeys([*first.named, *first.side_by_side], 0.0) | scores
+    ordered.update((page, top - step * (at + 1)) for at, page in enumerate(first.named))
+    ordered.update((page, best + step * (at + 1)) for at, page in enumerate(reversed(first.side_by_side)))
     return ordered
 
 

@@ -70,6 +70,23 @@ def _of(domain: str, each: Page) -> Page:
     return replace(each, domain=domain, url=f"https://{domain}{each.path}", key=f"https://{domain}{each.path}")
 
 
+def test_a_name_on_one_site_stands_before_what_stands_side_by_side_on_a_page_of_another(tmp_path: Path) -> None:
+    loose = [page(f"/{at}", f"Glass {at}", "a window to look through, and what functions it has") for at in range(9)]
+    mentioned = [*loose, page("/old", "Old", "it has no window functions")]
+    named = [
+        *loose,
+        page("/fn", "3.5. Window Functions", "rows of a window"),
+        page("/fn/2", "Rows", "a window function"),
+    ]
+    packs = [
+        write_pack(tmp_path / f"{name}.sqlite", pages, domain=f"{name}.example")
+        for name, pages in (("a", mentioned), ("b", named))
+    ]
+    with closing(LocalFinder(packs)) as finder:
+        first, second, *_ = finder.search(ask("window functions", "a.example", "b.example")).hits
+    assert (first.path, second.path) == ("/fn", "/old")
+
+
 def test_routes_describe_the_files(finder: LocalFinder) -> None:
     routes = finder.routes()
     assert routes.settled

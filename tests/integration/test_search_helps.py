@@ -25,6 +25,9 @@ PAGES = [
     page("/zurich", "Zürich | The Site", "Zürich is a town"),
     page("/structure", "Data structures | The Site", "one data structure", headings="3.1. Trees\nChapter 4. Lists"),
     page("/typo", "A typo | The Site", "benifits"),
+    *(page(f"/folder/{number}", "Folder | The Site", "a temporary directory") for number in range(5)),
+    *(page(f"/straight/{number}", "Straight | The Site", "directly there") for number in range(8)),
+    page("/straight/9", "Straight | The Site", "temporary, then directly there; bennefitz"),
     page("/twin", "Twin | The Site", "onlyhidden", canonical="https://site.example/open"),
     page("/twin/2", "Twin | The Site", "onlyhidden", canonical="https://site.example/open"),
 ]
@@ -53,6 +56,7 @@ def meant(searcher: PackSearcher, text: str) -> str:
         ("zurihc", "zurich"),
         ("datastructure", "data structure"),
         ("opne fiels", "open files"),
+        ("temporary directry", "temporary directory"),
     ],
 )
 def test_a_misspelt_query_was_meant_otherwise_and_the_rest_stays_as_it_was_typed(
@@ -63,7 +67,9 @@ def test_a_misspelt_query_was_meant_otherwise_and_the_rest_stays_as_it_was_typed
     assert searcher.search(parse(expected)).total > (0 if found.relaxed else found.total)
 
 
-@pytest.mark.parametrize("typed", ["benefits", "form", "qqqqqqqqqq", "onlyhiden", "bx", "benefits forms", "2026 1x3"])
+@pytest.mark.parametrize(
+    "typed", ["benefits", "form", "qqqqqqqqqq", "bennefitz", "onlyhiden", "bx", "benefits forms", "2026 1x3"]
+)
 def test_what_is_known_or_like_nothing_known_was_meant_as_it_is(searcher: PackSearcher, typed: str) -> None:
     assert meant(searcher, typed) == ""
 
