@@ -53,9 +53,15 @@ class Client:
             return None
 
     def route(self, domain: str) -> Route:
-        routes = self.routes()
-        assert routes is not None
-        return next(route for route in routes.routes if route.domain == domain)
+        """Return the route of a domain, as soon as the orchestrator knows of it."""
+
+        def look() -> Route | None:
+            routes = self.routes()
+            return next((route for route in routes.routes if route.domain == domain), None) if routes else None
+
+        found = eventually(look, f"{domain} is known")
+        assert found is not None
+        return found
 
     def pack(self, domain: str, *, size_mb: int, generation: int = 1) -> None:
         """Put a pack's manifest into the store; no actor asks for more."""
