@@ -35,6 +35,8 @@ _CALLED_SO = "SELECT rowid, rank FROM names WHERE names MATCH ?"
 _CALLED = "SELECT rowid FROM names WHERE names MATCH ? ORDER BY rank LIMIT ?"
 _COUNTED = "SELECT count(*) FROM pages_fts WHERE pages_fts MATCH ?"
 _COUNTED_NAMES = "SELECT count(*) FROM names WHERE names MATCH ?"
+#: Numbers of sections and chapters are no part of what people type.
+NUMBERING = re.compile(r"^(?:(?:Chapter|Part|Appendix)\s+)?(?:\d+|[A-Z])(?:\.\d+)*\.\s+")
 _TITLE_SEPARATOR = re.compile(r"\s+[|–—·:-]\s+|:\s+")
 
 
@@ -153,7 +155,7 @@ def _names(title: str, headings: str, path: str) -> set[tuple[str, ...]]:
     file = trail[-1] if trail else ""
     stem = file.rpartition(".")[0]
     names = [title, *_TITLE_SEPARATOR.split(title), headings.partition("\n")[0], file, stem]
-    return {words(name) for name in names}
+    return {words(name) for spelled in names for name in (spelled, NUMBERING.sub("", spelled))}
 
 
 def read_rows(connection: sqlite3.Connection, columns: str, pages: Sequence[int]) -> dict[int, tuple[str, ...]]:

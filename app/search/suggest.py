@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
@@ -10,7 +9,7 @@ from itertools import islice
 from app.errors import InvalidQuery
 from app.search import vocabulary
 from app.search.query import MAX_CHARACTERS, Query, Unit, parse
-from app.search.ranking import count
+from app.search.ranking import NUMBERING, count
 from app.search.tokens import GAP, fold, words
 
 #: Words looked at as the end of a query, and names, for each suggestion that is wanted.
@@ -19,8 +18,6 @@ _CANDIDATES = 3
 _NAMES = 100
 #: Pages counted that have two words side by side.
 _FOLLOWED = 10
-#: Numbers of sections and chapters are no part of what people type.
-_NUMBERING = re.compile(r"^(?:(?:Chapter|Part|Appendix)\s+)?(?:\d+|[A-Z])(?:\.\d+)*\.\s+")
 #: Characters of a name that still reads as a query.
 _LONGEST_NAME = 80
 
@@ -109,7 +106,7 @@ def _telling(begun: tuple[str, ...], unfinished: bool, title: str, headings: str
     *firsts, last = begun
     needles = [f"{GAP}{last}" if unfinished else f"{GAP}{last}{GAP}", *(f"{GAP}{word}{GAP}" for word in firsts)]
     for names in (title, headings):
-        telling = [_NUMBERING.sub("", name) for name in _lines_with_all(names, needles) if len(name) <= _LONGEST_NAME]
+        telling = [NUMBERING.sub("", name) for name in _lines_with_all(names, needles) if len(name) <= _LONGEST_NAME]
         if telling:
             return telling
     return []
