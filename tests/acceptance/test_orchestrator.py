@@ -126,7 +126,7 @@ def test_packs_find_searchers_and_questions_find_packs(
         assert answers[0] | {"by": ""} == {"by": "", "domain": "a.example", "q": "words"}
 
         first = next(actor for actor in cast if "a.example" in actor.domains)
-        first.die()
+        first.stop()
         left = (holders - {first.id}).pop()
         # Whom its queue is no more of is not asked twice: the question goes on to the next one.
         assert [client.search("a.example")["by"] for _ in range(2)] == [left, left]

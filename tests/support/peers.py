@@ -39,6 +39,9 @@ class Peer:
         self._stop.set()
         self._thread.join(30)
 
+    def turn(self) -> None:
+        """Do what is to be done without being asked; called again and again, in the peer's thread."""
+
     def _run(self) -> None:
         with Connection(self._url) as connection, connection.channel() as channel:
             producer = Producer(channel)
@@ -64,6 +67,7 @@ class Peer:
                 while not self._stop.is_set():
                     with suppress(TimeoutError):
                         connection.drain_events(timeout=0.02)
+                    self.turn()
 
 
 @contextmanager
