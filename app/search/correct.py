@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, product
 
 from rapidfuzz.distance import OSA
@@ -37,8 +37,15 @@ _ENOUGH = 200
 
 @dataclass(frozen=True, slots=True)
 class _Spelling:
+    """Another spelling: how like it is to what was typed, as the logarithm of pages, and pages that have it."""
+
     text: str
-    merit: float
+    likeness: float
+    docs: int = 1
+
+    @property
+    def merit(self) -> float:
+        return self.likeness + math.log(self.docs)
 
 
 def did_you_mean(
@@ -55,9 +62,9 @@ def did_you_mean(
     try:
         for trial in islice(_rewritten(connection, query, pages), _TRIALS):
             # What stands together counts: "temporary directory" is likelier than "temporary directly".
-            more = count(connection, parse(trial.text).match, hidden=hidden, limit=_ENOUGH)
-            if more > hits and trial.merit + math.log(more) > best.merit:
-                best = _Spelling(trial.text, trial.merit + math.log(more))
+            docs = count(connection, parse(trial.text).match, hidden=hidden, limit=_ENOUGH)
+            if docs > hits:
+                best = max(best, replace(trial, docs=docs), key=lambda spelling: spelling.merit)
     except sqlite3.OperationalError as error:
         # Out of time: what was found counts for more than what might have been meant.
         if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
@@ -73,7 +80,7 @@ def _rewritten(connection: sqlite3.Connection, query: Query, pages: int) -> Iter
         replacements = {at: spelling.text for at, spelling in zip(spellings, chosen, strict=True)}
         text = query.rewritten(replacements)
         if replacements and len(text) <= MAX_CHARACTERS and _same_units(text, query, replacements):
-            yield _Spelling(text, sum(spelling.merit for spelling in chosen))
+            yield _Spelling(text, sum(spelling.likeness for spelling in chosen))
 
 
 def _same_units(text: str, query: Query, replacements: Mapping[int, str]) -> bool:
@@ -94,9 +101,7 @@ def _spellings(connection: sqlite3.Connection, query: Query, at: int, pages: int
     edits = 2 if len(word) >= _LONG and not known else 1
     found = [*_near(connection, word, edits=edits, least=least), *_apart(connection, word, least=least)]
     best = sorted(found, key=lambda spelling: -spelling.merit)[:_SPELLINGS]
-    return [
-        _Spelling(spelling.text.capitalize() if typed.istitle() else spelling.text, spelling.merit) for spelling in best
-    ]
+    return [replace(spelling, text=spelling.text.capitalize()) if typed.istitle() else spelling for spelling in best]
 
 
 def _known(connection: sqlite3.Connection, word: str, *, begins: bool) -> int:
@@ -110,7 +115,7 @@ def _near(connection: sqlite3.Connection, word: str, *, edits: int, least: int) 
     for other, distance, _ in near:
         if other != word and other.isalpha():
             same_start = 1.0 if other[0] == word[0] else 0.0
-            yield _Spelling(other, math.log(known[other]) - _COST * distance + same_start)
+            yield _Spelling(other, same_start - _COST * distance, known[other])
 
 
 def _apart(connection: sqlite3.Connection, word: str, *, least: int) -> Iterator[_Spelling]:
@@ -119,4 +124,4 @@ def _apart(connection: sqlite3.Connection, word: str, *, least: int) -> Iterator
         first = vocabulary.docs(connection, word[:at])
         docs = min(first, vocabulary.docs(connection, word[at:])) if first else 0
         if docs >= least:
-            yield _Spelling(f"{word[:at]} {word[at:]}", math.log(docs) - _COST)
+            yield _Spelling(f"{word[:at]} {word[at:]}", -_COST, docs)

@@ -27,6 +27,8 @@ PAGES = [
     page("/typo", "A typo | The Site", "benifits"),
     *(page(f"/folder/{number}", "Folder | The Site", "a temporary directory") for number in range(5)),
     *(page(f"/straight/{number}", "Straight | The Site", "directly there") for number in range(8)),
+    *(page(f"/operator/{number}", "Operators | The Site", "an operator") for number in range(60)),
+    *(page(f"/separator/{number}", "Separators | The Site", "a separator") for number in range(7)),
     page("/straight/9", "Straight | The Site", "temporary, then directly there; bennefitz"),
     page("/twin", "Twin | The Site", "onlyhidden", canonical="https://site.example/open"),
     page("/twin/2", "Twin | The Site", "onlyhidden", canonical="https://site.example/open"),
@@ -57,6 +59,7 @@ def meant(searcher: PackSearcher, text: str) -> str:
         ("datastructure", "data structure"),
         ("opne fiels", "open files"),
         ("temporary directry", "temporary directory"),
+        ("seperator", "separator"),
     ],
 )
 def test_a_misspelt_query_was_meant_otherwise_and_the_rest_stays_as_it_was_typed(
