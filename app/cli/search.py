@@ -108,7 +108,7 @@ def _found(finder: Finder, question: Question) -> Found:
     except PackNotFound as error:
         known = {route.domain for route in finder.routes().routes}
         unknown = [domain for domain in question.domains if domain not in known]
-        orders = "; ".join(f"perennial index https://{domain}/ --crawl" for domain in unknown)
+        orders = "; ".join(f"perennial index --crawl https://{domain}/" for domain in unknown)
         _end(1, f"{error}. To index it: {orders}")
     except NotPlaced as error:
         _end(1, f"{error}\nperennial searchers shows where every pack is")

@@ -133,6 +133,8 @@ def domain_of(url: str) -> str:
 
 def domain_named(text: str) -> str:
     """Return the domain that a person means by `Site.GOV` or a URL; raises InvalidUrl."""
+    if not text.strip():
+        _refuse(text, "expected the name of a site")
     return domain_of(parse_target(url=text if "://" in text else f"https://{text}"))
 
 

@@ -138,7 +138,7 @@ def test_no_hits_never_indexed_and_no_words_are_told_apart(client: httpx.Client)
     assert nothing.css("ul.hints li")
     never = get(client, "/", 404, domain="Never.EXAMPLE", q="x")
     assert text_of(never, "main h2") == "never.example was never indexed"
-    assert text_of(never, "pre") == "perennial index https://never.example/"
+    assert text_of(never, "pre") == "perennial index --crawl https://never.example/"
     assert "there is no letter or digit" in text_of(get(client, "/", 400, q="?!"), "[role=alert]")
     assert "at most 255" in text_of(get(client, "/", 400, q="x" * 256), "[role=alert]")
     assert "no page “0”" in text_of(get(client, "/", 400, q="many", page="0"), "[role=alert]")
@@ -241,7 +241,7 @@ def test_all_sites_are_searched_or_those_that_are_chosen(tmp_path: Path) -> None
         ]
         both = get(client, "/", 404, q="many", domain=["other.example", "b.example", "c.example"])
         assert text_of(both, "main h2") == "b.example, c.example were never indexed"
-        assert text_of(both, "pre") == "perennial index https://b.example/ perennial index https://c.example/"
+        assert text_of(both, "pre") == "perennial index --crawl https://b.example/ perennial index --crawl https://c.example/"
 
 
 def test_more_sites_than_can_be_asked_at_once_have_to_be_chosen_from(tmp_path: Path) -> None:
