@@ -11,12 +11,10 @@ from app.errors import InvalidMessage, InvalidQuery, PackNotFound, PerennialErro
 from app.router.finder import MAX_DOMAINS, MAX_MERGED, Question
 from app.search.messages import SearchRequest, SuggestRequest
 from app.search.query import parse
-from app.search.results import MAX_HITS
+from app.search.results import MAX_HITS, MAX_LIMIT, MAX_SUGGESTIONS
 
 T = TypeVar("T")
 
-#: Hits of one answer.
-MAX_LIMIT = 1_000
 #: Hits that each of several domains is asked for at least. What a pack puts first whatever its score is among them with
 #: the best of the others behind it, and only both together say how good it is: app/router/merge.py.
 LOOK_AHEAD = 10
@@ -61,9 +59,11 @@ def requests_of(question: Question) -> tuple[SearchRequest, ...]:
 
 
 def suggestion_requests(domains: Iterable[str], q: str, limit: int) -> tuple[SuggestRequest, ...]:
-    """Return what each domain is asked; errors as of `checked`. At most 20 suggestions are asked for."""
+    """Return what each domain is asked; errors as of `checked`. No more than MAX_SUGGESTIONS are asked for."""
     parse(q)
-    return tuple(SuggestRequest(domain=domain, q=q, limit=min(max(limit, 1), 20)) for domain in named(domains))
+    return tuple(
+        SuggestRequest(domain=domain, q=q, limit=min(max(limit, 1), MAX_SUGGESTIONS)) for domain in named(domains)
+    )
 
 
 def answered(outcomes: Mapping[str, T | PerennialError]) -> tuple[list[T], tuple[tuple[str, str], ...]]:

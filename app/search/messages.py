@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from app.errors import InvalidMessage
+from app.search.results import MAX_HITS, MAX_LIMIT, MAX_SUGGESTIONS
 
 #: Whatever else a message of a later release says is ignored.
 _STRICT = ConfigDict(extra="ignore", strict=True)
@@ -117,8 +118,8 @@ class SearchRequest:
 
     domain: Text
     q: Text
-    offset: Annotated[int, Field(ge=0, lt=10_000)] = 0
-    limit: Annotated[int, Field(ge=1, le=1_000)] = 10
+    offset: Annotated[int, Field(ge=0, lt=MAX_HITS)] = 0
+    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 10
     sort: Sort = "relevance"
     filters: Filters = field(default_factory=Filters)
 
@@ -129,7 +130,7 @@ class SuggestRequest:
 
     domain: Text
     q: Text
-    limit: Annotated[int, Field(ge=1, le=20)] = 8
+    limit: Annotated[int, Field(ge=1, le=MAX_SUGGESTIONS)] = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)

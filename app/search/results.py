@@ -8,6 +8,9 @@ from app.search.snippet import Snippet
 
 #: Hits that are ranked and counted; beyond, the total is "more than".
 MAX_HITS = 10_000
+#: Hits of one answer, and suggestions.
+MAX_LIMIT = 1_000
+MAX_SUGGESTIONS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
 from app.router.finder import MAX_DOMAINS, Found, Question
 from app.search.messages import Filters, Route, Sort
 from app.search.query import MAX_CHARACTERS
-from app.search.results import MAX_HITS, Facet, Hit, PackInfo
+from app.search.results import MAX_HITS, MAX_SUGGESTIONS, Facet, Hit, PackInfo
 
-#: Hits of one answer.
+#: Hits of one answer: fewer than searchers would give.
 MAX_LIMIT = 50
-MAX_SUGGESTIONS = 20
 #: Characters of a host name (RFC 1035 section 2.3.4) and a port.
 _MAX_DOMAIN = 261
 

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import InvalidMessage, PackCorrupt, PerennialError, SearchUnavailable, StoreError, UnknownType
+from app.router.directory import MAX_AGE
 from app.search.errors import error_of, problem_of
 from app.search.messages import Fault, Holding, Load, Outcome, Problem, Report, SearchRequest, read, to_json, to_payload
+from app.searcher.service import LINGER
 
 pytestmark = pytest.mark.unit
 
@@ -71,3 +73,7 @@ def test_of_many_wrong_fields_the_first_are_named() -> None:
     with pytest.raises(InvalidMessage, match=r"^report: free_space: .*and \d+ more$") as error:
         read(Report, report)
     assert len(str(error.value)) < 1_000
+
+
+def test_a_searcher_that_leaves_answers_for_longer_than_routes_are_taken_for_fresh() -> None:
+    assert LINGER > MAX_AGE
