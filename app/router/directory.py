@@ -57,6 +57,16 @@ class Directory:
                 raise SearchUnavailable(self._why())
             return self._routes
 
+    def at_once(self) -> Routes | None:
+        """Return what `routes` would return without waiting, or None; asks in the background where it is time to."""
+        now = time.monotonic()
+        with self._changed:
+            if self._routes is None or now - self._as_of > TOO_OLD:
+                return None
+            if now - self._as_of > MAX_AGE:
+                self._ask_if_due(now, pause=MAX_AGE)
+            return self._routes
+
     def renewed(self, than: float, *, until: float) -> Routes | None:
         """Return settled routes that were asked for after `than`, or None where none come soon (monotonic seconds)."""
         with self._changed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from app.search.messages import Filters, Routes, Sort
 from app.search.results import Facet, Hit, PackInfo
@@ -67,3 +67,11 @@ class Finder(Protocol):
 
     def close(self) -> None:
         """Let go of connections and files."""
+
+
+@runtime_checkable
+class AsyncFinder(Finder, Protocol):
+    """A finder that an event loop can ask: a reply wakes it, and no thread stands in between."""
+
+    async def asearch(self, question: Question) -> Found:
+        """As `search`."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -202,6 +204,18 @@ class Race(Generic[T]):
 
 def run(races: Sequence[Race[T]], span: Span) -> None:
     """Run races side by side to their ends, which come with the span's at the latest."""
+    for flying, seconds in _laps(races, span):
+        wait(flying, seconds, FIRST_COMPLETED)
+
+
+async def arun(races: Sequence[Race[T]], span: Span) -> None:
+    """Run races as `run` does, for an event loop."""
+    for flying, seconds in _laps(races, span):
+        await _first(flying, seconds)
+
+
+def _laps(races: Sequence[Race[T]], span: Span) -> Iterator[tuple[list[Future[Reply]], float]]:
+    """Go on with the races until all have ended; yield what is to be awaited next, and for how many seconds at most."""
     end = span.until + _GRACE
     while running := [race for race in races if race.running]:
         now = time.monotonic()
@@ -212,9 +226,29 @@ def run(races: Sequence[Race[T]], span: Span) -> None:
         flying = [future for race in running if race.running for future in race.flying]
         if flying:
             due = min(end, *(race.due for race in running))
-            wait(flying, max(0.0, due - time.monotonic()), FIRST_COMPLETED)
+            yield flying, max(0.0, due - time.monotonic())
     for race in races:
         race.end()
+
+
+async def _first(flying: Iterable[Future[Reply]], seconds: float) -> None:
+    """Wait until one of them is done, but no longer than so many seconds."""
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    def tell(_done: Future[Reply]) -> None:
+        with suppress(RuntimeError):  # The loop has ended: nobody waits any more.
+            loop.call_soon_threadsafe(wake)
+
+    for future in flying:
+        future.add_done_callback(tell)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await woken
 
 
 def _read(kind: type[T], body: bytes) -> T:

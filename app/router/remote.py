@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from typing import TypeVar
@@ -17,7 +18,7 @@ from app.router.asking import answered, checked, requests_of, suggestion_request
 from app.router.directory import MAX_AGE, Directory
 from app.router.finder import Found, Question
 from app.router.merge import interleave, merge
-from app.router.race import Race, Span, run
+from app.router.race import Race, Span, arun, run
 from app.router.tally import Tally
 from app.search.messages import Route, Routes, SearchRequest, SuggestRequest, to_payload
 from app.search.results import Answer
@@ -34,6 +35,8 @@ _IN_VAIN = (PackNotFound, NotPlaced, SearchUnavailable)
 _HEDGE = 0.1
 #: Seconds in which a searcher that was silent is asked after the others.
 _SILENCE = 5.0
+#: Searches of an event loop that may wait for newer routes at the same time.
+_THREADS = 32
 #: Seconds after which nobody reads suggestions any more.
 _SUGGESTION_DEADLINE = 1.0
 
@@ -48,6 +51,7 @@ class RemoteFinder:
         """Ask by the broker at `url`; an answer takes at most `deadline` seconds. Connects when first used."""
         self._deadline = deadline
         self._requestor = Requestor(url, timeout=deadline, exchanges=[requests_exchange])
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="finder")
         self._tally = Tally()
         self._directory = Directory(self._ask_routes, deadline=deadline, tally=self._tally)
         self._turns: defaultdict[str, Iterator[int]] = defaultdict(count)
@@ -74,6 +78,14 @@ class RemoteFinder:
         answers, silent = answered(self._ask(Answer, requests_of(question), seconds=self._deadline))
         return merge(question, answers, seconds=time.perf_counter() - began, silent=silent)
 
+    async def asearch(self, question: Question) -> Found:
+        """Search without a thread, where the first round of questions settles it, as nearly always."""
+        began = time.perf_counter()
+        question = checked(question)
+        self._tally.add("searches")
+        answers, silent = answered(await self._aask(requests_of(question), seconds=self._deadline))
+        return merge(question, answers, seconds=time.perf_counter() - began, silent=silent)
+
     def suggest(self, domains: Sequence[str], q: str, *, limit: int = 8) -> tuple[str, ...]:
         """Return queries that `q` may be the beginning of."""
         requests = suggestion_requests(domains, q, limit)
@@ -85,12 +97,32 @@ class RemoteFinder:
     def close(self) -> None:
         """Close the connection."""
         self._requestor.close()
+        self._threads.shutdown(wait=False)
 
     def _ask(self, kind: type[T], requests: Sequence[Asked], *, seconds: float) -> dict[str, T | PerennialError]:
-        """Ask about every domain; by newer routes again, where nobody was found who knows of it."""
+        """Ask about every domain."""
         span = Span.of(seconds, hedge=_HEDGE * self._deadline)
         races = self._races(kind, requests, self._directory.routes(until=span.until), span)
         run(races, span)
+        return self._settled(kind, requests, races, span)
+
+    async def _aask(self, requests: Sequence[SearchRequest], *, seconds: float) -> dict[str, Answer | PerennialError]:
+        """Ask about every domain; a thread is taken only where routes have to be awaited."""
+        in_thread = partial(asyncio.get_running_loop().run_in_executor, self._threads)
+        span = Span.of(seconds, hedge=_HEDGE * self._deadline)
+        routes = self._directory.at_once()
+        if routes is None:
+            return await in_thread(partial(self._ask, Answer, requests, seconds=seconds))
+        races = self._races(Answer, requests, routes, span)
+        await arun(races, span)
+        settled = partial(self._settled, Answer, requests, races, span)
+        in_vain = any(isinstance(race.outcome(), _IN_VAIN) for race in races)
+        return await in_thread(settled) if in_vain else settled()
+
+    def _settled(
+        self, kind: type[T], requests: Sequence[Asked], races: Sequence[Race[T]], span: Span
+    ) -> dict[str, T | PerennialError]:
+        """Return what the races came to; by newer routes again, where nobody was found who knows of a domain."""
         if astray := any(race.astray for race in races):
             self._directory.doubt()
         outcomes = {race.domain: race.outcome() for race in races}

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Query, Response
 from starlette.concurrency import run_in_threadpool
 
-from app.router.finder import Finder
+from app.router.finder import AsyncFinder, Finder
 from app.web.models import (
     DomainsAnswer,
     SearchAnswer,
@@ -26,11 +26,11 @@ router = APIRouter(prefix="/api/v1")
 
 @router.get("/search", response_model=SearchAnswer, operation_id="search")
 async def search(
-    finder: Annotated[Finder, Depends(finder_of)], parameters: Annotated[SearchParameters, Query()]
+    finder: Annotated[AsyncFinder, Depends(finder_of)], parameters: Annotated[SearchParameters, Query()]
 ) -> Response:
     """Search one site or several."""
     question = parameters.question()
-    found = await run_in_threadpool(finder.search, question)
+    found = await finder.asearch(question)
     return as_json(search_answer(found, question, link=_link(parameters)))
 
 

@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from prometheus_client import CollectorRegistry, Counter, Histogram, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from starlette.concurrency import run_in_threadpool
 
 from app.errors import PerennialError
-from app.router.finder import Finder, Found, Question
+from app.router.finder import AsyncFinder, Finder, Found, Question
 from app.search.messages import Route, Routes
 
 #: Domains that have a line of their own: of more, those whose index is oldest.
@@ -89,6 +90,16 @@ class CountingFinder:
         """Search and count."""
         with self._metrics.question("search"):
             found = self._finder.search(question)
+        self._metrics.found(found)
+        return found
+
+    async def asearch(self, question: Question) -> Found:
+        """Search and count: without a thread, where the other one can."""
+        with self._metrics.question("search"):
+            if isinstance(self._finder, AsyncFinder):
+                found = await self._finder.asearch(question)
+            else:
+                found = await run_in_threadpool(self._finder.search, question)
         self._metrics.found(found)
         return found
 

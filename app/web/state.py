@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import Request
 
-from app.router.finder import Finder
+from app.router.finder import AsyncFinder
 
 
-async def finder_of(request: Request) -> Finder:
+async def finder_of(request: Request) -> AsyncFinder:
     """Return who finds. Asynchronous, for FastAPI would have a thread call it otherwise."""
-    finder: Finder = request.app.state.finder
+    finder: AsyncFinder = request.app.state.finder
     return finder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import Counter
@@ -58,8 +59,9 @@ def says(name: str) -> Script:
 class World:
     """What a test puts up: searchers by name, and the routes that the orchestrator tells."""
 
-    def __init__(self, url: str, stack: ExitStack) -> None:
+    def __init__(self, url: str, stack: ExitStack, kind: type[RemoteFinder]) -> None:
         self.told: Routes | None = routes()
+        self._kind = kind
         self._url = url
         self._stack = stack
 
@@ -71,17 +73,24 @@ class World:
         return self._stack.enter_context(peer(self._url, searcher_queue(name), script or says(name)))
 
     def finder(self, *, deadline: float = 3.0) -> RemoteFinder:
-        return self._stack.enter_context(closing(RemoteFinder(self._url, deadline=deadline)))
+        return self._stack.enter_context(closing(self._kind(self._url, deadline=deadline)))
 
 
-@pytest.fixture
-def world(broker_url: str) -> Iterator[World]:
+class Awaited(RemoteFinder):
+    """One that `ask` asks from an event loop."""
+
+
+@pytest.fixture(params=[RemoteFinder, Awaited], ids=["by a thread", "by an event loop"])
+def world(broker_url: str, request: pytest.FixtureRequest) -> Iterator[World]:
     with ExitStack() as stack:
-        yield World(broker_url, stack)
+        yield World(broker_url, stack, request.param)
 
 
 def ask(finder: RemoteFinder, *domains: str, q: str = "words") -> Found:
-    return finder.search(Question(q=q, domains=domains or ("a.example",)))
+    question = Question(q=q, domains=domains or ("a.example",))
+    if isinstance(finder, Awaited):
+        return asyncio.run(finder.asearch(question))
+    return finder.search(question)
 
 
 def titles(found: Found) -> list[str]:
