@@ -7,12 +7,14 @@ import sys
 from app.router.remote import RemoteFinder
 from app.web.application import create_app
 from app.web.server import server_of
+from config.logs import configure
 from config.settings import get_settings
 
 
 def main() -> None:
     """Serve until SIGINT or SIGTERM."""
     settings = get_settings()
+    configure()
     finder = RemoteFinder.of(settings)
     app = create_app(finder, rate_limit=settings.web_rate_limit, counts=finder.counts)
     web = server_of(app, host=settings.web_host, port=settings.web_port)

@@ -181,7 +181,8 @@ def _found_view(found: Found, packs: tuple[PackView, ...], asked: Asked) -> View
 def _failed(error: PerennialError, packs: tuple[PackView, ...], asked: Asked) -> View:
     fault = fault_of(error)
     if fault.status >= 500:
-        log.warning("%s: %s: %s", ", ".join(asked.domains) or "-", type(error).__name__, error)
+        # Figures tell how often: a line for each would fill the log while searchers are away.
+        log.debug("%s: %s: %s", ", ".join(asked.domains) or "all sites", type(error).__name__, error)
     known = {pack.domain for pack in packs}
     missing = tuple(domain for domain in asked.domains if domain not in known) or asked.domains
     never = missing if fault == NEVER_INDEXED else ()

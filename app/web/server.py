@@ -107,6 +107,7 @@ def server_of(app: FastAPI, *, host: str = "127.0.0.1", port: int = 0) -> uvicor
             port=port,
             http=BoundedProtocol,
             ws="none",
+            log_config=None,  # The process's own, which tells time and level.
             log_level="warning",
             access_log=False,
             server_header=False,
