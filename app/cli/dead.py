@@ -24,6 +24,7 @@ from app.cli.dead_options import (
     Selection,
     filtered,
 )
+from app.cli.printing import console, print_json, print_lines, printable, short
 from app.dead import dead_sets, new_export
 from app.errors import PerennialError
 from app.retry.dead.exports import read, to_record
@@ -52,11 +53,11 @@ def list_(selection: Selection, limit: Limit = None, as_json: AsJson = False) ->
     first = most if selection.is_unfiltered else None
     with closing(sets.letters(selection.condition(), first=first)) as letters:
         if as_json:
-            view.print_json(map(view.fields, islice(letters, limit)))
+            print_json(map(view.fields, islice(letters, limit)))
         elif sys.stdout.isatty():
             total = sets.depth() if selection.is_unfiltered else None
             _print_table(letters, limit or _SCREENFUL, empty=_nothing(selection, sets), total=total)
-        elif not view.print_lines(_cells(view.fields(letter)) for letter in islice(letters, limit)):
+        elif not print_lines(_cells(view.fields(letter)) for letter in islice(letters, limit)):
             typer.echo(_nothing(selection, sets))
 
 
@@ -174,17 +175,17 @@ def _list_groups(selection: Selection, limit: int | None, as_json: bool) -> None
     elif not found:
         typer.echo(_nothing(selection, sets))
     elif sys.stdout.isatty():
-        out = view.console()
+        out = console()
         out.print(view.groups_table(found, out.width))
     else:
         rows = ({**view.group_fields(group), "queues": ",".join(group.queues)} for group in found)
-        view.print_lines(list(row.values()) for row in rows)
+        print_lines(list(row.values()) for row in rows)
 
 
 def _print_table(letters: Any, limit: int, *, empty: str, total: int | None = None) -> None:
     shown = list(islice(letters, limit))
     rest = sum(1 for _ in letters) if total is None else total - len(shown)
-    out = view.console()
+    out = console()
     if not shown:
         out.print(empty)
         return
@@ -196,11 +197,11 @@ def _print_table(letters: Any, limit: int, *, empty: str, total: int | None = No
 def _print_plan(sets: DeadSets, chosen: Chosen, limit: int | None, as_json: bool, *, verb: str) -> None:
     letters = islice(sets.resolve(chosen), limit)
     if as_json:
-        view.print_json(map(view.fields, letters))
+        print_json(map(view.fields, letters))
     elif sys.stdout.isatty():
         _print_table(letters, _SCREENFUL, empty=f"Nothing would be {verb}.")
     else:
-        view.print_lines(_cells(view.fields(letter)) for letter in letters)
+        print_lines(_cells(view.fields(letter)) for letter in letters)
 
 
 def _progress_of(ids: Mapping[str, Sequence[str]]) -> Callable[[int], None]:
@@ -222,11 +223,11 @@ def _report(worked: Worked, verb: str, as_json: bool, **told: Any) -> None:
         typer.echo(json.dumps(result | told))
     else:
         for ident, why in worked.stayed.items():
-            typer.echo(f"{view.short(ident)} stays: {view.printable(why)}", err=True)
+            typer.echo(f"{short(ident)} stays: {printable(why)}", err=True)
         for ident in worked.missing:
-            typer.echo(f"{view.short(ident)} is not there any more", err=True)
+            typer.echo(f"{short(ident)} is not there any more", err=True)
         if worked.stopped:
-            typer.echo(f"stopped: {view.printable(worked.stopped)}", err=True)
+            typer.echo(f"stopped: {printable(worked.stopped)}", err=True)
         typer.echo(f"{len(worked.done):,} {verb}" + "".join(f"; {name}: {value}" for name, value in told.items()))
     if not worked.complete:
         raise typer.Exit(1)

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-import typer
-from rich.console import Console
 from rich.table import Table
 
 from app.amqp.delivery import BROKER_HEADERS
+from app.cli.printing import printable, short
 from app.dead import domain_of, task_of
 from app.retry.dead.exports import readable
 from app.retry.dead.letters import DeadLetter, Group
@@ -21,8 +20,8 @@ from app.retry.death import LAST_ERROR, OURS, REPLAY
 #: What a line of `dead list` tells where it is no terminal.
 COLUMNS = ("id", "queue", "reason", "attempts", "failed_at", "error", "set", "task", "domain", "group")
 
-#: Digits of an id that are shown on a terminal, and its width from which there is room for more columns.
-_SHORT, _WIDE = 8, 110
+#: Width of a terminal from which there is room for more columns.
+_WIDE = 110
 
 #: Columns that stand to the right, and those that give way in a narrow terminal, in this order and down to this width.
 _NUMBERS = ("age", "tries", "count", "first", "last")
@@ -92,23 +91,6 @@ def group_fields(group: Group) -> dict[str, Any]:
         "message": group.message,
         "example": group.example,
     }
-
-
-def print_json(items: Iterable[Any]) -> None:
-    """Print an array, an item at a time."""
-    typer.echo("[", nl=False)
-    for number, item in enumerate(items):
-        typer.echo((",\n" if number else "") + json.dumps(item), nl=False)
-    typer.echo("]")
-
-
-def print_lines(rows: Iterable[Sequence[Any]]) -> bool:
-    """Print rows with tabs between their cells; return whether there were any."""
-    found = False
-    for row in rows:
-        typer.echo("\t".join(printable(str(cell)) for cell in row))
-        found = True
-    return found
 
 
 def letters_table(letters: Sequence[DeadLetter], width: int) -> Table:
@@ -190,22 +172,6 @@ def age(seconds: float | None) -> str:
         if past >= 2 * size or (unit != "d" and past >= size):
             return f"{past / size:.0f}{unit}"
     return f"{past:.0f}s"
-
-
-def short(ident: str) -> str:
-    """Return the beginning of an id, with the number of a twin: enough to name it."""
-    base, dot, number = ident.partition(".")
-    return base[:_SHORT] + dot + number
-
-
-def printable(text: str) -> str:
-    """Return a text on one line, without what a terminal would obey: a message must not write escape sequences."""
-    return "".join(character if character.isprintable() else " " for character in text)
-
-
-def console() -> Console:
-    """Return the terminal, or what stands for it."""
-    return Console(highlight=False)
 
 
 def _table(rows: Sequence[Mapping[str, str]], width: int) -> Table:

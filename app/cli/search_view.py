@@ -9,7 +9,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.text import Text
 
-from app.cli.dead_view import printable
+from app.cli.printing import printable
 from app.router.finder import Found, Question
 from app.search.results import Hit
 

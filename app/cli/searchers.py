@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.dead_view import print_lines, printable, short
+from app.cli.printing import print_lines, printable, short
 from app.errors import SearchUnavailable
 from app.router.remote import RemoteFinder
 from app.search.messages import Node, Route, Routes

@@ -154,7 +154,7 @@ def test_a_list_fits_its_terminal_and_obeys_no_message(
 def test_wrong_usage_is_told_and_nothing_happens(
     broker: Broker, settings: Settings, environment: dict[str, str], publisher: Publisher
 ) -> None:
-    assert "The dead set is empty." in perennial(environment, "list")
+    assert "The dead sets are empty." in perennial(environment, "list")
     bury(settings, publisher, {"type": "index", "domain": "a.gov"})
     perennial(environment, "replay", exit_status=2)
     perennial(environment, "replay", "--reason", "exception", exit_status=2)

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from app.amqp.decoding import Garbled, Timestamp
 from app.cli.dead_options import seconds
-from app.cli.dead_view import age, short
+from app.cli.dead_view import age
+from app.cli.printing import short
 from app.dead import domain_of, task_of, where
 from app.errors import InvalidMessage
 from app.retry.dead.audit import append

@@ -1,0 +1,46 @@
+"""What every command prints with: JSON, lines with tabs between cells, and texts that no terminal obeys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import typer
+from rich.console import Console
+
+#: Digits of an id that are shown on a terminal.
+_SHORT = 8
+
+
+def print_json(items: Iterable[Any]) -> None:
+    """Print an array, an item at a time."""
+    typer.echo("[", nl=False)
+    for number, item in enumerate(items):
+        typer.echo((",\n" if number else "") + json.dumps(item), nl=False)
+    typer.echo("]")
+
+
+def print_lines(rows: Iterable[Sequence[Any]]) -> bool:
+    """Print rows with tabs between their cells; return whether there were any."""
+    found = False
+    for row in rows:
+        typer.echo("\t".join(printable(str(cell)) for cell in row))
+        found = True
+    return found
+
+
+def short(ident: str) -> str:
+    """Return the beginning of an id, with the number of a twin: enough to name it."""
+    base, dot, number = ident.partition(".")
+    return base[:_SHORT] + dot + number
+
+
+def printable(text: str) -> str:
+    """Return a text on one line, without what a terminal would obey: a message must not write escape sequences."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def console() -> Console:
+    """Return the terminal, or what stands for it."""
+    return Console(highlight=False)
