@@ -126,7 +126,7 @@ def searcher_queue(searcher_id: str) -> Queue:
     )
 
 
-def search_queues(settings: Settings) -> list[Queue]:
+def orchestrator_queues(settings: Settings) -> list[Queue]:
     """Return the orchestrator's queues."""
     return [client_queue(ORCHESTRATOR, settings), request_queue()]
 
@@ -134,7 +134,7 @@ def search_queues(settings: Settings) -> list[Queue]:
 def task_queues(settings: Settings) -> list[Queue]:
     """Return every queue that workers consume from, but for those of searchers."""
     art = (queue for exchange in settings.art_exchanges for queue in art_queues(exchange))
-    return [*work_queues(settings), *search_queues(settings), *art]
+    return [*work_queues(settings), *orchestrator_queues(settings), *art]
 
 
 #: The queue of a message that names none.

@@ -28,7 +28,7 @@ from app.services.processes import procfile
 from app.topology import all_queues, art_policy, client_policy, declare_all
 from config.routes import ORCHESTRATOR
 from config.settings import Settings, get_settings
-from config.topology import SITE, art_queues, search_queues, searcher_queue
+from config.topology import SITE, art_queues, orchestrator_queues, searcher_queue
 
 topology = typer.Typer(no_args_is_help=True, help="Exchanges, queues and bindings.")
 
@@ -105,7 +105,7 @@ def site_picture(settings: Settings) -> str:
 
 def search_picture(settings: Settings) -> str:
     """Return the flowchart of the orchestrator and the searchers."""
-    events, requests = search_queues(settings)
+    events, requests = orchestrator_queues(settings)
     return search(client_policy(ORCHESTRATOR, settings), events, requests, searcher_queue("ID"))
 
 

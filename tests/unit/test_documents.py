@@ -28,7 +28,7 @@ from config.routes import (
     SUBSCRIPTIONS,
 )
 from config.settings import ROOT, Settings
-from config.topology import search_queues, searcher_queue
+from config.topology import orchestrator_queues, searcher_queue
 from tests.support import generated
 from tests.support.documents import blocks, matches, read, table
 
@@ -95,7 +95,7 @@ def test_the_picture_has_every_work_queue_with_its_process() -> None:
 
 def test_the_picture_of_searching_has_every_queue_of_it_and_every_message_type() -> None:
     picture = search_picture(Settings())
-    queues = [*search_queues(Settings()), *client_policy(ORCHESTRATOR, Settings()).queues(), searcher_queue("ID")]
+    queues = [*orchestrator_queues(Settings()), *client_policy(ORCHESTRATOR, Settings()).queues(), searcher_queue("ID")]
     assert {f'[["{queue.name}"]]' for queue in queues} <= set(re.findall(r"\[\[\S+?\]\]", picture))
     types = {*(route.type for route in SUBSCRIPTIONS), *REQUEST_TYPES, *SEARCHER_TYPES, REGISTER_AGAIN}
     assert types <= set(re.findall(r"\w+", picture))
