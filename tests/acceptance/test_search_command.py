@@ -112,7 +112,9 @@ def test_the_exit_status_tells_nothing_found_from_wrong_usage(perennial: Perenni
     assert nothing.stderr == "perennial: nothing on site.example matches: nonexistent\n"
     never = perennial("search", "never.example", "word")
     assert never.returncode == 1
-    assert "never.example was never indexed. To index it: perennial index --crawl https://never.example/" in never.stderr
+    assert (
+        "never.example was never indexed. To index it: perennial index --crawl https://never.example/" in never.stderr
+    )
     invalid = perennial("search", "site.example", "?!")
     assert invalid.returncode == 2
     assert "no letter or digit" in invalid.stderr
