@@ -40,6 +40,7 @@ class Orchestrator:
         self._refuted: set[str] = set()
         self._known: dict[str, Known] = {}
         self._seqs: dict[str, int] = {}
+        self._lost_at: dict[str, float] = {}
         self._ticked = now
         self._grace_until = now
         self._awaited: set[str] = set()
@@ -99,6 +100,7 @@ class Orchestrator:
         """Take that a searcher is gone, whatever it last said of itself."""
         if self._known.pop(searcher_id, None) is not None:
             log.warning("Searcher %s: gone, %s", searcher_id, why)
+            self._lost_at[searcher_id] = self._ticked
             self._table.forget(searcher_id)
             self._changed()
 
@@ -163,6 +165,7 @@ class Orchestrator:
     def tick(self, *, now: float) -> tuple[Command, ...]:
         """Let time pass, and return what is to be told to searchers now."""
         self._look_for_silence(now)
+        self._forget_counts(now)
         if not self.settled or self._awaited or (self._is_placed and now < self._rested_at):
             return ()
         placement = place(self._state(now))
@@ -185,6 +188,16 @@ class Orchestrator:
             silent = [ident for ident, known in self._known.items() if now - known.heard > self._patience]
             for ident in silent:
                 self.lost(ident, f"silent for {now - self._known[ident].heard:.1f} s")
+
+    def _forget_counts(self, now: float) -> None:
+        """Forget how far searchers had counted that are gone for as long as a heartbeat lives in its queue.
+
+        One whose count was wrong, be it that somebody spoke in its name, would be ignored for good otherwise.
+        """
+        for ident in [ident for ident, at in self._lost_at.items() if now - at > self._patience]:
+            del self._lost_at[ident]
+            if ident not in self._known:
+                self._seqs.pop(ident, None)
 
     def _say_stuck(self) -> None:
         """Say once what stands against a copy, until it is placed or something else does."""

@@ -298,3 +298,18 @@ def test_garbage_that_names_domains_nobody_has_leaves_nothing_behind() -> None:
 
     assert orchestrator.tick(now=0) == ()
     assert orchestrator.routes(now=0).routes == ()
+
+
+def test_a_searcher_in_whose_name_somebody_counted_too_far_is_heard_again() -> None:
+    orchestrator = settled(pack())
+    orchestrator.heard(report("a", 1, pack()), now=0)
+    orchestrator.heard(report("a", 2**50), now=0)
+    for beat in range(5):
+        orchestrator.tick(now=beat * BEAT)
+    orchestrator.heard(report("a", 2, pack()), now=4 * BEAT)
+    assert orchestrator.routes(now=4 * BEAT).searchers == ()
+
+    for beat in range(5, 9):
+        orchestrator.tick(now=beat * BEAT)
+    orchestrator.heard(report("a", 3, pack()), now=8 * BEAT)
+    assert orchestrator.holder(pack().domain) == "a"
