@@ -111,6 +111,9 @@ class Directory:
             elif outcome.settled or self._routes is None or not self._routes.settled:
                 self._routes, self._failure = outcome, None
                 self._as_of = self._asked_at
+            else:
+                # It may go on so for as long as the store is away: queries must not wait for it each time.
+                self._failure = SearchUnavailable("the orchestrator still gathers what is there")
             self._changed.notify_all()
 
     def _why(self) -> str:
