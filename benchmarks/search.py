@@ -36,6 +36,8 @@ ROUNDS = 5
 WARM_UP = 5
 #: Threads that ask at the same time.
 CONCURRENCY = (1, 8)
+#: Stands for one thread, too, but each query goes to all finders before the next one does: they begin from cold.
+COLD = 0
 SEARCHERS = 2
 #: Seconds within which every pack is on every searcher.
 PLACED = 60.0
@@ -56,7 +58,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What was measured. `turns` are by contestant and concurrency, in the order of the rounds.
+    """What was measured. `turns` are by contestant and concurrency (or COLD), in the order of the rounds.
 
     `pages` are those of each domain; `cpu` is CPU seconds of each of our processes in all turns of `end to end` with
     several threads, and `others` the share of the machine that others took, 0 to 1.
@@ -82,9 +84,9 @@ class Searched:
         """Return the queries answered a second, over the rounds."""
         return spread([len(self.asked) / turn.wall for turn in self.turns[contestant][concurrency]])
 
-    def more(self, contestant: str, other: str, *, kind: str = "", percent: int = 50) -> Spread:
+    def more(self, contestant: str, other: str, *, kind: str = "", percent: int = 50, size: int = 1) -> Spread:
         """Return by how many ms a contestant takes longer for the same query: of each round, this percentile."""
-        pairs = zip(self.turns[contestant][1], self.turns[other][1], strict=True)
+        pairs = zip(self.turns[contestant][size], self.turns[other][size], strict=True)
         return spread([_percentile(self._differences(mine, its, kind), percent) for mine, its in pairs])
 
     def _differences(self, mine: Turn, its: Turn, kind: str) -> list[float]:
@@ -144,14 +146,15 @@ def run(here: System, *, rounds: int = ROUNDS, folder: Path | None = None) -> Se
         }
         with ExitStack() as stack:
             finders = [stack.enter_context(_finder(name, config, here)) for name in FINDERS]
-            check(_all_at_once(finders, asked, max(CONCURRENCY)), asked)
+            check(_one_by_one(finders, asked, max(CONCURRENCY)), asked)
             return _measure(finders, asked, pages, groups, rounds=rounds)
 
 
 def _measure(
     finders: Sequence[Finder], asked: Sequence[Ask], pages: Mapping[str, int], groups: Mapping[str, int], *, rounds: int
 ) -> Searched:
-    turns: dict[str, dict[int, list[Turn]]] = {each.name: {size: [] for size in CONCURRENCY} for each in finders}
+    sizes = (COLD, *CONCURRENCY)
+    turns: dict[str, dict[int, list[Turn]]] = {each.name: {size: [] for size in sizes} for each in finders}
     # Our own children are all that runs, but for the broker.
     own = {"own": os.getpid(), "RabbitMQ": groups["RabbitMQ"]}
     start, watch = usage(own), Watch(groups)
@@ -159,8 +162,8 @@ def _measure(
         # Who follows whom changes: what one leaves to be done is in the way of the next.
         first = number % len(finders)
         order = [*finders[first:], *finders[:first]]
-        for size in CONCURRENCY:
-            found = _by_turns(order, asked) if size == 1 else _all_at_once(order, asked, size, watch)
+        for size in sizes:
+            found = _by_turns(order, asked) if size == COLD else _one_by_one(order, asked, size, watch)
             for name, turn in found.items():
                 turns[name][size].append(turn)
     end = usage(own)
@@ -168,7 +171,7 @@ def _measure(
 
 
 def _by_turns(finders: Sequence[Finder], asked: Sequence[Ask]) -> dict[str, Turn]:
-    """Give each query to each finder before the next: whatever else the machine does hits all of them alike."""
+    """Give each query to each finder before the next one: all find processor and caches as the others left them."""
     for finder in finders:
         finder.begin(1, asked[:WARM_UP])
     answers: dict[str, list[Turn]] = {finder.name: [] for finder in finders}
@@ -183,14 +186,14 @@ def _joined(turns: Sequence[Turn]) -> Turn:
     return Turn(seconds, [each for turn in turns for each in turn.totals], sum(seconds))
 
 
-def _all_at_once(
+def _one_by_one(
     finders: Sequence[Finder], asked: Sequence[Ask], threads: int, watch: Watch | None = None
 ) -> dict[str, Turn]:
     """Let one finder after the other answer all queries, those end to end under watch."""
     found = {}
     for finder in finders:
         finder.begin(threads, asked[:WARM_UP])
-        with watch.on() if watch and finder.name == END_TO_END else nullcontext():
+        with watch.on() if watch and threads > 1 and finder.name == END_TO_END else nullcontext():
             found[finder.name] = finder.answer(asked)
     return found
 

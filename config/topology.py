@@ -123,6 +123,8 @@ def searcher_queue(searcher_id: str) -> Queue:
         queue_arguments={"x-expires": SEARCHER_EXPIRES_MS},
         durable=True,
         auto_delete=True,
+        # What is not answered goes with the queue in any case: an acknowledgement would only cost.
+        no_ack=True,
     )
 
 

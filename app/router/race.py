@@ -90,7 +90,7 @@ class Race(Generic[T]):
     ) -> None:
         """`absent` is raised where there is no replica to ask; `send` asks one, with a deadline in seconds.
 
-        `silent` is told of one that is gone or keeps others waiting, and of one that answers.
+        `silent` is told of one that is gone, busy, broken or keeps others waiting, and of one that answers.
         """
         self.domain = domain
         self._answer: T | PerennialError | None = None
@@ -174,6 +174,7 @@ class Race(Generic[T]):
         self._tally.add(next((count for kind, count in _COUNTS if isinstance(error, kind)), "failed"))
         if isinstance(error, Unroutable):
             self.gone.add(replica)
+        if not isinstance(error, _FINAL):
             self._silent(replica, True)
         self.astray |= isinstance(error, Unroutable | NotPlaced)
         if isinstance(error, _FINAL) and self._answer is None:

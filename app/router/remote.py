@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections import defaultdict
-from collections.abc import Container, Iterator, Sequence
+from collections import Counter
+from collections.abc import Container, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from itertools import count
 from typing import TypeVar
 
 from app.amqp.requestor import Reply, Requestor
@@ -33,7 +33,7 @@ _IN_VAIN = (PackNotFound, NotPlaced, SearchUnavailable)
 
 #: The part of the deadline after which a silent searcher is helped by the next one.
 _HEDGE = 0.1
-#: Seconds in which a searcher that was silent is asked after the others.
+#: Seconds in which a searcher that was silent, or of no use, is asked after the others.
 _SILENCE = 5.0
 #: Searches of an event loop that may wait for newer routes at the same time.
 _THREADS = 32
@@ -54,7 +54,8 @@ class RemoteFinder:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="finder")
         self._tally = Tally()
         self._directory = Directory(self._ask_routes, deadline=deadline, tally=self._tally)
-        self._turns: defaultdict[str, Iterator[int]] = defaultdict(count)
+        self._flying: Counter[str] = Counter()
+        self._lock = threading.Lock()
         self._silent: dict[str, float] = {}
 
     @classmethod
@@ -151,7 +152,7 @@ class RemoteFinder:
             Race(
                 kind,
                 request.domain,
-                [replica for replica in self._in_turn(known.get(request.domain)) if replica not in gone],
+                [replica for replica in self._in_order(known.get(request.domain)) if replica not in gone],
                 absent=_absent(request.domain, known.get(request.domain)),
                 span=span,
                 send=partial(self._send, request),
@@ -161,18 +162,31 @@ class RemoteFinder:
             for request in requests
         ]
 
-    def _in_turn(self, route: Route | None) -> Iterator[str]:
-        """Yield who has a domain: by turns, but the newest version first, and last who was silent or gone just now."""
+    def _in_order(self, route: Route | None) -> list[str]:
+        """Return who has a domain: the newest version first, of these the one with the fewest requests before it.
+
+        Among equals always the same one, whose caches are warm. Last comes who was silent, gone or of no use just now.
+        """
         if route is None:
-            return
-        newest = route.newest or len(route.searchers)
-        turn, now = next(self._turns[route.domain]), time.monotonic()
-        order = [*_rotated(route.searchers[:newest], turn), *_rotated(route.searchers[newest:], turn)]
-        yield from sorted(order, key=lambda replica: self._silent.get(replica, 0.0) > now)
+            return []
+        newest, now = route.newest or len(route.searchers), time.monotonic()
+        parts = (route.searchers[:newest], route.searchers[newest:])
+        order = [replica for part in parts for replica in sorted(part, key=self._flying.__getitem__)]
+        return sorted(order, key=lambda replica: self._silent.get(replica, 0.0) > now)
 
     def _send(self, wanted: Asked, replica: str, seconds: float) -> Future[Reply]:
         kind = "search" if isinstance(wanted, SearchRequest) else "suggest"
-        return self._requestor.send(to_searcher(replica, kind, to_payload(wanted)), deadline=seconds)
+        self._count(replica, 1)
+        sent = self._requestor.send(to_searcher(replica, kind, to_payload(wanted)), deadline=seconds)
+        sent.add_done_callback(lambda _done: self._count(replica, -1))
+        return sent
+
+    def _count(self, replica: str, change: int) -> None:
+        """Note that a request went to a searcher, or that it is over; of one with none, nothing is kept."""
+        with self._lock:
+            self._flying[replica] += change
+            if not self._flying[replica]:
+                del self._flying[replica]
 
     def _note(self, replica: str, silent: bool) -> None:
         """Remember whether a searcher is worth asking first."""
@@ -190,11 +204,6 @@ def _absent(domain: str, route: Route | None) -> PerennialError:
     if route is None:
         return PackNotFound(f"{domain} was never indexed")
     return NotPlaced(f"{domain} is on no searcher at the moment" + (f": {route.why}" if route.why else ""))
-
-
-def _rotated(replicas: Sequence[str], turn: int) -> Sequence[str]:
-    at = turn % len(replicas) if replicas else 0
-    return (*replicas[at:], *replicas[:at])
 
 
 def _doubtful(domain: str, outcome: T | PerennialError) -> T | PerennialError:

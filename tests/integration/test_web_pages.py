@@ -241,7 +241,10 @@ def test_all_sites_are_searched_or_those_that_are_chosen(tmp_path: Path) -> None
         ]
         both = get(client, "/", 404, q="many", domain=["other.example", "b.example", "c.example"])
         assert text_of(both, "main h2") == "b.example, c.example were never indexed"
-        assert text_of(both, "pre") == "perennial index --crawl https://b.example/ perennial index --crawl https://c.example/"
+        assert (
+            text_of(both, "pre")
+            == "perennial index --crawl https://b.example/ perennial index --crawl https://c.example/"
+        )
 
 
 def test_more_sites_than_can_be_asked_at_once_have_to_be_chosen_from(tmp_path: Path) -> None:

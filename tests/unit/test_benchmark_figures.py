@@ -17,7 +17,7 @@ from benchmarks.questions import KINDS, Ask, make
 from benchmarks.report import Results as Page
 from benchmarks.report import aims_table, best, cpu_ratio, crawl_ratio, page, section, warnings
 from benchmarks.runs import Run
-from benchmarks.search import END_TO_END, ROUTER, SEARCHER, Searched, Turn, check
+from benchmarks.search import COLD, END_TO_END, ROUTER, SEARCHER, Searched, Turn, check
 from tests.packs import page as stored_page
 from tests.packs import write_pack
 
@@ -182,7 +182,7 @@ def searched(**turns: list[Turn]) -> Searched:
     names = {END_TO_END: "web", SEARCHER: "own", ROUTER: "router"}
     found = {name: turns.get(short, [turn(1, 1, 1, 1), turn(1, 1, 1, 1)]) for name, short in names.items()}
     rest = {name: [turn(1, 1, 1, 1), turn(1, 1, 1, 1)] for name in ("SQLite", "tantivy", "echo", "GET /healthz")}
-    by_size = {name: {1: each, 8: each} for name, each in (found | rest).items()}
+    by_size = {name: {COLD: each, 1: each, 8: each} for name, each in (found | rest).items()}
     cpu = {"web": 0.012, "web children": 0.012}
     return Searched(asked=ASKED, pages={"a.example": 7}, turns=by_size, cpu=cpu, others=0.5)
 
@@ -202,7 +202,7 @@ def test_the_page_tells_search_by_finder_part_kind_and_process() -> None:
     text = page([section("search", Page(date="", machine={}, versions={}, search=SEARCHED))])
     assert "other programs took 50% of the machine" in text
     assert "4 queries in 2 rounds; a.example 7 pages" in text
-    assert "| end to end adds to Searcher | 16.50 (3.00-30.00) |" in text
+    assert "| end to end adds to Searcher | 16.50 (3.00-30.00) | 16.50 (3.00-30.00) |" in text
     assert "| web | 3.00 |" in text  # 24 ms for the 8 queries of two turns.
     assert "| rare |" in text
 
