@@ -341,4 +341,5 @@ def test_many_threads_search_at_once_while_a_searcher_goes(world: World) -> None
 
     with ThreadPoolExecutor(8) as pool:
         assert {tuple(each) for each in pool.map(some, range(400))} == {("a.example", "b.example")}
-    assert finder.counts()["returned"] > 0
+    counts = finder.counts()
+    assert counts["returned"] + counts["hedged"] > 0  # What was on its way when its queue went is lost, not returned.
