@@ -128,7 +128,7 @@ def test_packs_find_searchers_and_questions_find_packs(
         first = next(actor for actor in cast if "a.example" in actor.domains)
         first.stop()
         left = (holders - {first.id}).pop()
-        # Whom its queue is no more of is not asked twice: the question goes on to the next one, and the pack to a third.
+        # Who has no queue any more is not asked twice: the question goes on to the next one, the pack to a third.
         assert client.search("a.example")["by"] == left
         assert client.search("a.example")["by"] != first.id
         eventually(lambda: client.placed(2), "every pack is on two searchers again")
