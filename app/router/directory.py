@@ -47,25 +47,28 @@ class Directory:
         """
         now = time.monotonic()
         with self._changed:
-            if now - self._as_of > MAX_AGE:
-                self._ask_if_due(now, pause=_PAUSE if self._routes is None else MAX_AGE)
+            if (at_hand := self._at_hand(now)) is not None:
+                return at_hand
             if self._routes is None:
                 self._await(float("-inf"), until=until + _GRACE)
-            elif now - self._as_of > TOO_OLD and self._failure is None:
+            else:
                 self._await(now - TOO_OLD, until=min(until, self._asked_at + PATIENCE))
             if self._routes is None:
                 raise SearchUnavailable(self._why())
             return self._routes
 
     def at_once(self) -> Routes | None:
-        """Return what `routes` would return without waiting, or None; asks in the background where it is time to."""
-        now = time.monotonic()
+        """Return what `routes` returns without waiting, or None where it would wait."""
         with self._changed:
-            if self._routes is None or now - self._as_of > TOO_OLD:
-                return None
-            if now - self._as_of > MAX_AGE:
-                self._ask_if_due(now, pause=MAX_AGE)
-            return self._routes
+            return self._at_hand(time.monotonic())
+
+    def _at_hand(self, now: float) -> Routes | None:
+        """Return what is to be told without waiting, or None; asks in the background where it is time to."""
+        age = now - self._as_of
+        if age > MAX_AGE:
+            self._ask_if_due(now, pause=_PAUSE if self._routes is None else MAX_AGE)
+        # Of an orchestrator that is known to be silent nothing newer is awaited.
+        return self._routes if age <= TOO_OLD or self._failure is not None else None
 
     def renewed(self, than: float, *, until: float) -> Routes | None:
         """Return settled routes that were asked for after `than`, or None where none come soon (monotonic seconds)."""
