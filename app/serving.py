@@ -15,7 +15,8 @@ class Service(Protocol):
     """What answers the messages of one queue, in a worker's main process.
 
     All but `close` are called in the worker's event loop, and must be quick: what takes time, a service does in
-    threads of its own. Its messages are acknowledged before they come here, for nobody waits for a late answer.
+    threads of its own. Its messages are acknowledged before they come here, or need not be (config/topology.py), for
+    nobody waits for a late answer.
     """
 
     def take(self, delivery: Delivery) -> None:
@@ -60,7 +61,10 @@ class Services:
         return iter(self._services)
 
     def take(self, message: Any, queue: str) -> None:
-        """Acknowledge a kombu message and give it to its service; after `close` it stays with the broker."""
+        """Acknowledge a kombu message and give it to its service; after `close`, neither is done.
+
+        On a queue without acknowledgements kombu sends none, and the message is gone with the queue.
+        """
         if self._closed:
             return
         message.ack()
