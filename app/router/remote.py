@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
@@ -76,16 +76,14 @@ class RemoteFinder:
         began = time.perf_counter()
         question = checked(question)
         self._tally.add("searches")
-        answers, silent = answered(self._ask(Answer, requests_of(question), seconds=self._deadline))
-        return merge(question, answers, seconds=time.perf_counter() - began, silent=silent)
+        return _found(question, self._ask(Answer, requests_of(question), seconds=self._deadline), began)
 
     async def asearch(self, question: Question) -> Found:
         """Search without a thread, where the first round of questions settles it, as nearly always."""
         began = time.perf_counter()
         question = checked(question)
         self._tally.add("searches")
-        answers, silent = answered(await self._aask(requests_of(question), seconds=self._deadline))
-        return merge(question, answers, seconds=time.perf_counter() - began, silent=silent)
+        return _found(question, await self._aask(requests_of(question), seconds=self._deadline), began)
 
     def suggest(self, domains: Sequence[str], q: str, *, limit: int = 8) -> tuple[str, ...]:
         """Return queries that `q` may be the beginning of."""
@@ -197,6 +195,12 @@ class RemoteFinder:
 
     def _ask_routes(self, deadline: float) -> Future[Reply]:
         return self._requestor.send(request("get_routes", {}), deadline=deadline)
+
+
+def _found(question: Question, outcomes: Mapping[str, Answer | PerennialError], began: float) -> Found:
+    """Return what the domains' answers come to; raises what `answered` raises."""
+    answers, silent = answered(outcomes)
+    return merge(question, answers, seconds=time.perf_counter() - began, silent=silent)
 
 
 def _absent(domain: str, route: Route | None) -> PerennialError:
