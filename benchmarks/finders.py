@@ -160,15 +160,16 @@ def _get(connection: http.client.HTTPConnection, path: str) -> bytes:
 
 
 class Asker:
-    """Answers queries with as many threads as it began with."""
+    """Answers queries with as many threads, and after such a pause, as it began with."""
 
     def __init__(self, make: Make) -> None:
         self._make = make
         self._searches: list[Search] = []
+        self._pause = 0.0
 
-    def begin(self, threads: int, asked: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    def begin(self, threads: int, pause: float, asked: Sequence[tuple[str, str]]) -> dict[str, Any]:
         """Make new connections, for a server closes those that stood idle; the queries asked now are not counted."""
-        self._searches = [self._make() for _ in range(threads)]
+        self._searches, self._pause = [self._make() for _ in range(threads)], pause
         for search in self._searches:
             for domain, q in asked:
                 search(domain, q)
@@ -180,29 +181,30 @@ class Asker:
         waiting = iter(enumerate(asked))
         began = time.perf_counter()
         if len(self._searches) == 1:
-            _answer(self._searches[0], waiting, found)
+            _answer(self._searches[0], waiting, found, self._pause)
         else:
             with ThreadPoolExecutor(len(self._searches)) as pool:
-                for done in [pool.submit(_answer, search, waiting, found) for search in self._searches]:
+                for done in [pool.submit(_answer, search, waiting, found, self._pause) for search in self._searches]:
                     done.result()
         wall = time.perf_counter() - began
         return {"wall": wall, "seconds": [each[0] for each in found], "totals": [each[1] for each in found]}
 
 
-def _answer(search: Search, waiting: Any, found: list[tuple[float, int]]) -> None:
+def _answer(search: Search, waiting: Any, found: list[tuple[float, int]], pause: float) -> None:
     for number, (domain, q) in waiting:
+        if pause:
+            time.sleep(pause)
         began = time.perf_counter()
         total = search(domain, q)
         found[number] = (time.perf_counter() - began, total)
 
 
 def main(name: str, config: dict[str, Any]) -> None:
-    """Read `{"asked": [[domain, q]...]}` a line, with `"begin": threads` to begin anew, and answer in JSON."""
+    """Read `{"asked": [[domain, q]...]}` a line, with `threads` and `pause` to begin anew, and answer in JSON."""
     asker = Asker(FINDERS[name](config))
     for line in sys.stdin:
         order = json.loads(line)
-        threads, asked = order.get("begin"), order["asked"]
-        print(json.dumps(asker.begin(threads, asked) if threads else asker.answer(asked)), flush=True)
+        print(json.dumps(asker.begin(**order) if "threads" in order else asker.answer(**order)), flush=True)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from benchmarks.crawl import System
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import Spread, spread
 from benchmarks.finders import FINDERS
+from benchmarks.modes import CROWD, MODES, Mode, kept_awake
 from benchmarks.processes import running
 from benchmarks.questions import Ask
 from benchmarks.usage import usage
@@ -34,10 +35,6 @@ from config.settings import ROOT
 ROUNDS = 5
 #: Queries with which each thread begins, and which are not counted.
 WARM_UP = 5
-#: Threads that ask at the same time.
-CONCURRENCY = (1, 8)
-#: Stands for one thread, too, but each query goes to all finders before the next one does: they begin from cold.
-COLD = 0
 SEARCHERS = 2
 #: Seconds within which every pack is on every searcher.
 PLACED = 60.0
@@ -58,35 +55,35 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What was measured. `turns` are by contestant and concurrency (or COLD), in the order of the rounds.
+    """What was measured. `turns` are by contestant and mode, in the order of the rounds.
 
     `pages` are those of each domain; `cpu` is CPU seconds of each of our processes in all turns of `end to end` with
-    several threads, and `others` the share of the machine that others took, 0 to 1.
+    a crowd, and `others` the share of the machine that others took, 0 to 1.
     """
 
     asked: Sequence[Ask]
     pages: Mapping[str, int]
-    turns: Mapping[str, Mapping[int, Sequence[Turn]]]
+    turns: Mapping[str, Mapping[Mode, Sequence[Turn]]]
     cpu: Mapping[str, float]
     others: float
 
-    def percentile(self, contestant: str, percent: int, *, concurrency: int = 1, kind: str = "") -> float:
+    def percentile(self, contestant: str, percent: int, mode: Mode, *, kind: str = "") -> float:
         """Return the milliseconds within which so many of a hundred queries were answered, of a kind or of all."""
         seconds = [
             each
-            for turn in self.turns[contestant][concurrency]
+            for turn in self.turns[contestant][mode]
             for ask, each in zip(self.asked, turn.seconds, strict=True)
             if kind in ("", ask.kind)
         ]
         return _percentile(seconds, percent)
 
-    def rate(self, contestant: str, concurrency: int) -> Spread:
+    def rate(self, contestant: str, mode: Mode) -> Spread:
         """Return the queries answered a second, over the rounds."""
-        return spread([len(self.asked) / turn.wall for turn in self.turns[contestant][concurrency]])
+        return spread([len(self.asked) / turn.wall for turn in self.turns[contestant][mode]])
 
-    def more(self, contestant: str, other: str, *, kind: str = "", percent: int = 50, size: int = 1) -> Spread:
+    def more(self, contestant: str, other: str, mode: Mode, *, kind: str = "", percent: int = 50) -> Spread:
         """Return by how many ms a contestant takes longer for the same query: of each round, this percentile."""
-        pairs = zip(self.turns[contestant][size], self.turns[other][size], strict=True)
+        pairs = zip(self.turns[contestant][mode], self.turns[other][mode], strict=True)
         return spread([_percentile(self._differences(mine, its, kind), percent) for mine, its in pairs])
 
     def _differences(self, mine: Turn, its: Turn, kind: str) -> list[float]:
@@ -106,15 +103,15 @@ class Finder:
     name: str
     process: subprocess.Popen[str]
 
-    def begin(self, threads: int, asked: Sequence[Ask]) -> None:
-        """Have it begin anew with so many threads; the queries are not counted."""
-        self._order(asked, begin=threads)
+    def begin(self, mode: Mode, asked: Sequence[Ask]) -> None:
+        """Have it begin anew, in another mode; the queries are not counted."""
+        self._order(asked, threads=mode.threads, pause=mode.pause)
 
     def answer(self, asked: Sequence[Ask]) -> Turn:
         """Let its threads answer the queries."""
         return Turn(**self._order(asked))
 
-    def _order(self, asked: Sequence[Ask], **more: int) -> dict[str, Any]:
+    def _order(self, asked: Sequence[Ask], **more: float) -> dict[str, Any]:
         into, out = self._pipes()
         into.write(json.dumps({"asked": [(ask.domain, ask.q) for ask in asked], **more}) + "\n")
         into.flush()
@@ -146,15 +143,14 @@ def run(here: System, *, rounds: int = ROUNDS, folder: Path | None = None) -> Se
         }
         with ExitStack() as stack:
             finders = [stack.enter_context(_finder(name, config, here)) for name in FINDERS]
-            check(_one_by_one(finders, asked, max(CONCURRENCY)), asked)
+            check(_by_turns(finders, asked, CROWD), asked)
             return _measure(finders, asked, pages, groups, rounds=rounds)
 
 
 def _measure(
     finders: Sequence[Finder], asked: Sequence[Ask], pages: Mapping[str, int], groups: Mapping[str, int], *, rounds: int
 ) -> Searched:
-    sizes = (COLD, *CONCURRENCY)
-    turns: dict[str, dict[int, list[Turn]]] = {each.name: {size: [] for size in sizes} for each in finders}
+    turns: dict[str, dict[Mode, list[Turn]]] = {each.name: {mode: [] for mode in MODES} for each in finders}
     # Our own children are all that runs, but for the broker.
     own = {"own": os.getpid(), "RabbitMQ": groups["RabbitMQ"]}
     start, watch = usage(own), Watch(groups)
@@ -162,39 +158,23 @@ def _measure(
         # Who follows whom changes: what one leaves to be done is in the way of the next.
         first = number % len(finders)
         order = [*finders[first:], *finders[:first]]
-        for size in sizes:
-            found = _by_turns(order, asked) if size == COLD else _one_by_one(order, asked, size, watch)
-            for name, turn in found.items():
-                turns[name][size].append(turn)
+        for mode in MODES:
+            for name, turn in _by_turns(order, asked, mode, watch).items():
+                turns[name][mode].append(turn)
     end = usage(own)
     return Searched(asked, pages, turns, watch.spent, end.others(start, ours=sum(end.since(start).values())))
 
 
-def _by_turns(finders: Sequence[Finder], asked: Sequence[Ask]) -> dict[str, Turn]:
-    """Give each query to each finder before the next one: all find processor and caches as the others left them."""
-    for finder in finders:
-        finder.begin(1, asked[:WARM_UP])
-    answers: dict[str, list[Turn]] = {finder.name: [] for finder in finders}
-    for ask in asked:
-        for finder in finders:
-            answers[finder.name].append(finder.answer([ask]))
-    return {name: _joined(each) for name, each in answers.items()}
-
-
-def _joined(turns: Sequence[Turn]) -> Turn:
-    seconds = [each for turn in turns for each in turn.seconds]
-    return Turn(seconds, [each for turn in turns for each in turn.totals], sum(seconds))
-
-
-def _one_by_one(
-    finders: Sequence[Finder], asked: Sequence[Ask], threads: int, watch: Watch | None = None
+def _by_turns(
+    finders: Sequence[Finder], asked: Sequence[Ask], mode: Mode, watch: Watch | None = None
 ) -> dict[str, Turn]:
-    """Let one finder after the other answer all queries, those end to end under watch."""
+    """Let one finder after the other answer all queries; a crowd's, end to end, under watch."""
     found = {}
-    for finder in finders:
-        finder.begin(threads, asked[:WARM_UP])
-        with watch.on() if watch and threads > 1 and finder.name == END_TO_END else nullcontext():
-            found[finder.name] = finder.answer(asked)
+    with kept_awake() if mode.awake else nullcontext():
+        for finder in finders:
+            finder.begin(mode, asked[:WARM_UP])
+            with watch.on() if watch and mode is CROWD and finder.name == END_TO_END else nullcontext():
+                found[finder.name] = finder.answer(asked)
     return found
 
 
