@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
@@ -13,6 +15,24 @@ from app.errors import PerennialError
 cli = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, help="Index web sites; every failure lives in the broker."
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"perennial {version('perennial')}")
+        raise typer.Exit
+
+
+@cli.callback()
+def options(
+    shown: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version, and exit.")
+    ] = False,
+) -> None:
+    """Take what stands before a subcommand."""
+    del shown
+
+
 cli.add_typer(services.cli, name="services")
 cli.add_typer(topology.topology, name="topology")
 cli.add_typer(dead.dead, name="dead")

@@ -9,7 +9,6 @@ import typer
 
 from app.storage.open import open_store
 from app.storage.probe import probe
-from app.storage.s3 import S3Store
 from app.storage.store import ObjectStore
 from config.settings import get_settings
 
@@ -22,9 +21,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def create(as_json: AsJson = False) -> None:
     """Make the bucket or folder where it is missing, then check it."""
     store = _store()
-    # A folder store makes its folder where it is opened.
-    made = store.create() if isinstance(store, S3Store) else False
-    _check(store, made=made, as_json=as_json)
+    _check(store, made=store.create(), as_json=as_json)
 
 
 @cli.command()

@@ -65,6 +65,10 @@ class FolderStore:
     def __repr__(self) -> str:
         return f"FolderStore({str(self.root)!r})"
 
+    def create(self) -> bool:
+        """Return False: the folder was made when this was opened."""
+        return False
+
     def get(self, key: str) -> StoredObject:
         """Return the object; raises ObjectNotFound."""
         with _reading(key):

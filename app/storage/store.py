@@ -29,6 +29,9 @@ class StoredObject:
 class ObjectStore(Protocol):
     """Bytes under `/`-separated keys. Every method raises StoreError when the store itself fails."""
 
+    def create(self) -> bool:
+        """Make the bucket or folder; return whether it was missing until now."""
+
     def get(self, key: str) -> StoredObject:
         """Return the object; raises ObjectNotFound."""
 
