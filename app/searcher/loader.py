@@ -6,6 +6,7 @@ import logging
 import shutil
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Literal, Protocol
 from app.errors import PackCorrupt, PackError, PerennialError
 from app.search.messages import MB, Holding, Load, Report, Unload
 from app.searcher.packs import Packs
-from app.searcher.slot import Slot
+from app.searcher.slot import Held, Slot
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 _SETTLE = 2.0
 #: Characters of why something failed that are told.
 _LONGEST_REASON = 1_000
+#: Seconds after which what is taken over by then is told of: looking at all of a large slot may take minutes.
+_FIRST_WORD = 1.0
 #: Seconds that a pack is taken for whole after it was looked at: one bad query must not keep the loader busy.
 _TRUSTED = 60.0
 
@@ -83,6 +86,7 @@ class Loader:
         self._budget = budget_mb
         self._fetch = fetch
         self._check = check
+        self._left: deque[Held] = deque()
         self._jobs: list[Job] = []
         self._trusted: dict[str, float] = {}
         self._closed = False
@@ -90,11 +94,17 @@ class Loader:
         self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
 
     def start(self, *, adopted: Callable[[], None], tell: Callable[[Change], None]) -> None:
-        """Begin to work: first with what stands in the slot, after which `adopted` is called.
+        """Begin to work: first with what stands in the slot.
 
-        `tell` is called with each change, when it is so. Both are called in the loader's thread.
+        `adopted` is called when that is taken over, and where it takes longer, after a second, too; `tell` with each
+        later change, when it is so. Both are called in threads of the loader's.
         """
         self._adopted, self._tell = adopted, tell
+        try:
+            # At once: whatever is reported from now on tells of it.
+            self._left.extend(self._slot.adopt())
+        except OSError as error:
+            log.warning("Not all is taken over: %s", error)
         self._thread.start()
 
     def submit(self, job: Job) -> None:
@@ -107,9 +117,10 @@ class Loader:
                 self._changed.notify_all()
 
     def loading(self) -> tuple[str, ...]:
-        """Return the checksums that are still to be loaded, the present one first."""
+        """Return the checksums that are still to be taken over or loaded, the present one first."""
         with self._changed:
-            return tuple(job.sha256 for job in self._jobs if isinstance(job, Load))
+            left = [holding.sha256 for holding, _path in self._left]
+            return (*left, *(job.sha256 for job in self._jobs if isinstance(job, Load)))
 
     def room(self) -> Room:
         """Return how much room there is: less than the budget where the disk is full."""
@@ -138,10 +149,7 @@ class Loader:
         self._thread.join(seconds)
 
     def _run(self) -> None:
-        try:
-            self._adopt()
-        except OSError as error:
-            log.warning("Not all is taken over: %s", error)
+        self._adopt()
         self._adopted()
         while (job := self._next()) is not None:
             change = self._outcome(job)
@@ -149,6 +157,28 @@ class Loader:
                 self._jobs.pop(0)
             if change is not None:
                 self._tell_safely(change)
+
+    def _adopt(self) -> None:
+        """Answer from what the slot's last process left, as far as it is whole and there is room for it."""
+        soon = threading.Timer(_FIRST_WORD, self._adopted)
+        soon.start()
+        while self._left and not self._closed:
+            self._take_over(*self._left[0])
+            with self._changed:
+                self._left.popleft()
+        soon.cancel()
+
+    def _take_over(self, holding: Holding, path: Path) -> None:
+        if self._packs.used_mb() + holding.size_mb > self._budget:
+            log.warning("Not taken over: %s: no more room for its %d MB", holding.domain, holding.size_mb)
+            self._slot.remove(path)
+            return
+        try:
+            self._check(path)
+            self._packs.put(holding, path)
+        except Exception as error:  # noqa: BLE001 - One that cannot be read must not keep the others waiting for good.
+            log.warning("Not taken over: %s", error if isinstance(error, PerennialError | OSError) else repr(error))
+            self._slot.remove(path)
 
     def _tell_safely(self, change: Change) -> None:
         try:
@@ -222,15 +252,3 @@ class Loader:
             raise
         log.error("%s: a query failed on a pack that is whole", doubt.domain)
         self._trusted = {doubt.sha256: time.monotonic() + _TRUSTED}
-
-    def _adopt(self) -> None:
-        """Answer from what the slot's last process left, as far as it is whole and there is room for it."""
-        for holding, path in self._slot.adopt():
-            try:
-                if self._packs.used_mb() + holding.size_mb > self._budget:
-                    raise PackError(f"{holding.domain}: no more room for its {holding.size_mb} MB")
-                self._check(path)
-                self._packs.put(holding, path)
-            except (PerennialError, OSError) as error:
-                log.warning("Not taken over: %s", error)
-                self._slot.remove(path)

@@ -29,7 +29,7 @@ class Post:
 
 
 class Reporter:
-    """Registers when asked and sends a heartbeat every `every` seconds, in a thread of its own.
+    """Registers when asked, and from then on sends a heartbeat every `every` seconds, in a thread of its own.
 
     `state` makes a report of how the searcher stands; the reporter numbers it. While `unwell` has something to say, the
     reporter says nothing: what does not answer is to be taken for gone.
@@ -52,15 +52,13 @@ class Reporter:
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
 
-    def start(self) -> None:
-        """Register, and go on with heartbeats."""
-        self._thread.start()
-
     def register(self) -> None:
-        """Register now: somebody has to learn everything anew. Returns at once."""
+        """Register now: somebody has to learn everything, perhaps anew. Returns at once."""
         with self._changed:
             self._due, self._lost, self._silent = True, False, ""
             self._changed.notify_all()
+            if self._thread.ident is None and not self._stopped:
+                self._thread.start()
 
     def tell(self, change: Change) -> None:
         """Tell what became of a change; returns when the broker has it, or when it is left to the next heartbeat."""

@@ -141,12 +141,12 @@ class SearcherService:
                 self._responder.answer(delivery, partial(_refuse, unknown))
 
     def connected(self) -> None:
-        """Register, now that messages arrive; the first time, once what a dead process left is taken over."""
+        """Register, now that messages arrive; the first time, with what is taken over by then of a dead process."""
         if self._started:
             self._reporter.register()
         else:
             self._started = True
-            self._loader.start(adopted=self._reporter.start, tell=self._reporter.tell)
+            self._loader.start(adopted=self._reporter.register, tell=self._reporter.tell)
 
     def close(self) -> None:
         """Say farewell, and answer until whoever asks has heard it. The slot is left by the end of the process."""

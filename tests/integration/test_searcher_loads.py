@@ -17,7 +17,7 @@ from queue import Queue
 
 import pytest
 
-from app.errors import NotHere
+from app.errors import NotHere, PackCorrupt
 from app.pack import database
 from app.pack.compress import compress, sha256
 from app.search.messages import Holding, Load, Unload
@@ -296,6 +296,38 @@ def test_the_next_process_takes_over_what_is_whole_and_removes_the_rest(disk: Di
         assert sorted(path.name for path in left.iterdir()) == [".loading", "a.example", "b.example:8080", "lock"]
     with disk.open(budget_mb=1) as shelf:
         assert [holding.domain for holding in shelf.packs.holdings()] == ["a.example"]
+
+
+def test_what_takes_long_to_be_looked_at_is_told_as_being_loaded_and_answers_as_soon_as_it_may(disk: Disk) -> None:
+    domains = ("a.example", "b.example", "c.example")
+    with disk.open() as shelf:
+        loads = [disk.offer(domain, domain=domain) for domain in domains]
+        assert [shelf.have(load).kind for load in loads] == ["loaded"] * 3
+    looked, words = Queue[str](), Queue[tuple[int, int]]()
+    go_on = threading.Event()
+
+    def check(path: Path) -> None:
+        looked.put(path.parent.name)
+        if path.parent.name != "a.example":
+            assert go_on.wait(20)
+        if path.parent.name == "c.example":
+            raise PackCorrupt(path.name)
+
+    slot = Slot.take(disk.root)
+    packs = Packs(remove=slot.remove, time_limit=1.0)
+    loader = Loader(slot=slot, packs=packs, budget_mb=BUDGET_MB, fetch=fetch_from(disk.store), check=check)
+    loader.start(adopted=lambda: words.put((len(packs.holdings()), len(loader.loading()))), tell=disk.told.put)
+    assert [looked.get(timeout=20) for _ in "ab"] == ["a.example", "b.example"]
+    assert words.get(timeout=20) == (1, 2)
+    report = loader.report("x")
+    assert [holding.domain for holding in report.holdings] == ["a.example"]
+    assert report.loading == tuple(load.sha256 for load in loads[1:])
+    go_on.set()
+    assert words.get(timeout=20) == (2, 0)
+    assert loader.loading() == ()
+    loader.close(20)
+    packs.close()
+    slot.close()
 
 
 def test_of_two_versions_that_a_killed_process_left_the_one_placed_last_is_taken_over(disk: Disk) -> None:

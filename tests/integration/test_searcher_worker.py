@@ -229,7 +229,7 @@ def test_it_says_nothing_while_its_queries_are_stuck_or_its_queue_is_gone(ear: T
         Post(events=posts[0], heartbeats=posts[1]), every=0.1, state=lambda: stands, unwell=lambda: trouble[0]
     )
     with closing(reporter):
-        reporter.start()
+        reporter.register()
         first = ear.hear("register")
         ear.hear("heartbeat")
         trouble[0] = "every thread is stuck in a query"
