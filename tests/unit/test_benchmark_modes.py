@@ -1,0 +1,48 @@
+"""Processors kept awake for a benchmark: each has a process that gives way to all others, and none outlives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from benchmarks.modes import kept_awake
+from config.settings import ROOT
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.unit
+
+
+def test_each_processor_has_one_process_that_gives_way_while_the_block_lasts() -> None:
+    with kept_awake():
+        busy = psutil.Process().children()
+        assert sorted(process.cpu_affinity() or [] for process in busy) == [
+            [n] for n in sorted(os.sched_getaffinity(0))
+        ]
+        assert {os.sched_getscheduler(process.pid) for process in busy} == {os.SCHED_IDLE}
+    assert not psutil.Process().children()
+
+
+def test_they_end_with_whoever_is_killed_while_it_measures() -> None:
+    script = "from benchmarks.modes import kept_awake\nwith kept_awake():\n    print(flush=True)\n    input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as measuring:
+        assert measuring.stdout is not None
+        measuring.stdout.readline()
+        busy = psutil.Process(measuring.pid).children()
+        assert busy
+        measuring.send_signal(signal.SIGKILL)
+    eventually(lambda: not any(map(is_at_work, busy)), "no processor is kept busy")
+
+
+def is_at_work(process: psutil.Process) -> bool:
+    try:
+        # Where nobody reaps orphans, one that ended is still there.
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
