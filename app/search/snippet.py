@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from heapq import merge
-from itertools import islice
-from typing import NamedTuple
+from heapq import heapify, heappop, heapreplace
+from itertools import accumulate, islice
+from typing import TypeAlias
 
 from app.search.query import Unit
 from app.search.tokens import GAP, MARK, fold, words
@@ -19,6 +19,8 @@ WIDTH = 240
 #: Characters of a page looked at in one go, and in all: the text of one page may be a whole book.
 _STRETCH = 50_000
 _MAX_SCANNED = 1_000_000
+#: Characters folded at a time: often the first few show all there is to show.
+_PIECE = 4_000
 #: Matches looked at in one stretch.
 _MAX_MATCHES = 300
 
@@ -49,53 +51,59 @@ class Snippet:
             yield self.text[at:], False
 
 
-class _Match(NamedTuple):
-    start: int
-    end: int
-    unit: int
+#: Start and end of a match, and the number of the group of the pattern, which stands for its unit.
+_Match: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What units look like in folded text. Group `u<n>` of the pattern is the nth; each begins with one of `words`."""
+    """What units look like in folded text: a group of the pattern each, which begins with one of `words`.
+
+    There are `units` of them, the longest has `longest` words. Side by side they take up `least` characters, or more.
+    """
 
     pattern: re.Pattern[str]
     words: frozenset[str]
+    units: int
+    longest: int
+    least: int
 
     def matches(self, folded: str) -> Iterator[_Match]:
         """Yield the matches from left to right, none within another."""
-        found = self.pattern.finditer(folded) if MARK in folded else self._matches(folded)
-        for match in found:
-            yield _Match(match.start(), match.end(), int((match.lastgroup or "u0")[1:]))
-
-    def _matches(self, folded: str) -> Iterator[re.Match[str]]:
-        """Yield what `finditer` would, in a fraction of the time: the pattern is tried where a first word stands."""
+        if MARK in folded:
+            yield from ((*match.span(), match.lastindex or 0) for match in self.pattern.finditer(folded))
+            return
+        # As `finditer`, in a fraction of the time: the pattern is tried where a first word stands.
         end = 0
-        for at in merge(*(_occurrences(word, folded) for word in self.words)):
+        for at in _occurrences(self.words, folded):
             if at >= end and (match := self.pattern.match(folded, at)):
                 end = match.end()
-                yield match
+                yield at, end, match.lastindex or 0
 
 
-def _occurrences(word: str, text: str) -> Iterator[int]:
-    at = text.find(word)
-    while at >= 0:
+def _occurrences(words: Iterable[str], text: str) -> Iterator[int]:
+    """Yield where a text has one of the words, from left to right."""
+    nearest = [(at, word) for word in words if (at := text.find(word)) >= 0]
+    heapify(nearest)
+    while nearest:
+        at, word = nearest[0]
         yield at
-        at = text.find(word, at + 1)
+        if (following := text.find(word, at + 1)) >= 0:
+            heapreplace(nearest, (following, word))
+        else:
+            heappop(nearest)
 
 
 @dataclass(frozen=True, slots=True)
 class _Cluster:
-    """A stretch of a text that holds `distinct` of the units; `rarity` is higher where those are rare in the text."""
+    """A stretch of a text, and how well it shows what was found.
+
+    The merit is the number of different units, how rare those are in the text, and the length, negative.
+    """
 
     start: int
     end: int
-    distinct: int
-    rarity: float = 0.0
-
-    @property
-    def merit(self) -> tuple[int, float, int]:
-        return self.distinct, self.rarity, self.start - self.end
+    merit: tuple[int, float, int] = (0, 0.0, 0)
 
 
 def best_snippet(texts: Sequence[str], units: tuple[Unit, ...], *, width: int = WIDTH) -> Snippet:
@@ -104,12 +112,16 @@ def best_snippet(texts: Sequence[str], units: tuple[Unit, ...], *, width: int = 
     Without any match the beginning of the last text that is not empty.
     """
     wanted = _wanted(units)
-    found = [(cluster, text) for text in texts if (cluster := _best_cluster(text, wanted, len(units), width))]
+    found: list[tuple[_Cluster, str]] = []
+    for text in texts:
+        # The merit of a cluster counts only where there is one in another text.
+        if cluster := _best_cluster(text, wanted, width, first_will_do=not found and text is texts[-1]):
+            found.append((cluster, text))
     if found:
         cluster, text = max(found, key=lambda pair: pair[0].merit)
     else:
         text = next((text for text in reversed(texts) if text), "")
-        cluster = _Cluster(0, 0, 0)
+        cluster = _Cluster(0, 0)
     cut = _cut(text, cluster, width)
     return Snippet(cut, _marks(cut, wanted))
 
@@ -117,30 +129,35 @@ def best_snippet(texts: Sequence[str], units: tuple[Unit, ...], *, width: int = 
 def lines_with(text: str, units: tuple[Unit, ...]) -> tuple[str, ...]:
     """Return the lines of a text that have a match, in order."""
     wanted = _wanted(units)
+    folded = fold(text)
     # Most often there is none; a phrase does not go on in the next line, though it looks so here.
-    if not any(wanted.matches(fold(text))):
+    if not any(wanted.matches(folded)):
         return ()
-    return tuple(line for line in text.splitlines() if any(wanted.matches(fold(line))))
+    ends = accumulate(map(len, text.splitlines(keepends=True)), initial=0)
+    lines = zip(text.splitlines(), ends, strict=False)
+    return tuple(line for line, at in lines if any(wanted.matches(folded[at : at + len(line)])))
 
 
 def _marks(text: str, wanted: _Wanted) -> tuple[tuple[int, int], ...]:
     """Return the ranges of the matches; those with but a space between them are one."""
     marks: list[tuple[int, int]] = []
-    for match in _matches(text, wanted):
-        start = match.start
-        if marks and text[marks[-1][1] : start] == " ":
-            start = marks.pop()[0]
-        marks.append((start, match.end))
+    for start, end, _ in islice(wanted.matches(fold(text)), _MAX_MATCHES):
+        first = marks.pop()[0] if marks and text[marks[-1][1] : start] == " " else start
+        marks.append((first, end))
     return tuple(marks)
 
 
 @lru_cache(maxsize=64)
 def _wanted(units: tuple[Unit, ...]) -> _Wanted:
     """Compile units, the longest first."""
-    order = sorted(range(len(units)), key=lambda at: -len(units[at].words))
-    choices = "|".join(f"(?P<u{at}>{_unit_pattern(units[at])})" for at in order)
+    choices = "|".join(f"({_unit_pattern(unit)})" for unit in sorted(units, key=lambda unit: -len(unit.words)))
+    spelled = [_folded_words(unit) for unit in units]
     return _Wanted(
-        re.compile(f"(?<![^{GAP}])(?:{choices})(?![^{GAP}])"), frozenset(_folded_words(unit)[0] for unit in units)
+        pattern=re.compile(f"(?<![^{GAP}])(?:{choices})(?![^{GAP}])"),
+        words=frozenset(first for first, *_ in spelled),
+        units=len(units),
+        longest=max(map(len, spelled)),
+        least=len(GAP.join(word for unit in spelled for word in unit)),
     )
 
 
@@ -153,36 +170,72 @@ def _unit_pattern(unit: Unit) -> str:
     return f"{GAP}+".join(spelled) + (f"[^{GAP}]*" if unit.prefix else "")
 
 
-def _matches(text: str, wanted: _Wanted) -> list[_Match]:
-    return list(islice(wanted.matches(fold(text)), _MAX_MATCHES))
-
-
-def _best_cluster(text: str, wanted: _Wanted, units: int, width: int) -> _Cluster | None:
+def _best_cluster(text: str, wanted: _Wanted, width: int, *, first_will_do: bool) -> _Cluster | None:
+    """Return the best cluster of a text; `first_will_do`: the merit of one that has all units need not be true."""
     best: _Cluster | None = None
     for offset in range(0, min(len(text), _MAX_SCANNED), _STRETCH):
         # A stretch reaches a little into the next one, lest a cluster on the border be missed.
-        for cluster in _clusters(_matches(text[offset : offset + _STRETCH + width], wanted), width):
-            if best is None or cluster.merit > best.merit:
-                best = replace(cluster, start=cluster.start + offset, end=cluster.end + offset)
-        if best is not None and best.distinct == units:
+        stretch = _matches(text, wanted, offset, min(len(text), offset + _STRETCH + width))
+        matches = islice(stretch, _MAX_MATCHES)
+        cluster = _densest(_until_side_by_side(matches, wanted) if first_will_do else list(matches), width)
+        if cluster and (best is None or cluster.merit > best.merit):
+            best = cluster
+        if best and best.merit[0] == wanted.units:
             break
     return best
 
 
-def _clusters(matches: list[_Match], width: int) -> Iterator[_Cluster]:
-    """Yield, for each match, the cluster that ends with it: no wider than `width`, no longer than it must be."""
-    everywhere = Counter(match.unit for match in matches)
-    inside: Counter[int] = Counter()
-    left = 0
-    for match in matches:
-        inside[match.unit] += 1
-        while match.end - matches[left].start > width or inside[matches[left].unit] > 1:
-            if matches[left] is match:
+def _matches(text: str, wanted: _Wanted, at: int, end: int) -> Iterator[_Match]:
+    """Yield the matches between two places of a text, which is folded piece by piece as they are asked for."""
+    size = _PIECE
+    while at < end:
+        folded = fold(text[at : min(at + size, end)])
+        sure = len(folded) if at + len(folded) == end else _before_last_words(folded, wanted.longest)
+        after = sure
+        for start, stop, unit in wanted.matches(folded):
+            if start >= sure:
                 break
-            inside[matches[left].unit] -= 1
+            yield at + start, at + stop, unit
+            after = max(sure, stop)
+        at += after
+        # A piece that is all one word, or has too few, is looked at again with more that follows.
+        size = _PIECE if after else 2 * size
+
+
+def _before_last_words(folded: str, count: int) -> int:
+    """Return where the last words of a text begin, and the gap before them; 0 where it has no others."""
+    parts = folded.rsplit(maxsplit=count)
+    return len(parts[0]) if len(parts) > count else 0
+
+
+def _until_side_by_side(matches: Iterable[_Match], wanted: _Wanted) -> list[_Match]:
+    """Return the matches up to where all units stand side by side for the first time: no cluster is better."""
+    found: list[_Match] = []
+    for match in matches:
+        found.append(match)
+        last = found[-wanted.units :]
+        if match[1] - last[0][0] == wanted.least and len({unit for _, _, unit in last}) == wanted.units:
+            break
+    return found
+
+
+def _densest(matches: Sequence[_Match], width: int) -> _Cluster | None:
+    """Return the best of the clusters that end with a match: no wider than `width`, no longer than they must be."""
+    rarity = {unit: 1 / count for unit, count in Counter(unit for _, _, unit in matches).items()}
+    inside = dict.fromkeys(rarity, 0)
+    best: _Cluster | None = None
+    left = 0
+    for at, (_, end, unit) in enumerate(matches):
+        inside[unit] += 1
+        while left < at and (end - matches[left][0] > width or inside[matches[left][2]] > 1):
+            inside[matches[left][2]] -= 1
             left += 1
-        held = [unit for unit, count in inside.items() if count]
-        yield _Cluster(matches[left].start, match.end, len(held), sum(1 / everywhere[unit] for unit in held))
+        start = matches[left][0]
+        held = [rarity[unit] for unit, count in inside.items() if count]
+        merit = len(held), sum(held), start - end
+        if best is None or merit > best.merit:
+            best = _Cluster(start, end, merit)
+    return best
 
 
 def _cut(text: str, cluster: _Cluster, width: int) -> str:

@@ -16,8 +16,10 @@ MARK = "\u0300"
 
 _WORD = re.compile(f"[^{GAP}{MARK}][^{GAP}]*")
 
-_ASCII = bytes(range(128))
-#: As many different characters are replaced one after the other; more of them in one go.
+_ASCII = bytes(range(0x80))
+#: Bytes of UTF-8 after the first of a character: without them, a text has a byte for each character.
+_CONTINUATION = bytes(range(0x80, 0xC0))
+#: As many different letters that are not ASCII are replaced one after the other; more of them in one go.
 _FEW = 16
 
 
@@ -54,27 +56,33 @@ def _verdict(words: list[str]) -> str:
 
 
 _alphabet = _Alphabet()
-_alphabet.learn({chr(code) for code in range(128)})
+_alphabet.learn({chr(code) for code in range(0x80)})
+#: What becomes of each byte of UTF-8 where all characters that are not ASCII separate words.
+_FOLDED = "".join(_alphabet.table.get(byte, GAP) for byte in range(0x100)).encode()
 
 
 def fold(text: str) -> str:
     """Return a text of the same length: letters folded as in the index, all else GAP or MARK."""
-    foreign = _foreign(text)
+    if text.isascii():
+        return text.translate(_alphabet.table)
+    utf8 = text.encode(errors="surrogatepass")
+    letters = _foreign_letters(utf8)
+    if len(letters) > _FEW or not "".join(letters.values()).isascii():
+        return text.translate(_alphabet.table)
+    # In most texts that are not ASCII, quotes and dashes are all that is foreign, or an é besides: bytes are translated
+    # many times faster than such a text.
+    for letter, folded in letters.items():
+        utf8 = utf8.replace(letter.encode(), folded.encode())
+    return utf8.translate(_FOLDED, _CONTINUATION).decode()
+
+
+def _foreign_letters(utf8: bytes) -> dict[str, str]:
+    """Return what becomes of the characters of a text that are not ASCII, those left out that separate words."""
+    foreign = set(utf8.translate(None, _ASCII).decode(errors="surrogatepass"))
     unseen = {character for character in foreign if ord(character) not in _alphabet.table}
     if unseen:
         _alphabet.learn(unseen)
-    if len(foreign) <= _FEW:
-        # Then all is ASCII as a rule, which Python translates many times faster. What is folded folds to itself.
-        for character in foreign:
-            text = text.replace(character, _alphabet.table[ord(character)])
-    return text.translate(_alphabet.table)
-
-
-def _foreign(text: str) -> set[str]:
-    """Return the characters of a text that are not ASCII: by its bytes, since a set of a whole page takes longer."""
-    if text.isascii():
-        return set()
-    return set(text.encode(errors="surrogatepass").translate(None, _ASCII).decode(errors="surrogatepass"))
+    return {character: folded for character in foreign if (folded := _alphabet.table[ord(character)]) != GAP}
 
 
 def spans(text: str) -> list[tuple[int, int]]:

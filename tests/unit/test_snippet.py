@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from unittest.mock import patch
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from app.search import snippet as module
 from app.search.query import Unit, parse
-from app.search.snippet import WIDTH, Snippet, _wanted, best_snippet, lines_with
+from app.search.snippet import WIDTH, Snippet, _Cluster, _wanted, best_snippet, lines_with
 from app.search.tokens import fold, words
 
 pytestmark = pytest.mark.unit
@@ -15,6 +20,11 @@ pytestmark = pytest.mark.unit
 FILLER = "Nothing of note stands in this sentence, nor in the next. "
 WORDS = st.sampled_from(["find", "Fínd", "me", "finder", "it", "<b>", "a&b", "é", "x" * 300, ". ", "\n", "und", "–"])
 TEXTS = st.lists(st.one_of(WORDS, st.text(max_size=12)), max_size=120).map(" ".join)
+
+
+#: Little else than what is looked for.
+DENSE = st.lists(st.sampled_from(["find", "me", "it", "me me", " ", "finder", "me\u0300"]), max_size=25).map(" ".join)
+STRETCH = 60
 
 
 def cut(text: str, query: str, *, description: str = "") -> Snippet:
@@ -107,7 +117,56 @@ def test_what_is_looked_for_where_its_first_word_stands_is_what_the_pattern_find
     assert [found[:2] for found in wanted.matches(folded)] == [m.span() for m in wanted.pattern.finditer(folded)]
 
 
-@given(st.text(st.one_of(st.characters(), st.sampled_from("aÉé Σσς\u0300İß“—"))))
+def clusters_of_stretch(text: str, units: tuple[Unit, ...], width: int) -> Iterator[_Cluster]:
+    """Yield what the module's clusters are, spelled out: each match with those before it that it needs."""
+    found = [(*match.span(), match.lastindex or 0) for match in _wanted(units).pattern.finditer(fold(text))]
+    everywhere = Counter(unit for _, _, unit in found)
+    for last, (_, end, _) in enumerate(found):
+        first = next(at for at in range(last + 1) if end - found[at][0] <= width or at == last)
+        while found[first][2] in {unit for _, _, unit in found[first + 1 : last + 1]}:
+            first += 1
+        held = {unit for _, _, unit in found[first : last + 1]}
+        rarity = sum(1 / everywhere[unit] for unit in everywhere if unit in held)
+        yield _Cluster(found[first][0], end, (len(held), rarity, found[first][0] - end))
+
+
+def clusters_of_text(text: str, units: tuple[Unit, ...], width: int) -> Iterator[_Cluster]:
+    for offset in range(0, len(text), STRETCH):
+        found = list(clusters_of_stretch(text[offset : offset + STRETCH + width], units, width))
+        yield from (_Cluster(each.start + offset, each.end + offset, each.merit) for each in found)
+        if any(each.merit[0] == len(units) for each in found):
+            return
+
+
+@given(
+    st.tuples(st.just("") | DENSE, DENSE),
+    st.sampled_from(["fin", "find me ", "me it ", '"find me" me ', '"me me me" me it ']),
+    st.sampled_from([16, WIDTH]),
+    st.sampled_from([1, 9, 20]),
+)
+@example(("", f"me me {FILLER} me it"), "me it ", 16, 20)
+def test_a_text_read_piece_by_piece_as_far_as_need_be_shows_what_all_of_it_would(
+    texts: tuple[str, str], typed: str, width: int, piece: int
+) -> None:
+    units = parse(typed).units
+    every = [(each, text) for text in texts for each in clusters_of_text(text, units, width)]
+    with patch.multiple(module, _STRETCH=STRETCH, _PIECE=piece):
+        snippet = best_snippet(texts, units, width=width)
+    if every:
+        cluster, text = max(every, key=lambda pair: pair[0].merit)
+        assert snippet.text == module._cut(text, cluster, width)
+    else:
+        assert not snippet.marks
+
+
+@given(TEXTS, st.sampled_from(["fin", "find me ", '"find me" it und', "it "]))
+def test_a_line_is_kept_where_it_has_a_match_by_itself(text: str, typed: str) -> None:
+    units = parse(typed).units
+    kept = tuple(line for line in text.splitlines() if _wanted(units).pattern.search(fold(line)))
+    assert lines_with(text, units) == kept
+
+
+@given(st.text(st.one_of(st.characters(), st.sampled_from("aÉé Σσς\u0300İß“—\u01a0\ud800"))))
 def test_a_text_is_folded_as_each_of_its_characters_is(text: str) -> None:
     assert fold(text) == "".join(map(fold, text))
 
