@@ -144,18 +144,18 @@ def put_first(first: Leaders, scores: dict[int, float], *, ideal: float) -> dict
 def _named(connection: sqlite3.Connection, candidates: Sequence[int], name: tuple[str, ...]) -> list[int]:
     """Return those of the candidates whose title, a part of it, first heading or file name is `name`."""
     rows = read_rows(connection, "id, title, headings, path", candidates)
-    return [page for page in candidates if name in _names(*rows[page])]
+    return [page for page in candidates if any(words(spelled) == name for spelled in _names(*rows[page]))]
 
 
-def _names(title: str, headings: str, path: str) -> set[tuple[str, ...]]:
-    """Return what a page may be called, in words: `os` for "os - Miscellaneous" at /library/os.html, or at /os/."""
+def _names(title: str, headings: str, path: str) -> set[str]:
+    """Return what a page may be called: `os` for "os - Miscellaneous" at /library/os.html, or at /os/."""
     trail = [part for part in unquote(path.partition("?")[0]).split("/") if part]
     if trail and trail[-1].partition(".")[0] in {"index", "default"}:
         trail.pop()
     file = trail[-1] if trail else ""
     stem = file.rpartition(".")[0]
-    names = [title, *_TITLE_SEPARATOR.split(title), headings.partition("\n")[0], file, stem]
-    return {words(name) for spelled in names for name in (spelled, NUMBERING.sub("", spelled))}
+    names = {title, *_TITLE_SEPARATOR.split(title), headings.partition("\n")[0], file, stem}
+    return names | {NUMBERING.sub("", name) for name in names}
 
 
 def read_rows(connection: sqlite3.Connection, columns: str, pages: Sequence[int]) -> dict[int, tuple[str, ...]]:

@@ -209,13 +209,13 @@ def _before_last_words(folded: str, count: int) -> int:
 
 
 def _until_side_by_side(matches: Iterable[_Match], wanted: _Wanted) -> list[_Match]:
-    """Return the matches up to where all units stand side by side for the first time: no cluster is better."""
+    """Return the first matches of all units that stand side by side, for no cluster is better; or else all matches."""
     found: list[_Match] = []
     for match in matches:
         found.append(match)
         last = found[-wanted.units :]
         if match[1] - last[0][0] == wanted.least and len({unit for _, _, unit in last}) == wanted.units:
-            break
+            return last
     return found
 
 
@@ -223,7 +223,7 @@ def _densest(matches: Sequence[_Match], width: int) -> _Cluster | None:
     """Return the best of the clusters that end with a match: no wider than `width`, no longer than they must be."""
     rarity = {unit: 1 / count for unit, count in Counter(unit for _, _, unit in matches).items()}
     inside = dict.fromkeys(rarity, 0)
-    best: _Cluster | None = None
+    place, best = (0, 0), (0, 0.0, 0)
     left = 0
     for at, (_, end, unit) in enumerate(matches):
         inside[unit] += 1
@@ -233,9 +233,9 @@ def _densest(matches: Sequence[_Match], width: int) -> _Cluster | None:
         start = matches[left][0]
         held = [rarity[unit] for unit, count in inside.items() if count]
         merit = len(held), sum(held), start - end
-        if best is None or merit > best.merit:
-            best = _Cluster(start, end, merit)
-    return best
+        if merit > best:
+            place, best = (start, end), merit
+    return _Cluster(*place, best) if matches else None
 
 
 def _cut(text: str, cluster: _Cluster, width: int) -> str:
