@@ -24,10 +24,14 @@ _FEW = 16
 
 
 class _Alphabet:
-    """Character to folded character, learned from SQLite in batches: its Unicode tables are not Python's."""
+    """Character to folded character, learned from SQLite in batches: its Unicode tables are not Python's.
+
+    `gaps` are the characters seen that separate words.
+    """
 
     def __init__(self) -> None:
         self.table: dict[int, str] = {}
+        self.gaps: set[str] = set()
         self._lock = threading.Lock()
         self._connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         self._connection.executescript(
@@ -46,7 +50,9 @@ class _Alphabet:
             for code, word in self._connection.execute("SELECT doc, term FROM probe_words"):
                 words[code].append(word)
             self._connection.execute("INSERT INTO probe (probe) VALUES ('delete-all')")
-            self.table.update({code: _verdict(words[code]) for code in codes})
+            learned = {code: _verdict(words[code]) for code in codes}
+            self.table.update(learned)
+            self.gaps.update(chr(code) for code, folded in learned.items() if folded == GAP)
 
 
 def _verdict(words: list[str]) -> str:
@@ -66,23 +72,24 @@ def fold(text: str) -> str:
     if text.isascii():
         return text.translate(_alphabet.table)
     utf8 = text.encode(errors="surrogatepass")
-    letters = _foreign_letters(utf8)
-    if len(letters) > _FEW or not "".join(letters.values()).isascii():
-        return text.translate(_alphabet.table)
+    foreign = set(utf8.translate(None, _ASCII).decode(errors="surrogatepass"))
     # In most texts that are not ASCII, quotes and dashes are all that is foreign, or an é besides: bytes are translated
     # many times faster than such a text.
-    for letter, folded in letters.items():
-        utf8 = utf8.replace(letter.encode(), folded.encode())
+    if not foreign <= _alphabet.gaps:
+        letters = _folded_letters(foreign)
+        if len(letters) > _FEW or not "".join(letters.values()).isascii():
+            return text.translate(_alphabet.table)
+        for letter, folded in letters.items():
+            utf8 = utf8.replace(letter.encode(), folded.encode())
     return utf8.translate(_FOLDED, _CONTINUATION).decode()
 
 
-def _foreign_letters(utf8: bytes) -> dict[str, str]:
-    """Return what becomes of the characters of a text that are not ASCII, those left out that separate words."""
-    foreign = set(utf8.translate(None, _ASCII).decode(errors="surrogatepass"))
-    unseen = {character for character in foreign if ord(character) not in _alphabet.table}
+def _folded_letters(characters: set[str]) -> dict[str, str]:
+    """Return what becomes of those of the characters that do not separate words."""
+    unseen = {character for character in characters if ord(character) not in _alphabet.table}
     if unseen:
         _alphabet.learn(unseen)
-    return {character: folded for character in foreign if (folded := _alphabet.table[ord(character)]) != GAP}
+    return {character: _alphabet.table[ord(character)] for character in characters - _alphabet.gaps}
 
 
 def spans(text: str) -> list[tuple[int, int]]:
