@@ -68,6 +68,11 @@ class _Wanted:
     longest: int
     least: int
 
+    @property
+    def best_merit(self) -> tuple[int, float, int]:
+        """The merit that no cluster exceeds: all units side by side in a text that has each of them once."""
+        return self.units, self.units, -self.least
+
     def matches(self, folded: str) -> Iterator[_Match]:
         """Yield the matches from left to right, none within another."""
         if MARK in folded:
@@ -117,6 +122,8 @@ def best_snippet(texts: Sequence[str], units: tuple[Unit, ...], *, width: int = 
         # The merit of a cluster counts only where there is one in another text.
         if cluster := _best_cluster(text, wanted, width, first_will_do=not found and text is texts[-1]):
             found.append((cluster, text))
+            if cluster.merit >= wanted.best_merit:
+                break
     if found:
         cluster, text = max(found, key=lambda pair: pair[0].merit)
     else:

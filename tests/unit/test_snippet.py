@@ -145,6 +145,8 @@ def clusters_of_text(text: str, units: tuple[Unit, ...], width: int) -> Iterator
     st.sampled_from([1, 9, 20]),
 )
 @example(("", f"me me {FILLER[:30]} me it"), "me it ", 16, 20)
+@example(("me and it", "me it"), "me it ", WIDTH, 20)
+@example(("me it it", "Here me it once"), "me it ", WIDTH, 20)
 def test_a_text_read_piece_by_piece_as_far_as_need_be_shows_what_all_of_it_would(
     texts: tuple[str, str], typed: str, width: int, piece: int
 ) -> None:
