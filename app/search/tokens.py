@@ -19,7 +19,7 @@ _WORD = re.compile(f"[^{GAP}{MARK}][^{GAP}]*")
 _ASCII = bytes(range(0x80))
 #: Bytes of UTF-8 after the first of a character: without them, a text has a byte for each character.
 _CONTINUATION = bytes(range(0x80, 0xC0))
-#: As many different letters that are not ASCII are replaced one after the other; more of them in one go.
+#: As many different characters are replaced one after the other; more of them in one go.
 _FEW = 16
 
 
@@ -72,24 +72,23 @@ def fold(text: str) -> str:
     if text.isascii():
         return text.translate(_alphabet.table)
     utf8 = text.encode(errors="surrogatepass")
+    # By the bytes, since a set of a whole text takes longer.
     foreign = set(utf8.translate(None, _ASCII).decode(errors="surrogatepass"))
-    # In most texts that are not ASCII, quotes and dashes are all that is foreign, or an é besides: bytes are translated
-    # many times faster than such a text.
-    if not foreign <= _alphabet.gaps:
-        letters = _folded_letters(foreign)
-        if len(letters) > _FEW or not "".join(letters.values()).isascii():
-            return text.translate(_alphabet.table)
-        for letter, folded in letters.items():
-            utf8 = utf8.replace(letter.encode(), folded.encode())
-    return utf8.translate(_FOLDED, _CONTINUATION).decode()
+    if foreign <= _alphabet.gaps:
+        # Quotes and dashes are all that is foreign in most texts: bytes are translated many times faster.
+        return utf8.translate(_FOLDED, _CONTINUATION).decode()
+    _learn_unseen(foreign)
+    if len(foreign) <= _FEW:
+        # Then all is ASCII as a rule, which Python translates many times faster. What is folded folds to itself.
+        for character in foreign:
+            text = text.replace(character, _alphabet.table[ord(character)])
+    return text.translate(_alphabet.table)
 
 
-def _folded_letters(characters: set[str]) -> dict[str, str]:
-    """Return what becomes of those of the characters that do not separate words."""
+def _learn_unseen(characters: set[str]) -> None:
     unseen = {character for character in characters if ord(character) not in _alphabet.table}
     if unseen:
         _alphabet.learn(unseen)
-    return {character: _alphabet.table[ord(character)] for character in characters - _alphabet.gaps}
 
 
 def spans(text: str) -> list[tuple[int, int]]:
