@@ -93,7 +93,7 @@ def _scores(
     connection: sqlite3.Connection, match: str, hidden: Collection[int], limit: int | None
 ) -> tuple[dict[int, float], bool]:
     # Every match is ranked whatever the LIMIT: the rest costs little, and gives the total as well. The plus has SQLite
-    # sort: ORDER BY rank is FTS5's own sort, which looks each match up again and takes half as long again.
+    # sort, in the same order: ORDER BY rank is FTS5's own sort, with which the query takes half as long again.
     most = -1 if limit is None else limit + 1 + len(hidden)
     rows = connection.execute(_RANKED, (match, WEIGHTS, most)).fetchall()
     seen = {page: -score for page, score in rows if page not in hidden}
