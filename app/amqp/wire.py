@@ -28,6 +28,8 @@ Write = Callable[[Any], None]
 
 #: Writes, or frames read, before the other direction has its turn.
 _BATCH = 256
+#: Bytes that are taken from the socket at a time: all frames of a usual message, and of many small ones.
+_CHUNK = 64 * 1024
 #: Seconds before a broker that could not be reached is tried again: the first time, and at most.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
@@ -51,21 +53,31 @@ class _Link:
     """An open connection of py-amqp, its socket and its only channel."""
 
     connection: Any
+    transport: Any
     socket: Any
     channel: Any
     inward: Any
     outward: Any
 
     @classmethod
-    def of(cls, connection: Any, channel: Any) -> _Link:
-        """Return the link of an open connection."""
+    def of(cls, connection: Any, channel: Any, *, timeout: float) -> _Link:
+        """Return the link of an open connection, each of whose reads and writes takes at most `timeout` seconds."""
+        transport, sock = connection.transport, connection.sock
         inward, outward = select.poll(), select.poll()
-        inward.register(connection.sock, select.POLLIN)
-        outward.register(connection.sock, select.POLLOUT)
-        return cls(connection, connection.sock, channel, inward, outward)
+        inward.register(sock, select.POLLIN)
+        outward.register(sock, select.POLLOUT)
+        # Else py-amqp sets it, and takes it back, for each frame.
+        sock.settimeout(timeout)
+        # py-amqp asks the kernel for the parts of a frame one by one, nine times for a message, and waits each time for
+        # its turn among Python's threads. What it is given beyond them it keeps, and looks there first.
+        receive = transport._quick_recv
+        transport._quick_recv = lambda size: receive(max(size, _CHUNK))
+        return cls(connection, transport, sock, channel, inward, outward)
 
     def has_input(self) -> bool:
-        """Return whether there is something to read; of TLS, it may be decrypted already."""
+        """Return whether there is something to read; it may be received, and of TLS decrypted, already."""
+        if self.transport._read_buffer:
+            return True
         pending = getattr(self.socket, "pending", None)
         return bool(pending is not None and pending()) or bool(self.inward.poll(0))
 
@@ -279,7 +291,7 @@ class Wire:
             connection = self._where.transport.establish_connection()
             channel = connection.channel()
             self._listener.opened(channel)
-            self._news.append(_Link.of(connection, channel))
+            self._news.append(_Link.of(connection, channel, timeout=self._timeout))
         except Exception as error:  # noqa: BLE001 - Whatever it is, those who wait are told.
             self._news.append(error)
             self._where.maybe_switch_next()
