@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fastapi import Response
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.web.faults import BUSY, LIMITED, NOT_ALLOWED, TOO_LONG, WITH_BODY, Fault
@@ -33,6 +33,16 @@ ALLOWED = "GET, HEAD"
 MAX_TARGET = 8_192
 #: Where searching is counted against an address's allowance; on the search page, only with a query.
 LIMITED_PATHS = frozenset({"/", "/suggest", "/api/v1/search", "/api/v1/suggest"})
+
+#: A header field as ASGI has it.
+_Field = tuple[bytes, bytes]
+
+
+def _fields(headers: Mapping[str, str]) -> list[_Field]:
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+
+
+_FIELDS = _fields(HEADERS)
 
 #: Answers a request (its scope) with a fault, in the form that whoever asked can read.
 Teller = Callable[[Scope, Fault, str], Response]
@@ -114,9 +124,9 @@ class _Answer:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = MutableHeaders(scope=message)
-            for name, value in (*HEADERS.items(), *self.fields.items()):
-                headers.setdefault(name, value)
+            given = {name for name, _ in message["headers"]}
+            ours = (*_FIELDS, *_fields(self.fields))
+            message["headers"] = [*message["headers"], *(field for field in ours if field[0] not in given)]
         elif self._bodiless and message["type"] == "http.response.body":
             message = {**message, "body": b""}
         await self._send(message)

@@ -99,6 +99,8 @@ class Gate:
             self._places.release()
 
     async def _entered(self) -> bool:
+        if not self._places.locked():
+            return await self._places.acquire()  # At once; and a clock that is not needed is not set.
         if self._waiting >= self._max_waiting:
             return False
         self._waiting += 1

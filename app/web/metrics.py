@@ -81,6 +81,8 @@ class CountingFinder:
         """Ask `finder`."""
         self._finder = finder
         self._metrics = metrics
+        # What a protocol asks for takes long to find out: once is enough.
+        self._asearch = finder.asearch if isinstance(finder, AsyncFinder) else self._in_thread
 
     def routes(self) -> Routes:
         """As the other one has them."""
@@ -96,12 +98,12 @@ class CountingFinder:
     async def asearch(self, question: Question) -> Found:
         """Search and count: without a thread, where the other one can."""
         with self._metrics.question("search"):
-            if isinstance(self._finder, AsyncFinder):
-                found = await self._finder.asearch(question)
-            else:
-                found = await run_in_threadpool(self._finder.search, question)
+            found = await self._asearch(question)
         self._metrics.found(found)
         return found
+
+    async def _in_thread(self, question: Question) -> Found:
+        return await run_in_threadpool(self._finder.search, question)
 
     def suggest(self, domains: Sequence[str], q: str, *, limit: int = 8) -> tuple[str, ...]:
         """Suggest and count."""

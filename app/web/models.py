@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from fastapi import Response
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from starlette.datastructures import QueryParams
 
 from app.router.finder import MAX_DOMAINS, Found, Question
 from app.search.messages import Filters, Route, Sort
@@ -46,6 +48,20 @@ class Parameters(BaseModel):
 
     domain: Domains
     q: Words
+
+    @classmethod
+    def read(cls, query: QueryParams) -> Self:
+        """Return what a query string says, as FastAPI reads it; raises RequestValidationError as FastAPI does.
+
+        Of `domain` all count that are given, of every other parameter the last one.
+        """
+        given: dict[str, Any] = dict(query)
+        if "domain" in given:
+            given["domain"] = query.getlist("domain")
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            raise RequestValidationError(error.errors(include_url=False)) from error
 
     @field_validator("domain", mode="after")
     @classmethod
