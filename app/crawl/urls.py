@@ -131,6 +131,7 @@ def domain_of(url: str) -> str:
     return host
 
 
+@lru_cache(maxsize=1_024)
 def domain_named(text: str) -> str:
     """Return the domain that a person means by `Site.GOV` or a URL; raises InvalidUrl."""
     if not text.strip():

@@ -122,9 +122,12 @@ def _once(hits: Iterable[Hit]) -> Iterator[Hit]:
 
 def _facets(answers: Iterable[Answer]) -> tuple[Facet, ...]:
     """Add the counts up, most first; among equals, in the order of the packs."""
+    told = [answer.results.facets for answer in answers]
+    if len(told) == 1:  # There is nothing to add.
+        return told[0]
     sums: dict[str, Counter[str]] = {}
-    for answer in answers:
-        for facet in answer.results.facets:
+    for facets in told:
+        for facet in facets:
             sums.setdefault(facet.name, Counter()).update(dict(facet.counts))
     return tuple(Facet(name=name, counts=tuple(counts.most_common())) for name, counts in sums.items())
 
@@ -132,12 +135,12 @@ def _facets(answers: Iterable[Answer]) -> tuple[Facet, ...]:
 def _suggestion(answers: Sequence[Answer]) -> str:
     """Return what most packs propose instead, in doubt the larger ones; nothing where one of them found enough."""
     enough = [answer for answer in answers if answer.results.total and not answer.results.relaxed]
-    if any(not answer.results.did_you_mean for answer in enough):
+    proposing = [answer for answer in answers if answer.results.did_you_mean]
+    if not proposing or any(not answer.results.did_you_mean for answer in enough):
         return ""
     votes: Counter[str] = Counter()
     pages: Counter[str] = Counter()
-    for answer in answers:
-        if answer.results.did_you_mean:
-            votes[answer.results.did_you_mean] += 1
-            pages[answer.results.did_you_mean] += answer.info.pages
-    return max(votes, key=lambda text: (votes[text], pages[text]), default="")
+    for answer in proposing:
+        votes[answer.results.did_you_mean] += 1
+        pages[answer.results.did_you_mean] += answer.info.pages
+    return max(votes, key=lambda text: (votes[text], pages[text]))
