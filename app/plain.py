@@ -17,6 +17,9 @@ from config.topology import events_exchange, requests_exchange, site_exchange
 #: Celery's "embed": no callbacks, no chain.
 _NO_CANVAS: dict[str, None] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
+#: Compact JSON; `json.dumps` makes an encoder anew for each value that is to be compact.
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
 #: Headers by which the retry policy travels with a new message, by its type.
 Budgets = Mapping[str, Mapping[str, Any]]
 
@@ -111,31 +114,31 @@ def site_message(kind: str, budgets: Budgets = _NO_BUDGETS, /, **payload: Any) -
     producer's, it gets that of the worker which sees it fail.
     """
     route = BY_TYPE[kind]
-    body = json.dumps({"type": kind, **payload}, separators=(",", ":")).encode()
+    body = _ENCODER.encode({"type": kind, **payload}).encode()
     return Outgoing(exchange=site_exchange.name, routing_key=route.type, body=body, headers=budgets.get(kind, {}))
 
 
 def to_queue(queue: str, payload: Mapping[str, Any], budgets: Budgets = _NO_BUDGETS) -> Outgoing:
     """Return a plain message for one of our queues, by its name: a timer's callback."""
-    body = json.dumps(payload, separators=(",", ":")).encode()
+    body = _ENCODER.encode(payload).encode()
     headers = budgets.get(str(payload.get("type")), {})
     return Outgoing(exchange=site_exchange.name, routing_key=queue, body=body, headers=headers)
 
 
 def to_searcher(searcher_id: str, kind: str, payload: Mapping[str, Any]) -> Outgoing:
     """Return a message for a searcher's own queue: not kept on disk, for a searcher that is gone needs it no more."""
-    body = json.dumps({"type": kind, **payload}, separators=(",", ":")).encode()
+    body = _ENCODER.encode({"type": kind, **payload}).encode()
     queue = searcher_queue_name(searcher_id)
     return Outgoing(exchange="", routing_key=queue, body=body, properties={"delivery_mode": 1})
 
 
 def event(kind: str, payload: Mapping[str, Any]) -> Outgoing:
     """Return an event: told to whoever listens, and to nobody if nobody does."""
-    body = json.dumps({"type": kind, **payload}, separators=(",", ":")).encode()
+    body = _ENCODER.encode({"type": kind, **payload}).encode()
     return Outgoing(exchange=events_exchange.name, routing_key=kind, body=body, mandatory=False)
 
 
 def request(kind: str, payload: Mapping[str, Any]) -> Outgoing:
     """Return a request to whoever is bound for its type: not kept on disk, for its answer is awaited now."""
-    body = json.dumps({"type": kind, **payload}, separators=(",", ":")).encode()
+    body = _ENCODER.encode({"type": kind, **payload}).encode()
     return Outgoing(exchange=requests_exchange.name, routing_key=kind, body=body, properties={"delivery_mode": 1})

@@ -186,7 +186,9 @@ class Publisher:
 
 def wire_message(channel: Any, message: Outgoing) -> Any:
     """Return a message as a channel sends it: persistent and with an id, unless its properties say otherwise."""
-    properties = {"delivery_mode": 2, "message_id": str(uuid.uuid4()), **message.properties}
+    properties = {"delivery_mode": 2, **message.properties}
+    if "message_id" not in properties:
+        properties["message_id"] = str(uuid.uuid4())
     priority = properties.pop("priority", None)
     return channel.prepare_message(
         message.body,

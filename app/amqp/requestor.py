@@ -145,6 +145,7 @@ class Requestor(Listener):
             "delivery_mode": 1,
             "reply_to": self._reply_to,
             "correlation_id": call.id,
+            "message_id": call.id,
             "expiration": str(min(left_ms, _LONGEST_MS)),
         }
         message = replace(call.message, properties={**call.message.properties, **given}, mandatory=True)

@@ -247,9 +247,11 @@ async def _first(flying: Iterable[Future[Reply]], seconds: float) -> None:
 
     for future in flying:
         future.add_done_callback(tell)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await woken
+    timer = loop.call_later(seconds, wake)
+    try:
+        await woken
+    finally:
+        timer.cancel()
 
 
 def _read(kind: type[T], body: bytes) -> T:

@@ -46,7 +46,7 @@ def create_app(
     )
     app.state.finder = CountingFinder(finder, metrics)
     app.state.metrics = metrics
-    for router in (pages.router, api.router, problems.router, opensearch.router, watch.router):
+    for router in (api.router, pages.router, problems.router, opensearch.router, watch.router):
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
     app.add_exception_handler(PerennialError, _failed)
