@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 
 from limits import parse
 from limits.aio.storage import MemoryStorage
@@ -114,6 +115,7 @@ class Gate:
         return True
 
 
+@lru_cache(maxsize=4_096)
 def bucket_of(address: str) -> str:
     """Return whose requests are counted together: an IPv4 address, or the /64 that an IPv6 host is given (RFC 4291)."""
     try:
