@@ -56,15 +56,13 @@ class _Link:
     transport: Any
     socket: Any
     channel: Any
-    inward: Any
     outward: Any
 
     @classmethod
     def of(cls, connection: Any, channel: Any, *, timeout: float) -> _Link:
         """Return the link of an open connection, each of whose reads and writes takes at most `timeout` seconds."""
         transport, sock = connection.transport, connection.sock
-        inward, outward = select.poll(), select.poll()
-        inward.register(sock, select.POLLIN)
+        outward = select.poll()
         outward.register(sock, select.POLLOUT)
         # Else py-amqp sets it, and takes it back, for each frame.
         sock.settimeout(timeout)
@@ -72,14 +70,12 @@ class _Link:
         # its turn among Python's threads. What it is given beyond them it keeps, and looks there first.
         receive = transport._quick_recv
         transport._quick_recv = lambda size: receive(max(size, _CHUNK))
-        return cls(connection, transport, sock, channel, inward, outward)
+        return cls(connection, transport, sock, channel, outward)
 
-    def has_input(self) -> bool:
-        """Return whether there is something to read; it may be received, and of TLS decrypted, already."""
-        if self.transport._read_buffer:
-            return True
+    def has_kept(self) -> bool:
+        """Return whether there is something to read that the socket says nothing of: received, or decrypted, before."""
         pending = getattr(self.socket, "pending", None)
-        return bool(pending is not None and pending()) or bool(self.inward.poll(0))
+        return bool(self.transport._read_buffer) or bool(pending is not None and pending())
 
     def has_room(self) -> bool:
         """Return whether the socket takes more at once."""
@@ -225,15 +221,16 @@ class Wire:
         self._sleeps_until = math.inf
         pause = self._seconds_to_next()
         self._sleeps_until = math.inf if pause is None else time.monotonic() + pause
-        ready = self._selector.select(pause)
-        if any(key.fileobj is self._ear for key, _events in ready):
+        ready = {key.fileobj for key, _events in self._selector.select(pause)}
+        if self._ear in ready:
             self._hear()
         # A broker may take nothing for hours: what nobody waits for any more must not pile up meanwhile.
         self._forget_stale()
         if self._link is None:
             self._connect_if_due()
             return
-        self._read(self._link)
+        if self._link.socket in ready or self._link.has_kept():
+            self._read(self._link)
         if self._link is not None:
             self._write(self._link)
         if self._link is not None:
@@ -243,7 +240,8 @@ class Wire:
         now = time.monotonic()
         pauses = [self._listener.due()]
         if self._link is not None:
-            pauses.append(0.0 if self._outbox and not self._blocked else self._beat_at - now)
+            busy = (self._outbox and not self._blocked) or self._link.has_kept()
+            pauses.append(0.0 if busy else self._beat_at - now)
         elif self._outbox and not self._connecting:
             pauses.append(self._retry_at - now)
         known = [pause for pause in pauses if pause is not None]
@@ -301,11 +299,14 @@ class Wire:
             _let_go(connection)
 
     def _read(self, link: _Link) -> None:
-        """Read the frames that are there; never without looking first, since py-amqp waits for the end of a frame."""
+        """Read the frames that are there; py-amqp waits for the end of one that has begun.
+
+        Whether there are more the selector tells: to ask here again would only hand Python's lock to and fro.
+        """
         for _ in range(_BATCH):
-            if not link.has_input():
-                return
             link.connection.blocking_read(self._timeout)
+            if not link.has_kept():
+                return
 
     def _write(self, link: _Link) -> None:
         for _ in range(min(len(self._outbox), _BATCH)):
