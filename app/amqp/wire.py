@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import select
 import selectors
 import socket
 import threading
@@ -18,6 +17,7 @@ from amqp import spec
 from kombu import Connection
 
 from app.amqp.connect import told
+from app.amqp.link import Link
 from app.amqp.publish import CONNECTION_ERRORS, Outgoing, wire_message
 from app.errors import BrokerUnreachable, PerennialError, PublishFailed
 
@@ -28,8 +28,6 @@ Write = Callable[[Any], None]
 
 #: Writes, or frames read, before the other direction has its turn.
 _BATCH = 256
-#: Bytes that are taken from the socket at a time: all frames of a usual message, and of many small ones.
-_CHUNK = 64 * 1024
 #: Seconds before a broker that could not be reached is tried again: the first time, and at most.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
@@ -49,44 +47,10 @@ class Listener:
 
 
 @dataclass(frozen=True, slots=True)
-class _Link:
-    """An open connection of py-amqp, its socket and its only channel."""
-
-    connection: Any
-    transport: Any
-    socket: Any
-    channel: Any
-    outward: Any
-
-    @classmethod
-    def of(cls, connection: Any, channel: Any, *, timeout: float) -> _Link:
-        """Return the link of an open connection, each of whose reads and writes takes at most `timeout` seconds."""
-        transport, sock = connection.transport, connection.sock
-        outward = select.poll()
-        outward.register(sock, select.POLLOUT)
-        # Else py-amqp sets it, and takes it back, for each frame.
-        sock.settimeout(timeout)
-        # py-amqp asks the kernel for the parts of a frame one by one, nine times for a message, and waits each time for
-        # its turn among Python's threads. What it is given beyond them it keeps, and looks there first.
-        receive = transport._quick_recv
-        transport._quick_recv = lambda size: receive(max(size, _CHUNK))
-        return cls(connection, transport, sock, channel, outward)
-
-    def has_kept(self) -> bool:
-        """Return whether there is something to read that the socket says nothing of: received, or decrypted, before."""
-        pending = getattr(self.socket, "pending", None)
-        return bool(self.transport._read_buffer) or bool(pending is not None and pending())
-
-    def has_room(self) -> bool:
-        """Return whether the socket takes more at once."""
-        return bool(self.outward.poll(0))
-
-
-@dataclass(frozen=True, slots=True)
 class _Broken:
     """What a thread found that wrote by itself."""
 
-    link: _Link
+    link: Link
     error: Exception
 
 
@@ -96,7 +60,7 @@ class Wire:
     All is read in one thread, for py-amqp is not safe between threads; connecting is left to another, since it may take
     seconds in which deadlines pass. Writing is one call under a lock: the thread that has something to say does so
     itself where it would not have to wait, for waking another one takes longer, and leaves it to the reading thread
-    otherwise. A wire must not be shared with a forked child.
+    otherwise, and always over TLS. A wire must not be shared with a forked child.
     """
 
     def __init__(
@@ -116,13 +80,13 @@ class Wire:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._outbox: deque[tuple[float, Write]] = deque()
-        self._news: deque[_Link | _Broken | Exception] = deque()
+        self._news: deque[Link | _Broken | Exception] = deque()
         self._writing = threading.Lock()
         self._sleeps_until = math.inf
         self._bell: socket.socket | None = None
         self._rung = False
         self._closed = False
-        self._link: _Link | None = None
+        self._link: Link | None = None
         self._connecting = False
         self._blocked = False
         self._unreachable: BrokerUnreachable | None = None
@@ -181,7 +145,9 @@ class Wire:
     def _write_now(self, write: Write) -> bool:
         """Write where nothing waits to be written before, and the socket has room; tell whether that was so."""
         link = self._link
-        if link is None or self._closed or self._outbox or not self._writing.acquire(blocking=False):
+        if link is None or link.is_encrypted or self._closed or self._outbox:
+            return False
+        if not self._writing.acquire(blocking=False):
             return False
         try:
             if link is not self._link or self._blocked or not link.has_room():
@@ -229,8 +195,9 @@ class Wire:
         if self._link is None:
             self._connect_if_due()
             return
-        if self._link.socket in ready or self._link.has_kept():
-            self._read(self._link)
+        if self._link.socket in ready or self._link.has_decrypted():
+            self._link.receive()
+        self._read(self._link)
         if self._link is not None:
             self._write(self._link)
         if self._link is not None:
@@ -240,7 +207,7 @@ class Wire:
         now = time.monotonic()
         pauses = [self._listener.due()]
         if self._link is not None:
-            busy = (self._outbox and not self._blocked) or self._link.has_kept()
+            busy = (self._outbox and not self._blocked) or self._link.has_frame() or self._link.has_decrypted()
             pauses.append(0.0 if busy else self._beat_at - now)
         elif self._outbox and not self._connecting:
             pauses.append(self._retry_at - now)
@@ -257,12 +224,12 @@ class Wire:
                 case _Broken(link, error):
                     if link is self._link:
                         self._lose(error)
-                case _Link():
+                case Link():
                     self._take_up(news)
                 case _:
                     self._put_off(news)
 
-    def _take_up(self, link: _Link) -> None:
+    def _take_up(self, link: Link) -> None:
         self._connecting, self._unreachable, self._pause = False, None, _FIRST_PAUSE
         self._link = link
         self._selector.register(link.socket, selectors.EVENT_READ)
@@ -289,7 +256,7 @@ class Wire:
             connection = self._where.transport.establish_connection()
             channel = connection.channel()
             self._listener.opened(channel)
-            self._news.append(_Link.of(connection, channel, timeout=self._timeout))
+            self._news.append(Link.of(connection, channel, timeout=self._timeout))
         except Exception as error:  # noqa: BLE001 - Whatever it is, those who wait are told.
             self._news.append(error)
             self._where.maybe_switch_next()
@@ -298,17 +265,14 @@ class Wire:
         if self._closed:
             _let_go(connection)
 
-    def _read(self, link: _Link) -> None:
-        """Read the frames that are there; py-amqp waits for the end of one that has begun.
-
-        Whether there are more the selector tells: to ask here again would only hand Python's lock to and fro.
-        """
+    def _read(self, link: Link) -> None:
+        """Read the frames that are there whole: for the end of another one py-amqp would wait while deadlines pass."""
         for _ in range(_BATCH):
-            link.connection.blocking_read(self._timeout)
-            if not link.has_kept():
+            if not link.has_frame():
                 return
+            link.connection.blocking_read(self._timeout)
 
-    def _write(self, link: _Link) -> None:
+    def _write(self, link: Link) -> None:
         for _ in range(min(len(self._outbox), _BATCH)):
             if self._blocked:
                 return
@@ -320,7 +284,7 @@ class Wire:
                 # Only now, so that nobody who writes by himself comes between.
                 self._outbox.popleft()
 
-    def _beat(self, link: _Link) -> None:
+    def _beat(self, link: Link) -> None:
         now = time.monotonic()
         if now >= self._beat_at:
             with self._writing:
@@ -350,7 +314,7 @@ class Wire:
                 logger.info("%s: closed in disorder: %r", self._name, error)
         self._lose(BrokerUnreachable("this connection was closed"))
         for news in self._news:
-            if isinstance(news, _Link):
+            if isinstance(news, Link):
                 _let_go(news.connection)
         self._outbox.clear()
         self._selector.close()
@@ -381,6 +345,8 @@ def publish(channel: Any, message: Outgoing) -> None:
 def _let_go(connection: Any) -> None:
     if connection is not None:
         try:
+            if connection.connected:  # Else TLS waits for the other side's farewell.
+                connection.sock.settimeout(0)
             connection.collect()
         except CONNECTION_ERRORS:
             return
