@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from app.errors import (
 from tests.support.answering import QUEUE, ByHand, ask, consumed
 from tests.support.broker import Broker
 from tests.support.proxy import Proxy
+from tests.support.tls import Encrypted
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -85,6 +87,19 @@ def failure(future: Future[Reply]) -> str:
     error = future.exception(timeout=60)
     assert error is not None
     return f"{type(error).__name__}: {error}"
+
+
+def stalls_and_goes_on(requestor: Requestor, proxy: Proxy) -> None:
+    """Have the connection stall in the middle of a reply's frame, and then go on."""
+    requestor.request(ask(), deadline=60)
+    long = json.dumps({"type": "echo", "text": "x" * 300_000}).encode()
+    proxy.hold(after=50_000)
+    slow, prompt = requestor.send(ask(long), deadline=60), requestor.send(ask(), deadline=0.5)
+    assert failure(prompt).startswith("RequestTimedOut")
+    proxy.let_go()
+    assert slow.result(60).body == long
+    eventually(lambda: requestor.dropped == 1, "the other reply came late")
+    assert requestor.connections == 1
 
 
 class TestManyInFlight:
@@ -219,6 +234,11 @@ class TestConnection:
         assert failure(requestor.send(ask(), deadline=0.3)).startswith("RequestTimedOut")
         proxy.let_go()
         eventually(lambda: requestor.dropped == 1, "the reply came late")
+        requestor.close()
+
+    def test_half_a_frame_stops_no_deadline_and_goes_on_where_it_stood(self, proxy: Proxy, echoing: Responder) -> None:
+        requestor = Requestor(proxy.url, timeout=60)
+        stalls_and_goes_on(requestor, proxy)
         requestor.close()
 
     def test_an_exchange_that_is_not_there_breaks_nothing_for_long_and_one_can_be_declared(
@@ -394,3 +414,49 @@ class TestForward:
             reply = requestor.request(ask(), deadline=30)
         assert reply.body == b'site.searcher.gone is gone: {"type": "echo"}'
         front.close()
+
+
+class TestEncrypted:
+    @pytest.fixture
+    def encrypted(self, broker_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Encrypted]:
+        encrypted = Encrypted(broker_url, tmp_path)
+        monkeypatch.setenv("SSL_CERT_FILE", str(encrypted.authority))
+        yield encrypted
+        encrypted.close()
+
+    def test_replies_of_any_length_come_whole_to_many_threads(self, encrypted: Encrypted, broker_url: str) -> None:
+        responder = Responder(encrypted.url, {"echo": echo}, problem=problem, threads=4)
+        requestor = Requestor(encrypted.url)
+
+        def is_answered(length: int) -> bool:
+            body = json.dumps({"type": "echo", "text": "x" * length}).encode()
+            return requestor.request(ask(body), deadline=60).body == body
+
+        with consumed(broker_url, responder.take), ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(is_answered, [0, 100, 16_000, 17_000, 64_000, 131_000, 300_000] * 60))
+            assert is_answered(5_000_000)
+        assert (requestor.connections, requestor.dropped) == (1, 0)
+        requestor.close()
+        responder.close()
+
+    def test_half_a_frame_stops_no_deadline_and_what_is_cut_off_is_made_anew(
+        self, encrypted: Encrypted, echoing: Responder
+    ) -> None:
+        proxy = Proxy(encrypted.url)
+        requestor = Requestor(proxy.url, timeout=60)
+        stalls_and_goes_on(requestor, proxy)
+        proxy.hold(after=50_000)
+        broken = requestor.send(ask(json.dumps({"type": "echo", "text": "x" * 300_000}).encode()), deadline=60)
+        eventually(proxy.is_holding, "half of it came")
+        proxy.cut()
+        proxy.let_go()
+        assert failure(broken).startswith("BrokerUnreachable")
+        assert requestor.request(ask(), deadline=60).body == b'{"type": "echo"}'
+        requestor.close()
+        proxy.close()
+
+    def test_a_broker_that_nobody_vouches_for_is_not_spoken_to(self, encrypted: Encrypted) -> None:
+        encrypted.authority.write_text("")
+        requestor = Requestor(encrypted.url)
+        assert "certificate verify failed" in failure(requestor.send(ask(), deadline=1))
+        requestor.close()

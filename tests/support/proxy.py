@@ -15,6 +15,7 @@ class Proxy:
         self._broker = (urlsplit(url).hostname, urlsplit(url).port)
         self._answers = threading.Event()
         self._answers.set()
+        self._allowed = 0
         self._open = True
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._sockets: list[socket.socket] = []
@@ -27,9 +28,14 @@ class Proxy:
         self.tried = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def hold(self) -> None:
-        """Hold back what the broker says."""
+    def hold(self, *, after: int = 0) -> None:
+        """Hold back what the broker says, after so many bytes more."""
+        self._allowed = after
         self._answers.clear()
+
+    def is_holding(self) -> bool:
+        """Return whether all was passed on that is to be before it holds back."""
+        return not self._answers.is_set() and not self._allowed
 
     def let_go(self) -> None:
         """Pass on what was held back."""
@@ -80,8 +86,11 @@ class Proxy:
     def _pump(self, source: socket.socket, target: socket.socket, gate: threading.Event | None) -> None:
         with suppress(OSError):
             while data := source.recv(65_536):
-                if gate:
-                    gate.wait()
+                if gate and not gate.is_set():
+                    target.sendall(data[: self._allowed])
+                    data, self._allowed = data[self._allowed :], max(0, self._allowed - len(data))
+                    if data:
+                        gate.wait()
                 target.sendall(data)
         if not self._halves & {source, target}:
             _end(source, target)
