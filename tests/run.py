@@ -25,10 +25,9 @@ LINT = {
 }
 FLOORS = ("unit", "integration", "acceptance")
 
-#: How a floor is run. Tests with services wait more than they compute: two at a time, each with services of its own,
-#: a module's tests in one of them.
-PARALLEL = ("-n", "2", "--dist", "loadfile")
-OPTIONS = {"unit": (), "integration": PARALLEL, "acceptance": PARALLEL}
+#: How many processes run a floor's tests, a module's in one of them. Tests with services wait more than they compute:
+#: three at a time on two processors, each with services of its own.
+PROCESSES = {"unit": "2", "integration": "3", "acceptance": "3"}
 
 #: What tests leave lies below this until the next run, to be looked at.
 REMAINS = ROOT / ".perennial" / "tests"
@@ -68,8 +67,9 @@ def run_floor(floor: str) -> Count:
     report.unlink(missing_ok=True)
     REMAINS.mkdir(parents=True, exist_ok=True)
     where = [f"tests/{floor}", f"--junitxml={report}", f"--basetemp={remains}"]
+    how = ["-n", PROCESSES[floor], "--dist", "loadfile"]
     try:
-        code = _wait([sys.executable, "-m", "pytest", "-q", *OPTIONS[floor], *where])
+        code = _wait([sys.executable, "-m", "pytest", "-q", *how, *where])
     finally:
         stop_services(remains)
     return _count(floor, report, code)
