@@ -115,11 +115,12 @@ class Known:
         """Return it as a decision sees it."""
         self._forget(now)
         orders = {domain: told.order for domain, told in self._told.items()}
+        ordered = {order.sha256 for order in orders.values()}
         unknown = False
         for sha256 in self.report.loading:
-            if any(order.sha256 == sha256 for order in orders.values()):
+            if sha256 in ordered:
                 continue
-            # Somebody before us has told it so.
+            # Somebody before us has told it so, or it takes over what its last process left: perhaps thousands.
             pack = by_checksum.get(sha256)
             if pack is not None and pack.domain not in orders:
                 orders[pack.domain] = pack.load()
