@@ -8,6 +8,7 @@ from typing import Any
 
 from celery import Celery, signals
 
+from app.amqp.tls import tls
 from app.retry.install import install
 from app.roles import prepare
 from app.topology import policies
@@ -16,6 +17,7 @@ from config.settings import ROOT, get_settings
 
 app = Celery("perennial")
 app.config_from_object("config.celeryconfig")
+app.conf.broker_use_ssl = tls(get_settings().broker)
 install(
     app,
     policies(get_settings()),

@@ -10,6 +10,7 @@ from kombu import Connection
 from kombu.exceptions import OperationalError
 
 from app.amqp.publish import CONNECTION_ERRORS
+from app.amqp.tls import tls
 from app.errors import BrokerUnreachable
 
 
@@ -20,7 +21,7 @@ def connected(url: str, *, timeout: float = 5.0) -> Iterator[Any]:
     Raises BrokerUnreachable, also for what breaks or is not answered within the block.
     """
     options = {"read_timeout": timeout, "write_timeout": timeout}
-    connection = Connection(url, connect_timeout=timeout, transport_options=options)
+    connection = Connection(url, ssl=tls(url), connect_timeout=timeout, transport_options=options)
     try:
         connection.connect()
         yield connection

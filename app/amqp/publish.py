@@ -15,6 +15,7 @@ from amqp.exceptions import AMQPError
 from kombu import Connection, Queue
 
 from app.amqp import decoding
+from app.amqp.tls import tls
 from app.errors import PublishFailed, Unroutable
 
 #: Messages published before their confirms are awaited.
@@ -142,7 +143,9 @@ class Publisher:
                 "read_timeout": self._timeout,
                 "write_timeout": self._timeout,
             }
-            self._connection = Connection(self._url, connect_timeout=self._timeout, transport_options=options)
+            self._connection = Connection(
+                self._url, ssl=tls(self._url), connect_timeout=self._timeout, transport_options=options
+            )
             self._connection.connect()
             self._channel = self._connection.channel()
             self._channel.confirm_select()

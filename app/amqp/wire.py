@@ -19,6 +19,7 @@ from kombu import Connection
 from app.amqp.connect import told
 from app.amqp.link import Link
 from app.amqp.publish import CONNECTION_ERRORS, Outgoing, wire_message
+from app.amqp.tls import tls
 from app.errors import BrokerUnreachable, PerennialError, PublishFailed
 
 logger = logging.getLogger(__name__)
@@ -75,7 +76,9 @@ class Wire:
             "on_blocked": self._on_blocked,
             "on_unblocked": self._on_unblocked,
         }
-        self._where = Connection(url, connect_timeout=timeout, heartbeat=heartbeat, transport_options=options)
+        self._where = Connection(
+            url, ssl=tls(url), connect_timeout=timeout, heartbeat=heartbeat, transport_options=options
+        )
         self._timeout = timeout
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from amqp.exceptions import AMQPError
 from kombu import Connection, Queue
 
+from app.amqp.tls import tls
 from app.errors import DemoFailed
 from app.retry.delay_queues import ITERATION
 from app.retry.waiting import delay_name
@@ -54,7 +55,9 @@ class Witness:
     def __init__(self, settings: Settings, domain: str) -> None:
         self._domain = domain
         self._retries: set[tuple[str, int, str]] = set()
-        self._connection = Connection(settings.broker, connect_timeout=settings.publish_timeout)
+        self._connection = Connection(
+            settings.broker, ssl=tls(settings.broker), connect_timeout=settings.publish_timeout
+        )
         try:
             self._channel = self._connection.channel()
             self._queues = [queue.name for queue in all_queues(settings) if queue.name != TICK]

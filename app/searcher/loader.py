@@ -23,8 +23,9 @@ log = logging.getLogger(__name__)
 _SETTLE = 2.0
 #: Characters of why something failed that are told.
 _LONGEST_REASON = 1_000
-#: Seconds after which what is taken over by then is told of: looking at all of a large slot may take minutes.
-_FIRST_WORD = 1.0
+#: Seconds after which what is taken over by then is told of: looking at all of a large slot may take minutes, and an
+#: orchestrator that starts at the same time listens for a second before it places.
+_FIRST_WORD = 0.5
 #: Seconds that a pack is taken for whole after it was looked at: one bad query must not keep the loader busy.
 _TRUSTED = 60.0
 
@@ -96,8 +97,8 @@ class Loader:
     def start(self, *, adopted: Callable[[], None], tell: Callable[[Change], None]) -> None:
         """Begin to work: first with what stands in the slot.
 
-        `adopted` is called when that is taken over, and where it takes longer, after a second, too; `tell` with each
-        later change, when it is so. Both are called in threads of the loader's.
+        `adopted` is called when that is taken over, and where it takes longer, after half a second, too; `tell` with
+        each later change, when it is so. Both are called in threads of the loader's.
         """
         self._adopted, self._tell = adopted, tell
         try:

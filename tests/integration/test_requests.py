@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from kombu import Connection, Exchange
 
+from app.amqp.connect import connected
 from app.amqp.delivery import Delivery
-from app.amqp.publish import Outgoing
+from app.amqp.publish import Outgoing, Publisher
 from app.amqp.requestor import Reply, Requestor
 from app.amqp.responder import Responder
 from app.errors import (
@@ -454,6 +455,22 @@ class TestEncrypted:
         assert requestor.request(ask(), deadline=60).body == b'{"type": "echo"}'
         requestor.close()
         proxy.close()
+
+    def test_a_broker_with_the_certificate_of_another_host_is_not_spoken_to(
+        self, broker_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        other = Encrypted(broker_url, tmp_path, host="other.example")
+        monkeypatch.setenv("SSL_CERT_FILE", str(other.authority))
+        mismatch = "certificate is not valid for '127.0.0.1'"
+        requestor, publisher = Requestor(other.url), Publisher(other.url)
+        assert mismatch in failure(requestor.send(ask(), deadline=1))
+        with pytest.raises(PublishFailed, match=mismatch):
+            publisher.publish([ask()])
+        with pytest.raises(BrokerUnreachable, match=mismatch), connected(other.url):
+            pass
+        requestor.close()
+        publisher.close()
+        other.close()
 
     def test_a_broker_that_nobody_vouches_for_is_not_spoken_to(self, encrypted: Encrypted) -> None:
         encrypted.authority.write_text("")

@@ -12,15 +12,18 @@ import trustme
 
 
 class Encrypted:
-    """Takes TLS at `url`, and passes on what it says; who is to believe it trusts `authority`, a file."""
+    """Takes TLS at `url`, and passes on what it says; who is to believe it trusts `authority`, a file.
 
-    def __init__(self, url: str, folder: Path) -> None:
+    Its certificate is that of `host`.
+    """
+
+    def __init__(self, url: str, folder: Path, *, host: str = "127.0.0.1") -> None:
         self._broker = urlsplit(url)
         authority = trustme.CA()
         self.authority = folder / "authority.pem"
         authority.cert_pem.write_to_path(str(self.authority))
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        authority.issue_cert("127.0.0.1").configure_cert(self._context)
+        authority.issue_cert(host).configure_cert(self._context)
         self._ready, self._port = threading.Event(), 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
