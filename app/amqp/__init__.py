@@ -1,1 +1,1 @@
-"""The wire: connections, publishing with confirms, deliveries as they came."""
+"""The wire: connections, publishing with confirms, requests and replies, deliveries as they came."""
