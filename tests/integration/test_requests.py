@@ -349,7 +349,7 @@ class TestResponder:
         responder = Responder(broker_url, {"wait": wait}, problem=problem, threads=1)
         with consumed(broker_url, responder.take):
             running, waiting = (requestor.send(ask(b'{"type": "wait"}'), deadline=60) for _ in range(2))
-            eventually(begun.is_set, "one is under way")
+            eventually(lambda: begun.is_set() and responder.waiting == 1, "one is under way, and one waits")
             closing = threading.Thread(target=responder.close, args=(60.0,))
             closing.start()
             eventually(lambda: responder.closing, "it closes")
