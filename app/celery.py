@@ -8,7 +8,7 @@ from typing import Any
 
 from celery import Celery, signals
 
-from app.amqp.tls import tls
+from app.amqp.connection import tls
 from app.retry.install import install
 from app.roles import prepare
 from app.topology import policies

@@ -114,31 +114,35 @@ def site_message(kind: str, budgets: Budgets = _NO_BUDGETS, /, **payload: Any) -
     producer's, it gets that of the worker which sees it fail.
     """
     route = BY_TYPE[kind]
-    body = _ENCODER.encode({"type": kind, **payload}).encode()
+    body = _as_json({"type": kind, **payload})
     return Outgoing(exchange=site_exchange.name, routing_key=route.type, body=body, headers=budgets.get(kind, {}))
 
 
 def to_queue(queue: str, payload: Mapping[str, Any], budgets: Budgets = _NO_BUDGETS) -> Outgoing:
     """Return a plain message for one of our queues, by its name: a timer's callback."""
-    body = _ENCODER.encode(payload).encode()
+    body = _as_json(payload)
     headers = budgets.get(str(payload.get("type")), {})
     return Outgoing(exchange=site_exchange.name, routing_key=queue, body=body, headers=headers)
 
 
 def to_searcher(searcher_id: str, kind: str, payload: Mapping[str, Any]) -> Outgoing:
     """Return a message for a searcher's own queue: not kept on disk, for a searcher that is gone needs it no more."""
-    body = _ENCODER.encode({"type": kind, **payload}).encode()
+    body = _as_json({"type": kind, **payload})
     queue = searcher_queue_name(searcher_id)
     return Outgoing(exchange="", routing_key=queue, body=body, properties={"delivery_mode": 1})
 
 
 def event(kind: str, payload: Mapping[str, Any]) -> Outgoing:
     """Return an event: told to whoever listens, and to nobody if nobody does."""
-    body = _ENCODER.encode({"type": kind, **payload}).encode()
+    body = _as_json({"type": kind, **payload})
     return Outgoing(exchange=events_exchange.name, routing_key=kind, body=body, mandatory=False)
 
 
 def request(kind: str, payload: Mapping[str, Any]) -> Outgoing:
     """Return a request to whoever is bound for its type: not kept on disk, for its answer is awaited now."""
-    body = _ENCODER.encode({"type": kind, **payload}).encode()
+    body = _as_json({"type": kind, **payload})
     return Outgoing(exchange=requests_exchange.name, routing_key=kind, body=body, properties={"delivery_mode": 1})
+
+
+def _as_json(payload: Mapping[str, Any]) -> bytes:
+    return _ENCODER.encode(payload).encode()

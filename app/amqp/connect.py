@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kombu import Connection
 from kombu.exceptions import OperationalError
 
+from app.amqp.connection import connection_to
 from app.amqp.publish import CONNECTION_ERRORS
-from app.amqp.tls import tls
 from app.errors import BrokerUnreachable
 
 
@@ -20,8 +19,7 @@ def connected(url: str, *, timeout: float = 5.0) -> Iterator[Any]:
 
     Raises BrokerUnreachable, also for what breaks or is not answered within the block.
     """
-    options = {"read_timeout": timeout, "write_timeout": timeout}
-    connection = Connection(url, ssl=tls(url), connect_timeout=timeout, transport_options=options)
+    connection = connection_to(url, timeout=timeout)
     try:
         connection.connect()
         yield connection

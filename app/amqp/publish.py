@@ -15,7 +15,7 @@ from amqp.exceptions import AMQPError
 from kombu import Connection, Queue
 
 from app.amqp import decoding
-from app.amqp.tls import tls
+from app.amqp.connection import connection_to
 from app.errors import PublishFailed, Unroutable
 
 #: Messages published before their confirms are awaited.
@@ -136,15 +136,8 @@ class Publisher:
     def _open_channel(self) -> Any:
         if self._channel is None or not self._channel.is_open:
             self._drop()
-            options = {
-                "on_blocked": self._on_blocked,
-                "on_unblocked": self._on_unblocked,
-                # Of each read and write: a broker that answers nothing must not stop the worker, which waits here.
-                "read_timeout": self._timeout,
-                "write_timeout": self._timeout,
-            }
-            self._connection = Connection(
-                self._url, ssl=tls(self._url), connect_timeout=self._timeout, transport_options=options
+            self._connection = connection_to(
+                self._url, timeout=self._timeout, on_blocked=self._on_blocked, on_unblocked=self._on_unblocked
             )
             self._connection.connect()
             self._channel = self._connection.channel()

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from amqp import spec
-from kombu import Connection
 
 from app.amqp.connect import told
+from app.amqp.connection import connection_to
 from app.amqp.link import Link
 from app.amqp.publish import CONNECTION_ERRORS, Outgoing, wire_message
-from app.amqp.tls import tls
 from app.errors import BrokerUnreachable, PerennialError, PublishFailed
 
 logger = logging.getLogger(__name__)
@@ -70,14 +69,12 @@ class Wire:
         self._listener = listener
         self._heartbeat = heartbeat
         self._name = name
-        options = {
-            "read_timeout": timeout,
-            "write_timeout": timeout,
-            "on_blocked": self._on_blocked,
-            "on_unblocked": self._on_unblocked,
-        }
-        self._where = Connection(
-            url, ssl=tls(url), connect_timeout=timeout, heartbeat=heartbeat, transport_options=options
+        self._where = connection_to(
+            url,
+            timeout=timeout,
+            heartbeat=heartbeat,
+            on_blocked=self._on_blocked,
+            on_unblocked=self._on_unblocked,
         )
         self._timeout = timeout
         self._lock = threading.Lock()

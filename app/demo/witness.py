@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from amqp.exceptions import AMQPError
 from kombu import Connection, Queue
 
-from app.amqp.tls import tls
+from app.amqp.connection import tls
 from app.errors import DemoFailed
 from app.retry.delay_queues import ITERATION
 from app.retry.waiting import delay_name

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -63,8 +63,8 @@ class Disk:
         return Load(domain=domain, sha256=sha256(compress(path)), generation=self.generation, size_mb=1)
 
     @contextmanager
-    def open(self, *, budget_mb: int = BUDGET_MB) -> Iterator[Shelf]:
-        """Run a searcher's loader on the first free slot for the block."""
+    def open(self, *, budget_mb: int = BUDGET_MB, check: Callable[[Path], None] = database.check) -> Iterator[Shelf]:
+        """Run a searcher's loader on the first free slot for the block, which begins when it says what it took over."""
         slot = Slot.take(self.root)
         packs = Packs(remove=slot.remove, time_limit=1.0)
         loader = Loader(
@@ -72,13 +72,13 @@ class Disk:
             packs=packs,
             budget_mb=budget_mb,
             fetch=fetch_from(self.store),
-            check=database.check,
+            check=check,
         )
-        adopted = threading.Event()
-        loader.start(adopted=adopted.set, tell=self.told.put)
-        assert adopted.wait(20)
+        words = Queue[tuple[int, int]]()
+        loader.start(adopted=lambda: words.put((len(packs.holdings()), len(loader.loading()))), tell=self.told.put)
+        shelf = Shelf(slot, packs, loader, self.told, words.get(timeout=20), words)
         try:
-            yield Shelf(slot, packs, loader, self.told)
+            yield shelf
         finally:
             loader.close(20)
             packs.close()
@@ -86,10 +86,19 @@ class Disk:
 
 
 class Shelf:
-    """What a test does with a loader and its packs."""
+    """What a test does with a loader and its packs; a word of it says how many it holds, and is still to load."""
 
-    def __init__(self, slot: Slot, packs: Packs, loader: Loader, told: Queue[Change]) -> None:
+    def __init__(
+        self,
+        slot: Slot,
+        packs: Packs,
+        loader: Loader,
+        told: Queue[Change],
+        first_word: tuple[int, int],
+        words: Queue[tuple[int, int]],
+    ) -> None:
         self.slot, self.packs, self.loader, self.told = slot, packs, loader, told
+        self.first_word, self.words = first_word, words
 
     def have(self, job: Load | Unload | Doubt) -> Change:
         """Have a job done and return what was told of it."""
@@ -303,7 +312,7 @@ def test_what_takes_long_to_be_looked_at_is_told_as_being_loaded_and_answers_as_
     with disk.open() as shelf:
         loads = [disk.offer(domain, domain=domain) for domain in domains]
         assert [shelf.have(load).kind for load in loads] == ["loaded"] * 3
-    looked, words = Queue[str](), Queue[tuple[int, int]]()
+    looked = Queue[str]()
     go_on = threading.Event()
 
     def check(path: Path) -> None:
@@ -313,21 +322,15 @@ def test_what_takes_long_to_be_looked_at_is_told_as_being_loaded_and_answers_as_
         if path.parent.name == "c.example":
             raise PackCorrupt(path.name)
 
-    slot = Slot.take(disk.root)
-    packs = Packs(remove=slot.remove, time_limit=1.0)
-    loader = Loader(slot=slot, packs=packs, budget_mb=BUDGET_MB, fetch=fetch_from(disk.store), check=check)
-    loader.start(adopted=lambda: words.put((len(packs.holdings()), len(loader.loading()))), tell=disk.told.put)
-    assert [looked.get(timeout=20) for _ in "ab"] == ["a.example", "b.example"]
-    assert words.get(timeout=20) == (1, 2)
-    report = loader.report("x")
-    assert [holding.domain for holding in report.holdings] == ["a.example"]
-    assert report.loading == tuple(load.sha256 for load in loads[1:])
-    go_on.set()
-    assert words.get(timeout=20) == (2, 0)
-    assert loader.loading() == ()
-    loader.close(20)
-    packs.close()
-    slot.close()
+    with disk.open(check=check) as shelf:
+        assert [looked.get(timeout=20) for _ in "ab"] == ["a.example", "b.example"]
+        assert shelf.first_word == (1, 2)
+        report = shelf.loader.report("x")
+        assert [holding.domain for holding in report.holdings] == ["a.example"]
+        assert report.loading == tuple(load.sha256 for load in loads[1:])
+        go_on.set()
+        assert shelf.words.get(timeout=20) == (2, 0)
+        assert shelf.loader.loading() == ()
 
 
 def test_of_two_versions_that_a_killed_process_left_the_one_placed_last_is_taken_over(disk: Disk) -> None:
