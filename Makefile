@@ -21,7 +21,7 @@ down: $(VENV)  ## Stop everything; data stay
 	@.venv/bin/perennial down
 
 demo: $(VENV)  ## One full round on a real site: crawl, pack, search (SITE=https://... for another)
-	@.venv/bin/python -m app.demo $(if $(SITE),--site '$(SITE)')
+	@.venv/bin/python -m demo $(if $(SITE),--site '$(SITE)')
 
 demo-caa: $(VENV)  ## Cover art on stand-ins: insert, change, merge, delete; a retry, a death, a replay
 	@.venv/bin/python -m tests.demo_caa

@@ -8,15 +8,17 @@ from typing import Any
 
 from celery import Celery, signals
 
-from app.amqp.connection import tls
-from app.retry.install import install
+from app.broker.connection import tls
+from app.broker.worker.install import install
 from app.roles import prepare
-from app.topology import policies
+from app.topology.declare import policies
+from app.topology.queues import task_queues
 from config.logs import configure
 from config.settings import ROOT, get_settings
 
 app = Celery("perennial")
 app.config_from_object("config.celeryconfig")
+app.conf.task_queues = task_queues(get_settings())
 app.conf.broker_use_ssl = tls(get_settings().broker)
 install(
     app,

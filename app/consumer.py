@@ -12,20 +12,20 @@ from celery.utils.log import get_logger
 from celery.worker import state
 from redis.exceptions import RedisError
 
-from app.amqp.delivery import Delivery
+from app.broker.delivery import Delivery
+from app.broker.errors import TopologyDiffers
+from app.broker.worker import consumer
 from app.coverart.calls import arguments
 from app.coverart.messages import parse
 from app.coverart.outage import Outage
-from app.errors import TopologyDiffers
-from app.plain import Call, json_call, to_envelope
-from app.retry import consumer
+from app.envelopes import Call, json_call, to_envelope
 from app.roles import given_names, hold_lease, require_role, searcher_id
 from app.serving import Services
 from app.state.client import get_quick_redis
-from app.topology import declare_all
+from app.topology.declare import declare_all
+from app.topology.queues import SERVED_AHEAD
 from config.routes import ORCHESTRATOR, Route, art_routes
 from config.settings import get_settings
-from config.topology import SERVED_AHEAD
 
 logger = get_logger(__name__)
 

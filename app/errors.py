@@ -2,37 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-
-class PerennialError(Exception):
-    """Root of every error that this project raises. Retryable unless its class says `permanent`."""
-
-    permanent: ClassVar[bool] = False
-    #: Short code that groups failures in dead sets and metrics.
-    reason: ClassVar[str] = "error"
-
-
-# Messages and arguments
-
-
-class InvalidMessage(PerennialError):
-    """Raised when a message or a task's arguments cannot mean anything; names the field and the reason."""
-
-    permanent = True
-    reason = "invalid-message"
-
-
-class UnknownType(PerennialError):
-    """Raised for a message type that no route names. Retryable: a newer release may be rolling out."""
-
-    reason = "unknown-type"
-
-
-class Undecodable(PerennialError):
-    """Raised for a body that is not what its content type says."""
-
-    reason = "undecodable"
+from app.broker.errors import ApplicationError, InvalidMessage
 
 
 class InvalidUrl(InvalidMessage):
@@ -47,34 +17,10 @@ class OutOfScope(InvalidMessage):
     reason = "out-of-scope"
 
 
-# Control flow
-
-
-class Postpone(PerennialError):
-    """Raised by a task whose time has not come: back to a delay queue with the retry budget unspent.
-
-    The wait is a few hops down a ladder of durations, or `exactly` so long, in a queue of its own. A `mark` is a header
-    that the message comes back with; the task's `on_waiting` hook is called once it stands in the delay queue.
-    """
-
-    reason = "postponed"
-
-    def __init__(self, seconds: float, why: str, *, exactly: bool = False, mark: str = "") -> None:
-        super().__init__(seconds, why)
-        self.seconds = seconds
-        self.why = why
-        self.exactly = exactly
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[type[Postpone], tuple[float, str], dict[str, object]]:
-        """Travel from a pool process whole; by its arguments alone it would lose the rest."""
-        return type(self), (self.seconds, self.why), self.__dict__
-
-
 # HTTP
 
 
-class FetchError(PerennialError):
+class FetchError(ApplicationError):
     """Raised when a page could not be had this time."""
 
     reason = "fetch"
@@ -121,7 +67,7 @@ class ForbiddenAddress(FetchError):
 # Storage and packs
 
 
-class StoreError(PerennialError):
+class StoreError(ApplicationError):
     """Raised when the object store fails."""
 
     reason = "store"
@@ -146,7 +92,7 @@ class PreconditionFailed(StoreError):
     reason = "precondition-failed"
 
 
-class PackError(PerennialError):
+class PackError(ApplicationError):
     """Raised when a pack cannot be built or read."""
 
     reason = "pack"
@@ -173,20 +119,20 @@ class PackNotFound(PackError):
     reason = "pack-not-found"
 
 
-class InvalidQuery(PerennialError):
+class InvalidQuery(ApplicationError):
     """Raised for a search that cannot be answered (empty, too long); says why."""
 
     permanent = True
     reason = "invalid-query"
 
 
-class SearchTimeout(PerennialError):
+class SearchTimeout(ApplicationError):
     """Raised when a search took longer than its time limit, in seconds."""
 
     reason = "search-timeout"
 
 
-class NotPlaced(PerennialError):
+class NotPlaced(ApplicationError):
     """Raised when a domain has a pack, and no searcher that answers has it; names the domain."""
 
     reason = "not-placed"
@@ -198,16 +144,10 @@ class NotHere(NotPlaced):
     reason = "not-here"
 
 
-class SearchUnavailable(PerennialError):
+class SearchUnavailable(ApplicationError):
     """Raised when nobody knows which searcher has what: the orchestrator did not answer yet."""
 
     reason = "search-unavailable"
-
-
-class SearcherBusy(PerennialError):
-    """Raised when a searcher has more queries before it than it can answer in time."""
-
-    reason = "searcher-busy"
 
 
 # Cover art
@@ -219,7 +159,7 @@ class InvalidJob(InvalidMessage):
     reason = "invalid-job"
 
 
-class RemoteError(PerennialError):
+class RemoteError(ApplicationError):
     """Root of what the archive and the web service raise; `retry_after` is in seconds, if the server gave one."""
 
     reason = "remote"
@@ -263,21 +203,21 @@ class WebServiceError(RemoteError):
     reason = "web-service"
 
 
-class ArtNotServed(PerennialError):
+class ArtNotServed(ApplicationError):
     """Raised when a command is about an archive, and the settings name none; says which setting is missing."""
 
     permanent = True
     reason = "art-not-served"
 
 
-class EntityNotFound(PerennialError):
+class EntityNotFound(ApplicationError):
     """Raised when a command names a release or an event that there is not; names it."""
 
     permanent = True
     reason = "entity-not-found"
 
 
-class DatabaseFailed(PerennialError):
+class DatabaseFailed(ApplicationError):
     """Raised when MusicBrainz's database did not answer a read as it should; names its host and its database."""
 
     reason = "database"
@@ -289,83 +229,14 @@ class DatabaseUnavailable(DatabaseFailed):
     reason = "database-unavailable"
 
 
-# Broker and services
-
-
-class PublishFailed(PerennialError):
-    """Raised when the broker did not confirm a message in time, refused it or could not route it."""
-
-    reason = "publish"
-
-
-class NotWired(PerennialError):
-    """Raised when a worker starts in a way in which it would lose messages: with a task whose failures would not reach
-    a retry policy, or with queues that it cannot serve; names them and the cause.
-    """
-
-    permanent = True
-    reason = "not-wired"
-
-
-class Unroutable(PublishFailed):
-    """Raised when no queue is bound for a message's exchange and key; names both."""
-
-    reason = "unroutable"
-
-
-class RequestTimedOut(PerennialError):
-    """Raised when no reply to a request came by its deadline; names the address and the seconds."""
-
-    reason = "request-timeout"
-
-
-class AlreadyRunning(PerennialError):
-    """Raised when a process starts of which there must be one, and it runs already; names it."""
-
-    permanent = True
-    reason = "already-running"
-
-
-class DeadSetBusy(PerennialError):
-    """Raised when somebody else works on a dead set; names it."""
-
-    reason = "dead-set-busy"
-
-
-class BrokerUnreachable(PerennialError):
-    """Raised when no connection to the broker can be made, or it broke; names the broker without its password."""
-
-    reason = "broker-unreachable"
-
-
-class ManagementFailed(PerennialError):
-    """Raised when the broker's management API does not answer, or refuses."""
-
-    reason = "management"
-
-
-class TopologyDiffers(PerennialError):
-    """Raised when the broker has an exchange or a queue of another kind than is to be declared; names it."""
-
-    permanent = True
-    reason = "topology"
-
-
-class MigrationRefused(PerennialError):
-    """Raised when a queue's messages cannot be moved aside safely now; says what to do first."""
-
-    permanent = True
-    reason = "migration-refused"
-
-
-class ServicesError(PerennialError):
+class ServicesError(ApplicationError):
     """Raised when the private RabbitMQ or Redis cannot be installed, started or stopped; says what to do."""
 
     permanent = True
     reason = "services"
 
 
-class DemoFailed(PerennialError):
+class DemoFailed(ApplicationError):
     """Raised when the demo cannot go on: what was awaited did not come, or a site cannot be crawled."""
 
     permanent = True

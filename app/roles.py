@@ -6,10 +6,10 @@ import uuid
 from collections.abc import Callable, Collection
 from typing import Any
 
-from app.amqp.exclusive import until_free
-from app.errors import AlreadyRunning, NotWired
+from app.broker.errors import AlreadyRunning, NotWired
+from app.broker.exclusive import until_free
+from app.topology.queues import searcher_queue
 from config.routes import ORCHESTRATOR, REQUESTS, SEARCHER, searcher_of
-from config.topology import searcher_queue
 
 #: The queue that only the orchestrator's connection can have; it goes with it.
 LEASE = "orchestrator.lease"

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from app.amqp.delivery import Delivery
+from app.broker.delivery import Delivery
 
 logger = logging.getLogger(__name__)
 
@@ -15,8 +15,8 @@ class Service(Protocol):
     """What answers the messages of one queue, in a worker's main process.
 
     All but `close` are called in the worker's event loop, and must be quick: what takes time, a service does in
-    threads of its own. Its messages are acknowledged before they come here, or need not be (config/topology.py), for
-    nobody waits for a late answer.
+    threads of its own. Its messages are acknowledged before they come here, or need not be (app/topology/queues.py),
+    for nobody waits for a late answer.
     """
 
     def take(self, delivery: Delivery) -> None:

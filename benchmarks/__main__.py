@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from app.errors import PerennialError
+from app.broker.errors import ApplicationError
 from benchmarks import crawl, enqueue, machine, pack, parked, peer, report, search, sites
 from benchmarks.errors import BenchmarkError
 from benchmarks.kept import Section, keep, kept
@@ -203,7 +203,7 @@ def main() -> None:
         os.environ.pop(str(field.validation_alias or name).upper(), None)
     try:
         typer.run(bench)
-    except PerennialError as error:
+    except ApplicationError as error:
         typer.echo(f"benchmarks: {error}", err=True)
         sys.exit(1)
 

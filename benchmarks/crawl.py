@@ -21,9 +21,9 @@ from pydantic import SecretStr
 from redis import Redis
 
 from app import services
-from app.amqp.publish import Publisher
+from app.broker.publishing import Publisher
 from app.crawl.frontier import Frontier, Progress
-from app.plain import site_message
+from app.envelopes import site_message
 from app.services import state
 from app.services.process import tail, wait_until
 from app.services.processes import procfile
@@ -31,7 +31,7 @@ from app.state.client import get_redis
 from app.storage.content import Page, from_json
 from app.storage.folder import FolderStore
 from app.storage.keys import content_prefix
-from app.topology import base_queues
+from app.topology.declare import base_queues
 from benchmarks.errors import BenchmarkError
 from benchmarks.processes import running
 from benchmarks.runs import Run

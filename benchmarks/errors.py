@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from app.errors import PerennialError
+from app.broker.errors import ApplicationError
 
 
-class BenchmarkError(PerennialError):
+class BenchmarkError(ApplicationError):
     """Raised when a benchmark cannot be run, or when its contestants did not do the same work; says which and why."""
 
     permanent = True

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from app.amqp.publish import Outgoing
-from app.amqp.requestor import Requestor
-from app.router.finder import Question
-from app.router.remote import RemoteFinder
+from app.broker.publishing import Outgoing
+from app.broker.rpc.requestor import Requestor
+from app.cluster.client.finder import Question
+from app.cluster.client.remote import RemoteFinder
 from app.search.pack_searcher import PackSearcher
 from app.search.query import Query, parse
 from app.search.ranking import WEIGHTS

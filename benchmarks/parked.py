@@ -13,14 +13,14 @@ from typing import Any
 import psutil
 from kombu import Connection, Queue
 
-from app.amqp.delivery import Delivery
-from app.amqp.publish import Outgoing, Publisher
+from app.broker.delivery import Delivery
+from app.broker.policies.base import Retry
+from app.broker.policies.delay_queues import DelayQueues
+from app.broker.policies.waiting import QueueType
+from app.broker.publishing import Outgoing, Publisher
+from app.broker.worker.carry_out import replacement
+from app.broker.worker.failures import failure_of
 from app.errors import FetchError
-from app.retry.carry_out import replacement
-from app.retry.delay_queues import DelayQueues
-from app.retry.failures import failure_of
-from app.retry.policy import Retry
-from app.retry.waiting import QueueType
 from benchmarks.crawl import System
 from benchmarks.errors import BenchmarkError
 from benchmarks.usage import Usage, usage

@@ -31,15 +31,15 @@ _POOL_PURPOSES = (
     ("app/crawl/robots", "host gate, robots"),
     ("app/timers", "timer"),
     ("app/storage", "store"),
-    ("app/amqp/publish", "publish"),
+    ("app/broker/publishing", "publish"),
 )
 
 #: The same for the parent, by a word anywhere in its stack.
 _PARENT_PURPOSES = (
     ("celery/events/", "task events"),
-    ("app/plain", "plain message to task"),
-    ("app/amqp/delivery", "plain message to task"),
-    ("app/amqp/publish", "publish"),
+    ("app/envelopes", "plain message to task"),
+    ("app/broker/delivery", "plain message to task"),
+    ("app/broker/publishing", "publish"),
     ("basic_ack", "acknowledge"),
     ("_write_job", "pipe to and from the pool"),
     ("_flush_outqueue", "pipe to and from the pool"),

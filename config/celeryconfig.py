@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from config import topology
-from config.routes import ROUTES, SUBSCRIPTIONS
+from config.routes import INDEX, ROUTES, SITE, SUBSCRIPTIONS
 from config.schedule import BEAT_SCHEDULE
 from config.settings import get_settings
-from config.topology import DEFAULT_QUEUE, site_exchange
 
 _settings = get_settings()
 
@@ -18,11 +16,10 @@ task_ignore_result = result_backend is None
 
 imports = ("tasks.site", "tasks.timers", "tasks.pack", "tasks.coverart", "tasks.searcher", "tasks.orchestrator")
 task_routes = {route.task: {"queue": route.queue} for route in (*ROUTES, *SUBSCRIPTIONS)}
-task_queues = topology.task_queues(_settings)
-task_default_queue = DEFAULT_QUEUE
-task_default_exchange = site_exchange.name
+task_default_queue = INDEX
+task_default_exchange = SITE
 
-# How a message is settled is said in app/retry/install.py.
+# How a message is settled is said in app/broker/worker/install.py.
 # Quorum queues know prefetch per consumer only.
 worker_prefetch_multiplier = _settings.worker_prefetch
 worker_concurrency = _settings.worker_concurrency

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: The namespace of the site group: its exchange, the prefix of its queues.
+SITE = "site"
+
 #: The queues of the `site` group, in the order of a page's life.
 INDEX, CRAWL, TIMER, TICK, PACK = "site.index", "site.crawl", "site.timer", "site.tick", "site.pack"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from app.broker.errors import InvalidMessage
+from app.broker.worker.task import Task
 from app.celery import app
 from app.crawl import target
 from app.crawl.frontier import Kind
 from app.crawl.target import Target
-from app.errors import InvalidMessage
-from app.retry.task import Task
 from app.storage.keys import page_id
 from config.routes import BY_TYPE
 from config.settings import get_settings

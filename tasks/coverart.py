@@ -11,6 +11,9 @@ from typing import Any
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from app.broker.errors import Postpone
+from app.broker.policies.fixed_ttl import RETRIES
+from app.broker.worker.task import Task
 from app.celery import app
 from app.coverart import jobs, musicbrainz
 from app.coverart.archive import Archive
@@ -21,13 +24,11 @@ from app.coverart.project import Project, served
 from app.coverart.values import Delete, Entity, Index, Job, Move
 from app.coverart.webservice import WebService
 from app.coverart.window import SETTLED, Window
-from app.errors import ArchiveUnavailable, InvalidJob, Postpone
-from app.retry.fixed_ttl import RETRIES
-from app.retry.task import Task
+from app.errors import ArchiveUnavailable, InvalidJob
 from app.state.client import get_quick_redis
+from app.topology.queues import art_queues
 from config.routes import art_routes
 from config.settings import get_settings
-from config.topology import art_queues
 from tasks.context import context
 
 #: Seconds for which a killed job's item stays locked (a living one renews its lock three times in that time), and

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from app.amqp.publish import get_publisher
-from app.amqp.responder import Responder
+from app.broker.errors import NotWired
+from app.broker.publishing import get_publisher
+from app.broker.rpc.responder import Responder
+from app.broker.worker.task import Task
 from app.celery import app
-from app.errors import NotWired
-from app.orchestrator.look import Stock
-from app.orchestrator.placing.values import Pack
-from app.orchestrator.service import OrchestratorService
+from app.cluster.orchestrator.look import Stock
+from app.cluster.orchestrator.service import OrchestratorService
+from app.cluster.placement.values import Pack
+from app.cluster.protocol import Outcome, Report, read, size_mb
 from app.pack.manifest import Manifest, list_manifests, read_manifest
-from app.retry.task import Task
-from app.search.messages import Outcome, Report, read, size_mb
 from app.serving import Service, serves
 from app.storage.open import open_store
 from config.routes import BY_TASK, REQUESTS
@@ -35,7 +35,7 @@ def orchestrator(consumer: Any) -> Service:
 def build(
     settings: Settings, *, every: Callable[[float, Callable[[], None]], Callable[[], None]]
 ) -> OrchestratorService:
-    """Put an orchestrator together; `every` as in app/orchestrator/service.py."""
+    """Put an orchestrator together; `every` as in app/cluster/orchestrator/service.py."""
     # Opened when it is looked at: an orchestrator whose store is away answers all the same.
     store = partial(open_store, settings.store, endpoint_url=settings.s3_endpoint_url)
     return OrchestratorService(

@@ -7,13 +7,14 @@ from typing import Any
 
 from celery.utils.log import get_task_logger
 
+from app.broker.errors import InvalidMessage
 from app.crawl.frontier import LIMIT, Crawl
 from app.crawl.urls import canonical_key
-from app.errors import InvalidMessage, PackError, PackRefused
+from app.envelopes import event
+from app.errors import PackError, PackRefused
 from app.pack import packer
 from app.pack.manifest import read_manifest
 from app.pack.packer import PackResult
-from app.plain import event
 from app.state.lease import lease
 from app.storage.content import Page, read
 from app.storage.keys import content_key

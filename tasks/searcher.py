@@ -7,16 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.amqp.publish import Publisher
-from app.amqp.responder import Responder
+from app.broker.publishing import Publisher
+from app.broker.rpc.responder import Responder
+from app.cluster.protocol import Holding, Load, size_mb
+from app.cluster.searcher.loader import Fetch, Loader
+from app.cluster.searcher.packs import Packs
+from app.cluster.searcher.reporter import Post, Reporter
+from app.cluster.searcher.service import BACKLOG, STUCK_LIMITS, STUCK_SECONDS, SearcherService, Searching, problem
+from app.cluster.searcher.slot import Slot
 from app.pack import database
 from app.pack.read import fetch_version
-from app.search.messages import Holding, Load, size_mb
-from app.searcher.loader import Fetch, Loader
-from app.searcher.packs import Packs
-from app.searcher.reporter import Post, Reporter
-from app.searcher.service import BACKLOG, STUCK_LIMITS, STUCK_SECONDS, SearcherService, Searching, problem
-from app.searcher.slot import Slot
 from app.serving import Service, serves
 from app.storage.open import open_store
 from app.storage.store import ObjectStore

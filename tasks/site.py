@@ -11,7 +11,7 @@ from app.crawl.frontier import LIMIT, Crawl, now
 from app.crawl.target import Target
 from app.crawl.urls import canonical_key
 from app.crawl.values import Gone, Indexed, Redirected, Visit
-from app.plain import site_message
+from app.envelopes import site_message
 from app.status import status
 from app.timers.arguments import full_pack, incremental_pack, timeout_of
 from tasks.base import PageTask, target_of, task

@@ -6,9 +6,9 @@ from typing import Any
 
 from celery.utils.log import get_task_logger
 
-from app.errors import PublishFailed
-from app.plain import to_queue
-from app.retry.task import Task
+from app.broker.errors import PublishFailed
+from app.broker.worker.task import Task
+from app.envelopes import to_queue
 from app.timers.arguments import callback_of, full_pack, incremental_pack, timeout_of
 from app.timers.timers import Callback, Timer
 from config.routes import PACK

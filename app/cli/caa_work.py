@@ -14,15 +14,16 @@ from itertools import islice
 
 import typer
 
-from app.amqp.publish import get_publisher
+from app.broker.errors import ApplicationError
+from app.broker.publishing import get_publisher
 from app.coverart import messages, musicbrainz
 from app.coverart.calls import message
 from app.coverart.holdings import Holdings
 from app.coverart.musicbrainz import FIRST_GID, Connection
 from app.coverart.project import Project, served
 from app.coverart.values import Job
-from app.errors import ArtNotServed, EntityNotFound, InvalidJob, PerennialError
-from app.topology import base_queues
+from app.errors import ArtNotServed, EntityNotFound, InvalidJob
+from app.topology.declare import base_queues
 from config.settings import Settings
 
 #: Messages whose confirms are awaited together.
@@ -165,7 +166,7 @@ class Way:
         """Say after the block where to go on, if it broke off or came to its limit."""
         try:
             yield
-        except (KeyboardInterrupt, PerennialError):
+        except (KeyboardInterrupt, ApplicationError):
             self._tell()
             raise
         if self.count == self.scope.limit:

@@ -12,6 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
+from app.broker.dead_letters.exports import read, to_record
+from app.broker.dead_letters.letters import groups
+from app.broker.dead_letters.sets import Chosen, DeadSets
+from app.broker.dead_letters.working import Worked
+from app.broker.errors import ApplicationError
+from app.broker.policies.base import Budget
 from app.cli import dead_view as view
 from app.cli.dead_options import (
     EVERY_GROUP,
@@ -25,13 +31,7 @@ from app.cli.dead_options import (
     filtered,
 )
 from app.cli.printing import console, print_json, print_lines, printable, short
-from app.dead import dead_sets, new_export
-from app.errors import PerennialError
-from app.retry.dead.exports import read, to_record
-from app.retry.dead.letters import groups
-from app.retry.dead.sets import Chosen, DeadSets
-from app.retry.dead.working import Worked
-from app.retry.policy import Budget
+from app.dead_sets import dead_sets, new_export
 from config.settings import get_settings
 
 dead = typer.Typer(no_args_is_help=True, help="Messages that spent their retries, or that nothing can be done with.")
@@ -154,7 +154,7 @@ def export(
         with output.open("w") as file:
             file.writelines(lines)
     except OSError as error:
-        raise PerennialError(f"{output}: {error.strerror}") from error
+        raise ApplicationError(f"{output}: {error.strerror}") from error
 
 
 @dead.command()

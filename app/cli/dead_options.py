@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from app.dead import dead_sets, where
-from app.retry.dead.letters import DeadLetter
-from app.retry.dead.sets import Chosen, DeadSets
+from app.broker.dead_letters.letters import DeadLetter
+from app.broker.dead_letters.sets import Chosen, DeadSets
+from app.dead_sets import dead_sets, where
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids, or their beginnings.")]

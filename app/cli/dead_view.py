@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 from rich.table import Table
 
-from app.amqp.delivery import BROKER_HEADERS
+from app.broker.dead_letters.exports import readable
+from app.broker.dead_letters.letters import DeadLetter, Group
+from app.broker.death import LAST_ERROR, OURS, REPLAY
+from app.broker.delivery import BROKER_HEADERS
 from app.cli.printing import printable, short
-from app.dead import domain_of, task_of
-from app.retry.dead.exports import readable
-from app.retry.dead.letters import DeadLetter, Group
-from app.retry.death import LAST_ERROR, OURS, REPLAY
+from app.dead_sets import domain_of, task_of
 
 #: What a line of `dead list` tells where it is no terminal.
 COLUMNS = ("id", "queue", "reason", "attempts", "failed_at", "error", "set", "task", "domain", "group")

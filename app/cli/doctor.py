@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from app.care.doctor import examine
+from app.doctor.checks import examine
 from config.settings import get_settings
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
+from app.broker.errors import ApplicationError
 from app.cli import caa, config, dead, doctor, search, searchers, services, site, store, topology, up
-from app.errors import PerennialError
 
 cli = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, help="Index web sites; every failure lives in the broker."
@@ -50,7 +50,7 @@ def main() -> None:
     """Run the command; an error of ours is one line on standard error and exit 1, a wrong setting exit 2."""
     try:
         cli()
-    except PerennialError as error:
+    except ApplicationError as error:
         typer.echo(f"perennial: {error}", err=True)
         sys.exit(1)
     except ValidationError as error:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kombu import Exchange, Queue
 
-from app.care.model import bindings_of, exchanges_of
-from app.care.patience import reserving
-from app.retry.policy import Policy
+from app.broker.policies.base import Policy
+from app.doctor.patience import reserving
+from app.topology.model import bindings_of, exchanges_of
+from app.topology.queues import events_exchange, requests_exchange, site_exchange
 from config.routes import ALIASES, ORCHESTRATOR, REQUEST_TYPES, SUBSCRIPTIONS
-from config.topology import events_exchange, requests_exchange, site_exchange
 
 #: Waiting is amber, failure red, on light and dark pages alike.
 _STYLES = (

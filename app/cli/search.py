@@ -10,14 +10,15 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from app.broker.errors import InvalidMessage, RequestTimedOut
 from app.cli.search_view import document, show, silences
+from app.cluster.client.finder import Finder, Found, Question
+from app.cluster.client.local import LocalFinder
+from app.cluster.client.remote import RemoteFinder
+from app.cluster.protocol import Filters, Sort
 from app.crawl.urls import domain_named
-from app.errors import InvalidMessage, InvalidQuery, NotPlaced, PackNotFound, RequestTimedOut, SearchUnavailable
+from app.errors import InvalidQuery, NotPlaced, PackNotFound, SearchUnavailable
 from app.pack.compress import decompress
-from app.router.finder import Finder, Found, Question
-from app.router.local import LocalFinder
-from app.router.remote import RemoteFinder
-from app.search.messages import Filters, Sort
 from app.search.results import MAX_HITS
 from config.settings import get_settings
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from app.cli.printing import printable
-from app.router.finder import Found, Question
+from app.cluster.client.finder import Found, Question
 from app.search.results import Hit
 
 #: Values of a facet that are shown.

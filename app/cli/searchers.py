@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.printing import print_lines, printable, short
+from app.cluster.client.remote import RemoteFinder
+from app.cluster.protocol import Node, Route, Routes
 from app.errors import SearchUnavailable
-from app.router.remote import RemoteFinder
-from app.search.messages import Node, Route, Routes
 from config.settings import get_settings
 
 #: The header of remarks, of which there mostly are none.

@@ -8,16 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from app.amqp.publish import get_publisher
+from app.broker.publishing import get_publisher
 from app.crawl.frontier import Frontier
 from app.crawl.target import Target, parse, parse_domain
-from app.plain import site_message
+from app.envelopes import site_message
 from app.state.client import get_redis
 from app.status import status as status_of
 from app.storage.content import Tombstone, read
 from app.storage.keys import content_key, page_id
 from app.storage.open import open_store
-from app.topology import base_queues, budgets
+from app.topology.declare import base_queues, budgets
 from config.settings import get_settings
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -13,22 +13,22 @@ import typer
 from amqp.exceptions import PreconditionFailed
 from kombu import Queue
 
-from app.amqp.connect import connected
-from app.care import migrate as care
-from app.care.check import Report
-from app.care.check import check as look
-from app.care.findings import Finding
-from app.care.model import bindings_of
+from app.broker.connect import connected
+from app.broker.errors import TopologyDiffers
+from app.broker.policies.base import Policy
+from app.broker.policies.x_death import XDeath
 from app.cli.mermaid import consumers_of, convention, search, to_mermaid
 from app.coverart.project import COVER_ART
-from app.errors import TopologyDiffers
-from app.retry.policy import Policy
-from app.retry.x_death import XDeath
 from app.services.processes import procfile
-from app.topology import all_queues, art_policy, client_policy, declare_all
-from config.routes import ORCHESTRATOR
+from app.topology import migrate as care
+from app.topology.check import Report
+from app.topology.check import check as look
+from app.topology.declare import all_queues, art_policy, client_policy, declare_all
+from app.topology.findings import Finding
+from app.topology.model import bindings_of
+from app.topology.queues import art_queues, orchestrator_queues, searcher_queue
+from config.routes import ORCHESTRATOR, SITE
 from config.settings import Settings, get_settings
-from config.topology import SITE, art_queues, orchestrator_queues, searcher_queue
 
 topology = typer.Typer(no_args_is_help=True, help="Exchanges, queues and bindings.")
 

@@ -13,14 +13,7 @@ from requests.auth import AuthBase
 from app.coverart.http import Answer, Client
 from app.coverart.project import Project
 from app.coverart.refusal import Refusal
-from app.errors import (
-    ArchiveError,
-    ArchiveRefused,
-    ArchiveUnavailable,
-    ConnectionFailed,
-    FetchError,
-    ResponseTimeout,
-)
+from app.errors import ArchiveError, ArchiveRefused, ArchiveUnavailable, ConnectionFailed, FetchError, ResponseTimeout
 from config.settings import Settings
 
 _KEEP_OLD = {"x-archive-keep-old-version": "1"}

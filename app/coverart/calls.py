@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from app.amqp.publish import Outgoing
+from app.broker.errors import UnknownType
+from app.broker.publishing import Outgoing
 from app.coverart import messages
 from app.coverart.values import Delete, Index, Job, Move
-from app.errors import InvalidJob, UnknownType
+from app.errors import InvalidJob
 
 
 def arguments(job: Job) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 from redis import Redis
 
+from app.broker.errors import Postpone
 from app.coverart.project import Project
 from app.coverart.values import Entity
-from app.errors import Postpone
 from app.state.lease import Lease, lease
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from app.broker.errors import UnknownType
 from app.coverart.project import LISTING_FILE
 from app.coverart.values import Delete, Index, Job, Move
-from app.errors import InvalidJob, UnknownType
+from app.errors import InvalidJob
 
 #: What a producer from before there were other suffixes means.
 _OLD_SUFFIX = "jpg"

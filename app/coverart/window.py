@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from redis import Redis
 
+from app.broker.errors import Postpone
 from app.coverart import messages
 from app.coverart.project import Project
 from app.coverart.values import Job
-from app.errors import Postpone
 from app.state.client import PREFIX
 
 #: The header of a message that has been through its window.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from redis import Redis
 
+from app.broker.errors import Postpone
 from app.crawl.extract.choose import extractor
 from app.crawl.fetch import Fetcher
 from app.crawl.frontier import Kind
@@ -14,7 +15,7 @@ from app.crawl.target import Target
 from app.crawl.urls import Scope, domain_of
 from app.crawl.values import Gone, Indexed, Redirected, Skipped, Visit
 from app.crawl.visit import Limits, classify
-from app.errors import ObjectNotFound, Postpone, ServerError
+from app.errors import ObjectNotFound, ServerError
 from app.storage.content import Tombstone, to_json
 from app.storage.keys import content_key, page_id
 from app.storage.store import ObjectStore

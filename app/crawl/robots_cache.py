@@ -7,9 +7,10 @@ from urllib.parse import urlsplit
 
 from redis import Redis
 
+from app.broker.errors import Postpone
 from app.crawl.fetch import Fetcher
 from app.crawl.robots import RobotsRules, fetch_robots
-from app.errors import Postpone, RobotsUnavailable
+from app.errors import RobotsUnavailable
 from app.state.client import PREFIX
 
 #: Seconds: RFC 9309 section 2.4 allows a copy to be used for 24 hours.

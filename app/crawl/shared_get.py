@@ -13,9 +13,9 @@ from typing import Any
 import zstandard
 from redis import Redis
 
+from app.broker.errors import Postpone
 from app.crawl.frontier import Kind, crawl_name, digest, message_name
 from app.crawl.values import Gone, Indexed, Redirected, Skipped, Visit
-from app.errors import Postpone
 from app.state.client import load_script
 from app.state.lease import Renewer
 from app.storage.content import Page

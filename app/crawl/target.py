@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from app.broker.errors import InvalidMessage
 from app.crawl.urls import Scope, canonical_key, domain_of, parse_target
-from app.errors import InvalidMessage, OutOfScope
+from app.errors import OutOfScope
 
 #: Message keys that name a page. Others of the vocabulary (timeout, callback_queue...) are the tasks' own.
 FIELDS = ("url", "domain", "path", "scheme", "crawl_id", "depth")

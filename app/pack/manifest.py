@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from app.errors import InvalidMessage, ObjectNotFound, PackCorrupt, PackNotFound
+from app.broker.errors import InvalidMessage
+from app.errors import ObjectNotFound, PackCorrupt, PackNotFound
 from app.pack.database import SCHEMA_VERSION, describe
 from app.storage.keys import MANIFEST_PREFIX, MANIFEST_SUFFIX, manifest_key
 from app.storage.store import ObjectStore

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from app.errors import InvalidMessage, PackRefused
+from app.broker.errors import InvalidMessage
+from app.errors import PackRefused
 from app.pack import database as db
 from app.pack import previous as predecessor
 from app.pack import rows

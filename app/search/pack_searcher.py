@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from app.cluster.protocol import Filters, Sort
 from app.errors import PackCorrupt, PackNotFound
 from app.search import correct, ranking, suggest
 from app.search.connections import Connections
-from app.search.messages import Filters, Sort
 from app.search.properties import Properties
 from app.search.query import Query, Unit
 from app.search.ranking import Ranking

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from app.search.messages import Filters
+from app.cluster.protocol import Filters
 from app.search.results import Facet
 
 #: Values of a facet at most.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from redis import Redis
 from redis.exceptions import RedisError
 
-from app.errors import Postpone
+from app.broker.errors import Postpone
 from app.state.client import PREFIX
 
 #: Delete only what is still ours: the lease may have run out and be another's by now.

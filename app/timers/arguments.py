@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from app.errors import InvalidMessage
+from app.broker.errors import InvalidMessage
 from app.timers.timers import Callback
 from config.routes import BY_TYPE, PACK, queue_named
 

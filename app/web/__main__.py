@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from app.router.remote import RemoteFinder
+from app.cluster.client.remote import RemoteFinder
 from app.web.application import create_app
 from app.web.server import server_of
 from config.logs import configure

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 
-from app.router.finder import AsyncFinder, Finder
+from app.cluster.client.finder import AsyncFinder, Finder
 from app.web.models import (
     DomainsAnswer,
     Parameters,

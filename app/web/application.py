@@ -14,8 +14,8 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Scope
 
-from app.errors import PerennialError
-from app.router.finder import Finder
+from app.broker.errors import ApplicationError
+from app.cluster.client.finder import Finder
 from app.web import api, openapi, opensearch, pages, problems, watch
 from app.web.edge import HEADERS, Edge
 from app.web.faults import INTERNAL, INVALID, NOT_ALLOWED, NOT_FOUND, Fault, fault_of
@@ -49,7 +49,7 @@ def create_app(
     for router in (api.router, pages.router, problems.router, opensearch.router, watch.router):
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
-    app.add_exception_handler(PerennialError, _failed)
+    app.add_exception_handler(ApplicationError, _failed)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(Exception, _unforeseen)
@@ -91,7 +91,7 @@ def _application(finder: Finder, edge: Callable[[ASGIApp], ASGIApp]) -> FastAPI:
 
 
 def _failed(request: Request, error: Exception) -> Response:
-    fault = fault_of(error) if isinstance(error, PerennialError) else INTERNAL
+    fault = fault_of(error) if isinstance(error, ApplicationError) else INTERNAL
     return _tell(request.scope, fault, str(error))
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import get_args
 from urllib.parse import urlencode
 
+from app.broker.errors import InvalidMessage
+from app.cluster.client.finder import MAX_DOMAINS, Question
+from app.cluster.protocol import Filters, Sort
 from app.crawl.urls import domain_named
-from app.errors import InvalidMessage, InvalidQuery
-from app.router.finder import MAX_DOMAINS, Question
-from app.search.messages import Filters, Sort
+from app.errors import InvalidQuery
 from app.search.results import MAX_HITS
 
 #: Hits of one page of results.

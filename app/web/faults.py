@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.errors import (
-    BrokerUnreachable,
-    InvalidMessage,
-    InvalidQuery,
-    NotPlaced,
-    PackError,
-    PackNotFound,
-    PerennialError,
-    RequestTimedOut,
-    SearcherBusy,
-    SearchTimeout,
-    SearchUnavailable,
-    StoreError,
-)
+from app.broker.errors import ApplicationError, BrokerUnreachable, InvalidMessage, RequestTimedOut, SearcherBusy
+from app.errors import InvalidQuery, NotPlaced, PackError, PackNotFound, SearchTimeout, SearchUnavailable, StoreError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +50,7 @@ FAULTS = (
 )
 
 #: First match wins.
-_BY_ERROR: tuple[tuple[type[PerennialError], Fault], ...] = (
+_BY_ERROR: tuple[tuple[type[ApplicationError], Fault], ...] = (
     (InvalidQuery, INVALID),
     (InvalidMessage, INVALID),
     (PackNotFound, NEVER_INDEXED),
@@ -77,6 +65,6 @@ _BY_ERROR: tuple[tuple[type[PerennialError], Fault], ...] = (
 )
 
 
-def fault_of(error: PerennialError) -> Fault:
+def fault_of(error: ApplicationError) -> Fault:
     """Return what kind of fault an error of ours is to whoever asked."""
     return next((fault for kind, fault in _BY_ERROR if isinstance(error, kind)), INTERNAL)

@@ -12,9 +12,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from starlette.concurrency import run_in_threadpool
 
-from app.errors import PerennialError
-from app.router.finder import AsyncFinder, Finder, Found, Question
-from app.search.messages import Route, Routes
+from app.broker.errors import ApplicationError
+from app.cluster.client.finder import AsyncFinder, Finder, Found, Question
+from app.cluster.protocol import Route, Routes
 
 #: Domains that have a line of their own: of more, those whose index is oldest.
 MAX_DOMAINS = 100
@@ -61,7 +61,7 @@ class Metrics:
         try:
             yield
             outcome = "ok"
-        except PerennialError as error:
+        except ApplicationError as error:
             outcome = error.reason
             raise
         finally:
@@ -135,7 +135,7 @@ class RoutesCollector(Collector):
         yield counts
         try:
             routes: Routes | None = self._finder.routes()
-        except PerennialError:
+        except ApplicationError:
             routes = None
         yield GaugeMetricFamily("perennial_routes_known", "1 if it is known who has what.", value=float(bool(routes)))
         if routes is not None:

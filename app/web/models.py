@@ -10,8 +10,8 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from starlette.datastructures import QueryParams
 
-from app.router.finder import MAX_DOMAINS, Found, Question
-from app.search.messages import Filters, Route, Sort
+from app.cluster.client.finder import MAX_DOMAINS, Found, Question
+from app.cluster.protocol import Filters, Route, Sort
 from app.search.query import MAX_CHARACTERS
 from app.search.results import MAX_HITS, MAX_SUGGESTIONS, Facet, Hit, PackInfo
 

@@ -12,10 +12,11 @@ from xml.etree import ElementTree as ET
 from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
+from app.broker.errors import InvalidMessage
+from app.cluster.client.finder import MAX_DOMAINS, Finder
+from app.cluster.protocol import Routes
 from app.crawl.urls import domain_named
-from app.errors import InvalidMessage, InvalidQuery, PackNotFound
-from app.router.finder import MAX_DOMAINS, Finder
-from app.search.messages import Routes
+from app.errors import InvalidQuery, PackNotFound
 from app.web.state import finder_of
 
 DESCRIPTION = "application/opensearchdescription+xml"

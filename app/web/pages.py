@@ -12,9 +12,10 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from app.errors import InvalidMessage, PackNotFound, PerennialError
-from app.router.finder import MAX_DOMAINS, Finder, Found
-from app.search.messages import Filters
+from app.broker.errors import ApplicationError, InvalidMessage
+from app.cluster.client.finder import MAX_DOMAINS, Finder, Found
+from app.cluster.protocol import Filters
+from app.errors import PackNotFound
 from app.search.query import MAX_CHARACTERS
 from app.web.asked import Asked, read_asked
 from app.web.faults import INVALID, NEVER_INDEXED, Fault, fault_of
@@ -137,7 +138,7 @@ def search_page(
         if fault is not None:
             raise fault
         view = _view(finder, packs, asked)
-    except PerennialError as error:
+    except ApplicationError as error:
         view = _failed(error, packs, asked)
     return render(view)
 
@@ -178,7 +179,7 @@ def _found_view(found: Found, packs: tuple[PackView, ...], asked: Asked) -> View
     return View(state=state, status=status, asked=asked, packs=packs, results=results)
 
 
-def _failed(error: PerennialError, packs: tuple[PackView, ...], asked: Asked) -> View:
+def _failed(error: ApplicationError, packs: tuple[PackView, ...], asked: Asked) -> View:
     fault = fault_of(error)
     if fault.status >= 500:
         # Figures tell how often: a line for each would fill the log while searchers are away.

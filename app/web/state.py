@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import Request
 
-from app.router.finder import AsyncFinder
+from app.cluster.client.finder import AsyncFinder
 
 
 async def finder_of(request: Request) -> AsyncFinder:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from urllib.parse import unquote
 
-from app.router.finder import Found
-from app.search.messages import Route
+from app.cluster.client.finder import Found
+from app.cluster.protocol import Route
 from app.search.results import Facet, Hit, PackInfo
 from app.search.snippet import Snippet
 from app.web.asked import FILTERS, PER_PAGE, SORTS, Asked

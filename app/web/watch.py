@@ -8,9 +8,9 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import choose_encoder
 
-from app.errors import PerennialError
-from app.router.finder import Finder
-from app.search.messages import Routes
+from app.broker.errors import ApplicationError
+from app.cluster.client.finder import Finder
+from app.cluster.protocol import Routes
 from app.web.state import finder_of
 
 router = APIRouter(include_in_schema=False)
@@ -27,7 +27,7 @@ def readyz(finder: Annotated[Finder, Depends(finder_of)]) -> PlainTextResponse:
     """Answer 200 while searches can be answered, else 503, with one line that says why."""
     try:
         ready, why = readiness(finder.routes())
-    except PerennialError as error:
+    except ApplicationError as error:
         ready, why = False, error.reason
     return PlainTextResponse(f"{why}\n", status_code=200 if ready else 503)
 

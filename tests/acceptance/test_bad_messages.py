@@ -11,9 +11,9 @@ import pytest
 from amqp import serialization
 from kombu import Connection
 
-from app.retry.death import ATTEMPTS, DEAD_ID, REASON
+from app.broker.death import ATTEMPTS, DEAD_ID, REASON
+from app.topology.queues import DEAD
 from config.settings import ROOT, Settings
-from config.topology import DEAD
 from tests.support import raw
 from tests.support.broker import Broker
 from tests.support.waiting import eventually

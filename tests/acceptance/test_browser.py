@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
-from app.errors import RequestTimedOut
+from app.broker.errors import RequestTimedOut
 from app.web.application import create_app
 from tests.packs import page, write_pack
 from tests.servers.site import Site

@@ -16,8 +16,8 @@ from kombu import Connection
 from app.coverart import musicbrainz
 from app.coverart.listing import listing
 from app.coverart.project import COVER_ART, EVENT_ART
+from app.topology.queues import art_queues
 from config.settings import ROOT, Settings
-from config.topology import art_queues
 from tests.servers.archive import broken, slow_down
 from tests.servers.musicbrainz import changes
 from tests.support.art import ArtSystem, art_system

@@ -17,13 +17,13 @@ from urllib.parse import urlsplit
 import pytest
 from kombu import Connection, Queue
 
-from app.amqp.publish import Publisher
+from app.broker.policies.waiting import delay_queue
+from app.broker.publishing import Publisher
 from app.coverart.calls import message
 from app.coverart.locks import Locks
 from app.coverart.project import COVER_ART
 from app.coverart.values import Delete
 from app.coverart.window import SETTLED
-from app.retry.waiting import delay_queue
 from app.services import Urls
 from app.state.client import get_redis
 from config.settings import ROOT

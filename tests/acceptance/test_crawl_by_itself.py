@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from app.topology.queues import DEAD
 from config.settings import Settings
-from config.topology import DEAD
 from tests.servers.site import Site, page
 from tests.support.broker import Broker
 from tests.support.system import System, beat, running_system

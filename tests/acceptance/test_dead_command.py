@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from kombu import Connection
 
-from app.amqp.publish import Publisher
-from app.dead import dead_sets, where
-from app.retry.carry_out import carry_out
-from app.topology import declare_base, site_policy
+from app.broker.publishing import Publisher
+from app.broker.worker.carry_out import carry_out
+from app.dead_sets import dead_sets, where
+from app.topology.declare import declare_base, site_policy
+from app.topology.queues import DEAD
 from config.settings import ROOT, Settings
-from config.topology import DEAD
 from tests.support.broker import Broker
 from tests.support.dead import died, failure
 from tests.support.waiting import eventually

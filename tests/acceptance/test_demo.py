@@ -36,7 +36,7 @@ def demo(out: Path, environment: Mapping[str, str], *arguments: str) -> Iterator
     """Run the demo without a terminal, its output in a file."""
     with out.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "app.demo", *arguments],
+            [sys.executable, "-m", "demo", *arguments],
             cwd=ROOT,
             env=dict(environment),
             stdin=subprocess.DEVNULL,

@@ -14,14 +14,14 @@ import pytest
 import requests
 from kombu import Connection
 
-from app.amqp.publish import Publisher
-from app.retry.dead.letters import DeadLetter
-from app.retry.dead.sets import DeadSet
-from app.retry.death import OUTCOME_TO, REASON
+from app.broker.dead_letters.letters import DeadLetter
+from app.broker.dead_letters.sets import DeadSet
+from app.broker.death import OUTCOME_TO, REASON
+from app.broker.publishing import Publisher
 from app.services import Urls
-from app.topology import site_policy
+from app.topology.declare import site_policy
+from app.topology.queues import DEAD
 from config.settings import Settings
-from config.topology import DEAD
 from tests.support.broker import Broker
 from tests.support.corner import environment_of, own_vhost, settings_for
 from tests.support.waiting import eventually

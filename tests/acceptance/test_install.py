@@ -31,9 +31,9 @@ print(json.dumps([sorted(set(states)), state, str(value), result.traceback]))
 
 BAD = """
 from celery import Celery, Task
-from app.retry.delay_queues import DelayQueues
-from app.retry.install import install
-from app.retry.policies import Policies
+from app.broker.policies.delay_queues import DelayQueues
+from app.broker.worker.install import install
+from app.broker.policies.registry import Policies
 
 mail = DelayQueues("mine")
 policies = Policies({"mail": mail}, default=mail)
@@ -49,9 +49,9 @@ def post() -> None:
 UNKEPT = """
 from celery import Celery
 from kombu import Queue
-from app.retry.install import install
-from app.retry.policies import Policies
-from app.retry.x_death import XDeath
+from app.broker.worker.install import install
+from app.broker.policies.registry import Policies
+from app.broker.policies.x_death import XDeath
 
 orders = XDeath("orders")
 policies = Policies({"orders": orders}, default=orders)
@@ -93,7 +93,7 @@ def test_a_result_is_a_failure_only_when_the_message_is_dead(broker_url: str, tm
 
 @pytest.mark.parametrize(
     ("options", "why"),
-    [("base=Task", "its base Task is no app.retry.task.Task"), ("acks_late=False", "acks_late is off")],
+    [("base=Task", "its base Task is no app.broker.worker.task.Task"), ("acks_late=False", "acks_late is off")],
 )
 def test_a_worker_does_not_start_with_a_task_whose_failures_would_be_lost(
     tmp_path: Path, options: str, why: str

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from kombu import Connection
 
-from app.retry.policy import Postponed
+from app.broker.policies.base import Postponed
 from app.services import Urls
 from config.settings import ROOT
 from tests.support import killing

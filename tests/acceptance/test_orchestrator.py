@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from app.amqp.publish import Outgoing, Publisher
-from app.amqp.requestor import Requestor
-from app.errors import RequestTimedOut
+from app.broker.errors import RequestTimedOut
+from app.broker.publishing import Outgoing, Publisher
+from app.broker.rpc.requestor import Requestor
+from app.cluster.protocol import MB, Load, Problem, Route, Routes, read
+from app.envelopes import event, request
 from app.pack.manifest import Manifest
-from app.plain import event, request
-from app.search.messages import MB, Load, Problem, Route, Routes, read
 from app.storage.keys import manifest_key
 from app.storage.open import open_store
+from app.topology.queues import events_exchange, requests_exchange
 from config.settings import Settings
-from config.topology import events_exchange, requests_exchange
 from tests.support.actor import HEARTBEAT, actors
 from tests.support.broker import Broker
 from tests.support.waiting import eventually

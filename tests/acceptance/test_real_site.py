@@ -15,9 +15,9 @@ import pytest
 
 from app.search.tokens import words
 from app.services import install
+from app.topology.queues import DEAD
 from benchmarks import sites
 from config.settings import ROOT, Settings
-from config.topology import DEAD
 from tests.support.system import System, running_system
 
 pytestmark = pytest.mark.acceptance

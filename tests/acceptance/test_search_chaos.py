@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from app import services
+from app.cluster.client.finder import Question
+from app.cluster.client.remote import RemoteFinder
+from app.cluster.protocol import Routes
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
-from app.router.finder import Question
-from app.router.remote import RemoteFinder
-from app.search.messages import Routes
 from config.settings import Settings
 from tests.support.fleet import Fleet, Packs, fleet, pages_of, ready
 from tests.support.kill import kill

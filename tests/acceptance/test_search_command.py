@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.cluster.client.remote import RemoteFinder
 from app.pack.compress import compress
-from app.router.remote import RemoteFinder
 from app.services import Urls
 from app.storage.open import open_store
 from config.settings import Settings

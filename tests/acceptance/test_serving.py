@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
-from app.amqp.publish import Outgoing
-from app.amqp.requestor import Requestor
-from app.errors import Unroutable
-from app.plain import request
+from app.broker.errors import Unroutable
+from app.broker.publishing import Outgoing
+from app.broker.rpc.requestor import Requestor
+from app.envelopes import request
 from config.routes import ORCHESTRATOR, REQUESTS, SEARCHER
 from config.settings import ROOT
 from tests.support.broker import Broker

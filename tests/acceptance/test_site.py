@@ -16,8 +16,8 @@ from app.state.client import get_redis
 from app.storage.keys import pack_key
 from app.storage.open import open_store
 from app.timers.timers import Timers
+from app.topology.queues import DEAD
 from config.settings import ROOT
-from config.topology import DEAD
 from tests.servers.site import Site, fail_times, failure, page, redirect, robots
 from tests.support.corner import environment_of, own_vhost, settings_for
 from tests.support.system import System, running_system

@@ -14,13 +14,13 @@ from pathlib import Path
 import psycopg
 
 from app import services
+from app.broker.errors import ApplicationError
 from app.coverart.project import COVER_ART
-from app.demo.run import alone, fresh, leave, quietly_stopped
-from app.demo.story import wait_for
-from app.demo.supervisor import Supervisor
-from app.errors import PerennialError
 from app.services import install
 from config.settings import Settings
+from demo.run import alone, fresh, leave, quietly_stopped
+from demo.story import wait_for
+from demo.supervisor import Supervisor
 from tests.demo_caa.comparison import Row
 from tests.demo_caa.events import Event, Events, short
 from tests.demo_caa.screen import Screen
@@ -46,7 +46,7 @@ def main() -> int:
     screen = Screen()
     try:
         return _run(_given(), screen)
-    except PerennialError as error:
+    except ApplicationError as error:
         print(f"The demo failed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

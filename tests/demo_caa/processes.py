@@ -7,10 +7,10 @@ import shlex
 import sys
 from functools import partial
 
-from app.demo import supervisor
 from app.services import processes
+from app.topology.queues import art_queues
 from config.settings import get_settings
-from config.topology import art_queues
+from demo import supervisor
 
 
 def worker() -> str:

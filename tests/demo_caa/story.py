@@ -14,10 +14,10 @@ from typing import Any
 from kombu import Connection
 
 from app.coverart.project import LISTING_FILE, Project
-from app.demo.supervisor import Supervisor
 from app.errors import DemoFailed
 from config.routes import art_routes
 from config.settings import ROOT, Settings
+from demo.supervisor import Supervisor
 from tests.demo_caa.comparison import Row, compare
 from tests.demo_caa.events import Event, Events, short
 from tests.demo_caa.screen import Screen

@@ -10,11 +10,11 @@ from typing import Any, Self
 from amqp.exceptions import AMQPError
 from kombu import Connection, Queue
 
+from app.broker.death import REPLAY
+from app.broker.policies.fixed_ttl import RETRIES
 from app.coverart.project import Project
 from app.coverart.window import SETTLED
-from app.retry.death import REPLAY
-from app.retry.fixed_ttl import RETRIES
-from app.topology import declare_all
+from app.topology.declare import declare_all
 from config.routes import ART_JOBS
 from config.settings import Settings
 from tests.demo_caa.events import Event, short

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from app import services
-from app.amqp.publish import Outgoing, Publisher
-from app.amqp.requestor import Requestor
-from app.errors import PublishFailed, RequestTimedOut, Unroutable
+from app.broker.errors import PublishFailed, RequestTimedOut, Unroutable
+from app.broker.publishing import Outgoing, Publisher
+from app.broker.rpc.requestor import Requestor
 from config.settings import Settings
 from tests.support.waiting import eventually
 

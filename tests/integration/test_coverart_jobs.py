@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from requests import PreparedRequest
 from requests.auth import AuthBase
 
+from app.broker.errors import ApplicationError
 from app.coverart.archive import Archive
 from app.coverart.http import Client
 from app.coverart.jobs import delete, index, move
@@ -22,15 +23,7 @@ from app.coverart.listing import listing
 from app.coverart.project import COVER_ART, EVENT_ART, Project
 from app.coverart.values import Delete, Entity, Image, Index, Move
 from app.coverart.webservice import WebService
-from app.errors import (
-    ArchiveError,
-    ArchiveNotFound,
-    ArchiveRefused,
-    ArchiveUnavailable,
-    FetchError,
-    PerennialError,
-    WebServiceError,
-)
+from app.errors import ArchiveError, ArchiveNotFound, ArchiveRefused, ArchiveUnavailable, FetchError, WebServiceError
 from config.settings import Settings
 from tests.servers import archive as stand_in
 from tests.servers import hazards
@@ -291,7 +284,7 @@ def test_the_bucket_may_stand_in_the_host(
 
 GATEWAYS_PAGE = "<style>@media (prefers-color-scheme: dark) {}</style><p>What you look for cannot be retrieved.</p>"
 
-FAULTS: list[tuple[Callable[[], Answer], type[PerennialError], str]] = [
+FAULTS: list[tuple[Callable[[], Answer], type[ApplicationError], str]] = [
     (stand_in.slow_down, ArchiveUnavailable, "503: SlowDown: Please reduce your request rate"),
     (lambda: failure(503), ArchiveUnavailable, "503: .*Error 503"),
     (stand_in.spam, ArchiveRefused, "appears to be spam"),
@@ -326,7 +319,7 @@ def test_every_fault_of_the_archive_is_an_error_of_its_kind_and_leaves_no_trace_
     musicbrainz: MusicBrainz,
     caplog: pytest.LogCaptureFixture,
     answer: Callable[[], Answer],
-    kind: type[PerennialError],
+    kind: type[ApplicationError],
     text: str,
 ) -> None:
     caplog.set_level(logging.DEBUG)

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
+from app.broker.errors import Postpone
 from app.coverart.locks import Locks
 from app.coverart.musicbrainz import connect, entity
 from app.coverart.project import COVER_ART, EVENT_ART
 from app.coverart.values import Entity
-from app.errors import Postpone
 from app.state.client import get_redis
 from config.settings import ROOT
 from tests.servers.musicbrainz import changes
@@ -36,7 +36,7 @@ HOLDER = f"""
 import sys
 from app.coverart.locks import Locks
 from app.coverart.project import COVER_ART
-from app.errors import Postpone
+from app.broker.errors import Postpone
 from app.state.client import get_redis
 
 try:

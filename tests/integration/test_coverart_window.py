@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from app.broker.errors import Postpone
 from app.coverart.outage import LONGEST, Outage
 from app.coverart.project import COVER_ART, EVENT_ART
 from app.coverart.values import Delete, Index, Move
 from app.coverart.window import SETTLED, Window
-from app.errors import ArchiveRefused, ArchiveUnavailable, Postpone
+from app.errors import ArchiveRefused, ArchiveUnavailable
 from app.state.client import get_redis
 from tasks.coverart import minding
 from tests.support.waiting import eventually

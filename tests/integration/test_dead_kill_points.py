@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from app.amqp.publish import Publisher
-from app.retry.dead.exports import read
-from app.retry.dead.sets import DeadSets
-from app.retry.death import LINEAGE
+from app.broker.dead_letters.exports import read
+from app.broker.dead_letters.sets import DeadSets
+from app.broker.death import LINEAGE
+from app.broker.publishing import Publisher
 from config.settings import ROOT
 from tests.support.broker import Broker
 from tests.support.dead import bury, dead_sets, declare, died

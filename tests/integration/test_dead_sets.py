@@ -17,14 +17,14 @@ import psutil
 import pytest
 from kombu import Connection
 
-from app.amqp.publish import Outgoing, Publisher
-from app.errors import BrokerUnreachable, DeadSetBusy, InvalidMessage, PerennialError
-from app.retry.dead import reading, working
-from app.retry.dead.exports import read
-from app.retry.dead.letters import Where
-from app.retry.dead.sets import DeadSets
-from app.retry.death import LINEAGE, REPLAY
-from app.retry.delay_queues import DelayQueues
+from app.broker.dead_letters import reading, working
+from app.broker.dead_letters.exports import read
+from app.broker.dead_letters.letters import Where
+from app.broker.dead_letters.sets import DeadSets
+from app.broker.death import LINEAGE, REPLAY
+from app.broker.errors import ApplicationError, BrokerUnreachable, DeadSetBusy, InvalidMessage
+from app.broker.policies.delay_queues import DelayQueues
+from app.broker.publishing import Outgoing, Publisher
 from tests.support.broker import Broker
 from tests.support.dead import DEAD_OF, OF_QUEUE, bury, dead_sets, declare, died, failure
 from tests.support.waiting import eventually
@@ -478,7 +478,7 @@ def test_where_nothing_can_be_audited_nothing_is_replayed_or_restored(
     bury(publisher, [died(1)])
     dead = dead_sets(broker_url, publisher, tmp_path)  # A folder.
     for act in (dead.replay, partial(dead.restore, dead.look())):
-        with pytest.raises(PerennialError, match="Is a directory"):
+        with pytest.raises(ApplicationError, match="Is a directory"):
             act()
     assert (broker.depth("mail"), len(dead.look())) == (0, 1)
 

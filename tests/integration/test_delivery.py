@@ -12,10 +12,10 @@ import pytest
 from amqp import Message
 from kombu import Connection
 
-from app.amqp.delivery import Delivery
-from app.amqp.publish import Publisher
-from app.plain import decode
-from app.retry.carry_out import replacement
+from app.broker.delivery import Delivery
+from app.broker.publishing import Publisher
+from app.broker.worker.carry_out import replacement
+from app.envelopes import decode
 
 pytestmark = pytest.mark.integration
 

@@ -13,11 +13,11 @@ from kombu import Connection
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
-from app.care.check import management
-from app.care.doctor import CHECKS, WITHOUT_BROKER, Result, examine
 from app.celery import app
 from app.cli import doctor as command
-from app.topology import declare_all
+from app.doctor.checks import CHECKS, WITHOUT_BROKER, Result, examine
+from app.topology.check import management
+from app.topology.declare import declare_all
 from config.settings import Settings
 
 pytestmark = pytest.mark.integration

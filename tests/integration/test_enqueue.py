@@ -15,12 +15,12 @@ from celery import Celery, signals
 from celery.exceptions import OperationalError
 from kombu import Connection, Queue, pools
 
-from app.amqp.publish import Publisher
-from app.errors import PublishFailed
-from app.retry.delay_queues import DelayQueues
-from app.retry.install import install
-from app.retry.policies import Policies
-from app.retry.sending import NotConfirmed
+from app.broker.errors import PublishFailed
+from app.broker.policies.delay_queues import DelayQueues
+from app.broker.policies.registry import Policies
+from app.broker.publishing import Publisher
+from app.broker.worker.install import install
+from app.broker.worker.sending import NotConfirmed
 from tests.support.broker import Broker
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually

@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from app.broker.errors import Postpone
 from app.crawl.frontier import LIMIT, Crawl, Frontier, digest, now
 from app.crawl.politeness import HostGate
 from app.crawl.shared_get import SharedGet
 from app.crawl.values import Gone, Indexed, Redirected, Skipped, Visit
-from app.errors import Postpone, ServerError
+from app.errors import ServerError
 from app.state.client import get_raw_redis, get_redis
 from app.state.lease import lease
 from app.storage.content import Page

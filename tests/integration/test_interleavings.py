@@ -7,8 +7,9 @@ import threading
 
 import pytest
 
+from app.broker.errors import InvalidMessage
 from app.crawl.frontier import Crawl, now
-from app.errors import InvalidMessage, RobotsUnavailable
+from app.errors import RobotsUnavailable
 from app.pack.manifest import read_manifest
 from app.storage.content import Page, to_json
 from app.storage.keys import content_key, page_id

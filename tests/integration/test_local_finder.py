@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from app.cluster.client.finder import Question
+from app.cluster.client.local import LocalFinder
 from app.errors import InvalidQuery, PackCorrupt, PackNotFound
-from app.router.finder import Question
-from app.router.local import LocalFinder
 from app.storage.content import Page
 from tests.packs import page, write_pack
 

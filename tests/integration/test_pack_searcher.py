@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from app.cluster.protocol import Filters
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
-from app.search.messages import Filters
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.storage.content import Page

@@ -10,14 +10,14 @@ from dataclasses import replace
 import pytest
 from kombu import Connection, Exchange, Queue
 
-from app.amqp.delivery import Delivery
-from app.amqp.publish import Outgoing, Publisher, get_publisher
-from app.errors import PublishFailed
-from app.retry.carry_out import carry_out
-from app.retry.policy import Decision
-from app.topology import all_queues, base_queues, site_policy
+from app.broker.delivery import Delivery
+from app.broker.errors import PublishFailed
+from app.broker.policies.base import Decision
+from app.broker.publishing import Outgoing, Publisher, get_publisher
+from app.broker.worker.carry_out import carry_out
+from app.topology.declare import all_queues, base_queues, site_policy
+from app.topology.queues import DEAD
 from config.settings import Settings
-from config.topology import DEAD
 from tests.support.broker import Broker
 from tests.support.deliveries import delivery
 from tests.support.waiting import eventually

@@ -13,27 +13,17 @@ from typing import Any
 
 import pytest
 
-from app.errors import (
-    InvalidQuery,
-    InvalidUrl,
-    NotPlaced,
-    PackCorrupt,
-    PackNotFound,
-    PerennialError,
-    RequestTimedOut,
-    SearcherBusy,
-    SearchTimeout,
-    SearchUnavailable,
-)
-from app.router.directory import MAX_AGE
-from app.router.finder import Found, Question
-from app.router.remote import RemoteFinder
-from app.router.shell import search
-from app.search.messages import Routes, to_json
+from app.broker.errors import ApplicationError, RequestTimedOut, SearcherBusy
+from app.cluster.client.directory import MAX_AGE
+from app.cluster.client.finder import Found, Question
+from app.cluster.client.remote import RemoteFinder
+from app.cluster.client.shell import search
+from app.cluster.protocol import Routes, to_json
+from app.errors import InvalidQuery, InvalidUrl, NotPlaced, PackCorrupt, PackNotFound, SearchTimeout, SearchUnavailable
 from app.search.results import Answer, Hit, PackInfo, Results
 from app.search.snippet import Snippet
+from app.topology.queues import searcher_queue
 from config.settings import Settings
-from config.topology import searcher_queue
 from tests.support.peers import Peer, Script, fault, orchestrator, peer, route, routes, silence
 from tests.support.waiting import eventually
 
@@ -249,7 +239,7 @@ def test_a_pack_that_moved_is_found_by_asking_the_orchestrator_again(world: Worl
     ],
 )
 def test_what_no_replica_answers_ends_in_the_error_that_tells_most(
-    world: World, scripts: list[Script], error: type[PerennialError]
+    world: World, scripts: list[Script], error: type[ApplicationError]
 ) -> None:
     names = ("one", "two")[: len(scripts)]
     world.told = routes(route("a.example", *names))

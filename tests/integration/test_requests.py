@@ -15,12 +15,9 @@ from typing import Any
 import pytest
 from kombu import Connection, Exchange
 
-from app.amqp.connect import connected
-from app.amqp.delivery import Delivery
-from app.amqp.publish import Outgoing, Publisher
-from app.amqp.requestor import Reply, Requestor
-from app.amqp.responder import Responder
-from app.errors import (
+from app.broker.connect import connected
+from app.broker.delivery import Delivery
+from app.broker.errors import (
     BrokerUnreachable,
     PublishFailed,
     RequestTimedOut,
@@ -29,6 +26,9 @@ from app.errors import (
     UnknownType,
     Unroutable,
 )
+from app.broker.publishing import Outgoing, Publisher
+from app.broker.rpc.requestor import Reply, Requestor
+from app.broker.rpc.responder import Responder
 from tests.support.answering import QUEUE, ByHand, ask, consumed
 from tests.support.broker import Broker
 from tests.support.proxy import Proxy

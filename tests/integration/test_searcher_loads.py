@@ -17,14 +17,14 @@ from queue import Queue
 
 import pytest
 
+from app.cluster.protocol import Holding, Load, Unload
+from app.cluster.searcher.loader import Change, Doubt, Loader
+from app.cluster.searcher.packs import Packs
+from app.cluster.searcher.slot import Slot
 from app.errors import NotHere, PackCorrupt
 from app.pack import database
 from app.pack.compress import compress, sha256
-from app.search.messages import Holding, Load, Unload
 from app.search.query import parse
-from app.searcher.loader import Change, Doubt, Loader
-from app.searcher.packs import Packs
-from app.searcher.slot import Slot
 from app.storage.folder import FolderStore
 from app.storage.keys import pack_key
 from config.settings import ROOT
@@ -348,9 +348,8 @@ def test_of_two_versions_that_a_killed_process_left_the_one_placed_last_is_taken
 
 
 def test_two_processes_never_have_the_same_folder_and_a_killed_one_s_is_free_at_once(disk: Disk) -> None:
-    taking = (
-        f"import pathlib, time; from app.searcher.slot import Slot; s = Slot.take(pathlib.Path({str(disk.root)!r}))"
-    )
+    imports = "import pathlib, time; from app.cluster.searcher.slot import Slot"
+    taking = f"{imports}; s = Slot.take(pathlib.Path({str(disk.root)!r}))"
     command = [sys.executable, "-c", f"{taking}; print(s.folder.name, flush=True); time.sleep(60)"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as other:
         try:

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from app.amqp.publish import Publisher
-from app.amqp.requestor import Requestor
-from app.errors import NotPlaced, Unroutable
-from app.search.messages import Load, Problem, Report, Unload
+from app.broker.errors import Unroutable
+from app.broker.publishing import Publisher
+from app.broker.rpc.requestor import Requestor
+from app.cluster.protocol import Load, Problem, Report, Unload
+from app.cluster.searcher.packs import Packs as SearcherPacks
+from app.cluster.searcher.reporter import Post, Reporter
+from app.cluster.searcher.service import Searching
+from app.errors import NotPlaced
 from app.search.results import Answer
-from app.searcher.packs import Packs as SearcherPacks
-from app.searcher.reporter import Post, Reporter
-from app.searcher.service import Searching
 from app.storage.keys import manifest_key, pack_key
 from app.storage.open import open_store
 from config.routes import SEARCHER

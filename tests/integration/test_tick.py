@@ -11,7 +11,7 @@ from kombu import Connection
 
 from app.crawl.frontier import Crawl, now
 from app.timers.arguments import full_pack, incremental_pack
-from app.topology import declare_base
+from app.topology.declare import declare_base
 from config.settings import Settings, get_settings
 from tasks import context as contexts
 from tasks.context import Context

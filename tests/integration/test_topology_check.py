@@ -14,19 +14,19 @@ from kombu import Connection, Queue
 from pydantic import SecretStr
 from typer.testing import CliRunner, Result
 
-from app.care import migrate as care
-from app.care.check import check, management
-from app.care.management import Management
-from app.care.model import Binding, Topology
+from app.broker.errors import BrokerUnreachable, InvalidMessage, MigrationRefused
+from app.broker.policies.base import Policy
 from app.cli import topology as command
 from app.cli.mermaid import convention
 from app.cli.topology import conventions, search_picture, site_picture
-from app.errors import BrokerUnreachable, InvalidMessage, MigrationRefused
-from app.retry.policy import Policy
-from app.topology import declare_all
+from app.topology import migrate as care
+from app.topology.check import check, management
+from app.topology.declare import declare_all
+from app.topology.management import Management
+from app.topology.model import Binding, Topology
+from app.topology.queues import searcher_queue
 from config.routes import ALIASES, ORCHESTRATOR, REQUESTS
 from config.settings import Settings
-from config.topology import searcher_queue
 from tests.support import raw
 from tests.support.broker import Broker
 from tests.support.waiting import eventually

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.router.finder import Found, Question
+from app.cluster.client.finder import Found, Question
 from app.web import application, server
 from app.web.application import HEADERS, create_app
 from app.web.edge import MAX_TARGET

@@ -10,16 +10,8 @@ from xml.etree import ElementTree as ET
 import httpx
 import pytest
 
-from app.errors import (
-    BrokerUnreachable,
-    NotPlaced,
-    PackCorrupt,
-    PerennialError,
-    RequestTimedOut,
-    SearcherBusy,
-    SearchTimeout,
-    SearchUnavailable,
-)
+from app.broker.errors import ApplicationError, BrokerUnreachable, RequestTimedOut, SearcherBusy
+from app.errors import NotPlaced, PackCorrupt, SearchTimeout, SearchUnavailable
 from app.web.application import create_app
 from tests.packs import BUILT_AT, page, write_pack
 from tests.support.scripted import ScriptedFinder
@@ -137,11 +129,11 @@ def test_what_cannot_be_answered_is_told_with_the_reason(
         (PackCorrupt("broken"), 503, "broken"),
         (SearchTimeout("1 s"), 504, "timeout"),
         (RequestTimedOut("3 s"), 504, "timeout"),
-        (PerennialError("what is this?"), 500, "internal"),
+        (ApplicationError("what is this?"), 500, "internal"),
     ],
 )
 def test_faults_behind_the_web_are_told_apart(
-    client: httpx.Client, finder: ScriptedFinder, error: PerennialError, status: int, name: str
+    client: httpx.Client, finder: ScriptedFinder, error: ApplicationError, status: int, name: str
 ) -> None:
     finder.fault = error
     try:

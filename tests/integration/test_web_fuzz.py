@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from starlette.types import Message
 
-from app.router.local import LocalFinder
+from app.cluster.client.local import LocalFinder
 from app.web.application import create_app
 from tests.packs import page, write_pack
 from tests.support.web import served

@@ -12,15 +12,9 @@ import httpx
 import pytest
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-from app.errors import (
-    NotPlaced,
-    PackCorrupt,
-    PackNotFound,
-    PerennialError,
-    RequestTimedOut,
-    SearcherBusy,
-)
-from app.router.finder import Found
+from app.broker.errors import ApplicationError, RequestTimedOut, SearcherBusy
+from app.cluster.client.finder import Found
+from app.errors import NotPlaced, PackCorrupt, PackNotFound
 from app.storage.content import Page
 from app.web.application import HEADERS, create_app
 from tests.packs import page, write_pack
@@ -286,7 +280,7 @@ def _without(found: Found, domain: str) -> Found:
     ],
 )
 def test_each_failure_has_its_own_words_and_a_way_on(
-    client: httpx.Client, finder: ScriptedFinder, fault: PerennialError, status: int, heading: str
+    client: httpx.Client, finder: ScriptedFinder, fault: ApplicationError, status: int, heading: str
 ) -> None:
     finder.fault = fault
     tree = get(client, "/", status, q="many")

@@ -11,12 +11,12 @@ from typing import Any
 
 from kombu import Connection
 
-from app.amqp.publish import Publisher
-from app.plain import event, request
-from app.search.messages import Holding, Load, Outcome, Report, Unload, read, to_payload
-from app.topology import declare_base
+from app.broker.publishing import Publisher
+from app.cluster.protocol import Holding, Load, Outcome, Report, Unload, read, to_payload
+from app.envelopes import event, request
+from app.topology.declare import declare_base
+from app.topology.queues import searcher_queue
 from config.settings import Settings
-from config.topology import searcher_queue
 from tests.support.peers import Peer
 
 #: Seconds between its heartbeats.

@@ -10,8 +10,8 @@ from typing import Any
 from amqp import Message
 from kombu import Connection
 
-from app.amqp.delivery import Delivery
-from app.amqp.publish import CONNECTION_ERRORS, Outgoing
+from app.broker.delivery import Delivery
+from app.broker.publishing import CONNECTION_ERRORS, Outgoing
 
 QUEUE = "answers"
 

@@ -10,16 +10,16 @@ from typing import Any
 
 from kombu import Connection
 
-from app.amqp.delivery import Delivery
-from app.amqp.publish import Publisher
-from app.retry.carry_out import carry_out
-from app.retry.dead.audit import Audit
-from app.retry.dead.sets import DeadSets
-from app.retry.delay_queues import DelayQueues
-from app.retry.fixed_ttl import FixedTtl
-from app.retry.policies import Policies
-from app.retry.policy import Dead, Failure, Policy
-from app.retry.x_death import XDeath
+from app.broker.dead_letters.audit import Audit
+from app.broker.dead_letters.sets import DeadSets
+from app.broker.delivery import Delivery
+from app.broker.policies.base import Dead, Failure, Policy
+from app.broker.policies.delay_queues import DelayQueues
+from app.broker.policies.fixed_ttl import FixedTtl
+from app.broker.policies.registry import Policies
+from app.broker.policies.x_death import XDeath
+from app.broker.publishing import Publisher
+from app.broker.worker.carry_out import carry_out
 from tests.support.deliveries import FAILURE
 
 #: One policy of each kind, by its work queue. Nothing waits: every first failure is a death.

@@ -15,9 +15,9 @@ from typing import Any
 
 from amqp.abstract_channel import AbstractChannel
 
-from app.amqp.publish import Publisher
-from app.retry.dead import exports
-from app.retry.dead.letters import Where
+from app.broker.dead_letters import exports
+from app.broker.dead_letters.letters import Where
+from app.broker.publishing import Publisher
 from tests.support.dead import dead_sets
 
 #: The function that writes to the file of an export.

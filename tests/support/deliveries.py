@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.amqp.delivery import Delivery
-from app.retry.policy import Dead, Drop, Failure, Policy, Postponed, Reject, Retry
+from app.broker.delivery import Delivery
+from app.broker.policies.base import Dead, Drop, Failure, Policy, Postponed, Reject, Retry
 
 FAILURE = Failure(reason="exception", exception="KeyError", message="boom", at=1_000.0, worker="w")
 

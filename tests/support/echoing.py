@@ -8,8 +8,8 @@ from typing import Any
 
 from celery import signals
 
-from app.amqp.delivery import Delivery
-from app.amqp.responder import Responder
+from app.broker.delivery import Delivery
+from app.broker.rpc.responder import Responder
 from app.celery import app
 from app.serving import SERVICES
 from config.routes import REQUESTS, SEARCHER

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from app.broker.errors import Postpone
+from app.broker.worker.task import Task
 from app.celery import app
-from app.errors import InvalidUrl, Postpone
-from app.retry.task import Task
+from app.errors import InvalidUrl
 
 __all__ = ["app"]
 

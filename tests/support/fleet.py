@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.amqp.publish import Publisher
-from app.plain import event
-from app.search.messages import Routes
+from app.broker.publishing import Publisher
+from app.cluster.protocol import Routes
+from app.envelopes import event
 from app.storage.content import Page
 from app.storage.keys import manifest_key
 from app.storage.open import open_store

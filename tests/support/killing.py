@@ -18,13 +18,13 @@ from amqp import spec
 from amqp.abstract_channel import AbstractChannel
 from celery import Celery
 
-from app.errors import Postpone
-from app.retry.delay_queues import DelayQueues
-from app.retry.failures import Failures
-from app.retry.fixed_ttl import FixedTtl
-from app.retry.install import install
-from app.retry.policies import Policies
-from app.retry.x_death import XDeath
+from app.broker.errors import Postpone
+from app.broker.policies.delay_queues import DelayQueues
+from app.broker.policies.fixed_ttl import FixedTtl
+from app.broker.policies.registry import Policies
+from app.broker.policies.x_death import XDeath
+from app.broker.worker.failures import Failures
+from app.broker.worker.install import install
 
 #: What waits, waits for longer than a test: nothing moves while it is counted.
 MINUTE_MS = 60_000

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from app.errors import PerennialError
-from app.router.finder import Finder, Found, Question
+from app.broker.errors import ApplicationError
+from app.cluster.client.finder import Finder, Found, Question
 from tests.support.fleet import pages_of, title_of
 from tests.support.waiting import eventually
 
@@ -61,7 +61,7 @@ class Load:
         word = chance.choice([own, "version", "nowhere"])
         try:
             found = self.finder.search(Question(q=word, domains=(domain,)))
-        except PerennialError as error:
+        except ApplicationError as error:
             with self._lock:
                 self.failed[f"{self.phase}: {type(error).__name__}: {error}"[:150]] += 1
             return

@@ -10,8 +10,8 @@ from typing import Any
 
 from kombu import Connection, Consumer, Producer, Queue
 
-from app.search.messages import Node, Problem, Route, Routes, to_json
-from config.topology import request_queue
+from app.cluster.protocol import Node, Problem, Route, Routes, to_json
+from app.topology.queues import request_queue
 
 #: Returns the body of the reply to a message; None where it says nothing.
 Script = Callable[[dict[str, Any]], bytes | None]

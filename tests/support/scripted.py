@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.errors import PerennialError, SearchUnavailable
-from app.router.finder import Found, Question
-from app.router.local import LocalFinder
-from app.search.messages import Routes
+from app.broker.errors import ApplicationError
+from app.cluster.client.finder import Found, Question
+from app.cluster.client.local import LocalFinder
+from app.cluster.protocol import Routes
+from app.errors import SearchUnavailable
 
 
 class ScriptedFinder(LocalFinder):
@@ -17,7 +18,7 @@ class ScriptedFinder(LocalFinder):
     found.
     """
 
-    fault: PerennialError | None = None
+    fault: ApplicationError | None = None
     unknown = False
     change: Callable[[Found], Found] | None = None
 

@@ -14,13 +14,13 @@ from typing import Any
 from celery import Celery, signals
 from celery.exceptions import Reject, Retry
 
-from app.errors import Postpone
-from app.retry.delay_queues import DelayQueues
-from app.retry.drop import DropAll
-from app.retry.fixed_ttl import FixedTtl
-from app.retry.install import install
-from app.retry.policies import Policies
-from app.retry.x_death import XDeath
+from app.broker.errors import Postpone
+from app.broker.policies.delay_queues import DelayQueues
+from app.broker.policies.drop import DropAll
+from app.broker.policies.fixed_ttl import FixedTtl
+from app.broker.policies.registry import Policies
+from app.broker.policies.x_death import XDeath
+from app.broker.worker.install import install
 
 # The broker is that of CELERY_BROKER_URL, which Celery itself reads.
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from kombu import Connection
 
-from app import plain
-from app.amqp.publish import Outgoing, Publisher
-from app.amqp.requestor import Requestor
-from app.search.messages import Load, Outcome, Problem, Report, Unload, read, to_payload
+from app import envelopes as plain
+from app.broker.publishing import Outgoing, Publisher
+from app.broker.rpc.requestor import Requestor
+from app.cluster.protocol import Load, Outcome, Problem, Report, Unload, read, to_payload
 from app.search.results import Answer
+from app.topology.queues import events_exchange, requests_exchange
 from config.routes import REGISTER_AGAIN
-from config.topology import events_exchange, requests_exchange
 from tests.support.waiting import eventually
 
 _HEARD = ("register", "loaded", "unloaded", "failed")

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.broker.errors import UnknownType
 from app.coverart.calls import arguments, job_of, message
 from app.coverart.messages import kind_of, parse
 from app.coverart.values import Delete, Index, Job, Move
-from app.errors import InvalidJob, UnknownType
+from app.errors import InvalidJob
 
 pytestmark = pytest.mark.unit
 

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.broker.errors import InvalidMessage, UnknownType
 from app.coverart.messages import body, kind_of, parse
 from app.coverart.values import Delete, Index, Job, Move
-from app.errors import InvalidJob, InvalidMessage, UnknownType
+from app.errors import InvalidJob
 
 pytestmark = pytest.mark.unit
 

@@ -16,16 +16,16 @@ from amqp.serialization import dumps
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.amqp.decoding import Garbled, Timestamp
+from app.broker.dead_letters.audit import append
+from app.broker.dead_letters.causes import cause_of
+from app.broker.dead_letters.exports import from_record, read, to_record
+from app.broker.dead_letters.letters import DeadLetter, Names, groups, letter_of, named
+from app.broker.decoding import Garbled, Timestamp
+from app.broker.errors import InvalidMessage
 from app.cli.dead_options import seconds
 from app.cli.dead_view import age
 from app.cli.printing import short
-from app.dead import domain_of, task_of, where
-from app.errors import InvalidMessage
-from app.retry.dead.audit import append
-from app.retry.dead.causes import cause_of
-from app.retry.dead.exports import from_record, read, to_record
-from app.retry.dead.letters import DeadLetter, Names, groups, letter_of, named
+from app.dead_sets import domain_of, task_of, where
 from tests.support.deliveries import delivery
 
 pytestmark = pytest.mark.unit

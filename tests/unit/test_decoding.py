@@ -13,8 +13,8 @@ from amqp import Message, serialization
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.amqp import decoding
-from app.amqp.decoding import MAX_DEPTH, Garbled, Timestamp, Undecoded, read_arguments, read_properties
+from app.broker import decoding
+from app.broker.decoding import MAX_DEPTH, Garbled, Timestamp, Undecoded, read_arguments, read_properties
 from tests.support import raw
 
 pytestmark = pytest.mark.unit

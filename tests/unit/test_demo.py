@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from app.demo import pydoc_site
-from app.demo.answers import suggested
-from app.demo.pydoc_site import module_names, render, with_real_links
-from app.demo.report import Report
-from app.demo.screen import panel, printable, status_line
-from app.demo.server import BROKEN, FAILURES, FLAKY, DemoSite
-from app.demo.watch import Snapshot
-from app.demo.witness import Depths, Event
 from app.pack.manifest import Manifest
+from demo import pydoc_site
+from demo.answers import suggested
+from demo.pydoc_site import module_names, render, with_real_links
+from demo.report import Report
+from demo.screen import panel, printable, status_line
+from demo.server import BROKEN, FAILURES, FLAKY, DemoSite
+from demo.watch import Snapshot
+from demo.witness import Depths, Event
 
 pytestmark = pytest.mark.unit
 
@@ -66,9 +66,7 @@ def site(tmp_path: Path) -> Iterator[DemoSite]:
 
 
 def test_modules_are_found_without_importing_any() -> None:
-    script = (
-        "import sys; from app.demo.pydoc_site import module_names as m; n = m(); print('wsgiref' in sys.modules, *n)"
-    )
+    script = "import sys; from demo.pydoc_site import module_names as m; n = m(); print('wsgiref' in sys.modules, *n)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     imported, *names = done.stdout.split()
     assert imported == "False"

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from app.broker.policies.delay_queues import DelayQueues
+from app.broker.policies.drop import DropAll
+from app.broker.policies.fixed_ttl import FixedTtl
+from app.broker.policies.waiting import POSTPONE_LADDER_MS
+from app.broker.policies.x_death import XDeath
 from app.cli.topology import search_picture, site_picture
 from app.crawl.target import parse, parse_domain
-from app.plain import decode, route_of
-from app.retry.delay_queues import DelayQueues
-from app.retry.drop import DropAll
-from app.retry.fixed_ttl import FixedTtl
-from app.retry.waiting import POSTPONE_LADDER_MS
-from app.retry.x_death import XDeath
+from app.envelopes import decode, route_of
 from app.timers.arguments import callback_of, timeout_of
-from app.topology import client_policy, site_policy
+from app.topology.declare import client_policy, site_policy
+from app.topology.queues import orchestrator_queues, searcher_queue
 from config.routes import (
     ORCHESTRATOR,
     POLICY_OF_QUEUE,
@@ -28,7 +29,6 @@ from config.routes import (
     SUBSCRIPTIONS,
 )
 from config.settings import ROOT, Settings
-from config.topology import orchestrator_queues, searcher_queue
 from tests.support import generated
 from tests.support.documents import blocks, matches, read, table
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.orchestrator.look import Look, Stock
-from app.orchestrator.placing.values import Pack
+from app.cluster.orchestrator.look import Look, Stock
+from app.cluster.placement.values import Pack
 from app.pack.manifest import read_manifest
 from app.storage.folder import FolderStore
 from tests.support.waiting import eventually

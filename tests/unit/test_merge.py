@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import InvalidMessage, InvalidQuery
-from app.router.asking import checked, requests_of
-from app.router.finder import MAX_DOMAINS, MAX_MERGED, Found, Question
-from app.router.merge import interleave, merge
-from app.search.messages import Sort
+from app.broker.errors import InvalidMessage
+from app.cluster.client.asking import checked, requests_of
+from app.cluster.client.finder import MAX_DOMAINS, MAX_MERGED, Found, Question
+from app.cluster.client.merge import interleave, merge
+from app.cluster.protocol import Sort
+from app.errors import InvalidQuery
 from app.search.results import Answer, Facet, Hit, PackInfo, Results
 from app.search.snippet import Snippet
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.amqp.delivery import Delivery
+from app.broker.delivery import Delivery
+from app.broker.errors import ApplicationError, InvalidMessage, Undecodable, UnknownType
 from app.crawl.target import Target, parse, parse_domain
-from app.errors import InvalidMessage, InvalidUrl, OutOfScope, PerennialError, Undecodable, UnknownType
-from app.plain import decode, json_call, site_message, to_envelope
+from app.envelopes import decode, json_call, site_message, to_envelope
+from app.errors import InvalidUrl, OutOfScope
 from app.timers.arguments import callback_of, timeout_of
 from app.timers.timers import Callback
 from config.routes import BY_TYPE, ROUTES, queue_named
@@ -97,7 +98,7 @@ def test_a_page_is_named_by_url_or_by_domain_path_and_scheme(message: dict[str, 
     ],
 )
 def test_a_page_that_makes_no_sense_is_refused_by_name_and_reason(
-    message: dict[str, Any], error: type[PerennialError], says: str
+    message: dict[str, Any], error: type[ApplicationError], says: str
 ) -> None:
     with pytest.raises(error) as refused:
         target(**message)

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 
+from app.cluster.orchestrator.state import Orchestrator
+from app.cluster.placement.values import Command, Pack
+from app.cluster.protocol import Holding, Load, Outcome, Report, Unload
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
-from app.orchestrator.placing.values import Command, Pack
-from app.orchestrator.state import Orchestrator
-from app.search.messages import Holding, Load, Outcome, Report, Unload
 
 pytestmark = pytest.mark.unit
 

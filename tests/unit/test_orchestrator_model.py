@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from app.orchestrator.placing.values import Command, Pack
-from app.orchestrator.state import Orchestrator
-from app.search.messages import Holding, Load, Outcome, Report, Routes, Unload
+from app.cluster.orchestrator.state import Orchestrator
+from app.cluster.placement.values import Command, Pack
+from app.cluster.protocol import Holding, Load, Outcome, Report, Routes, Unload
 
 pytestmark = pytest.mark.unit
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from app.errors import InvalidMessage, PackCorrupt, PackNotFound
+from app.broker.errors import InvalidMessage
+from app.errors import PackCorrupt, PackNotFound
 from app.pack import read
 from app.pack.compress import compress, decompress, sha256
 from app.pack.manifest import Manifest, list_manifests, read_manifest

@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import InvalidMessage, PackError, PackRefused, PreconditionFailed
+from app.broker.errors import InvalidMessage
+from app.errors import PackError, PackRefused, PreconditionFailed
 from app.pack import database
 from app.pack.compress import compress
 from app.pack.manifest import read_manifest

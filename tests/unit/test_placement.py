@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.orchestrator.placing.place import place
-from app.orchestrator.placing.values import Command, Failure, Pack, Searcher, State
-from app.search.messages import Holding, Load, Unload
+from app.cluster.placement.place import place
+from app.cluster.placement.values import Command, Failure, Pack, Searcher, State
+from app.cluster.protocol import Holding, Load, Unload
 
 pytestmark = pytest.mark.unit
 

@@ -12,20 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.amqp.delivery import Delivery
-from app.errors import InvalidMessage, Postpone
-from app.retry.carry_out import replacement
-from app.retry.delay_queues import DelayQueues
-from app.retry.drop import DropAll
-from app.retry.fixed_ttl import MAX_EXCEPTIONS, FixedTtl
-from app.retry.policies import Policies
-from app.retry.policy import Dead, Drop, Policy, Postponed, Reject, Retry
-from app.retry.waiting import MAX_TTL_MS, POSTPONE_LADDER_MS, few_digits, on_ladder
-from app.retry.x_death import XDeath
-from app.topology import policies
+from app.broker.delivery import Delivery
+from app.broker.errors import InvalidMessage, Postpone
+from app.broker.policies.base import Dead, Drop, Policy, Postponed, Reject, Retry
+from app.broker.policies.delay_queues import DelayQueues
+from app.broker.policies.drop import DropAll
+from app.broker.policies.fixed_ttl import MAX_EXCEPTIONS, FixedTtl
+from app.broker.policies.registry import Policies
+from app.broker.policies.waiting import MAX_TTL_MS, POSTPONE_LADDER_MS, few_digits, on_ladder
+from app.broker.policies.x_death import XDeath
+from app.broker.worker.carry_out import replacement
+from app.topology.declare import policies
+from app.topology.queues import work_queues
 from config.routes import ROUTES
 from config.settings import Settings
-from config.topology import work_queues
 from tests.support.deliveries import FAILURE, Life, delivery, live
 
 pytestmark = pytest.mark.unit

@@ -7,11 +7,11 @@ import re
 import pytest
 from celery import Celery
 
-from app.errors import NotWired
+from app.broker.errors import NotWired
 from app.roles import given_names, prepare, require_role, searcher_id
+from app.topology.queues import REQUEST_TTL_MS, searcher_queue, task_queues
 from config.routes import ORCHESTRATOR, REQUESTS, SEARCHER
 from config.settings import Settings
-from config.topology import REQUEST_TTL_MS, searcher_queue, task_queues
 
 pytestmark = pytest.mark.unit
 

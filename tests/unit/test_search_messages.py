@@ -9,11 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import InvalidMessage, PackCorrupt, PerennialError, SearchUnavailable, StoreError, UnknownType
-from app.router.directory import MAX_AGE
+from app.broker.errors import ApplicationError, InvalidMessage, UnknownType
+from app.cluster.client.directory import MAX_AGE
+from app.cluster.protocol import (
+    Fault,
+    Holding,
+    Load,
+    Outcome,
+    Problem,
+    Report,
+    SearchRequest,
+    read,
+    to_json,
+    to_payload,
+)
+from app.cluster.searcher.service import LINGER
+from app.errors import PackCorrupt, SearchUnavailable, StoreError
 from app.search.errors import error_of, problem_of
-from app.search.messages import Fault, Holding, Load, Outcome, Problem, Report, SearchRequest, read, to_json, to_payload
-from app.searcher.service import LINGER
 
 pytestmark = pytest.mark.unit
 
@@ -52,7 +64,7 @@ def test_a_fault_is_the_same_to_whoever_asked_as_to_whoever_answers(fault: Fault
         (StoreError("away"), "broken"),
     ],
 )
-def test_errors_that_need_not_be_told_apart_share_a_fault(error: PerennialError, fault: Fault) -> None:
+def test_errors_that_need_not_be_told_apart_share_a_fault(error: ApplicationError, fault: Fault) -> None:
     assert problem_of(error, whose="searcher") == Problem(fault=fault, detail=str(error))
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from app.cli.searchers import show
-from app.search.messages import Node, Route, Routes
+from app.cluster.protocol import Node, Route, Routes
 
 pytestmark = pytest.mark.unit
 

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from kombu import Queue
 from pydantic import ValidationError
 
-from app.errors import InvalidMessage
-from app.plain import site_message, to_queue
-from app.retry.delay_queues import DelayQueues
-from app.retry.drop import DropAll
-from app.retry.fixed_ttl import FixedTtl
-from app.retry.install import install
-from app.retry.policies import Policies
-from app.retry.sending import budget_of
-from app.retry.waiting import MAX_TTL_MS
-from app.retry.x_death import XDeath
-from app.topology import budgets
+from app.broker.errors import InvalidMessage
+from app.broker.policies.delay_queues import DelayQueues
+from app.broker.policies.drop import DropAll
+from app.broker.policies.fixed_ttl import FixedTtl
+from app.broker.policies.registry import Policies
+from app.broker.policies.waiting import MAX_TTL_MS
+from app.broker.policies.x_death import XDeath
+from app.broker.worker.install import install
+from app.broker.worker.sending import budget_of
+from app.envelopes import site_message, to_queue
+from app.topology.declare import budgets
 from config.routes import ROUTES
 from config.settings import Settings
 

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.care.compare import compare, old_delays
-from app.care.findings import APPLY
-from app.care.model import Binding, Exchange, Queue, Topology, wanted
-from app.care.patience import longest_unacknowledged, reserving, timeout_of
-from app.care.routing import lost_keys, routed, ttl_loops
-from app.retry.delay_queues import DelayQueues
-from app.retry.fixed_ttl import FixedTtl
-from app.retry.policy import Policy
-from app.retry.x_death import XDeath
+from app.broker.policies.base import Policy
+from app.broker.policies.delay_queues import DelayQueues
+from app.broker.policies.fixed_ttl import FixedTtl
+from app.broker.policies.x_death import XDeath
+from app.doctor.patience import longest_unacknowledged, reserving, timeout_of
 from app.services.processes import procfile
-from app.topology import all_queues
+from app.topology.compare import compare, old_delays
+from app.topology.declare import all_queues
+from app.topology.findings import APPLY
+from app.topology.model import Binding, Exchange, Queue, Topology, wanted
+from app.topology.queues import events_exchange
+from app.topology.routing import lost_keys, routed, ttl_loops
 from config.settings import Settings
-from config.topology import events_exchange
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.search.messages import Route, Routes
+from app.cluster.protocol import Route, Routes
 from app.web import limits
 from app.web.limits import Gate, RateLimiter, bucket_of
 from app.web.metrics import MAX_DOMAINS, families

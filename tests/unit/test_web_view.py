@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.router.finder import Found
-from app.search.messages import Filters
+from app.cluster.client.finder import Found
+from app.cluster.protocol import Filters
 from app.web.asked import LAST_PAGE, SORTS, Asked, read_asked
 from app.web.names import label_of
 from app.web.view import results_view

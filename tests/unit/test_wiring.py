@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from celery import Celery
 
-from app.retry.delay_queues import DelayQueues
-from app.retry.install import install
-from app.retry.policies import Policies
+from app.broker.policies.delay_queues import DelayQueues
+from app.broker.policies.registry import Policies
+from app.broker.worker.install import install
 
 pytestmark = pytest.mark.unit
 
@@ -25,10 +25,10 @@ def test_an_applications_own_configuration_does_not_undo_install(configured: str
         assert app.conf.worker_consumer == "celery.worker.consumer:Consumer"
     install(app, Policies({"mail": MAIL}, default=MAIL))
     if looked:
-        assert app.conf.worker_consumer == "app.retry.consumer:Consumer"
+        assert app.conf.worker_consumer == "app.broker.worker.consumer:Consumer"
     if configured in ("after", "both"):
         app.config_from_object(dict(THEIRS))
-    assert app.conf.worker_consumer == "app.retry.consumer:Consumer"
+    assert app.conf.worker_consumer == "app.broker.worker.consumer:Consumer"
     assert app.conf.task_acks_late
     assert not app.conf.task_create_missing_queues
     assert app.conf.task_default_queue == ("celery" if configured == "never" else "mail")

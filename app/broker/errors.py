@@ -1,0 +1,125 @@
+"""Errors of messages, the broker and its worker. Each class has a reason code and says whether a retry can help."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ApplicationError(Exception):
+    """Root of every error that this project raises. Retryable unless its class says `permanent`."""
+
+    permanent: ClassVar[bool] = False
+    #: Short code that groups failures in dead sets and metrics.
+    reason: ClassVar[str] = "error"
+
+
+class InvalidMessage(ApplicationError):
+    """Raised when a message or a task's arguments cannot mean anything; names the field and the reason."""
+
+    permanent = True
+    reason = "invalid-message"
+
+
+class UnknownType(ApplicationError):
+    """Raised for a message type that no route names. Retryable: a newer release may be rolling out."""
+
+    reason = "unknown-type"
+
+
+class Undecodable(ApplicationError):
+    """Raised for a body that is not what its content type says."""
+
+    reason = "undecodable"
+
+
+class Postpone(ApplicationError):
+    """Raised by a task whose time has not come: back to a delay queue with the retry budget unspent.
+
+    The wait is a few hops down a ladder of durations, or `exactly` so long, in a queue of its own. A `mark` is a header
+    that the message comes back with; the task's `on_waiting` hook is called once it stands in the delay queue.
+    """
+
+    reason = "postponed"
+
+    def __init__(self, seconds: float, why: str, *, exactly: bool = False, mark: str = "") -> None:
+        super().__init__(seconds, why)
+        self.seconds = seconds
+        self.why = why
+        self.exactly = exactly
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[type[Postpone], tuple[float, str], dict[str, object]]:
+        """Travel from a pool process whole; by its arguments alone it would lose the rest."""
+        return type(self), (self.seconds, self.why), self.__dict__
+
+
+class PublishFailed(ApplicationError):
+    """Raised when the broker did not confirm a message in time, refused it or could not route it."""
+
+    reason = "publish"
+
+
+class NotWired(ApplicationError):
+    """Raised when a worker starts in a way in which it would lose messages: with a task whose failures would not reach
+    a retry policy, or with queues that it cannot serve; names them and the cause.
+    """
+
+    permanent = True
+    reason = "not-wired"
+
+
+class Unroutable(PublishFailed):
+    """Raised when no queue is bound for a message's exchange and key; names both."""
+
+    reason = "unroutable"
+
+
+class RequestTimedOut(ApplicationError):
+    """Raised when no reply to a request came by its deadline; names the address and the seconds."""
+
+    reason = "request-timeout"
+
+
+class AlreadyRunning(ApplicationError):
+    """Raised when a process starts of which there must be one, and it runs already; names it."""
+
+    permanent = True
+    reason = "already-running"
+
+
+class DeadSetBusy(ApplicationError):
+    """Raised when somebody else works on a dead set; names it."""
+
+    reason = "dead-set-busy"
+
+
+class BrokerUnreachable(ApplicationError):
+    """Raised when no connection to the broker can be made, or it broke; names the broker without its password."""
+
+    reason = "broker-unreachable"
+
+
+class ManagementFailed(ApplicationError):
+    """Raised when the broker's management API does not answer, or refuses."""
+
+    reason = "management"
+
+
+class TopologyDiffers(ApplicationError):
+    """Raised when the broker has an exchange or a queue of another kind than is to be declared; names it."""
+
+    permanent = True
+    reason = "topology"
+
+
+class MigrationRefused(ApplicationError):
+    """Raised when a queue's messages cannot be moved aside safely now; says what to do first."""
+
+    permanent = True
+    reason = "migration-refused"
+
+
+class SearcherBusy(ApplicationError):
+    """Raised when a searcher has more queries before it than it can answer in time."""
+
+    reason = "searcher-busy"

@@ -1,0 +1,1 @@
+"""Retry policies: one contract and its implementations."""

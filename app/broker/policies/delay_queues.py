@@ -1,0 +1,129 @@
+"""Exponential delays: 2^iteration x timeout, one queue per duration; the policy travels with the message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from kombu import Exchange, Queue
+
+from app.broker.death import death_headers, failure_headers, keeps_budget, whole_number, without_death
+from app.broker.delivery import Delivery
+from app.broker.errors import InvalidMessage
+from app.broker.policies.base import Address, Budget, Dead, Decision, Failure, Postponed, Retry
+from app.broker.policies.waiting import (
+    DEAD_LETTER,
+    MAX_TTL_MS,
+    POSTPONE_LADDER_MS,
+    QueueType,
+    delay_queue,
+    few_digits,
+    safe_arguments,
+    wait_ms,
+)
+
+TIMEOUT, MAX, ITERATION = "retry-timeout-ms", "retry-max", "current-iteration"
+
+
+@dataclass(frozen=True, slots=True)
+class DelayQueues:
+    """The async-worker document's policy; a message without its headers gets these defaults.
+
+    `retry_max` 3 means four runs, after waits of b, 2b and 4b. Delay queues are `<namespace>.delay.<ms>`, the dead set
+    is `<namespace>.dead`. They give messages back to `exchange` with the work queue's name as their key, which must be
+    bound there; the default exchange, where nothing is given, routes every queue by its name.
+    """
+
+    namespace: str
+    timeout_ms: int = 5_000
+    retry_max: int = 5
+    exchange: str = ""
+    queue_type: QueueType = "quorum"
+    delivery_limit: int = 50
+
+    name: ClassVar[str] = "delay_queues"
+    replay_budget: ClassVar[Budget] = "keep"
+    rejects: ClassVar[bool] = False
+
+    @property
+    def dead(self) -> Queue:
+        """A classic queue: looking into a quorum queue counts as a delivery."""
+        exchange = Exchange(f"{self.namespace}.dead", type="fanout")
+        return Queue(exchange.name, exchange=exchange, routing_key="", durable=True)
+
+    def queues(self) -> list[Queue]:
+        """Return dead set, the delays of the default budget and the ladder of postponements."""
+        delays = sorted({*POSTPONE_LADDER_MS, *self.delays_ms()})
+        return [self.dead, *(self.delay_queue(ms) for ms in delays)]
+
+    def delays_ms(self) -> list[int]:
+        """Return the delays of the default budget in ms, as they are waited."""
+        return [few_digits(self.timeout_ms << iteration) for iteration in range(self.retry_max)]
+
+    def delay_queue(self, delay_ms: int) -> Queue:
+        """Return the queue of one duration in ms; raises ValueError beyond what RabbitMQ can wait."""
+        return delay_queue(self.namespace, delay_ms, back_to=self.exchange, queue_type=self.queue_type)
+
+    def work_arguments(self, queue: str) -> dict[str, Any]:
+        """Let the broker bury what kills one worker after another: RabbitMQ 4 would drop it, RabbitMQ 3 never stop."""
+        del queue
+        limit = {} if self.queue_type == "classic" else {"x-delivery-limit": self.delivery_limit}
+        return {DEAD_LETTER: f"{self.namespace}.dead", **limit, **safe_arguments(self.queue_type)}
+
+    def work_queue(self, queue: str) -> Queue:
+        """Return the queue, bound to `exchange` by its name."""
+        exchange, arguments = Exchange(self.exchange, type="direct"), self.work_arguments(queue)
+        return Queue(queue, exchange, routing_key=queue, durable=True, queue_arguments=arguments)
+
+    def budget_headers(self, *, timeout_ms: int | None = None, retry_max: int | None = None) -> dict[str, Any]:
+        """Return the headers of a new message; raises InvalidMessage where its last delay is more than 2^31 - 1 ms."""
+        timeout_ms = self.timeout_ms if timeout_ms is None else timeout_ms
+        retry_max = self.retry_max if retry_max is None else retry_max
+        if type(timeout_ms) is not int or timeout_ms < 1:
+            raise InvalidMessage(f"{TIMEOUT} {timeout_ms!r}: expected a whole number of milliseconds, 1 or more")
+        if type(retry_max) is not int or retry_max < 0:
+            raise InvalidMessage(f"{MAX} {retry_max!r}: expected a whole number, 0 or more")
+        # Beyond 31 doublings of a millisecond no power needs to be computed.
+        last_ms = few_digits(timeout_ms << min(retry_max - 1, 31)) if retry_max else 0
+        if last_ms > MAX_TTL_MS:
+            raise InvalidMessage(
+                f"{TIMEOUT} {timeout_ms} and {MAX} {retry_max}: the last delay would be "
+                f"{timeout_ms} * 2^{retry_max - 1} ms, and RabbitMQ waits {MAX_TTL_MS} ms (24.8 days) at most"
+            )
+        return {TIMEOUT: timeout_ms, MAX: retry_max, ITERATION: 0}
+
+    def attempts(self, delivery: Delivery) -> int:
+        """Return the current iteration."""
+        return whole_number(delivery.headers, ITERATION, default=0)
+
+    def arrived(self, delivery: Delivery) -> None:
+        """Let every message run: the broker's delivery limit buries what kills its workers."""
+        del delivery
+
+    def decide(self, delivery: Delivery, failure: Failure) -> Decision:
+        """Return Retry while the budget lasts, else Dead; a permanent failure is dead at once."""
+        headers, iteration = delivery.headers, self.attempts(delivery)
+        timeout_ms = whole_number(headers, TIMEOUT, default=self.timeout_ms) or self.timeout_ms
+        retry_max = whole_number(headers, MAX, default=self.retry_max)
+        spent = {TIMEOUT: timeout_ms, MAX: retry_max, ITERATION: iteration}
+        delay_ms: int = few_digits(timeout_ms << min(iteration, 31))
+        if failure.permanent or keeps_budget(delivery) or iteration >= retry_max or delay_ms > MAX_TTL_MS:
+            told = death_headers(delivery, failure, attempts=iteration + 1)
+            return Dead(self.dead, delivery.queue, spent | told)
+        told = spent | failure_headers(delivery, failure) | {ITERATION: iteration + 1}
+        return Retry(self.delay_queue(delay_ms), delivery.queue, delay_ms, told)
+
+    def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
+        """Return a wait on the ladder."""
+        delay_ms = wait_ms(seconds, exactly=exactly)
+        return Postponed(self.delay_queue(delay_ms), delivery.queue, delay_ms)
+
+    def home(self, queue: str, routing_key: str) -> Address:
+        """Return the exchange that delay queues give back to, with the queue's name."""
+        del routing_key
+        return Address(self.exchange, queue)
+
+    def revived(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
+        """Keep the current iteration, as the document has it, or begin again."""
+        return without_death(headers, budget) | ({ITERATION: 0} if budget == "fresh" else {})

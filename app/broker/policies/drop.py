@@ -1,0 +1,64 @@
+"""No retry and no dead set: for a message that a clock sends again anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from kombu import Exchange, Queue
+
+from app.broker.delivery import Delivery
+from app.broker.policies.base import Address, Budget, Decision, Drop, Failure
+
+
+@dataclass(frozen=True, slots=True)
+class DropAll:
+    """Every failure is forgotten."""
+
+    name: ClassVar[str] = "drop"
+    replay_budget: ClassVar[Budget] = "fresh"
+    rejects: ClassVar[bool] = False
+    dead: ClassVar[None] = None
+
+    def queues(self) -> list[Queue]:
+        """Return none."""
+        return []
+
+    def work_arguments(self, queue: str) -> dict[str, Any]:
+        """Return none."""
+        del queue
+        return {}
+
+    def work_queue(self, queue: str) -> Queue:
+        """Return the queue, reached through the default exchange."""
+        return Queue(queue, Exchange(""), routing_key=queue, durable=True)
+
+    def attempts(self, delivery: Delivery) -> int:
+        """Return 0: nothing is ever tried twice."""
+        del delivery
+        return 0
+
+    def arrived(self, delivery: Delivery) -> None:
+        """Let every message run."""
+        del delivery
+
+    def decide(self, delivery: Delivery, failure: Failure) -> Decision:
+        """Return Drop."""
+        del delivery, failure
+        return Drop()
+
+    def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
+        """Return Drop: by then another one has come."""
+        del delivery, seconds, exactly
+        return Drop()
+
+    def home(self, queue: str, routing_key: str) -> Address:
+        """Return the queue itself."""
+        del routing_key
+        return Address("", queue)
+
+    def revived(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
+        """Return the headers as they are: nothing comes back from nowhere."""
+        del budget
+        return dict(headers)

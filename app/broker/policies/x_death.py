@@ -1,0 +1,197 @@
+"""The broker's own count: nack without requeue, a retry queue with a TTL, `x-death`, then the error exchange."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Literal
+
+from kombu import Exchange, Queue
+
+from app.broker.death import ATTEMPTS, FIRST_FAILED, death_headers, keeps_budget, whole_number, without_death
+from app.broker.delivery import Delivery
+from app.broker.policies.base import MAX_MESSAGE, Address, Budget, Dead, Decision, Failure, Postponed, Reject
+from app.broker.policies.waiting import DEAD_LETTER, QueueType, delay_queue, safe_arguments, wait_ms
+
+RETRY_INFO = "retry_info"
+
+#: The broker's count of deliveries that nobody settled, on quorum queues.
+DELIVERIES = "x-delivery-count"
+
+#: A limit that no message reaches: beyond it the broker would dead-letter by itself, to the retry queue, and then drop
+#: what comes round without a reject as a loop. RabbitMQ 4 has a limit of 20 unless another one is set.
+NO_LIMIT = 2**31 - 1
+
+#: Lives of a message, and lines of a traceback, that `retry_info` tells of.
+MAX_LIVES, MAX_LINES = 10, 10
+
+
+@dataclass(frozen=True, slots=True)
+class XDeath:
+    """The AMQP clients document's policy, for one client queue; `retry_max` 5 means six runs.
+
+    The client's queue must be declared with `work_arguments`, whose dead-letter exchange is `<queue>.retry`. Sneakers
+    declares topic exchanges where the document says fanout, and puts a dash before the suffix: both are options, for
+    RabbitMQ refuses the other one where a broker has it already. Under a message of a quorum queue, `delivery_limit`
+    workers may die; a classic queue counts no deliveries.
+    """
+
+    queue: str
+    retry_after_ms: int = 5_000
+    retry_max: int = 5
+    exchange_type: Literal["fanout", "topic"] = "fanout"
+    queue_type: QueueType = "quorum"
+    delivery_limit: int = 50
+    separator: str = "."
+
+    name: ClassVar[str] = "x_death"
+    replay_budget: ClassVar[Budget] = "fresh"
+    rejects: ClassVar[bool] = True
+
+    @property
+    def dead(self) -> Queue:
+        """The client's error queue."""
+        return self._queue("error")
+
+    @property
+    def retry(self) -> Queue:
+        """The client's retry queue, which the broker dead-letters rejected messages to."""
+        arguments = {"x-message-ttl": self.retry_after_ms, DEAD_LETTER: self._named("retry-requeue")}
+        return self._queue("retry", arguments | safe_arguments(self.queue_type))
+
+    @property
+    def client(self) -> Queue:
+        """The client's queue, bound to where its messages come back from."""
+        exchange = self._exchange("retry-requeue")
+        arguments = self.work_arguments(self.queue)
+        return Queue(self.queue, exchange=exchange, routing_key="#", durable=True, queue_arguments=arguments)
+
+    def queues(self) -> list[Queue]:
+        """Return error queue, retry queue and the client's own."""
+        return [self.dead, self.retry, self.client]
+
+    def work_arguments(self, queue: str) -> dict[str, Any]:
+        """Return the arguments of the client's queue."""
+        del queue
+        limit = {} if self.queue_type == "classic" else {"x-delivery-limit": NO_LIMIT}
+        return {DEAD_LETTER: self._named("retry"), **limit, **safe_arguments(self.queue_type)}
+
+    def work_queue(self, queue: str) -> Queue:
+        """Return the client's queue, reached through the default exchange; events are bound by the application."""
+        return Queue(queue, Exchange(""), routing_key=queue, durable=True, queue_arguments=self.work_arguments(queue))
+
+    def attempts(self, delivery: Delivery) -> int:
+        """Return the failures that `x-death` counts for this queue, and those of before a postponement.
+
+        The sum of `count`, for RabbitMQ keeps one entry for each queue and reason; entries are counted only where it
+        is absent, as very old brokers had it. Counting entries on a newer one would retry for ever.
+        """
+        counts = [entry.get("count") for entry in _deaths(delivery, self.queue)]
+        counted = sum(_natural(count, absent=1) for count in counts)
+        return counted + whole_number(delivery.headers, ATTEMPTS, default=0)
+
+    def arrived(self, delivery: Delivery) -> Decision | None:
+        """Bury a message under which one worker after another died, for nobody lived to decide: the broker counted."""
+        deliveries = whole_number(delivery.headers, DELIVERIES, default=0)
+        if deliveries < self.delivery_limit:
+            return None
+        text = f"{deliveries} deliveries of it were never settled"
+        failure = Failure(reason="delivery-limit", exception="", message=text, at=datetime.now(UTC).timestamp())
+        return self._dead(delivery, failure, attempts=self.attempts(delivery) + deliveries)
+
+    def decide(self, delivery: Delivery, failure: Failure) -> Decision:
+        """Return Reject while fewer than `retry_max` runs have failed before this one, else Dead.
+
+        A message of another queue, where nobody knows whether the broker keeps what is rejected, is Dead at once.
+        """
+        attempts = self.attempts(delivery)
+        if (
+            delivery.queue == self.queue
+            and attempts < self.retry_max
+            and not failure.permanent
+            and not keeps_budget(delivery)
+        ):
+            return Reject(self.retry_after_ms)
+        return self._dead(delivery, failure, attempts=attempts + 1)
+
+    def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
+        """Return a wait on the ladder; since a replacement has no `x-death`, a header of ours carries the count."""
+        delay_ms, back_to = wait_ms(seconds, exactly=exactly), self._named("retry-requeue")
+        queue = delay_queue(self.queue, delay_ms, back_to=back_to, queue_type=self.queue_type)
+        first = _first_death(delivery, self.queue)
+        told = {ATTEMPTS: self.attempts(delivery)} | ({FIRST_FAILED: first} if first else {})
+        return Postponed(queue, delivery.routing_key, delay_ms, told)
+
+    def home(self, queue: str, routing_key: str) -> Address:
+        """Return where retried messages come back from: the client's queue alone is bound there."""
+        del queue
+        return Address(self._named("retry-requeue"), routing_key)
+
+    def revived(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
+        """Leave the count behind; `retry_info` stays, so that a second death adds to it."""
+        return without_death(headers, budget)
+
+    def _dead(self, delivery: Delivery, failure: Failure, *, attempts: int) -> Dead:
+        told = death_headers(delivery, failure, attempts=attempts)
+        first = _first_death(delivery, self.queue)
+        if first and FIRST_FAILED not in delivery.headers:
+            told[FIRST_FAILED] = first
+        return Dead(self.dead, delivery.routing_key, {RETRY_INFO: retry_info(delivery, failure, attempts), **told})
+
+    def _named(self, suffix: str) -> str:
+        return f"{self.queue}{self.separator}{suffix}"
+
+    def _exchange(self, suffix: str) -> Exchange:
+        return Exchange(self._named(suffix), type=self.exchange_type)
+
+    def _queue(self, suffix: str, arguments: Mapping[str, Any] | None = None) -> Queue:
+        exchange = self._exchange(suffix)
+        return Queue(exchange.name, exchange=exchange, routing_key="#", durable=True, queue_arguments=arguments)
+
+
+def retry_info(delivery: Delivery, failure: Failure, attempts: int) -> str:
+    """Return the JSON that Sneakers' error handler writes; with an earlier one, a list of both, the newest first."""
+    this = {
+        "error": failure.reason,
+        "num_attempts": attempts,
+        "failed_at": datetime.fromtimestamp(failure.at, UTC).isoformat(timespec="seconds"),
+        "error_class": failure.exception,
+        "error_message": failure.message[:MAX_MESSAGE],
+        "backtrace": failure.traceback.splitlines()[-MAX_LINES:],
+        "properties": {name: str(value)[:MAX_MESSAGE] for name, value in delivery.kept_properties().items()},
+    }
+    former = _former(delivery.headers.get(RETRY_INFO))
+    return json.dumps([this, *former][:MAX_LIVES] if former else this)
+
+
+def _former(header: Any) -> list[Any]:
+    if not isinstance(header, str):
+        return []
+    try:
+        info = json.loads(header)
+    except (ValueError, RecursionError):
+        return [header[:MAX_MESSAGE]]
+    return info if isinstance(info, list) else [info]
+
+
+def _deaths(delivery: Delivery, queue: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the entries of `x-death` that are failures in this queue, whatever stands in the header."""
+    entries = delivery.headers.get("x-death")
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, Mapping) and entry.get("queue") == queue and entry.get("reason") == "rejected":
+            yield entry
+
+
+def _first_death(delivery: Delivery, queue: str) -> float | None:
+    """Return when this message first failed in this queue, in seconds since the epoch; the broker tells UTC."""
+    times = [entry.get("time") for entry in _deaths(delivery, queue)]
+    seconds = [time.replace(tzinfo=UTC).timestamp() for time in times if isinstance(time, datetime)]
+    return min(seconds, default=None)
+
+
+def _natural(value: Any, *, absent: int) -> int:
+    if value is None:
+        return absent
+    return max(0, value) if isinstance(value, int) and not isinstance(value, bool) else 0

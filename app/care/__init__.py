@@ -1,1 +1,0 @@
-"""Care for the broker: compare it with the code, move a queue to other arguments, prove that nothing gets lost."""

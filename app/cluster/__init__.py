@@ -1,0 +1,1 @@
+"""The search cluster: protocol, client, orchestrator, placement and searchers."""

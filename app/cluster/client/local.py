@@ -1,0 +1,102 @@
+"""Finding in packs that lie on this machine: no broker, no searcher, no store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TypeVar
+
+from app.broker.errors import ApplicationError
+from app.cluster.client.asking import answered, checked, requests_of, suggestion_requests
+from app.cluster.client.finder import Found, Question
+from app.cluster.client.merge import interleave, merge
+from app.cluster.protocol import Node, Route, Routes, SearchRequest, SuggestRequest, size_mb
+from app.errors import PackNotFound
+from app.search.pack_searcher import PackSearcher
+from app.search.query import parse
+from app.search.results import Answer
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+#: The one that has all the packs, as `routes` names it.
+LOCAL = "local"
+
+
+class LocalFinder:
+    """A Finder over unpacked packs, each search within `time_limit` seconds for each domain."""
+
+    def __init__(self, packs: Mapping[str, Path] | Iterable[Path], *, time_limit: float = 5.0) -> None:
+        """Open the packs: files, whose domains are asked of them, or domains with their files.
+
+        Raises PackNotFound for no file, PackCorrupt for one that is no pack.
+        """
+        self._searchers: dict[str, PackSearcher] = {}
+        with ExitStack() as opened:
+            for name, path in packs.items() if isinstance(packs, Mapping) else (("", path) for path in packs):
+                searcher = opened.enter_context(closing(PackSearcher(path, time_limit=time_limit)))
+                self._searchers[name or searcher.info.domain] = searcher
+            opened.pop_all()
+
+    def routes(self) -> Routes:
+        """Return the packs as those of one searcher."""
+        routes = tuple(_route(domain, searcher) for domain, searcher in self._searchers.items())
+        node = Node(searcher_id=LOCAL, free_space=0, capacity=0, age=0.0, domains=tuple(self._searchers))
+        return Routes(orchestrator=LOCAL, version=1, settled=True, routes=routes, searchers=(node,))
+
+    def search(self, question: Question) -> Found:
+        """Search; one domain after the other."""
+        began = time.perf_counter()
+        question = checked(question)
+        outcomes = {request.domain: _outcome(self._answer, request) for request in requests_of(question)}
+        answers, silent = answered(outcomes)
+        return merge(question, answers, seconds=time.perf_counter() - began, silent=silent)
+
+    def suggest(self, domains: Sequence[str], q: str, *, limit: int = 8) -> tuple[str, ...]:
+        """Return queries that `q` may be the beginning of."""
+        requests = suggestion_requests(domains, q, limit)
+        suggestions, _ = answered({request.domain: _outcome(self._suggestions, request) for request in requests})
+        return interleave(suggestions, limit=limit)
+
+    def close(self) -> None:
+        """Close the packs."""
+        for searcher in self._searchers.values():
+            searcher.close()
+
+    def _answer(self, request: SearchRequest) -> Answer:
+        searcher = self._searcher(request.domain)
+        results = searcher.search(
+            parse(request.q), offset=request.offset, limit=request.limit, sort=request.sort, filters=request.filters
+        )
+        return Answer(info=searcher.info, results=results)
+
+    def _suggestions(self, request: SuggestRequest) -> tuple[str, ...]:
+        return self._searcher(request.domain).suggest(request.q, limit=request.limit)
+
+    def _searcher(self, domain: str) -> PackSearcher:
+        if domain not in self._searchers:
+            raise PackNotFound(f"{domain} has no pack")
+        return self._searchers[domain]
+
+
+def _outcome(answer: Callable[[R], T], request: R) -> T | ApplicationError:
+    try:
+        return answer(request)
+    except ApplicationError as error:
+        return error
+
+
+def _route(domain: str, searcher: PackSearcher) -> Route:
+    info = searcher.info
+    return Route(
+        domain=domain,
+        sha256="",
+        generation=int(info.generation) if info.generation.isdigit() else 0,
+        pages=info.pages,
+        built_at=info.built_at,
+        size_mb=size_mb(searcher.path.stat().st_size),
+        searchers=(LOCAL,),
+        newest=1,
+    )

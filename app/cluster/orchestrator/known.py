@@ -1,0 +1,158 @@
+"""One searcher as the orchestrator knows it: its last report, what it was told, and what it failed at."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from app.cluster.placement.values import Failure, Order, Pack, Searcher
+from app.cluster.protocol import Holding, Load, Node, Report, Unload
+
+log = logging.getLogger(__name__)
+
+#: Seconds that a searcher rests from a version after the first failure; doubled with each further one, up to...
+FIRST_REST = 4.0
+#: ...so many. As long after its last rest, a failure is forgotten.
+LONGEST_REST = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """An order that is neither done nor failed. `before` is the checksum of what was held of the domain then."""
+
+    order: Order
+    before: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """How often a version could not be loaded, and why it could not the last time."""
+
+    failure: Failure
+    until: float
+
+
+class Known:
+    """What is known of one searcher. `heard` is when, on the orchestrator's clock."""
+
+    def __init__(self, report: Report, now: float) -> None:
+        self.report = report
+        self.heard = now
+        self._held = _by_domain(report)
+        self._told: dict[str, _Told] = {}
+        self._failed: dict[str, _Failed] = {}
+
+    def hear(self, report: Report, *, now: float, patience: float) -> bool:
+        """Take a later report; return whether it says anything new.
+
+        An order that it does not heed for `patience` seconds is taken for lost, and may be given again.
+        """
+        before, self.report, self.heard = self.report, report, now
+        self._held = _by_domain(report)
+        held = {holding.sha256 for holding in report.holdings}
+        self._failed = {sha256: each for sha256, each in self._failed.items() if sha256 not in held or each.until > now}
+        settled = [domain for domain, told in self._told.items() if self._is_settled(told, now, patience)]
+        for domain in settled:
+            del self._told[domain]
+        return bool(settled) or replace(before, seq=report.seq) != report
+
+    def _is_settled(self, told: _Told, now: float, patience: float) -> bool:
+        order, held = told.order, self._held.get(told.order.domain)
+        sha256 = held.sha256 if held else ""
+        if isinstance(order, Load):
+            # The store may have had a newer version by then, and a searcher loads what there is.
+            if sha256 and sha256 != told.before:
+                return True
+            if order.sha256 in self.report.loading:
+                self._told[order.domain] = replace(told, since=now)
+                return False
+        elif sha256 != order.sha256:
+            return True
+        lost = now - told.since >= patience
+        if lost:
+            log.warning("Searcher %s does not heed: %s", self.report.searcher_id, order)
+        return lost
+
+    def told(self, order: Order, *, now: float) -> None:
+        """Note an order that is given."""
+        held = self._held.get(order.domain)
+        self._told[order.domain] = _Told(order, held.sha256 if held else "", now)
+
+    def end(self, domain: str, sha256: str) -> bool:
+        """Note that an order came to its end, whichever; return whether there was one."""
+        told = self._told.get(domain)
+        if told is None or told.order.sha256 != sha256:
+            return False
+        del self._told[domain]
+        return True
+
+    def failed(self, sha256: str, reason: str, *, now: float) -> None:
+        """Note that a version could not be loaded, or unloaded."""
+        count = self._failed[sha256].failure.count + 1 if sha256 in self._failed else 1
+        rest = min(FIRST_REST * 2 ** min(count - 1, 30), LONGEST_REST)
+        self._failed[sha256] = _Failed(Failure(count=count, reason=reason), now + rest)
+
+    def rested_at(self, *, now: float) -> float:
+        """Return when it may next be told what it rests from now; infinity if there is nothing."""
+        return min((each.until for each in self._failed.values() if each.until > now), default=float("inf"))
+
+    def holding(self, domain: str) -> Holding | None:
+        """Return what it holds of a domain."""
+        return self._held.get(domain)
+
+    def answers(self, domain: str) -> bool:
+        """Return whether it answers for a domain, and is to go on doing so."""
+        unloading = domain in self._told and isinstance(self._told[domain].order, Unload)
+        return domain in self._held and not unloading and not self.report.leaving
+
+    def minds(self, domain: str) -> bool:
+        """Return whether it holds a domain, or was told something about it."""
+        return domain in self._held or domain in self._told
+
+    def view(self, by_checksum: Mapping[str, Pack], *, now: float) -> Searcher:
+        """Return it as a decision sees it."""
+        self._forget(now)
+        orders = {domain: told.order for domain, told in self._told.items()}
+        ordered = {order.sha256 for order in orders.values()}
+        unknown = False
+        for sha256 in self.report.loading:
+            if sha256 in ordered:
+                continue
+            # Somebody before us has told it so, or it takes over what its last process left: perhaps thousands.
+            pack = by_checksum.get(sha256)
+            if pack is not None and pack.domain not in orders:
+                orders[pack.domain] = pack.load()
+            unknown = unknown or pack is None
+        used = sum(holding.size_mb for holding in self.report.holdings)
+        return Searcher(
+            searcher_id=self.report.searcher_id,
+            # Nobody knows how much room it needs for what it is loading.
+            free=0 if unknown else self.report.free_space,
+            capacity=max(self.report.capacity, self.report.free_space + used),
+            held=self._held,
+            orders=orders,
+            failures={sha256: each.failure for sha256, each in self._failed.items()},
+            resting=frozenset(sha256 for sha256, each in self._failed.items() if each.until > now),
+            leaving=self.report.leaving,
+        )
+
+    def _forget(self, now: float) -> None:
+        self._failed = {sha256: each for sha256, each in self._failed.items() if now < each.until + LONGEST_REST}
+
+    def node(self, *, now: float) -> Node:
+        """Return it as it is shown; `loading` by checksum."""
+        return Node(
+            searcher_id=self.report.searcher_id,
+            free_space=self.report.free_space,
+            capacity=self.report.capacity,
+            age=round(max(now - self.heard, 0.0), 3),
+            domains=tuple(sorted(self._held)),
+            loading=self.report.loading,
+            leaving=self.report.leaving,
+        )
+
+
+def _by_domain(report: Report) -> dict[str, Holding]:
+    return {holding.domain: holding for holding in report.holdings}

@@ -1,0 +1,213 @@
+"""The orchestrator at work: requests are answered, orders go out, the store is looked at, all in one event loop."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from app.broker.delivery import Delivery
+from app.broker.errors import InvalidMessage, PublishFailed
+from app.broker.publishing import Outgoing
+from app.broker.rpc.responder import Handler, Responder
+from app.cluster.orchestrator.look import Found, Look, Stock
+from app.cluster.orchestrator.state import Orchestrator
+from app.cluster.placement.values import Command
+from app.cluster.protocol import MISSED, Load, Outcome, Report, read, to_json, to_payload
+from app.envelopes import event, to_searcher
+from app.errors import PackNotFound
+from app.search.errors import problem_of
+from config.routes import REGISTER_AGAIN, searcher_of, searcher_queue_name
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks at what is to be done.
+EVERY: Final = 0.05
+#: Seconds in which searchers say that they are here, before anything is placed.
+SETTLE: Final = 1.0
+#: Seconds between two looks at all packs of the store: an `update` may never have been sent.
+LOOK_EVERY: Final = 300.0
+#: Seconds between two looks whether a searcher knows of a pack that is not known of here, and before the store is asked
+#: about it again.
+DOUBT_EVERY: Final = 1.0
+DOUBT_AGAIN: Final = 10.0
+#: Seconds after which a store that did not answer is asked again, and a broker told again: the first time, and at most.
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+
+
+def problem(error: Exception) -> bytes:
+    """Return the reply to a request that ended in an error."""
+    return to_json(problem_of(error, whose="orchestrator"))
+
+
+class OrchestratorService:
+    """Answers the queue of requests, and lets time pass for the state; see app/serving.Service.
+
+    All but what the responder returns happens in the thread that calls it.
+    """
+
+    def __init__(
+        self,
+        *,
+        replicas: int,
+        heartbeat: float,
+        stock: Stock,
+        respond: Callable[..., Responder],
+        publish: Callable[[Sequence[Outgoing]], None],
+        every: Callable[[float, Callable[[], None]], Callable[[], None]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`replicas` and `heartbeat` are as the settings have them.
+
+        `respond(handlers, problem=..., returned=...)` makes the responder, and `publish` tells events or raises
+        PublishFailed. `every(seconds, call)` has something called so often, until what it returns is called.
+        """
+        self.state = Orchestrator(replicas=replicas, heartbeat=heartbeat, now=clock())
+        self._stock = stock
+        self._look = Look(stock)
+        self._publish = publish
+        self._every = every
+        self._heartbeat = heartbeat
+        self._clock = clock
+        handlers: dict[str, Handler] = {
+            "search": self._pass_on,
+            "suggest": self._pass_on,
+            "get_routes": self._routes,
+            "heartbeat": self._heartbeat_of,
+        }
+        self._responder = respond(handlers, problem=problem, returned=self._returned)
+        self._came_back: queue.SimpleQueue[tuple[str, Delivery]] = queue.SimpleQueue()
+        self._stop: Callable[[], None] = lambda: None
+        self._call_at: float | None = None
+        self._settle_at: float | None = None
+        self._look_at = self._doubt_at = clock()
+        self._pause = _FIRST_PAUSE
+        self._is_stocked = False
+
+    # What the worker calls.
+
+    def take(self, delivery: Delivery) -> None:
+        """Answer a request, or pass it on."""
+        self._responder.take(delivery)
+
+    def connected(self) -> None:
+        """Have searchers register again, and let time pass."""
+        self.state.connected(now=self._clock())
+        self._call_at = self._clock()
+        self._stop()
+        self._stop = self._every(EVERY, self.turn)
+        self.turn()
+
+    def close(self) -> None:
+        """Stop; nothing that is known here is worth keeping."""
+        self._stop()
+        self._responder.close()
+
+    def heard(self, report: Report) -> None:
+        """Take what a searcher tells of itself."""
+        self.state.heard(report, now=self._clock())
+
+    def done(self, outcome: Outcome) -> None:
+        """Take that a searcher did what it was told."""
+        self.state.done(outcome, now=self._clock())
+
+    def failed(self, outcome: Outcome) -> None:
+        """Take that a searcher could not do what it was told."""
+        self.state.failed(outcome, now=self._clock())
+
+    def updated(self, domain: str) -> None:
+        """Take that the store has something new of a domain; raises PackCorrupt and StoreError."""
+        self._look.overtake(domain)
+        try:
+            self.state.updated(self._stock.pack(domain))
+        except PackNotFound:
+            self.state.vanished(domain)
+
+    # What time brings.
+
+    def turn(self) -> None:
+        """Do what is due."""
+        now = self._clock()
+        self._take_what_came_back()
+        self._call_searchers(now)
+        self._look_into_store(now)
+        if self._is_stocked and self._settle_at is not None and now >= self._settle_at:
+            self.state.settle()
+        for command in self.state.tick(now=now):
+            self._send(command)
+
+    def _take_what_came_back(self) -> None:
+        while not self._came_back.empty():
+            name, delivery = self._came_back.get()
+            self.state.lost(searcher_of(name) or "", "its queue is no more")
+            if delivery.properties.get("reply_to"):
+                # Somebody waits for the answer of another one.
+                self.take(delivery)
+
+    def _call_searchers(self, now: float) -> None:
+        if self._call_at is None or now < self._call_at:
+            return
+        try:
+            self._publish([event(REGISTER_AGAIN, {})])
+        except PublishFailed as error:
+            log.warning("Searchers cannot be told to register again: %s", error)
+            self._call_at = self._clock() + _FIRST_PAUSE
+        else:
+            self._call_at = None
+            self._settle_at = self._clock() + SETTLE
+
+    def _look_into_store(self, now: float) -> None:
+        found = self._look.take()
+        if found is not None:
+            self._note(found, now)
+        if self._look.is_on:
+            return
+        if now >= self._look_at:
+            self._look.begin(self.state.domains() | self.state.in_doubt(), whole=True)
+        elif self._is_stocked and now >= self._doubt_at:
+            doubted = self.state.in_doubt()
+            self._doubt_at = now + (DOUBT_AGAIN if doubted else DOUBT_EVERY)
+            if doubted:
+                self._look.begin(doubted, whole=False)
+
+    def _note(self, found: Found, now: float) -> None:
+        if found.error:
+            log.warning("The store does not say which packs there are; again in %g s: %s", self._pause, found.error)
+            self._look_at = now + self._pause
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            return
+        for pack in found.packs:
+            self.state.updated(pack)
+        for domain in sorted(found.gone):
+            self.state.vanished(domain)
+        self._pause = _FIRST_PAUSE
+        if found.whole:
+            self._is_stocked = True
+            self._look_at = now + LOOK_EVERY
+
+    # What goes out, and what comes in.
+
+    def _send(self, command: Command) -> None:
+        """Send an order; where it is not taken before it would be given again, it must not come as a second one."""
+        kind = "load" if isinstance(command.order, Load) else "unload"
+        order = to_searcher(command.searcher_id, kind, to_payload(command.order))
+        expiration = str(round(MISSED * self._heartbeat * 1_000))
+        self._responder.send(replace(order, properties={**order.properties, "expiration": expiration}))
+
+    def _returned(self, name: str, delivery: Delivery) -> None:
+        self._came_back.put((name, delivery))
+
+    def _pass_on(self, delivery: Delivery, payload: dict[str, Any]) -> None:
+        domain = payload.get("domain", payload.get("host"))
+        if not isinstance(domain, str):
+            raise InvalidMessage(f"domain {domain!r:.100}: expected a name")
+        self._responder.forward(delivery, searcher_queue_name(self.state.holder(domain)))
+
+    def _routes(self, _delivery: Delivery, _payload: dict[str, Any]) -> bytes:
+        return to_json(self.state.routes(now=self._clock()))
+
+    def _heartbeat_of(self, _delivery: Delivery, payload: dict[str, Any]) -> None:
+        self.heard(read(Report, payload))

@@ -1,0 +1,83 @@
+"""The table of routes: who answers what, the newest version first, and whose turn it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from app.cluster.orchestrator.known import Known
+from app.cluster.placement.values import Pack
+from app.cluster.protocol import Holding, Route
+
+
+class Table:
+    """Routes by domain. `version` increases with each change of who answers what."""
+
+    def __init__(self, *, replicas: int) -> None:
+        self.version = 0
+        self.routes: dict[str, Route] = {}
+        self._replicas = replicas
+        self._newest: dict[str, tuple[str, ...]] = {}
+        self._turns: dict[str, int] = {}
+        self._turn = 0
+
+    def build(
+        self,
+        packs: Iterable[Pack],
+        known: Iterable[Known],
+        *,
+        trusted: frozenset[str],
+        stuck: Mapping[str, str],
+    ) -> None:
+        """Build it anew. `trusted` and `stuck` are as app/cluster/placement/values.py has them."""
+        before = {domain: (route.sha256, route.searchers) for domain, route in self.routes.items()}
+        holders = _holders(known)
+        self.routes, self._newest = {}, {}
+        for pack in packs:
+            self._add(pack, holders.get(pack.domain, ()), trusted, stuck.get(pack.domain, ""))
+        after = {domain: (route.sha256, route.searchers) for domain, route in self.routes.items()}
+        self.version += before != after
+
+    def _add(self, pack: Pack, holders: Iterable[tuple[str, Holding]], trusted: frozenset[str], why: str) -> None:
+        def age(holder: tuple[str, Holding]) -> tuple[bool, int, str]:
+            ident, holding = holder
+            return holding.sha256 != pack.sha256 and holding.sha256 not in trusted, -holding.generation, ident
+
+        ordered = sorted(holders, key=age)
+        newest = tuple(ident for ident, holding in ordered if holding.sha256 == ordered[0][1].sha256)
+        up_to_date = sum(not age(holder)[0] for holder in ordered)
+        self._newest[pack.domain] = newest
+        self.routes[pack.domain] = Route(
+            domain=pack.domain,
+            sha256=pack.sha256,
+            generation=pack.generation,
+            pages=pack.pages,
+            built_at=pack.built_at,
+            size_mb=pack.size_mb,
+            searchers=tuple(ident for ident, _ in ordered),
+            newest=len(newest),
+            missing=max(0, self._replicas - up_to_date),
+            why=why,
+        )
+
+    def next(self, domain: str) -> str | None:
+        """Return whose turn it is among those who answer from the newest version: who was longest without one."""
+        newest = self._newest.get(domain)
+        if not newest:
+            return None
+        chosen = min(newest, key=lambda ident: (self._turns.get(ident, 0), ident))
+        self._turn += 1
+        self._turns[chosen] = self._turn
+        return chosen
+
+    def forget(self, searcher_id: str) -> None:
+        """Forget the turns of a searcher that is gone."""
+        self._turns.pop(searcher_id, None)
+
+
+def _holders(known: Iterable[Known]) -> dict[str, list[tuple[str, Holding]]]:
+    holders: dict[str, list[tuple[str, Holding]]] = {}
+    for each in known:
+        for holding in each.report.holdings:
+            if each.answers(holding.domain):
+                holders.setdefault(holding.domain, []).append((each.report.searcher_id, holding))
+    return holders

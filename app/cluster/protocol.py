@@ -1,0 +1,230 @@
+"""What orchestrator, searchers and those who ask say to each other, as values and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from app.broker.errors import InvalidMessage
+from app.search.results import MAX_HITS, MAX_LIMIT, MAX_SUGGESTIONS
+
+#: Whatever else a message of a later release says is ignored.
+_STRICT = ConfigDict(extra="ignore", strict=True)
+
+#: 2^20 bytes.
+MB = 1024 * 1024
+
+#: Text of a message. Only where its characters are counted does pydantic look at them, and refuse the half of a
+#: surrogate pair: what says all that is known, as routes do, could not be sent to anybody with one in it.
+Text = Annotated[str, Field(max_length=100_000)]
+
+#: Heartbeats that may be missed before a searcher is gone, or an order lost; by then an older one is worth nothing.
+MISSED = 3
+
+#: Numbers that any program reads as they were written (RFC 8259 section 6).
+_MOST = 2**53 - 1
+
+Sort = Literal["relevance", "date"]
+#: What a request ends in when it is not answered; app/search/errors.py says which error of ours each one is.
+Fault = Literal["invalid-query", "never-indexed", "not-placed", "not-here", "timeout", "busy", "broken"]
+
+#: Wrong fields of a message that are named.
+_TOLD = 10
+
+M = TypeVar("M")
+
+
+def size_mb(size: int) -> int:
+    """Return bytes as MB, rounded up: so much room a file needs at most."""
+    return -(-size // MB)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Holding:
+    """One version of a domain's pack. `sha256` is of the compressed file and tells versions apart; `size_mb` is of the
+    database, rounded up.
+    """
+
+    domain: Text
+    sha256: Text
+    generation: Annotated[int, Field(le=_MOST)]
+    size_mb: Annotated[int, Field(ge=0, le=_MOST)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Report:
+    """All that a searcher says of itself: `register` and `heartbeat`, and part of what else it tells.
+
+    `seq` counts its reports, so that an older one that arrives later is known. `free_space` is what it has room for
+    besides what it holds, `capacity` what it had room for if it held nothing: MB, rounded down. `loading` holds the
+    checksums it is at work on. One that is `leaving` answers what is under way, and wants nothing more.
+    """
+
+    searcher_id: Text
+    seq: Annotated[int, Field(ge=0, le=_MOST)]
+    free_space: Annotated[int, Field(ge=0, le=_MOST)]
+    capacity: Annotated[int, Field(ge=0, le=_MOST)] = 0
+    holdings: tuple[Holding, ...] = ()
+    loading: tuple[Text, ...] = ()
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Outcome:
+    """`loaded`, `unloaded` or `failed` of one version; how the searcher stands after it; of a failure, the reason."""
+
+    report: Report
+    domain: Text
+    sha256: Text
+    reason: Text = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Load:
+    """`load`: fetch this version of a domain's pack from the store, and answer from it in place of any other.
+
+    Where the store has a later one by then, that is loaded, and `loaded` names it.
+    """
+
+    domain: Text
+    sha256: Text
+    generation: int
+    size_mb: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Unload:
+    """`unload`: forget a domain's pack, if it is this version."""
+
+    domain: Text
+    sha256: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Filters:
+    """Only pages of this path section (`library` of /library/os.html), language and type; empty: of any."""
+
+    section: Text = ""
+    lang: Text = ""
+    type: Text = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class SearchRequest:
+    """`search`: one page of hits of one domain. `q` is what a person typed."""
+
+    domain: Text
+    q: Text
+    offset: Annotated[int, Field(ge=0, lt=MAX_HITS)] = 0
+    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 10
+    sort: Sort = "relevance"
+    filters: Filters = field(default_factory=Filters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class SuggestRequest:
+    """`suggest`: what a query that begins so may go on as."""
+
+    domain: Text
+    q: Text
+    limit: Annotated[int, Field(ge=1, le=MAX_SUGGESTIONS)] = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Route:
+    """Where a domain's pack is: `searchers` that answer from it, the newest version first. `built_at` is UTC, ISO 8601.
+
+    The first `newest` of the searchers have the same version, the others older ones; `missing` is the number of copies
+    still to be placed, `why` what stands against it where somebody should know.
+    """
+
+    domain: str
+    sha256: str
+    generation: int
+    pages: int
+    built_at: str
+    size_mb: int
+    searchers: tuple[str, ...] = ()
+    newest: Annotated[int, Field(ge=0)] = 0
+    missing: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Node:
+    """A searcher as the orchestrator knows it; `age` is the seconds since it was heard of."""
+
+    searcher_id: str
+    free_space: int
+    capacity: int
+    age: float
+    domains: tuple[str, ...] = ()
+    loading: tuple[str, ...] = ()
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Routes:
+    """The answer to `get_routes`: all that has a pack, and who answers for it.
+
+    `orchestrator` names one life of the orchestrator; `settled` is false while it still gathers what is there.
+    """
+
+    orchestrator: str
+    version: int
+    settled: bool
+    routes: tuple[Route, ...]
+    searchers: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Problem:
+    """The answer to a request that is not fulfilled."""
+
+    fault: Fault
+    detail: str
+
+
+def read(kind: type[M], payload: Any) -> M:
+    """Return a message's payload as a value; raises InvalidMessage naming the fields that are wrong, and how.
+
+    `payload` is JSON, or the object it was decoded to.
+    """
+    adapter: TypeAdapter[M] = _adapter(kind)
+    try:
+        if isinstance(payload, bytes | str):
+            return adapter.validate_json(payload)
+        return adapter.validate_python(payload, strict=False)
+    except ValidationError as error:
+        raise InvalidMessage(f"{kind.__name__.lower()}: {_told(error)}") from error
+
+
+def _told(error: ValidationError) -> str:
+    """Name the first fields that are wrong: of a long list all may be, and this is logged and sent."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    told = [f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}" for fault in faults[:_TOLD]]
+    more = [f"and {len(faults) - _TOLD} more"] if len(faults) > _TOLD else []
+    return "; ".join(told + more)
+
+
+def to_json(value: Any) -> bytes:
+    """Return a value of this module, or one made of dataclasses, as JSON."""
+    return _adapter(type(value)).dump_json(value)
+
+
+def to_payload(value: Any) -> dict[str, Any]:
+    """Return a value of this module as the object that a message carries."""
+    payload: dict[str, Any] = _adapter(type(value)).dump_python(value, mode="json")
+    return payload
+
+
+_adapters: dict[type[Any], TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    if kind not in _adapters:
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]

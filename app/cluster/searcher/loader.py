@@ -1,0 +1,256 @@
+"""What changes a searcher's packs: loads, unloads and checks, one at a time, in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from app.broker.errors import ApplicationError
+from app.cluster.protocol import MB, Holding, Load, Report, Unload
+from app.cluster.searcher.packs import Packs
+from app.cluster.searcher.slot import Held, Slot
+from app.errors import PackCorrupt, PackError
+
+log = logging.getLogger(__name__)
+
+#: Seconds that a load waits for queries on what was replaced or dropped before it, where it needs their room.
+_SETTLE = 2.0
+#: Characters of why something failed that are told.
+_LONGEST_REASON = 1_000
+#: Seconds after which what is taken over by then is told of: looking at all of a large slot may take minutes, and an
+#: orchestrator that starts at the same time listens for a second before it places.
+_FIRST_WORD = 0.5
+#: Seconds that a pack is taken for whole after it was looked at: one bad query must not keep the loader busy.
+_TRUSTED = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What became of a load, an unload or a check, as the message of this name tells it."""
+
+    kind: Literal["loaded", "unloaded", "failed"]
+    domain: str
+    sha256: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """A query could not read this version: it is to be looked at as a whole."""
+
+    domain: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """MB for packs: `free` besides what is there, `capacity` if nothing were."""
+
+    free: int
+    capacity: int
+
+
+class Fetch(Protocol):
+    """Whence packs come."""
+
+    def __call__(self, load: Load, target: Path, *, room: int) -> Holding:
+        """Write the database that the store holds for `load` to `target`, checked, and return which version it is.
+
+        Raises a ApplicationError, and writes no more than `room` bytes.
+        """
+
+
+Job = Load | Unload | Doubt
+
+
+class Loader:
+    """Works in the order asked. Whatever fails, what was there before goes on answering, and the failure is told."""
+
+    def __init__(
+        self,
+        *,
+        slot: Slot,
+        packs: Packs,
+        budget_mb: int,
+        fetch: Fetch,
+        check: Callable[[Path], None],
+    ) -> None:
+        """Keep at most `budget_mb` in the slot; `check` raises PackCorrupt for a file that is no whole pack."""
+        self._slot = slot
+        self._packs = packs
+        self._budget = budget_mb
+        self._fetch = fetch
+        self._check = check
+        self._left: deque[Held] = deque()
+        self._jobs: list[Job] = []
+        self._trusted: dict[str, float] = {}
+        self._closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
+
+    def start(self, *, adopted: Callable[[], None], tell: Callable[[Change], None]) -> None:
+        """Begin to work: first with what stands in the slot.
+
+        `adopted` is called when that is taken over, and where it takes longer, after half a second, too; `tell` with
+        each later change, when it is so. Both are called in threads of the loader's.
+        """
+        self._adopted, self._tell = adopted, tell
+        try:
+            # At once: whatever is reported from now on tells of it.
+            self._left.extend(self._slot.adopt())
+        except OSError as error:
+            log.warning("Not all is taken over: %s", error)
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Have something done, unless it is what comes last for its domain already."""
+        if isinstance(job, Doubt) and time.monotonic() < self._trusted.get(job.sha256, 0.0):
+            return
+        with self._changed:
+            if next((each for each in reversed(self._jobs) if each.domain == job.domain), None) != job:
+                self._jobs.append(job)
+                self._changed.notify_all()
+
+    def loading(self) -> tuple[str, ...]:
+        """Return the checksums that are still to be taken over or loaded, the present one first."""
+        with self._changed:
+            left = [holding.sha256 for holding, _path in self._left]
+            return (*left, *(job.sha256 for job in self._jobs if isinstance(job, Load)))
+
+    def room(self) -> Room:
+        """Return how much room there is: less than the budget where the disk is full."""
+        used = self._packs.used_mb()
+        disk = shutil.disk_usage(self._slot.folder).free // MB
+        return Room(free=max(0, min(self._budget - used, disk)), capacity=min(self._budget, used + disk))
+
+    def report(self, searcher_id: str) -> Report:
+        """Return how the searcher stands, without a number."""
+        # In this order, what is loaded meanwhile is in one of the two.
+        loading, holdings, room = self.loading(), self._packs.holdings(), self.room()
+        return Report(
+            searcher_id=searcher_id,
+            seq=0,
+            free_space=room.free,
+            capacity=room.capacity,
+            holdings=holdings,
+            loading=loading,
+        )
+
+    def close(self, seconds: float) -> None:
+        """Begin nothing more; wait for what is under way, `seconds` at most. What is half done then is done anew."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        self._adopt()
+        self._adopted()
+        while (job := self._next()) is not None:
+            change = self._outcome(job)
+            with self._changed:
+                self._jobs.pop(0)
+            if change is not None:
+                self._tell_safely(change)
+
+    def _adopt(self) -> None:
+        """Answer from what the slot's last process left, as far as it is whole and there is room for it."""
+        soon = threading.Timer(_FIRST_WORD, self._adopted)
+        soon.start()
+        while self._left and not self._closed:
+            self._take_over(*self._left[0])
+            with self._changed:
+                self._left.popleft()
+        soon.cancel()
+
+    def _take_over(self, holding: Holding, path: Path) -> None:
+        if self._packs.used_mb() + holding.size_mb > self._budget:
+            log.warning("Not taken over: %s: no more room for its %d MB", holding.domain, holding.size_mb)
+            self._slot.remove(path)
+            return
+        try:
+            self._check(path)
+            self._packs.put(holding, path)
+        except Exception as error:  # noqa: BLE001 - One that cannot be read must not keep the others waiting for good.
+            log.warning("Not taken over: %s", error if isinstance(error, ApplicationError | OSError) else repr(error))
+            self._slot.remove(path)
+
+    def _tell_safely(self, change: Change) -> None:
+        try:
+            self._tell(change)
+        except Exception:
+            log.exception("Not told: %s", change)
+
+    def _next(self) -> Job | None:
+        """Wait for a job, which stays in the list until it is done."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._jobs or self._closed)
+            return None if self._closed else self._jobs[0]
+
+    def _outcome(self, job: Job) -> Change | None:
+        try:
+            match job:
+                case Load():
+                    holding = self._load(job)
+                    return Change(kind="loaded", domain=holding.domain, sha256=holding.sha256)
+                case Unload():
+                    self._packs.drop(job.domain, job.sha256)
+                    return Change(kind="unloaded", domain=job.domain, sha256=job.sha256)
+                case Doubt():
+                    self._look_at(job)
+                    return None
+        except Exception as error:
+            # Whatever it is, a loader that ended would leave a searcher that only looks alive.
+            expected = isinstance(error, ApplicationError | OSError)
+            reason = str(error).removeprefix(f"{job.domain}: ") if expected else repr(error)
+            log.warning("%s: %s", job.domain, reason, exc_info=None if expected else error)
+            return Change(kind="failed", domain=job.domain, sha256=job.sha256, reason=reason[:_LONGEST_REASON])
+
+    def _load(self, load: Load) -> Holding:
+        """Put the store's version in the place of any other, unless it is there."""
+        held = self._packs.holding(load.domain)
+        if held and held.sha256 == load.sha256:
+            return held
+        free = self._free(load.size_mb)
+        if load.size_mb > free:
+            raise PackError(f"{load.size_mb} MB needed, {free} MB free on this searcher")
+        with self._slot.workplace() as written:
+            holding = self._fetch(load, written, room=free * MB)
+            if held and held.sha256 == holding.sha256:
+                return held
+            self._put(holding, self._slot.keep(holding, written))
+        log.info("%s: answering from generation %d (%d MB)", holding.domain, holding.generation, holding.size_mb)
+        return holding
+
+    def _free(self, wanted: int) -> int:
+        """Return the MB that are free, and wait a little where they are fewer than wanted."""
+        if wanted > self.room().free:
+            self._packs.settle(_SETTLE)
+        return self.room().free
+
+    def _put(self, holding: Holding, path: Path) -> None:
+        try:
+            self._packs.put(holding, path)
+        except BaseException:
+            self._slot.remove(path)
+            raise
+
+    def _look_at(self, doubt: Doubt) -> None:
+        """Drop a pack that is broken; raises PackCorrupt then. A whole one met a query it could not answer."""
+        path, held = self._packs.path(doubt.domain), self._packs.holding(doubt.domain)
+        if path is None or held is None or held.sha256 != doubt.sha256:
+            return
+        try:
+            self._check(path)
+        except PackCorrupt:
+            self._packs.drop(doubt.domain, doubt.sha256)
+            raise
+        log.error("%s: a query failed on a pack that is whole", doubt.domain)
+        self._trusted = {doubt.sha256: time.monotonic() + _TRUSTED}

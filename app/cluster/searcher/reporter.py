@@ -1,0 +1,151 @@
+"""What a searcher tells of itself: that it is there, how it stands, and what became of each change."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from app.broker.errors import PublishFailed
+from app.broker.publishing import Outgoing, Publisher
+from app.cluster.protocol import MISSED, Outcome, Report, to_payload
+from app.cluster.searcher.loader import Change
+from app.envelopes import event, request
+
+log = logging.getLogger(__name__)
+
+#: Attempts to tell of a change, and seconds between two. The next heartbeat says how it stands anyway.
+_ATTEMPTS, _PAUSE = 3, 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """Two ways to the broker: `events` are waited for as long as that takes, and heartbeats do not wait for them."""
+
+    events: Publisher
+    heartbeats: Publisher
+
+
+class Reporter:
+    """Registers when asked, and from then on sends a heartbeat every `every` seconds, in a thread of its own.
+
+    `state` makes a report of how the searcher stands; the reporter numbers it. While `unwell` has something to say, the
+    reporter says nothing: what does not answer is to be taken for gone.
+    """
+
+    def __init__(
+        self, post: Post, *, every: float, state: Callable[[], Report], unwell: Callable[[], str] = lambda: ""
+    ) -> None:
+        self._post = post
+        self._every = every
+        self._state = state
+        self._unwell = unwell
+        self._seq = 0
+        self._numbering = threading.Lock()
+        self._leaving = False
+        self._silent = ""
+        self._lost = False
+        self._due = True
+        self._stopped = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
+
+    def register(self) -> None:
+        """Register now: somebody has to learn everything, perhaps anew. Returns at once."""
+        with self._changed:
+            self._due, self._lost, self._silent = True, False, ""
+            self._changed.notify_all()
+            if self._thread.ident is None and not self._stopped:
+                self._thread.start()
+
+    def tell(self, change: Change) -> None:
+        """Tell what became of a change; returns when the broker has it, or when it is left to the next heartbeat."""
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                time.sleep(_PAUSE)
+            # Made anew each time: what is told late is how it stands then.
+            outcome = Outcome(report=self.report(), domain=change.domain, sha256=change.sha256, reason=change.reason)
+            try:
+                self._post.events.publish([event(change.kind, to_payload(outcome))])
+            except PublishFailed as error:
+                log.warning("%s of %s not told: %s", change.kind, change.domain, error)
+            else:
+                return
+
+    def leave(self) -> None:
+        """Say farewell: what is under way is answered, and nothing more is wanted. No heartbeat follows."""
+        self._leaving = True
+        self._stop()
+        try:
+            self._post.events.publish([event("register", to_payload(self.report()))])
+        except PublishFailed as error:
+            log.warning("Leaving untold: %s", error)
+
+    def report(self) -> Report:
+        """Return how the searcher stands; of two reports, the one with the higher number is later."""
+        with self._numbering:
+            self._seq += 1
+            return replace(self._state(), seq=self._seq, leaving=self._leaving)
+
+    def close(self) -> None:
+        """Say no more, and close the connections."""
+        self._stop()
+        for publisher in (self._post.events, self._post.heartbeats):
+            publisher.close()
+
+    def _stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join(self._every)
+
+    def _run(self) -> None:
+        while self._wait():
+            if not self._may_speak():
+                continue
+            with self._changed:
+                registering, self._due = self._due, False
+            said = self._say(self._post.events, self._registration) if registering else self._beat()
+            if registering and not said:
+                self._due = True
+
+    def _wait(self) -> bool:
+        """Wait until there is something to say; False when there will be no more."""
+        with self._changed:
+            # What could not be said is tried again with the next beat.
+            self._changed.wait_for(lambda: self._stopped or self._at_once(), self._every)
+            return not self._stopped
+
+    def _at_once(self) -> bool:
+        return self._due and not self._lost and not self._silent
+
+    def _may_speak(self) -> bool:
+        before, self._silent = self._silent, self._unwell()
+        if self._silent and not before:
+            log.warning("This searcher does not say that it is there: %s", self._silent)
+        return not self._silent
+
+    def _beat(self) -> bool:
+        return self._say(self._post.heartbeats, self._heartbeat)
+
+    def _say(self, publisher: Publisher, message: Callable[[], Outgoing]) -> bool:
+        try:
+            publisher.publish([message()])
+        except Exception as error:  # noqa: BLE001 - Whatever it was, the next heartbeat is tried.
+            if not self._lost:
+                log.warning("Nobody can be told how this searcher stands: %r", error)
+            self._lost = True
+            return False
+        self._lost = False
+        return True
+
+    def _registration(self) -> Outgoing:
+        return event("register", to_payload(self.report()))
+
+    def _heartbeat(self) -> Outgoing:
+        beat = request("heartbeat", to_payload(self.report()))
+        expiration = str(round(self._every * MISSED * 1_000))
+        return replace(beat, properties={**beat.properties, "expiration": expiration}, mandatory=False)

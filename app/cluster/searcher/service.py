@@ -1,0 +1,163 @@
+"""A searcher's answers: queries from its packs, and what the orchestrator wants of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
+
+from app.broker.delivery import Delivery
+from app.broker.errors import ApplicationError, Undecodable, UnknownType
+from app.broker.rpc.responder import Responder
+from app.cluster.protocol import Load, SearchRequest, SuggestRequest, Unload, read, to_json
+from app.cluster.searcher.loader import Doubt, Loader
+from app.cluster.searcher.packs import Packs
+from app.cluster.searcher.reporter import Reporter
+from app.envelopes import decode
+from app.errors import PackCorrupt
+from app.search.errors import problem_of
+from app.search.pack_searcher import PackSearcher
+from app.search.query import parse
+from app.search.results import Answer
+from config.routes import REGISTER_AGAIN, SEARCHER_TYPES
+
+log = logging.getLogger(__name__)
+
+#: Queries that wait for a thread, for each thread: more could not be answered while somebody waits for them.
+BACKLOG: Final = 8
+#: Seconds that a searcher which leaves goes on answering: routers look every second who is there.
+LINGER: Final = 1.5
+#: A query is stuck after so many seconds, or so many times its time limit: SQLite would have broken it off.
+STUCK_SECONDS: Final = 5.0
+STUCK_LIMITS: Final = 3
+
+
+class Searching:
+    """Answers `search` and `suggest` from packs, in any thread, and keeps an eye on whether that ends."""
+
+    def __init__(self, packs: Packs, *, doubt: Callable[[Doubt], None], threads: int, patience: float) -> None:
+        """`doubt` is told of packs that a query could not read; a query of more than `patience` seconds is stuck.
+
+        `threads` is the number of those that call `search` and `suggest`.
+        """
+        self._packs = packs
+        self._doubt = doubt
+        self._threads = threads
+        self._patience = patience
+        self._running: dict[int, float] = {}
+
+    def is_stuck(self) -> bool:
+        """Tell whether queries end no more: every thread has been at one for too long."""
+        latest = time.monotonic() - self._patience
+        return sum(began < latest for began in tuple(self._running.values())) >= self._threads
+
+    def search(self, payload: dict[str, Any]) -> bytes:
+        """Return what is found, as JSON; raises InvalidMessage, InvalidQuery, NotHere, SearchTimeout, PackCorrupt."""
+        wanted = read(SearchRequest, payload)
+        query = parse(wanted.q)
+        with self._watched(), self._lent(wanted.domain) as searcher:
+            results = searcher.search(
+                query, offset=wanted.offset, limit=wanted.limit, sort=wanted.sort, filters=wanted.filters
+            )
+            return to_json(Answer(info=searcher.info, results=results))
+
+    def suggest(self, payload: dict[str, Any]) -> bytes:
+        """Return suggestions as a JSON list; raises as `search` does."""
+        wanted = read(SuggestRequest, payload)
+        with self._watched(), self._lent(wanted.domain) as searcher:
+            return to_json(tuple(searcher.suggest(wanted.q, limit=wanted.limit)))
+
+    @contextmanager
+    def _lent(self, domain: str) -> Iterator[PackSearcher]:
+        held = self._packs.holding(domain)
+        try:
+            with self._packs.lend(domain) as searcher:
+                yield searcher
+        except PackCorrupt as error:
+            log.warning("%s: %s", domain, error)
+            if held is not None:
+                self._doubt(Doubt(domain=domain, sha256=held.sha256))
+            raise
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        self._running[threading.get_ident()] = time.monotonic()
+        try:
+            yield
+        finally:
+            del self._running[threading.get_ident()]
+
+
+def problem(error: Exception) -> bytes:
+    """Return the reply to a request that ended in an error."""
+    return to_json(problem_of(error, whose="searcher"))
+
+
+class SearcherService:
+    """Takes the messages of one searcher's queue; see app/serving.Service."""
+
+    def __init__(
+        self,
+        *,
+        searching: Searching,
+        responder: Responder,
+        loader: Loader,
+        reporter: Reporter,
+        packs: Packs,
+        linger: Callable[[float], None],
+    ) -> None:
+        """`linger` takes messages for so many seconds more."""
+        self._searching = searching
+        self._responder = responder
+        self._loader = loader
+        self._reporter = reporter
+        self._packs = packs
+        self._linger = linger
+        self._started = False
+
+    def take(self, delivery: Delivery) -> None:
+        """Have a query answered by a thread, and an order carried out; raises InvalidMessage for a wrong one."""
+        try:
+            payload = decode(delivery.body, delivery.content_encoding)
+        except Undecodable as error:
+            self._responder.answer(delivery, partial(_refuse, error))
+            return
+        match payload.get("type"):
+            case "search":
+                self._responder.answer(delivery, partial(self._searching.search, payload))
+            case "suggest":
+                self._responder.answer(delivery, partial(self._searching.suggest, payload))
+            case "load":
+                self._loader.submit(read(Load, payload))
+            case "unload":
+                self._loader.submit(read(Unload, payload))
+            case kind if kind == REGISTER_AGAIN:
+                self._reporter.register()
+            case kind:
+                unknown = UnknownType(f"type {kind!r:.100}: expected one of {', '.join(SEARCHER_TYPES)}")
+                self._responder.answer(delivery, partial(_refuse, unknown))
+
+    def connected(self) -> None:
+        """Register, now that messages arrive; the first time, with what is taken over by then of a dead process."""
+        if self._started:
+            self._reporter.register()
+        else:
+            self._started = True
+            self._loader.start(adopted=self._reporter.register, tell=self._reporter.tell)
+
+    def close(self) -> None:
+        """Say farewell, and answer until whoever asks has heard it. The slot is left by the end of the process."""
+        self._reporter.leave()
+        self._linger(LINGER)
+        self._responder.close()
+        self._loader.close(1.0)
+        self._reporter.close()
+        self._packs.close()
+
+
+def _refuse(error: ApplicationError) -> bytes:
+    raise error

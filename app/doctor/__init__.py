@@ -1,0 +1,1 @@
+"""Checks that the broker, the store and the settings lose no message."""

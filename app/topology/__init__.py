@@ -1,0 +1,1 @@
+"""Exchanges, queues and bindings: declare them, compare them with a broker's, migrate a queue."""
