@@ -1,6 +1,6 @@
 # Every target makes what it needs first: `make demo` and `make test` work on a bare checkout.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down demo demo-caa test lint fmt bench clean
+.PHONY: help setup up down demo demo-caa test test-all lint fmt bench clean
 VENV := .venv/.complete
 export PYTHON
 
@@ -28,6 +28,9 @@ demo-caa: $(VENV)  ## Cover art on stand-ins: insert, change, merge, delete; a r
 
 test: $(VENV)  ## Lint, then all tests: unit, integration, acceptance
 	@.venv/bin/python tests/run.py
+
+test-all: $(VENV)  ## The same with the long forms of tests
+	@.venv/bin/python tests/run.py all
 
 lint: $(VENV)  ## Style, types and import direction
 	@.venv/bin/python tests/run.py lint

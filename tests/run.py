@@ -1,4 +1,4 @@
-"""`make test`: lint, then each floor of tests, whatever failed before it; the last line is the total."""
+"""`make test` and `make test-all`: lint, then each floor of tests even after a failure; the last line is the total."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def lint() -> Count:
     return Count("lint", len(LINT) - failed, failed)
 
 
-def run_floor(floor: str) -> Count:
-    """Run the tests of one floor; what pytest could not run or report counts as one failure."""
+def run_floor(floor: str, *, long: bool) -> Count:
+    """Run the tests of one floor, `long` ones only on request; a crash of pytest counts as one failure."""
     print(f"== {floor}", flush=True)
     remains, report = REMAINS / floor, REMAINS / f"{floor}.xml"
     stop_services(remains)
@@ -67,7 +67,7 @@ def run_floor(floor: str) -> Count:
     report.unlink(missing_ok=True)
     REMAINS.mkdir(parents=True, exist_ok=True)
     where = [f"tests/{floor}", f"--junitxml={report}", f"--basetemp={remains}"]
-    how = ["-n", PROCESSES[floor], "--dist", "loadfile"]
+    how = ["-n", PROCESSES[floor], "--dist", "loadfile", *([] if long else ["-m", "not long"])]
     try:
         code = _wait([sys.executable, "-m", "pytest", "-q", *how, *where])
     finally:
@@ -110,10 +110,10 @@ def _wait(command: list[str]) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Run `lint`, or everything; return 0 only if nothing failed."""
+    """Run `lint`, `all`, or everything but long tests; return 0 only if nothing failed."""
     counts = [lint()]
     if arguments != ["lint"]:
-        counts += [run_floor(floor) for floor in FLOORS]
+        counts += [run_floor(floor, long=arguments == ["all"]) for floor in FLOORS]
     print(*counts, sep="\n")
     print(f"{sum(count.passed for count in counts)} passed, {sum(count.failed for count in counts)} failed")
     return int(any(count.failed for count in counts))
