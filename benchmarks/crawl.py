@@ -28,9 +28,8 @@ from app.services import state
 from app.services.process import tail, wait_until
 from app.services.processes import procfile
 from app.state.client import get_redis
-from app.storage.content import Page, from_json
 from app.storage.folder import FolderStore
-from app.storage.keys import content_prefix
+from app.storage.layout import Page, content_prefix, from_json
 from app.topology.declare import base_queues
 from benchmarks.errors import BenchmarkError
 from benchmarks.processes import running
@@ -156,7 +155,7 @@ def _stored(folder: Path, domain: str) -> frozenset[str]:
     """Return the canonical URLs of the pages in a store; tombstones are none."""
     store = FolderStore(folder)
     objects = (from_json(store.get(stat.key).data) for stat in store.list(content_prefix(domain)))
-    return frozenset(each.key for each in objects if isinstance(each, Page))
+    return frozenset(each.canonical_key for each in objects if isinstance(each, Page))
 
 
 def _check(progress: Progress, pages: frozenset[str], site: str) -> None:

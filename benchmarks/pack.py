@@ -26,9 +26,8 @@ from typing import Any
 from app.pack import database as db
 from app.pack.packer import pack_full
 from app.pack.rows import INSERT, section
-from app.storage.content import Page, to_json
 from app.storage.folder import FolderStore
-from app.storage.keys import content_key, content_prefix, page_id
+from app.storage.layout import Page, content_key, content_prefix, page_id, to_json
 
 DOMAIN = "bench.example"
 RUNS = 3
@@ -40,7 +39,7 @@ def run(documents: int = 3_000) -> dict[str, Any]:
         store = FolderStore(Path(folder, "store"))
         pages = list(corpus(documents))
         for page in pages:
-            store.put(content_key(DOMAIN, page_id(page.key)), to_json(page))
+            store.put(content_key(DOMAIN, page_id(page.canonical_key)), to_json(page))
         files = [store.root / stat.key for stat in store.list(content_prefix(DOMAIN))]
         rows = [_row(json.loads(path.read_bytes()), path.stem) for path in files]
         rates = _medians(
@@ -61,7 +60,7 @@ def corpus(documents: int, size: int = 7_000) -> Iterator[Page]:
     for number, text in enumerate(islice(pieces, documents)):
         path = f"/section-{number % 17}/page-{number}"
         yield Page(
-            key=f"https://{DOMAIN}{path}",
+            canonical_key=f"https://{DOMAIN}{path}",
             url=f"https://{DOMAIN}{path}",
             domain=DOMAIN,
             path=path,

@@ -11,7 +11,7 @@ from app.celery import app
 from app.crawl import target
 from app.crawl.frontier import Kind
 from app.crawl.target import Target
-from app.storage.keys import page_id
+from app.storage.layout import page_id
 from config.routes import BY_TYPE
 from config.settings import get_settings
 from tasks.context import context

@@ -16,8 +16,7 @@ from app.pack import packer
 from app.pack.manifest import read_manifest
 from app.pack.packer import PackResult
 from app.state.lease import lease
-from app.storage.content import Page, read
-from app.storage.keys import content_key
+from app.storage.layout import Page, content_key, read_content
 from tasks.base import DomainTask, domain_of, task
 from tasks.context import context
 
@@ -71,7 +70,7 @@ def _whole(crawl: Crawl) -> bool:
     """
     here = context()
     cuts = here.frontier.cuts(crawl.id)
-    lost = [cut for cut in cuts - {LIMIT} if isinstance(read(here.store, content_key(crawl.domain, cut)), Page)]
+    lost = [cut for cut in cuts - {LIMIT} if isinstance(read_content(here.store, content_key(crawl.domain, cut)), Page)]
     if LIMIT in cuts or lost:
         why = "it came to a limit" if LIMIT in cuts else f"{len(lost)} of its pages could not be followed"
         logger.warning("%s: crawl %s is not whole (%s): pages it did not meet are kept", crawl.domain, crawl.id, why)

@@ -12,8 +12,7 @@ from app.pack.database import SCHEMA_VERSION, note_words
 from app.pack.manifest import Manifest
 from app.pack.names import note_names
 from app.pack.rows import section
-from app.storage.content import Page
-from app.storage.keys import manifest_key, pack_key, page_id
+from app.storage.layout import Page, manifest_key, pack_key, page_id
 from app.storage.store import ObjectStore
 
 SQL = Path(__file__).parent.parent / "app" / "pack"
@@ -32,7 +31,14 @@ def page(path: str, title: str = "", body: str = "", *, url: str = "", **fields:
     key = f"https://site.example{path}"
     headings = tuple(fields.pop("headings", "").splitlines())
     return Page(
-        key=key, url=url or key, domain="site.example", path=path, title=title, body=body, headings=headings, **fields
+        canonical_key=key,
+        url=url or key,
+        domain="site.example",
+        path=path,
+        title=title,
+        body=body,
+        headings=headings,
+        **fields,
     )
 
 
@@ -51,7 +57,7 @@ def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example
 
 
 def _row(each: Page) -> tuple[str | int, ...]:
-    names = (page_id(each.key), each.key, each.url, each.path, section(each.path))
+    names = (page_id(each.canonical_key), each.canonical_key, each.url, each.path, section(each.path))
     kinds = (each.lang, each.modified, each.content_type, each.canonical, int(bool(each.canonical)))
     return (*names, *kinds, each.title, each.description, "\n".join(each.headings), each.body)
 

@@ -14,8 +14,7 @@ from app.crawl.target import Target, parse, parse_domain
 from app.envelopes import site_message
 from app.state.client import get_redis
 from app.status import status as status_of
-from app.storage.content import Tombstone, read
-from app.storage.keys import content_key, page_id
+from app.storage.layout import Tombstone, content_key, page_id, read_content
 from app.storage.open import open_store
 from app.topology.declare import base_queues, budgets
 from config.settings import get_settings
@@ -75,7 +74,7 @@ def explain(url: Annotated[str, typer.Argument(help="A page.")], as_json: AsJson
 def _stored(page: Target) -> str:
     settings = get_settings()
     store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
-    content = read(store, content_key(page.domain, page_id(page.key)))
+    content = read_content(store, content_key(page.domain, page_id(page.key)))
     if content is None:
         return "nothing"
     return f"gone ({content.why})" if isinstance(content, Tombstone) else f"page {content.title!r}"

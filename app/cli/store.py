@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app.storage.open import open_store
-from app.storage.probe import probe
+from app.storage.open import check_conditional_writes, open_store
 from app.storage.store import ObjectStore
 from config.settings import get_settings
 
@@ -36,7 +35,7 @@ def _store() -> ObjectStore:
 
 
 def _check(store: ObjectStore, *, made: bool, as_json: bool) -> None:
-    probe(store)
+    check_conditional_writes(store)
     url = get_settings().store
     if as_json:
         typer.echo(json.dumps({"store": url, "created": made, "conditional_writes": True}))

@@ -16,8 +16,7 @@ from app.crawl.urls import Scope, domain_of
 from app.crawl.values import Gone, Indexed, Redirected, Skipped, Visit
 from app.crawl.visit import Limits, classify
 from app.errors import ObjectNotFound, ServerError
-from app.storage.content import Tombstone, to_json
-from app.storage.keys import content_key, page_id
+from app.storage.layout import Tombstone, content_key, page_id, to_json
 from app.storage.store import ObjectStore
 from config.settings import Settings
 
@@ -89,4 +88,6 @@ class Crawler:
             self._store.stat(key)
         except ObjectNotFound:
             return
-        self._store.put(key, to_json(Tombstone(key=target.key, url=target.url, domain=target.domain, why=why)))
+        self._store.put(
+            key, to_json(Tombstone(canonical_key=target.key, url=target.url, domain=target.domain, why=why))
+        )

@@ -18,7 +18,7 @@ from app.crawl.frontier import Kind, crawl_name, digest, message_name
 from app.crawl.values import Gone, Indexed, Redirected, Skipped, Visit
 from app.state.client import load_script
 from app.state.lease import Renewer
-from app.storage.content import Page
+from app.storage.layout import page_of, to_fields
 
 #: Seconds that the second comer looks for the first one's answer before it goes back to the broker: a fast site answers
 #: within them, and the hop through a delay queue costs more than the wait.
@@ -78,7 +78,8 @@ _KINDS: dict[str, type[Visit]] = {kind.__name__: kind for kind in (Indexed, Gone
 
 
 def _dump(visit: Visit) -> bytes:
-    return zstandard.compress(json.dumps([type(visit).__name__, asdict(visit)], ensure_ascii=False).encode(), 1)
+    fields = asdict(visit) | ({"page": to_fields(visit.page)} if isinstance(visit, Indexed) else {})
+    return zstandard.compress(json.dumps([type(visit).__name__, fields], ensure_ascii=False).encode(), 1)
 
 
 def _load(data: bytes) -> Visit:
@@ -86,5 +87,5 @@ def _load(data: bytes) -> Visit:
     if "links" in fields:
         fields["links"] = tuple(fields["links"])
     if "page" in fields:
-        fields["page"] = Page(**{**fields["page"], "headings": tuple(fields["page"]["headings"])})
+        fields["page"] = page_of(fields["page"])
     return _KINDS[name](**fields)

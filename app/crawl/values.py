@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from app.storage.content import Page
+from app.storage.layout import Page
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from app.crawl.urls import MAX_LENGTH, Scope, canonical_key, links_in_scope, pat
 from app.crawl.values import Extract, Gone, Indexed, Redirected, Response, Skipped, Visit
 from app.errors import ServerError
 from app.http import retry_after
-from app.storage.content import Page
+from app.storage.layout import Page
 from config.settings import Settings
 
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
@@ -121,7 +121,7 @@ def _page(response: Response, scope: Scope, extract: Extract, base: str, kind: s
     # One that points out of the scope is a hint for others: a whole site whose canonicals do so must not vanish.
     canonical = canonical_key(named) if named and scope.contains(named) else ""
     return Page(
-        key=key,
+        canonical_key=key,
         url=response.url,
         domain=scope.domain,
         path=path_of(response.url),
@@ -140,7 +140,7 @@ def _plain_page(response: Response, scope: Scope, document: str) -> Page:
     """Return plain text as a page that is called by the last segment of its path."""
     path = path_of(response.url)
     return Page(
-        key=canonical_key(response.url),
+        canonical_key=canonical_key(response.url),
         url=response.url,
         domain=scope.domain,
         path=path,

@@ -16,8 +16,7 @@ from app.broker.worker.consumer import Consumer
 from app.doctor import probes as proofs
 from app.doctor.patience import REMEDY, longest_unacknowledged, reserving, timeout_of
 from app.services.processes import procfile
-from app.storage.open import open_store
-from app.storage.probe import probe
+from app.storage.open import check_conditional_writes, open_store
 from app.topology.check import Report, check
 from app.topology.model import Queue
 from app.topology.queues import task_queues
@@ -242,7 +241,7 @@ def redis(settings: Settings) -> Iterator[Result]:
 
 def store(settings: Settings) -> Iterator[Result]:
     """Try the store's conditional writes."""
-    probe(open_store(settings.store, endpoint_url=settings.s3_endpoint_url))
+    check_conditional_writes(open_store(settings.store, endpoint_url=settings.s3_endpoint_url))
     yield Result("ok", "conditional writes hold, also by several writers at once: packs do not overwrite each other")
 
 

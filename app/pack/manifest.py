@@ -11,7 +11,7 @@ from typing import Any
 from app.broker.errors import InvalidMessage
 from app.errors import ObjectNotFound, PackCorrupt, PackNotFound
 from app.pack.database import SCHEMA_VERSION, describe
-from app.storage.keys import MANIFEST_PREFIX, MANIFEST_SUFFIX, manifest_key
+from app.storage.layout import MANIFEST_PREFIX, MANIFEST_SUFFIX, manifest_key
 from app.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)

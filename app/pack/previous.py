@@ -10,7 +10,7 @@ from app.errors import ObjectNotFound, PackCorrupt, PackNotFound
 from app.pack import database
 from app.pack.compress import decompress, sha256
 from app.pack.manifest import Manifest, describe_pack, read_manifest
-from app.storage.keys import pack_key
+from app.storage.layout import pack_key
 from app.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)

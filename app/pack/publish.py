@@ -10,7 +10,7 @@ from app.errors import ObjectNotFound, PackCorrupt, PreconditionFailed
 from app.pack.compress import compress, sha256
 from app.pack.manifest import Manifest, describe_pack
 from app.pack.previous import Previous
-from app.storage.keys import manifest_key, pack_key
+from app.storage.layout import manifest_key, pack_key
 from app.storage.store import ObjectStore
 
 #: Attempts to write a manifest while others write it too. Each lost one means that another writer got through.

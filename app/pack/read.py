@@ -11,7 +11,7 @@ from app.errors import ObjectNotFound, PackCorrupt, PackError, PackNotFound
 from app.pack import database
 from app.pack.compress import decompress, sha256
 from app.pack.manifest import Manifest, read_manifest
-from app.storage.keys import pack_key
+from app.storage.layout import pack_key
 from app.storage.store import ObjectStore
 
 #: A writer puts the pack, then its manifest. A reader that comes between the two looks again this often...

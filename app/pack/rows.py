@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from app.pack.source import Content
-from app.storage.content import Page, Tombstone
+from app.storage.layout import Page, Tombstone
 from app.storage.store import Stat
 
 COLUMNS: Final = (
@@ -114,7 +114,7 @@ def _pages(contents: Iterable[Content], gone: list[tuple[str, str]]) -> Iterator
 
 
 def _row(content: Content, page: Page) -> tuple[str, ...]:
-    names = (page.key, page.url, page.path, section(page.path), page.lang, page.modified)
+    names = (page.canonical_key, page.url, page.path, section(page.path), page.lang, page.modified)
     kinds = (page.content_type, page.canonical)
     texts = (page.title, page.description, "\n".join(page.headings), page.body)
     return (content.object, content.etag, *map(_text, (*names, *kinds)), *map(_text, texts))

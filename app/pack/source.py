@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from app.errors import ObjectNotFound, StoreError
-from app.storage.content import Page, Tombstone, from_json
-from app.storage.keys import content_prefix, page_id
+from app.storage.layout import Page, Tombstone, content_prefix, from_json, page_id
 from app.storage.store import ObjectStore, Stat, StoredObject
 
 log = logging.getLogger(__name__)
@@ -55,8 +54,8 @@ def read_content(store: ObjectStore, stats: Iterable[Stat]) -> Iterator[Content]
 
 
 def _require_sound(identity: str, content: Page | Tombstone) -> None:
-    if page_id(str(content.key)) != identity:
-        raise StoreError(f"stored under {identity}, which is not the identity of {content.key!r}")
+    if page_id(str(content.canonical_key)) != identity:
+        raise StoreError(f"stored under {identity}, which is not the identity of {content.canonical_key!r}")
     if isinstance(content, Page):
         texts = (content.url, content.path, content.title, content.description, content.body, content.lang)
         for text in (*texts, content.content_type, content.canonical, content.modified, *content.headings):

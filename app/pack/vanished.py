@@ -12,8 +12,7 @@ from typing import Final
 from app.errors import PreconditionFailed
 from app.pack.rows import note_gone
 from app.pack.source import read_content
-from app.storage.content import Tombstone, to_json
-from app.storage.keys import content_key
+from app.storage.layout import Tombstone, content_key, to_json
 from app.storage.store import ObjectStore, Stat
 
 #: How late a store may tell a write: S3 cuts times to whole seconds.
@@ -51,7 +50,7 @@ def find_vanished(
             gone.append((found.object, found.etag))
         else:
             page = found.content
-            tombstone = Tombstone(key=page.key, url=page.url, domain=page.domain, why="vanished")
+            tombstone = Tombstone(canonical_key=page.canonical_key, url=page.url, domain=page.domain, why="vanished")
             vanished.append(Vanished(content_key(domain, found.object), listed[found.object].etag, tombstone))
     note_gone(database, gone)
     return vanished

@@ -1,1 +1,1 @@
-"""Object stores: one contract, a folder and S3."""
+"""Object stores: one contract, implemented by a folder and by S3, and the layout of what this application stores."""

@@ -30,8 +30,7 @@ from stat import S_ISREG
 from typing import Final
 
 from app.errors import InvalidKey, ObjectNotFound, PreconditionFailed, StoreError
-from app.storage.keys import check_key
-from app.storage.store import Stat, StoredObject
+from app.storage.store import Stat, StoredObject, check_key
 
 #: First segment of everything that is not an object.
 RESERVED: Final = ".store"

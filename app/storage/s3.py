@@ -13,8 +13,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
 from app.errors import ObjectNotFound, PreconditionFailed, StoreError
-from app.storage.keys import check_key
-from app.storage.store import Stat, StoredObject
+from app.storage.store import Stat, StoredObject, check_key
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Final, Protocol
+
+from app.errors import InvalidKey
+
+#: Bytes of a key in UTF-8: the limit of S3.
+MAX_KEY_BYTES: Final = 1024
+#: Bytes of one segment in UTF-8: the limit of most file systems.
+MAX_SEGMENT_BYTES: Final = 255
+#: Bytes that an XML listing cannot carry, or that end a path early.
+CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
+#: Segments that name no file of their own in a folder.
+NO_NAMES: Final = frozenset({b"", b".", b".."})
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What a listing tells of an object: its key, opaque ETag, size in bytes and time of last write (UTC)."""
+    """An object as listed: its key, opaque ETag, size in bytes and time of the last write (UTC)."""
 
     key: str
     etag: str
@@ -30,24 +42,48 @@ class ObjectStore(Protocol):
     """Bytes under `/`-separated keys. Every method raises StoreError when the store itself fails."""
 
     def create(self) -> bool:
-        """Make the bucket or folder; return whether it was missing until now."""
+        """Make the bucket or folder. Return whether it was missing until now."""
 
     def get(self, key: str) -> StoredObject:
         """Return the object; raises ObjectNotFound."""
 
     def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
-        """Write the object whole and return its new ETag.
+        """Write the whole object and return its new ETag.
 
-        With `if_match` only over the object of that ETag, with `if_absent` only where there is none;
-        else raises PreconditionFailed and writes nothing. Writing the bytes that are there already changes
-        neither ETag nor modification time in the folder store; S3 keeps the ETag only.
+        `if_match` replaces only the object with that ETag; `if_absent` writes only where there is no object. An unmet
+        condition raises PreconditionFailed, and nothing is written. Writing the same bytes again changes neither ETag
+        nor modification time in a folder store; S3 keeps the ETag only.
         """
 
     def stat(self, key: str) -> Stat:
-        """Return what a listing would tell of one object; raises ObjectNotFound."""
+        """Return the object's entry as `list` yields it; raises ObjectNotFound."""
 
     def list(self, prefix: str) -> Iterator[Stat]:
         """Yield every object whose key begins with `prefix`, in key order, however many there are."""
 
     def delete(self, key: str) -> None:
-        """Remove the object; one that is not there is no error."""
+        """Remove the object. A missing object is no error."""
+
+
+def check_key(key: str) -> str:
+    """Return the key; raises InvalidKey for one that a store cannot hold or that would leave a folder."""
+    if fault := _fault(key):
+        raise InvalidKey(f"key {key[:200]!r}: {fault}")
+    return key
+
+
+def _fault(key: str) -> str:
+    try:
+        encoded = key.encode()
+    except UnicodeEncodeError:
+        return "not valid Unicode"
+    if len(encoded) > MAX_KEY_BYTES:
+        return f"longer than {MAX_KEY_BYTES} bytes"
+    if CONTROL.search(encoded):
+        return "contains a control character"
+    segments = encoded.split(b"/")
+    if not NO_NAMES.isdisjoint(segments):
+        return "a segment is empty, '.' or '..'"
+    if max(map(len, segments)) > MAX_SEGMENT_BYTES:
+        return f"a segment is longer than {MAX_SEGMENT_BYTES} bytes"
+    return ""

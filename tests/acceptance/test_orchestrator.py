@@ -15,7 +15,7 @@ from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import MB, Load, Problem, Route, Routes, read
 from app.envelopes import event, request
 from app.pack.manifest import Manifest
-from app.storage.keys import manifest_key
+from app.storage.layout import manifest_key
 from app.storage.open import open_store
 from app.topology.queues import events_exchange, requests_exchange
 from config.settings import Settings

@@ -13,7 +13,7 @@ import pytest
 
 from app.services import Urls
 from app.state.client import get_redis
-from app.storage.keys import pack_key
+from app.storage.layout import pack_key
 from app.storage.open import open_store
 from app.timers.timers import Timers
 from app.topology.queues import DEAD

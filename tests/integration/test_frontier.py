@@ -20,7 +20,7 @@ from app.crawl.values import Gone, Indexed, Redirected, Skipped, Visit
 from app.errors import ServerError
 from app.state.client import get_raw_redis, get_redis
 from app.state.lease import lease
-from app.storage.content import Page
+from app.storage.layout import Page
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -145,7 +145,10 @@ def shared(redis_url: str) -> SharedGet:
 @pytest.mark.parametrize(
     "visit",
     [
-        Indexed(page=Page(key="k", url="u", domain="d", path="/", headings=("a", "é"), body="text"), links=("x", "y")),
+        Indexed(
+            page=Page(canonical_key="k", url="u", domain="d", path="/", headings=("a", "é"), body="text"),
+            links=("x", "y"),
+        ),
         Gone(why="404"),
         Redirected(target="https://b.gov/", in_scope=False),
         Skipped(why="robots", detail="disallowed"),

@@ -11,8 +11,7 @@ from app.broker.errors import InvalidMessage
 from app.crawl.frontier import Crawl, now
 from app.errors import RobotsUnavailable
 from app.pack.manifest import read_manifest
-from app.storage.content import Page, to_json
-from app.storage.keys import content_key, page_id
+from app.storage.layout import Page, content_key, page_id, to_json
 from app.timers.arguments import full_pack
 from tasks.context import Context
 from tasks.pack import pack_full, pack_incremental
@@ -37,7 +36,7 @@ def begin(here: Context, crawl_id: str, domain: str = DOMAIN) -> None:
 def indexed(here: Context, crawl_id: str, path: str, domain: str = DOMAIN, body: str = "") -> None:
     """Store a page and note it as indexed in a crawl."""
     url = f"http://{domain}{path}"
-    content = Page(key=url, url=url, domain=domain, path=path, title=path, body=body)
+    content = Page(canonical_key=url, url=url, domain=domain, path=path, title=path, body=body)
     here.store.put(content_key(domain, page_id(url)), to_json(content))
     here.frontier.finished(crawl_id, domain, "index", url, member=page_id(url))
 

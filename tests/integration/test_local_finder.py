@@ -12,7 +12,7 @@ import pytest
 from app.cluster.client.finder import Question
 from app.cluster.client.local import LocalFinder
 from app.errors import InvalidQuery, PackCorrupt, PackNotFound
-from app.storage.content import Page
+from app.storage.layout import Page
 from tests.packs import page, write_pack
 
 pytestmark = pytest.mark.integration
@@ -67,7 +67,9 @@ def test_what_each_site_calls_by_the_query_stands_before_what_others_only_mentio
 
 
 def _of(domain: str, each: Page) -> Page:
-    return replace(each, domain=domain, url=f"https://{domain}{each.path}", key=f"https://{domain}{each.path}")
+    return replace(
+        each, domain=domain, url=f"https://{domain}{each.path}", canonical_key=f"https://{domain}{each.path}"
+    )
 
 
 def test_a_name_on_one_site_stands_before_what_stands_side_by_side_on_a_page_of_another(tmp_path: Path) -> None:

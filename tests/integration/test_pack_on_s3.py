@@ -15,8 +15,7 @@ from app.errors import PreconditionFailed
 from app.pack.manifest import list_manifests
 from app.pack.packer import pack_full, pack_incremental
 from app.pack.read import fetch_pack
-from app.storage.content import Page, from_json, to_json
-from app.storage.keys import content_key, page_id
+from app.storage.layout import Page, content_key, from_json, page_id, to_json
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
 from tests.servers.s3 import s3_server
@@ -37,11 +36,11 @@ def store() -> Iterator[ObjectStore]:
 
 def page(number: int, body: str = "text") -> Page:
     url = f"https://{DOMAIN}/{number}"
-    return Page(key=url, url=url, domain=DOMAIN, path=f"/{number}", title=f"Page {number}", body=body)
+    return Page(canonical_key=url, url=url, domain=DOMAIN, path=f"/{number}", title=f"Page {number}", body=body)
 
 
 def put(store: ObjectStore, found: Page) -> str:
-    identity = page_id(found.key)
+    identity = page_id(found.canonical_key)
     store.put(content_key(DOMAIN, identity), to_json(found))
     return identity
 

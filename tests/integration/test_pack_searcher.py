@@ -15,7 +15,7 @@ from app.cluster.protocol import Filters
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
-from app.storage.content import Page
+from app.storage.layout import Page
 from tests.packs import page, write_pack
 
 pytestmark = pytest.mark.integration

@@ -14,7 +14,7 @@ from app.crawl.values import Indexed, Response
 from app.crawl.visit import classify
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
-from app.storage.content import Page
+from app.storage.layout import Page
 from benchmarks import sites
 from config.settings import ROOT
 from tests.packs import write_pack

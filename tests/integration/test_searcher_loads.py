@@ -26,7 +26,7 @@ from app.pack import database
 from app.pack.compress import compress, sha256
 from app.search.query import parse
 from app.storage.folder import FolderStore
-from app.storage.keys import pack_key
+from app.storage.layout import pack_key
 from config.settings import ROOT
 from tasks.searcher import fetch_from
 from tests.packs import page, publish, write_pack

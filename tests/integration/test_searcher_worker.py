@@ -21,7 +21,7 @@ from app.cluster.searcher.reporter import Post, Reporter
 from app.cluster.searcher.service import Searching
 from app.errors import NotPlaced
 from app.search.results import Answer
-from app.storage.keys import manifest_key, pack_key
+from app.storage.layout import manifest_key, pack_key
 from app.storage.open import open_store
 from config.routes import SEARCHER
 from config.settings import Settings

@@ -14,7 +14,7 @@ import pytest
 
 from app.errors import PreconditionFailed, StoreError
 from app.storage.folder import FolderStore
-from app.storage.probe import WRITERS, probe
+from app.storage.open import WRITERS, check_conditional_writes
 from tests.servers.s3 import s3_server
 
 pytestmark = pytest.mark.integration
@@ -65,7 +65,7 @@ def test_a_store_whose_conditional_writes_do_not_hold_is_told(
 ) -> None:
     store = broken(tmp_path)
     with pytest.raises(StoreError, match=said):
-        probe(store)
+        check_conditional_writes(store)
     assert list(store.list("")) == []
 
 

@@ -15,7 +15,7 @@ from selectolax.lexbor import LexborHTMLParser, LexborNode
 from app.broker.errors import ApplicationError, RequestTimedOut, SearcherBusy
 from app.cluster.client.finder import Found
 from app.errors import NotPlaced, PackCorrupt, PackNotFound
-from app.storage.content import Page
+from app.storage.layout import Page
 from app.web.application import HEADERS, create_app
 from tests.packs import page, write_pack
 from tests.support.scripted import ScriptedFinder

@@ -12,8 +12,7 @@ from pathlib import Path
 from app.broker.publishing import Publisher
 from app.cluster.protocol import Routes
 from app.envelopes import event
-from app.storage.content import Page
-from app.storage.keys import manifest_key
+from app.storage.layout import Page, manifest_key
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
 from config.routes import ORCHESTRATOR, REQUESTS, SEARCHER
@@ -116,7 +115,9 @@ def pages_of(version: int) -> int:
 
 def _page(domain: str, number: int, title: str, more: str = "") -> Page:
     url = f"https://{domain}/{number}"
-    return Page(key=url, url=url, domain=domain, path=f"/{number}", title=title, body=f"One of its pages. {more}")
+    return Page(
+        canonical_key=url, url=url, domain=domain, path=f"/{number}", title=title, body=f"One of its pages. {more}"
+    )
 
 
 def _noise(size_mb: int, *, seed: int) -> str:

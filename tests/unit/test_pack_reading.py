@@ -20,9 +20,8 @@ from app.pack.compress import compress, decompress, sha256
 from app.pack.manifest import Manifest, list_manifests, read_manifest
 from app.pack.packer import pack_full
 from app.pack.read import fetch_pack
-from app.storage.content import Page, to_json
 from app.storage.folder import FolderStore
-from app.storage.keys import content_key, manifest_key, pack_key, page_id
+from app.storage.layout import Page, content_key, manifest_key, pack_key, page_id, to_json
 
 pytestmark = pytest.mark.unit
 
@@ -31,7 +30,7 @@ DOMAIN = "site.gov"
 
 def write(store: FolderStore, domain: str = DOMAIN, path: str = "/") -> None:
     url = f"https://{domain}{path}"
-    page = Page(key=url, url=url, domain=domain, path=path, title="A page", body="some text")
+    page = Page(canonical_key=url, url=url, domain=domain, path=path, title="A page", body="some text")
     store.put(content_key(domain, page_id(url)), to_json(page))
     pack_full(store, domain, pages=None, crawl_id="", began=None)
 

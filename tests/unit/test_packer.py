@@ -26,9 +26,8 @@ from app.pack.manifest import read_manifest
 from app.pack.packer import PackResult, pack_full, pack_incremental
 from app.pack.publish import write_manifest
 from app.pack.read import fetch_pack
-from app.storage.content import Page, Tombstone, from_json, to_json
 from app.storage.folder import FolderStore
-from app.storage.keys import content_key, manifest_key, pack_key, page_id
+from app.storage.layout import Page, Tombstone, content_key, from_json, manifest_key, pack_key, page_id, to_json
 
 pytestmark = pytest.mark.unit
 
@@ -45,7 +44,7 @@ def identity(name: str | int) -> str:
 
 def page(name: str | int, body: str = "", *, title: str = "", canonical: str = "") -> Page:
     return Page(
-        key=url(name),
+        canonical_key=url(name),
         url=url(name),
         domain=DOMAIN,
         path=f"/{name}",
@@ -57,7 +56,7 @@ def page(name: str | int, body: str = "", *, title: str = "", canonical: str = "
 
 
 def tombstone(name: str | int, why: str = "404") -> Tombstone:
-    return Tombstone(key=url(name), url=url(name), domain=DOMAIN, why=why)
+    return Tombstone(canonical_key=url(name), url=url(name), domain=DOMAIN, why=why)
 
 
 class Site:
@@ -69,7 +68,7 @@ class Site:
 
     def put(self, *contents: Page | Tombstone) -> None:
         for content in contents:
-            self.store.put(content_key(DOMAIN, page_id(content.key)), to_json(content))
+            self.store.put(content_key(DOMAIN, page_id(content.canonical_key)), to_json(content))
 
     def remove(self, name: str | int) -> None:
         self.store.delete(content_key(DOMAIN, identity(name)))

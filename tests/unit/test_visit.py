@@ -41,7 +41,7 @@ def test_a_page_is_indexed_with_its_links() -> None:
     found = visit(page("", "b.html#x", "https://y.gov/", "/c", "/d", "/e"))
     assert isinstance(found, Indexed)
     assert found.links == ("https://x.gov/docs/b.html", "https://x.gov/c", "https://x.gov/d")
-    assert (found.page.key, found.page.url, found.page.domain) == (URL, URL, "x.gov")
+    assert (found.page.canonical_key, found.page.url, found.page.domain) == (URL, URL, "x.gov")
     assert (found.page.path, found.page.title, found.page.lang) == ("/docs/a.html?v=1", "Title", "en")
     assert (found.page.headings, found.page.content_type, found.page.canonical) == (("Title",), "text/html", "")
     assert found.page.body.startswith("Title text b.html#x")
