@@ -60,7 +60,7 @@ def _require_sound(identity: str, content: Page | Tombstone) -> None:
         texts = (content.url, content.path, content.title, content.description, content.body, content.lang)
         for text in (*texts, content.content_type, content.canonical, content.modified, *content.headings):
             if not isinstance(text, str):
-                raise StoreError(f"{content.key}: {text!r} is not a text")
+                raise StoreError(f"{content.canonical_key}: {text!r} is not a text")
 
 
 def _read(store: ObjectStore, stats: Iterable[Stat]) -> Iterator[tuple[Stat, StoredObject | None]]:
