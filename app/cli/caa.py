@@ -21,7 +21,7 @@ from app.coverart.values import Delete, Index
 from app.errors import ArchiveError, ArchiveUnavailable, EntityNotFound
 from config.settings import get_settings
 
-caa = typer.Typer(no_args_is_help=True, help="Cover art and event art: what the archive holds, and what it should.")
+cli = typer.Typer(no_args_is_help=True, help="Cover art and event art: what the archive holds, and what it should.")
 
 #: Messages that go into the queue at once without a question.
 _FLOOD = 10_000
@@ -35,7 +35,7 @@ Rate = Annotated[float | None, typer.Option(min=0.001, help="So many a second at
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@caa.command()
+@cli.command()
 def reindex(
     gids: Gids = None,
     every: Every = False,
@@ -64,7 +64,7 @@ def reindex(
     typer.echo(json.dumps(result) if as_json else f"index of {place.things(way.count)} enqueued")
 
 
-@caa.command()
+@cli.command()
 def audit(
     gids: Gids = None,
     every: Every = False,

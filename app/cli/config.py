@@ -16,7 +16,7 @@ from rich.table import Table
 
 from config.settings import ROOT, Settings, get_settings
 
-config = typer.Typer(no_args_is_help=True, help="The settings, which come from the environment.")
+cli = typer.Typer(no_args_is_help=True, help="The settings, which come from the environment.")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -35,7 +35,7 @@ class Setting:
     description: str
 
 
-@config.command()
+@cli.command()
 def show(as_json: AsJson = False) -> None:
     """Print every setting, its value here, its unit and meaning. Passwords are masked."""
     settings = describe(get_settings())
@@ -50,13 +50,13 @@ def show(as_json: AsJson = False) -> None:
     Console().print(table)
 
 
-@config.command()
+@cli.command()
 def markdown() -> None:
     """Print the settings table of the README."""
     typer.echo(to_markdown())
 
 
-@config.command()
+@cli.command()
 def env() -> None:
     """Print every variable with its default, as `.env.example` has them."""
     typer.echo(to_env())

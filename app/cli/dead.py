@@ -34,13 +34,13 @@ from app.cli.printing import console, print_json, print_lines, printable, short
 from app.dead_sets import dead_sets, new_export
 from config.settings import get_settings
 
-dead = typer.Typer(no_args_is_help=True, help="Messages that spent their retries, or that nothing can be done with.")
+cli = typer.Typer(no_args_is_help=True, help="Messages that spent their retries, or that nothing can be done with.")
 
 #: Messages listed on a terminal unless --limit says otherwise.
 _SCREENFUL = 50
 
 
-@dead.command("list", cls=GroupMayBeBare)
+@cli.command("list", cls=GroupMayBeBare)
 @filtered
 def list_(selection: Selection, limit: Limit = None, as_json: AsJson = False) -> None:
     """List dead messages, oldest first; with --group, what they died of. Looking changes nothing."""
@@ -61,7 +61,7 @@ def list_(selection: Selection, limit: Limit = None, as_json: AsJson = False) ->
             typer.echo(_nothing(selection, sets))
 
 
-@dead.command()
+@cli.command()
 def show(
     ident: Annotated[str, typer.Argument(metavar="ID", help="An id, or its beginning.")], as_json: AsJson = False
 ) -> None:
@@ -74,7 +74,7 @@ def show(
         typer.echo(line)
 
 
-@dead.command()
+@cli.command()
 @filtered
 def replay(
     selection: Selection,
@@ -105,7 +105,7 @@ def replay(
     _report(worked, "replayed", as_json)
 
 
-@dead.command()
+@cli.command()
 @filtered
 def drop(
     selection: Selection,
@@ -131,7 +131,7 @@ def drop(
     _report(worked, "dropped", as_json, **({"file": str(path)} if worked.done else {}))
 
 
-@dead.command()
+@cli.command()
 @filtered
 def export(
     selection: Selection,
@@ -157,7 +157,7 @@ def export(
         raise ApplicationError(f"{output}: {error.strerror}") from error
 
 
-@dead.command()
+@cli.command()
 def restore(
     file: Annotated[Path, typer.Argument(help="What `drop` or `export` wrote.")], as_json: AsJson = False
 ) -> None:

@@ -11,9 +11,12 @@ import typer
 from app.doctor.checks import examine
 from config.settings import get_settings
 
+cli = typer.Typer()
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+@cli.command()
 def doctor(as_json: AsJson = False) -> None:
     """Prove by trying that no message can be lost here; exit 1 on a problem. What it makes on the broker it deletes."""
     # Wrong settings are the command's to tell of, and this module needs some to be imported.
@@ -27,8 +30,3 @@ def doctor(as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps([asdict(result) for result in results]))
     raise typer.Exit(1 if any(result.status == "problem" for result in results) else 0)
-
-
-def register(cli: typer.Typer) -> None:
-    """Add the command."""
-    cli.command()(doctor)

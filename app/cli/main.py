@@ -1,23 +1,93 @@
-"""The `perennial` command: gathers the subcommands; exit 0 done, 1 failed, 2 wrong usage."""
+"""The `perennial` command. Exit codes: 0 done, 1 failed, 2 wrong usage or settings."""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
+import typer.main
+from typer.core import TyperCommand, TyperGroup
 
-from app.broker.errors import ApplicationError
-from app.cli import caa, config, dead, doctor, search, searchers, services, site, store, topology, up
 
-cli = typer.Typer(
-    no_args_is_help=True, pretty_exceptions_enable=False, help="Index web sites; every failure lives in the broker."
+class LazyCommand(TyperCommand):
+    """A subcommand whose module is imported when it is called: `perennial --help` imports none of them.
+
+    Each module has a Typer application named `cli`. It either is the subcommand, or has a command of its name.
+    """
+
+    def __init__(self, name: str, module: str, help_: str) -> None:
+        super().__init__(name, help=help_)
+        self._module = module
+
+    def load(self) -> Any:
+        """Import the module and return its command."""
+        group = typer.main.get_group(import_module(self._module).cli)
+        return group.commands.get(str(self.name), group)
+
+
+#: Every subcommand: its name, its module and the first line of its help, which a test compares with the module's.
+COMMANDS = (
+    LazyCommand("index", "app.cli.site", "Index a page, or with --crawl the whole site from it."),
+    LazyCommand("pack", "app.cli.site", "Pack a domain now."),
+    LazyCommand("status", "app.cli.site", "Tell where a domain stands: pages, open work, timer, pack."),
+    LazyCommand("explain", "app.cli.site", "Tell where one page stands, and why: in the frontier and in the store."),
+    LazyCommand(
+        "doctor",
+        "app.cli.doctor",
+        "Prove by trying that no message can be lost here; exit 1 on a problem. What it makes on the broker it"
+        " deletes.",
+    ),
+    LazyCommand(
+        "up",
+        "app.cli.up",
+        "Start private services where no URLs are given, then the Procfile's processes, until Ctrl-C or `down`.",
+    ),
+    LazyCommand(
+        "down", "app.cli.up", "Stop the processes of `perennial up`, then the private services; their data stay."
+    ),
+    LazyCommand(
+        "search",
+        "app.cli.search",
+        "Search indexed sites. Exit 0: found, 1: nothing found, never indexed or nobody answers, 2: wrong usage.",
+    ),
+    LazyCommand(
+        "searchers",
+        "app.cli.searchers",
+        "Show the searchers and where each pack is. Exit 1 when nobody says so, or a pack is on no searcher.",
+    ),
+    LazyCommand("services", "app.cli.services", "The private RabbitMQ and Redis of this checkout."),
+    LazyCommand("topology", "app.cli.topology", "Exchanges, queues and bindings."),
+    LazyCommand("dead", "app.cli.dead", "Messages that spent their retries, or that nothing can be done with."),
+    LazyCommand("caa", "app.cli.caa", "Cover art and event art: what the archive holds, and what it should."),
+    LazyCommand("store", "app.cli.store", "The object store of STORE_URL."),
+    LazyCommand("config", "app.cli.config", "The settings, which come from the environment."),
 )
 
 
-def _version(wanted: bool) -> None:
+class LazyGroup(TyperGroup):
+    """Lists every subcommand by its name and help, and imports the one that is called."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes | {"commands": {str(command.name): command for command in COMMANDS}})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return the subcommand that the arguments call; typer's documented hook."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command.load() if isinstance(command, LazyCommand) else command, rest
+
+
+cli = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Crawl and search web sites; every delay and every failure is a message in RabbitMQ.",
+)
+
+
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"perennial {version('perennial')}")
         raise typer.Exit
@@ -26,40 +96,27 @@ def _version(wanted: bool) -> None:
 @cli.callback()
 def options(
     shown: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version, and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and exit.")
     ] = False,
 ) -> None:
-    """Take what stands before a subcommand."""
+    """Declare the options before a subcommand."""
     del shown
 
 
-cli.add_typer(services.cli, name="services")
-cli.add_typer(topology.topology, name="topology")
-cli.add_typer(dead.dead, name="dead")
-cli.add_typer(caa.caa, name="caa")
-cli.add_typer(store.cli, name="store")
-cli.add_typer(config.config, name="config")
-site.register(cli)
-doctor.register(cli)
-up.register(cli)
-search.register(cli)
-searchers.register(cli)
-
-
 def main() -> None:
-    """Run the command; an error of ours is one line on standard error and exit 1, a wrong setting exit 2."""
+    """Run the command. An expected error is one line on standard error; any other one is a traceback."""
     try:
         cli()
-    except ApplicationError as error:
-        typer.echo(f"perennial: {error}", err=True)
-        sys.exit(1)
-    except ValidationError as error:
-        for wrong in error.errors():
-            name = ".".join(str(part) for part in wrong["loc"]).upper()
-            typer.echo(
-                f"perennial: {f'{name}: ' if name else ''}{wrong['msg'].removeprefix('Value error, ')}", err=True
-            )
-        sys.exit(2)
+    except Exception as error:
+        # Imported on failure only: the clients' error classes cost more CPU time than the rest of the start.
+        from app.cli.errors import explained
+
+        explanation = explained(error)
+        if explanation is None:
+            raise
+        for line in explanation.lines:
+            typer.echo(f"perennial: {line}", err=True)
+        sys.exit(explanation.exit_code)
 
 
 if __name__ == "__main__":

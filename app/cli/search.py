@@ -22,12 +22,11 @@ from app.pack.compress import decompress
 from app.search.results import MAX_HITS
 from config.settings import get_settings
 
-
-def register(cli: typer.Typer) -> None:
-    """Add the command. A word with a minus before it is an exclusion, not an option."""
-    cli.command(context_settings={"ignore_unknown_options": True})(search)
+cli = typer.Typer()
 
 
+# A word with a minus before it is an exclusion, not an option.
+@cli.command(context_settings={"ignore_unknown_options": True})
 def search(
     words: Annotated[
         list[str],

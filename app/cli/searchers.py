@@ -20,17 +20,15 @@ from app.cluster.protocol import Node, Route, Routes
 from app.errors import SearchUnavailable
 from config.settings import get_settings
 
+cli = typer.Typer()
+
 #: The header of remarks, of which there mostly are none.
 _NO_NAME = ""
 #: Domains that are named of those with the same trouble.
 _NAMED = 5
 
 
-def register(cli: typer.Typer) -> None:
-    """Add the command."""
-    cli.command()(searchers)
-
-
+@cli.command()
 def searchers(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show the searchers and where each pack is. Exit 1 when nobody says so, or a pack is on no searcher."""
     with closing(RemoteFinder.of(get_settings())) as finder:

@@ -19,15 +19,12 @@ from app.storage.open import open_store
 from app.topology.declare import base_queues, budgets
 from config.settings import get_settings
 
+cli = typer.Typer()
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def register(cli: typer.Typer) -> None:
-    """Add the commands at the top level."""
-    for command in (index, pack, status, explain):
-        cli.command()(command)
-
-
+@cli.command()
 def index(
     url: Annotated[str, typer.Argument(help="A page, or a site's start page with --crawl.")],
     crawl: Annotated[bool, typer.Option("--crawl", help="Follow its links too, and pack the whole site.")] = False,
@@ -40,6 +37,7 @@ def index(
     _print({"posted": kind, "url": page.url, "domain": page.domain}, f"{kind} of {page.url} posted", as_json)
 
 
+@cli.command()
 def pack(
     domain: Annotated[str, typer.Argument(help="The site's domain.")],
     full: Annotated[bool, typer.Option("--full", help="Build it anew from every page stored.")] = False,
@@ -53,12 +51,14 @@ def pack(
     _print({"posted": kind, "domain": name}, f"{kind} of {name} posted", as_json)
 
 
+@cli.command()
 def status(domain: Annotated[str, typer.Argument(help="The site's domain.")], as_json: AsJson = False) -> None:
     """Tell where a domain stands: pages, open work, timer, pack."""
     found = status_of(domain)
     _print(asdict(found), str(found), as_json)
 
 
+@cli.command()
 def explain(url: Annotated[str, typer.Argument(help="A page.")], as_json: AsJson = False) -> None:
     """Tell where one page stands, and why: in the frontier and in the store."""
     settings, page = get_settings(), _target(url)

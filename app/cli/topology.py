@@ -30,7 +30,7 @@ from app.topology.queues import art_queues, orchestrator_queues, searcher_queue
 from config.routes import ORCHESTRATOR, SITE
 from config.settings import Settings, get_settings
 
-topology = typer.Typer(no_args_is_help=True, help="Exchanges, queues and bindings.")
+cli = typer.Typer(no_args_is_help=True, help="Exchanges, queues and bindings.")
 
 #: Characters of a line.
 _WIDTH = 118
@@ -38,7 +38,7 @@ _WIDTH = 118
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@topology.command()
+@cli.command()
 def apply() -> None:
     """Declare every exchange, queue and binding on the broker; declaring again changes nothing."""
     settings = get_settings()
@@ -50,7 +50,7 @@ def apply() -> None:
     typer.echo(f"{count} queues declared")
 
 
-@topology.command()
+@cli.command()
 def check(as_json: AsJson = False) -> None:
     """Compare the code with the broker, and say how to mend what differs; exit 1 on errors. Nothing is changed."""
     report = look(get_settings())
@@ -62,13 +62,13 @@ def check(as_json: AsJson = False) -> None:
     raise typer.Exit(1 if report.errors else 0)
 
 
-@topology.command()
+@cli.command()
 def migrate(queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]) -> None:
     """Give a queue the arguments of the code: messages aside, declared anew, messages back; stop its users first."""
     care.migrate(queue, get_settings(), typer.echo)
 
 
-@topology.command()
+@cli.command()
 def show() -> None:
     """Print every queue with its arguments and bindings."""
     for queue in all_queues(get_settings()):
@@ -79,7 +79,7 @@ def show() -> None:
             typer.echo(f"    <- {exchange} [{key}]" if key else f"    <- {exchange}")
 
 
-@topology.command()
+@cli.command()
 def mermaid(
     of: Annotated[
         str, typer.Argument(metavar="[OF]", help="`search`, `fixed_ttl` or `x_death`; by default, the site.")

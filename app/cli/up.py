@@ -8,13 +8,10 @@ from app import services
 from app.services import processes, running
 from config.settings import get_settings
 
-
-def register(cli: typer.Typer) -> None:
-    """Add the commands at the top level."""
-    cli.command()(up)
-    cli.command()(down)
+cli = typer.Typer()
 
 
+@cli.command()
 def up() -> None:
     """Start private services where no URLs are given, then the Procfile's processes, until Ctrl-C or `down`."""
     settings = get_settings()
@@ -27,6 +24,7 @@ def up() -> None:
     raise typer.Exit(status)
 
 
+@cli.command()
 def down() -> None:
     """Stop the processes of `perennial up`, then the private services; their data stay."""
     settings = get_settings()

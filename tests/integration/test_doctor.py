@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import typer
 from kombu import Connection
 from pydantic import SecretStr
 from typer.testing import CliRunner
@@ -151,14 +150,12 @@ def test_redis_and_store_are_looked_at_when_the_broker_is_away(settings: Setting
 def test_the_command_prints_json_and_its_status_tells_of_problems(
     healthy: Settings, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cli = typer.Typer()
-    command.register(cli)
     monkeypatch.setattr(command, "get_settings", lambda: healthy)
-    good = CliRunner().invoke(cli, ["--json"])
+    good = CliRunner().invoke(command.cli, ["--json"])
     assert good.exit_code == 0
     assert {each["status"] for each in json.loads(good.stdout)} == {"ok", "warning"}
     with connection.channel() as channel:
         channel.queue_delete("site.tick")
-    bad = CliRunner().invoke(cli, [])
+    bad = CliRunner().invoke(command.cli, [])
     assert bad.exit_code == 1
     assert "problem  topology:         queue site.tick: missing; perennial topology apply" in bad.stdout

@@ -61,7 +61,7 @@ def there(settings: Settings, connection: Any) -> Topology:
 
 def run(monkeypatch: pytest.MonkeyPatch, settings: Settings, *arguments: str) -> Result:
     monkeypatch.setattr(command, "get_settings", lambda: settings)
-    return CliRunner().invoke(command.topology, arguments)
+    return CliRunner().invoke(command.cli, arguments)
 
 
 def test_check_names_what_is_missing_and_makes_none_of_it_and_apply_mends_all(

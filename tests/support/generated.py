@@ -11,7 +11,7 @@ from typing import Any
 import typer.main
 
 from app.cli.config import to_markdown
-from app.cli.main import cli
+from app.cli.main import LazyCommand, cli
 from app.cli.mermaid import convention
 from app.cli.topology import conventions, search_picture, site_picture
 from config.settings import ROOT, Settings
@@ -36,7 +36,7 @@ def commands() -> dict[str, Any]:
         if not hasattr(command, "commands"):
             yield name, command
         for part, child in getattr(command, "commands", {}).items():
-            yield from walk(child, f"{name} {part}")
+            yield from walk(child.load() if isinstance(child, LazyCommand) else child, f"{name} {part}")
 
     return dict(walk(typer.main.get_command(cli), "perennial"))
 

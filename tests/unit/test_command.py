@@ -1,28 +1,79 @@
-"""The `perennial` command before any subcommand: its version, and what it loads to begin."""
+"""The `perennial` command before any subcommand: version, help, what it imports, and how it explains errors."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.main import cli
+from app.cli.main import COMMANDS, LazyCommand, cli
+from config.settings import ROOT
 
 pytestmark = pytest.mark.unit
 
 
-def test_it_tells_its_version() -> None:
+def perennial(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user does."""
+    command = [sys.executable, "-m", "app.cli.main", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+
+
+def test_version_is_the_version_of_the_package() -> None:
     done = CliRunner().invoke(cli, ["--version"])
     assert (done.exit_code, done.output) == (0, f"perennial {version('perennial')}\n")
 
 
-def test_it_begins_without_what_few_need() -> None:
-    # boto3 alone would take a quarter of a second, be the store a folder or not.
+def test_help_imports_no_library_that_only_subcommands_need() -> None:
     script = (
-        "import sys, app.cli.main; print([name for name in ('boto3', 'fastapi', 'uvicorn') if name in sys.modules])"
+        "import sys\n"
+        "from app.cli.main import cli\n"
+        "try:\n    cli(['--help'])\n"
+        "finally:\n    print([name for name in ('boto3', 'celery', 'fastapi', 'kombu', 'pydantic', 'redis')"
+        " if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "Commands" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_the_help_of_a_subcommand_is_the_one_that_its_module_gives(command: LazyCommand) -> None:
+    assert command.help == command.load().help, "copy the docstring's text to COMMANDS in app/cli/main.py"
+
+
+def test_a_misspelt_subcommand_is_wrong_usage_and_suggests_the_right_one() -> None:
+    done = CliRunner().invoke(cli, ["serch"])
+    assert done.exit_code == 2
+    assert "'search'" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "service", "variable"),
+    [
+        (("explain", "http://site.example/"), "Redis", "REDIS_URL"),
+        (("index", "http://site.example/"), "RabbitMQ", "BROKER_URL"),
+        (("dead", "list"), "RabbitMQ", "BROKER_URL"),
+    ],
+)
+def test_without_services_one_line_says_how_to_start_them(
+    arguments: tuple[str, ...], service: str, variable: str, tmp_path: Path
+) -> None:
+    done = perennial(*arguments, BROKER_URL="", REDIS_URL="", PERENNIAL_DATA_DIR=str(tmp_path))
+    line = f"perennial: {service} is not running: start it with `perennial up`, or set {variable}\n"
+    assert (done.returncode, done.stderr) == (1, line)
+
+
+def test_a_given_broker_that_does_not_answer_is_named_without_its_password() -> None:
+    done = perennial("dead", "list", BROKER_URL="amqp://guest:hush4711@127.0.0.1:1//")
+    assert done.returncode == 1
+    assert done.stderr.startswith("perennial: RabbitMQ does not answer: ")
+    assert done.stderr.endswith(". Check BROKER_URL\n")
+    assert "hush4711" not in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,45 @@
+"""Errors of a command as text: one place for the services that do not run, wrong settings and our own errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import redis.exceptions
+from kombu.exceptions import OperationalError
+from pydantic import ValidationError
+
+from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed
+from config.settings import get_settings
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a command prints on standard error, and its exit code."""
+
+    lines: tuple[str, ...]
+    exit_code: int = 1
+
+
+def explained(error: BaseException) -> Explanation | None:
+    """Return the explanation of an expected error, None for any other one."""
+    if isinstance(error, ValidationError):
+        return Explanation(_wrong_settings(error), exit_code=2)
+    if isinstance(error, (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)):
+        return Explanation((_unreachable("Redis", "REDIS_URL", error),))
+    refused = isinstance(error, PublishFailed) and isinstance(error.__cause__, ConnectionError)
+    if isinstance(error, (BrokerUnreachable, OperationalError)) or refused:
+        return Explanation((_unreachable("RabbitMQ", "BROKER_URL", error),))
+    return Explanation((str(error),)) if isinstance(error, ApplicationError) else None
+
+
+def _unreachable(service: str, variable: str, error: BaseException) -> str:
+    if getattr(get_settings(), variable.lower()).get_secret_value():
+        return f"{service} does not answer: {error}. Check {variable}"
+    return f"{service} is not running: start it with `perennial up`, or set {variable}"
+
+
+def _wrong_settings(error: ValidationError) -> tuple[str, ...]:
+    """Return a line for each wrong setting that names its variable."""
+    names = (".".join(str(part) for part in wrong["loc"]).upper() for wrong in error.errors())
+    texts = (wrong["msg"].removeprefix("Value error, ") for wrong in error.errors())
+    return tuple(f"{name}: {text}" if name else text for name, text in zip(names, texts, strict=True))
