@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from app.broker.dead_letters.audit import Audit
-from app.broker.dead_letters.letters import DeadLetter, Where
+from app.broker.dead_letters.letters import DeadLetter, LetterFilter
 from app.broker.dead_letters.sets import DeadSets, export_name
 from app.broker.errors import InvalidMessage
 from app.broker.publishing import get_publisher
@@ -32,14 +32,14 @@ def dead_sets(settings: Settings | None = None) -> DeadSets:
     return DeadSets.of(policies(settings), settings.broker, publisher, audit=Audit(audit_file(settings)))
 
 
-def where(*, task: str = "", domain: str = "", **told: Any) -> Where:
+def where(*, task: str = "", domain: str = "", **told: Any) -> LetterFilter:
     """Return a condition; `task` and `domain` are found in plain messages, too. Raises InvalidUrl."""
     name = domain_named(domain) if domain else ""
 
     def also(letter: DeadLetter) -> bool:
         return task in ("", task_of(letter)) and name in ("", domain_of(letter))
 
-    return Where(also=also if task or name else None, **told)
+    return LetterFilter(also=also if task or name else None, **told)
 
 
 def task_of(letter: DeadLetter) -> str:

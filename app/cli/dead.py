@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from app.broker.dead_letters.exports import read, to_record
-from app.broker.dead_letters.letters import groups
+from app.broker.dead_letters.letters import group_letters
 from app.broker.dead_letters.sets import Chosen, DeadSets
 from app.broker.dead_letters.working import Worked
 from app.broker.errors import ApplicationError
@@ -169,7 +169,7 @@ def restore(
 def _list_groups(selection: Selection, limit: int | None, as_json: bool) -> None:
     sets = selection.sets()
     with closing(sets.letters(selection.condition())) as letters:
-        found = groups(letters)[:limit]
+        found = group_letters(letters)[:limit]
     if as_json:
         typer.echo(json.dumps([view.group_fields(group) for group in found], indent=1))
     elif not found:

@@ -11,9 +11,9 @@ from typing import Any, Literal
 from rich.table import Table
 
 from app.broker.dead_letters.exports import readable
-from app.broker.dead_letters.letters import DeadLetter, Group
-from app.broker.death import LAST_ERROR, OURS, REPLAY
+from app.broker.dead_letters.letters import DeadLetter, LetterGroup
 from app.broker.delivery import BROKER_HEADERS
+from app.broker.headers import LAST_ERROR, OURS, REPLAY
 from app.cli.printing import printable, short
 from app.dead_sets import domain_of, task_of
 
@@ -67,7 +67,7 @@ def details(letter: DeadLetter) -> dict[str, Any]:
         **fields(letter),
         "exchange": dead.exchange,
         "routing_key": dead.routing_key,
-        "former_lives": list(letter.lineage),
+        "former_lives": list(letter.replay_history),
         "arguments": letter.arguments(),
         "body": dead.body.decode(errors="replace"),
         "content_type": dead.content_type,
@@ -77,7 +77,7 @@ def details(letter: DeadLetter) -> dict[str, Any]:
     }
 
 
-def group_fields(group: Group) -> dict[str, Any]:
+def group_fields(group: LetterGroup) -> dict[str, Any]:
     """Return what is told of a group."""
     return {
         "group": group.key,
@@ -113,7 +113,7 @@ def letters_table(letters: Sequence[DeadLetter], width: int) -> Table:
     return _table(rows, width)
 
 
-def groups_table(groups: Sequence[Group], width: int) -> Table:
+def groups_table(groups: Sequence[LetterGroup], width: int) -> Table:
     """Lay groups out, a line each."""
     rows = [
         {
@@ -150,7 +150,7 @@ def page(letter: DeadLetter) -> Iterator[str]:
         "dead set": letter.set,
         "routing key": f"{dead.routing_key} (exchange {dead.exchange or 'default'})",
         "content type": dead.content_type,
-        "former lives": ", ".join(letter.lineage),
+        "former lives": ", ".join(letter.replay_history),
     }
     yield from (f"{name + ':':<17}{printable(str(value))}" for name, value in told.items() if value not in ("", None))
     yield from _part("arguments", _shown(letter.arguments()))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from kombu import Exchange, Queue
 
 from app.broker.policies.base import Policy
-from app.doctor.patience import reserving
+from app.doctor.consumer_timeout import worker_prefetches
 from app.topology.model import bindings_of, exchanges_of
 from app.topology.queues import events_exchange, requests_exchange, site_exchange
 from config.routes import ALIASES, ORCHESTRATOR, REQUEST_TYPES, SUBSCRIPTIONS
@@ -21,7 +21,7 @@ _STYLES = (
 
 def consumers_of(processes: Mapping[str, str]) -> dict[str, str]:
     """Return queue -> process, as the Procfile's `--queues` say."""
-    return {queue: name for name, queues, _ in reserving(processes, 1) for queue in queues}
+    return {queue: name for name, queues, _ in worker_prefetches(processes, 1) for queue in queues}
 
 
 def to_mermaid(queues: Sequence[Queue], consumers: Mapping[str, str]) -> str:

@@ -23,7 +23,7 @@ from app.services.processes import procfile
 from app.topology import migrate as care
 from app.topology.check import Report
 from app.topology.check import check as look
-from app.topology.declare import all_queues, art_policy, client_policy, declare_all
+from app.topology.declare import all_queues, art_policy, declare_all, subscriber_policy
 from app.topology.findings import Finding
 from app.topology.model import bindings_of
 from app.topology.queues import art_queues, orchestrator_queues, searcher_queue
@@ -106,7 +106,7 @@ def site_picture(settings: Settings) -> str:
 def search_picture(settings: Settings) -> str:
     """Return the flowchart of the orchestrator and the searchers."""
     events, requests = orchestrator_queues(settings)
-    return search(client_policy(ORCHESTRATOR, settings), events, requests, searcher_queue("ID"))
+    return search(subscriber_policy(ORCHESTRATOR, settings), events, requests, searcher_queue("ID"))
 
 
 def conventions() -> list[tuple[Policy, list[Queue], str]]:

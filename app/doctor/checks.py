@@ -14,7 +14,7 @@ from app.broker.errors import ApplicationError, BrokerUnreachable
 from app.broker.publishing import Publisher
 from app.broker.worker.consumer import Consumer
 from app.doctor import probes as proofs
-from app.doctor.patience import REMEDY, longest_unacknowledged, reserving, timeout_of
+from app.doctor.consumer_timeout import REMEDY, consumer_timeout, max_unacknowledged_seconds, worker_prefetches
 from app.services.processes import procfile
 from app.storage.open import check_conditional_writes, open_store
 from app.topology.check import Report, check
@@ -171,9 +171,9 @@ def client_confirms(patient: Patient) -> Iterator[Result]:
 def patience(patient: Patient) -> Iterator[Result]:
     """Compare how long a message can be unacknowledged with how long the broker waits."""
     there = patient.report.found.queues if patient.report.found else {}
-    for process, queues, multiplier in reserving(patient.processes, patient.settings.worker_prefetch):
-        longest = longest_unacknowledged(queues, multiplier)
-        waits = [timeout_of(there.get(queue), patient.settings, patient.report.version) for queue in queues]
+    for process, queues, multiplier in worker_prefetches(patient.processes, patient.settings.worker_prefetch):
+        longest = max_unacknowledged_seconds(queues, multiplier)
+        waits = [consumer_timeout(there.get(queue), patient.settings, patient.report.version) for queue in queues]
         limit, how = min(waits)
         told = f"{process}: a message is unacknowledged for {longest:g} s at most, the broker waits {limit:g} s ({how})"
         if longest < limit:

@@ -16,8 +16,8 @@ from app.topology.by_amqp import compare_by_amqp
 from app.topology.compare import compare, old_delay, old_delays
 from app.topology.declare import all_queues
 from app.topology.findings import Finding
-from app.topology.management import Management
-from app.topology.model import Topology, wanted
+from app.topology.management_api import ManagementApi
+from app.topology.model import Topology, declared_topology
 from app.topology.queues import events_exchange
 from config.settings import Settings
 
@@ -45,7 +45,7 @@ class Report:
 def check(settings: Settings) -> Report:
     """Compare code and broker; nothing is created or changed. Raises BrokerUnreachable."""
     queues, exchanges = our_queues(settings), our_exchanges()
-    ours = wanted(queues, exchanges)
+    ours = declared_topology(queues, exchanges)
     with connected(settings.broker, timeout=settings.publish_timeout) as connection:
         version = version_of(connection)
         try:
@@ -73,11 +73,11 @@ def our_exchanges() -> list[Exchange]:
     return [events_exchange]
 
 
-def management(settings: Settings, connection: Any) -> Management:
+def management(settings: Settings, connection: Any) -> ManagementApi:
     """Return the API of the broker that a connection leads to; raises ManagementFailed where there is none."""
     if not settings.broker_api:
         raise ManagementFailed("BROKER_API_URL is not set")
-    api = Management(settings.broker_api, connection.virtual_host)
+    api = ManagementApi(settings.broker_api, connection.virtual_host)
     mine, theirs = str(_properties(connection).get("cluster_name", "")), api.cluster()
     if mine and mine != theirs:
         raise ManagementFailed(f"BROKER_API_URL is of another broker ({theirs}) than BROKER_URL ({mine})")

@@ -30,7 +30,7 @@ _MAKERS: dict[str, Callable[[Settings, Route | None], Policy]] = {
 def policies(settings: Settings) -> Policies:
     """Return the retry policies of our queues, as config/routes.py names them."""
     of_queue = {route.queue: _MAKERS[route.policy](settings, None) for route in ROUTES}
-    of_queue |= {route.queue: client_policy(route.queue, settings) for route in SUBSCRIPTIONS}
+    of_queue |= {route.queue: subscriber_policy(route.queue, settings) for route in SUBSCRIPTIONS}
     of_queue |= {route.queue: art_policy(exchange, settings) for exchange, route in _art(settings)}
     of_queue[REQUESTS] = DropAll()
     of_task = {(route.queue, route.task): _MAKERS[route.policy](settings, route) for route in ROUTES}
@@ -49,7 +49,7 @@ def all_queues(settings: Settings) -> list[Queue]:
     work, ends = task_queues(settings), ours.dead_sets()
     there = {queue.name for queue in work} | set(ends)
     waiting = [queue for queue in ours.queues() if queue.name not in there]
-    waiting += art_windows(settings)
+    waiting += coalescing_queues(settings)
     return [*work, *waiting, *(policy.dead for policy in ends.values() if policy.dead is not None)]
 
 
@@ -94,7 +94,7 @@ def art_policy(exchange: str, settings: Settings) -> FixedTtl:
     )
 
 
-def art_windows(settings: Settings) -> list[Queue]:
+def coalescing_queues(settings: Settings) -> list[Queue]:
     """Return the queues in which equal messages of each archive are gathered."""
     delay_ms = round(settings.art_window * 1_000)
     if not delay_ms:
@@ -105,7 +105,7 @@ def art_windows(settings: Settings) -> list[Queue]:
     ]
 
 
-def client_policy(queue: str, settings: Settings) -> XDeath:
+def subscriber_policy(queue: str, settings: Settings) -> XDeath:
     """Return the policy of an event subscriber's queue."""
     return XDeath(
         queue,

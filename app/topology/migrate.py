@@ -20,7 +20,7 @@ from app.broker.errors import InvalidMessage, ManagementFailed, MigrationRefused
 from app.broker.publishing import Outgoing, Publisher
 from app.topology.by_amqp import declared
 from app.topology.check import management, our_queues
-from app.topology.management import Management
+from app.topology.management_api import ManagementApi
 from config.settings import Settings
 
 #: Messages that are copied before their confirms are awaited; so many may be there twice after a kill.
@@ -58,7 +58,7 @@ def migrate(name: str, settings: Settings, tell: Tell) -> int:
 class _Migration:
     """One queue, its messages' way aside and back. Fanout exchanges on both keep the routing keys."""
 
-    def __init__(self, queue: Queue, connection: Any, api: Management, publisher: Publisher, tell: Tell) -> None:
+    def __init__(self, queue: Queue, connection: Any, api: ManagementApi, publisher: Publisher, tell: Tell) -> None:
         self._queue = queue
         self._connection = connection
         self._api = api

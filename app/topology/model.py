@@ -78,7 +78,7 @@ class Topology:
     bindings: frozenset[Binding]
 
 
-def wanted(queues: Iterable[kombu.Queue], exchanges: Iterable[kombu.Exchange] = ()) -> Topology:
+def declared_topology(queues: Iterable[kombu.Queue], exchanges: Iterable[kombu.Exchange] = ()) -> Topology:
     """Return what kombu would declare for these queues, and exchanges that have none."""
     queues = list(queues)
     made = [_exchange(each) for each in (*exchanges, *(each for queue in queues for each in exchanges_of(queue)))]

@@ -86,7 +86,7 @@ def art_queues(exchange: str) -> list[Queue]:
     return [Queue(route.queue, exchange=direct, routing_key=route.type, durable=True) for route in art_routes(exchange)]
 
 
-def client_queue(name: str, settings: Settings) -> Queue:
+def subscriber_queue(name: str, settings: Settings) -> Queue:
     """Return the queue of an event subscriber, bound to what it is subscribed to.
 
     Its arguments are those that the policy `x_death` asks for; a test holds the two together.
@@ -127,7 +127,7 @@ def searcher_queue(searcher_id: str) -> Queue:
 
 def orchestrator_queues(settings: Settings) -> list[Queue]:
     """Return the orchestrator's queues."""
-    return [client_queue(ORCHESTRATOR, settings), request_queue()]
+    return [subscriber_queue(ORCHESTRATOR, settings), request_queue()]
 
 
 def task_queues(settings: Settings) -> list[Queue]:

@@ -11,7 +11,7 @@ import pytest
 from amqp import serialization
 from kombu import Connection
 
-from app.broker.death import ATTEMPTS, DEAD_ID, REASON
+from app.broker.headers import ATTEMPTS, DEAD_ID, REASON
 from app.topology.queues import DEAD
 from config.settings import ROOT, Settings
 from tests.support import raw

@@ -118,17 +118,17 @@ def test_what_is_listed_shown_grouped_and_filtered(
     ):
         assert len(json.loads(perennial(environment, "list", "--json", *filters))) == count, filters
 
-    groups = json.loads(perennial(environment, "list", "--group", "--json"))
-    assert [(group["count"], group["location"]) for group in groups[:2]] == [
+    group_letters = json.loads(perennial(environment, "list", "--group", "--json"))
+    assert [(group["count"], group["location"]) for group in group_letters[:2]] == [
         (60, "shop/till.py:7 in sell"),
         (1, "shop/till.py:9 in sell"),
     ]
-    assert len(json.loads(perennial(environment, "list", "--group", groups[0]["group"], "--json"))) == 60
+    assert len(json.loads(perennial(environment, "list", "--group", group_letters[0]["group"], "--json"))) == 60
 
     page = perennial(environment, "show", rows[0][0][:8]).splitlines()
     assert page[0] == f"id:              {rows[0][0]}"
     assert "reason:          exception" in page
-    assert "group:           " + groups[0]["group"] in page
+    assert "group:           " + group_letters[0]["group"] in page
     assert '    "domain": "a.gov"' in page
     assert page[-1] == "  KeyError: 1"
     told = json.loads(perennial(environment, "show", rows[0][0], "--json"))

@@ -16,7 +16,7 @@ from kombu import Connection
 
 from app.broker.dead_letters.letters import DeadLetter
 from app.broker.dead_letters.sets import DeadSet
-from app.broker.death import OUTCOME_TO, REASON
+from app.broker.headers import OUTCOME_TO, REASON
 from app.broker.publishing import Publisher
 from app.services import Urls
 from app.topology.declare import site_policy

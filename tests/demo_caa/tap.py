@@ -10,7 +10,7 @@ from typing import Any, Self
 from amqp.exceptions import AMQPError
 from kombu import Connection, Queue
 
-from app.broker.death import REPLAY
+from app.broker.headers import REPLAY
 from app.broker.policies.fixed_ttl import RETRIES
 from app.coverart.project import Project
 from app.coverart.window import SETTLED

@@ -12,7 +12,7 @@ import pytest
 
 from app.broker.dead_letters.exports import read
 from app.broker.dead_letters.sets import DeadSets
-from app.broker.death import LINEAGE
+from app.broker.headers import REPLAY_HISTORY
 from app.broker.publishing import Publisher
 from config.settings import ROOT
 from tests.support.broker import Broker
@@ -54,7 +54,7 @@ def test_killed_before_any_operation_nothing_is_missing_and_nothing_left_without
 def found_everywhere(ids: list[str], dead: DeadSets, broker: Broker, file: Path) -> int:
     """Assert that each message is somewhere, and noted if it left; return how many are in two places; tidy up."""
     left = [letter.id for letter in dead.look()]
-    sent = [message.headers[LINEAGE][0] for message in broker.take("mail")]
+    sent = [message.headers[REPLAY_HISTORY][0] for message in broker.take("mail")]
     exported = [letter.id for letter in read(file)] if file.exists() else []
     audit = file.with_suffix(".audit")
     noted = [json.loads(line)["id"] for line in audit.read_text().splitlines()] if audit.exists() else []

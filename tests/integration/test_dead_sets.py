@@ -19,10 +19,10 @@ from kombu import Connection
 
 from app.broker.dead_letters import reading, working
 from app.broker.dead_letters.exports import read
-from app.broker.dead_letters.letters import Where
+from app.broker.dead_letters.letters import LetterFilter
 from app.broker.dead_letters.sets import DeadSets
-from app.broker.death import LINEAGE, REPLAY
 from app.broker.errors import ApplicationError, BrokerUnreachable, DeadSetBusy, InvalidMessage
+from app.broker.headers import REPLAY, REPLAY_HISTORY
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.publishing import Outgoing, Publisher
 from tests.support.broker import Broker
@@ -188,7 +188,7 @@ def test_every_kind_of_dead_message_is_told_of_and_goes_home(
     assert worked.complete
     for queue, key in (("mail", "mail"), ("art.index", "index"), ("orders", "orders")):
         [message] = broker.take(queue)
-        assert message.headers[LINEAGE] == [letters[DEAD_OF[queue]].id]
+        assert message.headers[REPLAY_HISTORY] == [letters[DEAD_OF[queue]].id]
         assert message.headers[REPLAY] == OF_QUEUE[queue].replay_budget
         assert message.delivery_info["routing_key"] == key
         assert message.properties["correlation_id"] == "c-1"
@@ -261,12 +261,12 @@ def test_filters_and_groups_tell_the_deaths_apart(dead: DeadSets, publisher: Pub
     ]
     assert (groups[0].first, groups[0].last) == (1_000.0, 1_000.0)
     counts = {
-        "task": len(dead.look(Where(task="shop.buy"))),
-        "reason": len(dead.look(Where(reason="exception"))),
-        "group": len(dead.look(Where(group=groups[1].key))),
-        "before": len(dead.look(Where(before=2_000.0))),
-        "after": len(dead.look(Where(after=2_000.0))),
-        "both": len(dead.look(Where(after=2_000.0, exception="KeyError", reason="time-limit"))),
+        "task": len(dead.look(LetterFilter(task="shop.buy"))),
+        "reason": len(dead.look(LetterFilter(reason="exception"))),
+        "group": len(dead.look(LetterFilter(group=groups[1].key))),
+        "before": len(dead.look(LetterFilter(before=2_000.0))),
+        "after": len(dead.look(LetterFilter(after=2_000.0))),
+        "both": len(dead.look(LetterFilter(after=2_000.0, exception="KeyError", reason="time-limit"))),
         "set": len(dead.only("orders.error").look()),
     }
     assert counts == {"task": 2, "reason": 5, "group": 2, "before": 3, "after": 3, "both": 1, "set": 1}
@@ -424,7 +424,7 @@ class worker_that_says:  # noqa: N801 - It reads as a sentence.
                 if message is None or (outcome := next(self._outcomes, None)) is None:
                     continue
                 headers = channel.message_to_python(message).headers
-                told = {"outcome": outcome, "text": "KeyError: boom", "of": headers[LINEAGE][0]}
+                told = {"outcome": outcome, "text": "KeyError: boom", "of": headers[REPLAY_HISTORY][0]}
                 self.seen.append(told["of"])
                 to = headers["perennial-outcome-to"]
                 publisher.publish(
@@ -448,7 +448,7 @@ def test_what_is_dropped_is_in_the_file_first_and_comes_back_as_it_was(
     broker.post(b"\xff raw", exchange="art.failed", key="index", headers=headers, content_type="text/plain")
     before = dead.look()
     file = tmp_path / "dropped.jsonl"
-    worked = dead.drop(Where(), file)
+    worked = dead.drop(LetterFilter(), file)
     assert worked.done == [letter.id for letter in before]
     assert dead.look() == []
     assert file.stat().st_mode & 0o777 == 0o600
@@ -467,7 +467,7 @@ def test_a_disk_that_takes_nothing_ends_a_drop_and_everything_stays(
     dead: DeadSets, publisher: Publisher, tmp_path: Path
 ) -> None:
     bury(publisher, [died(1)])
-    worked = dead.drop(Where(), tmp_path)  # A folder.
+    worked = dead.drop(LetterFilter(), tmp_path)  # A folder.
     assert str(tmp_path) in worked.stopped
     assert len(dead.look()) == 1
 
@@ -485,7 +485,7 @@ def test_where_nothing_can_be_audited_nothing_is_replayed_or_restored(
 
 def test_what_stands_twice_in_a_file_is_restored_once(dead: DeadSets, publisher: Publisher, tmp_path: Path) -> None:
     bury(publisher, [died(1)])
-    dead.drop(Where(), tmp_path / "a")
+    dead.drop(LetterFilter(), tmp_path / "a")
     twice = [*read(tmp_path / "a"), *read(tmp_path / "a")]
     assert len(dead.restore(twice)) == 1
     assert len(dead.look()) == 1

@@ -22,7 +22,7 @@ from app.cli.topology import conventions, search_picture, site_picture
 from app.topology import migrate as care
 from app.topology.check import check, management
 from app.topology.declare import declare_all
-from app.topology.management import Management
+from app.topology.management_api import ManagementApi
 from app.topology.model import Binding, Topology
 from app.topology.queues import searcher_queue
 from config.routes import ALIASES, ORCHESTRATOR, REQUESTS
@@ -340,7 +340,7 @@ def test_a_migration_killed_before_any_of_its_operations_loses_nothing_and_is_fi
     depth = Broker(declared.broker).depth
     post(connection)
     # The API's statistics are 5 s old, for each of these many runs: the broker itself is asked instead.
-    monkeypatch.setattr(Management, "held", lambda _api, queue: (depth(queue), 0))
+    monkeypatch.setattr(ManagementApi, "held", lambda _api, queue: (depth(queue), 0))
     monkeypatch.setattr(care, "_BATCH", 3)
     bodies = {bytes(message.body) for message in MESSAGES}
     limit, operation, ended = 7, 0, False

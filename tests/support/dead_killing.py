@@ -16,7 +16,7 @@ from typing import Any
 from amqp.abstract_channel import AbstractChannel
 
 from app.broker.dead_letters import exports
-from app.broker.dead_letters.letters import Where
+from app.broker.dead_letters.letters import LetterFilter
 from app.broker.publishing import Publisher
 from tests.support.dead import dead_sets
 
@@ -42,7 +42,7 @@ def _in_child(act: str, broker: str, operation: int, file: Path) -> None:
     try:
         _kill_before(operation)
         dead = dead_sets(broker, Publisher(broker), file.with_suffix(".audit")).only("post.dead")
-        worked = dead.replay() if act == "replay" else dead.drop(Where(), file)
+        worked = dead.replay() if act == "replay" else dead.drop(LetterFilter(), file)
         status = 0 if worked.complete else 1
     except BaseException:  # noqa: BLE001 - A child must never come back into its parent's loop.
         traceback.print_exc()

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from app.broker.dead_letters.audit import append
 from app.broker.dead_letters.causes import cause_of
 from app.broker.dead_letters.exports import from_record, read, to_record
-from app.broker.dead_letters.letters import DeadLetter, Names, groups, letter_of, named
+from app.broker.dead_letters.letters import DeadLetter, LetterIds, group_letters, letter_of, named
 from app.broker.decoding import Garbled, Timestamp
 from app.broker.errors import InvalidMessage
 from app.cli.dead_options import seconds
@@ -44,23 +44,23 @@ HEADERS = st.dictionaries(st.sampled_from((*NAMES, "mb-exceptions", "mb-retries"
 def letter(body: bytes = b"{}", **headers: Any) -> DeadLetter:
     """Return a message of `site.dead`, with headers whose names are written with underscores."""
     came = {name.replace("_", "-"): value for name, value in headers.items()}
-    return letter_of(replace(delivery("site.dead", body=body), headers=came), "site.dead", Names())
+    return letter_of(replace(delivery("site.dead", body=body), headers=came), "site.dead", LetterIds())
 
 
 @given(HEADERS, st.binary(max_size=20))
 def test_no_headers_keep_a_message_from_being_told_of(headers: dict[str, Any], body: bytes) -> None:
-    found = letter_of(replace(delivery("site.dead", body=body), headers=headers), "site.dead", Names())
+    found = letter_of(replace(delivery("site.dead", body=body), headers=headers), "site.dead", LetterIds())
     assert found.reason or "perennial-reason" in headers or "x-death" in headers or "retry_info" in headers
     assert len(found.group) == 8
     assert isinstance(task_of(found), str)
     assert isinstance(domain_of(found), str)
-    [group] = groups([found])
+    [group] = group_letters([found])
     assert group.count == 1
 
 
 @given(HEADERS, st.binary(max_size=20))
 def test_an_export_holds_all_that_a_message_is(headers: dict[str, Any], body: bytes) -> None:
-    found = letter_of(replace(delivery("site.dead", body=body), headers=headers), "site.dead", Names())
+    found = letter_of(replace(delivery("site.dead", body=body), headers=headers), "site.dead", LetterIds())
     again = from_record(json.loads(json.dumps(to_record(found))))
     assert (again.id, again.set, again.delivery.body) == (found.id, found.set, body)
     # AMQP itself does not tell bytes from text.
@@ -145,11 +145,11 @@ def test_the_queue_is_that_of_the_brokers_last_entry_not_of_an_earlier_wait() ->
 
 def test_equal_messages_are_numbered_and_those_that_left_keep_their_numbers() -> None:
     came: Sequence[Any] = [delivery("d", body=b"a"), delivery("d", body=b"b"), delivery("d", body=b"a")]
-    names = Names()
+    names = LetterIds()
     first, other, second = (names.name("d", each) for each in came)
     assert second == f"{first}.2"
     assert other != first
-    assert Names(Counter({first: 1})).name("d", came[2]) == second
+    assert LetterIds(Counter({first: 1})).name("d", came[2]) == second
     assert named(first, first[:6])
     assert not named(second, first[:6])
     assert named(second, f"{first[:6]}.2")

@@ -17,7 +17,7 @@ from app.cli.topology import search_picture, site_picture
 from app.crawl.target import parse, parse_domain
 from app.envelopes import decode, route_of
 from app.timers.arguments import callback_of, timeout_of
-from app.topology.declare import client_policy, site_policy
+from app.topology.declare import site_policy, subscriber_policy
 from app.topology.queues import orchestrator_queues, searcher_queue
 from config.routes import (
     ORCHESTRATOR,
@@ -95,7 +95,11 @@ def test_the_picture_has_every_work_queue_with_its_process() -> None:
 
 def test_the_picture_of_searching_has_every_queue_of_it_and_every_message_type() -> None:
     picture = search_picture(Settings())
-    queues = [*orchestrator_queues(Settings()), *client_policy(ORCHESTRATOR, Settings()).queues(), searcher_queue("ID")]
+    queues = [
+        *orchestrator_queues(Settings()),
+        *subscriber_policy(ORCHESTRATOR, Settings()).queues(),
+        searcher_queue("ID"),
+    ]
     assert {f'[["{queue.name}"]]' for queue in queues} <= set(re.findall(r"\[\[\S+?\]\]", picture))
     types = {*(route.type for route in SUBSCRIPTIONS), *REQUEST_TYPES, *SEARCHER_TYPES, REGISTER_AGAIN}
     assert types <= set(re.findall(r"\w+", picture))

@@ -15,19 +15,19 @@ from app.broker.policies.base import Policy
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.x_death import XDeath
-from app.doctor.patience import longest_unacknowledged, reserving, timeout_of
+from app.doctor.consumer_timeout import consumer_timeout, max_unacknowledged_seconds, worker_prefetches
 from app.services.processes import procfile
 from app.topology.compare import compare, old_delays
 from app.topology.declare import all_queues
 from app.topology.findings import APPLY
-from app.topology.model import Binding, Exchange, Queue, Topology, wanted
+from app.topology.model import Binding, Exchange, Queue, Topology, declared_topology
 from app.topology.queues import events_exchange
 from app.topology.routing import lost_keys, routed, ttl_loops
 from config.settings import Settings
 
 pytestmark = pytest.mark.unit
 
-OURS = wanted(all_queues(Settings()), [events_exchange])
+OURS = declared_topology(all_queues(Settings()), [events_exchange])
 
 
 def without(topology: Topology, *names: str) -> Topology:
@@ -204,14 +204,14 @@ def test_no_policy_of_ours_makes_a_loop_or_a_dead_end(policy: Policy) -> None:
     if policy == DelayQueues("site", exchange="site"):
         topology = OURS
     else:
-        topology = plus(wanted(policy.queues()), *work, *back, bindings=bindings)
+        topology = plus(declared_topology(policy.queues()), *work, *back, bindings=bindings)
     assert ttl_loops(topology) == []
     assert [name for name, queue in topology.queues.items() if lost_keys(topology, queue)] == []
 
 
 def test_a_client_queue_with_a_ttl_of_its_own_is_a_loop_and_an_error() -> None:
     policy = XDeath("client")
-    ours = wanted(policy.queues())
+    ours = declared_topology(policy.queues())
     client = ours.queues["client"]
     found = plus(ours, replace(client, policy={"message-ttl": 60_000}))
     [loop] = [finding for finding in compare(ours, found) if "loop" in finding.what]
@@ -220,7 +220,7 @@ def test_a_client_queue_with_a_ttl_of_its_own_is_a_loop_and_an_error() -> None:
 
 
 def test_delay_queues_of_other_durations_are_known_and_their_bindings_are_no_finding() -> None:
-    former = wanted(all_queues(Settings(retry_timeout_ms=3_000)))
+    former = declared_topology(all_queues(Settings(retry_timeout_ms=3_000)))
     both = plus(OURS, *former.exchanges.values(), *former.queues.values(), bindings=sorted(former.bindings))
     assert old_delays(OURS, both) == {f"site.delay.{ms}": ms for ms in (3_000, 6_000, 12_000, 24_000, 48_000)}
     assert compare(OURS, both) == []
@@ -237,14 +237,14 @@ def test_a_binding_that_is_not_ours_is_a_note_but_a_subscriber_of_events_is_none
 
 
 def test_the_last_reserved_message_waits_for_all_before_it() -> None:
-    assert longest_unacknowledged(["site.pack"], 1) == 1_500
-    assert longest_unacknowledged(["site.index", "site.tick"], 4) == 4 * (120 + 30)
+    assert max_unacknowledged_seconds(["site.pack"], 1) == 1_500
+    assert max_unacknowledged_seconds(["site.index", "site.tick"], 4) == 4 * (120 + 30)
 
 
 def test_every_worker_of_the_procfile_is_done_before_rabbitmq_loses_patience() -> None:
     held = {
-        name: longest_unacknowledged(queues, multiplier)
-        for name, queues, multiplier in reserving(procfile(), Settings().worker_prefetch)
+        name: max_unacknowledged_seconds(queues, multiplier)
+        for name, queues, multiplier in worker_prefetches(procfile(), Settings().worker_prefetch)
     }
     assert held.keys() == {"worker", "packer", "coverart", "orchestrator", "searcher"}
     assert held["coverart"] == 3 * 300
@@ -255,11 +255,11 @@ def test_consumer_timeout_is_the_queues_then_the_private_brokers_then_assumed(tm
     private = Settings(data_dir=tmp_path)
     given_ = Settings(broker_url="amqp://broker//")
     queue = Queue("q", policy={"consumer-timeout": 5_000})
-    assert timeout_of(queue, given_, (3, 12, 1)) == (5.0, "as q or its policy says")
+    assert consumer_timeout(queue, given_, (3, 12, 1)) == (5.0, "as q or its policy says")
     folder = tmp_path / "services" / "rabbitmq"
     folder.mkdir(parents=True)
     (folder / "rabbitmq.conf").write_text("consumer_timeout = 60000\n")
-    assert timeout_of(None, private, (3, 10, 8))[0] == 60
-    seconds, how = timeout_of(None, given_, (3, 10, 8))
+    assert consumer_timeout(None, private, (3, 10, 8))[0] == 60
+    seconds, how = consumer_timeout(None, given_, (3, 10, 8))
     assert (seconds, how.partition(":")[0]) == (1_800, "assumed")
-    assert timeout_of(None, given_, (3, 8, 15))[0] == 900
+    assert consumer_timeout(None, given_, (3, 8, 15))[0] == 900

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from app.broker.death import (
+from app.broker.delivery import Delivery
+from app.broker.headers import (
     ATTEMPTS,
     EXCEPTION,
     FAILED,
@@ -24,7 +25,6 @@ from app.broker.death import (
     WORKER,
     whole_number,
 )
-from app.broker.delivery import Delivery
 from app.broker.policies.base import MAX_MESSAGE, MAX_TRACEBACK
 
 #: The reason of a message that nobody buried: its key led to no queue, and an alternate exchange brought it here.

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.broker.dead_letters.causes import Cause, cause_of
-from app.broker.death import DEAD_ID, LINEAGE
 from app.broker.delivery import Delivery
+from app.broker.headers import DEAD_ID, REPLAY_HISTORY
 
 #: An id that we gave, and no garbage in its header.
 _GIVEN = re.compile(r"[0-9A-Za-z-]{8,64}")
@@ -48,9 +48,9 @@ class DeadLetter:
         return hashlib.blake2b(alike.encode(errors="replace"), digest_size=4).hexdigest()
 
     @property
-    def lineage(self) -> tuple[str, ...]:
+    def replay_history(self) -> tuple[str, ...]:
         """Dead ids of its former lives, the last one first."""
-        lives = self.delivery.headers.get(LINEAGE)
+        lives = self.delivery.headers.get(REPLAY_HISTORY)
         return tuple(str(each) for each in lives) if isinstance(lives, list) else ()
 
     def header(self, name: str) -> Any:
@@ -67,7 +67,7 @@ class DeadLetter:
         return value[:2] if celery else value
 
 
-class Names:
+class LetterIds:
     """Names the messages of a dead set in their order. `gone` counts those that left since the first was named."""
 
     def __init__(self, gone: Counter[str] | None = None) -> None:
@@ -91,7 +91,7 @@ def base_of(set_name: str, delivery: Delivery) -> str:
     return digest.hexdigest()
 
 
-def letter_of(delivery: Delivery, set_name: str, names: Names) -> DeadLetter:
+def letter_of(delivery: Delivery, set_name: str, names: LetterIds) -> DeadLetter:
     """Return the dead message that a delivery from a dead set is."""
     return DeadLetter(id=names.name(set_name, delivery), set=set_name, delivery=delivery, cause=cause_of(delivery))
 
@@ -104,7 +104,7 @@ def named(ident: str, typed: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
+class LetterFilter:
     """Which dead messages are meant: all that agree with everything that is said.
 
     `task`, `reason` and `exception` are compared as they stand; `before` and `after` are seconds since the epoch, and
@@ -134,11 +134,11 @@ class Where:
 
 
 #: All of them.
-EVERYTHING = Where()
+EVERYTHING = LetterFilter()
 
 
 @dataclass(slots=True)
-class Group:
+class LetterGroup:
     """Messages that died alike. Times are seconds since the epoch, None where no message tells."""
 
     key: str
@@ -164,11 +164,11 @@ class Group:
         self.last = max([*times, *([] if self.last is None else [self.last])], default=None)
 
 
-def groups(letters: Iterable[DeadLetter]) -> list[Group]:
+def group_letters(letters: Iterable[DeadLetter]) -> list[LetterGroup]:
     """Return the groups of these messages, the largest first."""
-    found: dict[str, Group] = {}
+    found: dict[str, LetterGroup] = {}
     for letter in letters:
         cause = letter.cause
-        new = Group(letter.group, cause.reason, cause.exception, cause.location)
+        new = LetterGroup(letter.group, cause.reason, cause.exception, cause.location)
         found.setdefault(letter.group, new).add(letter)
     return sorted(found.values(), key=lambda group: -group.count)

@@ -12,7 +12,7 @@ from amqp.exceptions import AccessRefused, NotFound, ResourceLocked
 
 from app.broker import decoding
 from app.broker.connect import connected
-from app.broker.dead_letters.letters import DeadLetter, Names, letter_of
+from app.broker.dead_letters.letters import DeadLetter, LetterIds, letter_of
 from app.broker.delivery import Delivery
 from app.broker.errors import DeadSetBusy
 
@@ -66,7 +66,7 @@ class Lease:
         gives no more than so many: giving back a hundred thousand keeps it busy for seconds.
         """
         with connected(self._broker) as connection:
-            reading = Reading(connection, self._queue, Names(gone))
+            reading = Reading(connection, self._queue, LetterIds(gone))
             reading.begin(first)
             yield reading
             # What was acknowledged has left, and the rest is back, when the broker has answered.
@@ -99,7 +99,7 @@ class Lease:
 class Reading:
     """The messages of a dead set, each unacknowledged: as many as there were at the start, so that none goes round."""
 
-    def __init__(self, connection: Any, queue: str, names: Names) -> None:
+    def __init__(self, connection: Any, queue: str, names: LetterIds) -> None:
         self._connection = connection
         self._channel = connection.channel()
         self._queue = queue

@@ -15,9 +15,9 @@ from app.broker.dead_letters.canary import Canary
 from app.broker.dead_letters.letters import DeadLetter
 from app.broker.dead_letters.reading import Reading
 from app.broker.dead_letters.working import Stopped
-from app.broker.death import DEAD_ID, LINEAGE, OUTCOME_TO
 from app.broker.delivery import Delivery
 from app.broker.errors import Unroutable
+from app.broker.headers import DEAD_ID, OUTCOME_TO, REPLAY_HISTORY
 from app.broker.policies.base import Address, Budget, Policy
 from app.broker.publishing import Outgoing, Publisher
 from app.broker.worker.carry_out import replacement
@@ -200,7 +200,7 @@ class Watch:
 def _is_copy(delivery: Delivery, ids: set[str]) -> bool:
     """Return whether this is a replayed message that nobody ran: it has no death of its own."""
     headers = delivery.headers
-    lives = headers.get(LINEAGE)
+    lives = headers.get(REPLAY_HISTORY)
     died = DEAD_ID in headers or "x-death" in headers
     return not died and isinstance(lives, list) and bool(lives) and str(lives[0]) in ids
 

@@ -15,7 +15,7 @@ from app.broker.connect import connected
 from app.broker.dead_letters.audit import Audit
 from app.broker.dead_letters.canary import Canary
 from app.broker.dead_letters.exports import Exporting
-from app.broker.dead_letters.letters import EVERYTHING, DeadLetter, Group, groups, named
+from app.broker.dead_letters.letters import EVERYTHING, DeadLetter, LetterGroup, group_letters, named
 from app.broker.dead_letters.reading import leased
 from app.broker.dead_letters.replaying import Replaying, Watch
 from app.broker.dead_letters.working import Worked, work
@@ -24,7 +24,7 @@ from app.broker.policies.base import Budget, Policy
 from app.broker.policies.registry import Policies
 from app.broker.publishing import Outgoing, Publisher
 
-#: Which messages: a condition (`Where` is one), or ids.
+#: Which messages: a condition (`LetterFilter` is one), or ids.
 Chosen = Callable[[DeadLetter], bool] | Sequence[str]
 
 #: Ids by the name of their dead set, as `choose` returns them.
@@ -207,9 +207,9 @@ class DeadSets:
         """Return the dead messages that are meant."""
         return list(self.letters(where))
 
-    def groups(self, where: Callable[[DeadLetter], bool] = EVERYTHING) -> list[Group]:
+    def groups(self, where: Callable[[DeadLetter], bool] = EVERYTHING) -> list[LetterGroup]:
         """Return them grouped by reason, exception and location, the largest group first."""
-        return groups(self.letters(where))
+        return group_letters(self.letters(where))
 
     def find(self, typed: Sequence[str]) -> list[DeadLetter]:
         """Return the messages that ids, or their beginnings, name; raises InvalidMessage for any that names not one."""

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from kombu import Exchange, Queue
 
-from app.broker.death import death_headers, failure_headers, keeps_budget, whole_number, without_death
 from app.broker.delivery import Delivery
 from app.broker.errors import InvalidMessage
+from app.broker.headers import dead_letter_headers, failure_headers, headers_for_replay, keeps_budget, whole_number
 from app.broker.policies.base import Address, Budget, Dead, Decision, Failure, Postponed, Retry
 from app.broker.policies.waiting import (
     DEAD_LETTER,
@@ -109,7 +109,7 @@ class DelayQueues:
         spent = {TIMEOUT: timeout_ms, MAX: retry_max, ITERATION: iteration}
         delay_ms: int = few_digits(timeout_ms << min(iteration, 31))
         if failure.permanent or keeps_budget(delivery) or iteration >= retry_max or delay_ms > MAX_TTL_MS:
-            told = death_headers(delivery, failure, attempts=iteration + 1)
+            told = dead_letter_headers(delivery, failure, attempts=iteration + 1)
             return Dead(self.dead, delivery.queue, spent | told)
         told = spent | failure_headers(delivery, failure) | {ITERATION: iteration + 1}
         return Retry(self.delay_queue(delay_ms), delivery.queue, delay_ms, told)
@@ -126,4 +126,4 @@ class DelayQueues:
 
     def revived(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
         """Keep the current iteration, as the document has it, or begin again."""
-        return without_death(headers, budget) | ({ITERATION: 0} if budget == "fresh" else {})
+        return headers_for_replay(headers, budget) | ({ITERATION: 0} if budget == "fresh" else {})

@@ -8,16 +8,16 @@ from typing import Any, ClassVar
 
 from kombu import Exchange, Queue
 
-from app.broker.death import (
+from app.broker.delivery import Delivery
+from app.broker.headers import (
     ATTEMPTS,
-    death_headers,
+    dead_letter_headers,
     failure_headers,
+    headers_for_replay,
     integer,
     keeps_budget,
     whole_number,
-    without_death,
 )
-from app.broker.delivery import Delivery
 from app.broker.policies.base import MAX_MESSAGE, Address, Budget, Dead, Decision, Failure, Postponed, Retry
 from app.broker.policies.waiting import DEAD_LETTER, QueueType, delay_queue, wait_ms
 
@@ -92,7 +92,7 @@ class FixedTtl:
         left, attempts = self._left(delivery), self.attempts(delivery) + 1
         errors = {EXCEPTIONS: [*_errors(delivery.headers), str(failure)[:MAX_MESSAGE]][-MAX_EXCEPTIONS:]}
         if left <= 0 or keeps_budget(delivery) or (failure.permanent and self.fail_fast):
-            told = errors | death_headers(delivery, failure, attempts=attempts)
+            told = errors | dead_letter_headers(delivery, failure, attempts=attempts)
             return Dead(self.dead, self._key(delivery), {RETRIES: -1, **told})
         told = errors | failure_headers(delivery, failure) | {ATTEMPTS: attempts}
         return Retry(self.retry, self._key(delivery), self.ttl_ms, {RETRIES: left - 1, **told})
@@ -109,7 +109,7 @@ class FixedTtl:
 
     def revived(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
         """Forget the countdown for a fresh budget; what went wrong stays told."""
-        lived = without_death(headers, budget)
+        lived = headers_for_replay(headers, budget)
         return {name: value for name, value in lived.items() if name != RETRIES or budget == "keep"}
 
     def _left(self, delivery: Delivery) -> int:

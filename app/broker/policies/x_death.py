@@ -10,8 +10,15 @@ from typing import Any, ClassVar, Literal
 
 from kombu import Exchange, Queue
 
-from app.broker.death import ATTEMPTS, FIRST_FAILED, death_headers, keeps_budget, whole_number, without_death
 from app.broker.delivery import Delivery
+from app.broker.headers import (
+    ATTEMPTS,
+    FIRST_FAILED,
+    dead_letter_headers,
+    headers_for_replay,
+    keeps_budget,
+    whole_number,
+)
 from app.broker.policies.base import MAX_MESSAGE, Address, Budget, Dead, Decision, Failure, Postponed, Reject
 from app.broker.policies.waiting import DEAD_LETTER, QueueType, delay_queue, safe_arguments, wait_ms
 
@@ -131,10 +138,10 @@ class XDeath:
 
     def revived(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
         """Leave the count behind; `retry_info` stays, so that a second death adds to it."""
-        return without_death(headers, budget)
+        return headers_for_replay(headers, budget)
 
     def _dead(self, delivery: Delivery, failure: Failure, *, attempts: int) -> Dead:
-        told = death_headers(delivery, failure, attempts=attempts)
+        told = dead_letter_headers(delivery, failure, attempts=attempts)
         first = _first_death(delivery, self.queue)
         if first and FIRST_FAILED not in delivery.headers:
             told[FIRST_FAILED] = first

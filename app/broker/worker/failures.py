@@ -11,9 +11,9 @@ from typing import Any
 from billiard.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded, WorkerLostError
 from celery.utils.log import get_logger
 
-from app.broker.death import LINEAGE, OUTCOME_TO, death_headers
 from app.broker.delivery import Delivery
 from app.broker.errors import ApplicationError, InvalidMessage, Postpone, PublishFailed
+from app.broker.headers import OUTCOME_TO, REPLAY_HISTORY, dead_letter_headers
 from app.broker.policies.base import MAX_MESSAGE, MAX_TRACEBACK, Dead, Decision, Drop, Failure, Postponed, Reject, Retry
 from app.broker.policies.registry import Policies
 from app.broker.publishing import Outgoing, Publisher
@@ -105,7 +105,7 @@ class Failures:
             return Drop(), delivery
         bare = replace(delivery, headers={}, properties={})
         cause = InvalidMessage(f"headers that cannot be sent again: {error!r}: {dict(delivery.headers)!r}")
-        told = death_headers(bare, replace(failure_of(cause), worker=self._worker), attempts=1)
+        told = dead_letter_headers(bare, replace(failure_of(cause), worker=self._worker), attempts=1)
         return Dead(dead, delivery.routing_key, told), bare
 
 
@@ -157,7 +157,7 @@ def _has_many_headers(decision: Decision, delivery: Delivery) -> bool:
 
 def _replayed(delivery: Delivery) -> str:
     """Return the dead id that a replayed message had."""
-    lives = delivery.headers.get(LINEAGE)
+    lives = delivery.headers.get(REPLAY_HISTORY)
     return str(lives[0]) if isinstance(lives, list) and lives else ""
 
 

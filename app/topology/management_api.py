@@ -16,7 +16,7 @@ from app.topology.model import Binding, Exchange, Queue, Topology
 _TIMEOUT = 10.0
 
 
-class Management:
+class ManagementApi:
     """The API at `url` (`http://user:password@host:port/api`), for one vhost. Raises ManagementFailed."""
 
     def __init__(self, url: str, vhost: str) -> None:

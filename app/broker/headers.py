@@ -29,8 +29,8 @@ ATTEMPTS = "perennial-attempts"
 REPLAY = "perennial-replay"
 
 #: Dead ids of its former lives, the last one first.
-LINEAGE = "perennial-replay-of"
-MAX_LINEAGE = 20
+REPLAY_HISTORY = "perennial-replay-of"
+MAX_REPLAY_HISTORY = 20
 
 #: The queue that is told how a replayed message's next run ended.
 OUTCOME_TO = "perennial-outcome-to"
@@ -42,7 +42,7 @@ EXPIRES = "expires"
 MAX_NUMBER = 2**40
 
 
-def death_headers(delivery: Delivery, failure: Failure, *, attempts: int) -> dict[str, Any]:
+def dead_letter_headers(delivery: Delivery, failure: Failure, *, attempts: int) -> dict[str, Any]:
     """Return the headers of a death: identity, reason, exception, bounded traceback, times (epoch seconds), worker."""
     return {
         DEAD_ID: str(uuid.uuid4()),
@@ -64,21 +64,21 @@ def failure_headers(delivery: Delivery, failure: Failure) -> dict[str, Any]:
     return {FIRST_FAILED: delivery.headers.get(FIRST_FAILED, failure.at), LAST_ERROR: str(failure)[:MAX_MESSAGE]}
 
 
-def without_death(headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
+def headers_for_replay(headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
     """Return the headers of a dead message without its death, marked as a replay, its former lives counted.
 
     Celery's `expires` stays behind, too: a worker would throw away what somebody replays after that time.
     """
     left = (OURS, *BROKER_HEADERS)
     lived = {name: value for name, value in headers.items() if not name.startswith(left) and name != EXPIRES}
-    return lived | {REPLAY: budget, LINEAGE: lineage(headers)}
+    return lived | {REPLAY: budget, REPLAY_HISTORY: replay_history(headers)}
 
 
-def lineage(headers: Mapping[str, Any]) -> list[str]:
+def replay_history(headers: Mapping[str, Any]) -> list[str]:
     """Return the dead ids of a message, this death's first; at most MAX_LINEAGE."""
-    before = headers.get(LINEAGE)
+    before = headers.get(REPLAY_HISTORY)
     former = [str(each) for each in before] if isinstance(before, list) else []
-    return [str(headers.get(DEAD_ID, "")), *former][:MAX_LINEAGE]
+    return [str(headers.get(DEAD_ID, "")), *former][:MAX_REPLAY_HISTORY]
 
 
 def keeps_budget(delivery: Delivery) -> bool:

@@ -17,7 +17,7 @@ _DEFAULT, _EARLY_DEFAULT = 1_800.0, 900.0
 REMEDY = "raise consumer_timeout in rabbitmq.conf, or lower WORKER_PREFETCH or the time limits"
 
 
-def reserving(processes: Mapping[str, str], prefetch: int) -> Iterator[tuple[str, list[str], int]]:
+def worker_prefetches(processes: Mapping[str, str], prefetch: int) -> Iterator[tuple[str, list[str], int]]:
     """Yield each worker of a Procfile with its queues and its messages per pool process and queue."""
     for name, command in processes.items():
         queues = _option(command, "--queues")
@@ -27,7 +27,7 @@ def reserving(processes: Mapping[str, str], prefetch: int) -> Iterator[tuple[str
             yield name, names, served or int(_option(command, "--prefetch-multiplier") or prefetch)
 
 
-def longest_unacknowledged(queues: Sequence[str], multiplier: int) -> float:
+def max_unacknowledged_seconds(queues: Sequence[str], multiplier: int) -> float:
     """Return the seconds until a worker's last reserved message is done, if every one takes its whole time limit.
 
     A worker reserves `multiplier` messages of each of its queues for each of its pool processes.
@@ -35,7 +35,7 @@ def longest_unacknowledged(queues: Sequence[str], multiplier: int) -> float:
     return float(multiplier * sum(map(_longest, queues)))
 
 
-def timeout_of(queue: Queue | None, settings: Settings, version: tuple[int, ...]) -> tuple[float, str]:
+def consumer_timeout(queue: Queue | None, settings: Settings, version: tuple[int, ...]) -> tuple[float, str]:
     """Return how long the broker waits for an acknowledgement from a queue's consumers, in seconds, and who says so."""
     own = queue.option("consumer-timeout") if queue else None
     if queue and own is not None:
