@@ -7,8 +7,9 @@ from pathlib import Path
 
 from app.crawl.extract.choose import extractor
 from app.crawl.urls import Scope
-from app.crawl.values import Indexed, Response
+from app.crawl.values import Indexed
 from app.crawl.visit import classify
+from app.http.response import Response
 from app.pack.packer import pack_full
 from app.pack.read import fetch_pack
 from app.storage.layout import Page, content_key, page_id, to_json

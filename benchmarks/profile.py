@@ -24,7 +24,7 @@ _POOL_PURPOSES = (
     ("app/crawl/encoding", "parse"),
     ("app/crawl/urls", "parse"),
     ("app/crawl/fetch", "fetch"),
-    ("app/crawl/peers", "fetch"),
+    ("app/http/", "fetch"),
     ("app/crawl/frontier", "frontier"),
     ("app/crawl/shared_get", "share the visit"),
     ("app/crawl/politeness", "host gate, robots"),

@@ -10,11 +10,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from app.crawl.fetch import Fetcher
-from app.crawl.peers import is_public
 from app.crawl.robots import RobotsRules, fetch_robots
 from app.crawl.target import Target, parse
 from app.crawl.urls import resolve
 from app.errors import DemoFailed, FetchError
+from app.http.addresses import is_public
 from app.services import ports
 from config.settings import Settings
 

@@ -14,7 +14,7 @@ from requests.auth import AuthBase
 from urllib3.exceptions import MaxRetryError, NewConnectionError, ReadTimeoutError
 
 from app.errors import ConnectionFailed, FetchError, ResponseTimeout
-from app.http import retry_after
+from app.http.response import retry_after
 from config.settings import Settings
 
 _CHUNK = 65_536

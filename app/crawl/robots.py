@@ -12,8 +12,8 @@ import ada_url
 from protego import Protego
 
 from app.crawl.urls import resolve
-from app.crawl.values import Response
 from app.errors import FetchError, ForbiddenAddress, InvalidUrl, RobotsUnavailable
+from app.http.response import Response
 
 #: Bytes of a robots.txt that are read: RFC 9309 section 2.5 asks for this much at least.
 MAX_BYTES = 500 * 1024

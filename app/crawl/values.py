@@ -1,22 +1,10 @@
-"""The values of a crawl: a response, what a parser finds in it, what a visit came to."""
+"""The values of a crawl: what a parser finds in it, what a visit came to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from app.storage.layout import Page
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """One HTTP answer. Header names are lower case; `body` is decompressed and at most MAX_BODY_BYTES."""
-
-    url: str
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

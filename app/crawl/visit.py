@@ -10,9 +10,9 @@ from app.crawl import encoding, robots
 from app.crawl.dates import date_of
 from app.crawl.extract.contract import Extractor, collapsed
 from app.crawl.urls import MAX_LENGTH, Scope, canonical_key, links_in_scope, path_of, resolve
-from app.crawl.values import Extract, Gone, Indexed, Redirected, Response, Skipped, Visit
+from app.crawl.values import Extract, Gone, Indexed, Redirected, Skipped, Visit
 from app.errors import ServerError
-from app.http import retry_after
+from app.http.response import Response, retry_after
 from app.storage.layout import Page
 from config.settings import Settings
 

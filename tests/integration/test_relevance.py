@@ -10,8 +10,9 @@ import pytest
 
 from app.crawl.extract.choose import extractor
 from app.crawl.urls import Scope
-from app.crawl.values import Indexed, Response
+from app.crawl.values import Indexed
 from app.crawl.visit import classify
+from app.http.response import Response
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.storage.layout import Page

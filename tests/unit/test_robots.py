@@ -13,8 +13,8 @@ from app.crawl.robots import (
     robots_url,
     rules,
 )
-from app.crawl.values import Response
 from app.errors import ConnectionFailed, FetchError, ForbiddenAddress, InvalidUrl, RobotsUnavailable
+from app.http.response import Response
 
 pytestmark = pytest.mark.unit
 

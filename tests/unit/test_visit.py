@@ -9,10 +9,10 @@ import pytest
 
 from app.crawl.extract.choose import extractor
 from app.crawl.urls import Scope
-from app.crawl.values import Gone, Indexed, Redirected, Response, Skipped, Visit
+from app.crawl.values import Gone, Indexed, Redirected, Skipped, Visit
 from app.crawl.visit import Limits, classify
 from app.errors import ServerError
-from app.http import retry_after
+from app.http.response import Response, retry_after
 from tests.servers.site import document
 
 pytestmark = pytest.mark.unit

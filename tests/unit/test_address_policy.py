@@ -6,8 +6,8 @@ from ipaddress import ip_address
 
 import pytest
 
-from app.crawl.peers import AddressRule, is_public
 from app.errors import ForbiddenAddress
+from app.http.addresses import AddressPolicy, is_public
 
 pytestmark = pytest.mark.unit
 
@@ -32,9 +32,9 @@ def test_a_public_address(address: str) -> None:
 
 
 def test_a_range_holds_the_address_that_an_ipv6_one_carries() -> None:
-    rule = AddressRule(["127.0.0.0/8", "fd00::/8", "[fe80::1]:81"])
+    rule = AddressPolicy(["127.0.0.0/8", "fd00::/8", "[fe80::1]:81"])
     rule.check("x.gov", 80, "::ffff:127.0.0.1")
     rule.check("x.gov", 80, "fd00::2")
     rule.check("fe80::1", 81, "fe80::1%eth0")
-    with pytest.raises(ForbiddenAddress, match=r"x\.gov:80 is at 10\.0\.0\.1"):
+    with pytest.raises(ForbiddenAddress, match=r"x\.gov:80 has the address 10\.0\.0\.1"):
         rule.check("x.gov", 80, "10.0.0.1")

@@ -1,0 +1,143 @@
+"""Requests to APIs: a `requests` session on the guarded pool, for servers that the user's own settings name."""
+
+from __future__ import annotations
+
+import http.client
+import zlib
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import requests
+import urllib3
+from requests.adapters import HTTPAdapter
+from requests.auth import AuthBase
+
+from app.errors import FetchError
+from app.http.addresses import ANY_ADDRESS, AddressPolicy
+from app.http.pool import guarded_pool
+from app.http.response import Response, fetch_error, read_body
+
+#: Redirects that one request follows.
+_MAX_REDIRECTS = 10
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiClient:
+    """Sends requests to one API, each over a connection of its own. It has no state and may be made before a fork.
+
+    A kept connection that the server has just closed would fail a request, and the next attempt may be hours away.
+    Proxies and passwords of the environment (`HTTP_PROXY`, `~/.netrc`) are not used; `user:password@` in a URL is
+    sent as basic authentication, and never shown.
+
+        client = ApiClient(user_agent=settings.user_agent, response_timeout=10.0)
+        response = client.send("GET", "http://user:password@127.0.0.1:15672/api/overview")
+        if not response.ok: raise ManagementFailed(f"overview: {response.status}")
+        response.json()
+    """
+
+    user_agent: str = "Perennial"
+    #: Seconds until a connection, TLS included, must stand.
+    connect_timeout: float = 10.0
+    #: Seconds from the end of the request until the whole response must have arrived.
+    response_timeout: float = 30.0
+    #: Bytes of a body; a longer one is an error, since nothing can be concluded from a part.
+    max_body_bytes: int = 16_000_000
+    #: Whether GET and HEAD follow redirects. Never with `auth`, which would go to any server that a redirect names.
+    follow_redirects: bool = False
+    auth: AuthBase | None = field(default=None, repr=False)
+    policy: AddressPolicy = field(default=ANY_ADDRESS, repr=False)
+
+    def send(self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes = b"") -> Response:
+        """Send one request and return the response of whatever status; `url` is that of the last redirect.
+
+        Raises ConnectionFailed when no connection was made, ResponseTimeout, ForbiddenAddress, and FetchError when the
+        connection broke later or the response is not valid, too long, or in a content coding.
+        """
+        follow = self.follow_redirects and self.auth is None and method in ("GET", "HEAD")
+        with _session(self.policy) as session:
+            for _ in range(_MAX_REDIRECTS + 1):
+                response = self._send_once(session, method, url, headers or {}, body)
+                location = response.headers.get("location")
+                if not follow or response.status not in _REDIRECTS or not location:
+                    return response
+                url = urljoin(response.url, location)
+        raise FetchError(f"{method} {_without_credentials(url)}: more than {_MAX_REDIRECTS} redirects")
+
+    def _send_once(
+        self, session: requests.Session, method: str, url: str, headers: Mapping[str, str], body: bytes
+    ) -> Response:
+        request = f"{method} {_without_credentials(url)}"
+        try:
+            with closing(
+                session.request(
+                    method,
+                    url,
+                    headers={"User-Agent": self.user_agent, **headers},
+                    data=body,
+                    auth=self.auth,
+                    timeout=(self.connect_timeout, self.response_timeout),
+                    allow_redirects=False,
+                    stream=True,
+                )
+            ) as answer:
+                return self._whole(answer, url)
+        except requests.RequestException as error:
+            cause = next(iter(error.args), None)
+            if isinstance(cause, Exception):
+                failure = fetch_error(request, cause, broken=FetchError)
+            else:
+                failure = FetchError(f"{request}: {error}")
+        except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, zlib.error) as error:
+            failure = fetch_error(request, error, broken=FetchError)
+        # Raised outside of the handler: the library's error holds the request with its Authorization header.
+        raise failure
+
+    def _whole(self, answer: requests.Response, url: str) -> Response:
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        if coding := headers.get("content-encoding"):
+            raise requests.RequestException(f"content coding {coding[:40]!r} was not requested")
+        content, truncated = read_body(answer.raw, max_bytes=self.max_body_bytes)
+        if truncated:
+            raise requests.RequestException(f"the body is longer than {self.max_body_bytes} bytes")
+        return Response(url=url, status=answer.status_code, headers=headers, body=content)
+
+
+def _session(policy: AddressPolicy) -> requests.Session:
+    session = _Session()
+    session.trust_env = False
+    session.headers.clear()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, _GuardedAdapter(policy))
+    return session
+
+
+class _Session(requests.Session):
+    """A session that leaves redirects to ApiClient: requests would read the body of each without a limit."""
+
+    def get_redirect_target(self, resp: requests.Response) -> str | None:  # noqa: ARG002
+        """Return None, which requests reads as: not a redirect."""
+        return None
+
+
+class _GuardedAdapter(HTTPAdapter):
+    """Connects through the guarded pool, whose TLS context decides which certificates are trusted."""
+
+    def __init__(self, policy: AddressPolicy) -> None:
+        self._policy = policy
+        super().__init__()
+
+    def init_poolmanager(self, *_args: Any, **_options: Any) -> None:
+        """Use the guarded pool in place of a pool of the adapter's own."""
+        self.poolmanager = guarded_pool(self._policy)
+
+    def cert_verify(self, *_args: Any, **_options: Any) -> None:
+        """Leave the pool's TLS context as it is."""
+
+
+def _without_credentials(url: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

@@ -1,0 +1,166 @@
+"""HTTP responses: the value, its bounded body, its Retry-After, and the error in place of one."""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import urllib3
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    MaxRetryError,
+    NewConnectionError,
+    ProtocolError,
+    ReadTimeoutError,
+    SSLError,
+)
+
+from app.errors import ConnectionFailed, FetchError, ResponseTimeout
+
+_READ_SIZE = 65_536
+#: Content codings that `read_body` undoes (RFC 9110 section 8.4.1).
+_ZLIB_CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One HTTP response of any status. Header names are lower case; `body` is decompressed.
+
+    `truncated` marks a body that was cut at the size limit.
+    """
+
+    url: str
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    truncated: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether the status is 2xx."""
+        return 200 <= self.status < 300
+
+    @property
+    def text(self) -> str:
+        """The body as UTF-8; invalid bytes become U+FFFD."""
+        return self.body.decode("utf-8", "replace")
+
+    def json(self) -> Any:
+        """Return the body as JSON; raises ValueError."""
+        return json.loads(self.body)
+
+    def retry_after(self, *, cap: float) -> float | None:
+        """Return the seconds of the Retry-After header, at most `cap`; None without a valid one."""
+        return retry_after(self.headers.get("retry-after", ""), cap=cap)
+
+
+def retry_after(value: str, *, cap: float, now: float | None = None) -> float | None:
+    """Return the seconds that a Retry-After value asks for, at most `cap`; None for an empty or invalid one.
+
+    The value is seconds or an HTTP date (RFC 9110 section 10.2.3); `now` is in seconds since the epoch.
+    """
+    if value.strip().isdecimal():
+        return min(float(value), cap)
+    try:
+        then = email.utils.parsedate_to_datetime(value).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return min(max(then - (time.time() if now is None else now), 0.0), cap)
+
+
+def read_body(raw: urllib3.BaseHTTPResponse, *, max_bytes: int) -> tuple[bytes, bool]:
+    """Return the decompressed body of a streamed response, and whether it was cut at `max_bytes`.
+
+    The limit holds for the bytes received and for the bytes decompressed. No read waits for more than has arrived,
+    so that a slow drip meets the pool's deadline. Raises HTTPError for a content coding other than gzip and deflate,
+    zlib.error for a compressed body that is damaged or incomplete.
+    """
+    decoder = _decoder(raw.headers.get("content-encoding", ""))
+    parts: list[bytes] = []
+    size = received = 0
+    while data := raw.read1(_READ_SIZE, decode_content=False):
+        received += len(data)
+        part = decoder.decompress(data, max_bytes - size + 1)
+        parts.append(part)
+        size += len(part)
+        if max(size, received) > max_bytes:
+            return b"".join(parts)[:max_bytes], True
+    if received and not decoder.eof:
+        raise zlib.error("the compressed body is incomplete")
+    return b"".join(parts), False
+
+
+class _Decoder(Protocol):
+    """Undoes a content coding; `eof` is true when the coded data is complete."""
+
+    eof: bool
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
+class _Identity:
+    """No coding."""
+
+    eof = True
+
+    def decompress(self, data: bytes, _: int, /) -> bytes:
+        return data
+
+
+class _Inflate:
+    """gzip of one or more members, zlib, and raw deflate, which some servers send in place of zlib."""
+
+    def __init__(self) -> None:
+        self._inflate: Any = None
+        self.eof = False
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
+        if self._inflate is None:
+            self._inflate = zlib.decompressobj(_window_bits(data))
+        part: bytes = self._inflate.decompress(data, max_length)
+        while self._inflate.unused_data.startswith(b"\x1f\x8b") and len(part) < max_length:
+            member = self._inflate.unused_data
+            self._inflate = zlib.decompressobj(31)
+            part += self._inflate.decompress(member, max_length - len(part))
+        self.eof = self._inflate.eof
+        return part
+
+
+def _window_bits(data: bytes) -> int:
+    """Return zlib's `wbits` for compressed data: 47 with a gzip or zlib header, -15 for raw deflate."""
+    zlib_header = len(data) > 1 and data[0] & 15 == 8 and int.from_bytes(data[:2]) % 31 == 0
+    return 47 if zlib_header or data[:1] == b"\x1f" else -15
+
+
+def _decoder(coding: str) -> _Decoder:
+    name = coding.strip().lower()
+    if name in ("", "identity"):
+        return _Identity()
+    if name in _ZLIB_CODINGS:
+        return _Inflate()
+    raise HTTPError(f"content coding {coding[:40]!r} was not requested")
+
+
+def fetch_error(request: str, error: Exception, *, broken: type[FetchError] = ConnectionFailed) -> FetchError:
+    """Return the application's error for an error of urllib3, http.client or zlib during `request`, "GET https://...".
+
+    ConnectionFailed means that no connection was made, ResponseTimeout that the deadline passed, `broken` that the
+    connection broke after it was made, and FetchError that the response is not valid HTTP. The message is text only.
+    """
+    cause = error
+    if isinstance(cause, MaxRetryError) and cause.reason is not None:
+        cause = cause.reason
+    if isinstance(cause, ProtocolError) and isinstance(cause.args[-1], Exception):
+        cause = cause.args[-1]
+    message = f"{request}: {str(cause)[:300] or type(cause).__name__}"
+    if isinstance(cause, ConnectTimeoutError | NewConnectionError | SSLError):
+        return ConnectionFailed(message)
+    if isinstance(cause, ReadTimeoutError | TimeoutError):
+        return ResponseTimeout(message)
+    return broken(message) if isinstance(cause, OSError) else FetchError(message)
