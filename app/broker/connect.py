@@ -8,9 +8,9 @@ from typing import Any
 
 from kombu.exceptions import OperationalError
 
-from app.broker.connection import connection_to
-from app.broker.errors import BrokerUnreachable
-from app.broker.publishing import CONNECTION_ERRORS
+from .connection import connection_to
+from .errors import BrokerUnreachable
+from .publishing import CONNECTION_ERRORS
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 from amqp import abstract_channel, serialization
 from amqp.spec import Basic
 
-from app.broker import decompressing
+from . import decompressing
 
 #: Tables within tables above which a header's value stays as it came: pickling, writing and printing recurse, too.
 MAX_DEPTH = 50

@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from app.broker.delivery import BROKER_HEADERS, Delivery
-from app.broker.policies.base import MAX_MESSAGE, MAX_TRACEBACK, Budget, Failure
+from .delivery import BROKER_HEADERS, Delivery
+from .policies.base import MAX_MESSAGE, MAX_TRACEBACK, Budget, Failure
 
 #: Every header of ours begins with this.
 OURS = "perennial-"

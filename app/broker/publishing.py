@@ -14,9 +14,9 @@ from typing import Any
 from amqp.exceptions import AMQPError
 from kombu import Connection, Queue
 
-from app.broker import decoding
-from app.broker.connection import connection_to
-from app.broker.errors import PublishFailed, Unroutable
+from . import decoding
+from .connection import connection_to
+from .errors import PublishFailed, Unroutable
 
 #: Messages published before their confirms are awaited.
 _WINDOW = 500

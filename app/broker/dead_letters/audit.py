@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from app.broker.dead_letters.letters import DeadLetter
-from app.broker.errors import ApplicationError
+from ..errors import ApplicationError
+from .letters import DeadLetter
 
 logger = logging.getLogger(__name__)
 

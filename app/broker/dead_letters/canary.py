@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from app.broker.dead_letters.working import Stopped
+from .working import Stopped
 
 #: Messages whose outcome is awaited at the same time, once the first one lived.
 WINDOW = 10

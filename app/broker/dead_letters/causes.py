@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from app.broker.delivery import Delivery
-from app.broker.headers import (
+from ..delivery import Delivery
+from ..headers import (
     ATTEMPTS,
     EXCEPTION,
     FAILED,
@@ -25,7 +25,7 @@ from app.broker.headers import (
     WORKER,
     whole_number,
 )
-from app.broker.policies.base import MAX_MESSAGE, MAX_TRACEBACK
+from ..policies.base import MAX_MESSAGE, MAX_TRACEBACK
 
 #: The reason of a message that nobody buried: its key led to no queue, and an alternate exchange brought it here.
 UNROUTABLE = "unroutable"

@@ -14,12 +14,12 @@ from amqp import Message
 from amqp.exceptions import FrameSyntaxError
 from amqp.serialization import dumps, loads
 
-from app.broker.dead_letters.audit import Audit, append
-from app.broker.dead_letters.causes import cause_of
-from app.broker.dead_letters.letters import DeadLetter
-from app.broker.dead_letters.reading import Reading
-from app.broker.delivery import Delivery
-from app.broker.errors import InvalidMessage
+from ..delivery import Delivery
+from ..errors import InvalidMessage
+from .audit import Audit, append
+from .causes import cause_of
+from .letters import DeadLetter
+from .reading import Reading
 
 
 class Exporting:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.broker.dead_letters.causes import Cause, cause_of
-from app.broker.delivery import Delivery
-from app.broker.headers import DEAD_ID, REPLAY_HISTORY
+from ..delivery import Delivery
+from ..headers import DEAD_ID, REPLAY_HISTORY
+from .causes import Cause, cause_of
 
 #: An id that we gave, and no garbage in its header.
 _GIVEN = re.compile(r"[0-9A-Za-z-]{8,64}")

@@ -10,11 +10,11 @@ from typing import Any
 
 from amqp.exceptions import AccessRefused, NotFound, ResourceLocked
 
-from app.broker import decoding
-from app.broker.connect import connected
-from app.broker.dead_letters.letters import DeadLetter, LetterIds, letter_of
-from app.broker.delivery import Delivery
-from app.broker.errors import DeadSetBusy
+from .. import decoding
+from ..connect import connected
+from ..delivery import Delivery
+from ..errors import DeadSetBusy
+from .letters import DeadLetter, LetterIds, letter_of
 
 #: Seconds to wait for somebody else to be done with a dead set; between two tries; for a message that must come.
 PATIENCE, _PAUSE, _SILENCE = 5.0, 0.1, 1.0

@@ -10,17 +10,17 @@ from typing import Any
 from amqp.exceptions import NotFound
 from kombu import Connection
 
-from app.broker.dead_letters.audit import Audit
-from app.broker.dead_letters.canary import Canary
-from app.broker.dead_letters.letters import DeadLetter
-from app.broker.dead_letters.reading import Reading
-from app.broker.dead_letters.working import Stopped
-from app.broker.delivery import Delivery
-from app.broker.errors import Unroutable
-from app.broker.headers import DEAD_ID, OUTCOME_TO, REPLAY_HISTORY
-from app.broker.policies.base import Address, Budget, Policy
-from app.broker.publishing import Outgoing, Publisher
-from app.broker.worker.carry_out import replacement
+from ..delivery import Delivery
+from ..errors import Unroutable
+from ..headers import DEAD_ID, OUTCOME_TO, REPLAY_HISTORY
+from ..policies.base import Address, Budget, Policy
+from ..publishing import Outgoing, Publisher
+from ..worker.carry_out import replacement
+from .audit import Audit
+from .canary import Canary
+from .letters import DeadLetter
+from .reading import Reading
+from .working import Stopped
 
 #: Failures in a row after which it is the broker, and not the message.
 _TOO_MANY = 3

@@ -11,18 +11,18 @@ from pathlib import Path
 
 from kombu import Queue
 
-from app.broker.connect import connected
-from app.broker.dead_letters.audit import Audit
-from app.broker.dead_letters.canary import Canary
-from app.broker.dead_letters.exports import Exporting
-from app.broker.dead_letters.letters import EVERYTHING, DeadLetter, LetterGroup, group_letters, named
-from app.broker.dead_letters.reading import leased
-from app.broker.dead_letters.replaying import Replaying, Watch
-from app.broker.dead_letters.working import Worked, work
-from app.broker.errors import InvalidMessage
-from app.broker.policies.base import Budget, Policy
-from app.broker.policies.registry import Policies
-from app.broker.publishing import Outgoing, Publisher
+from ..connect import connected
+from ..errors import InvalidMessage
+from ..policies.base import Budget, Policy
+from ..policies.registry import Policies
+from ..publishing import Outgoing, Publisher
+from .audit import Audit
+from .canary import Canary
+from .exports import Exporting
+from .letters import EVERYTHING, DeadLetter, LetterGroup, group_letters, named
+from .reading import leased
+from .replaying import Replaying, Watch
+from .working import Worked, work
 
 #: Which messages: a condition (`LetterFilter` is one), or ids.
 Chosen = Callable[[DeadLetter], bool] | Sequence[str]

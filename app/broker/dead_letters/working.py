@@ -9,10 +9,10 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from app.broker.dead_letters.letters import DeadLetter, base_of
-from app.broker.dead_letters.reading import Lease, Reading
-from app.broker.errors import ApplicationError
-from app.broker.publishing import CONNECTION_ERRORS
+from ..errors import ApplicationError
+from ..publishing import CONNECTION_ERRORS
+from .letters import DeadLetter, base_of
+from .reading import Lease, Reading
 
 #: Seconds after which all is given back and read anew: the broker closes a channel that holds messages for long
 #: (`consumer_timeout`, half an hour unless configured).

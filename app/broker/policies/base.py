@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from kombu import Queue
 
-from app.broker.delivery import Delivery
+from ..delivery import Delivery
 
 #: Characters of a traceback, and of an error's message, that travel with a dead message.
 MAX_TRACEBACK, MAX_MESSAGE = 6_000, 500

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 from kombu import Exchange, Queue
 
-from app.broker.delivery import Delivery
-from app.broker.errors import InvalidMessage
-from app.broker.headers import dead_letter_headers, failure_headers, headers_for_replay, keeps_budget, whole_number
-from app.broker.policies.base import Address, Budget, Dead, Decision, Failure, Postponed, Retry
-from app.broker.policies.waiting import (
+from ..delivery import Delivery
+from ..errors import InvalidMessage
+from ..headers import dead_letter_headers, failure_headers, headers_for_replay, keeps_budget, whole_number
+from .base import Address, Budget, Dead, Decision, Failure, Postponed, Retry
+from .waiting import (
     DEAD_LETTER,
     MAX_TTL_MS,
     POSTPONE_LADDER_MS,

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from kombu import Exchange, Queue
 
-from app.broker.delivery import Delivery
-from app.broker.policies.base import Address, Budget, Decision, Drop, Failure
+from ..delivery import Delivery
+from .base import Address, Budget, Decision, Drop, Failure
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from kombu import Exchange, Queue
 
-from app.broker.delivery import Delivery
-from app.broker.headers import (
+from ..delivery import Delivery
+from ..headers import (
     ATTEMPTS,
     dead_letter_headers,
     failure_headers,
@@ -18,8 +18,8 @@ from app.broker.headers import (
     keeps_budget,
     whole_number,
 )
-from app.broker.policies.base import MAX_MESSAGE, Address, Budget, Dead, Decision, Failure, Postponed, Retry
-from app.broker.policies.waiting import DEAD_LETTER, QueueType, delay_queue, wait_ms
+from .base import MAX_MESSAGE, Address, Budget, Dead, Decision, Failure, Postponed, Retry
+from .waiting import DEAD_LETTER, QueueType, delay_queue, wait_ms
 
 RETRIES, EXCEPTIONS = "mb-retries", "mb-exceptions"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kombu import Queue
 
-from app.broker.policies.base import Policy
+from .base import Policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal
 
 from kombu import Exchange, Queue
 
-from app.broker.delivery import Delivery
-from app.broker.headers import (
+from ..delivery import Delivery
+from ..headers import (
     ATTEMPTS,
     FIRST_FAILED,
     dead_letter_headers,
@@ -19,8 +19,8 @@ from app.broker.headers import (
     keeps_budget,
     whole_number,
 )
-from app.broker.policies.base import MAX_MESSAGE, Address, Budget, Dead, Decision, Failure, Postponed, Reject
-from app.broker.policies.waiting import DEAD_LETTER, QueueType, delay_queue, safe_arguments, wait_ms
+from .base import MAX_MESSAGE, Address, Budget, Dead, Decision, Failure, Postponed, Reject
+from .waiting import DEAD_LETTER, QueueType, delay_queue, safe_arguments, wait_ms
 
 RETRY_INFO = "retry_info"
 

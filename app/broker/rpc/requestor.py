@@ -15,10 +15,10 @@ from typing import Any
 
 from kombu import Exchange
 
-from app.broker.delivery import as_it_came
-from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed, RequestTimedOut, Unroutable
-from app.broker.publishing import CONNECTION_ERRORS, Outgoing
-from app.broker.rpc.wire import Listener, Wire, publish
+from ..delivery import as_it_came
+from ..errors import ApplicationError, BrokerUnreachable, PublishFailed, RequestTimedOut, Unroutable
+from ..publishing import CONNECTION_ERRORS, Outgoing
+from .wire import Listener, Wire, publish
 
 #: Milliseconds that AMQP takes for an expiration at most.
 _LONGEST_MS = 2**32 - 1

@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
-from app.broker.delivery import Delivery
-from app.broker.errors import ApplicationError, BrokerUnreachable, SearcherBusy, Undecodable, UnknownType
-from app.broker.publishing import CONNECTION_ERRORS, Outgoing
-from app.broker.rpc.wire import Listener, Wire, publish
+from ..delivery import Delivery
+from ..errors import ApplicationError, BrokerUnreachable, SearcherBusy, Undecodable, UnknownType
+from ..publishing import CONNECTION_ERRORS, Outgoing
+from .wire import Listener, Wire, publish
 
 logger = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from amqp import spec
 
-from app.broker.connect import told
-from app.broker.connection import connection_to
-from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed
-from app.broker.publishing import CONNECTION_ERRORS, Outgoing, wire_message
-from app.broker.rpc.link import Link
+from ..connect import told
+from ..connection import connection_to
+from ..errors import ApplicationError, BrokerUnreachable, PublishFailed
+from ..publishing import CONNECTION_ERRORS, Outgoing, wire_message
+from .link import Link
 
 logger = logging.getLogger(__name__)
 

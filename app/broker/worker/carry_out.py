@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from app.broker.delivery import Delivery
-from app.broker.policies.base import Dead, Decision, Drop, Postponed, Reject, Retry
-from app.broker.publishing import Outgoing, Publisher
+from ..delivery import Delivery
+from ..policies.base import Dead, Decision, Drop, Postponed, Reject, Retry
+from ..publishing import Outgoing, Publisher
 
 
 class Settlement(Enum):

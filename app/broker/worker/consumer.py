@@ -9,15 +9,15 @@ from celery.utils.log import get_logger
 from celery.worker.consumer import Consumer as CeleryConsumer
 from celery.worker.state import maybe_shutdown
 
-from app.broker.errors import ApplicationError, InvalidMessage, NotWired, Undecodable, UnknownType
-from app.broker.exclusive import until_free
-from app.broker.policies.base import Dead, Decision, Drop
-from app.broker.policies.registry import Policies
-from app.broker.policies.waiting import DEAD_LETTER
-from app.broker.publishing import get_publisher
-from app.broker.worker.carry_out import Settlement
-from app.broker.worker.failures import Failures, failure_of
-from app.broker.worker.task import Task, delivery_of
+from ..errors import ApplicationError, InvalidMessage, NotWired, Undecodable, UnknownType
+from ..exclusive import until_free
+from ..policies.base import Dead, Decision, Drop
+from ..policies.registry import Policies
+from ..policies.waiting import DEAD_LETTER
+from ..publishing import get_publisher
+from .carry_out import Settlement
+from .failures import Failures, failure_of
+from .task import Task, delivery_of
 
 logger = get_logger(__name__)
 

@@ -11,13 +11,13 @@ from typing import Any
 from billiard.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded, WorkerLostError
 from celery.utils.log import get_logger
 
-from app.broker.delivery import Delivery
-from app.broker.errors import ApplicationError, InvalidMessage, Postpone, PublishFailed
-from app.broker.headers import OUTCOME_TO, REPLAY_HISTORY, dead_letter_headers
-from app.broker.policies.base import MAX_MESSAGE, MAX_TRACEBACK, Dead, Decision, Drop, Failure, Postponed, Reject, Retry
-from app.broker.policies.registry import Policies
-from app.broker.publishing import Outgoing, Publisher
-from app.broker.worker.carry_out import Settlement, carry_out
+from ..delivery import Delivery
+from ..errors import ApplicationError, InvalidMessage, Postpone, PublishFailed
+from ..headers import OUTCOME_TO, REPLAY_HISTORY, dead_letter_headers
+from ..policies.base import MAX_MESSAGE, MAX_TRACEBACK, Dead, Decision, Drop, Failure, Postponed, Reject, Retry
+from ..policies.registry import Policies
+from ..publishing import Outgoing, Publisher
+from .carry_out import Settlement, carry_out
 
 logger = get_logger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from app.broker.policies.registry import Policies
+from ..policies.registry import Policies
 
 
 @dataclass(frozen=True, slots=True)

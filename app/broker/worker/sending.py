@@ -14,9 +14,9 @@ from kombu.connection import is_connection
 from kombu.exceptions import OperationalError
 from kombu.messaging import ChannelPromise
 
-from app.broker.errors import InvalidMessage, PublishFailed
-from app.broker.policies.base import Policy
-from app.broker.policies.delay_queues import DelayQueues
+from ..errors import InvalidMessage, PublishFailed
+from ..policies.base import Policy
+from ..policies.delay_queues import DelayQueues
 
 #: What is raised where a message may not have arrived.
 _NOT_SENT = (AMQPError, MessageNacked, OSError, OperationalError)

@@ -16,11 +16,11 @@ from celery.utils.log import get_logger
 from celery.worker import state
 from celery.worker.request import Request as CeleryRequest
 
-from app.broker.delivery import Delivery
-from app.broker.errors import ApplicationError, InvalidMessage, Postpone
-from app.broker.policies.base import Dead, Decision, Drop, Failure, Postponed
-from app.broker.worker.carry_out import Settlement
-from app.broker.worker.failures import Failures, failure_of
+from ..delivery import Delivery
+from ..errors import ApplicationError, InvalidMessage, Postpone
+from ..policies.base import Dead, Decision, Drop, Failure, Postponed
+from .carry_out import Settlement
+from .failures import Failures, failure_of
 
 if TYPE_CHECKING:
     from billiard.einfo import ExceptionInfo
