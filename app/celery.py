@@ -8,7 +8,7 @@ from typing import Any
 
 from celery import Celery, signals
 
-from app.broker.connection import tls
+from app.broker.connection import tls_options
 from app.broker.worker.install import install
 from app.roles import prepare
 from app.topology.declare import policies
@@ -19,7 +19,7 @@ from config.settings import ROOT, get_settings
 app = Celery("perennial")
 app.config_from_object("config.celeryconfig")
 app.conf.task_queues = task_queues(get_settings())
-app.conf.broker_use_ssl = tls(get_settings().broker)
+app.conf.broker_use_ssl = tls_options(get_settings().broker)
 install(
     app,
     policies(get_settings()),

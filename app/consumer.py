@@ -12,6 +12,7 @@ from celery.utils.log import get_logger
 from celery.worker import state
 from redis.exceptions import RedisError
 
+from app.broker.amqp_internals import forget_decoded_body
 from app.broker.delivery import Delivery
 from app.broker.errors import TopologyDiffers
 from app.broker.worker import consumer
@@ -144,7 +145,7 @@ class Consumer(consumer.Consumer):
         message.body = envelope.body
         message.content_type, message.content_encoding = "application/json", "utf-8"
         message.properties.setdefault("correlation_id", envelope.id)
-        message._decoded_cache = None
+        forget_decoded_body(message)
 
     def _call(self, delivery: Delivery) -> Call:
         """Return what a plain message asks for; an art message has no type, its queue says what it is."""

@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Callable, Collection
 from typing import Any
 
+from app.broker.connection import wait_for_exclusive_queue
 from app.broker.errors import AlreadyRunning, NotWired
-from app.broker.exclusive import until_free
 from app.topology.queues import searcher_queue
 from config.routes import ORCHESTRATOR, REQUESTS, SEARCHER, searcher_of
 
@@ -58,13 +58,13 @@ def require_role(queues: Collection[str], *, solo: bool) -> None:
 def hold_lease(connection: Any, *, patience: float, meanwhile: Callable[[], None]) -> None:
     """Make this connection that of the only orchestrator; raises AlreadyRunning when another is there for so long.
 
-    `patience` and `meanwhile` are those of `until_free`.
+    `patience` and `meanwhile` are those of `wait_for_exclusive_queue`.
     """
 
     def declare(channel: Any) -> None:
         channel.queue_declare(LEASE, durable=False, exclusive=True, auto_delete=False)
 
-    if not until_free(connection, declare, patience=patience, meanwhile=meanwhile):
+    if not wait_for_exclusive_queue(connection, declare, patience=patience, meanwhile=meanwhile):
         raise AlreadyRunning(
             f"another orchestrator runs on {connection.as_uri()}: there must be one only; it holds {LEASE}"
         )

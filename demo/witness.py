@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from amqp.exceptions import AMQPError
 from kombu import Connection, Queue
 
-from app.broker.connection import tls
+from app.broker.connection import tls_options
 from app.broker.policies.delay_queues import ITERATION
 from app.broker.policies.waiting import delay_name
 from app.errors import DemoFailed
@@ -56,7 +56,7 @@ class Witness:
         self._domain = domain
         self._retries: set[tuple[str, int, str]] = set()
         self._connection = Connection(
-            settings.broker, ssl=tls(settings.broker), connect_timeout=settings.publish_timeout
+            settings.broker, ssl=tls_options(settings.broker), connect_timeout=settings.publish_timeout
         )
         try:
             self._channel = self._connection.channel()

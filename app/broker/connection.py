@@ -1,35 +1,104 @@
-"""How every connection to a broker is made: nothing waits for ever, and TLS only with the host that was asked for."""
+"""Connections to a broker: with a timeout on everything, with TLS that checks the host, and clear errors."""
 
 from __future__ import annotations
 
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+from amqp.exceptions import AMQPError, NotFound, ResourceLocked
 from kombu import Connection
+from kombu.exceptions import OperationalError
+
+from . import amqp_internals
+from .errors import BrokerUnreachable
+
+logger = logging.getLogger(__name__)
+
+#: What py-amqp and the socket raise when a connection or a channel breaks.
+CONNECTION_ERRORS = (AMQPError, OSError, socket.timeout)
 
 #: `ssl` of a kombu Connection, and Celery's `broker_use_ssl`.
-Tls = dict[str, str | None] | bool
+TlsOptions = dict[str, str | None] | bool
+
+#: Seconds between two attempts to get an exclusive queue.
+_LOCK_PAUSE = 0.5
 
 
 def connection_to(url: str, *, timeout: float, heartbeat: float = 0.0, **options: Any) -> Connection:
-    """Return a connection to the broker at `url`, which is not made yet.
+    """Return a connection to the broker at `url`, which is not open yet.
 
-    Making it takes at most `timeout` seconds, and so does each read and write: a broker that answers nothing must not
-    stop whoever waits. `options` are further ones of kombu's transport.
+    Opening it takes at most `timeout` seconds, and so does each read and write. `options` go to kombu's transport.
     """
+    amqp_internals.install()
     bounds = {"read_timeout": timeout, "write_timeout": timeout}
     return Connection(
-        url, ssl=tls(url), connect_timeout=timeout, heartbeat=heartbeat, transport_options={**bounds, **options}
+        url, ssl=tls_options(url), connect_timeout=timeout, heartbeat=heartbeat, transport_options={**bounds, **options}
     )
 
 
-def tls(url: str) -> Tls:
-    """Return what kombu is to be told of TLS for a broker's URL.
+def tls_options(url: str) -> TlsOptions:
+    """Return kombu's `ssl` option for a broker's URL: false unless it begins with `amqps:`.
 
-    Of `amqps` the certificate must name the host (RFC 9525); left to itself, kombu takes that of any host which an
-    authority vouches for. The authorities are the system's, or those in the file SSL_CERT_FILE. Of several hosts, with
-    semicolons between them, kombu would look for one name in the certificates of all: there it is left to itself.
+    The certificate must name the host (RFC 9525); kombu by itself accepts every certificate that an authority signed.
+    The authorities are those of the system, or of the file SSL_CERT_FILE. For several hosts, separated by semicolons,
+    kombu would expect one name in all certificates: the name is not checked then.
     """
     if not url.startswith("amqps:"):
         return False
     return True if ";" in url else {"server_hostname": urlsplit(url).hostname}
+
+
+@contextmanager
+def connected(url: str, *, timeout: float = 5.0) -> Iterator[Any]:
+    """Yield an open kombu connection for an operator's command, and close it.
+
+    Raises BrokerUnreachable where the connection cannot be opened, and also where it breaks or the broker does not
+    answer within `timeout` seconds during the block.
+    """
+    connection = connection_to(url, timeout=timeout)
+    try:
+        connection.connect()
+        yield connection
+    except (*CONNECTION_ERRORS, OperationalError) as error:
+        raise BrokerUnreachable(f"broker {connection.as_uri()}: {connection_error_text(error)}") from error
+    finally:
+        connection.collect(socket_timeout=1)
+
+
+def connection_error_text(error: BaseException) -> str:
+    """Return the text for a connection error, which often has none of its own."""
+    return f"no answer in time ({error})" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+
+
+def wait_for_exclusive_queue(
+    connection: Any, declare: Callable[[Any], Any], *, patience: float, meanwhile: Callable[[], None]
+) -> bool:
+    """Call `declare` with a new channel until no other connection holds the exclusive queue that it declares.
+
+    After a connection broke, the broker may keep it and its exclusive queues for some time. Returns false if the queue
+    is still held after `patience` seconds, and true also if the queue does not exist. `meanwhile` is called between two
+    attempts; what it raises ends the wait.
+    """
+    until = time.monotonic() + patience
+    waiting = False
+    while True:
+        try:
+            with connection.channel() as channel:
+                declare(channel)
+        except ResourceLocked as error:
+            if time.monotonic() > until:
+                return False
+            if not waiting:
+                logger.warning("Waiting up to %g s for an exclusive queue of another connection: %s", patience, error)
+            waiting = True
+        except NotFound:
+            return True
+        else:
+            return True
+        meanwhile()
+        time.sleep(_LOCK_PAUSE)

@@ -69,3 +69,9 @@ def as_it_came(body: Any, encoding: str | None) -> bytes:
         return body.encode(encoding or "utf-8")
     except (LookupError, UnicodeError):
         return body.encode("utf-8", "surrogatepass")
+
+
+def delivery_of(message: Any) -> Delivery:
+    """Return the message as it came: kept by the consumer where it was translated, taken from it otherwise."""
+    original: Delivery | None = getattr(message, "original", None)
+    return original or Delivery.of(message, message.delivery_info["queue"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 import uuid
@@ -11,21 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from amqp.exceptions import AMQPError
 from kombu import Connection, Queue
 
-from . import decoding
-from .connection import connection_to
+from .connection import CONNECTION_ERRORS, connection_to
 from .errors import PublishFailed, Unroutable
 
 #: Messages published before their confirms are awaited.
 _WINDOW = 500
-
-#: What a broken connection raises.
-CONNECTION_ERRORS = (AMQPError, OSError, socket.timeout)
-
-# Whoever publishes for us also receives, and must not be stopped by what others posted.
-decoding.install()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import typer
 from amqp.exceptions import PreconditionFailed
 from kombu import Queue
 
-from app.broker.connect import connected
+from app.broker.connection import connected
 from app.broker.errors import TopologyDiffers
 from app.broker.policies.base import Policy
 from app.broker.policies.x_death import XDeath

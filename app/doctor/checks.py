@@ -9,7 +9,7 @@ from typing import Any, Literal
 from celery.utils.imports import symbol_by_name
 from redis import Redis, RedisError
 
-from app.broker.connect import connected
+from app.broker.connection import connected
 from app.broker.errors import ApplicationError, BrokerUnreachable
 from app.broker.publishing import Publisher
 from app.broker.worker.consumer import Consumer

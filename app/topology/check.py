@@ -10,7 +10,7 @@ from typing import Any
 from amqp.exceptions import ChannelError
 from kombu import Exchange, Queue
 
-from app.broker.connect import connected
+from app.broker.connection import connected
 from app.broker.errors import ManagementFailed
 from app.topology.by_amqp import compare_by_amqp
 from app.topology.compare import compare, old_delay, old_delays

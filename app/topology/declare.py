@@ -8,13 +8,12 @@ from typing import Any
 from kombu import Queue
 
 from app.broker.policies.base import Policy
-from app.broker.policies.delay_queues import DelayQueues
+from app.broker.policies.delay_queues import DelayQueues, budget_of
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.registry import Policies
 from app.broker.policies.waiting import delay_queue
 from app.broker.policies.x_death import XDeath
-from app.broker.worker.sending import budget_of
 from app.envelopes import Budgets
 from app.topology.queues import events_exchange, requests_exchange, site_exchange, task_queues
 from config.routes import REQUESTS, ROUTES, SITE, SUBSCRIPTIONS, Route, art_routes

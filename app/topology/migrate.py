@@ -15,7 +15,7 @@ from typing import Any
 
 from kombu import Exchange, Queue
 
-from app.broker.connect import connected
+from app.broker.connection import connected
 from app.broker.errors import InvalidMessage, ManagementFailed, MigrationRefused
 from app.broker.publishing import Outgoing, Publisher
 from app.topology.by_amqp import declared

@@ -93,7 +93,7 @@ def test_a_result_is_a_failure_only_when_the_message_is_dead(broker_url: str, tm
 
 @pytest.mark.parametrize(
     ("options", "why"),
-    [("base=Task", "its base Task is no app.broker.worker.task.Task"), ("acks_late=False", "acks_late is off")],
+    [("base=Task", "its base Task is not app.broker.worker.task.Task"), ("acks_late=False", "acks_late is off")],
 )
 def test_a_worker_does_not_start_with_a_task_whose_failures_would_be_lost(
     tmp_path: Path, options: str, why: str

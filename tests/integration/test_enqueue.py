@@ -20,7 +20,7 @@ from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.registry import Policies
 from app.broker.publishing import Publisher
 from app.broker.worker.install import install
-from app.broker.worker.sending import NotConfirmed
+from app.broker.worker.producer import NotConfirmed
 from tests.support.broker import Broker
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually

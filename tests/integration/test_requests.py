@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from kombu import Connection, Exchange
 
-from app.broker.connect import connected
+from app.broker.connection import connected
 from app.broker.delivery import Delivery
 from app.broker.errors import (
     BrokerUnreachable,

@@ -10,8 +10,9 @@ from typing import Any
 from amqp import Message
 from kombu import Connection
 
+from app.broker.connection import CONNECTION_ERRORS
 from app.broker.delivery import Delivery
-from app.broker.publishing import CONNECTION_ERRORS, Outgoing
+from app.broker.publishing import Outgoing
 
 QUEUE = "answers"
 

@@ -16,11 +16,11 @@ from amqp.serialization import dumps
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.broker.amqp_internals import LateTimestamp, UndecodableText
 from app.broker.dead_letters.audit import append
 from app.broker.dead_letters.causes import cause_of
 from app.broker.dead_letters.exports import from_record, read, to_record
 from app.broker.dead_letters.letters import DeadLetter, LetterIds, group_letters, letter_of, named
-from app.broker.decoding import Garbled, Timestamp
 from app.broker.errors import InvalidMessage
 from app.cli.dead_options import seconds
 from app.cli.dead_view import age
@@ -68,12 +68,17 @@ def test_an_export_holds_all_that_a_message_is(headers: dict[str, Any], body: by
 
 
 def test_an_export_holds_what_json_does_not() -> None:
-    headers = {"when": datetime(2026, 1, 2), "ms": Timestamp(2**45), "text": Garbled(b"a\xff"), "raw": b"\x00\xff"}
+    headers = {
+        "when": datetime(2026, 1, 2),
+        "ms": LateTimestamp(2**45),
+        "text": UndecodableText(b"a\xff"),
+        "raw": b"\x00\xff",
+    }
     found = letter(body=b"\xff", **headers)
     again = from_record(json.loads(json.dumps(to_record(found)))).delivery
     assert again.body == b"\xff"
     assert again.headers["when"] == headers["when"]
-    assert (again.headers["ms"], type(again.headers["ms"])) == (2**45, Timestamp)
+    assert (again.headers["ms"], type(again.headers["ms"])) == (2**45, LateTimestamp)
     assert again.headers["text"] == b"a\xff"
     assert again.headers["raw"] == b"\x00\xff"
 

@@ -10,17 +10,13 @@ from typing import Any
 
 from amqp.exceptions import AccessRefused, NotFound, ResourceLocked
 
-from .. import decoding
-from ..connect import connected
+from ..connection import connected
 from ..delivery import Delivery
 from ..errors import DeadSetBusy
 from .letters import DeadLetter, LetterIds, letter_of
 
 #: Seconds to wait for somebody else to be done with a dead set; between two tries; for a message that must come.
 PATIENCE, _PAUSE, _SILENCE = 5.0, 0.1, 1.0
-
-# What others posted must not keep anybody from looking at the rest.
-decoding.install()
 
 #: A prefetch is a number of 16 bits; 0 would be no limit.
 _MOST_PREFETCHED = 65_535

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kombu import Queue
 
-from ..connect import connected
+from ..connection import connected
 from ..errors import InvalidMessage
 from ..policies.base import Budget, Policy
 from ..policies.registry import Policies

@@ -9,8 +9,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ..connection import CONNECTION_ERRORS
 from ..errors import ApplicationError
-from ..publishing import CONNECTION_ERRORS
 from .letters import DeadLetter, base_of
 from .reading import Lease, Reading
 

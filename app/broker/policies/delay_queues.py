@@ -11,7 +11,7 @@ from kombu import Exchange, Queue
 from ..delivery import Delivery
 from ..errors import InvalidMessage
 from ..headers import dead_letter_headers, failure_headers, headers_for_replay, keeps_budget, whole_number
-from .base import Address, Budget, Dead, Decision, Failure, Postponed, Retry
+from .base import Address, Budget, Dead, Decision, Failure, Policy, Postponed, Retry
 from .waiting import (
     DEAD_LETTER,
     MAX_TTL_MS,
@@ -127,3 +127,15 @@ class DelayQueues:
     def revived(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
         """Keep the current iteration, as the document has it, or begin again."""
         return headers_for_replay(headers, budget) | ({ITERATION: 0} if budget == "fresh" else {})
+
+
+def budget_of(policy: Policy, *, timeout_ms: int | None = None, retry_max: int | None = None) -> Mapping[str, Any]:
+    """Return the headers by which a policy travels with a new message; raises InvalidMessage where none does."""
+    if isinstance(policy, DelayQueues):
+        return policy.budget_headers(timeout_ms=timeout_ms, retry_max=retry_max)
+    if timeout_ms is None and retry_max is None:
+        return {}
+    raise InvalidMessage(
+        f"retry_timeout_ms {timeout_ms}, retry_max {retry_max}: the queue's policy is {policy.name}, "
+        f"and only under {DelayQueues.name} a message has a budget of its own"
+    )

@@ -15,9 +15,10 @@ from typing import Any
 
 from kombu import Exchange
 
+from ..connection import CONNECTION_ERRORS
 from ..delivery import as_it_came
 from ..errors import ApplicationError, BrokerUnreachable, PublishFailed, RequestTimedOut, Unroutable
-from ..publishing import CONNECTION_ERRORS, Outgoing
+from ..publishing import Outgoing
 from .wire import Listener, Wire, publish
 
 #: Milliseconds that AMQP takes for an expiration at most.

@@ -12,9 +12,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
+from ..connection import CONNECTION_ERRORS
 from ..delivery import Delivery
 from ..errors import ApplicationError, BrokerUnreachable, SearcherBusy, Undecodable, UnknownType
-from ..publishing import CONNECTION_ERRORS, Outgoing
+from ..publishing import Outgoing
 from .wire import Listener, Wire, publish
 
 logger = logging.getLogger(__name__)

@@ -15,10 +15,9 @@ from typing import Any
 
 from amqp import spec
 
-from ..connect import told
-from ..connection import connection_to
+from ..connection import CONNECTION_ERRORS, connection_error_text, connection_to
 from ..errors import ApplicationError, BrokerUnreachable, PublishFailed
-from ..publishing import CONNECTION_ERRORS, Outgoing, wire_message
+from ..publishing import Outgoing, wire_message
 from .link import Link
 
 logger = logging.getLogger(__name__)
@@ -323,7 +322,7 @@ class Wire:
                 each.close()
 
     def _told(self, error: Exception) -> BrokerUnreachable:
-        return BrokerUnreachable(f"broker {self._where.as_uri()}: {told(error)}")
+        return BrokerUnreachable(f"broker {self._where.as_uri()}: {connection_error_text(error)}")
 
     def _on_blocked(self, _reason: str) -> None:
         """Note that the broker reads no more of this connection (`connection.blocked`)."""

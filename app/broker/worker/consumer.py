@@ -9,15 +9,17 @@ from celery.utils.log import get_logger
 from celery.worker.consumer import Consumer as CeleryConsumer
 from celery.worker.state import maybe_shutdown
 
+from ..amqp_internals import queues_by_consumer_tag
+from ..connection import wait_for_exclusive_queue
+from ..delivery import delivery_of
 from ..errors import ApplicationError, InvalidMessage, NotWired, Undecodable, UnknownType
-from ..exclusive import until_free
 from ..policies.base import Dead, Decision, Drop
 from ..policies.registry import Policies
 from ..policies.waiting import DEAD_LETTER
 from ..publishing import get_publisher
 from .carry_out import Settlement
 from .failures import Failures, failure_of
-from .task import Task, delivery_of
+from .task import Task
 
 logger = get_logger(__name__)
 
@@ -74,7 +76,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         """Wait after a break until the broker has given up the old connection; Celery would end for its mailbox."""
         if self.restart_count:
             name = self.app.control.mailbox.get_queue(self.hostname).name
-            until_free(
+            wait_for_exclusive_queue(
                 connection,
                 lambda channel: channel.queue_declare(name, passive=True),
                 patience=BROKER_PATIENCE,
@@ -178,7 +180,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
 
     def note_queues(self) -> None:
         """Note which queue each consumer is of; called before one is cancelled, since its last messages come later."""
-        self._queue_of_tag |= {tag: queue for queue, tag in self.task_consumer._active_tags.items()}
+        self._queue_of_tag |= queues_by_consumer_tag(self.task_consumer)
 
     def _queue_name(self, message: Any) -> str:
         tag = message.delivery_info["consumer_tag"]
@@ -192,7 +194,7 @@ def require_wired(tasks: Mapping[str, Any]) -> None:
     for name, task in tasks.items():
         if not isinstance(task, Task):
             raise NotWired(
-                f"task {name}: its base {type(task).__mro__[1].__name__} is no app.broker.worker.task.Task, so its "
+                f"task {name}: its base {type(task).__mro__[1].__name__} is not {Task.__module__}.Task, so its "
                 "failures would be lost; derive it from the application's own `app.Task`, after install()"
             )
         if not task.acks_late:

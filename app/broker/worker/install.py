@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .. import amqp_internals
 from ..policies.registry import Policies
 
 
@@ -25,7 +26,7 @@ def install(
     *,
     publish_timeout: float = 5.0,
     confirm: bool = True,
-    consumer: str = "app.broker.worker.consumer:Consumer",
+    consumer: str = f"{__package__}.consumer:Consumer",
 ) -> None:
     """Let the policies answer for every failure in the workers of a Celery application.
 
@@ -34,10 +35,11 @@ def install(
     way to the broker (with `confirm`, a client's `delay()` waits for the broker unless the call says otherwise), and
     settings, which stand above those of the application.
     """
+    amqp_internals.install()
     app.retries = Retries(policies, publish_timeout, confirm)
-    app.amqp_cls = "app.broker.worker.sending:AMQP"
+    app.amqp_cls = f"{__package__}.producer:AMQP"
     app.__dict__.pop("amqp", None)
-    app.task_cls = "app.broker.worker.task:Task"
+    app.task_cls = f"{__package__}.task:Task"
     app.__dict__.pop("Task", None)
     settings = _settings(consumer)
     if app.configured:
@@ -49,7 +51,7 @@ def install(
 def _settings(consumer: str) -> dict[str, Any]:
     return {
         "worker_consumer": consumer,
-        "worker_pool": "app.broker.worker.pool:TaskPool",
+        "worker_pool": f"{__package__}.pool:TaskPool",
         # A message leaves the broker when its work is done, and not before.
         "task_acks_late": True,
         "task_acks_on_failure": True,

@@ -15,8 +15,7 @@ from kombu.exceptions import OperationalError
 from kombu.messaging import ChannelPromise
 
 from ..errors import InvalidMessage, PublishFailed
-from ..policies.base import Policy
-from ..policies.delay_queues import DelayQueues
+from ..policies.delay_queues import budget_of
 
 #: What is raised where a message may not have arrived.
 _NOT_SENT = (AMQPError, MessageNacked, OSError, OperationalError)
@@ -104,18 +103,6 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
                 pool._closed = True
             group.clear()
         self._producer_pool = self.app._pool = None
-
-
-def budget_of(policy: Policy, *, timeout_ms: int | None = None, retry_max: int | None = None) -> Mapping[str, Any]:
-    """Return the headers by which a policy travels with a new message; raises InvalidMessage where none does."""
-    if isinstance(policy, DelayQueues):
-        return policy.budget_headers(timeout_ms=timeout_ms, retry_max=retry_max)
-    if timeout_ms is None and retry_max is None:
-        return {}
-    raise InvalidMessage(
-        f"retry_timeout_ms {timeout_ms}, retry_max {retry_max}: the queue's policy is {policy.name}, "
-        f"and only under {DelayQueues.name} a message has a budget of its own"
-    )
 
 
 class _ConfirmingProducer(Producer):  # type: ignore[misc]

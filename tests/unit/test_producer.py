@@ -14,14 +14,13 @@ from kombu import Queue
 from pydantic import ValidationError
 
 from app.broker.errors import InvalidMessage
-from app.broker.policies.delay_queues import DelayQueues
+from app.broker.policies.delay_queues import DelayQueues, budget_of
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.registry import Policies
 from app.broker.policies.waiting import MAX_TTL_MS
 from app.broker.policies.x_death import XDeath
 from app.broker.worker.install import install
-from app.broker.worker.sending import budget_of
 from app.envelopes import site_message, to_queue
 from app.topology.declare import budgets
 from config.routes import ROUTES

@@ -13,13 +13,20 @@ from amqp import Message, serialization
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.broker import decoding
-from app.broker.decoding import MAX_DEPTH, Garbled, Timestamp, Undecoded, read_arguments, read_properties
+from app.broker import amqp_internals
+from app.broker.amqp_internals import (
+    MAX_DEPTH,
+    LateTimestamp,
+    NestedTooDeep,
+    UndecodableText,
+    read_arguments,
+    read_properties,
+)
 from tests.support import raw
 
 pytestmark = pytest.mark.unit
 
-decoding.install()
+amqp_internals.install()
 
 SCALARS = (
     st.none()
@@ -74,18 +81,18 @@ def test_any_routing_key_can_be_read_and_printed(key: bytes) -> None:
 def test_a_timestamp_in_milliseconds_is_a_number_and_keeps_its_type() -> None:
     headers = decoded(raw.headers(raw.field(b"at", raw.timestamp(1_700_000_000_000))))["application_headers"]
     assert headers == {"at": 1_700_000_000_000}
-    assert isinstance(headers["at"], Timestamp)
+    assert isinstance(headers["at"], LateTimestamp)
 
 
 def test_tables_nested_too_deep_stay_encoded_below_a_depth_that_nothing_trips_over() -> None:
     value = decoded(raw.headers(raw.field(b"deep", raw.nested(20_000))))["application_headers"]["deep"]
     for _ in range(MAX_DEPTH):
         value = value[""]
-    assert isinstance(value, Undecoded)
+    assert isinstance(value, NestedTooDeep)
 
 
 @given(text=BYTES)
 def test_a_text_that_is_no_utf_8_goes_to_a_pool_process_whole(text: bytes) -> None:
-    garbled = Garbled(text)
+    garbled = UndecodableText(text)
     again = pickle.loads(pickle.dumps(garbled))
     assert (again, again.encode()) == (garbled, text)

@@ -1,0 +1,250 @@
+"""The only module that relies on internals of py-amqp and kombu. `install` changes how both read a message.
+
+py-amqp's decoder raises for values that RabbitMQ lets through: a timestamp after the year 9999 (milliseconds where
+AMQP has seconds), a text that is not UTF-8, tables nested by the thousand. It raises in its event loop, where neither
+Celery nor this package can catch it, and the redelivered message stops the next worker. After `install` these values
+are readable and are written again as they came. RabbitMQ itself refuses all other malformed values (an unknown type, a
+field cut short, NaN).
+
+kombu decompresses a body without a limit: a message of 1 MB can take 1 GB of memory. `install` adds the limit.
+
+tests/unit/test_amqp_internals.py fails when one of the internals named here changes.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from struct import unpack_from
+from typing import Any
+
+from amqp import abstract_channel, serialization
+from amqp.spec import Basic
+from kombu import compression
+
+#: Nested tables deeper than this stay encoded: pickling, writing and printing a value recurse, too.
+MAX_DEPTH = 50
+
+#: Bytes of a body after decompression. RabbitMQ 4 refuses larger messages (`max_message_size`), and RabbitMQ 3 those of
+#: 128 MiB: a larger body could be received, but neither retried nor dead-lettered.
+MAX_BODY = 16 * 1024 * 1024
+
+_TABLE, _ARRAY, _TIMESTAMP = b"FAT"
+
+_original_read_item: Callable[..., Any] = serialization._read_item
+_original_write_item: Callable[..., None] = serialization._write_item
+_original_loads: Callable[..., Any] = serialization.loads
+
+
+class UndecodableText(str):
+    """A text that is not UTF-8: it reads with `\\xff` for the invalid bytes, and is sent as it came."""
+
+    raw: bytes
+
+    def __new__(cls, raw: bytes) -> UndecodableText:
+        """Create the text from its bytes."""
+        text = super().__new__(cls, raw.decode(errors="backslashreplace"))
+        text.raw = bytes(raw)
+        return text
+
+    def __reduce__(self) -> tuple[type[UndecodableText], tuple[bytes]]:
+        """Pickle the bytes, for a pool process."""
+        return UndecodableText, (self.raw,)
+
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        """Return the bytes, for every encoding: py-amqp encodes what it sends."""
+        del encoding, errors
+        return self.raw
+
+
+class LateTimestamp(int):
+    """A timestamp after the year 9999, in its sender's unit: mostly milliseconds since the epoch."""
+
+
+class NestedTooDeep(bytes):
+    """A header's value, type letter included, that is nested deeper than MAX_DEPTH."""
+
+
+class BodyTooLong(ValueError):
+    """Raised for a compressed body that is longer than MAX_BODY or not one complete stream. It stays compressed."""
+
+
+def install() -> None:
+    """Replace py-amqp's decoder and kombu's decompression for every connection of the process."""
+    serialization._read_item = read_item
+    serialization._write_item = write_item
+    serialization.PROPERTY_CLASSES[Basic.CLASS_ID] = read_properties
+    abstract_channel.loads = read_arguments
+    decompressors: dict[str, Callable[[], Any]] = {
+        "gzip": zlib.decompressobj,
+        "bzip2": bz2.BZ2Decompressor,
+        "lzma": lzma.LZMADecompressor,
+    }
+    for alias, decompressor in decompressors.items():
+        encoder, name = compression.get_encoder(alias)
+        compression.register(encoder, _bounded(decompressor), name)
+    # kombu offers these two only where certain packages are installed, and nothing bounds them. Without an encoder,
+    # sending with them is an error, too.
+    for name in ("application/x-brotli", "application/zstd"):
+        compression._decoders.pop(name, None)
+        compression._encoders.pop(name, None)
+
+
+def close_after_fork(pools: Iterable[Any]) -> None:
+    """Mark kombu pools as closed in a forked child, without touching the sockets that belong to the parent.
+
+    kombu's own clean-up shuts the sockets down, and the parent then finds them dead. It skips a closed pool.
+    """
+    for pool in pools:
+        pool._closed = True
+
+
+def queues_by_consumer_tag(consumer: Any) -> Mapping[str, str]:
+    """Return consumer tag -> queue name of a kombu Consumer, which offers only the reverse and only to itself."""
+    return {tag: queue for queue, tag in consumer._active_tags.items()}
+
+
+def forget_decoded_body(message: Any) -> None:
+    """Let a kombu Message decode its body again, after the body was replaced."""
+    message._decoded_cache = None
+
+
+def read_item(buffer: bytes, offset: int, depth: int = 0) -> tuple[Any, int]:
+    """Return one value of a table, and the offset behind it (AMQP 0-9-1, 4.2.5.5, with RabbitMQ's errata)."""
+    kind = buffer[offset]
+    if kind in (_TABLE, _ARRAY):
+        if depth >= MAX_DEPTH:
+            end = offset + 5 + _size(buffer, offset + 1)
+            return NestedTooDeep(buffer[offset:end]), end
+        return (_read_table if kind == _TABLE else _read_array)(buffer, offset + 1, depth + 1)
+    try:
+        return _original_read_item(buffer, offset)  # type: ignore[no-any-return]
+    except (ValueError, OverflowError, OSError):
+        if kind != _TIMESTAMP:
+            raise
+        return LateTimestamp(unpack_from(">Q", buffer, offset + 1)[0]), offset + 9
+
+
+def write_item(value: Any, write: Callable[[bytes], Any], bits: Any) -> None:
+    """Write one value of a table; what could not be decoded goes out as it came."""
+    if isinstance(value, NestedTooDeep):
+        write(value)
+    elif isinstance(value, LateTimestamp):
+        write(b"T" + value.to_bytes(8))
+    else:
+        _original_write_item(value, write, bits)
+
+
+def read_properties(buffer: bytes, offset: int) -> tuple[dict[str, Any], int]:
+    """Return the properties of a message, and the offset behind them (AMQP 0-9-1, 4.2.6.1)."""
+    properties: dict[str, Any] = {}
+    (flags,) = unpack_from(">H", buffer, offset)
+    offset += 2
+    for position, (name, read) in enumerate(_PROPERTIES):
+        if flags & 0x8000 >> position:
+            properties[name], offset = read(buffer, offset)
+    return properties, offset
+
+
+def read_arguments(pattern: Any, buffer: bytes, offset: int) -> tuple[list[Any], int]:
+    """Return the arguments of a method. A routing key may not be UTF-8, nor an error text that quotes it."""
+    try:
+        arguments, end = _original_loads(pattern, buffer, offset)
+        # Half a surrogate pair passes py-amqp, but can neither be printed nor stored.
+        "".join(each for each in arguments if isinstance(each, str)).encode()
+    except UnicodeError:
+        return _original_loads(pattern, _TolerantBuffer(buffer), offset)  # type: ignore[no-any-return]
+    return arguments, end
+
+
+class _TolerantBuffer(bytes):
+    """A buffer whose slices decode to a text even where they are not UTF-8."""
+
+    def __getitem__(self, key: Any) -> Any:
+        part = super().__getitem__(key)
+        return _TolerantBuffer(part) if isinstance(part, bytes) else part
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        del encoding, errors
+        return _text(bytes(self))
+
+
+def _bounded(decompressor: Callable[[], Any]) -> Callable[[bytes], bytes]:
+    """Return a decompression function that raises BodyTooLong instead of returning more than MAX_BODY bytes."""
+
+    def decompress(body: bytes) -> bytes:
+        stream = decompressor()
+        decompressed: bytes = stream.decompress(body, MAX_BODY + 1)
+        if len(decompressed) > MAX_BODY:
+            raise BodyTooLong(f"more than {MAX_BODY} bytes after decompression")
+        if not stream.eof or stream.unused_data:
+            raise BodyTooLong("the body is not one complete compressed stream")
+        return decompressed
+
+    return decompress
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return UndecodableText(raw)
+
+
+def _size(buffer: bytes, offset: int) -> int:
+    size: int = unpack_from(">I", buffer, offset)[0]
+    return size
+
+
+def _read_short(buffer: bytes, offset: int) -> tuple[str, int]:
+    end = offset + 1 + buffer[offset]
+    return _text(buffer[offset + 1 : end]), end
+
+
+def _read_table(buffer: bytes, offset: int, depth: int = 0) -> tuple[dict[str, Any], int]:
+    end = offset + 4 + _size(buffer, offset)
+    offset += 4
+    table = {}
+    while offset < end:
+        name, offset = _read_short(buffer, offset)
+        table[name], offset = read_item(buffer, offset, depth)
+    return table, offset
+
+
+def _read_array(buffer: bytes, offset: int, depth: int) -> tuple[list[Any], int]:
+    end = offset + 4 + _size(buffer, offset)
+    offset += 4
+    array = []
+    while offset < end:
+        value, offset = read_item(buffer, offset, depth)
+        array.append(value)
+    return array, offset
+
+
+def _read_octet(buffer: bytes, offset: int) -> tuple[int, int]:
+    return buffer[offset], offset + 1
+
+
+def _read_long_long(buffer: bytes, offset: int) -> tuple[int, int]:
+    return unpack_from(">Q", buffer, offset)[0], offset + 8
+
+
+#: The properties of class `basic`, in the order of their flags.
+_PROPERTIES: tuple[tuple[str, Callable[[bytes, int], tuple[Any, int]]], ...] = (
+    ("content_type", _read_short),
+    ("content_encoding", _read_short),
+    ("application_headers", _read_table),
+    ("delivery_mode", _read_octet),
+    ("priority", _read_octet),
+    ("correlation_id", _read_short),
+    ("reply_to", _read_short),
+    ("expiration", _read_short),
+    ("message_id", _read_short),
+    ("timestamp", _read_long_long),
+    ("type", _read_short),
+    ("user_id", _read_short),
+    ("app_id", _read_short),
+    ("cluster_id", _read_short),
+)
