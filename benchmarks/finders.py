@@ -17,8 +17,8 @@ from urllib.parse import urlencode
 
 from app.broker.publishing import Outgoing
 from app.broker.rpc.requestor import Requestor
-from app.cluster.client.finder import Question
-from app.cluster.client.remote import RemoteFinder
+from app.cluster.client.cluster import ClusterSearchClient
+from app.search.contract import SearchRequest
 from app.search.pack_searcher import PackSearcher
 from app.search.query import Query, parse
 from app.search.ranking import WEIGHTS
@@ -53,10 +53,10 @@ def end_to_end(config: dict[str, Any]) -> Make:
 
 def router(config: dict[str, Any]) -> Make:
     """Return what the web asks with: searchers over the broker, without HTTP."""
-    finder = RemoteFinder(config["broker"], deadline=30.0)
+    finder = ClusterSearchClient(config["broker"], deadline=30.0)
 
     def search(domain: str, q: str) -> int:
-        return finder.search(Question(q=q, domains=(domain,), limit=LIMIT)).total
+        return finder.search(SearchRequest(q=q, domains=(domain,), limit=LIMIT)).total
 
     return lambda: search
 

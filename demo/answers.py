@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode
 
-from app.cluster.client.finder import Finder, Found, Question
+from app.cluster.client.contract import SearchClient
 from app.errors import SearchUnavailable
 from app.pack.manifest import Manifest
 from app.pack.read import fetch_pack
+from app.search.contract import SearchRequest, SearchResult
 from app.search.tokens import words
 from app.storage.open import open_store
 from config.settings import Settings
@@ -28,16 +29,18 @@ class Answer:
     """A query and what was found."""
 
     query: str
-    found: Found
+    found: SearchResult
 
 
-def search(finder: Finder, settings: Settings, domain: str, queries: Iterable[str], *, limit: int = 3) -> list[Answer]:
+def search(
+    finder: SearchClient, settings: Settings, domain: str, queries: Iterable[str], *, limit: int = 3
+) -> list[Answer]:
     """Ask searchers for each query; an empty one stands for a frequent word of the titles."""
     texts = [query or suggested(_titles(settings, domain), domain) for query in queries]
-    return [Answer(text, finder.search(Question(q=text, domains=(domain,), limit=limit))) for text in texts]
+    return [Answer(text, finder.search(SearchRequest(q=text, domains=(domain,), limit=limit))) for text in texts]
 
 
-def holders(finder: Finder, pack: Manifest) -> tuple[str, ...]:
+def holders(finder: SearchClient, pack: Manifest) -> tuple[str, ...]:
     """Return the searchers that answer from this pack, once it is on all that it is to be on; none before."""
     try:
         route = next((each for each in finder.routes().routes if each.domain == pack.domain), None)

@@ -13,7 +13,7 @@ from app import services
 from app.broker.dead_letters.letters import DeadLetter
 from app.broker.dead_letters.sets import DeadSet
 from app.broker.publishing import get_publisher
-from app.cluster.client.remote import RemoteFinder
+from app.cluster.client.cluster import ClusterSearchClient
 from app.envelopes import site_message
 from app.errors import DemoFailed
 from app.topology.declare import site_policy
@@ -82,7 +82,7 @@ class Story:
         self._interrupted = threading.Event()
         self._watch = Watch(plan.settings, self._domain, witness)
         self._publisher = get_publisher(plan.settings.broker, timeout=plan.settings.publish_timeout)
-        self._finder = RemoteFinder.of(plan.settings)
+        self._finder = ClusterSearchClient.of(plan.settings)
         self._searchers: tuple[str, ...] = ()
         self._dead_set = DeadSet(plan.settings.broker, site_policy(plan.settings), self._publisher)
 

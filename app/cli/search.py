@@ -12,14 +12,13 @@ import typer
 
 from app.broker.errors import InvalidMessage, RequestTimedOut
 from app.cli.search_view import document, show, silences
-from app.cluster.client.finder import Finder, Found, Question
-from app.cluster.client.local import LocalFinder
-from app.cluster.client.remote import RemoteFinder
-from app.cluster.protocol import Filters, Sort
+from app.cluster.client.cluster import ClusterSearchClient
+from app.cluster.client.contract import SearchClient
+from app.cluster.client.local import LocalSearchClient
 from app.crawl.urls import domain_named
 from app.errors import InvalidQuery, NotPlaced, PackNotFound, SearchUnavailable
 from app.pack.compress import decompress
-from app.search.results import MAX_HITS
+from app.search.contract import MAX_HITS, Filters, SearchRequest, SearchResult, Sort
 from config.settings import get_settings
 
 cli = typer.Typer()
@@ -52,22 +51,22 @@ def search(
     with _finder(pack or []) as finder:
         domains, text = _asked(words, finder if pack else None)
         filters = Filters(section=section, lang=lang, type=kind)
-        question = Question(q=text, domains=domains, offset=offset, limit=limit, sort=sort, filters=filters)
+        question = SearchRequest(q=text, domains=domains, offset=offset, limit=limit, sort=sort, filters=filters)
         found = _found(finder, question)
     _show(found, question, as_json=as_json)
 
 
 @contextmanager
-def _finder(packs: Sequence[Path]) -> Iterator[Finder]:
+def _finder(packs: Sequence[Path]) -> Iterator[SearchClient]:
     """Lend what finds: in these files, or through the searchers."""
     if not packs:
-        with closing(RemoteFinder.of(get_settings())) as remote:
+        with closing(ClusterSearchClient.of(get_settings())) as remote:
             yield remote
         return
     try:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            yield stack.enter_context(closing(LocalFinder([_unpacked(pack, folder) for pack in packs])))
+            yield stack.enter_context(closing(LocalSearchClient([_unpacked(pack, folder) for pack in packs])))
     except FileNotFoundError as error:
         raise PackNotFound(f"{error.filename}: no such file") from error
 
@@ -81,7 +80,7 @@ def _unpacked(pack: Path, folder: Path) -> Path:
     return target
 
 
-def _asked(words: Sequence[str], local: Finder | None) -> tuple[tuple[str, ...], str]:
+def _asked(words: Sequence[str], local: SearchClient | None) -> tuple[tuple[str, ...], str]:
     """Return domains and query. With files all words are the query, unless the first one names their domains."""
     first, *rest = words
     try:
@@ -99,7 +98,7 @@ def _asked(words: Sequence[str], local: Finder | None) -> tuple[tuple[str, ...],
     return domains, " ".join(rest)
 
 
-def _found(finder: Finder, question: Question) -> Found:
+def _found(finder: SearchClient, question: SearchRequest) -> SearchResult:
     """Search; an error that somebody can mend says how."""
     try:
         return finder.search(question)
@@ -120,7 +119,7 @@ def _found(finder: Finder, question: Question) -> Found:
         )
 
 
-def _show(found: Found, question: Question, *, as_json: bool) -> None:
+def _show(found: SearchResult, question: SearchRequest, *, as_json: bool) -> None:
     if as_json:
         typer.echo(document(found, question))
     elif found.hits:

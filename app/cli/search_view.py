@@ -10,20 +10,19 @@ from rich.console import Console
 from rich.text import Text
 
 from app.cli.printing import printable
-from app.cluster.client.finder import Found, Question
-from app.search.results import Hit
+from app.search.contract import Hit, SearchRequest, SearchResult
 
 #: Values of a facet that are shown.
 _VALUES = 6
 
 
-def document(found: Found, question: Question) -> str:
+def document(found: SearchResult, question: SearchRequest) -> str:
     """Return question and answer as one JSON document."""
     asked = {"domains": question.domains, "query": question.q, "sort": question.sort, "offset": question.offset}
     return json.dumps(asked | asdict(found), ensure_ascii=False, indent=1)
 
 
-def show(found: Found, question: Question) -> None:
+def show(found: SearchResult, question: SearchRequest) -> None:
     """Print a page of hits."""
     out = Console(highlight=False, soft_wrap=True)
     for line in _head(found, question):
@@ -36,13 +35,13 @@ def show(found: Found, question: Question) -> None:
         out.print(line)
 
 
-def silences(found: Found) -> Iterator[str]:
+def silences(found: SearchResult) -> Iterator[str]:
     """Yield a line for each domain that did not answer, with the reason."""
     for domain, why in found.silent:
         yield "No answer: " + printable(why if domain in why else f"{domain}: {why}")
 
 
-def _head(found: Found, question: Question) -> Iterator[Text]:
+def _head(found: SearchResult, question: SearchRequest) -> Iterator[Text]:
     more = "more than " if found.capped else ""
     first, last = question.offset + 1, question.offset + len(found.hits)
     yield Text(f"{first}–{last} of {more}{found.total} in {found.seconds * 1_000:.0f} ms", "dim")
@@ -66,7 +65,7 @@ def _lines(hit: Hit) -> Iterator[Text]:
     yield snippet
 
 
-def _foot(found: Found) -> Iterator[Text]:
+def _foot(found: SearchResult) -> Iterator[Text]:
     """Yield, for people, how the pages found are spread, where there is something to choose."""
     shown = [facet for facet in found.facets if len(facet.counts) > 1]
     if shown:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.printing import print_lines, printable, short
-from app.cluster.client.remote import RemoteFinder
+from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.protocol import Node, Route, Routes
 from app.errors import SearchUnavailable
 from config.settings import get_settings
@@ -31,7 +31,7 @@ _NAMED = 5
 @cli.command()
 def searchers(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show the searchers and where each pack is. Exit 1 when nobody says so, or a pack is on no searcher."""
-    with closing(RemoteFinder.of(get_settings())) as finder:
+    with closing(ClusterSearchClient.of(get_settings())) as finder:
         try:
             routes = finder.routes()
         except SearchUnavailable as error:

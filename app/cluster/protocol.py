@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from app.broker.errors import InvalidMessage
-from app.search.results import MAX_HITS, MAX_LIMIT, MAX_SUGGESTIONS
+from app.search.contract import Text
 
 #: Whatever else a message of a later release says is ignored.
 _STRICT = ConfigDict(extra="ignore", strict=True)
@@ -17,17 +16,12 @@ _STRICT = ConfigDict(extra="ignore", strict=True)
 #: 2^20 bytes.
 MB = 1024 * 1024
 
-#: Text of a message. Only where its characters are counted does pydantic look at them, and refuse the half of a
-#: surrogate pair: what says all that is known, as routes do, could not be sent to anybody with one in it.
-Text = Annotated[str, Field(max_length=100_000)]
-
 #: Heartbeats that may be missed before a searcher is gone, or an order lost; by then an older one is worth nothing.
 MISSED = 3
 
 #: Numbers that any program reads as they were written (RFC 8259 section 6).
 _MOST = 2**53 - 1
 
-Sort = Literal["relevance", "date"]
 #: What a request ends in when it is not answered; app/search/errors.py says which error of ours each one is.
 Fault = Literal["invalid-query", "never-indexed", "not-placed", "not-here", "timeout", "busy", "broken"]
 
@@ -101,36 +95,6 @@ class Unload:
 
     domain: Text
     sha256: Text
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Filters:
-    """Only pages of this path section (`library` of /library/os.html), language and type; empty: of any."""
-
-    section: Text = ""
-    lang: Text = ""
-    type: Text = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class SearchRequest:
-    """`search`: one page of hits of one domain. `q` is what a person typed."""
-
-    domain: Text
-    q: Text
-    offset: Annotated[int, Field(ge=0, lt=MAX_HITS)] = 0
-    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 10
-    sort: Sort = "relevance"
-    filters: Filters = field(default_factory=Filters)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class SuggestRequest:
-    """`suggest`: what a query that begins so may go on as."""
-
-    domain: Text
-    q: Text
-    limit: Annotated[int, Field(ge=1, le=MAX_SUGGESTIONS)] = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)

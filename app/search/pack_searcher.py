@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.cluster.protocol import Filters, Sort
 from app.errors import PackCorrupt, PackNotFound
 from app.search import correct, ranking, suggest
 from app.search.connections import Connections
+from app.search.contract import MAX_HITS, Filters, Hit, PackHits, PackInfo, Sort
 from app.search.properties import Properties
 from app.search.query import Query, Unit
 from app.search.ranking import Ranking
-from app.search.results import MAX_HITS, Hit, PackInfo, Results
 from app.search.snippet import best_snippet, lines_with
 
 #: As app/pack/schema.sql has them.
@@ -48,7 +47,7 @@ class PackSearcher:
         limit: int = 10,
         sort: Sort = "relevance",
         filters: Filters = _NO_FILTERS,
-    ) -> Results:
+    ) -> PackHits:
         """Return the hits from `offset` on, best first, or newest first; raises SearchTimeout, PackCorrupt."""
         began = time.perf_counter()
         whole = sort == "date" or filters != _NO_FILTERS
@@ -58,7 +57,7 @@ class PackSearcher:
             scores = self._scores(connection, query, found, ideal=ideal)
             admitted = self._properties.admitted(list(scores), filters)
             order = self._properties.newest_first(admitted) if sort == "date" else admitted
-            return Results(
+            return PackHits(
                 total=min(len(order), MAX_HITS),
                 capped=found.capped or len(order) > MAX_HITS,
                 relaxed=found.relaxed,

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from app.cluster.protocol import Filters
-from app.search.results import Facet
+from app.search.contract import Facet, Filters
 
 #: Values of a facet at most.
 _VALUES = 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from app.cluster.client.remote import RemoteFinder
+from app.cluster.client.cluster import ClusterSearchClient
 from app.web.application import create_app
 from app.web.server import server_of
 from config.logs import configure
@@ -15,7 +15,7 @@ def main() -> None:
     """Serve until SIGINT or SIGTERM."""
     settings = get_settings()
     configure()
-    finder = RemoteFinder.of(settings)
+    finder = ClusterSearchClient.of(settings)
     app = create_app(finder, rate_limit=settings.web_rate_limit, counts=finder.counts)
     web = server_of(app, host=settings.web_host, port=settings.web_port)
     listener = web.config.bind_socket()

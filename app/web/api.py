@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 
-from app.cluster.client.finder import AsyncFinder, Finder
+from app.cluster.client.contract import AsyncSearchClient, SearchClient
 from app.web.models import (
     DomainsAnswer,
     Parameters,
@@ -22,7 +22,7 @@ from app.web.models import (
     domain_answer,
     search_answer,
 )
-from app.web.state import finder_of
+from app.web.state import search_client
 
 
 class _Route(APIRoute):
@@ -40,7 +40,7 @@ class _Route(APIRoute):
 
         async def answer(request: Request) -> Response:
             read = {name: model.read(request.query_params) for name, model in models.items()}
-            return await function(finder=await finder_of(request), **read)
+            return await function(finder=await search_client(request), **read)
 
         return answer
 
@@ -50,7 +50,7 @@ router = APIRouter(prefix="/api/v1", route_class=_Route)
 
 @router.get("/search", response_model=SearchAnswer, operation_id="search")
 async def search(
-    finder: Annotated[AsyncFinder, Depends(finder_of)], parameters: Annotated[SearchParameters, Query()]
+    finder: Annotated[AsyncSearchClient, Depends(search_client)], parameters: Annotated[SearchParameters, Query()]
 ) -> Response:
     """Search one site or several."""
     question = parameters.question()
@@ -60,7 +60,7 @@ async def search(
 
 @router.get("/suggest", response_model=SuggestAnswer, operation_id="suggest")
 async def suggest(
-    finder: Annotated[Finder, Depends(finder_of)], parameters: Annotated[SuggestParameters, Query()]
+    finder: Annotated[SearchClient, Depends(search_client)], parameters: Annotated[SuggestParameters, Query()]
 ) -> Response:
     """Suggest how a query may go on."""
     found = await run_in_threadpool(finder.suggest, tuple(parameters.domain), parameters.q, limit=parameters.limit)
@@ -68,7 +68,7 @@ async def suggest(
 
 
 @router.get("/domains", response_model=DomainsAnswer, operation_id="domains")
-async def domains(finder: Annotated[Finder, Depends(finder_of)]) -> Response:
+async def domains(finder: Annotated[SearchClient, Depends(search_client)]) -> Response:
     """List what can be searched."""
     routes = await run_in_threadpool(finder.routes)
     known = sorted(routes.routes, key=lambda route: route.domain)

@@ -15,12 +15,12 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Scope
 
 from app.broker.errors import ApplicationError
-from app.cluster.client.finder import Finder
+from app.cluster.client.contract import SearchClient
 from app.web import api, openapi, opensearch, pages, problems, watch
-from app.web.edge import HEADERS, Edge
 from app.web.faults import INTERNAL, INVALID, NOT_ALLOWED, NOT_FOUND, Fault, fault_of
 from app.web.limits import Gate, RateLimiter
-from app.web.metrics import CountingFinder, Metrics, RoutesCollector
+from app.web.metrics import CountingSearchClient, Metrics, RoutesCollector
+from app.web.middleware import HEADERS, Edge
 from app.web.problems import problem
 
 __all__ = ["HEADERS", "create_app"]
@@ -32,7 +32,7 @@ _FOR_PROGRAMS = frozenset({"/suggest", "/opensearch.xml", "/metrics"})
 
 
 def create_app(
-    finder: Finder, *, rate_limit: str = RATE_LIMIT, counts: Callable[[], Mapping[str, int]] = dict
+    finder: SearchClient, *, rate_limit: str = RATE_LIMIT, counts: Callable[[], Mapping[str, int]] = dict
 ) -> FastAPI:
     """Return the application that shows what `finder` finds, and closes it when it ends.
 
@@ -44,7 +44,7 @@ def create_app(
         finder,
         lambda inner: Edge(inner=inner, limiter=RateLimiter(rate_limit), gate=Gate(), metrics=metrics, tell=_tell),
     )
-    app.state.finder = CountingFinder(finder, metrics)
+    app.state.finder = CountingSearchClient(finder, metrics)
     app.state.metrics = metrics
     for router in (api.router, pages.router, problems.router, opensearch.router, watch.router):
         app.include_router(router)
@@ -70,7 +70,7 @@ class _Application(FastAPI):
         return self.openapi_schema
 
 
-def _application(finder: Finder, edge: Callable[[ASGIApp], ASGIApp]) -> FastAPI:
+def _application(finder: SearchClient, edge: Callable[[ASGIApp], ASGIApp]) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         del app

@@ -13,8 +13,9 @@ from prometheus_client.registry import Collector
 from starlette.concurrency import run_in_threadpool
 
 from app.broker.errors import ApplicationError
-from app.cluster.client.finder import AsyncFinder, Finder, Found, Question
+from app.cluster.client.contract import AsyncSearchClient, SearchClient
 from app.cluster.protocol import Route, Routes
+from app.search.contract import SearchRequest, SearchResult
 
 #: Domains that have a line of their own: of more, those whose index is oldest.
 MAX_DOMAINS = 100
@@ -48,7 +49,7 @@ class Metrics:
         """Count a request that was refused before anybody looked at what it asks."""
         self._turned_away.labels(fault).inc()
 
-    def found(self, found: Found) -> None:
+    def found(self, found: SearchResult) -> None:
         """Count a search."""
         self._search_seconds.observe(found.seconds)
         if not found.total:
@@ -74,35 +75,35 @@ class Metrics:
         return Histogram(f"perennial_web_{name}", text, labels, buckets=BUCKETS, registry=self.registry)
 
 
-class CountingFinder:
+class CountingSearchClient:
     """A finder that counts what another one is asked, for pages and API alike."""
 
-    def __init__(self, finder: Finder, metrics: Metrics) -> None:
+    def __init__(self, finder: SearchClient, metrics: Metrics) -> None:
         """Ask `finder`."""
         self._finder = finder
         self._metrics = metrics
         # What a protocol asks for takes long to find out: once is enough.
-        self._asearch = finder.asearch if isinstance(finder, AsyncFinder) else self._in_thread
+        self._asearch = finder.asearch if isinstance(finder, AsyncSearchClient) else self._in_thread
 
     def routes(self) -> Routes:
         """As the other one has them."""
         return self._finder.routes()
 
-    def search(self, question: Question) -> Found:
+    def search(self, question: SearchRequest) -> SearchResult:
         """Search and count."""
         with self._metrics.question("search"):
             found = self._finder.search(question)
         self._metrics.found(found)
         return found
 
-    async def asearch(self, question: Question) -> Found:
+    async def asearch(self, question: SearchRequest) -> SearchResult:
         """Search and count: without a thread, where the other one can."""
         with self._metrics.question("search"):
             found = await self._asearch(question)
         self._metrics.found(found)
         return found
 
-    async def _in_thread(self, question: Question) -> Found:
+    async def _in_thread(self, question: SearchRequest) -> SearchResult:
         return await run_in_threadpool(self._finder.search, question)
 
     def suggest(self, domains: Sequence[str], q: str, *, limit: int = 8) -> tuple[str, ...]:
@@ -118,7 +119,7 @@ class CountingFinder:
 class RoutesCollector(Collector):
     """What is known of searchers and packs, and a finder's own counts, when somebody asks for it."""
 
-    def __init__(self, finder: Finder, counts: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(self, finder: SearchClient, counts: Callable[[], Mapping[str, int]]) -> None:
         """`counts` are those of the finder by name; they only ever rise."""
         self._finder = finder
         self._counts = counts

@@ -10,10 +10,20 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from starlette.datastructures import QueryParams
 
-from app.cluster.client.finder import MAX_DOMAINS, Found, Question
-from app.cluster.protocol import Filters, Route, Sort
+from app.cluster.client.contract import MAX_DOMAINS
+from app.cluster.protocol import Route
+from app.search.contract import (
+    MAX_HITS,
+    MAX_SUGGESTIONS,
+    Facet,
+    Filters,
+    Hit,
+    PackInfo,
+    SearchRequest,
+    SearchResult,
+    Sort,
+)
 from app.search.query import MAX_CHARACTERS
-from app.search.results import MAX_HITS, MAX_SUGGESTIONS, Facet, Hit, PackInfo
 
 #: Hits of one answer: fewer than searchers would give.
 MAX_LIMIT = 50
@@ -82,9 +92,9 @@ class SearchParameters(Parameters):
     lang: str = Field("", max_length=35, description="Only pages in this language, as the pages name it.")
     type: str = Field("", max_length=127, description="Only pages of this content type.")
 
-    def question(self) -> Question:
+    def question(self) -> SearchRequest:
         """Return what is asked of a finder."""
-        return Question(
+        return SearchRequest(
             q=self.q,
             domains=tuple(self.domain),
             offset=self.offset,
@@ -220,7 +230,7 @@ def as_json(value: Any, *, status: int = 200, media_type: str = "application/jso
     return Response(_ADAPTERS[type(value)].dump_json(value), status_code=status, media_type=media_type)
 
 
-def search_answer(found: Found, question: Question, *, link: str) -> SearchAnswer:
+def search_answer(found: SearchResult, question: SearchRequest, *, link: str) -> SearchAnswer:
     """Return what the API says was found; `link` is the address of the same search, to which `offset` is added."""
     end = question.offset + len(found.hits)
     more = bool(found.hits) and end < found.reachable

@@ -13,11 +13,11 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from app.broker.errors import InvalidMessage
-from app.cluster.client.finder import MAX_DOMAINS, Finder
+from app.cluster.client.contract import MAX_DOMAINS, SearchClient
 from app.cluster.protocol import Routes
 from app.crawl.urls import domain_named
 from app.errors import InvalidQuery, PackNotFound
-from app.web.state import finder_of
+from app.web.state import search_client
 
 DESCRIPTION = "application/opensearchdescription+xml"
 SUGGESTIONS = "application/x-suggestions+json"
@@ -35,7 +35,7 @@ Domains = Annotated[Sequence[str], Query()]
 
 @router.get("/opensearch.xml")
 async def description(
-    request: Request, finder: Annotated[Finder, Depends(finder_of)], domain: Domains = ()
+    request: Request, finder: Annotated[SearchClient, Depends(search_client)], domain: Domains = ()
 ) -> Response:
     """Describe the search of all sites, or of those named, which must have been indexed."""
     wanted = _named(domain)
@@ -47,7 +47,9 @@ async def description(
 
 
 @router.get("/suggest")
-async def suggest(finder: Annotated[Finder, Depends(finder_of)], q: str = "", domain: Domains = ()) -> Response:
+async def suggest(
+    finder: Annotated[SearchClient, Depends(search_client)], q: str = "", domain: Domains = ()
+) -> Response:
     """Suggest how a query may go on, as browsers read it. What cannot be searched for goes on as nothing."""
     found = await run_in_threadpool(_suggestions, finder, _named(domain), q)
     return Response(json.dumps([q, found], ensure_ascii=False).encode(errors="replace"), media_type=SUGGESTIONS)
@@ -86,7 +88,7 @@ def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
-def _suggestions(finder: Finder, domains: Sequence[str], q: str) -> Sequence[str]:
+def _suggestions(finder: SearchClient, domains: Sequence[str], q: str) -> Sequence[str]:
     domains = domains or _all(finder.routes())
     try:
         return finder.suggest(domains, q) if domains and q.strip() else ()

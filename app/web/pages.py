@@ -13,14 +13,14 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from app.broker.errors import ApplicationError, InvalidMessage
-from app.cluster.client.finder import MAX_DOMAINS, Finder, Found
-from app.cluster.protocol import Filters
+from app.cluster.client.contract import MAX_DOMAINS, SearchClient
 from app.errors import PackNotFound
+from app.search.contract import Filters, SearchResult
 from app.search.query import MAX_CHARACTERS
-from app.web.asked import Asked, read_asked
 from app.web.faults import INVALID, NEVER_INDEXED, Fault, fault_of
-from app.web.state import finder_of
-from app.web.view import Choice, PackView, ResultsView, filters_view, pack_view, results_view
+from app.web.presenter import Choice, PackView, ResultsView, filters_view, pack_view, results_view
+from app.web.search_form import SearchForm, read_asked
+from app.web.state import search_client
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class View:
 
     state: str
     status: int = 200
-    asked: Asked = field(default_factory=Asked)
+    asked: SearchForm = field(default_factory=SearchForm)
     reason: str = ""
     retry_after: int | None = None
     packs: tuple[PackView, ...] = ()
@@ -118,7 +118,7 @@ class View:
 
 @router.get("/", response_class=HTMLResponse)
 def search_page(
-    finder: Annotated[Finder, Depends(finder_of)],
+    finder: Annotated[SearchClient, Depends(search_client)],
     domain: Annotated[Sequence[str], Query()] = (),
     q: str = "",
     sort: str = "relevance",
@@ -152,12 +152,12 @@ def render(view: View) -> HTMLResponse:
     return HTMLResponse(html, status_code=view.status, headers=headers)
 
 
-def fault_page(fault: Fault, reason: str = "", *, asked: Asked | None = None) -> HTMLResponse:
+def fault_page(fault: Fault, reason: str = "", *, asked: SearchForm | None = None) -> HTMLResponse:
     """Return the page that tells of a fault which no question of ours led to."""
-    return render(_fault_view(fault, asked or Asked(), reason=reason))
+    return render(_fault_view(fault, asked or SearchForm(), reason=reason))
 
 
-def _view(finder: Finder, packs: tuple[PackView, ...], asked: Asked) -> View:
+def _view(finder: SearchClient, packs: tuple[PackView, ...], asked: SearchForm) -> View:
     known = [pack.domain for pack in packs]
     never = tuple(domain for domain in asked.domains if domain not in known)
     if never:
@@ -172,14 +172,14 @@ def _view(finder: Finder, packs: tuple[PackView, ...], asked: Asked) -> View:
     return _found_view(finder.search(asked.question(domains)), packs, asked)
 
 
-def _found_view(found: Found, packs: tuple[PackView, ...], asked: Asked) -> View:
+def _found_view(found: SearchResult, packs: tuple[PackView, ...], asked: SearchForm) -> View:
     results = results_view(found, asked)
     state = "results" if found.hits else "past-end" if found.total else "nothing"
     status = 404 if state == "past-end" else 200
     return View(state=state, status=status, asked=asked, packs=packs, results=results)
 
 
-def _failed(error: ApplicationError, packs: tuple[PackView, ...], asked: Asked) -> View:
+def _failed(error: ApplicationError, packs: tuple[PackView, ...], asked: SearchForm) -> View:
     fault = fault_of(error)
     if fault.status >= 500:
         # Figures tell how often: a line for each would fill the log while searchers are away.
@@ -194,7 +194,7 @@ def _failed(error: ApplicationError, packs: tuple[PackView, ...], asked: Asked) 
 
 def _fault_view(
     fault: Fault,
-    asked: Asked,
+    asked: SearchForm,
     *,
     reason: str,
     packs: tuple[PackView, ...] = (),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import Request
 
-from app.cluster.client.finder import AsyncFinder
+from app.cluster.client.contract import AsyncSearchClient
 
 
-async def finder_of(request: Request) -> AsyncFinder:
+async def search_client(request: Request) -> AsyncSearchClient:
     """Return who finds. Asynchronous, for FastAPI would have a thread call it otherwise."""
-    finder: AsyncFinder = request.app.state.finder
+    finder: AsyncSearchClient = request.app.state.finder
     return finder

@@ -9,9 +9,9 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import choose_encoder
 
 from app.broker.errors import ApplicationError
-from app.cluster.client.finder import Finder
+from app.cluster.client.contract import SearchClient
 from app.cluster.protocol import Routes
-from app.web.state import finder_of
+from app.web.state import search_client
 
 router = APIRouter(include_in_schema=False)
 
@@ -23,7 +23,7 @@ async def healthz() -> PlainTextResponse:
 
 
 @router.get("/readyz")
-def readyz(finder: Annotated[Finder, Depends(finder_of)]) -> PlainTextResponse:
+def readyz(finder: Annotated[SearchClient, Depends(search_client)]) -> PlainTextResponse:
     """Answer 200 while searches can be answered, else 503, with one line that says why."""
     try:
         ready, why = readiness(finder.routes())

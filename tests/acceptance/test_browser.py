@@ -18,7 +18,7 @@ from tests.servers.site import Site
 from tests.servers.site import page as html_page
 from tests.support import browser as browsers
 from tests.support.browser import DESKTOP, PHONE, Tab
-from tests.support.scripted import ScriptedFinder
+from tests.support.scripted import ScriptedSearchClient
 from tests.support.web import served
 
 #: The first test may have to wait for the browser's installation.
@@ -43,7 +43,7 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def application(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ScriptedFinder]]:
+def application(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ScriptedSearchClient]]:
     folder = tmp_path_factory.mktemp("packs")
     at = partial(_page_at, site)
     documents = [
@@ -58,13 +58,13 @@ def application(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         write_pack(folder / "one.sqlite", documents, domain=site.domain),
         write_pack(folder / "two.sqlite", [page("/x", "Elsewhere", "Streams of another site")], domain="two.example"),
     ]
-    finder = ScriptedFinder(packs)
+    finder = ScriptedSearchClient(packs)
     with served(create_app(finder, rate_limit="100000/minute")) as client:
         yield str(client.base_url), finder
 
 
 @pytest.fixture
-def open_tab(browser: Browser, application: tuple[str, ScriptedFinder]) -> Iterator[OpenTab]:
+def open_tab(browser: Browser, application: tuple[str, ScriptedSearchClient]) -> Iterator[OpenTab]:
     """Open tabs; at the end nothing may have gone wrong in any of them."""
     base, finder = application
     tabs: list[Tab] = []
@@ -282,7 +282,9 @@ def test_axe_finds_nothing_in_any_state_and_nothing_is_wider_than_the_window(ope
     _inspect(here)
 
 
-def test_axe_finds_nothing_where_a_search_failed(open_tab: OpenTab, application: tuple[str, ScriptedFinder]) -> None:
+def test_axe_finds_nothing_where_a_search_failed(
+    open_tab: OpenTab, application: tuple[str, ScriptedSearchClient]
+) -> None:
     application[1].fault = RequestTimedOut("no reply")
     _inspect(open_tab("/?q=streams"))
 

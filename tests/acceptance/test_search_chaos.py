@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from app import services
-from app.cluster.client.finder import Question
-from app.cluster.client.remote import RemoteFinder
+from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.protocol import Routes
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
+from app.search.contract import SearchRequest
 from config.settings import Settings
 from tests.support.fleet import Fleet, Packs, fleet, pages_of, ready
 from tests.support.kill import kill
@@ -29,8 +29,8 @@ FEW = 8
 
 
 @contextmanager
-def asking(settings: Settings) -> Iterator[RemoteFinder]:
-    finder = RemoteFinder.of(settings)
+def asking(settings: Settings) -> Iterator[ClusterSearchClient]:
+    finder = ClusterSearchClient.of(settings)
     try:
         yield finder
     finally:
@@ -42,7 +42,7 @@ def hasty(environment: Mapping[str, str], **more: str) -> dict[str, str]:
 
 
 def placed(
-    finder: RemoteFinder, versions: Mapping[str, int], *, copies: int, searchers: int, after: str = ""
+    finder: ClusterSearchClient, versions: Mapping[str, int], *, copies: int, searchers: int, after: str = ""
 ) -> Routes | None:
     """Return the routes once so many searchers answer from each domain's version, and nothing is under way.
 
@@ -64,7 +64,13 @@ def placed(
 
 
 def await_placed(
-    finder: RemoteFinder, crew: Fleet, versions: Mapping[str, int], *, copies: int, searchers: int, after: str = ""
+    finder: ClusterSearchClient,
+    crew: Fleet,
+    versions: Mapping[str, int],
+    *,
+    copies: int,
+    searchers: int,
+    after: str = "",
 ) -> Routes:
     def found() -> Routes | None:
         return placed(finder, versions, copies=copies, searchers=searchers, after=after)
@@ -170,7 +176,7 @@ def test_a_pack_waits_for_a_searcher_that_has_room(
     packs.publish("large.example", 1, size_mb=3)
 
     def total(domain: str) -> int:
-        return finder.search(Question(q="version", domains=(domain,))).total
+        return finder.search(SearchRequest(q="version", domains=(domain,))).total
 
     with fleet(hasty(environment, REPLICAS="1"), tmp_path / "logs") as crew, asking(settings) as finder:
         ready(crew.orchestrator())
@@ -190,5 +196,5 @@ def test_a_pack_waits_for_a_searcher_that_has_room(
         assert total("large.example") == pages_of(1) + 1
 
 
-def placed_on(finder: RemoteFinder, domain: str) -> tuple[str, ...]:
+def placed_on(finder: ClusterSearchClient, domain: str) -> tuple[str, ...]:
     return next((each.searchers for each in finder.routes().routes if each.domain == domain), ())

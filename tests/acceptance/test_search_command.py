@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.cluster.client.remote import RemoteFinder
+from app.cluster.client.cluster import ClusterSearchClient
 from app.pack.compress import compress
 from app.services import Urls
 from app.storage.open import open_store
@@ -55,7 +55,7 @@ def running(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         other = write_pack(folder / "other.sqlite", OTHER, domain="other.example")
         publish(store, other, domain="other.example", pages=1)
         environment = environment_of(settings) | {"REPLICAS": "1", "WEB_PORT": "0"}
-        with fleet(environment, folder) as members, closing(RemoteFinder.of(settings)) as finder:
+        with fleet(environment, folder) as members, closing(ClusterSearchClient.of(settings)) as finder:
             ready(members.orchestrator(), members.searcher())
             wanted = {"site.example": 1, "other.example": 1}
             eventually(lambda: placed(finder.routes(), wanted, copies=1), "the packs are placed")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from app.cluster.client.finder import Question
-from app.cluster.client.local import LocalFinder
+from app.cluster.client.local import LocalSearchClient
 from app.errors import InvalidQuery, PackCorrupt, PackNotFound
+from app.search.contract import SearchRequest
 from app.storage.layout import Page
 from tests.packs import page, write_pack
 
@@ -32,16 +32,16 @@ def files(tmp_path: Path) -> list[Path]:
 
 
 @pytest.fixture
-def finder(files: list[Path]) -> Iterator[LocalFinder]:
-    with closing(LocalFinder(files)) as finder:
+def finder(files: list[Path]) -> Iterator[LocalSearchClient]:
+    with closing(LocalSearchClient(files)) as finder:
         yield finder
 
 
-def ask(q: str, *domains: str, offset: int = 0, limit: int = 10) -> Question:
-    return Question(q=q, domains=domains, offset=offset, limit=limit)
+def ask(q: str, *domains: str, offset: int = 0, limit: int = 10) -> SearchRequest:
+    return SearchRequest(q=q, domains=domains, offset=offset, limit=limit)
 
 
-def test_one_pack_answers_for_itself_and_several_together(finder: LocalFinder) -> None:
+def test_one_pack_answers_for_itself_and_several_together(finder: LocalSearchClient) -> None:
     alone = finder.search(ask("tea", "tea.example"))
     assert (alone.total, len(alone.hits), {hit.domain for hit in alone.hits}) == (15, 10, {"tea.example"})
     assert [info.domain for info in alone.sources] == ["tea.example"]
@@ -61,7 +61,7 @@ def test_what_each_site_calls_by_the_query_stands_before_what_others_only_mentio
         write_pack(tmp_path / "small.sqlite", [_of("small.example", each) for each in small], domain="small.example"),
         write_pack(tmp_path / "large.sqlite", [_of("large.example", each) for each in large], domain="large.example"),
     ]
-    with closing(LocalFinder(packs)) as finder:
+    with closing(LocalSearchClient(packs)) as finder:
         found = finder.search(ask("json", "large.example", "small.example"))
     assert {hit.url for hit in found.hits[:2]} == {"https://small.example/json", "https://large.example/json"}
 
@@ -84,12 +84,12 @@ def test_a_name_on_one_site_stands_before_what_stands_side_by_side_on_a_page_of_
         write_pack(tmp_path / f"{name}.sqlite", pages, domain=f"{name}.example")
         for name, pages in (("a", mentioned), ("b", named))
     ]
-    with closing(LocalFinder(packs)) as finder:
+    with closing(LocalSearchClient(packs)) as finder:
         first, second, *_ = finder.search(ask("window functions", "a.example", "b.example")).hits
     assert (first.path, second.path) == ("/fn", "/old")
 
 
-def test_routes_describe_the_files(finder: LocalFinder) -> None:
+def test_routes_describe_the_files(finder: LocalSearchClient) -> None:
     routes = finder.routes()
     assert routes.settled
     assert [(each.domain, each.generation, each.pages) for each in routes.routes] == [
@@ -99,12 +99,12 @@ def test_routes_describe_the_files(finder: LocalFinder) -> None:
     assert {each.searchers for each in routes.routes} == {(routes.searchers[0].searcher_id,)}
 
 
-def test_what_is_not_there_is_an_error(finder: LocalFinder, tmp_path: Path) -> None:
+def test_what_is_not_there_is_an_error(finder: LocalSearchClient, tmp_path: Path) -> None:
     with pytest.raises(PackNotFound, match=r"never\.example"):
         finder.search(ask("tea", "tea.example", "never.example"))
     with pytest.raises(InvalidQuery):
         finder.search(ask("-tea", "tea.example"))
     with pytest.raises(PackNotFound):
-        LocalFinder([tmp_path / "none.sqlite"])
+        LocalSearchClient([tmp_path / "none.sqlite"])
     with pytest.raises(PackCorrupt):
-        LocalFinder({"tea.example": Path(__file__)})
+        LocalSearchClient({"tea.example": Path(__file__)})

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cluster.protocol import Filters
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
+from app.search.contract import Filters
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.storage.layout import Page

@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 
 from app.broker.errors import ApplicationError, RequestTimedOut, SearcherBusy
-from app.cluster.client.directory import MAX_AGE
-from app.cluster.client.finder import Found, Question
-from app.cluster.client.remote import RemoteFinder
+from app.cluster.client.cluster import ClusterSearchClient
+from app.cluster.client.route_cache import MAX_AGE
 from app.cluster.client.shell import search
 from app.cluster.protocol import Routes, to_json
 from app.errors import InvalidQuery, InvalidUrl, NotPlaced, PackCorrupt, PackNotFound, SearchTimeout, SearchUnavailable
-from app.search.results import Answer, Hit, PackInfo, Results
+from app.search.contract import Hit, PackHits, PackInfo, SearchReply, SearchRequest, SearchResult
 from app.search.snippet import Snippet
 from app.topology.queues import searcher_queue
 from config.settings import Settings
@@ -40,8 +39,8 @@ def says(name: str) -> Script:
         hit = Hit(
             url=f"https://{domain}/{name}", path="/", title=name, snippet=Snippet(""), headings=(), lang="", score=0.5
         )
-        results = Results(total=1, capped=False, relaxed=False, hits=(hit,), seconds=0.001, ideal=1.0)
-        return to_json(Answer(info=PackInfo(domain=domain, generation="1", built_at="", pages=1), results=results))
+        results = PackHits(total=1, capped=False, relaxed=False, hits=(hit,), seconds=0.001, ideal=1.0)
+        return to_json(SearchReply(info=PackInfo(domain=domain, generation="1", built_at="", pages=1), results=results))
 
     return answer
 
@@ -49,7 +48,7 @@ def says(name: str) -> Script:
 class World:
     """What a test puts up: searchers by name, and the routes that the orchestrator tells."""
 
-    def __init__(self, url: str, stack: ExitStack, kind: type[RemoteFinder]) -> None:
+    def __init__(self, url: str, stack: ExitStack, kind: type[ClusterSearchClient]) -> None:
         self.told: Routes | None = routes()
         self._kind = kind
         self._url = url
@@ -62,32 +61,32 @@ class World:
     def searcher(self, name: str, script: Script | None = None) -> Peer:
         return self._stack.enter_context(peer(self._url, searcher_queue(name), script or says(name)))
 
-    def finder(self, *, deadline: float = 3.0) -> RemoteFinder:
+    def finder(self, *, deadline: float = 3.0) -> ClusterSearchClient:
         return self._stack.enter_context(closing(self._kind(self._url, deadline=deadline)))
 
 
-class Awaited(RemoteFinder):
+class Awaited(ClusterSearchClient):
     """One that `ask` asks from an event loop."""
 
 
-@pytest.fixture(params=[RemoteFinder, Awaited], ids=["by a thread", "by an event loop"])
+@pytest.fixture(params=[ClusterSearchClient, Awaited], ids=["by a thread", "by an event loop"])
 def world(broker_url: str, request: pytest.FixtureRequest) -> Iterator[World]:
     with ExitStack() as stack:
         yield World(broker_url, stack, request.param)
 
 
-def ask(finder: RemoteFinder, *domains: str, q: str = "words") -> Found:
-    question = Question(q=q, domains=domains or ("a.example",))
+def ask(finder: ClusterSearchClient, *domains: str, q: str = "words") -> SearchResult:
+    question = SearchRequest(q=q, domains=domains or ("a.example",))
     if isinstance(finder, Awaited):
         return asyncio.run(finder.asearch(question))
     return finder.search(question)
 
 
-def titles(found: Found) -> list[str]:
+def titles(found: SearchResult) -> list[str]:
     return [hit.title for hit in found.hits]
 
 
-def soon(finder: RemoteFinder, domain: str) -> list[str]:
+def soon(finder: ClusterSearchClient, domain: str) -> list[str]:
     """Return what is found once the routes tell of the domain."""
     try:
         return titles(ask(finder, domain))
@@ -292,7 +291,7 @@ def test_without_an_orchestrator_searching_is_not_possible_and_says_so(world: Wo
     with pytest.raises(SearchUnavailable, match="the orchestrator did not answer within 1 s"):
         silent.routes()
     assert time.monotonic() - began >= 1.0
-    nowhere = RemoteFinder("amqp://127.0.0.1:1//", deadline=1.0)
+    nowhere = ClusterSearchClient("amqp://127.0.0.1:1//", deadline=1.0)
     with closing(nowhere), pytest.raises(SearchUnavailable, match="Connection refused"):
         ask(nowhere)
 

@@ -20,7 +20,7 @@ from app.cluster.searcher.packs import Packs as SearcherPacks
 from app.cluster.searcher.reporter import Post, Reporter
 from app.cluster.searcher.service import Searching
 from app.errors import NotPlaced
-from app.search.results import Answer
+from app.search.contract import SearchReply
 from app.storage.layout import manifest_key, pack_key
 from app.storage.open import open_store
 from config.routes import SEARCHER
@@ -57,14 +57,14 @@ def load_of(settings: Settings, domain: str) -> Load:
     return Load(domain=domain, sha256=told["sha256"], generation=told["generation"], size_mb=1)
 
 
-def found(answer: Answer | Problem) -> tuple[str, int]:
+def found(answer: SearchReply | Problem) -> tuple[str, int]:
     """Return the title that all hits share, and their number."""
-    assert isinstance(answer, Answer), answer
+    assert isinstance(answer, SearchReply), answer
     (title,) = {hit.title for hit in answer.results.hits}
     return title, answer.results.total
 
 
-def fault(answer: Answer | Problem) -> str:
+def fault(answer: SearchReply | Problem) -> str:
     assert isinstance(answer, Problem), answer
     return answer.fault
 
@@ -146,7 +146,7 @@ def test_new_versions_and_a_farewell_that_is_heeded_cost_no_query_and_mix_no_ver
         generations: list[int] = []
         while not stop.is_set():
             answer = answer_of(requestor.request(request, deadline=20).body)
-            assert isinstance(answer, Answer), answer
+            assert isinstance(answer, SearchReply), answer
             version = int(answer.info.generation)
             assert found(answer) == (title_of(DOMAIN, version), pages_of(version))
             generations.append(version)
@@ -203,7 +203,9 @@ def test_a_pack_that_is_broken_in_the_store_or_on_the_disk_is_told_and_never_ans
     def some_broken() -> bool:
         futures = [ear.requestor.send(request, deadline=20) for _ in range(30)]
         answers = [answer_of(future.result().body) for future in futures]
-        assert {found(each) for each in answers if isinstance(each, Answer)} <= {(title_of(DOMAIN, 1), pages_of(1))}
+        assert {found(each) for each in answers if isinstance(each, SearchReply)} <= {
+            (title_of(DOMAIN, 1), pages_of(1))
+        }
         return "broken" in {answer.fault for answer in answers if isinstance(answer, Problem)}
 
     eventually(some_broken, "a query meets what is broken")

@@ -15,13 +15,13 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.cluster.client.finder import Found, Question
+from app.search.contract import SearchRequest, SearchResult
 from app.web import application, server
 from app.web.application import HEADERS, create_app
-from app.web.edge import MAX_TARGET
 from app.web.limits import Gate
+from app.web.middleware import MAX_TARGET
 from tests.packs import page, write_pack
-from tests.support.scripted import ScriptedFinder
+from tests.support.scripted import ScriptedSearchClient
 from tests.support.waiting import eventually
 from tests.support.web import served
 
@@ -37,12 +37,12 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finder(pack: Path) -> ScriptedFinder:
-    return ScriptedFinder([pack])
+def finder(pack: Path) -> ScriptedSearchClient:
+    return ScriptedSearchClient([pack])
 
 
 @pytest.fixture(scope="module")
-def client(finder: ScriptedFinder) -> Iterator[httpx.Client]:
+def client(finder: ScriptedSearchClient) -> Iterator[httpx.Client]:
     with served(create_app(finder, counts=lambda: {"sent": 3})) as client:
         yield client
 
@@ -98,7 +98,7 @@ def test_bodies_and_long_addresses_are_refused(client: httpx.Client) -> None:
 
 
 def test_what_one_address_searches_is_limited_and_nothing_else_is(pack: Path) -> None:
-    with served(create_app(ScriptedFinder([pack]), rate_limit="3/hour")) as client:
+    with served(create_app(ScriptedSearchClient([pack]), rate_limit="3/hour")) as client:
         first = client.get("/api/v1/search", params=SEARCH)
         assert first.headers["ratelimit-policy"] == '"searches";q=3;w=3600'
         assert first.headers["ratelimit"].startswith('"searches";r=2;t=')
@@ -118,24 +118,24 @@ def test_what_one_address_searches_is_limited_and_nothing_else_is(pack: Path) ->
         assert elsewhere.status_code == 200
 
 
-class SlowFinder(ScriptedFinder):
+class SlowSearchClient(ScriptedSearchClient):
     """Searches when it is let."""
 
     let = Event()
 
-    def search(self, question: Question) -> Found:
+    def search(self, question: SearchRequest) -> SearchResult:
         self.let.wait(30)
         return super().search(question)
 
 
 def test_when_all_places_are_taken_searches_are_told_to_come_again(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "Gate", partial(Gate, running=2, waiting=3, patience=0.3))
-    with served(create_app(SlowFinder([pack]))) as client, ThreadPoolExecutor(7) as threads:
+    with served(create_app(SlowSearchClient([pack]))) as client, ThreadPoolExecutor(7) as threads:
         asked = [threads.submit(client.get, "/api/v1/search", params=SEARCH) for _ in range(7)]
         eventually(lambda: sum(each.done() for each in asked) == 5, "five are refused")
         # Whoever watches is answered all the while.
         assert [client.get(path).status_code for path in ("/healthz", "/readyz")] == [200, 200]
-        SlowFinder.let.set()
+        SlowSearchClient.let.set()
         answers = [each.result() for each in asked]
     refused = [answer for answer in answers if answer.status_code != 200]
     assert [(each.status_code, each.json()["type"], each.headers["retry-after"]) for each in refused] == [
@@ -143,7 +143,7 @@ def test_when_all_places_are_taken_searches_are_told_to_come_again(pack: Path, m
     ] * 5
 
 
-def test_the_process_is_ready_when_searches_can_be_answered(client: httpx.Client, finder: ScriptedFinder) -> None:
+def test_the_process_is_ready_when_searches_can_be_answered(client: httpx.Client, finder: ScriptedSearchClient) -> None:
     assert (client.get("/readyz").status_code, client.get("/readyz").text) == (200, "ok\n")
     finder.unknown = True
     try:
@@ -157,7 +157,7 @@ def test_the_process_is_ready_when_searches_can_be_answered(client: httpx.Client
 
 
 def test_metrics_tell_of_requests_searches_routes_and_the_finders_own_counts(pack: Path) -> None:
-    with served(create_app(ScriptedFinder([pack]), rate_limit="3/hour", counts=lambda: {"sent": 3})) as client:
+    with served(create_app(ScriptedSearchClient([pack]), rate_limit="3/hour", counts=lambda: {"sent": 3})) as client:
         client.get("/api/v1/search", params=SEARCH)
         client.get("/", params=SEARCH | {"q": "nonexistent"})
         client.get("/api/v1/search", params=SEARCH | {"domain": "never.example"})

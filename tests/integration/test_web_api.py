@@ -14,7 +14,7 @@ from app.broker.errors import ApplicationError, BrokerUnreachable, RequestTimedO
 from app.errors import NotPlaced, PackCorrupt, SearchTimeout, SearchUnavailable
 from app.web.application import create_app
 from tests.packs import BUILT_AT, page, write_pack
-from tests.support.scripted import ScriptedFinder
+from tests.support.scripted import ScriptedSearchClient
 from tests.support.web import served
 
 pytestmark = pytest.mark.integration
@@ -29,14 +29,16 @@ OPENSEARCH = "{http://a9.com/-/spec/opensearch/1.1/}"
 
 
 @pytest.fixture(scope="module")
-def finder(tmp_path_factory: pytest.TempPathFactory) -> ScriptedFinder:
+def finder(tmp_path_factory: pytest.TempPathFactory) -> ScriptedSearchClient:
     folder = tmp_path_factory.mktemp("packs")
     other = [page("/elsewhere", "Elsewhere", "One more of many pages")]
-    return ScriptedFinder([write_pack(folder / "1.sqlite", PAGES), write_pack(folder / "2.sqlite", other, domain=LONG)])
+    return ScriptedSearchClient(
+        [write_pack(folder / "1.sqlite", PAGES), write_pack(folder / "2.sqlite", other, domain=LONG)]
+    )
 
 
 @pytest.fixture(scope="module")
-def client(finder: ScriptedFinder) -> Iterator[httpx.Client]:
+def client(finder: ScriptedSearchClient) -> Iterator[httpx.Client]:
     with served(create_app(finder, rate_limit="1000/second")) as client:
         yield client
 
@@ -71,7 +73,7 @@ def test_several_domains_are_searched_at_once(client: httpx.Client, domains: lis
 
 
 def test_a_domain_that_is_silent_is_told_beside_the_hits_of_the_others(
-    client: httpx.Client, finder: ScriptedFinder
+    client: httpx.Client, finder: ScriptedSearchClient
 ) -> None:
     finder.change = lambda found: replace(found, silent=((LONG, "no searcher answered in 3 s"),), did_you_mean="money")
     try:
@@ -133,7 +135,7 @@ def test_what_cannot_be_answered_is_told_with_the_reason(
     ],
 )
 def test_faults_behind_the_web_are_told_apart(
-    client: httpx.Client, finder: ScriptedFinder, error: ApplicationError, status: int, name: str
+    client: httpx.Client, finder: ScriptedSearchClient, error: ApplicationError, status: int, name: str
 ) -> None:
     finder.fault = error
     try:

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from starlette.types import Message
 
-from app.cluster.client.local import LocalFinder
+from app.cluster.client.local import LocalSearchClient
 from app.web.application import create_app
 from tests.packs import page, write_pack
 from tests.support.web import served
@@ -42,12 +42,12 @@ expected-statuses = ["2xx", "400", "404"]
 
 
 @pytest.fixture(scope="module")
-def finder(tmp_path_factory: pytest.TempPathFactory) -> LocalFinder:
-    return LocalFinder([write_pack(tmp_path_factory.mktemp("pack") / "pack.sqlite", PAGES, domain=DOMAIN)])
+def finder(tmp_path_factory: pytest.TempPathFactory) -> LocalSearchClient:
+    return LocalSearchClient([write_pack(tmp_path_factory.mktemp("pack") / "pack.sqlite", PAGES, domain=DOMAIN)])
 
 
 @pytest.fixture(scope="module")
-def client(finder: LocalFinder) -> Iterator[httpx.Client]:
+def client(finder: LocalSearchClient) -> Iterator[httpx.Client]:
     with served(create_app(finder, rate_limit="1000000/second")) as client:
         yield client
 
@@ -136,7 +136,7 @@ async def status_of(app: FastAPI, path: str, query: bytes) -> int:
     return status
 
 
-def test_ten_thousand_queries_are_answered_or_refused(finder: LocalFinder) -> None:
+def test_ten_thousand_queries_are_answered_or_refused(finder: LocalSearchClient) -> None:
     app = create_app(finder, rate_limit="1000000/second")
     count = 0
 

@@ -13,12 +13,12 @@ import pytest
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from app.broker.errors import ApplicationError, RequestTimedOut, SearcherBusy
-from app.cluster.client.finder import Found
 from app.errors import NotPlaced, PackCorrupt, PackNotFound
+from app.search.contract import SearchResult
 from app.storage.layout import Page
 from app.web.application import HEADERS, create_app
 from tests.packs import page, write_pack
-from tests.support.scripted import ScriptedFinder
+from tests.support.scripted import ScriptedSearchClient
 from tests.support.web import served
 
 pytestmark = pytest.mark.integration
@@ -38,28 +38,28 @@ MIXED = [
 
 
 @contextmanager
-def serving(folder: Path, **sites: list[Page]) -> Iterator[tuple[httpx.Client, ScriptedFinder]]:
+def serving(folder: Path, **sites: list[Page]) -> Iterator[tuple[httpx.Client, ScriptedSearchClient]]:
     """Serve packs of sites: `small` is small.example."""
     packs = [write_pack(folder / f"{name}.sqlite", pages, domain=f"{name}.example") for name, pages in sites.items()]
-    finder = ScriptedFinder(packs)
+    finder = ScriptedSearchClient(packs)
     with served(create_app(finder)) as client:
         yield client, finder
 
 
 @pytest.fixture(scope="module")
-def one_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, ScriptedFinder]]:
+def one_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, ScriptedSearchClient]]:
     with serving(tmp_path_factory.mktemp("packs"), site=PAGES) as served_site:
         yield served_site
 
 
 @pytest.fixture
-def finder(one_site: tuple[httpx.Client, ScriptedFinder]) -> Iterator[ScriptedFinder]:
+def finder(one_site: tuple[httpx.Client, ScriptedSearchClient]) -> Iterator[ScriptedSearchClient]:
     yield one_site[1]
     one_site[1].behave()
 
 
 @pytest.fixture
-def client(one_site: tuple[httpx.Client, ScriptedFinder]) -> httpx.Client:
+def client(one_site: tuple[httpx.Client, ScriptedSearchClient]) -> httpx.Client:
     return one_site[0]
 
 
@@ -262,11 +262,11 @@ def test_a_site_that_did_not_answer_is_told_where_others_did(tmp_path: Path) -> 
         ]
 
 
-def _without(found: Found, domain: str) -> Found:
+def _without(found: SearchResult, domain: str) -> SearchResult:
     """Return what is found when a domain is silent."""
-    fields = {name: getattr(found, name) for name in Found.__slots__}
+    fields = {name: getattr(found, name) for name in SearchResult.__slots__}
     sources = tuple(source for source in found.sources if source.domain != domain)
-    return Found(**fields | {"sources": sources, "silent": ((domain, "timeout"),)})
+    return SearchResult(**fields | {"sources": sources, "silent": ((domain, "timeout"),)})
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def _without(found: Found, domain: str) -> Found:
     ],
 )
 def test_each_failure_has_its_own_words_and_a_way_on(
-    client: httpx.Client, finder: ScriptedFinder, fault: ApplicationError, status: int, heading: str
+    client: httpx.Client, finder: ScriptedSearchClient, fault: ApplicationError, status: int, heading: str
 ) -> None:
     finder.fault = fault
     tree = get(client, "/", status, q="many")
@@ -293,7 +293,7 @@ def test_each_failure_has_its_own_words_and_a_way_on(
 
 
 def test_what_was_asked_stays_in_the_form_while_nobody_knows_what_there_is(
-    client: httpx.Client, finder: ScriptedFinder
+    client: httpx.Client, finder: ScriptedSearchClient
 ) -> None:
     finder.unknown = True
     tree = get(client, "/", 503, q="many", domain=["site.example", "b.example"])
@@ -312,7 +312,7 @@ def test_without_any_pack_the_page_says_how_to_make_one(tmp_path: Path) -> None:
 
 def test_too_many_searches_are_told_as_such_and_can_be_tried_again(tmp_path: Path) -> None:
     pack = write_pack(tmp_path / "site.sqlite", PAGES)
-    with served(create_app(ScriptedFinder([pack]), rate_limit="1/hour")) as client:
+    with served(create_app(ScriptedSearchClient([pack]), rate_limit="1/hour")) as client:
         get(client, "/", q="many")
         tree = get(client, "/", 429, q="many")
         assert text_of(tree, "h1") == "Too many searches"

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from app.broker.errors import ApplicationError
-from app.cluster.client.finder import Finder, Found, Question
+from app.cluster.client.contract import SearchClient
+from app.search.contract import SearchRequest, SearchResult
 from tests.support.fleet import pages_of, title_of
 from tests.support.waiting import eventually
 
@@ -33,7 +34,7 @@ class Versions:
 class Load:
     """What came of the queries: how many were answered, which wrongly, and which not at all, by phase and error."""
 
-    finder: Finder
+    finder: SearchClient
     versions: Versions
     phase: str = ""
     answered: int = 0
@@ -60,7 +61,7 @@ class Load:
         own, oldest = name_of(domain), self.versions.oldest[domain]
         word = chance.choice([own, "version", "nowhere"])
         try:
-            found = self.finder.search(Question(q=word, domains=(domain,)))
+            found = self.finder.search(SearchRequest(q=word, domains=(domain,)))
         except ApplicationError as error:
             with self._lock:
                 self.failed[f"{self.phase}: {type(error).__name__}: {error}"[:150]] += 1
@@ -71,7 +72,7 @@ class Load:
             return
         self._note(domain, word, found, oldest)
 
-    def _note(self, domain: str, word: str, found: Found, oldest: int) -> None:
+    def _note(self, domain: str, word: str, found: SearchResult, oldest: int) -> None:
         (source,) = found.sources
         version = int(source.generation)
         fits = oldest <= version <= self.versions.newest[domain] and source.domain == domain
@@ -90,7 +91,7 @@ def name_of(domain: str) -> str:
 
 
 @contextmanager
-def load(finder: Finder, versions: Mapping[str, int]) -> Iterator[Load]:
+def load(finder: SearchClient, versions: Mapping[str, int]) -> Iterator[Load]:
     """Ask for the block; nothing may have been answered wrongly at its end."""
     found = Load(finder, Versions(dict(versions)))
     threads = [threading.Thread(target=found._ask_on, args=(seed,)) for seed in range(THREADS)]

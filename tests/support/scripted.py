@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from app.broker.errors import ApplicationError
-from app.cluster.client.finder import Found, Question
-from app.cluster.client.local import LocalFinder
+from app.cluster.client.local import LocalSearchClient
 from app.cluster.protocol import Routes
 from app.errors import SearchUnavailable
+from app.search.contract import SearchRequest, SearchResult
 
 
-class ScriptedFinder(LocalFinder):
+class ScriptedSearchClient(LocalSearchClient):
     """Finds in packs of this machine, unless it is told to fail.
 
     `fault` is what every search raises; `unknown` is whether nobody knows what there is; `change` is done to what is
@@ -20,7 +20,7 @@ class ScriptedFinder(LocalFinder):
 
     fault: ApplicationError | None = None
     unknown = False
-    change: Callable[[Found], Found] | None = None
+    change: Callable[[SearchResult], SearchResult] | None = None
 
     def behave(self) -> None:
         """Answer as any other finder again."""
@@ -32,7 +32,7 @@ class ScriptedFinder(LocalFinder):
             raise SearchUnavailable("nobody answers")
         return super().routes()
 
-    def search(self, question: Question) -> Found:
+    def search(self, question: SearchRequest) -> SearchResult:
         """Search, or raise what there is to raise."""
         if self.fault is not None:
             raise self.fault

@@ -20,8 +20,8 @@ from app.errors import PackNotFound
 from app.pack.manifest import Manifest, read_manifest
 from app.pack.read import fetch_pack
 from app.search import query
+from app.search.contract import Hit
 from app.search.pack_searcher import PackSearcher
-from app.search.results import Hit
 from app.state.client import get_redis
 from app.storage.open import open_store
 from config.settings import ROOT, Settings

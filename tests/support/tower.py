@@ -15,7 +15,7 @@ from app import envelopes as plain
 from app.broker.publishing import Outgoing, Publisher
 from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import Load, Outcome, Problem, Report, Unload, read, to_payload
-from app.search.results import Answer
+from app.search.contract import SearchReply
 from app.topology.queues import events_exchange, requests_exchange
 from config.routes import REGISTER_AGAIN
 from tests.support.waiting import eventually
@@ -97,7 +97,7 @@ class Tower:
         """Have every searcher register."""
         self.publisher.publish([plain.event(REGISTER_AGAIN, {})])
 
-    def search(self, searcher_id: str, domain: str, q: str, **fields: Any) -> Answer | Problem:
+    def search(self, searcher_id: str, domain: str, q: str, **fields: Any) -> SearchReply | Problem:
         """Ask a searcher, and return its answer; raises Unroutable, RequestTimedOut."""
         request = to_searcher(searcher_id, "search", domain=domain, q=q, **fields)
         return answer_of(self.requestor.request(request, deadline=20).body)
@@ -108,10 +108,10 @@ def to_searcher(searcher_id: str, kind: str, **payload: Any) -> Outgoing:
     return plain.to_searcher(searcher_id, kind, payload)
 
 
-def answer_of(body: bytes) -> Answer | Problem:
+def answer_of(body: bytes) -> SearchReply | Problem:
     """Return what a reply to `search` says."""
     payload = json.loads(body)
-    return read(Problem, payload) if "fault" in payload else read(Answer, payload)
+    return read(Problem, payload) if "fault" in payload else read(SearchReply, payload)
 
 
 @contextmanager

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from app.broker.errors import InvalidMessage
 from app.cluster.client.asking import checked, requests_of
-from app.cluster.client.finder import MAX_DOMAINS, MAX_MERGED, Found, Question
+from app.cluster.client.contract import MAX_DOMAINS, MAX_MERGED
 from app.cluster.client.merge import interleave, merge
-from app.cluster.protocol import Sort
 from app.errors import InvalidQuery
-from app.search.results import Answer, Facet, Hit, PackInfo, Results
+from app.search.contract import Facet, Hit, PackHits, PackInfo, SearchReply, SearchRequest, SearchResult, Sort
 from app.search.snippet import Snippet
 
 pytestmark = pytest.mark.unit
@@ -25,9 +24,9 @@ pytestmark = pytest.mark.unit
 class Pack:
     """What one domain would answer, whole."""
 
-    answer: Answer
+    answer: SearchReply
 
-    def asked(self, offset: int, limit: int) -> Answer:
+    def asked(self, offset: int, limit: int) -> SearchReply:
         results = self.answer.results
         return replace(self.answer, results=replace(results, hits=results.hits[offset : offset + limit]))
 
@@ -38,24 +37,24 @@ def hit(url: str, score: float = 1.0, modified: str = "") -> Hit:
 
 def pack(domain: str, hits: Sequence[Hit], *, pages: int = 100, **told: object) -> Pack:
     fields = {"capped": False, "relaxed": False, "seconds": 0.001, "ideal": 1.0, "total": len(hits), **told}
-    results = Results(hits=tuple(hits), **fields)  # type: ignore[arg-type]
-    return Pack(Answer(info=PackInfo(domain=domain, generation="1", built_at="", pages=pages), results=results))
+    results = PackHits(hits=tuple(hits), **fields)  # type: ignore[arg-type]
+    return Pack(SearchReply(info=PackInfo(domain=domain, generation="1", built_at="", pages=pages), results=results))
 
 
 def facet(name: str, counts: tuple[tuple[str, int], ...]) -> Facet:
     return Facet(name=name, counts=counts)
 
 
-def ask(packs: Sequence[Pack], *, offset: int = 0, limit: int = 10, sort: Sort = "relevance") -> Found:
+def ask(packs: Sequence[Pack], *, offset: int = 0, limit: int = 10, sort: Sort = "relevance") -> SearchResult:
     domains = tuple(each.answer.info.domain for each in packs)
-    question = checked(Question(q="words", domains=domains, offset=offset, limit=limit, sort=sort))
+    question = checked(SearchRequest(q="words", domains=domains, offset=offset, limit=limit, sort=sort))
     asked = [
         each.asked(request.offset, request.limit) for each, request in zip(packs, requests_of(question), strict=True)
     ]
     return merge(question, asked, seconds=0.5)
 
 
-def urls(found: Found) -> list[str]:
+def urls(found: SearchResult) -> list[str]:
     return [each.url for each in found.hits]
 
 
@@ -205,11 +204,13 @@ def test_suggestions_of_several_packs_take_turns() -> None:
 def test_what_cannot_be_asked_is_refused_before_anybody_is(wrong: dict[str, object], error: type[Exception]) -> None:
     fields = {"q": "words", "domains": ("site.example",), **wrong}
     with pytest.raises(error):
-        checked(Question(**fields))  # type: ignore[arg-type]
+        checked(SearchRequest(**fields))  # type: ignore[arg-type]
 
 
 def test_domains_are_asked_by_the_names_they_are_indexed_under_and_once_each() -> None:
-    question = checked(Question(q="words", domains=("Site.EXAMPLE", "https://site.example/x", "b.example"), offset=30))
+    question = checked(
+        SearchRequest(q="words", domains=("Site.EXAMPLE", "https://site.example/x", "b.example"), offset=30)
+    )
     assert question.domains == ("site.example", "b.example")
     assert [(each.domain, each.offset, each.limit) for each in requests_of(question)] == [
         ("site.example", 0, 40),

@@ -10,21 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.broker.errors import ApplicationError, InvalidMessage, UnknownType
-from app.cluster.client.directory import MAX_AGE
-from app.cluster.protocol import (
-    Fault,
-    Holding,
-    Load,
-    Outcome,
-    Problem,
-    Report,
-    SearchRequest,
-    read,
-    to_json,
-    to_payload,
-)
+from app.cluster.client.route_cache import MAX_AGE
+from app.cluster.protocol import Fault, Holding, Load, Outcome, Problem, Report, read, to_json, to_payload
 from app.cluster.searcher.service import LINGER
 from app.errors import PackCorrupt, SearchUnavailable, StoreError
+from app.search.contract import Filters, SearchRequest, SuggestRequest
 from app.search.errors import error_of, problem_of
 
 pytestmark = pytest.mark.unit
@@ -35,11 +25,34 @@ _VERSION = {"generation": _NUMBERS, "size_mb": _NUMBERS}
 _HOLDINGS = st.lists(st.builds(Holding, **_VERSION)).map(tuple)
 _REPORTS = st.builds(Report, seq=_NUMBERS, free_space=_NUMBERS, capacity=_NUMBERS, holdings=_HOLDINGS)
 
+_SEARCHES = st.builds(SearchRequest, domains=st.tuples(st.text()))
 
-@given(st.one_of(st.builds(Load, **_VERSION), st.builds(Outcome, report=_REPORTS), st.builds(SearchRequest)))
+
+@given(st.one_of(st.builds(Load, **_VERSION), st.builds(Outcome, report=_REPORTS), _SEARCHES))
 def test_a_message_is_read_as_it_was_written_and_what_a_later_release_adds_is_ignored(message: Any) -> None:
     assert read(type(message), to_json(message)) == message
     assert read(type(message), {**to_payload(message), "added": [1]}) == message
+
+
+def test_search_requests_have_the_documented_fields_in_the_documented_order() -> None:
+    search = SearchRequest(domains=("a.example",), q="word", filters=Filters(lang="en"))
+    assert to_json(search) == (
+        b'{"domain":"a.example","q":"word","offset":0,"limit":10,"sort":"relevance",'
+        b'"filters":{"section":"","lang":"en","type":""}}'
+    )
+    assert to_payload(search) == json.loads(to_json(search))
+    assert to_json(SuggestRequest(domain="a.example", q="wo")) == b'{"domain":"a.example","q":"wo","limit":8}'
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"domain": ["a.example"]}, {"q": 1}, {"limit": 0}, {"offset": -1}, {"sort": "size"}, {"filters": {"lang": None}}],
+)
+def test_search_requests_with_wrong_fields_are_refused(change: dict[str, Any]) -> None:
+    payload = {"domain": "a.example", "q": "word"}
+    assert read(SearchRequest, payload) == SearchRequest(domains=("a.example",), q="word")
+    with pytest.raises(InvalidMessage, match=f"^searchrequest: {next(iter(change))}"):
+        read(SearchRequest, payload | change)
 
 
 def test_what_is_wrong_with_a_message_is_named() -> None:

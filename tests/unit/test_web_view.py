@@ -8,17 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cluster.client.finder import Found
-from app.cluster.protocol import Filters
-from app.web.asked import LAST_PAGE, SORTS, Asked, read_asked
+from app.search.contract import Filters, SearchResult
 from app.web.names import label_of
-from app.web.view import results_view
+from app.web.presenter import results_view
+from app.web.search_form import LAST_PAGE, SORTS, SearchForm, read_asked
 
 pytestmark = pytest.mark.unit
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 questions = st.builds(
-    Asked,
+    SearchForm,
     text=texts,
     domains=st.lists(
         st.sampled_from(["a.example", "b.example:8080", "[::1]", "xn--bcher-kva.example"]), unique=True
@@ -30,7 +29,7 @@ questions = st.builds(
 
 
 @given(questions)
-def test_an_address_asks_again_for_what_it_was_made_of(asked: Asked) -> None:
+def test_an_address_asks_again_for_what_it_was_made_of(asked: SearchForm) -> None:
     given_back = parse_qs(urlsplit(asked.href).query, keep_blank_values=True)
 
     def one(name: str, usual: str = "") -> str:
@@ -50,7 +49,7 @@ def test_an_address_asks_again_for_what_it_was_made_of(asked: Asked) -> None:
 
 @given(page=st.integers(1, 1_000), total=st.integers(0, 10_000), reachable=st.integers(0, 10_000))
 def test_first_current_and_last_page_are_always_shown_in_order(page: int, total: int, reachable: int) -> None:
-    found = Found(
+    found = SearchResult(
         total=total,
         capped=False,
         relaxed=False,
@@ -61,7 +60,7 @@ def test_first_current_and_last_page_are_always_shown_in_order(page: int, total:
     )
     last = max(1, -(-min(total, reachable) // 10))
     page = min(page, last)
-    view = results_view(found, Asked(text="x", page=page))
+    view = results_view(found, SearchForm(text="x", page=page))
     numbers = [link.number for link in view.pages if link.number]
     assert numbers == sorted(set(numbers))
     assert len(view.pages) <= 9

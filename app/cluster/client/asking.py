@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import TypeVar
 
 from app.broker.errors import ApplicationError, InvalidMessage
-from app.cluster.client.finder import MAX_DOMAINS, MAX_MERGED, Question
-from app.cluster.protocol import SearchRequest, SuggestRequest
+from app.cluster.client.contract import MAX_DOMAINS, MAX_MERGED
 from app.crawl.urls import domain_named
 from app.errors import InvalidQuery, PackNotFound
+from app.search.contract import MAX_HITS, MAX_LIMIT, MAX_SUGGESTIONS, SearchRequest, SuggestRequest
 from app.search.query import parse
-from app.search.results import MAX_HITS, MAX_LIMIT, MAX_SUGGESTIONS
 
 T = TypeVar("T")
 
@@ -21,7 +20,7 @@ T = TypeVar("T")
 LOOK_AHEAD = 10
 
 
-def checked(question: Question) -> Question:
+def checked(question: SearchRequest) -> SearchRequest:
     """Return the question with its domains as they are indexed, each once.
 
     Raises InvalidUrl for what is no domain, InvalidMessage for a wrong number of domains or a page that cannot be, and
@@ -43,7 +42,7 @@ def named(domains: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def requests_of(question: Question) -> tuple[SearchRequest, ...]:
+def requests_of(question: SearchRequest) -> tuple[SearchRequest, ...]:
     """Return what each domain of a checked question is asked, in the order of its domains.
 
     A domain that is asked alone is asked for the page itself; of several, each for all that may come before it, too.
@@ -51,12 +50,7 @@ def requests_of(question: Question) -> tuple[SearchRequest, ...]:
     offset, limit = question.offset, question.limit
     if len(question.domains) > 1:
         offset, limit = 0, min(max(question.offset + question.limit, LOOK_AHEAD), MAX_MERGED)
-    return tuple(
-        SearchRequest(
-            domain=domain, q=question.q, offset=offset, limit=limit, sort=question.sort, filters=question.filters
-        )
-        for domain in question.domains
-    )
+    return tuple(replace(question, domains=(domain,), offset=offset, limit=limit) for domain in question.domains)
 
 
 def suggestion_requests(domains: Iterable[str], q: str, limit: int) -> tuple[SuggestRequest, ...]:

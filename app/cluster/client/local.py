@@ -10,13 +10,12 @@ from typing import TypeVar
 
 from app.broker.errors import ApplicationError
 from app.cluster.client.asking import answered, checked, requests_of, suggestion_requests
-from app.cluster.client.finder import Found, Question
 from app.cluster.client.merge import interleave, merge
-from app.cluster.protocol import Node, Route, Routes, SearchRequest, SuggestRequest, size_mb
+from app.cluster.protocol import Node, Route, Routes, size_mb
 from app.errors import PackNotFound
+from app.search.contract import SearchReply, SearchRequest, SearchResult, SuggestRequest
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
-from app.search.results import Answer
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -25,7 +24,7 @@ T = TypeVar("T")
 LOCAL = "local"
 
 
-class LocalFinder:
+class LocalSearchClient:
     """A Finder over unpacked packs, each search within `time_limit` seconds for each domain."""
 
     def __init__(self, packs: Mapping[str, Path] | Iterable[Path], *, time_limit: float = 5.0) -> None:
@@ -46,7 +45,7 @@ class LocalFinder:
         node = Node(searcher_id=LOCAL, free_space=0, capacity=0, age=0.0, domains=tuple(self._searchers))
         return Routes(orchestrator=LOCAL, version=1, settled=True, routes=routes, searchers=(node,))
 
-    def search(self, question: Question) -> Found:
+    def search(self, question: SearchRequest) -> SearchResult:
         """Search; one domain after the other."""
         began = time.perf_counter()
         question = checked(question)
@@ -65,12 +64,12 @@ class LocalFinder:
         for searcher in self._searchers.values():
             searcher.close()
 
-    def _answer(self, request: SearchRequest) -> Answer:
+    def _answer(self, request: SearchRequest) -> SearchReply:
         searcher = self._searcher(request.domain)
         results = searcher.search(
             parse(request.q), offset=request.offset, limit=request.limit, sort=request.sort, filters=request.filters
         )
-        return Answer(info=searcher.info, results=results)
+        return SearchReply(info=searcher.info, results=results)
 
     def _suggestions(self, request: SuggestRequest) -> tuple[str, ...]:
         return self._searcher(request.domain).suggest(request.q, limit=request.limit)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, islice, zip_longest
 
-from app.cluster.client.finder import MAX_MERGED, Found, Question
-from app.search.results import MAX_HITS, Answer, Facet, Hit
+from app.cluster.client.contract import MAX_MERGED
+from app.search.contract import MAX_HITS, Facet, Hit, SearchReply, SearchRequest, SearchResult
 
 #: What a hit is worth beside hits of other packs: its date where that decides, and its score.
 _Worth = tuple[str, float]
@@ -19,8 +19,8 @@ _DIGITS = 2
 
 
 def merge(
-    question: Question, answers: Sequence[Answer], *, seconds: float, silent: Sequence[tuple[str, str]] = ()
-) -> Found:
+    question: SearchRequest, answers: Sequence[SearchReply], *, seconds: float, silent: Sequence[tuple[str, str]] = ()
+) -> SearchResult:
     """Return the page that a checked question asks for, from answers to its `requests_of`, in the order of its domains.
 
     Each pack's own order is kept. Between packs the better score decides, as a share of the best that there could be,
@@ -30,7 +30,7 @@ def merge(
     relaxed = any(answer.results.relaxed for answer in telling)
     window = MAX_HITS if len(question.domains) == 1 else MAX_MERGED
     total = sum(answer.results.total for answer in telling)
-    return Found(
+    return SearchResult(
         total=total,
         capped=any(answer.results.capped for answer in telling),
         relaxed=relaxed,
@@ -51,13 +51,13 @@ def interleave(lists: Iterable[Sequence[str]], *, limit: int) -> tuple[str, ...]
     return tuple(islice(dict.fromkeys(text for each in rounds for text in each if text is not None), limit))
 
 
-def _telling(answers: Sequence[Answer]) -> list[Answer]:
+def _telling(answers: Sequence[SearchReply]) -> list[SearchReply]:
     """Return the answers that count: those with all the words, or else those with some of them."""
     found = [answer for answer in answers if answer.results.total]
     return [answer for answer in found if not answer.results.relaxed] or found
 
 
-def _page(question: Question, answers: Sequence[Answer]) -> Iterator[Hit]:
+def _page(question: SearchRequest, answers: Sequence[SearchReply]) -> Iterator[Hit]:
     if len(question.domains) == 1:  # It was asked for this page.
         return (hit for answer in answers for hit in _hits(answer))
     end = min(question.offset + question.limit, MAX_MERGED)
@@ -65,7 +65,7 @@ def _page(question: Question, answers: Sequence[Answer]) -> Iterator[Hit]:
     return islice(_once(_in_order(ranked)), min(question.offset, end), end)
 
 
-def _hits(answer: Answer) -> Iterator[Hit]:
+def _hits(answer: SearchReply) -> Iterator[Hit]:
     """Yield the hits, each with the domain that it is of."""
     return (hit if hit.domain else replace(hit, domain=answer.info.domain) for hit in answer.results.hits)
 
@@ -83,7 +83,7 @@ def _in_order(packs: Iterable[_Ranked]) -> Iterator[Hit]:
         had[best] += 1
 
 
-def _by_score(answers: Sequence[Answer]) -> Iterator[_Ranked]:
+def _by_score(answers: Sequence[SearchReply]) -> Iterator[_Ranked]:
     """Rank by score. What a pack puts before a hit counts as no worse than that hit, whatever its own score is."""
     for answer, best in zip(answers, _best(answers), strict=True):
         hits = list(_hits(answer))
@@ -91,7 +91,7 @@ def _by_score(answers: Sequence[Answer]) -> Iterator[_Ranked]:
         yield [(("", round(score / best, _DIGITS)), hit) for score, hit in zip(onwards, hits, strict=True)]
 
 
-def _best(answers: Sequence[Answer]) -> list[float]:
+def _best(answers: Sequence[SearchReply]) -> list[float]:
     """Return the score that is the best possible in each pack.
 
     Where one of them does not tell, it is that of the best page found in each: so none of them stands back.
@@ -102,7 +102,7 @@ def _best(answers: Sequence[Answer]) -> list[float]:
     return [max((hit.score for hit in answer.results.hits), default=0.0) or 1.0 for answer in answers]
 
 
-def _by_date(answers: Sequence[Answer]) -> Iterator[_Ranked]:
+def _by_date(answers: Sequence[SearchReply]) -> Iterator[_Ranked]:
     """Rank by date, pages without one last, and within a day by score where all packs' scores can be compared."""
     comparable = all(answer.results.ideal > 0 for answer in answers)
     for answer in answers:
@@ -120,7 +120,7 @@ def _once(hits: Iterable[Hit]) -> Iterator[Hit]:
             yield hit
 
 
-def _facets(answers: Iterable[Answer]) -> tuple[Facet, ...]:
+def _facets(answers: Iterable[SearchReply]) -> tuple[Facet, ...]:
     """Add the counts up, most first; among equals, in the order of the packs."""
     told = [answer.results.facets for answer in answers]
     if len(told) == 1:  # There is nothing to add.
@@ -132,7 +132,7 @@ def _facets(answers: Iterable[Answer]) -> tuple[Facet, ...]:
     return tuple(Facet(name=name, counts=tuple(counts.most_common())) for name, counts in sums.items())
 
 
-def _suggestion(answers: Sequence[Answer]) -> str:
+def _suggestion(answers: Sequence[SearchReply]) -> str:
     """Return what most packs propose instead, in doubt the larger ones; nothing where one of them found enough."""
     enough = [answer for answer in answers if answer.results.total and not answer.results.relaxed]
     proposing = [answer for answer in answers if answer.results.did_you_mean]

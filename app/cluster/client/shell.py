@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import closing
 
-from app.cluster.client.finder import Found, Question
-from app.cluster.client.remote import RemoteFinder
-from app.cluster.protocol import Filters, Sort
+from app.cluster.client.cluster import ClusterSearchClient
+from app.search.contract import Filters, SearchRequest, SearchResult, Sort
 from config.settings import Settings, get_settings
 
 
@@ -20,7 +19,7 @@ def search(
     sort: Sort = "relevance",
     settings: Settings | None = None,
     **filters: str,
-) -> Found:
+) -> SearchResult:
     """Search sites by their searchers; all words but the last are domains. Errors are those of a Finder.
 
     In `celery -A app shell` or any Python:
@@ -30,9 +29,9 @@ def search(
             print(hit.title, hit.url)
         search(["site.gov", "other.gov"], "benefits", sort="date", section="news", limit=50)
 
-    It connects each time; who asks often keeps an app.cluster.client.remote.RemoteFinder.
+    It connects each time; who asks often keeps an app.cluster.client.cluster.RemoteFinder.
     """
     names = tuple(domains.split(",") if isinstance(domains, str) else domains)
-    question = Question(q=q, domains=names, offset=offset, limit=limit, sort=sort, filters=Filters(**filters))
-    with closing(RemoteFinder.of(settings or get_settings())) as finder:
+    question = SearchRequest(q=q, domains=names, offset=offset, limit=limit, sort=sort, filters=Filters(**filters))
+    with closing(ClusterSearchClient.of(settings or get_settings())) as finder:
         return finder.search(question)

@@ -25,7 +25,7 @@ Count = Literal[
 COUNTS: tuple[Count, ...] = get_args(Count)
 
 
-class Tally:
+class RequestCounts:
     """Counts up."""
 
     def __init__(self) -> None:

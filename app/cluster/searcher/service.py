@@ -13,16 +13,16 @@ from typing import Any, Final
 from app.broker.delivery import Delivery
 from app.broker.errors import ApplicationError, Undecodable, UnknownType
 from app.broker.rpc.responder import Responder
-from app.cluster.protocol import Load, SearchRequest, SuggestRequest, Unload, read, to_json
+from app.cluster.protocol import Load, Unload, read, to_json
 from app.cluster.searcher.loader import Doubt, Loader
 from app.cluster.searcher.packs import Packs
 from app.cluster.searcher.reporter import Reporter
 from app.envelopes import decode
 from app.errors import PackCorrupt
+from app.search.contract import SearchReply, SearchRequest, SuggestRequest
 from app.search.errors import problem_of
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
-from app.search.results import Answer
 from config.routes import REGISTER_AGAIN, SEARCHER_TYPES
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Searching:
             results = searcher.search(
                 query, offset=wanted.offset, limit=wanted.limit, sort=wanted.sort, filters=wanted.filters
             )
-            return to_json(Answer(info=searcher.info, results=results))
+            return to_json(SearchReply(info=searcher.info, results=results))
 
     def suggest(self, payload: dict[str, Any]) -> bytes:
         """Return suggestions as a JSON list; raises as `search` does."""

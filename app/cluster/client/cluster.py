@@ -14,15 +14,14 @@ from typing import TypeVar
 from app.broker.errors import ApplicationError
 from app.broker.rpc.requestor import Reply, Requestor
 from app.cluster.client.asking import answered, checked, requests_of, suggestion_requests
-from app.cluster.client.directory import MAX_AGE, Directory
-from app.cluster.client.finder import Found, Question
+from app.cluster.client.hedging import HedgedRequest, Span, arun, run
 from app.cluster.client.merge import interleave, merge
-from app.cluster.client.race import Race, Span, arun, run
-from app.cluster.client.tally import Tally
-from app.cluster.protocol import Route, Routes, SearchRequest, SuggestRequest, to_payload
+from app.cluster.client.route_cache import MAX_AGE, RouteCache
+from app.cluster.client.tally import RequestCounts
+from app.cluster.protocol import Route, Routes, to_payload
 from app.envelopes import request, to_searcher
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
-from app.search.results import Answer
+from app.search.contract import SearchReply, SearchRequest, SearchResult, SuggestRequest
 from app.topology.queues import requests_exchange
 from config.settings import Settings
 
@@ -42,7 +41,7 @@ _THREADS = 32
 _SUGGESTION_DEADLINE = 1.0
 
 
-class RemoteFinder:
+class ClusterSearchClient:
     """A Finder that asks searchers over the broker, from any thread.
 
     Which of them has what, the orchestrator tells; while it is away, what it told last holds.
@@ -53,14 +52,14 @@ class RemoteFinder:
         self._deadline = deadline
         self._requestor = Requestor(url, timeout=deadline, exchanges=[requests_exchange])
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="finder")
-        self._tally = Tally()
-        self._directory = Directory(self._ask_routes, deadline=deadline, tally=self._tally)
+        self._tally = RequestCounts()
+        self._directory = RouteCache(self._ask_routes, deadline=deadline, tally=self._tally)
         self._flying: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._silent: dict[str, float] = {}
 
     @classmethod
-    def of(cls, settings: Settings) -> RemoteFinder:
+    def of(cls, settings: Settings) -> ClusterSearchClient:
         """Return the finder that the settings describe."""
         return cls(settings.broker, deadline=settings.search_deadline)
 
@@ -72,14 +71,14 @@ class RemoteFinder:
         """Return what the orchestrator told last; raises SearchUnavailable where it never did."""
         return self._directory.routes(until=time.monotonic() + self._deadline)
 
-    def search(self, question: Question) -> Found:
+    def search(self, question: SearchRequest) -> SearchResult:
         """Search all domains at the same time."""
         began = time.perf_counter()
         question = checked(question)
         self._tally.add("searches")
-        return _found(question, self._ask(Answer, requests_of(question), seconds=self._deadline), began)
+        return _found(question, self._ask(SearchReply, requests_of(question), seconds=self._deadline), began)
 
-    async def asearch(self, question: Question) -> Found:
+    async def asearch(self, question: SearchRequest) -> SearchResult:
         """Search without a thread, where the first round of questions settles it, as nearly always."""
         began = time.perf_counter()
         question = checked(question)
@@ -106,21 +105,23 @@ class RemoteFinder:
         run(races, span)
         return self._settled(kind, requests, races, span)
 
-    async def _aask(self, requests: Sequence[SearchRequest], *, seconds: float) -> dict[str, Answer | ApplicationError]:
+    async def _aask(
+        self, requests: Sequence[SearchRequest], *, seconds: float
+    ) -> dict[str, SearchReply | ApplicationError]:
         """Ask about every domain; a thread is taken only where routes have to be awaited."""
         in_thread = partial(asyncio.get_running_loop().run_in_executor, self._threads)
         span = Span.of(seconds, hedge=_HEDGE * self._deadline)
         routes = self._directory.at_once()
         if routes is None:
-            return await in_thread(partial(self._ask, Answer, requests, seconds=seconds))
-        races = self._races(Answer, requests, routes, span)
+            return await in_thread(partial(self._ask, SearchReply, requests, seconds=seconds))
+        races = self._races(SearchReply, requests, routes, span)
         await arun(races, span)
-        settled = partial(self._settled, Answer, requests, races, span)
+        settled = partial(self._settled, SearchReply, requests, races, span)
         in_vain = any(isinstance(race.outcome(), _IN_VAIN) for race in races)
         return await in_thread(settled) if in_vain else settled()
 
     def _settled(
-        self, kind: type[T], requests: Sequence[Asked], races: Sequence[Race[T]], span: Span
+        self, kind: type[T], requests: Sequence[Asked], races: Sequence[HedgedRequest[T]], span: Span
     ) -> dict[str, T | ApplicationError]:
         """Return what the races came to; by newer routes again, where nobody was found who knows of a domain."""
         if astray := any(race.astray for race in races):
@@ -144,11 +145,11 @@ class RemoteFinder:
         routes: Routes,
         span: Span,
         gone: Container[str] = (),
-    ) -> list[Race[T]]:
+    ) -> list[HedgedRequest[T]]:
         """Return the races to be run for the requests, among searchers that are not `gone`."""
         known = {route.domain: route for route in routes.routes}
         return [
-            Race(
+            HedgedRequest(
                 kind,
                 request.domain,
                 [replica for replica in self._in_order(known.get(request.domain)) if replica not in gone],
@@ -198,7 +199,9 @@ class RemoteFinder:
         return self._requestor.send(request("get_routes", {}), deadline=deadline)
 
 
-def _found(question: Question, outcomes: Mapping[str, Answer | ApplicationError], began: float) -> Found:
+def _found(
+    question: SearchRequest, outcomes: Mapping[str, SearchReply | ApplicationError], began: float
+) -> SearchResult:
     """Return what the domains' answers come to; raises what `answered` raises."""
     answers, silent = answered(outcomes)
     return merge(question, answers, seconds=time.perf_counter() - began, silent=silent)

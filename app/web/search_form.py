@@ -8,11 +8,10 @@ from typing import get_args
 from urllib.parse import urlencode
 
 from app.broker.errors import InvalidMessage
-from app.cluster.client.finder import MAX_DOMAINS, Question
-from app.cluster.protocol import Filters, Sort
+from app.cluster.client.contract import MAX_DOMAINS
 from app.crawl.urls import domain_named
 from app.errors import InvalidQuery
-from app.search.results import MAX_HITS
+from app.search.contract import MAX_HITS, Filters, SearchRequest, Sort
 
 #: Hits of one page of results.
 PER_PAGE = 10
@@ -26,7 +25,7 @@ SORTS: tuple[Sort, ...] = get_args(Sort)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SearchForm:
     """A question as a page's address has it. No `domains`: of all sites. `page` counts from 1."""
 
     text: str = ""
@@ -54,13 +53,13 @@ class Asked:
         """The filters that are set, as parameters."""
         return [(name, value) for name in FILTERS if (value := str(getattr(self.filters, name)))]
 
-    def filter(self, name: str, value: str) -> Asked:
+    def filter(self, name: str, value: str) -> SearchForm:
         """Return the first page of the same with this filter, or where the value is empty without it."""
         return replace(self, filters=replace(self.filters, **{name: value}), page=1)
 
-    def question(self, domains: Sequence[str]) -> Question:
+    def question(self, domains: Sequence[str]) -> SearchRequest:
         """Return what to ask of these domains."""
-        return Question(
+        return SearchRequest(
             q=self.text,
             domains=tuple(domains),
             offset=(self.page - 1) * PER_PAGE,
@@ -72,9 +71,9 @@ class Asked:
 
 def read_asked(
     *, text: str, domains: Sequence[str], sort: str, filters: Filters, page: str
-) -> tuple[Asked, InvalidMessage | InvalidQuery | None]:
+) -> tuple[SearchForm, InvalidMessage | InvalidQuery | None]:
     """Return what can be read of parameters, for the form to show it again, and what is wrong with the rest."""
-    asked = Asked(text=text)
+    asked = SearchForm(text=text)
     fault: InvalidMessage | InvalidQuery | None = None
     try:
         asked = replace(asked, sort=_sort(sort), page=_page_number(page), filters=_filters(filters))

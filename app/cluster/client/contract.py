@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from app.cluster.protocol import Filters, Routes, Sort
-from app.search.results import Facet, Hit, PackInfo
+from app.cluster.protocol import Routes
+from app.search.contract import SearchRequest, SearchResult
 
 #: Domains of one question.
 MAX_DOMAINS = 16
@@ -15,46 +14,13 @@ MAX_DOMAINS = 16
 MAX_MERGED = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What somebody wants to know: `q` as it was typed, asked of `domains`."""
-
-    q: str
-    domains: tuple[str, ...]
-    offset: int = 0
-    limit: int = 10
-    sort: Sort = "relevance"
-    filters: Filters = field(default_factory=Filters)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """One page of hits of `total`, over all domains that answered.
-
-    `sources` are the packs asked, in the order of the question's domains; `silent` the domains that did not answer in
-    time, with the reason, where others did. `reachable` is the number of hits that can be paged through. The other
-    fields are as app/search/results.py has them. `seconds` is from question to answer.
-    """
-
-    total: int
-    capped: bool
-    relaxed: bool
-    hits: tuple[Hit, ...]
-    reachable: int
-    seconds: float
-    sources: tuple[PackInfo, ...]
-    silent: tuple[tuple[str, str], ...] = ()
-    facets: tuple[Facet, ...] = ()
-    did_you_mean: str = ""
-
-
-class Finder(Protocol):
+class SearchClient(Protocol):
     """Finds, from any thread."""
 
     def routes(self) -> Routes:
         """Return what has a pack and who answers for it, at most a second or so old; raises SearchUnavailable."""
 
-    def search(self, question: Question) -> Found:
+    def search(self, question: SearchRequest) -> SearchResult:
         """Search.
 
         Raises InvalidQuery and InvalidMessage for what cannot be asked, PackNotFound where a domain was never indexed,
@@ -70,8 +36,8 @@ class Finder(Protocol):
 
 
 @runtime_checkable
-class AsyncFinder(Finder, Protocol):
+class AsyncSearchClient(SearchClient, Protocol):
     """A finder that an event loop can ask: a reply wakes it, and no thread stands in between."""
 
-    async def asearch(self, question: Question) -> Found:
+    async def asearch(self, question: SearchRequest) -> SearchResult:
         """As `search`."""

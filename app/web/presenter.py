@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from urllib.parse import unquote
 
-from app.cluster.client.finder import Found
 from app.cluster.protocol import Route
-from app.search.results import Facet, Hit, PackInfo
+from app.search.contract import Facet, Hit, PackInfo, SearchResult
 from app.search.snippet import Snippet
-from app.web.asked import FILTERS, PER_PAGE, SORTS, Asked
 from app.web.names import label_of
+from app.web.search_form import FILTERS, PER_PAGE, SORTS, SearchForm
 
 #: Page numbers shown on either side of the one that is read.
 _NEIGHBOURS = 2
@@ -100,7 +99,7 @@ class ResultsView:
     sources: tuple[PackView, ...]
 
 
-def results_view(found: Found, asked: Asked) -> ResultsView:
+def results_view(found: SearchResult, asked: SearchForm) -> ResultsView:
     """Return what the template shows of one page of results."""
     last_page = max(1, -(-min(found.total, found.reachable) // PER_PAGE))
     first = (asked.page - 1) * PER_PAGE + 1
@@ -126,7 +125,7 @@ def results_view(found: Found, asked: Asked) -> ResultsView:
     )
 
 
-def filters_view(asked: Asked) -> tuple[Choice, ...]:
+def filters_view(asked: SearchForm) -> tuple[Choice, ...]:
     """Return the filters that are set, each with the link that takes it off."""
     return tuple(
         Choice(label=f"{FILTERS[name]}: {label_of(name, value)}", href=asked.filter(name, "").href, current=True)
@@ -142,11 +141,11 @@ def pack_view(pack: Route | PackInfo) -> PackView:
     return PackView(domain=pack.domain, pages=pages, built_at=pack.built_at, built=built, day=day)
 
 
-def _meant(text: str, asked: Asked) -> Choice | None:
+def _meant(text: str, asked: SearchForm) -> Choice | None:
     return Choice(label=text, href=replace(asked, text=text, page=1).href) if text else None
 
 
-def _facet_view(facet: Facet, asked: Asked) -> FacetView:
+def _facet_view(facet: Facet, asked: SearchForm) -> FacetView:
     """Return the view of a facet, without choices where there is nothing to choose."""
     chosen = dict(asked.filtered).get(facet.name, "")
     named = [(value, pages) for value, pages in facet.counts if value]
@@ -194,13 +193,13 @@ def _readable(address: str) -> str:
     return _ENCODED.sub(decoded, address)
 
 
-def _page_links(asked: Asked, last: int) -> tuple[PageLink, ...]:
+def _page_links(asked: SearchForm, last: int) -> tuple[PageLink, ...]:
     if last == 1:
         return ()
     return tuple(PageLink(number, _page_href(asked, number, last)) for number in _numbers(asked.page, last))
 
 
-def _page_href(asked: Asked, number: int, last: int) -> str:
+def _page_href(asked: SearchForm, number: int, last: int) -> str:
     return replace(asked, page=number).href if 1 <= number <= last and number != asked.page else ""
 
 

@@ -21,7 +21,7 @@ from app.broker.errors import (
     Unroutable,
 )
 from app.broker.rpc.requestor import Reply
-from app.cluster.client.tally import Count, Tally
+from app.cluster.client.tally import Count, RequestCounts
 from app.cluster.protocol import Problem, read
 from app.errors import InvalidQuery, NotPlaced, PackCorrupt, SearchTimeout, SearchUnavailable
 from app.search.errors import error_of
@@ -69,7 +69,7 @@ class Span:
         return cls(now, now + seconds, hedge)
 
 
-class Race(Generic[T]):
+class HedgedRequest(Generic[T]):
     """Asks replicas in their order, each when the ones before failed or kept it waiting; the first answer wins."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Race(Generic[T]):
         span: Span,
         send: Callable[[str, float], Future[Reply]],
         silent: Callable[[str, bool], None],
-        tally: Tally,
+        tally: RequestCounts,
     ) -> None:
         """`absent` is raised where there is no replica to ask; `send` asks one, with a deadline in seconds.
 
@@ -199,19 +199,19 @@ class Race(Generic[T]):
             self._silent(replica, False)
 
 
-def run(races: Sequence[Race[T]], span: Span) -> None:
+def run(races: Sequence[HedgedRequest[T]], span: Span) -> None:
     """Run races side by side to their ends, which come with the span's at the latest."""
     for flying, seconds in _laps(races, span):
         wait(flying, seconds, FIRST_COMPLETED)
 
 
-async def arun(races: Sequence[Race[T]], span: Span) -> None:
+async def arun(races: Sequence[HedgedRequest[T]], span: Span) -> None:
     """Run races as `run` does, for an event loop."""
     for flying, seconds in _laps(races, span):
         await _first(flying, seconds)
 
 
-def _laps(races: Sequence[Race[T]], span: Span) -> Iterator[tuple[list[Future[Reply]], float]]:
+def _laps(races: Sequence[HedgedRequest[T]], span: Span) -> Iterator[tuple[list[Future[Reply]], float]]:
     """Go on with the races until all have ended; yield what is to be awaited next, and for how many seconds at most."""
     end = span.until + _GRACE
     while running := [race for race in races if race.running]:

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 from app.broker.errors import ApplicationError, RequestTimedOut, Unroutable
 from app.broker.rpc.requestor import Reply
-from app.cluster.client.tally import Tally
+from app.cluster.client.tally import RequestCounts
 from app.cluster.protocol import Routes, read
 from app.errors import SearchUnavailable
 
@@ -23,13 +23,13 @@ _PAUSE = 0.1
 _GRACE = 0.1
 
 
-class Directory:
+class RouteCache:
     """The orchestrator's routes, from any thread; one question at a time.
 
     Routes of an orchestrator that has just begun, and knows little yet, do not replace those of the one before.
     """
 
-    def __init__(self, ask: Callable[[float], Future[Reply]], *, deadline: float, tally: Tally) -> None:
+    def __init__(self, ask: Callable[[float], Future[Reply]], *, deadline: float, tally: RequestCounts) -> None:
         """`ask` posts a request for routes that may take so many seconds, at most `deadline`."""
         self._ask = ask
         self._deadline = deadline

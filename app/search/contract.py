@@ -1,0 +1,167 @@
+"""The contract of a search: the request, the hits of one pack, and the merged result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
+
+from app.search.snippet import Snippet
+
+#: Hits of one search that are ranked and counted. Beyond that the total is "more than".
+MAX_HITS = 10_000
+#: Hits of one reply.
+MAX_LIMIT = 1_000
+#: Suggestions of one reply.
+MAX_SUGGESTIONS = 20
+
+#: Text of a message. Pydantic rejects a lone surrogate only where it counts characters, and no JSON could carry one.
+Text = Annotated[str, Field(max_length=100_000)]
+Sort = Literal["relevance", "date"]
+
+#: Fields that a later release adds to a message are ignored.
+_MESSAGE = ConfigDict(extra="ignore", strict=True, serialize_by_alias=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """Restrict a search to a path section (`library` of /library/os.html), a language and a type. Empty: any."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _MESSAGE
+
+    section: Text = ""
+    lang: Text = ""
+    type: Text = ""
+
+
+#: A message names one domain, because it goes to a searcher of that domain: `"domain": "site.example"`.
+_Domains: TypeAlias = Annotated[
+    tuple[Text, ...],
+    Field(alias="domain"),
+    BeforeValidator(lambda domain: (domain,)),
+    PlainSerializer(lambda domains: domains[0], return_type=str),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRequest:
+    """Search `domains` for `q`, the text that a person typed; return `limit` hits from `offset` on.
+
+    The web, the CLI and the search client use it as it is; as a message to a searcher it has one domain.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _MESSAGE
+
+    domains: _Domains
+    q: Text
+    offset: Annotated[int, Field(ge=0, lt=MAX_HITS)] = 0
+    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 10
+    sort: Sort = "relevance"
+    filters: Filters = field(default_factory=Filters)
+
+    @property
+    def domain(self) -> str:
+        """The only domain of a request to one searcher."""
+        (domain,) = self.domains
+        return domain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuggestRequest:
+    """Ask one domain for queries that start with `q`."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _MESSAGE
+
+    domain: Text
+    q: Text
+    limit: Annotated[int, Field(ge=1, le=MAX_SUGGESTIONS)] = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """One page that matches. `headings` are those with a word of the query; a higher score is a better match.
+
+    `section` is the first part of its path, `type` the content type without parameters, `modified` the date that the
+    page gives itself (`2026-11-21`). Each is empty where the page has none.
+    """
+
+    url: str
+    path: str
+    title: str
+    snippet: Snippet
+    headings: tuple[str, ...]
+    lang: str
+    score: float
+    domain: str = ""
+    section: str = ""
+    type: str = ""
+    modified: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facet:
+    """Count the hits by the values of a property (`section`, `lang` or `type`): (value, pages), most pages first."""
+
+    name: str
+    counts: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackHits:
+    """One page of hits of one pack, of `total`.
+
+    `capped`: there are more than `total`. `relaxed`: no page has all the words. Facets count the matching pages as if
+    the facet's own filter were not set, among the ranked ones if the total is capped; languages and types are lower
+    case. `did_you_mean` is a query that finds more, or empty. `ideal` is the score that no page of the pack exceeds
+    for this query: scores of several packs can be compared after division by it. Sorted by relevance, scores fall
+    from hit to hit.
+    """
+
+    total: int
+    capped: bool
+    relaxed: bool
+    hits: tuple[Hit, ...]
+    seconds: float
+    facets: tuple[Facet, ...] = ()
+    did_you_mean: str = ""
+    ideal: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackInfo:
+    """Describe a pack by its own metadata; `built_at` is UTC in ISO 8601."""
+
+    domain: str
+    generation: str
+    built_at: str
+    pages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchReply:
+    """A searcher's reply to a search: the pack that was searched, and its hits."""
+
+    info: PackInfo
+    results: PackHits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """One page of hits of `total`, merged from the packs of all domains that answered.
+
+    `sources` are these packs, in the order of the request's domains. `silent` are the domains that did not answer in
+    time while others did, each with the reason. `reachable` is the number of hits that can be paged through.
+    `seconds` is the time from request to result. The other fields are as in `PackHits`.
+    """
+
+    total: int
+    capped: bool
+    relaxed: bool
+    hits: tuple[Hit, ...]
+    reachable: int
+    seconds: float
+    sources: tuple[PackInfo, ...]
+    silent: tuple[tuple[str, str], ...] = ()
+    facets: tuple[Facet, ...] = ()
+    did_you_mean: str = ""
