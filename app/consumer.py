@@ -19,7 +19,7 @@ from app.broker.worker import consumer
 from app.coverart.calls import arguments
 from app.coverart.messages import parse
 from app.coverart.outage import Outage
-from app.envelopes import Call, json_call, to_envelope
+from app.envelopes import Call, call_of_envelope, to_task_message
 from app.roles import given_names, hold_lease, require_role, searcher_id
 from app.serving import Services
 from app.state.client import get_quick_redis
@@ -140,7 +140,7 @@ class Consumer(consumer.Consumer):
         Raises Undecodable, UnknownType or InvalidJob.
         """
         message.original = Delivery.of(message, message.delivery_info["queue"])
-        envelope = to_envelope(message.original, self._call(message.original))
+        envelope = to_task_message(message.original, self._call(message.original))
         message.headers = envelope.headers
         message.body = envelope.body
         message.content_type, message.content_encoding = "application/json", "utf-8"
@@ -150,7 +150,7 @@ class Consumer(consumer.Consumer):
     def _call(self, delivery: Delivery) -> Call:
         """Return what a plain message asks for; an art message has no type, its queue says what it is."""
         if delivery.queue not in self._art:
-            return json_call(delivery)
+            return call_of_envelope(delivery)
         exchange, route = self._art[delivery.queue]
         return Call(route.task, {**arguments(parse(route.type, delivery.body)), "archive": exchange})
 

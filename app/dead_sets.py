@@ -13,7 +13,7 @@ from app.broker.errors import InvalidMessage
 from app.broker.publishing import get_publisher
 from app.crawl.urls import domain_named
 from app.topology.declare import policies
-from config.routes import BY_TYPE
+from config.routes import ROUTE_BY_TYPE
 from config.settings import Settings, get_settings
 
 
@@ -45,7 +45,7 @@ def where(*, task: str = "", domain: str = "", **told: Any) -> LetterFilter:
 def task_of(letter: DeadLetter) -> str:
     """Return the name of the task that a message is for, or an empty text where nobody can tell."""
     kind = payload_of(letter).get("type")
-    route = BY_TYPE.get(kind) if isinstance(kind, str) else None
+    route = ROUTE_BY_TYPE.get(kind) if isinstance(kind, str) else None
     return letter.cause.task or (route.task if route else "")
 
 

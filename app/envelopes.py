@@ -12,7 +12,7 @@ from app.broker.delivery import Delivery
 from app.broker.errors import Undecodable, UnknownType
 from app.broker.publishing import Outgoing
 from app.topology.queues import events_exchange, requests_exchange, site_exchange
-from config.routes import BY_TYPE, Route, searcher_queue_name, vocabulary
+from config.routes import ROUTE_BY_TYPE, Route, routes_by_type, searcher_queue_name
 
 #: Celery's "embed": no callbacks, no chain.
 _NO_CANVAS: dict[str, None] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
@@ -35,7 +35,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Envelope:
+class TaskMessage:
     """What Celery expects of a message of its protocol 2: headers and a JSON body."""
 
     headers: dict[str, Any]
@@ -68,14 +68,14 @@ def _text(body: bytes, encoding: str) -> str:
 
 def route_of(payload: Mapping[str, Any], queue: str = "") -> Route:
     """Return the route that a payload's `type` names among those of the queue it came from; raises UnknownType."""
-    kind, known = payload.get("type"), vocabulary(queue)
+    kind, known = payload.get("type"), routes_by_type(queue)
     route = known.get(kind) if isinstance(kind, str) else None
     if route is None:
         raise UnknownType(f"type {kind!r}: expected one of {', '.join(known)}")
     return route
 
 
-def json_call(delivery: Delivery) -> Call:
+def call_of_envelope(delivery: Delivery) -> Call:
     """Return the call that a JSON body means, be it site work or an event; raises Undecodable or UnknownType."""
     payload = decode(delivery.body, delivery.content_encoding)
     route = route_of(payload, delivery.queue)
@@ -83,7 +83,7 @@ def json_call(delivery: Delivery) -> Call:
     return Call(route.task, payload)
 
 
-def to_envelope(delivery: Delivery, call: Call) -> Envelope:
+def to_task_message(delivery: Delivery, call: Call) -> TaskMessage:
     """Translate a plain delivery; the task's id is the sender's message or correlation id, the same in every retry."""
     given = delivery.properties.get("message_id") or delivery.properties.get("correlation_id")
     task_id = str(given or uuid.uuid4())
@@ -104,7 +104,7 @@ def to_envelope(delivery: Delivery, call: Call) -> Envelope:
         "origin": "plain",
         "ignore_result": True,
     }
-    return Envelope(headers=headers, body=json.dumps([[], call.kwargs, _NO_CANVAS]), id=task_id)
+    return TaskMessage(headers=headers, body=json.dumps([[], call.kwargs, _NO_CANVAS]), id=task_id)
 
 
 def site_message(kind: str, budgets: Budgets = _NO_BUDGETS, /, **payload: Any) -> Outgoing:
@@ -113,19 +113,19 @@ def site_message(kind: str, budgets: Budgets = _NO_BUDGETS, /, **payload: Any) -
     With the `budgets` of app/topology/declare.py its retry policy travels with it from the start; without, and as a
     foreign producer's, it gets that of the worker which sees it fail.
     """
-    route = BY_TYPE[kind]
+    route = ROUTE_BY_TYPE[kind]
     body = _as_json({"type": kind, **payload})
     return Outgoing(exchange=site_exchange.name, routing_key=route.type, body=body, headers=budgets.get(kind, {}))
 
 
-def to_queue(queue: str, payload: Mapping[str, Any], budgets: Budgets = _NO_BUDGETS) -> Outgoing:
+def queue_message(queue: str, payload: Mapping[str, Any], budgets: Budgets = _NO_BUDGETS) -> Outgoing:
     """Return a plain message for one of our queues, by its name: a timer's callback."""
     body = _as_json(payload)
     headers = budgets.get(str(payload.get("type")), {})
     return Outgoing(exchange=site_exchange.name, routing_key=queue, body=body, headers=headers)
 
 
-def to_searcher(searcher_id: str, kind: str, payload: Mapping[str, Any]) -> Outgoing:
+def searcher_message(searcher_id: str, kind: str, payload: Mapping[str, Any]) -> Outgoing:
     """Return a message for a searcher's own queue: not kept on disk, for a searcher that is gone needs it no more."""
     body = _as_json({"type": kind, **payload})
     queue = searcher_queue_name(searcher_id)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from app.broker.connection import wait_for_exclusive_queue
-from app.broker.errors import AlreadyRunning, NotWired
+from app.broker.errors import AlreadyRunning, WorkerMisconfigured
 from app.topology.queues import searcher_queue
 from config.routes import ORCHESTRATOR, REQUESTS, SEARCHER, searcher_of
 
@@ -43,13 +43,13 @@ def require_role(queues: Collection[str], *, solo: bool) -> None:
     """Raise NotWired for queues that a worker cannot serve so; `solo` says that its pool is."""
     orchestrates = _TOGETHER & set(queues)
     if orchestrates and orchestrates != _TOGETHER:
-        raise NotWired(
+        raise WorkerMisconfigured(
             f"queue {', '.join(orchestrates)}: the orchestrator takes both of its queues; "
             f"start it with --queues={ORCHESTRATOR},{REQUESTS}"
         )
     special = orchestrates or ({SEARCHER} if searcher_id(queues) else set())
     if special and not solo:
-        raise NotWired(
+        raise WorkerMisconfigured(
             f"queues {', '.join(sorted(special))}: what answers their requests lives in the worker's own process, "
             "where tasks have to run, too; start it with --pool=solo"
         )

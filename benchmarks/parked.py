@@ -119,7 +119,7 @@ def _parked(policy: DelayQueues, work: str, number: int, delay_ms: int) -> Outgo
     decision = policy.decide(came, failure_of(FetchError("503 Service Unavailable"), task="site.index"))
     if not isinstance(decision, Retry):
         raise BenchmarkError(f"not to be retried: {decision}")
-    exchange = decision.through.exchange.name
+    exchange = decision.queue.exchange.name
     return replacement(came, exchange=exchange, routing_key=decision.routing_key, headers=decision.headers)
 
 

@@ -81,8 +81,8 @@ def art_routes(exchange: str) -> tuple[Route, ...]:
 
 
 #: The vocabulary of the exchange `site`.
-BY_TYPE = {route.type: route for route in ROUTES}
-BY_TASK = {route.task: route for route in (*ROUTES, *SUBSCRIPTIONS)}
+ROUTE_BY_TYPE = {route.type: route for route in ROUTES}
+ROUTE_BY_TASK = {route.task: route for route in (*ROUTES, *SUBSCRIPTIONS)}
 
 #: The retry policy of each queue of the site group: what answers a message that names no task at all.
 POLICY_OF_QUEUE = {route.queue: route.policy for route in ROUTES}
@@ -91,9 +91,9 @@ POLICY_OF_QUEUE = {route.queue: route.policy for route in ROUTES}
 ALIASES = {"HEAD": INDEX, "INDEX": INDEX, "CRAWL": CRAWL, "TIMER": TIMER, "PACK": PACK}
 
 
-def vocabulary(queue: str) -> dict[str, Route]:
+def routes_by_type(queue: str) -> dict[str, Route]:
     """Return type -> route of what a queue may hold: the events of a client queue, or any message of `site`."""
-    return {route.type: route for route in SUBSCRIPTIONS if route.queue == queue} or BY_TYPE
+    return {route.type: route for route in SUBSCRIPTIONS if route.queue == queue} or ROUTE_BY_TYPE
 
 
 def searcher_queue_name(searcher_id: str) -> str:
@@ -107,7 +107,7 @@ def searcher_of(queue: str) -> str | None:
     return queue.removeprefix(prefix) if queue.startswith(prefix) else None
 
 
-def queue_named(name: str) -> str | None:
+def callback_queue(name: str) -> str | None:
     """Return our queue for a name as it may stand in a `callback_queue`, or None where there is no such queue."""
     if name in POLICY_OF_QUEUE:
         return name

@@ -12,7 +12,7 @@ from app.crawl import target
 from app.crawl.frontier import Kind
 from app.crawl.target import Target
 from app.storage.layout import page_id
-from config.routes import BY_TYPE
+from config.routes import ROUTE_BY_TYPE
 from config.settings import get_settings
 from tasks.context import context
 
@@ -56,7 +56,7 @@ class PageTask(Task):
         message = {**rest, **{name: value for name, value in place.items() if value}}
         return super().apply_async((), message, **(options if rest else _shown(message) | options))
 
-    def on_death(self, args: Any, kwargs: Any) -> None:
+    def on_dead_letter(self, args: Any, kwargs: Any) -> None:
         """Tell the frontier, so that a dead page does not hold its domain's pack back for ever.
 
         The page stays a member of its crawl: what was stored of it before is kept. So do the pages that only its links
@@ -90,7 +90,7 @@ def _shown(message: Mapping[str, Any]) -> dict[str, str]:
 
 def task(kind: str, base: type[Task], *, bind: bool = False) -> Callable[[Callable[..., None]], Any]:
     """Return the decorator that registers the task of a message type under the name and limits of its route."""
-    route = BY_TYPE[kind]
+    route = ROUTE_BY_TYPE[kind]
     limits = {"time_limit": route.time_limit, "soft_time_limit": route.soft_time_limit}
     decorator: Callable[[Callable[..., None]], Any] = app.task(name=route.task, base=base, bind=bind, **limits)
     return decorator

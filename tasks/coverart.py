@@ -95,7 +95,7 @@ class ArtTask(Task):
         publisher.publish([message(job, prefix, ident)])
         return self.AsyncResult(ident)
 
-    def on_waiting(self, task_id: str, args: Any, kwargs: Any) -> None:
+    def on_postponed(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Note, when the broker has it, that a message waits out its window."""
         job, exchange = self._read(tuple(args or ()), dict(kwargs or {}))
         settings = context().settings

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from app.broker.errors import NotWired
+from app.broker.errors import WorkerMisconfigured
 from app.broker.publishing import get_publisher
 from app.broker.rpc.responder import Responder
 from app.broker.worker.task import Task
@@ -18,7 +18,7 @@ from app.cluster.protocol import Outcome, Report, read, size_mb
 from app.pack.manifest import Manifest, list_manifests, read_manifest
 from app.serving import Service, serves
 from app.storage.open import open_store
-from config.routes import BY_TASK, REQUESTS
+from config.routes import REQUESTS, ROUTE_BY_TASK
 from config.settings import Settings, get_settings
 from tasks.base import domain_of
 
@@ -69,12 +69,12 @@ def _every(timer: Any, seconds: float, call: Callable[[], None]) -> Callable[[],
 
 def _here() -> OrchestratorService:
     if not _services:
-        raise NotWired("no orchestrator runs in this process")
+        raise WorkerMisconfigured("no orchestrator runs in this process")
     return _services[0]
 
 
 def _task(name: str) -> Callable[[Callable[..., None]], Any]:
-    route = BY_TASK[name]
+    route = ROUTE_BY_TASK[name]
     # Run in the worker's own process, which no limit of time could end.
     decorator: Callable[[Callable[..., None]], Any] = app.task(name=route.task, base=Task)
     return decorator

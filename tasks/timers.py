@@ -8,7 +8,7 @@ from celery.utils.log import get_task_logger
 
 from app.broker.errors import PublishFailed
 from app.broker.worker.task import Task
-from app.envelopes import to_queue
+from app.envelopes import queue_message
 from app.timers.arguments import callback_of, full_pack, incremental_pack, timeout_of
 from app.timers.timers import Callback, Timer
 from config.routes import PACK
@@ -62,7 +62,7 @@ def _fire(timer: Timer) -> None:
             here.timers.rearm(timer)
             return
         callback = _after_max_wait(timer, idle)
-    here.publisher.publish([to_queue(callback.queue, callback.message, here.budgets)])
+    here.publisher.publish([queue_message(callback.queue, callback.message, here.budgets)])
     here.timers.forget(timer)
 
 

@@ -36,7 +36,7 @@ class Postpone(ApplicationError):
     """Raised by a task whose time has not come: back to a delay queue with the retry budget unspent.
 
     The wait is a few hops down a ladder of durations, or `exactly` so long, in a queue of its own. A `mark` is a header
-    that the message comes back with; the task's `on_waiting` hook is called once it stands in the delay queue.
+    that the message comes back with; the task's `on_postponed` hook is called once it stands in the delay queue.
     """
 
     reason = "postponed"
@@ -59,7 +59,7 @@ class PublishFailed(ApplicationError):
     reason = "publish"
 
 
-class NotWired(ApplicationError):
+class WorkerMisconfigured(ApplicationError):
     """Raised when a worker starts in a way in which it would lose messages: with a task whose failures would not reach
     a retry policy, or with queues that it cannot serve; names them and the cause.
     """

@@ -8,7 +8,7 @@ from typing import Any
 
 from app.broker.errors import InvalidMessage
 from app.timers.timers import Callback
-from config.routes import BY_TYPE, PACK, queue_named
+from config.routes import PACK, ROUTE_BY_TYPE, callback_queue
 
 #: Seconds. A timer of more than a week is a mistake in units.
 MAX_TIMEOUT = 7 * 86_400
@@ -54,16 +54,16 @@ def callback_of(message: Mapping[str, Any], domain: str) -> Callback | None:
     if not isinstance(fields, dict):
         raise InvalidMessage(f"callback_msg {told!r}: expected a JSON object or the name of a message type")
     kind = _SYNONYMS.get(str(fields.get("type")), fields.get("type"))
-    if not isinstance(kind, str) or kind not in BY_TYPE:
-        raise InvalidMessage(f"callback_msg of type {kind!r}: expected one of {', '.join(BY_TYPE)}")
-    queue = _queue(message.get("callback_queue"), BY_TYPE[kind].queue)
+    if not isinstance(kind, str) or kind not in ROUTE_BY_TYPE:
+        raise InvalidMessage(f"callback_msg of type {kind!r}: expected one of {', '.join(ROUTE_BY_TYPE)}")
+    queue = _queue(message.get("callback_queue"), ROUTE_BY_TYPE[kind].queue)
     return Callback(queue, {"domain": domain, **fields, "type": kind})
 
 
 def _queue(told: Any, default: str) -> str:
     if told is None:
         return default
-    queue = queue_named(told) if isinstance(told, str) else None
+    queue = callback_queue(told) if isinstance(told, str) else None
     if queue is None:
         raise InvalidMessage(f"callback_queue {told!r}: there is no such queue")
     return queue

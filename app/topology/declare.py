@@ -28,18 +28,18 @@ _MAKERS: dict[str, Callable[[Settings, Route | None], Policy]] = {
 
 def policies(settings: Settings) -> Policies:
     """Return the retry policies of our queues, as config/routes.py names them."""
-    of_queue = {route.queue: _MAKERS[route.policy](settings, None) for route in ROUTES}
-    of_queue |= {route.queue: subscriber_policy(route.queue, settings) for route in SUBSCRIPTIONS}
-    of_queue |= {route.queue: art_policy(exchange, settings) for exchange, route in _art(settings)}
-    of_queue[REQUESTS] = DropAll()
-    of_task = {(route.queue, route.task): _MAKERS[route.policy](settings, route) for route in ROUTES}
-    return Policies(of_queue, site_policy(settings, None), of_task)
+    by_queue = {route.queue: _MAKERS[route.policy](settings, None) for route in ROUTES}
+    by_queue |= {route.queue: subscriber_policy(route.queue, settings) for route in SUBSCRIPTIONS}
+    by_queue |= {route.queue: art_policy(exchange, settings) for exchange, route in _art(settings)}
+    by_queue[REQUESTS] = DropAll()
+    by_task = {(route.queue, route.task): _MAKERS[route.policy](settings, route) for route in ROUTES}
+    return Policies(by_queue, site_policy(settings, None), by_task)
 
 
 def budgets(settings: Settings) -> Budgets:
     """Return the headers by which its retry policy travels with a new message, by the message's type."""
     ours = policies(settings)
-    return {route.type: budget_of(ours.of(route.queue, route.task)) for route in ROUTES}
+    return {route.type: budget_of(ours.policy_for(route.queue, route.task)) for route in ROUTES}
 
 
 def all_queues(settings: Settings) -> list[Queue]:

@@ -70,7 +70,7 @@ class Bench:
         ident = str(uuid.uuid4())
         kwargs = {"journal": str(self.folder / ident), "outcomes": script.outcomes}
         headers = {"task": "tests.support.shop.scripted", "id": ident, "lang": "py"}
-        way = shop.policies.of(script.queue).work_queue(script.queue)
+        way = shop.policies.policy_for(script.queue).work_queue(script.queue)
         self.broker.post(
             json.dumps([[], kwargs, {}]).encode(),
             exchange=way.exchange.name,
@@ -88,7 +88,7 @@ class Bench:
 
     def the_dead(self) -> Counter[str]:
         """Return how often each message is in a dead set."""
-        rests = [policy.dead.name for policy in map(shop.policies.of, QUEUES) if policy.dead is not None]
+        rests = [policy.dead.name for policy in map(shop.policies.policy_for, QUEUES) if policy.dead is not None]
         return Counter(message.headers["id"] for rest in rests for message in self.broker.look(rest))
 
 
@@ -133,5 +133,5 @@ def test_runs_are_the_first_success_or_the_budget_and_one_and_every_message_ends
 
 def not_the_ends() -> list[str]:
     """Return the work queues and those in which messages wait."""
-    waiting = [queue.name for policy in map(shop.policies.of, QUEUES) for queue in policy.queues()[1:]]
+    waiting = [queue.name for policy in map(shop.policies.policy_for, QUEUES) for queue in policy.queues()[1:]]
     return [*QUEUES, *waiting]

@@ -63,7 +63,7 @@ class Bench:
 
     def post(self, queue: str, task: str, **kwargs: str) -> None:
         """Send one message for one of the tasks that fail."""
-        way = killing.policies.of(queue).work_queue(queue)
+        way = killing.policies.policy_for(queue).work_queue(queue)
         self.broker.post(
             json.dumps([[], kwargs, {}]).encode(),
             exchange=way.exchange.name,
@@ -120,9 +120,9 @@ def declare(channel: object) -> None:
     for queue in (*killing.policies.work_queues(), *killing.policies.queues()):
         queue(channel).declare()
     for name in QUEUES:
-        decision = killing.policies.of(name).postpone(delivery(name), 64.0)
+        decision = killing.policies.policy_for(name).postpone(delivery(name), 64.0)
         assert isinstance(decision, Postponed)
-        decision.through(channel).declare()
+        decision.queue(channel).declare()
 
 
 def copies(run: Run) -> set[int]:

@@ -63,7 +63,7 @@ class Vhost:
 
 
 def post(broker: Broker, queue: str, task: str, journal: Path) -> None:
-    way = shop.policies.of(queue).work_queue(queue)
+    way = shop.policies.policy_for(queue).work_queue(queue)
     broker.post(
         json.dumps([[], {"journal": str(journal)}, {}]).encode(),
         exchange=way.exchange.name,
@@ -126,7 +126,7 @@ def test_where_the_broker_refuses_a_replacement_the_original_stays_and_is_tried_
     assert runs(tmp_path / "journal") == 1
     assert broker.depth(refused) == 0
     vhost.admit()
-    rest = shop.policies.of(queue).dead
+    rest = shop.policies.policy_for(queue).dead
     assert rest is not None
     [message] = eventually(lambda: broker.take(rest.name), "it is buried in the end", seconds=60)
     assert message.headers["perennial-attempts"] == runs(tmp_path / "journal") == (1 if verb == "bury" else 3)
@@ -138,7 +138,7 @@ def test_an_exchange_that_is_deleted_under_the_worker_is_made_anew(
 ) -> None:
     vhost.delete_exchange(exchange)
     post(broker, queue, "fail", tmp_path / "journal")
-    rest = shop.policies.of(queue).dead
+    rest = shop.policies.policy_for(queue).dead
     assert rest is not None
     [_] = eventually(lambda: broker.take(rest.name), f"it is in {rest.name}", seconds=60)
     assert runs(tmp_path / "journal") == 3
@@ -194,7 +194,7 @@ def places(broker: Broker) -> dict[str, int]:
     """Return how many messages of each queue are in its dead set; one that is there twice counts once."""
     found = {}
     for queue in WAITING:
-        rest = shop.policies.of(queue).dead
+        rest = shop.policies.policy_for(queue).dead
         assert rest is not None
         found[queue] = {str(message.body) for message in broker.look(rest.name)}
     return {queue: sum("journal" in body for body in bodies) for queue, bodies in found.items()}

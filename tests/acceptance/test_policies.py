@@ -122,7 +122,7 @@ class Bench:
 
     def post(self, queue: str, body: bytes, headers: dict[str, Any], **properties: Any) -> None:
         """Post a message to a queue, by the way that its producers take."""
-        way = shop.policies.of(queue).work_queue(queue)
+        way = shop.policies.policy_for(queue).work_queue(queue)
         as_json = {"content_type": "application/json", "content_encoding": "utf-8"}
         properties = {"reply_to": "answers", "correlation_id": "question", **as_json, **properties}
         self.broker.post(body, exchange=way.exchange.name, key=way.routing_key, headers=headers, **properties)

@@ -26,7 +26,7 @@ from app.storage.open import open_store
 from config.routes import SEARCHER
 from config.settings import Settings
 from tests.support.fleet import Fleet, Packs, fleet, pages_of, ready, title_of
-from tests.support.tower import Tower, answer_of, to_searcher, tower
+from tests.support.tower import Tower, answer_of, searcher_message, tower
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -87,19 +87,19 @@ def test_it_registers_loads_answers_and_leaves_and_the_next_one_takes_over(
     assert ear.order(me, load_of(settings, OTHER)).type == "loaded"
     assert found(ear.search(me, DOMAIN, "alpha")) == (title_of(DOMAIN, 1), pages_of(1))
     assert found(ear.search(me, OTHER, "version1", limit=1)) == (title_of(OTHER, 1), pages_of(1))
-    suggested = ear.requestor.request(to_searcher(me, "suggest", domain=DOMAIN, q="alp"), deadline=20)
+    suggested = ear.requestor.request(searcher_message(me, "suggest", domain=DOMAIN, q="alp"), deadline=20)
     assert "alpha" in json.loads(suggested.body)[0]
 
     assert fault(ear.search(me, "gamma.example", "word")) == "not-here"
     assert fault(ear.search(me, DOMAIN, "-word")) == "invalid-query"
     assert fault(ear.search(me, DOMAIN, "word", offset=-1)) == "invalid-query"
-    nonsense = ear.requestor.request(to_searcher(me, "sing"), deadline=20)
+    nonsense = ear.requestor.request(searcher_message(me, "sing"), deadline=20)
     assert "expected one of search, suggest, load, unload" in nonsense.body.decode()
-    garbled = replace(to_searcher(me, "search"), body=b"\xff")
+    garbled = replace(searcher_message(me, "search"), body=b"\xff")
     assert "not utf-8 JSON" in ear.requestor.request(garbled, deadline=20).body.decode()
-    half_a_pair = ear.requestor.request(to_searcher(me, "search", domain=DOMAIN, q="\ud800"), deadline=20)
+    half_a_pair = ear.requestor.request(searcher_message(me, "search", domain=DOMAIN, q="\ud800"), deadline=20)
     assert json.loads(half_a_pair.body)["fault"] == "invalid-query"
-    ear.publisher.publish([to_searcher(me, "load", domain=DOMAIN)])
+    ear.publisher.publish([searcher_message(me, "load", domain=DOMAIN)])
 
     # A heartbeat says it all again, later, and is gone before the third one after it.
     beat = ear.hear("heartbeat", lambda each: each.report.holdings == ear.heard[-1].report.holdings, after=ear.mark())
@@ -139,7 +139,7 @@ def test_new_versions_and_a_farewell_that_is_heeded_cost_no_query_and_mix_no_ver
     me = ear.hear("register").report.searcher_id
     packs.publish(DOMAIN, 1)
     assert ear.order(me, load_of(settings, DOMAIN)).type == "loaded"
-    request = to_searcher(me, "search", domain=DOMAIN, q="alpha", limit=50)
+    request = searcher_message(me, "search", domain=DOMAIN, q="alpha", limit=50)
     stop = threading.Event()
 
     def ask_on(requestor: Requestor) -> list[int]:
@@ -198,7 +198,7 @@ def test_a_pack_that_is_broken_in_the_store_or_on_the_disk_is_told_and_never_ans
     with database.open("r+b") as file:
         file.write(b"\0" * database.stat().st_size)
     # A connection that has read a page before need not read it again: many queries at once open new ones.
-    request = to_searcher(me, "search", domain=DOMAIN, q="version1")
+    request = searcher_message(me, "search", domain=DOMAIN, q="version1")
 
     def some_broken() -> bool:
         futures = [ear.requestor.send(request, deadline=20) for _ in range(30)]
@@ -299,7 +299,7 @@ def test_more_queries_than_it_can_answer_are_refused_at_once_and_the_others_answ
         me = ear.hear("register").report.searcher_id
         packs.publish(DOMAIN, 40)
         assert ear.order(me, load_of(settings, DOMAIN)).type == "loaded"
-        request = to_searcher(me, "search", domain=DOMAIN, q="alpha version40 one of its pages", limit=100)
+        request = searcher_message(me, "search", domain=DOMAIN, q="alpha version40 one of its pages", limit=100)
         futures = [ear.requestor.send(request, deadline=30) for _ in range(500)]
         answers = [answer_of(future.result().body) for future in futures]
         refused = [answer for answer in answers if isinstance(answer, Problem)]

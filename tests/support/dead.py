@@ -71,7 +71,7 @@ def bury(publisher: Publisher, deliveries: Sequence[Delivery], why: Failure = FA
     """Bury messages as a worker does; return their dead ids."""
     ids = []
     for delivery in deliveries:
-        decision = POLICIES.of(delivery.queue).decide(delivery, why)
+        decision = POLICIES.policy_for(delivery.queue).decide(delivery, why)
         assert isinstance(decision, Dead)
         carry_out(decision, delivery, publisher=publisher)
         ids.append(str(decision.headers["perennial-dead-id"]))

@@ -23,7 +23,7 @@ from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.registry import Policies
 from app.broker.policies.x_death import XDeath
-from app.broker.worker.failures import Failures
+from app.broker.worker.failures import FailureHandler
 from app.broker.worker.install import install
 
 #: What waits, waits for longer than a test: nothing moves while it is counted.
@@ -144,7 +144,7 @@ class _Killer:
         AbstractChannel.send_method = send_method
         AbstractChannel.dispatch_method = dispatch_method
         for name in ("failed", "postponed", "arrived"):
-            setattr(Failures, name, self._arming(getattr(Failures, name)))
+            setattr(FailureHandler, name, self._arming(getattr(FailureHandler, name)))
 
     def _arming(self, act: Callable[..., Any]) -> Callable[..., Any]:
         def armed(*args: Any, **kwargs: Any) -> Any:

@@ -81,7 +81,7 @@ class Tower:
         """Tell a searcher to load or unload, and return what it tells of the outcome."""
         mark = self.mark()
         kind = "load" if isinstance(order, Load) else "unload"
-        self.publisher.publish([to_searcher(searcher_id, kind, **to_payload(order))])
+        self.publisher.publish([searcher_message(searcher_id, kind, **to_payload(order))])
         told = ("failed", f"{kind}ed")
 
         def look() -> Heard | None:
@@ -99,13 +99,13 @@ class Tower:
 
     def search(self, searcher_id: str, domain: str, q: str, **fields: Any) -> SearchReply | Problem:
         """Ask a searcher, and return its answer; raises Unroutable, RequestTimedOut."""
-        request = to_searcher(searcher_id, "search", domain=domain, q=q, **fields)
+        request = searcher_message(searcher_id, "search", domain=domain, q=q, **fields)
         return answer_of(self.requestor.request(request, deadline=20).body)
 
 
-def to_searcher(searcher_id: str, kind: str, **payload: Any) -> Outgoing:
+def searcher_message(searcher_id: str, kind: str, **payload: Any) -> Outgoing:
     """Return a message for a searcher's own queue."""
-    return plain.to_searcher(searcher_id, kind, payload)
+    return plain.searcher_message(searcher_id, kind, payload)
 
 
 def answer_of(body: bytes) -> SearchReply | Problem:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from app.broker.delivery import Delivery
 from app.broker.errors import ApplicationError, InvalidMessage, Undecodable, UnknownType
 from app.crawl.target import Target, parse, parse_domain
-from app.envelopes import decode, json_call, site_message, to_envelope
+from app.envelopes import call_of_envelope, decode, site_message, to_task_message
 from app.errors import InvalidUrl, OutOfScope
 from app.timers.arguments import callback_of, timeout_of
 from app.timers.timers import Callback
-from config.routes import BY_TYPE, ROUTES, queue_named
+from config.routes import ROUTE_BY_TYPE, ROUTES, callback_queue
 
 pytestmark = pytest.mark.unit
 
@@ -36,11 +36,11 @@ def target(**message: Any) -> Target:
     return parse(message, scope="exact", max_length=2_000)
 
 
-@pytest.mark.parametrize("kind", list(BY_TYPE))
+@pytest.mark.parametrize("kind", list(ROUTE_BY_TYPE))
 def test_every_type_becomes_the_task_of_its_route(kind: str) -> None:
     delivery = plain(site_message(kind, domain="a.gov").body, message_id="m")
-    envelope = to_envelope(delivery, json_call(delivery))
-    assert (envelope.headers["task"], envelope.id) == (BY_TYPE[kind].task, "m")
+    envelope = to_task_message(delivery, call_of_envelope(delivery))
+    assert (envelope.headers["task"], envelope.id) == (ROUTE_BY_TYPE[kind].task, "m")
     assert json.loads(envelope.body)[1] == {"domain": "a.gov"}
     assert envelope.headers["mine"] == 1
 
@@ -65,7 +65,7 @@ def test_any_bytes_are_a_json_object_or_refused_with_a_reason(body: bytes) -> No
 @pytest.mark.parametrize("kind", ["indx", "", None, 7, ["index"], {"index": 1}])
 def test_an_unknown_type_is_refused_and_the_known_ones_are_named(kind: Any) -> None:
     with pytest.raises(UnknownType, match=r"index\+crawl, index, crawl"):
-        json_call(plain(json.dumps({"type": kind}).encode()))
+        call_of_envelope(plain(json.dumps({"type": kind}).encode()))
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_a_callback_that_could_not_be_delivered_is_refused(message: dict[str, An
 
 
 def test_head_is_an_alias_of_the_index_queue() -> None:
-    assert queue_named("HEAD") == queue_named("site.index") == "site.index"
-    assert queue_named("nope") is None
+    assert callback_queue("HEAD") == callback_queue("site.index") == "site.index"
+    assert callback_queue("nope") is None
 
 
 def test_routes_name_tasks_that_exist_and_all_of_them() -> None:

@@ -21,7 +21,7 @@ from app.broker.policies.registry import Policies
 from app.broker.policies.waiting import MAX_TTL_MS
 from app.broker.policies.x_death import XDeath
 from app.broker.worker.install import install
-from app.envelopes import site_message, to_queue
+from app.envelopes import queue_message, site_message
 from app.topology.declare import budgets
 from config.routes import ROUTES
 from config.settings import Settings
@@ -93,8 +93,8 @@ def test_plain_messages_of_ours_carry_the_budget_of_their_route() -> None:
     assert ours == {route.type: {} if route.policy == "drop" else expected for route in ROUTES}
     assert site_message("index", ours, domain="a.gov").headers == expected
     assert site_message("index", domain="a.gov").headers == {}
-    assert to_queue("site.pack", {"type": "pack_full", "domain": "a.gov"}, ours).headers == expected
-    assert to_queue("site.pack", {"nothing": "known"}, ours).headers == {}
+    assert queue_message("site.pack", {"type": "pack_full", "domain": "a.gov"}, ours).headers == expected
+    assert queue_message("site.pack", {"nothing": "known"}, ours).headers == {}
 
 
 @given(st.integers(1, 2**33), st.integers(0, 40))

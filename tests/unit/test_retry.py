@@ -19,7 +19,7 @@ from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import MAX_EXCEPTIONS, FixedTtl
 from app.broker.policies.registry import Policies
-from app.broker.policies.waiting import MAX_TTL_MS, POSTPONE_LADDER_MS, few_digits, on_ladder
+from app.broker.policies.waiting import MAX_TTL_MS, POSTPONE_LADDER_MS, ladder_rung, two_digits
 from app.broker.policies.x_death import XDeath
 from app.broker.worker.carry_out import replacement
 from app.topology.declare import policies
@@ -95,10 +95,10 @@ def test_a_death_tells_queue_attempts_worker_error_and_when_it_failed_first_and_
 def test_a_replay_dies_at_its_next_failure_or_runs_a_fresh_budget(name: str, budget: Any, runs: int) -> None:
     policy = policy_of(name, 3)
     died = end(policy)
-    again = live(policy, [False] * 9, delivery("q", **policy.revived(died.headers, budget)))
+    again = live(policy, [False] * 9, delivery("q", **policy.replay_headers(died.headers, budget)))
     assert (again.runs, again.died) == (runs, True)
     assert again.headers["perennial-replay-of"] == [died.headers["perennial-dead-id"]]
-    third = policy.revived(again.headers, "fresh")
+    third = policy.replay_headers(again.headers, "fresh")
     lives = [again.headers["perennial-dead-id"], died.headers["perennial-dead-id"]]
     assert third["perennial-replay-of"] == lives
     assert "perennial-reason" not in third
@@ -116,8 +116,8 @@ def test_no_header_of_a_foreign_producer_makes_a_policy_raise(name: str, headers
     assert isinstance(policy.decide(came, FAILURE), Retry | Reject | Dead)
     assert isinstance(policy.postpone(came, 1.0), Postponed)
     assert policy.attempts(came) >= 0
-    assert policy.arrived(came) is None or isinstance(policy.arrived(came), Dead)
-    assert policy.revived(headers, "fresh")["perennial-replay"] == "fresh"
+    assert policy.decide_before_run(came) is None or isinstance(policy.decide_before_run(came), Dead)
+    assert policy.replay_headers(headers, "fresh")["perennial-replay"] == "fresh"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -152,7 +152,7 @@ def test_a_permanent_failure_dies_at_once_and_tells_its_reason() -> None:
 @given(st.integers(1, 2**33), st.integers(0, 2_000))
 def test_a_budget_whose_last_delay_no_broker_can_wait_is_an_error_at_the_sender(timeout_ms: int, budget: int) -> None:
     policy = DelayQueues("ns")
-    last = few_digits(timeout_ms * 2 ** (budget - 1)) if budget else 0
+    last = two_digits(timeout_ms * 2 ** (budget - 1)) if budget else 0
     if last > MAX_TTL_MS:
         with pytest.raises(InvalidMessage, match=f"retry-timeout-ms {timeout_ms} and retry-max {budget}.*24.8 days"):
             policy.budget_headers(timeout_ms=timeout_ms, retry_max=budget)
@@ -170,14 +170,14 @@ def test_a_timeout_that_is_no_number_of_milliseconds_is_an_error_that_names_it(w
 
 @given(st.integers(1, 2**31 - 1))
 def test_rounding_never_shortens_a_delay_and_adds_less_than_a_tenth(delay_ms: int) -> None:
-    rounded = few_digits(delay_ms)
+    rounded = two_digits(delay_ms)
     assert delay_ms <= rounded < delay_ms * 1.1 + 1
     assert len(str(rounded).rstrip("0")) <= 2
 
 
 @given(st.floats(0, 10_000))
 def test_a_postponement_never_waits_longer_than_asked_but_for_the_shortest_rung(seconds: float) -> None:
-    rung = on_ladder(seconds)
+    rung = ladder_rung(seconds)
     assert rung in POSTPONE_LADDER_MS
     assert rung <= seconds * 1_000 or rung == POSTPONE_LADDER_MS[0]
 
@@ -187,7 +187,7 @@ def test_a_postponement_can_be_exact_and_then_waits_in_a_queue_of_its_own(name: 
     decision = policy_of(name, 3).postpone(delivery("q"), 10.0, exactly=True)
     assert isinstance(decision, Postponed)
     assert decision.delay_ms == 10_000
-    assert (decision.through.queue_arguments or {})["x-message-ttl"] == 10_000
+    assert (decision.queue.queue_arguments or {})["x-message-ttl"] == 10_000
 
 
 def test_a_postponement_travels_from_a_pool_process_whole() -> None:
@@ -287,7 +287,7 @@ def test_an_error_keeps_its_routing_key_and_tells_all_in_retry_info() -> None:
     came = replace(delivery("q", routing_key="orders.new"), properties={"reply_to": "r", "correlation_id": "c"})
     decision = XDeath("q", retry_max=0).decide(came, replace(FAILURE, traceback="a\nb"))
     assert isinstance(decision, Dead)
-    assert (decision.rest.name, decision.routing_key) == ("q.error", "orders.new")
+    assert (decision.queue.name, decision.routing_key) == ("q.error", "orders.new")
     info = json.loads(decision.headers["retry_info"])
     assert (info["error"], info["num_attempts"], info["error_class"]) == ("exception", 1, "KeyError")
     assert (info["error_message"], info["backtrace"]) == ("boom", ["a", "b"])
@@ -303,7 +303,7 @@ def test_what_came_from_another_queue_is_not_rejected_where_nothing_may_keep_it(
 def test_a_second_death_adds_to_retry_info_the_newest_first() -> None:
     policy = XDeath("q", retry_max=0)
     first = end(policy)
-    second = live(policy, [False], delivery("q", **policy.revived(first.headers, "fresh")), PERMANENT)
+    second = live(policy, [False], delivery("q", **policy.replay_headers(first.headers, "fresh")), PERMANENT)
     assert [each["error_message"] for each in json.loads(second.headers["retry_info"])] == ["boom", "boom"]
 
 
@@ -317,8 +317,8 @@ def test_the_first_failure_is_when_the_broker_saw_it() -> None:
 def test_a_message_under_which_workers_died_as_often_as_is_allowed_does_not_run_again() -> None:
     policy = XDeath("q", delivery_limit=3)
     twice, thrice = ({"x-delivery-count": count} for count in (2, 3))
-    assert policy.arrived(replace(delivery("q"), headers=twice)) is None
-    decision = policy.arrived(replace(delivery("q"), headers=thrice))
+    assert policy.decide_before_run(replace(delivery("q"), headers=twice)) is None
+    decision = policy.decide_before_run(replace(delivery("q"), headers=thrice))
     assert isinstance(decision, Dead)
     assert decision.headers["perennial-reason"] == "delivery-limit"
 
@@ -337,23 +337,23 @@ def test_exchange_type_and_separator_are_options_as_sneakers_has_them() -> None:
 
 
 def test_a_tick_is_never_retried_and_never_buried() -> None:
-    policy = policies(Settings()).of("site.tick", "site.tick")
+    policy = policies(Settings()).policy_for("site.tick", "site.tick")
     assert isinstance(policy, DropAll)
     assert policy.decide(delivery(), FAILURE) == Drop()
 
 
 def test_every_route_has_the_policy_that_it_names() -> None:
     ours = policies(Settings())
-    assert [ours.of(route.queue, route.task).name for route in ROUTES] == [route.policy for route in ROUTES]
+    assert [ours.policy_for(route.queue, route.task).name for route in ROUTES] == [route.policy for route in ROUTES]
 
 
 def test_a_task_that_is_known_on_another_queue_is_answered_by_the_queue_that_it_came_from() -> None:
     index, other = DelayQueues("a"), DelayQueues("b")
-    both = Policies({"q": index, "other": other}, default=other, of_task={("q", "t"): replace(index, retry_max=9)})
-    assert both.of("q", "t") == replace(index, retry_max=9)
-    assert both.of("other", "t") == other
-    assert both.of("q", ["no", "name"]) == index
-    assert both.of("unknown") == other
+    both = Policies({"q": index, "other": other}, default=other, by_task={("q", "t"): replace(index, retry_max=9)})
+    assert both.policy_for("q", "t") == replace(index, retry_max=9)
+    assert both.policy_for("other", "t") == other
+    assert both.policy_for("q", ["no", "name"]) == index
+    assert both.policy_for("unknown") == other
 
 
 def test_our_work_queues_have_the_arguments_that_their_policies_ask_for() -> None:
@@ -361,7 +361,7 @@ def test_our_work_queues_have_the_arguments_that_their_policies_ask_for() -> Non
         settings = Settings(queue_type=queue_type)
         ours = policies(settings)
         for queue in work_queues(settings):
-            wanted = ours.of(queue.name).work_arguments(queue.name)
+            wanted = ours.policy_for(queue.name).work_arguments(queue.name)
             assert {key: (queue.queue_arguments or {}).get(key) for key in wanted} == wanted
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from celery import Celery
 
-from app.broker.errors import NotWired
+from app.broker.errors import WorkerMisconfigured
 from app.roles import given_names, prepare, require_role, searcher_id
 from app.topology.queues import REQUEST_TTL_MS, searcher_queue, task_queues
 from config.routes import ORCHESTRATOR, REQUESTS, SEARCHER
@@ -58,10 +58,10 @@ def test_orchestrator_and_searcher_need_the_solo_pool_and_the_orchestrator_both_
     require_role([ORCHESTRATOR, REQUESTS], solo=True)
     require_role(["site.index", own], solo=True)
     for wrong in ([ORCHESTRATOR], [REQUESTS], ["site.index", REQUESTS]):
-        with pytest.raises(NotWired, match="--queues=orchestrator,orchestrator.requests"):  # noqa: RUF043 - It is meant.
+        with pytest.raises(WorkerMisconfigured, match="--queues=orchestrator,orchestrator.requests"):  # noqa: RUF043 - It is meant.
             require_role(wrong, solo=True)
     for wrong in ([ORCHESTRATOR, REQUESTS], [own]):
-        with pytest.raises(NotWired, match="--pool=solo"):
+        with pytest.raises(WorkerMisconfigured, match="--pool=solo"):
             require_role(wrong, solo=False)
 
 

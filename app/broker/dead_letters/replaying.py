@@ -138,11 +138,11 @@ class Replaying:
 
     def _home(self, letter: DeadLetter) -> Address:
         dead = letter.delivery
-        return self._policy.home(letter.queue or dead.routing_key, dead.routing_key)
+        return self._policy.replay_address(letter.queue or dead.routing_key, dead.routing_key)
 
     def _again(self, letter: DeadLetter) -> Outgoing:
         dead, home = letter.delivery, self._home(letter)
-        headers = self._policy.revived({**dead.headers, DEAD_ID: letter.id}, self._budget)
+        headers = self._policy.replay_headers({**dead.headers, DEAD_ID: letter.id}, self._budget)
         if self._canary is not None:
             headers[OUTCOME_TO] = self._canary.queue
         bare = replace(dead, headers={})

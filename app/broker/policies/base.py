@@ -46,7 +46,7 @@ class Address:
 class Retry:
     """Wait `delay_ms` in a queue, reached through its exchange, and run again; a run of the budget is spent."""
 
-    through: Queue
+    queue: Queue
     routing_key: str
     delay_ms: int
     headers: Mapping[str, Any] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Reject:
 class Postponed:
     """Wait `delay_ms` in a queue, reached through its exchange, and run again; the budget is unspent."""
 
-    through: Queue
+    queue: Queue
     routing_key: str
     delay_ms: int
     headers: Mapping[str, Any] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Postponed:
 class Dead:
     """Rest in a dead set, reached through its exchange, with these headers added."""
 
-    rest: Queue
+    queue: Queue
     routing_key: str
     headers: Mapping[str, Any] = field(default_factory=dict)
 
@@ -116,7 +116,7 @@ class Policy(Protocol):
     def attempts(self, delivery: Delivery) -> int:
         """Return how many runs of this message have failed before this delivery."""
 
-    def arrived(self, delivery: Delivery) -> Decision | None:
+    def decide_before_run(self, delivery: Delivery) -> Decision | None:
         """Return what is to become of a message before it runs, or None: let it run."""
 
     def decide(self, delivery: Delivery, failure: Failure) -> Decision:
@@ -125,8 +125,8 @@ class Policy(Protocol):
     def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
         """Return how a message waits for a while without having failed: `exactly`, or no longer than `seconds`."""
 
-    def home(self, queue: str, routing_key: str) -> Address:
+    def replay_address(self, queue: str, routing_key: str) -> Address:
         """Return where a message of `queue` that was buried with `routing_key` is published, to be run again."""
 
-    def revived(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
+    def replay_headers(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
         """Return the headers with which a dead message is replayed."""

@@ -17,10 +17,10 @@ from .waiting import (
     MAX_TTL_MS,
     POSTPONE_LADDER_MS,
     QueueType,
+    delay_for,
     delay_queue,
-    few_digits,
     safe_arguments,
-    wait_ms,
+    two_digits,
 )
 
 TIMEOUT, MAX, ITERATION = "retry-timeout-ms", "retry-max", "current-iteration"
@@ -59,7 +59,7 @@ class DelayQueues:
 
     def delays_ms(self) -> list[int]:
         """Return the delays of the default budget in ms, as they are waited."""
-        return [few_digits(self.timeout_ms << iteration) for iteration in range(self.retry_max)]
+        return [two_digits(self.timeout_ms << iteration) for iteration in range(self.retry_max)]
 
     def delay_queue(self, delay_ms: int) -> Queue:
         """Return the queue of one duration in ms; raises ValueError beyond what RabbitMQ can wait."""
@@ -85,7 +85,7 @@ class DelayQueues:
         if type(retry_max) is not int or retry_max < 0:
             raise InvalidMessage(f"{MAX} {retry_max!r}: expected a whole number, 0 or more")
         # Beyond 31 doublings of a millisecond no power needs to be computed.
-        last_ms = few_digits(timeout_ms << min(retry_max - 1, 31)) if retry_max else 0
+        last_ms = two_digits(timeout_ms << min(retry_max - 1, 31)) if retry_max else 0
         if last_ms > MAX_TTL_MS:
             raise InvalidMessage(
                 f"{TIMEOUT} {timeout_ms} and {MAX} {retry_max}: the last delay would be "
@@ -97,7 +97,7 @@ class DelayQueues:
         """Return the current iteration."""
         return whole_number(delivery.headers, ITERATION, default=0)
 
-    def arrived(self, delivery: Delivery) -> None:
+    def decide_before_run(self, delivery: Delivery) -> None:
         """Let every message run: the broker's delivery limit buries what kills its workers."""
         del delivery
 
@@ -107,7 +107,7 @@ class DelayQueues:
         timeout_ms = whole_number(headers, TIMEOUT, default=self.timeout_ms) or self.timeout_ms
         retry_max = whole_number(headers, MAX, default=self.retry_max)
         spent = {TIMEOUT: timeout_ms, MAX: retry_max, ITERATION: iteration}
-        delay_ms: int = few_digits(timeout_ms << min(iteration, 31))
+        delay_ms: int = two_digits(timeout_ms << min(iteration, 31))
         if failure.permanent or keeps_budget(delivery) or iteration >= retry_max or delay_ms > MAX_TTL_MS:
             told = dead_letter_headers(delivery, failure, attempts=iteration + 1)
             return Dead(self.dead, delivery.queue, spent | told)
@@ -116,15 +116,15 @@ class DelayQueues:
 
     def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
         """Return a wait on the ladder."""
-        delay_ms = wait_ms(seconds, exactly=exactly)
+        delay_ms = delay_for(seconds, exactly=exactly)
         return Postponed(self.delay_queue(delay_ms), delivery.queue, delay_ms)
 
-    def home(self, queue: str, routing_key: str) -> Address:
+    def replay_address(self, queue: str, routing_key: str) -> Address:
         """Return the exchange that delay queues give back to, with the queue's name."""
         del routing_key
         return Address(self.exchange, queue)
 
-    def revived(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
+    def replay_headers(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
         """Keep the current iteration, as the document has it, or begin again."""
         return headers_for_replay(headers, budget) | ({ITERATION: 0} if budget == "fresh" else {})
 

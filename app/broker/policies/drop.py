@@ -39,7 +39,7 @@ class DropAll:
         del delivery
         return 0
 
-    def arrived(self, delivery: Delivery) -> None:
+    def decide_before_run(self, delivery: Delivery) -> None:
         """Let every message run."""
         del delivery
 
@@ -53,12 +53,12 @@ class DropAll:
         del delivery, seconds, exactly
         return Drop()
 
-    def home(self, queue: str, routing_key: str) -> Address:
+    def replay_address(self, queue: str, routing_key: str) -> Address:
         """Return the queue itself."""
         del routing_key
         return Address("", queue)
 
-    def revived(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
+    def replay_headers(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
         """Return the headers as they are: nothing comes back from nowhere."""
         del budget
         return dict(headers)

@@ -19,7 +19,7 @@ from ..headers import (
     whole_number,
 )
 from .base import MAX_MESSAGE, Address, Budget, Dead, Decision, Failure, Postponed, Retry
-from .waiting import DEAD_LETTER, QueueType, delay_queue, wait_ms
+from .waiting import DEAD_LETTER, QueueType, delay_for, delay_queue
 
 RETRIES, EXCEPTIONS = "mb-retries", "mb-exceptions"
 
@@ -83,7 +83,7 @@ class FixedTtl:
         theirs = len(_errors(delivery.headers)) if RETRIES in delivery.headers else 0
         return whole_number(delivery.headers, ATTEMPTS, default=theirs)
 
-    def arrived(self, delivery: Delivery) -> None:
+    def decide_before_run(self, delivery: Delivery) -> None:
         """Let every message run: these queues count no deliveries."""
         del delivery
 
@@ -99,15 +99,15 @@ class FixedTtl:
 
     def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
         """Return a wait on the ladder, in queues beside those of the document, with `mb-retries` unspent."""
-        delay_ms = wait_ms(seconds, exactly=exactly)
+        delay_ms = delay_for(seconds, exactly=exactly)
         queue = delay_queue(self.prefix, delay_ms, back_to=self.prefix, queue_type=self.postpone_type)
         return Postponed(queue, self._key(delivery), delay_ms)
 
-    def home(self, queue: str, routing_key: str) -> Address:
+    def replay_address(self, queue: str, routing_key: str) -> Address:
         """Return the direct exchange with the queue's binding key."""
         return Address(self.prefix, self.keys.get(queue, routing_key))
 
-    def revived(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
+    def replay_headers(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
         """Forget the countdown for a fresh budget; what went wrong stays told."""
         lived = headers_for_replay(headers, budget)
         return {name: value for name, value in lived.items() if name != RETRIES or budget == "keep"}

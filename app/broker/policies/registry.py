@@ -12,21 +12,21 @@ from .base import Policy
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """The policies of an application. A task may differ from its queue, in numbers: `of_task` is by (queue, task)."""
+    """The policies of an application. A task may differ from its queue, in numbers: `by_task` is by (queue, task)."""
 
-    of_queue: Mapping[str, Policy]
+    by_queue: Mapping[str, Policy]
     default: Policy
-    of_task: Mapping[tuple[str, str], Policy] = field(default_factory=dict)
+    by_task: Mapping[tuple[str, str], Policy] = field(default_factory=dict)
 
-    def of(self, queue: str, task: object = None) -> Policy:
+    def policy_for(self, queue: str, task: object = None) -> Policy:
         """Return the policy of a task on a queue; of a message that names no known task, that of its queue."""
-        own = self.of_task.get((queue, task)) if isinstance(task, str) else None
-        return own or self.of_queue.get(queue, self.default)
+        own = self.by_task.get((queue, task)) if isinstance(task, str) else None
+        return own or self.by_queue.get(queue, self.default)
 
     def __iter__(self) -> Iterator[Policy]:
         """Yield every policy once."""
         seen: list[Policy] = []
-        for policy in (*self.of_queue.values(), *self.of_task.values(), self.default):
+        for policy in (*self.by_queue.values(), *self.by_task.values(), self.default):
             if policy not in seen:
                 seen.append(policy)
                 yield policy
@@ -37,7 +37,7 @@ class Policies:
 
     def work_queues(self) -> list[Queue]:
         """Return the work queues, as Celery's setting `task_queues` takes them."""
-        return [policy.work_queue(queue) for queue, policy in self.of_queue.items()]
+        return [policy.work_queue(queue) for queue, policy in self.by_queue.items()]
 
     def dead_sets(self) -> dict[str, Policy]:
         """Return the dead sets by name, each with the policy that buries there."""

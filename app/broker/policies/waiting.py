@@ -46,7 +46,7 @@ def safe_arguments(queue_type: QueueType) -> dict[str, Any]:
     return {"x-queue-type": "quorum", "x-overflow": "reject-publish", "x-dead-letter-strategy": "at-least-once"}
 
 
-def few_digits(delay_ms: int) -> int:
+def two_digits(delay_ms: int) -> int:
     """Round a duration up to two significant digits.
 
     Durations that clients ask for are thereby capped in number (90 a decade), and so are the queues they make.
@@ -55,11 +55,11 @@ def few_digits(delay_ms: int) -> int:
     return -(-delay_ms // step) * step
 
 
-def wait_ms(seconds: float, *, exactly: bool) -> int:
+def delay_for(seconds: float, *, exactly: bool) -> int:
     """Return the ms that a message waits next: exactly so long, or one rung of the ladder."""
-    return min(max(1, round(seconds * 1_000)), MAX_TTL_MS) if exactly else on_ladder(seconds)
+    return min(max(1, round(seconds * 1_000)), MAX_TTL_MS) if exactly else ladder_rung(seconds)
 
 
-def on_ladder(seconds: float) -> int:
+def ladder_rung(seconds: float) -> int:
     """Return the longest rung in ms that is not longer than the wait, or the shortest rung."""
     return max((rung for rung in POSTPONE_LADDER_MS if rung <= seconds * 1_000), default=POSTPONE_LADDER_MS[0])

@@ -20,7 +20,7 @@ from ..headers import (
     whole_number,
 )
 from .base import MAX_MESSAGE, Address, Budget, Dead, Decision, Failure, Postponed, Reject
-from .waiting import DEAD_LETTER, QueueType, delay_queue, safe_arguments, wait_ms
+from .waiting import DEAD_LETTER, QueueType, delay_for, delay_queue, safe_arguments
 
 RETRY_INFO = "retry_info"
 
@@ -99,7 +99,7 @@ class XDeath:
         counted = sum(_natural(count, absent=1) for count in counts)
         return counted + whole_number(delivery.headers, ATTEMPTS, default=0)
 
-    def arrived(self, delivery: Delivery) -> Decision | None:
+    def decide_before_run(self, delivery: Delivery) -> Decision | None:
         """Bury a message under which one worker after another died, for nobody lived to decide: the broker counted."""
         deliveries = whole_number(delivery.headers, DELIVERIES, default=0)
         if deliveries < self.delivery_limit:
@@ -125,18 +125,18 @@ class XDeath:
 
     def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
         """Return a wait on the ladder; since a replacement has no `x-death`, a header of ours carries the count."""
-        delay_ms, back_to = wait_ms(seconds, exactly=exactly), self._named("retry-requeue")
+        delay_ms, back_to = delay_for(seconds, exactly=exactly), self._named("retry-requeue")
         queue = delay_queue(self.queue, delay_ms, back_to=back_to, queue_type=self.queue_type)
         first = _first_death(delivery, self.queue)
         told = {ATTEMPTS: self.attempts(delivery)} | ({FIRST_FAILED: first} if first else {})
         return Postponed(queue, delivery.routing_key, delay_ms, told)
 
-    def home(self, queue: str, routing_key: str) -> Address:
+    def replay_address(self, queue: str, routing_key: str) -> Address:
         """Return where retried messages come back from: the client's queue alone is bound there."""
         del queue
         return Address(self._named("retry-requeue"), routing_key)
 
-    def revived(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
+    def replay_headers(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
         """Leave the count behind; `retry_info` stays, so that a second death adds to it."""
         return headers_for_replay(headers, budget)
 

@@ -11,7 +11,7 @@ from ..policies.base import Dead, Decision, Drop, Postponed, Reject, Retry
 from ..publishing import Outgoing, Publisher
 
 
-class Settlement(Enum):
+class Disposition(Enum):
     """What the consumer then does with the original."""
 
     ACKNOWLEDGE = "acknowledge"
@@ -19,7 +19,7 @@ class Settlement(Enum):
     REJECT = "reject"
 
 
-def carry_out(decision: Decision, delivery: Delivery, *, publisher: Publisher) -> Settlement:
+def carry_out(decision: Decision, delivery: Delivery, *, publisher: Publisher) -> Disposition:
     """Publish what the decision asks for, confirmed; raises PublishFailed, and then nothing may be settled."""
     match decision:
         case Retry(queue, key, _, headers) | Postponed(queue, key, _, headers) | Dead(queue, key, headers):
@@ -27,10 +27,10 @@ def carry_out(decision: Decision, delivery: Delivery, *, publisher: Publisher) -
             again = replacement(delivery, exchange=queue.exchange.name, routing_key=key, headers=headers)
             publisher.publish([again])
         case Reject():
-            return Settlement.REJECT
+            return Disposition.REJECT
         case Drop():
             pass
-    return Settlement.ACKNOWLEDGE
+    return Disposition.ACKNOWLEDGE
 
 
 def replacement(delivery: Delivery, *, exchange: str, routing_key: str, headers: Mapping[str, Any]) -> Outgoing:

@@ -12,13 +12,13 @@ from celery.worker.state import maybe_shutdown
 from ..amqp_internals import queues_by_consumer_tag
 from ..connection import wait_for_exclusive_queue
 from ..delivery import delivery_of
-from ..errors import ApplicationError, InvalidMessage, NotWired, Undecodable, UnknownType
+from ..errors import ApplicationError, InvalidMessage, Undecodable, UnknownType, WorkerMisconfigured
 from ..policies.base import Dead, Decision, Drop
 from ..policies.registry import Policies
 from ..policies.waiting import DEAD_LETTER
 from ..publishing import get_publisher
-from .carry_out import Settlement
-from .failures import Failures, failure_of
+from .carry_out import Disposition
+from .failures import FailureHandler, failure_of
 from .task import Task
 
 logger = get_logger(__name__)
@@ -45,10 +45,12 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         wiring = self.app.retries
-        require_wired(self.app.tasks)
+        require_retrying_tasks(self.app.tasks)
         require_dead_lettered(self.app.amqp.queues.consume_from, wiring.policies)
         publisher = get_publisher(_broker_of(self.app), timeout=wiring.publish_timeout)
-        self._failures = Failures(policies=wiring.policies, publisher=publisher, timer=self.timer, worker=self.hostname)
+        self._failures = FailureHandler(
+            policies=wiring.policies, publisher=publisher, timer=self.timer, worker=self.hostname
+        )
         self.app.failures = self._failures
         self._queue_of_tag: dict[str, str] = {}
         self._flush_pending = False
@@ -147,17 +149,17 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         """Make it a task's message that no field of can stop the worker; Celery's own counter is told the attempts."""
         if "task" not in (message.headers or {}):
             self.to_task(message)
-        require_sound(message.headers)
+        require_valid_headers(message.headers)
         delivery, task = delivery_of(message), message.headers["task"]
-        message.headers["retries"] = self._failures.policies.of(delivery.queue, task).attempts(delivery)
+        message.headers["retries"] = self._failures.policies.policy_for(delivery.queue, task).attempts(delivery)
 
     def _fail(self, message: Any, error: ApplicationError) -> None:
         failure = failure_of(error, task=(message.headers or {}).get("task"))
         self._failures.failed(delivery_of(message), failure, self._settling(message, error))
 
-    def _settling(self, message: Any, error: ApplicationError) -> Callable[[Decision, Settlement], None]:
-        def done(decision: Decision, settlement: Settlement) -> None:
-            if settlement is Settlement.REJECT:
+    def _settling(self, message: Any, error: ApplicationError) -> Callable[[Decision, Disposition], None]:
+        def done(decision: Decision, settlement: Disposition) -> None:
+            if settlement is Disposition.REJECT:
                 message.reject_log_error(logger, self.connection_errors)
             else:
                 message.ack_log_error(logger, self.connection_errors)
@@ -189,31 +191,33 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         return self._queue_of_tag.get(tag, message.delivery_info.get("routing_key") or "")
 
 
-def require_wired(tasks: Mapping[str, Any]) -> None:
+def require_retrying_tasks(tasks: Mapping[str, Any]) -> None:
     """Raise NotWired for a task whose message Celery would acknowledge whatever becomes of it."""
     for name, task in tasks.items():
         if not isinstance(task, Task):
-            raise NotWired(
+            raise WorkerMisconfigured(
                 f"task {name}: its base {type(task).__mro__[1].__name__} is not {Task.__module__}.Task, so its "
                 "failures would be lost; derive it from the application's own `app.Task`, after install()"
             )
         if not task.acks_late:
-            raise NotWired(f"task {name}: acks_late is off, so that it would be acknowledged before its work is done")
+            raise WorkerMisconfigured(
+                f"task {name}: acks_late is off, so that it would be acknowledged before its work is done"
+            )
 
 
 def require_dead_lettered(queues: Mapping[str, Any], policies: Policies) -> None:
     """Raise NotWired for a queue whose policy rejects, and from which the broker would drop what is rejected."""
     for name, queue in queues.items():
-        policy = policies.of(name)
+        policy = policies.policy_for(name)
         target = policy.work_arguments(name).get(DEAD_LETTER) if policy.rejects else None
         if target and (queue.queue_arguments or {}).get(DEAD_LETTER) != target:
-            raise NotWired(
+            raise WorkerMisconfigured(
                 f"queue {name}: its policy {policy.name} rejects, and without {DEAD_LETTER} {target!r} the broker "
                 "drops what is rejected; declare it as the policy's work_queue() has it"
             )
 
 
-def require_sound(headers: Mapping[str, Any]) -> None:
+def require_valid_headers(headers: Mapping[str, Any]) -> None:
     """Raise InvalidMessage for headers of a task that would stop a worker, or wait in its memory."""
     limits = headers.get("timelimit") or ()
     if not isinstance(limits, list | tuple) or not all(

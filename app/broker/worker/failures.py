@@ -17,7 +17,7 @@ from ..headers import OUTCOME_TO, REPLAY_HISTORY, dead_letter_headers
 from ..policies.base import MAX_MESSAGE, MAX_TRACEBACK, Dead, Decision, Drop, Failure, Postponed, Reject, Retry
 from ..policies.registry import Policies
 from ..publishing import Outgoing, Publisher
-from .carry_out import Settlement, carry_out
+from .carry_out import Disposition, carry_out
 
 logger = get_logger(__name__)
 
@@ -28,10 +28,10 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 _MANY_HEADERS = 100_000
 
 #: Called when a decision has been carried out, to settle the original.
-Done = Callable[[Decision, Settlement], None]
+Done = Callable[[Decision, Disposition], None]
 
 
-class Failures:
+class FailureHandler:
     """Acts on failures in the worker's parent process, on a connection of its own.
 
     Until the replacement is confirmed the original stays unsettled; a publish that fails is tried again by a timer of
@@ -47,7 +47,7 @@ class Failures:
     def failed(self, delivery: Delivery, failure: Failure, done: Done) -> None:
         """Let the queue's policy decide, carry it out, then call `done`."""
         failure = replace(failure, worker=self._worker)
-        policy = self.policies.of(delivery.queue, failure.task)
+        policy = self.policies.policy_for(delivery.queue, failure.task)
         decision = policy.decide(delivery, failure)
         _log(decision, delivery, failure, policy.attempts(delivery) + 1)
         self._act(decision, delivery, done, _FIRST_PAUSE)
@@ -55,7 +55,7 @@ class Failures:
 
     def postponed(self, delivery: Delivery, task: str, postpone: Postpone, done: Done) -> None:
         """Let the message wait in the broker, budget unspent, then call `done`."""
-        policy = self.policies.of(delivery.queue, task)
+        policy = self.policies.policy_for(delivery.queue, task)
         try:
             decision = policy.postpone(delivery, postpone.seconds, exactly=postpone.exactly)
         except Exception as error:  # noqa: BLE001 - Nobody can wait for an infinite time, or for one that is no number.
@@ -67,7 +67,7 @@ class Failures:
 
     def arrived(self, delivery: Delivery, task: str, done: Done) -> bool:
         """Return whether the message may run; where its policy says otherwise, carry that out and call `done`."""
-        decision = self.policies.of(delivery.queue, task).arrived(delivery)
+        decision = self.policies.policy_for(delivery.queue, task).decide_before_run(delivery)
         if decision is not None:
             logger.error("Not run again: a message of %s under which workers died", delivery.queue)
             self._act(decision, delivery, done, _FIRST_PAUSE)
@@ -100,7 +100,7 @@ class Failures:
 
     def _bare_burial(self, delivery: Delivery, error: Exception) -> tuple[Decision, Delivery]:
         """Return what is left for a message whose headers cannot be sent again: its dead set, without them."""
-        dead = self.policies.of(delivery.queue).dead or self.policies.default.dead
+        dead = self.policies.policy_for(delivery.queue).dead or self.policies.default.dead
         if dead is None:
             return Drop(), delivery
         bare = replace(delivery, headers={}, properties={})

@@ -87,7 +87,7 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
         queue = _name_of(options.get("queue"))
         if timeout_ms is None and retry_max is None and (queue, name) in self._budgets:
             return self._budgets[queue, name]
-        policy = self.app.retries.policies.of(queue, name)
+        policy = self.app.retries.policies.policy_for(queue, name)
         headers = budget_of(policy, timeout_ms=timeout_ms, retry_max=retry_max)
         if timeout_ms is None and retry_max is None:
             self._budgets[queue, name] = headers

@@ -15,8 +15,8 @@ from celery.worker.request import Request as CeleryRequest
 from ..delivery import delivery_of
 from ..errors import ApplicationError, Postpone
 from ..policies.base import Dead, Decision, Drop, Postponed
-from .carry_out import Settlement
-from .failures import Failures, failure_of
+from .carry_out import Disposition
+from .failures import FailureHandler, failure_of
 from .task import AttemptFailed, AttemptPostponed
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ logger = get_logger(__name__)
 
 
 class Request(CeleryRequest):  # type: ignore[misc]
-    """A task's message in the parent. Its ends are routed through `Failures`; Celery's own would ack or loop."""
+    """A task's message in the parent. Its ends are routed through `FailureHandler`; Celery's own would ack or loop."""
 
     _ended = False
 
@@ -75,8 +75,8 @@ class Request(CeleryRequest):  # type: ignore[misc]
         super()._announce_revoked(reason, *told)
 
     @property
-    def _failures(self) -> Failures:
-        failures: Failures = self._app.failures
+    def _failures(self) -> FailureHandler:
+        failures: FailureHandler = self._app.failures
         return failures
 
     def _fail(self, error: BaseException, trace: str = "") -> None:
@@ -92,13 +92,13 @@ class Request(CeleryRequest):  # type: ignore[misc]
         failure = error.failure if isinstance(error, AttemptFailed) else failure_of(error, trace=trace, task=self._type)
         self._failures.failed(delivery, failure, partial(self._done, (str(failure), failure.traceback)))
 
-    def _waits(self, postpone: Postpone, decision: Decision, settlement: Settlement) -> None:
+    def _waits(self, postpone: Postpone, decision: Decision, settlement: Disposition) -> None:
         if postpone.mark and isinstance(decision, Postponed):
             self._call_hook("on_waiting", self.id)
         self._done((f"postponed: {postpone.why}", ""), decision, settlement)
 
-    def _done(self, told: tuple[str, str], decision: Decision, settlement: Settlement) -> None:
-        if settlement is Settlement.REJECT:
+    def _done(self, told: tuple[str, str], decision: Decision, settlement: Disposition) -> None:
+        if settlement is Disposition.REJECT:
             # Celery's own `reject` would announce a rejected task, and this one is to be retried.
             self._on_reject(logger, self._connection_errors, False)
             self.acknowledged = True

@@ -80,10 +80,10 @@ class Task(CeleryTask):  # type: ignore[misc]
             ) from error
         raise error or ApplicationError(f"{self.name} asked to be run again")
 
-    def on_death(self, args: Any, kwargs: Any) -> None:
+    def on_dead_letter(self, args: Any, kwargs: Any) -> None:
         """Hook, called in the parent after a message of this task went to the dead set. Must be quick."""
 
-    def on_waiting(self, task_id: str, args: Any, kwargs: Any) -> None:
+    def on_postponed(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Hook, called in the parent when a message that was postponed with a mark stands in its delay queue.
 
         It is not acknowledged yet. Must be quick.

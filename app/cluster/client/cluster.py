@@ -19,7 +19,7 @@ from app.cluster.client.merge import interleave, merge
 from app.cluster.client.route_cache import MAX_AGE, RouteCache
 from app.cluster.client.tally import RequestCounts
 from app.cluster.protocol import Route, Routes, to_payload
-from app.envelopes import request, to_searcher
+from app.envelopes import request, searcher_message
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 from app.search.contract import SearchReply, SearchRequest, SearchResult, SuggestRequest
 from app.topology.queues import requests_exchange
@@ -177,7 +177,7 @@ class ClusterSearchClient:
     def _send(self, wanted: Asked, replica: str, seconds: float) -> Future[Reply]:
         kind = "search" if isinstance(wanted, SearchRequest) else "suggest"
         self._count(replica, 1)
-        sent = self._requestor.send(to_searcher(replica, kind, to_payload(wanted)), deadline=seconds)
+        sent = self._requestor.send(searcher_message(replica, kind, to_payload(wanted)), deadline=seconds)
         sent.add_done_callback(lambda _done: self._count(replica, -1))
         return sent
 

@@ -17,7 +17,7 @@ from app.cluster.orchestrator.look import Found, Look, Stock
 from app.cluster.orchestrator.state import Orchestrator
 from app.cluster.placement.values import Command
 from app.cluster.protocol import MISSED, Load, Outcome, Report, read, to_json, to_payload
-from app.envelopes import event, to_searcher
+from app.envelopes import event, searcher_message
 from app.errors import PackNotFound
 from app.search.errors import problem_of
 from config.routes import REGISTER_AGAIN, searcher_of, searcher_queue_name
@@ -193,7 +193,7 @@ class OrchestratorService:
     def _send(self, command: Command) -> None:
         """Send an order; where it is not taken before it would be given again, it must not come as a second one."""
         kind = "load" if isinstance(command.order, Load) else "unload"
-        order = to_searcher(command.searcher_id, kind, to_payload(command.order))
+        order = searcher_message(command.searcher_id, kind, to_payload(command.order))
         expiration = str(round(MISSED * self._heartbeat * 1_000))
         self._responder.send(replace(order, properties={**order.properties, "expiration": expiration}))
 
