@@ -222,7 +222,7 @@ from tasks.coverart import index
 
 began = time.monotonic()
 try:
-    index.on_waiting("id", (), {{"gid": "{uuid.UUID(int=1)}", "archive": "cover-art-archive"}})
+    index.on_postponed("id", (), {{"gid": "{uuid.UUID(int=1)}", "archive": "cover-art-archive"}})
 except RedisError as error:
     print(type(error).__name__, time.monotonic() - began)
 """

@@ -94,7 +94,7 @@ class Request(CeleryRequest):  # type: ignore[misc]
 
     def _waits(self, postpone: Postpone, decision: Decision, settlement: Disposition) -> None:
         if postpone.mark and isinstance(decision, Postponed):
-            self._call_hook("on_waiting", self.id)
+            self._call_hook("on_postponed", self.id)
         self._done((f"postponed: {postpone.why}", ""), decision, settlement)
 
     def _done(self, told: tuple[str, str], decision: Decision, settlement: Disposition) -> None:
@@ -106,7 +106,7 @@ class Request(CeleryRequest):  # type: ignore[misc]
             self.acknowledge()
         text, trace = told
         if isinstance(decision, Dead):
-            self._call_hook("on_death")
+            self._call_hook("on_dead_letter")
         if isinstance(decision, Dead | Drop):
             self.send_event("task-failed", exception=text, traceback=trace)
             self._announce_failure(text, trace)
