@@ -89,7 +89,7 @@ def table(figures: dict[str, Any]) -> str:
 
 
 def _pack(store: FolderStore) -> None:
-    result = pack_full(store, DOMAIN, pages=None, crawl_id="bench", began=None)
+    result = pack_full(store, DOMAIN, page_ids=None, crawl_id="bench", began=None)
     assert result.written
 
 

@@ -11,7 +11,6 @@ from app.crawl.values import Indexed
 from app.crawl.visit import classify
 from app.http.response import Response
 from app.pack.packer import pack_full
-from app.pack.read import fetch_pack
 from app.storage.layout import Page, content_key, page_id, to_json
 from app.storage.store import ObjectStore
 from benchmarks import sites
@@ -29,7 +28,7 @@ def build(store: ObjectStore, *, downloads: Path, folder: Path) -> dict[str, Pat
     for domain, site in DOMAINS.items():
         for page in _pages(domain, sites.unpack(sites.SITES[site], downloads)):
             store.put(content_key(domain, page_id(page.canonical_key)), to_json(page))
-        pack_full(store, domain, pages=None, crawl_id="bench", began=None)
+        pack_full(store, domain, page_ids=None, crawl_id="bench", began=None)
         packs[domain] = fetch_pack(store, domain, folder)
     return packs
 

@@ -13,8 +13,8 @@ from urllib.parse import urlencode
 
 from app.cluster.client.contract import SearchClient
 from app.errors import SearchUnavailable
+from app.pack.fetch import fetch_pack
 from app.pack.manifest import Manifest
-from app.pack.read import fetch_pack
 from app.search.contract import SearchRequest, SearchResult
 from app.search.tokens import words
 from app.storage.open import open_store

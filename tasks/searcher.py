@@ -16,7 +16,7 @@ from app.cluster.searcher.reporter import Post, Reporter
 from app.cluster.searcher.service import BACKLOG, STUCK_LIMITS, STUCK_SECONDS, SearcherService, Searching, problem
 from app.cluster.searcher.slot import Slot
 from app.pack import database
-from app.pack.read import fetch_version
+from app.pack.fetch import fetch_version
 from app.serving import Service, serves
 from app.storage.open import open_store
 from app.storage.store import ObjectStore

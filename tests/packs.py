@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
-from app.pack.compress import compress, sha256
-from app.pack.database import SCHEMA_VERSION, note_words
+from app.pack.database import SCHEMA_VERSION, write_names, write_vocabulary
+from app.pack.fetch import sha256
 from app.pack.manifest import Manifest
-from app.pack.names import note_names
+from app.pack.publish import compress
 from app.pack.rows import section
 from app.storage.layout import Page, manifest_key, pack_key, page_id
 from app.storage.store import ObjectStore
@@ -51,8 +51,8 @@ def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example
         with database:
             database.executemany(_INSERT, rows)
             database.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
-            note_words(database)
-            note_names(database)
+            write_vocabulary(database)
+            write_names(database)
     return path
 
 

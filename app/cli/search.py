@@ -17,7 +17,7 @@ from app.cluster.client.contract import SearchClient
 from app.cluster.client.local import LocalSearchClient
 from app.crawl.urls import domain_named
 from app.errors import InvalidQuery, NotPlaced, PackNotFound, SearchUnavailable
-from app.pack.compress import decompress
+from app.pack.fetch import decompress
 from app.search.contract import MAX_HITS, Filters, SearchRequest, SearchResult, Sort
 from config.settings import get_settings
 

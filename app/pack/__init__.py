@@ -1,1 +1,1 @@
-"""From stored pages to one SQLite database a domain."""
+"""From a domain's stored pages to a published pack: plan, packer, stored_pages, rows, database, publish; then fetch."""

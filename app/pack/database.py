@@ -1,29 +1,35 @@
-"""The SQLite side of a pack: creation, fast pragmas, checks, and what is done before it is shipped."""
+"""The SQLite side of a pack: create, update, complete and check the database."""
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
 from app.errors import PackCorrupt, PackError
-from app.pack.names import note_names
 
-#: `PERN`, as `schema.sql` writes it.
+#: `PERN`, as in `schema.sql`.
 APPLICATION_ID: Final = 0x5045524E
-#: The version that `schema.sql` writes and this release reads.
+#: Schema version that `schema.sql` creates and this release reads.
 SCHEMA_VERSION: Final = 2
 
-#: Bytes of words that FTS5 gathers before it writes them out: 64 MB halve the time of a load, its own 1 MB does not.
+#: Bytes of terms that FTS5 collects before it writes a segment. 64 MB halve the time of a load against its own 1 MB.
 FTS_HASH_SIZE: Final = 64 * 2**20
 
-#: Words that are noted of a pack, those of most pages, and the characters of the longest one.
-MOST_WORDS: Final = 100_000
-LONGEST_WORD: Final = 40
+#: Words in the vocabulary of a pack, the most frequent ones, and characters of its longest word.
+MAX_WORDS: Final = 100_000
+MAX_WORD_LENGTH: Final = 40
 
-#: The file is private and thrown away on any failure, so nothing is journalled, flushed or shared.
+#: Between the parts of a title: "os - Interfaces | The Site".
+TITLE_SEPARATOR: Final = re.compile(r"\s+[|–—·:»-]\s+")
+#: Pages below which titles do not show reliably what they have in common.
+MIN_PAGES_FOR_SITE_NAME: Final = 5
+
+#: The file is private and deleted after any failure, so it needs no journal, no fsync and no sharing.
 FAST: Final = """
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
@@ -31,32 +37,40 @@ PRAGMA locking_mode = EXCLUSIVE;
 PRAGMA cache_size = -65536;
 """
 
-_HERE = Path(__file__).parent
-SCHEMA: Final = (_HERE / "schema.sql").read_text()
-TRIGGERS: Final = (_HERE / "triggers.sql").read_text()
-HIDDEN: Final = (_HERE / "hidden.sql").read_text()
-WORDS: Final = (_HERE / "words.sql").read_text()
+_FOLDER: Final = Path(__file__).parent
+SCHEMA: Final = (_FOLDER / "schema.sql").read_text()
+TRIGGERS: Final = (_FOLDER / "triggers.sql").read_text()
+HIDE_DUPLICATES: Final = (_FOLDER / "hide_duplicates.sql").read_text()
+
+_INSERT_WORDS: Final = """
+INSERT INTO words (word, docs)
+SELECT term, doc FROM temp.vocabulary WHERE length(term) <= ? ORDER BY doc DESC, term LIMIT ?
+"""
+_NAMES_OF_PAGES: Final = "SELECT id, title, headings FROM pages WHERE NOT hidden"
+
+
+# Create and update
 
 
 @contextmanager
 def create(path: Path) -> Iterator[sqlite3.Connection]:
-    """Make a new, empty database of this release's schema open for a load; raises PackError when SQLite fails."""
-    with _opened(path) as database:
+    """Create an empty database with this release's schema, open for a load; raises PackError when SQLite fails."""
+    with _open(path) as database:
         database.executescript(SCHEMA)
         database.execute("INSERT INTO pages_fts (pages_fts, rank) VALUES ('hashsize', ?)", (FTS_HASH_SIZE,))
         yield database
 
 
 @contextmanager
-def open_for_changes(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a checked database with the triggers that keep its index true; raises PackError when SQLite fails."""
-    with _opened(path) as database:
+def open_for_update(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a checked database with triggers that maintain its index; raises PackError when SQLite fails."""
+    with _open(path) as database:
         database.executescript(TRIGGERS)
         yield database
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+def _open(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as database:
             database.executescript(FAST)
@@ -67,60 +81,108 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """Commit what the block does. There is no way back: without a journal, a failure ends the file's life."""
+    """Commit the block's changes. There is no rollback: without a journal, a failure makes the file useless."""
     database.execute("BEGIN")
     yield
     database.execute("COMMIT")
 
 
 def rebuild_index(database: sqlite3.Connection) -> None:
-    """Fill the full-text index from all rows at once, twice as fast as row by row under triggers."""
+    """Fill the full-text index from all rows at once, twice as fast as row by row through triggers."""
     database.execute("INSERT INTO pages_fts (pages_fts) VALUES ('rebuild')")
 
 
-def ship(database: sqlite3.Connection, target: Path, meta: Mapping[str, str]) -> None:
-    """Hide doubles, note `meta`, and write a dense copy to `target`, checked: one file, with no journal beside it.
+def count_pages(database: sqlite3.Connection) -> int:
+    """Return the number of rows of `pages`."""
+    (pages,) = database.execute("SELECT count(*) FROM pages").fetchone()
+    return int(pages)
 
-    Raises PackCorrupt when the copy does not pass, which only a failing disk explains.
+
+# Complete
+
+
+def complete(database: sqlite3.Connection, target: Path, meta: Mapping[str, str]) -> None:
+    """Hide duplicates, write `meta`, vocabulary and names, and write a compact, checked copy to `target`.
+
+    Raises PackCorrupt for a copy that fails the check, which only a failing disk explains.
     """
     database.executescript(TRIGGERS)
     with transaction(database):
-        database.execute(HIDDEN)
-        noted = {**meta, "pages": str(count(database))}
+        database.execute(HIDE_DUPLICATES)
+        entries = {**meta, "pages": str(count_pages(database))}
         database.execute("DELETE FROM meta")
-        database.executemany("INSERT INTO meta (key, value) VALUES (?, ?)", noted.items())
+        database.executemany("INSERT INTO meta (key, value) VALUES (?, ?)", entries.items())
         database.execute("INSERT INTO pages_fts (pages_fts) VALUES ('optimize')")
-        note_words(database)
-        note_names(database)
+        write_vocabulary(database)
+        write_names(database)
     # Unlike VACUUM, VACUUM INTO needs no temporary file outside the work folder, and it writes the pages once.
     database.execute("VACUUM INTO ?", (str(target),))
     check(target)
 
 
-def note_words(database: sqlite3.Connection) -> None:
-    """Write down the words of the full-text index, so that nobody who searches need count them."""
+def write_vocabulary(database: sqlite3.Connection) -> None:
+    """Fill `words` from the full-text index, so that searchers need not count words."""
     database.execute("CREATE VIRTUAL TABLE IF NOT EXISTS temp.vocabulary USING fts5vocab (main, pages_fts, row)")
     database.execute("DELETE FROM words")
-    database.execute(WORDS, {"longest": LONGEST_WORD, "most": MOST_WORDS})
+    database.execute(_INSERT_WORDS, (MAX_WORD_LENGTH, MAX_WORDS))
 
 
-def count(database: sqlite3.Connection) -> int:
-    """Return the number of pages."""
-    (pages,) = database.execute("SELECT count(*) FROM pages").fetchone()
-    return int(pages)
+def write_names(database: sqlite3.Connection) -> None:
+    """Index title and headings of every page that is not hidden; titles without the name of the site."""
+    site = _site_name(title for _, title, _ in database.execute(_NAMES_OF_PAGES))
+    names = (
+        (row, _without_site_name(title, site), headings) for row, title, headings in database.execute(_NAMES_OF_PAGES)
+    )
+    database.execute("DELETE FROM names")
+    database.executemany("INSERT INTO names (rowid, title, headings) VALUES (?, ?, ?)", names)
+    database.execute("INSERT INTO names (names) VALUES ('optimize')")
 
 
-def describe(path: Path) -> tuple[dict[str, str], int]:
-    """Return what a database says of itself, and its number of pages; raises PackCorrupt when it has no such tables."""
+def _site_name(titles: Iterable[str]) -> str:
+    """Return the first or last part that more than half of the titles share; empty if there is none."""
+    pages = 0
+    ends: Counter[str] = Counter()
+    for title in titles:
+        pages += 1
+        parts = TITLE_SEPARATOR.split(title)
+        if len(parts) > 1:
+            ends.update({parts[0], parts[-1]})
+    name, number = max(ends.items(), key=lambda pair: pair[1], default=("", 0))
+    return name if pages >= MIN_PAGES_FOR_SITE_NAME and 2 * number > pages else ""
+
+
+def _without_site_name(title: str, site: str) -> str:
+    parts = TITLE_SEPARATOR.split(title)
+    if not site or len(parts) == 1 or site not in (parts[0], parts[-1]):
+        return title
+    separators = list(TITLE_SEPARATOR.finditer(title))
+    return title[: separators[-1].start()] if parts[-1] == site else title[separators[0].end() :]
+
+
+# Check
+
+
+def check(path: Path) -> None:
+    """Raise PackCorrupt unless the file is an intact pack of the schema version that this release reads."""
     try:
-        with closing(sqlite3.connect(path)) as database:
-            return dict(database.execute("SELECT key, value FROM meta")), count(database)
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+            application = _pragma(database, "application_id")
+            if application != APPLICATION_ID:
+                raise PackCorrupt(f"{path.name}: not a pack: application_id {application}")
+            version = _pragma(database, "user_version")
+            if version != SCHEMA_VERSION:
+                older = isinstance(version, int) and version < SCHEMA_VERSION
+                remedy = "; `perennial pack DOMAIN` rebuilds it from the stored pages" if older else ""
+                raise PackCorrupt(f"{path.name}: schema version {version}, this release reads {SCHEMA_VERSION}{remedy}")
+            result = _pragma(database, "quick_check")
+            if result != "ok":
+                raise PackCorrupt(f"{path.name}: quick_check: {result}")
     except sqlite3.Error as error:
         raise PackCorrupt(f"{path.name}: {error}") from error
 
 
 def check_index(path: Path) -> None:
-    """Raise PackCorrupt unless the full-text index holds exactly the words of the rows."""
+    """Raise PackCorrupt unless the full-text index matches the rows exactly."""
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as database:
             database.execute("INSERT INTO pages_fts (pages_fts, rank) VALUES ('integrity-check', 1)")
@@ -128,32 +190,13 @@ def check_index(path: Path) -> None:
         raise PackCorrupt(f"{path.name}: full-text index: {error}") from error
 
 
-def check(path: Path) -> None:
-    """Raise PackCorrupt unless the file is a whole database of ours, of the schema version this release reads."""
+def read_meta(path: Path) -> tuple[dict[str, str], int]:
+    """Return a database's `meta` entries and its number of pages; raises PackCorrupt for one without these tables."""
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
-            _check(database, path)
+        with closing(sqlite3.connect(path)) as database:
+            return dict(database.execute("SELECT key, value FROM meta")), count_pages(database)
     except sqlite3.Error as error:
         raise PackCorrupt(f"{path.name}: {error}") from error
-
-
-def _check(database: sqlite3.Connection, path: Path) -> None:
-    application = _pragma(database, "application_id")
-    if application != APPLICATION_ID:
-        raise PackCorrupt(f"{path.name}: not a pack: application_id {application}")
-    version = _pragma(database, "user_version")
-    if version != SCHEMA_VERSION:
-        raise PackCorrupt(f"{path.name}: {wrong_version(version)}")
-    verdict = _pragma(database, "quick_check")
-    if verdict != "ok":
-        raise PackCorrupt(f"{path.name}: quick_check: {verdict}")
-
-
-def wrong_version(version: object) -> str:
-    """Return what to say of a database of another schema version."""
-    older = isinstance(version, int) and version < SCHEMA_VERSION
-    remedy = "; `perennial pack DOMAIN` builds it anew from the stored pages" if older else ""
-    return f"schema version {version}, this release reads {SCHEMA_VERSION}{remedy}"
 
 
 def _pragma(database: sqlite3.Connection, name: str) -> object:

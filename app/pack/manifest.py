@@ -1,4 +1,4 @@
-"""What a pack is, told without downloading it: the manifest beside each pack in the store."""
+"""The manifest beside each pack in the store: it describes the pack, so that readers need not download it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from app.broker.errors import InvalidMessage
 from app.errors import ObjectNotFound, PackCorrupt, PackNotFound
-from app.pack.database import SCHEMA_VERSION, describe
+from app.pack.database import SCHEMA_VERSION, read_meta
 from app.storage.layout import MANIFEST_PREFIX, MANIFEST_SUFFIX, manifest_key
 from app.storage.store import ObjectStore
 
@@ -19,10 +19,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One pack. `sha256` and `size` (bytes) are of the compressed file, `uncompressed_size` (bytes) of the database.
+    """The description of a pack.
 
-    `generation` counts the packs of a domain from 1, `kind` is `full` or `incremental`, `built_at` is UTC in
-    ISO 8601, `crawl_id` names the last full crawl or is empty, `etag` is that of the pack's object in the store.
+    `sha256` and `size` (bytes) are of the compressed file, `uncompressed_size` (bytes) of the database, `etag` of the
+    pack's object. `generation` counts the packs of a domain from 1, `kind` is `full` or `incremental`, `built_at` is
+    UTC in ISO 8601. `crawl_id` is that of the last full pack, or empty.
     """
 
     domain: str
@@ -43,12 +44,12 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: bytes) -> Manifest:
-        """Read what `to_json` wrote, fields of later releases ignored; raises PackCorrupt for anything else."""
+        """Read the output of `to_json`, ignoring fields of later releases; raises PackCorrupt for any other bytes."""
         try:
-            found: dict[str, Any] = json.loads(data)
-            values = {field.name: found[field.name] for field in fields(cls)}
+            loaded: dict[str, Any] = json.loads(data)
+            values = {field.name: loaded[field.name] for field in fields(cls)}
         except (ValueError, TypeError, KeyError) as error:
-            raise PackCorrupt(f"not a pack's manifest: {error!r}: {data[:80]!r}") from error
+            raise PackCorrupt(f"not a pack manifest: {error!r}: {data[:80]!r}") from error
         for field in fields(cls):
             if type(values[field.name]).__name__ != field.type:
                 raise PackCorrupt(f"pack manifest: {field.name} is {values[field.name]!r}, not of type {field.type}")
@@ -56,12 +57,12 @@ class Manifest:
 
 
 def describe_pack(path: Path, *, sha256: str, size: int, etag: str) -> Manifest:
-    """Return the manifest of the database at `path`, whose compressed form has this checksum, size (bytes) and ETag.
+    """Return the manifest of the database at `path`, whose compressed file has this checksum, size (bytes) and ETag.
 
-    Raises PackCorrupt for a database that does not say of itself what a pack says.
+    Raises PackCorrupt for a database whose `meta` table is missing or incomplete.
     """
     try:
-        meta, pages = describe(path)
+        meta, pages = read_meta(path)
         return Manifest(
             domain=meta["domain"],
             sha256=sha256,
@@ -76,11 +77,11 @@ def describe_pack(path: Path, *, sha256: str, size: int, etag: str) -> Manifest:
             etag=etag,
         )
     except (KeyError, ValueError) as error:
-        raise PackCorrupt(f"{path.name}: its meta table lacks a value: {error!r}") from error
+        raise PackCorrupt(f"{path.name}: invalid meta table: {error!r}") from error
 
 
 def check_domain(domain: str) -> str:
-    """Return the domain; raises InvalidMessage for one that would not be a single name in a store or a folder."""
+    """Return the domain; raises InvalidMessage for one that is not a single path segment of an object key."""
     if not domain or len(domain) > 255 or domain.startswith(".") or not domain.isprintable() or "/" in domain:
         raise InvalidMessage(f"domain {domain!r}: not a host name with an optional port")
     return domain
@@ -96,14 +97,14 @@ def read_manifest(store: ObjectStore, domain: str) -> Manifest:
 
 
 def list_manifests(store: ObjectStore) -> list[Manifest]:
-    """Return the manifests of every domain, in key order. One that cannot be read is logged and left out."""
-    found = []
+    """Return the manifests of all domains, in key order. An invalid manifest is logged and left out."""
+    manifests = []
     for stat in store.list(MANIFEST_PREFIX):
         if stat.key.endswith(MANIFEST_SUFFIX):
             try:
-                found.append(Manifest.from_json(store.get(stat.key).data))
+                manifests.append(Manifest.from_json(store.get(stat.key).data))
             except ObjectNotFound:
                 continue
             except PackCorrupt as error:
-                log.warning("%s: %s", stat.key, error)
-    return found
+                log.warning("%s: ignored: %s", stat.key, error)
+    return manifests

@@ -1,4 +1,4 @@
-"""Builds a domain's pack from its stored pages: whole after a crawl, or by what changed since the last pack."""
+"""Build a domain's pack from its stored pages: completely after a crawl, or from what changed since the last pack."""
 
 from __future__ import annotations
 
@@ -7,207 +7,227 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Literal
 
 from app.broker.errors import InvalidMessage
 from app.errors import PackRefused
 from app.pack import database as db
-from app.pack import previous as predecessor
 from app.pack import rows
-from app.pack.compress import require_space
+from app.pack.fetch import require_space
 from app.pack.manifest import Manifest, check_domain
-from app.pack.previous import Previous
-from app.pack.publish import publish, write_manifest
-from app.pack.result import Kind, PackResult
-from app.pack.source import list_content, read_content
-from app.pack.vanished import bury, find_vanished
+from app.pack.plan import FinishedCrawl, plan_full_pack
+from app.pack.publish import PreviousPack, download_previous, find_previous, publish, write_manifest
+from app.pack.stored_pages import find_vanished, list_pages, read_pages, unmet_pages, write_tombstones
 from app.storage.store import ObjectStore, Stat
 
-__all__ = ["PackResult", "pack_full", "pack_incremental"]
+#: Bytes of database for each byte of stored JSON (1.5 measured, rounded up), for the database and its compact copy.
+SPACE_FACTOR: Final = 2 * 2
+#: Bytes of an empty database and its compact copy, rounded up.
+EMPTY_SIZE: Final = 2**20
 
-#: Bytes of database for each byte of content JSON, above what was measured (1.5), and two copies while one is shipped.
-ROOM: Final = 2 * 2
-#: Bytes of an empty database and its dense copy, generously.
-ROOM_EMPTY: Final = 2**20
+PackKind = Literal["full", "incremental"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackResult:
+    """A pack that was written, or found to be up to date (`written` false).
+
+    `pages` is the number of its pages. An incremental pack counts rows added, changed and removed. A full pack counts
+    all its pages as added, and vanished pages as removed. `sha256` and `size` (bytes) are of the compressed file,
+    `etag` of its object. All three are empty, and `generation` 0, for a domain without pages and pack.
+    """
+
+    domain: str
+    kind: PackKind
+    written: bool
+    pages: int
+    added: int = 0
+    changed: int = 0
+    removed: int = 0
+    generation: int = 0
+    sha256: str = ""
+    size: int = 0
+    etag: str = ""
+    seconds: float = 0.0
+
+    def as_event(self) -> dict[str, Any]:
+        """Return the payload of an `update` message."""
+        return asdict(self) | {"seconds": round(self.seconds, 3)}
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """One run of the packer: what it works on, where, and since when (seconds, monotonic)."""
+class PackRun:
+    """One run of the packer in the temporary folder `work`, since `started` (seconds, monotonic)."""
 
     store: ObjectStore
     domain: str
-    kind: Kind
+    kind: PackKind
     work: Path
     started: float
 
-    def seconds(self) -> float:
-        """Return how long the job has taken."""
-        return time.monotonic() - self.started
-
-    def meta(self, previous: Previous, crawl_id: str) -> dict[str, str]:
-        """Return what the new database says of itself."""
-        return {
+    def publish(self, database: sqlite3.Connection, previous: PreviousPack, *, crawl_id: str) -> Manifest:
+        """Complete the database and publish it in place of `previous`. Return the manifest of the new pack."""
+        compact = self.work / "compact.sqlite"
+        meta = {
             "domain": self.domain,
             "kind": self.kind,
             "generation": str(previous.generation + 1),
             "crawl_id": crawl_id,
             "built_at": datetime.now(UTC).isoformat(timespec="seconds"),
         }
+        db.complete(database, compact, meta)
+        return publish(self.store, self.domain, compact, previous)
+
+    def result(self, manifest: Manifest, counts: rows.RowCounts, *, written: bool = True) -> PackResult:
+        """Return the result for the pack that the manifest describes."""
+        return PackResult(
+            domain=self.domain,
+            kind=self.kind,
+            written=written,
+            pages=manifest.pages,
+            added=counts.added,
+            changed=counts.changed,
+            removed=counts.removed,
+            generation=manifest.generation,
+            sha256=manifest.sha256,
+            size=manifest.size,
+            etag=manifest.etag,
+            seconds=time.monotonic() - self.started,
+        )
+
+
+def pack_crawl(store: ObjectStore, domain: str, crawl: FinishedCrawl | None, *, force: bool = False) -> PackResult:
+    """Build what `plan_full_pack` decides for a finished crawl, or for no crawl (None); raises as `pack_full`."""
+    plan = plan_full_pack(domain, crawl, force=force)
+    if plan is None:
+        return pack_incremental(store, domain)
+    return pack_full(store, domain, page_ids=plan.page_ids, crawl_id=plan.crawl_id, began=plan.began, force=force)
 
 
 def pack_full(
     store: ObjectStore,
     domain: str,
     *,
-    pages: Collection[str] | None,
+    page_ids: Collection[str] | None,
     crawl_id: str,
     began: datetime | None,
-    start_page: str | None = None,
     force: bool = False,
     work: Path | None = None,
 ) -> PackResult:
-    """Write a new pack of the stored pages whose ids are in `pages` (None: of all), and bury those that vanished.
+    """Write a new pack of the stored pages with these ids (None: of all), and replace vanished pages by tombstones.
 
-    Vanished are the stored pages that are not in `pages` and were not written since `began`, when the crawl began:
-    they become tombstones, or the next incremental pack would bring them back. Without `began` there are none.
-    `start_page` is the canonical key or id of the page where the crawl began, `work` a folder for temporary files.
+    Vanished are stored pages that are not in `page_ids` and were not written since `began`, when the crawl began.
+    Without tombstones the next incremental pack would restore them. Without `began` no page counts as vanished.
+    `work` is a folder for temporary files.
 
-    Raises PackRefused, with nothing written, for no pages at all, and without `force` when the start page is not among
-    them or they are fewer than half of those in the present pack; PreconditionFailed when another pack was written
-    meanwhile; PackError for want of disk space; InvalidMessage (domain, or `began` without a time zone); StoreError.
+    Raises PackRefused, with nothing written, for a pack without pages, and without `force` for one with fewer than half
+    the pages of the present pack; PreconditionFailed when another pack was written meanwhile; PackError for a full
+    disk; InvalidMessage (domain, or `began` without a time zone); StoreError.
     """
     if began is not None and began.tzinfo is None:
         raise InvalidMessage(f"began {began}: has no time zone")
-    with _job(store, domain, "full", work) as job:
-        previous = predecessor.look_up(store, domain, job.work / "previous.sqlite")
-        listed = list_content(store, domain)
-        members = listed if pages is None else _members(listed, pages)
-        with _loaded(job, members) as database:
-            _refuse_worse(domain, database, previous, start_page=start_page, force=force)
-            vanished = find_vanished(store, domain, database, listed, pages=members, began=began)
-            manifest = _ship(job, database, previous, crawl_id)
-        return _result(job, manifest, rows.Counts(manifest.pages, 0, bury(store, vanished)))
+    with _run(store, domain, "full", work) as run:
+        previous = find_previous(store, domain, run.work / "previous.sqlite")
+        listed = list_pages(store, domain)
+        members = listed if page_ids is None else _members(listed, page_ids)
+        with _loaded(run, members) as database:
+            pages = db.count_pages(database)
+            _refuse_empty(domain, pages, previous)
+            if 2 * pages < previous.pages and not force:
+                raise PackRefused(
+                    f"{domain}: {pages} pages are fewer than half of the {previous.pages} in the present pack"
+                )
+            unmet = unmet_pages(listed, members, began=began) if began is not None else ()
+            vanished, tombstones = find_vanished(read_pages(store, unmet), domain, listed)
+            rows.note_tombstones(database, tombstones)
+            manifest = run.publish(database, previous, crawl_id=crawl_id)
+        return run.result(manifest, rows.RowCounts(manifest.pages, 0, write_tombstones(store, vanished)))
 
 
 def pack_incremental(
     store: ObjectStore, domain: str, *, deletions: bool = True, work: Path | None = None
 ) -> PackResult:
-    """Bring a domain's pack up to date with what is stored, reading only what changed.
+    """Bring a domain's pack up to date with the stored pages, reading only what changed.
 
-    Nothing is written when nothing changed. A pack that is missing, damaged or of a newer release's schema is built
-    anew from all stored pages. Without `deletions`, pages that are gone keep their rows. `work` is a folder for
-    temporary files.
+    Nothing is written if nothing changed. A pack that is missing, damaged or of a newer schema is rebuilt from all
+    stored pages. Without `deletions`, rows of deleted pages stay. `work` is a folder for temporary files.
 
     Raises PackRefused when no page would be left of a pack that had some; PreconditionFailed when another pack was
-    written meanwhile; PackError for want of disk space; InvalidMessage (domain); StoreError.
+    written meanwhile; PackError for a full disk; InvalidMessage (domain); StoreError.
     """
-    with _job(store, domain, "incremental", work) as job:
-        previous = predecessor.download(store, domain, job.work / "previous.sqlite")
-        listed = list_content(store, domain)
-        if previous.path is None or previous.own is None:
-            return _build_anew(job, previous, listed)
-        return _update(job, previous, previous.path, previous.own, listed, deletions=deletions)
+    with _run(store, domain, "incremental", work) as run:
+        previous = download_previous(store, domain, run.work / "previous.sqlite")
+        listed = list_pages(store, domain)
+        if previous.path is None or previous.manifest is None:
+            return _rebuild(run, previous, listed)
+        return _update(run, previous, previous.path, previous.manifest, listed, deletions=deletions)
 
 
-def _build_anew(job: Job, previous: Previous, listed: Mapping[str, Stat]) -> PackResult:
-    with _loaded(job, listed) as database:
-        pages = db.count(database)
+def _rebuild(run: PackRun, previous: PreviousPack, listed: Mapping[str, Stat]) -> PackResult:
+    with _loaded(run, listed) as database:
+        pages = db.count_pages(database)
         if not pages and not previous.pages:
-            return PackResult(domain=job.domain, kind=job.kind, written=False, pages=0, seconds=job.seconds())
-        _refuse_none(job.domain, pages, previous)
-        manifest = _ship(job, database, previous, previous.crawl_id)
-    return _result(job, manifest, rows.Counts(pages, 0, 0))
+            seconds = time.monotonic() - run.started
+            return PackResult(domain=run.domain, kind=run.kind, written=False, pages=0, seconds=seconds)
+        _refuse_empty(run.domain, pages, previous)
+        manifest = run.publish(database, previous, crawl_id=previous.crawl_id)
+    return run.result(manifest, rows.RowCounts(pages, 0, 0))
 
 
 def _update(
-    job: Job, previous: Previous, path: Path, own: Manifest, listed: Mapping[str, Stat], *, deletions: bool
+    run: PackRun,
+    previous: PreviousPack,
+    path: Path,
+    present: Manifest,
+    listed: Mapping[str, Stat],
+    *,
+    deletions: bool,
 ) -> PackResult:
-    with db.open_for_changes(path) as database:
-        counts = _apply(job, database, listed, own, deletions=deletions)
-        if not counts.any and previous.described:
-            return _result(job, own, counts, written=False)
-        if not counts.any and own.generation == previous.generation:
-            # A writer died before it described its pack. Searchers have not heard of it: it counts as written now.
-            write_manifest(job.store, own)
-            return _result(job, own, counts)
-        _refuse_none(job.domain, db.count(database), previous)
-        manifest = _ship(job, database, previous, previous.crawl_id)
-    return _result(job, manifest, counts)
-
-
-def _apply(
-    job: Job, database: sqlite3.Connection, listed: Mapping[str, Stat], own: Manifest, *, deletions: bool
-) -> rows.Counts:
-    found = rows.difference(database, listed)
-    require_space(job.work, ROOM * sum(stat.size for stat in found.changed) + 2 * own.uncompressed_size)
-    with db.transaction(database):
-        contents = read_content(job.store, found.changed)
-        return rows.apply(database, contents, found.vanished, deletions=deletions)
+    with db.open_for_update(path) as database:
+        found = rows.difference(database, listed)
+        changed_bytes = sum(stat.size for stat in found.changed)
+        require_space(run.work, SPACE_FACTOR * changed_bytes + 2 * present.uncompressed_size)
+        with db.transaction(database):
+            contents = read_pages(run.store, found.changed)
+            counts = rows.apply(database, contents, found.deleted, deletions=deletions)
+        if not counts and previous.manifest_stored:
+            return run.result(present, counts, written=False)
+        if not counts and present.generation == previous.generation:
+            # A writer died between pack and manifest. Searchers were not told of this pack, so it counts as written.
+            write_manifest(run.store, present)
+            return run.result(present, counts)
+        _refuse_empty(run.domain, db.count_pages(database), previous)
+        manifest = run.publish(database, previous, crawl_id=previous.crawl_id)
+    return run.result(manifest, counts)
 
 
 @contextmanager
-def _job(store: ObjectStore, domain: str, kind: Kind, work: Path | None) -> Iterator[Job]:
+def _run(store: ObjectStore, domain: str, kind: PackKind, work: Path | None) -> Iterator[PackRun]:
     started = time.monotonic()
     check_domain(domain)
     with tempfile.TemporaryDirectory(prefix="perennial-pack-", dir=work) as folder:
-        yield Job(store, domain, kind, Path(folder), started)
+        yield PackRun(store, domain, kind, Path(folder), started)
 
 
 @contextmanager
-def _loaded(job: Job, members: Mapping[str, Stat]) -> Iterator[sqlite3.Connection]:
-    require_space(job.work, ROOM * sum(stat.size for stat in members.values()) + ROOM_EMPTY)
-    with db.create(job.work / "new.sqlite") as database:
+def _loaded(run: PackRun, members: Mapping[str, Stat]) -> Iterator[sqlite3.Connection]:
+    """Create a database with the rows of these pages and their full-text index."""
+    require_space(run.work, SPACE_FACTOR * sum(stat.size for stat in members.values()) + EMPTY_SIZE)
+    with db.create(run.work / "new.sqlite") as database:
         with db.transaction(database):
-            rows.load(database, read_content(job.store, members.values()))
+            rows.load(database, read_pages(run.store, members.values()))
             db.rebuild_index(database)
         yield database
 
 
-def _ship(job: Job, database: sqlite3.Connection, previous: Previous, crawl_id: str) -> Manifest:
-    dense = job.work / "dense.sqlite"
-    db.ship(database, dense, job.meta(previous, crawl_id))
-    return publish(job.store, job.domain, dense, previous)
+def _members(listed: Mapping[str, Stat], page_ids: Collection[str]) -> dict[str, Stat]:
+    wanted = page_ids if isinstance(page_ids, Set) else frozenset(page_ids)
+    return {page_id: stat for page_id, stat in listed.items() if page_id in wanted}
 
 
-def _result(job: Job, manifest: Manifest, counts: rows.Counts, *, written: bool = True) -> PackResult:
-    return PackResult(
-        domain=job.domain,
-        kind=job.kind,
-        written=written,
-        pages=manifest.pages,
-        added=counts.added,
-        changed=counts.changed,
-        removed=counts.removed,
-        generation=manifest.generation,
-        sha256=manifest.sha256,
-        size=manifest.size,
-        etag=manifest.etag,
-        seconds=job.seconds(),
-    )
-
-
-def _members(listed: Mapping[str, Stat], pages: Collection[str]) -> dict[str, Stat]:
-    known = pages if isinstance(pages, Set) else frozenset(pages)
-    return {name: stat for name, stat in listed.items() if name in known}
-
-
-def _refuse_worse(
-    domain: str, database: sqlite3.Connection, previous: Previous, *, start_page: str | None, force: bool
-) -> None:
-    pages = db.count(database)
-    _refuse_none(domain, pages, previous)
-    if force:
-        return
-    if start_page is not None and not rows.has_page(database, start_page):
-        raise PackRefused(f"{domain}: the start page {start_page} is not among the {pages} pages of this crawl")
-    if 2 * pages < previous.pages:
-        raise PackRefused(f"{domain}: {pages} pages are fewer than half of the {previous.pages} in the present pack")
-
-
-def _refuse_none(domain: str, pages: int, previous: Previous) -> None:
+def _refuse_empty(domain: str, pages: int, previous: PreviousPack) -> None:
     if not pages:
         raise PackRefused(f"{domain}: no pages; the present pack has {previous.pages}")

@@ -1,24 +1,90 @@
-"""A finished database to the store: the pack, on condition that nobody replaced it meanwhile, then its manifest."""
+"""Publish a finished database: over the previous pack, if it is still in the store, and then its manifest."""
 
 from __future__ import annotations
 
+import logging
+import mmap
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from app.errors import ObjectNotFound, PackCorrupt, PreconditionFailed
-from app.pack.compress import compress, sha256
-from app.pack.manifest import Manifest, describe_pack
-from app.pack.previous import Previous
+import zstandard
+
+from app.errors import ObjectNotFound, PackCorrupt, PackNotFound, PreconditionFailed
+from app.pack import database
+from app.pack.fetch import decompress, sha256
+from app.pack.manifest import Manifest, describe_pack, read_manifest
 from app.storage.layout import manifest_key, pack_key
 from app.storage.store import ObjectStore
 
-#: Attempts to write a manifest while others write it too. Each lost one means that another writer got through.
+log = logging.getLogger(__name__)
+
+#: Level 2 takes two thirds of the time of level 3, for 5 % more bytes.
+ZSTD_LEVEL: Final = 2
+
+#: Conditional writes of a manifest. Each that fails means that another writer succeeded.
 ATTEMPTS: Final = 10
 
 
-def publish(store: ObjectStore, domain: str, path: Path, previous: Previous) -> Manifest:
-    """Write the pack over the one it was made to replace, and describe it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviousPack:
+    """The pack that a new one replaces, on condition that its ETag is still `etag` (None: there is no pack).
+
+    `path` is its decompressed database and `manifest` the description made from that. Both are None for an unreadable
+    pack, and when only the numbers were needed. `manifest_stored` is whether the store holds that very manifest.
+    """
+
+    etag: str | None
+    generation: int = 0
+    pages: int = 0
+    crawl_id: str = ""
+    path: Path | None = None
+    manifest: Manifest | None = None
+    manifest_stored: bool = False
+
+
+def find_previous(store: ObjectStore, domain: str, target: Path) -> PreviousPack:
+    """Return the numbers of the present pack. Download it to `target` only if its manifest is missing or stale."""
+    manifest = _stored_manifest(store, domain)
+    try:
+        etag = store.stat(pack_key(domain)).etag
+    except ObjectNotFound:
+        return _without_database(None, manifest)
+    if manifest is not None and manifest.etag == etag:
+        return _without_database(etag, manifest)
+    return download_previous(store, domain, target)
+
+
+def download_previous(store: ObjectStore, domain: str, target: Path) -> PreviousPack:
+    """Return the present pack with its database at `target`, or without it if this release cannot read it."""
+    stored_manifest = _stored_manifest(store, domain)
+    try:
+        stored = store.get(pack_key(domain))
+    except ObjectNotFound:
+        return _without_database(None, stored_manifest)
+    try:
+        decompress(stored.data, target)
+        database.check(target)
+        database.check_index(target)
+        manifest = describe_pack(target, sha256=sha256(stored.data), size=len(stored.data), etag=stored.etag)
+    except PackCorrupt as error:
+        log.warning("%s: rebuilding the pack from all stored pages: %s", domain, error)
+        target.unlink(missing_ok=True)
+        return _without_database(stored.etag, stored_manifest)
+    return PreviousPack(
+        etag=stored.etag,
+        generation=max(manifest.generation, stored_manifest.generation if stored_manifest else 0),
+        pages=manifest.pages,
+        crawl_id=manifest.crawl_id,
+        path=target,
+        manifest=manifest,
+        manifest_stored=manifest == stored_manifest,
+    )
+
+
+def publish(store: ObjectStore, domain: str, path: Path, previous: PreviousPack) -> Manifest:
+    """Write the pack in place of `previous`, then its manifest, and return the manifest.
 
     Raises PreconditionFailed, with nothing written, when the pack in the store is no longer `previous`.
     """
@@ -30,23 +96,45 @@ def publish(store: ObjectStore, domain: str, path: Path, previous: Previous) -> 
 
 
 def write_manifest(store: ObjectStore, manifest: Manifest) -> None:
-    """Write the manifest unless one of a later generation is there; raises PreconditionFailed after many lost races."""
+    """Write the manifest unless the store holds a later generation; raises PreconditionFailed after ATTEMPTS races."""
     key = manifest_key(manifest.domain)
     for _ in range(ATTEMPTS):
         etag = None
         with suppress(ObjectNotFound):
             stored = store.get(key)
-            if _generation(stored.data) > manifest.generation:
-                return
+            with suppress(PackCorrupt):
+                if Manifest.from_json(stored.data).generation > manifest.generation:
+                    return
             etag = stored.etag
         with suppress(PreconditionFailed):
             store.put(key, manifest.to_json(), if_match=etag, if_absent=etag is None)
             return
-    raise PreconditionFailed(f"{key}: lost {ATTEMPTS} races to write it")
+    raise PreconditionFailed(f"{key}: other writers changed it during {ATTEMPTS} attempts to write it")
 
 
-def _generation(data: bytes) -> int:
+def compress(path: Path) -> bytes:
+    """Return the file, which must not be empty, as one zstd frame with its size and checksum."""
+    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
+    with (
+        path.open("rb") as source,
+        mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        memoryview(mapped) as view,
+    ):
+        return compressor.compress(view)
+
+
+def _without_database(etag: str | None, manifest: Manifest | None) -> PreviousPack:
+    if manifest is None:
+        return PreviousPack(etag=etag)
+    pages = 0 if etag is None else manifest.pages
+    return PreviousPack(etag=etag, generation=manifest.generation, pages=pages, crawl_id=manifest.crawl_id)
+
+
+def _stored_manifest(store: ObjectStore, domain: str) -> Manifest | None:
     try:
-        return Manifest.from_json(data).generation
-    except PackCorrupt:
-        return 0
+        return read_manifest(store, domain)
+    except PackNotFound:
+        return None
+    except PackCorrupt as error:
+        log.warning("%s: rewriting the manifest: %s", domain, error)
+        return None

@@ -1,4 +1,4 @@
-"""Stored pages as rows: all of them into a new database, or what changed into the one that is there."""
+"""Stored pages as rows of a pack: load them all into a new database, or apply the changes to an existing one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
-from app.pack.source import Content
+from app.pack.stored_pages import StoredContent
 from app.storage.layout import Page, Tombstone
 from app.storage.store import Stat
 
+#: Columns of `pages`. The schema calls the page id `object` and the canonical key `key`.
 COLUMNS: Final = (
     *("object", "etag", "key", "url", "path", "section", "lang", "modified", "content_type", "canonical"),
     *("title", "description", "headings", "body"),
@@ -20,108 +21,98 @@ INSERT: Final = f"INSERT INTO pages ({', '.join(COLUMNS)}) VALUES ({', '.join('?
 UPSERT: Final = (
     f"{INSERT} ON CONFLICT (object) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in COLUMNS)}"
 )
-NOTE_GONE: Final = (
+_NOTE_TOMBSTONE: Final = (
     "INSERT INTO gone (object, etag) VALUES (?, ?) ON CONFLICT (object) DO UPDATE SET etag = excluded.etag"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """What a listing says that the database does not: objects to read, and identities of rows without an object."""
+class ContentDifference:
+    """How stored content differs from the rows: objects to read, and page ids of rows without an object."""
 
     changed: tuple[Stat, ...]
-    vanished: tuple[str, ...]
+    deleted: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """Rows that were added, changed and removed."""
+class RowCounts:
+    """Numbers of rows that were added, changed and removed."""
 
     added: int
     changed: int
     removed: int
 
-    @property
-    def any(self) -> bool:
-        """Whether the pages are not what they were."""
+    def __bool__(self) -> bool:
+        """Return whether any row differs."""
         return bool(self.added or self.changed or self.removed)
 
 
-def load(database: sqlite3.Connection, contents: Iterable[Content]) -> None:
-    """Insert every page, in the order given, and note the tombstones; the index is not filled."""
-    gone: list[tuple[str, str]] = []
-    database.executemany(INSERT, _pages(contents, gone))
-    note_gone(database, gone)
+def load(database: sqlite3.Connection, contents: Iterable[StoredContent]) -> None:
+    """Insert every page, in the order given, and note the tombstones. The full-text index stays empty."""
+    tombstones: list[StoredContent] = []
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for stored in contents:
+            if isinstance(stored.content, Tombstone):
+                tombstones.append(stored)
+            else:
+                yield _row(stored, stored.content)
+
+    database.executemany(INSERT, rows())
+    note_tombstones(database, tombstones)
 
 
-def note_gone(database: sqlite3.Connection, gone: Iterable[tuple[str, str]]) -> None:
-    """Remember tombstones by identity and ETag."""
-    database.executemany(NOTE_GONE, gone)
+def note_tombstones(database: sqlite3.Connection, tombstones: Iterable[StoredContent]) -> None:
+    """Record the tombstones with their ETags, so that the next incremental pack does not read them again."""
+    database.executemany(_NOTE_TOMBSTONE, ((stored.page_id, stored.etag) for stored in tombstones))
 
 
-def difference(database: sqlite3.Connection, listed: Mapping[str, Stat]) -> Difference:
-    """Compare a listing with the rows and the tombstones seen, by ETag."""
+def difference(database: sqlite3.Connection, listed: Mapping[str, Stat]) -> ContentDifference:
+    """Compare a listing with the rows and the recorded tombstones, by ETag."""
     rows: dict[str, str] = dict(database.execute("SELECT object, etag FROM pages"))
-    gone: dict[str, str] = dict(database.execute("SELECT object, etag FROM gone"))
-    changed = (stat for name, stat in listed.items() if stat.etag not in {rows.get(name), gone.get(name)})
-    return Difference(tuple(changed), tuple(name for name in rows if name not in listed))
+    tombstones: dict[str, str] = dict(database.execute("SELECT object, etag FROM gone"))
+    changed = (stat for name, stat in listed.items() if stat.etag not in {rows.get(name), tombstones.get(name)})
+    return ContentDifference(tuple(changed), tuple(name for name in rows if name not in listed))
 
 
 def apply(
-    database: sqlite3.Connection, contents: Iterable[Content], vanished: Collection[str], *, deletions: bool
-) -> Counts:
-    """Bring the rows up to date; without `deletions` tombstones and vanished objects leave their rows as they are."""
+    database: sqlite3.Connection, contents: Iterable[StoredContent], deleted: Collection[str], *, deletions: bool
+) -> RowCounts:
+    """Bring the rows up to date. Without `deletions`, rows of tombstones and of deleted objects stay."""
     added = changed = removed = 0
-    for content in contents:
-        known = _has(database, content.object)
-        if isinstance(content.content, Page):
-            database.execute(UPSERT, _row(content, content.content))
-            database.execute("DELETE FROM gone WHERE object = ?", (content.object,))
-            added, changed = added + (not known), changed + known
-        elif deletions or not known:
-            removed += _delete(database, content.object)
-            note_gone(database, [(content.object, content.etag)])
+    for stored in contents:
+        has_row = bool(database.execute("SELECT 1 FROM pages WHERE object = ?", (stored.page_id,)).fetchone())
+        if isinstance(stored.content, Page):
+            database.execute(UPSERT, _row(stored, stored.content))
+            database.execute("DELETE FROM gone WHERE object = ?", (stored.page_id,))
+            added, changed = added + (not has_row), changed + has_row
+        elif deletions or not has_row:
+            removed += _delete(database, stored.page_id)
+            note_tombstones(database, [stored])
     if deletions:
-        removed += sum(_delete(database, name) for name in vanished)
-    return Counts(added, changed, removed)
+        removed += sum(_delete(database, page_id) for page_id in deleted)
+    return RowCounts(added, changed, removed)
 
 
 def section(path: str) -> str:
-    """Return the first folder of a path, decoded: `library` of /library/os.html, nothing of /os.html."""
+    """Return the first folder of a path, decoded: `library` for /library/os.html, empty for /os.html."""
     first, slash, _ = path.partition("?")[0].removeprefix("/").partition("/")
     return unquote(first) if slash else ""
 
 
-def has_page(database: sqlite3.Connection, page: str) -> bool:
-    """Return whether there is a row of this canonical key or page id."""
-    return database.execute("SELECT 1 FROM pages WHERE object = ?1 OR key = ?1", (page,)).fetchone() is not None
+def _delete(database: sqlite3.Connection, page_id: str) -> int:
+    return database.execute("DELETE FROM pages WHERE object = ?", (page_id,)).rowcount
 
 
-def _has(database: sqlite3.Connection, identity: str) -> bool:
-    return database.execute("SELECT 1 FROM pages WHERE object = ?", (identity,)).fetchone() is not None
-
-
-def _delete(database: sqlite3.Connection, identity: str) -> int:
-    return database.execute("DELETE FROM pages WHERE object = ?", (identity,)).rowcount
-
-
-def _pages(contents: Iterable[Content], gone: list[tuple[str, str]]) -> Iterator[tuple[str, ...]]:
-    for content in contents:
-        if isinstance(content.content, Tombstone):
-            gone.append((content.object, content.etag))
-        else:
-            yield _row(content, content.content)
-
-
-def _row(content: Content, page: Page) -> tuple[str, ...]:
+def _row(stored: StoredContent, page: Page) -> tuple[str, ...]:
     names = (page.canonical_key, page.url, page.path, section(page.path), page.lang, page.modified)
     kinds = (page.content_type, page.canonical)
     texts = (page.title, page.description, "\n".join(page.headings), page.body)
-    return (content.object, content.etag, *map(_text, (*names, *kinds)), *map(_text, texts))
+    return (stored.page_id, stored.etag, *map(_storable, (*names, *kinds)), *map(_storable, texts))
 
 
-def _text(text: str) -> str:
-    """Return the text without what SQLite cannot hold or would end a text at: NUL and lone surrogates."""
+def _storable(text: str) -> str:
+    """Return the text without NUL, which would end it in SQLite, and lone surrogates, which UTF-8 cannot hold."""
     if "\0" in text:
         text = text.replace("\0", " ")
     if text.isascii():

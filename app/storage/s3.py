@@ -38,7 +38,7 @@ class S3Store:
     """
 
     #: Reads worth having under way at once: a request to a distant server is mostly waiting.
-    readers: Final = 8
+    parallel_reads: Final = 8
 
     def __init__(self, bucket: str, prefix: str = "", endpoint_url: str | None = None) -> None:
         self.bucket = bucket

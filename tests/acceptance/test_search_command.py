@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from app.cluster.client.cluster import ClusterSearchClient
-from app.pack.compress import compress
+from app.pack.publish import compress
 from app.services import Urls
 from app.storage.open import open_store
 from config.settings import Settings

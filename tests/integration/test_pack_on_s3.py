@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from app.errors import PreconditionFailed
+from app.pack.fetch import fetch_pack
 from app.pack.manifest import list_manifests
 from app.pack.packer import pack_full, pack_incremental
-from app.pack.read import fetch_pack
 from app.storage.layout import Page, content_key, from_json, page_id, to_json
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
@@ -63,7 +63,7 @@ def test_packs_of_one_domain_follow_what_is_stored(store: ObjectStore, tmp_path:
     assert rows(store, tmp_path) == {f"/{number}": "text" if number else "changed" for number in range(PAGES)}
 
     later = datetime.now(UTC) + timedelta(seconds=2)  # S3 tells whole seconds.
-    assert pack_full(store, DOMAIN, pages=identities[:30], crawl_id="c", began=later).removed == PAGES - 30
+    assert pack_full(store, DOMAIN, page_ids=identities[:30], crawl_id="c", began=later).removed == PAGES - 30
     assert not pack_incremental(store, DOMAIN).written
     assert from_json(store.get(content_key(DOMAIN, identities[-1])).data).why == "vanished"  # type: ignore[union-attr]
     assert len(rows(store, tmp_path)) == 30
@@ -74,11 +74,11 @@ def test_packs_of_one_domain_follow_what_is_stored(store: ObjectStore, tmp_path:
 
 def test_of_packers_at_the_same_time_each_wins_or_says_that_it_lost(store: ObjectStore, tmp_path: Path) -> None:
     put(store, page(0))
-    before = pack_full(store, DOMAIN, pages=None, crawl_id="", began=None, force=True).generation
+    before = pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, force=True).generation
 
     def attempt(number: int) -> int | None:
         try:
-            return pack_full(store, DOMAIN, pages=None, crawl_id=str(number), began=None).generation
+            return pack_full(store, DOMAIN, page_ids=None, crawl_id=str(number), began=None).generation
         except PreconditionFailed:
             return None
 

@@ -23,7 +23,8 @@ from app.cluster.searcher.packs import Packs
 from app.cluster.searcher.slot import Slot
 from app.errors import NotHere, PackCorrupt
 from app.pack import database
-from app.pack.compress import compress, sha256
+from app.pack.fetch import sha256
+from app.pack.publish import compress
 from app.search.query import parse
 from app.storage.folder import FolderStore
 from app.storage.layout import pack_key

@@ -17,8 +17,8 @@ from typing import Any
 
 from app.crawl.frontier import Frontier, Progress
 from app.errors import PackNotFound
+from app.pack.fetch import fetch_pack
 from app.pack.manifest import Manifest, read_manifest
-from app.pack.read import fetch_pack
 from app.search import query
 from app.search.contract import Hit
 from app.search.pack_searcher import PackSearcher

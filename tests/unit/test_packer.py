@@ -1,4 +1,4 @@
-"""What a pack holds after a whole crawl or an increment, and when none is written. Real files, real SQLite."""
+"""The content of full and incremental packs, and when none is written, with real files and SQLite."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from hypothesis import strategies as st
 from app.broker.errors import InvalidMessage
 from app.errors import PackError, PackRefused, PreconditionFailed
 from app.pack import database
-from app.pack.compress import compress
+from app.pack.fetch import fetch_pack
 from app.pack.manifest import read_manifest
 from app.pack.packer import PackResult, pack_full, pack_incremental
-from app.pack.publish import write_manifest
-from app.pack.read import fetch_pack
+from app.pack.publish import compress, write_manifest
 from app.storage.folder import FolderStore
 from app.storage.layout import Page, Tombstone, content_key, from_json, manifest_key, pack_key, page_id, to_json
 
@@ -36,10 +35,6 @@ DOMAIN = "127.0.0.1:8080"
 
 def url(name: str | int) -> str:
     return f"http://{DOMAIN}/{name}"
-
-
-def identity(name: str | int) -> str:
-    return page_id(url(name))
 
 
 def page(name: str | int, body: str = "", *, title: str = "", canonical: str = "") -> Page:
@@ -60,7 +55,7 @@ def tombstone(name: str | int, why: str = "404") -> Tombstone:
 
 
 class Site:
-    """A domain's corner of a folder store."""
+    """A domain in a folder store."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -71,21 +66,18 @@ class Site:
             self.store.put(content_key(DOMAIN, page_id(content.canonical_key)), to_json(content))
 
     def remove(self, name: str | int) -> None:
-        self.store.delete(content_key(DOMAIN, identity(name)))
+        self.store.delete(content_key(DOMAIN, page_id(url(name))))
 
     def stored(self, name: str | int) -> Page | Tombstone:
-        return from_json(self.store.get(content_key(DOMAIN, identity(name))).data)
+        return from_json(self.store.get(content_key(DOMAIN, page_id(url(name)))).data)
 
-    def full(
-        self, names: Iterable[str | int] | None = None, *, start: str | None = None, force: bool = False
-    ) -> PackResult:
+    def full(self, names: Iterable[str | int] | None = None, *, force: bool = False) -> PackResult:
         return pack_full(
             self.store,
             DOMAIN,
-            pages=None if names is None else {identity(name) for name in names},
+            page_ids=None if names is None else {page_id(url(name)) for name in names},
             crawl_id="crawl",
             began=datetime.now(UTC),
-            start_page=start,
             force=force,
         )
 
@@ -132,7 +124,7 @@ class TestFull:
             ("Page a", "First\nSecond", url("a"), 0)
         ]
 
-    def test_the_manifest_says_what_was_written(self, site: Site) -> None:
+    def test_the_manifest_describes_the_written_pack(self, site: Site) -> None:
         site.put(page("a"))
         site.full()
         result = site.full()
@@ -152,7 +144,7 @@ class TestFull:
         }
         assert json.loads(json.dumps(result.as_event()))["generation"] == 2
 
-    def test_pages_that_vanished_from_the_site_are_buried_and_stay_so(self, site: Site) -> None:
+    def test_vanished_pages_become_tombstones_and_stay_out_of_incremental_packs(self, site: Site) -> None:
         site.put(page("a"), page("b"), page("c"))
         site.full()
         assert changes(site.full("ab")) == (True, 2, 2, 0, 1)
@@ -160,21 +152,21 @@ class TestFull:
         assert changes(site.increment()) == (False, 2, 0, 0, 0)
         assert site.paths() == ["/a", "/b"]
 
-    def test_a_page_written_since_the_crawl_began_is_not_buried(self, site: Site) -> None:
+    def test_a_page_written_since_the_crawl_began_has_not_vanished(self, site: Site) -> None:
         site.put(page("a"))
         began = datetime.now(timezone(timedelta(hours=5)))
         site.put(page("late"))
-        pack_full(site.store, DOMAIN, pages=[identity("a")], crawl_id="c", began=began)
+        pack_full(site.store, DOMAIN, page_ids=[page_id(url("a"))], crawl_id="c", began=began)
         assert site.paths() == ["/a"]
         assert changes(site.increment()) == (True, 2, 1, 0, 0)
 
-    def test_a_moment_without_time_zone_is_refused(self, site: Site) -> None:
+    def test_a_beginning_without_time_zone_is_refused(self, site: Site) -> None:
         with pytest.raises(InvalidMessage, match="time zone"):
-            pack_full(site.store, DOMAIN, pages=None, crawl_id="c", began=datetime.now())
+            pack_full(site.store, DOMAIN, page_ids=None, crawl_id="c", began=datetime.now())
 
     @pytest.mark.parametrize("force", [False, True])
     @pytest.mark.parametrize("names", ["", "t", "x"], ids=["none", "a tombstone", "one that is not stored"])
-    def test_no_pages_never_replace_a_pack(self, site: Site, names: str, force: bool) -> None:
+    def test_an_empty_pack_never_replaces_one_with_pages(self, site: Site, names: str, force: bool) -> None:
         site.put(page("a"), tombstone("t"))
         site.full()
         before = site.packed()
@@ -183,7 +175,7 @@ class TestFull:
         assert site.packed() == before
         assert site.stored("a") == page("a")
 
-    def test_fewer_than_half_the_pages_are_refused_with_their_numbers_unless_forced(self, site: Site) -> None:
+    def test_a_pack_with_fewer_than_half_the_pages_is_refused_unless_forced(self, site: Site) -> None:
         site.put(*(page(number) for number in range(9)))
         site.full()
         before = site.packed()
@@ -194,16 +186,7 @@ class TestFull:
         assert site.full(range(4), force=True).pages == 4
         assert site.full(range(2)).pages == 2
 
-    @pytest.mark.parametrize("start", [url("start"), identity("start")])
-    def test_a_crawl_whose_start_page_failed_is_refused_unless_forced(self, site: Site, start: str) -> None:
-        site.put(page("start"), page("a"))
-        with pytest.raises(PackRefused, match=f"start page {start}.* 1 pages"):
-            site.full("a", start=start)
-        assert site.stored("start") == page("start")
-        assert site.full(["a", "start"], start=start).pages == 2
-        assert site.full("a", start=start, force=True).pages == 1
-
-    def test_a_page_is_hidden_while_its_canonical_one_is_there(self, site: Site) -> None:
+    def test_a_page_is_hidden_while_its_canonical_page_is_in_the_pack(self, site: Site) -> None:
         site.put(
             page("a"),
             page("b", canonical="a"),
@@ -239,32 +222,32 @@ class TestFull:
         site.full()
         assert site.search(word) == ["/b"]
 
-    def test_an_escaped_lone_surrogate_does_not_stop_a_pack(self, site: Site) -> None:
+    def test_a_page_with_a_lone_surrogate_is_packed(self, site: Site) -> None:
         text = to_json(page("a", "broken SIGN found")).replace(b"SIGN", rb"\ud800")
-        site.store.put(content_key(DOMAIN, identity("a")), text)
+        site.store.put(content_key(DOMAIN, page_id(url("a"))), text)
         site.full()
         assert site.search("broken found") == ["/a"]
 
-    def test_an_object_that_is_no_page_is_left_out_with_a_warning(
+    def test_an_invalid_stored_page_is_left_out_with_a_warning(
         self, site: Site, caplog: pytest.LogCaptureFixture
     ) -> None:
         site.put(page("a"))
         odd = [b"", b"[]", b"{}", to_json(page("other")), b'{"kind": "page"}']
         for number, data in enumerate(odd):
-            site.store.put(content_key(DOMAIN, identity(number)), data)
+            site.store.put(content_key(DOMAIN, page_id(url(number))), data)
         wrong = to_json(page("typed")).replace(b'"body":"words of typed"', b'"body":null')
-        site.store.put(content_key(DOMAIN, identity("typed")), wrong)
+        site.store.put(content_key(DOMAIN, page_id(url("typed"))), wrong)
         with caplog.at_level(logging.WARNING):
             assert site.full().pages == 1
         assert len(caplog.records) == len(odd) + 1
-        assert content_key(DOMAIN, identity(0)) in caplog.text
+        assert content_key(DOMAIN, page_id(url(0))) in caplog.text
 
     @pytest.mark.parametrize("domain", ["", "..", "a/b", "a\0b", ".hidden", "a" * 256])
-    def test_a_domain_that_is_no_name_is_refused(self, site: Site, domain: str) -> None:
+    def test_an_invalid_domain_is_refused(self, site: Site, domain: str) -> None:
         with pytest.raises(InvalidMessage, match="not a host name"):
             pack_incremental(site.store, domain)
 
-    def test_want_of_disk_space_is_told_before_anything_is_written(
+    def test_a_full_disk_is_reported_before_anything_is_written(
         self, site: Site, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         site.put(page("a", "x" * 300_000))
@@ -274,31 +257,31 @@ class TestFull:
             site.full()
         assert [stat.key for stat in site.store.list("packs/")] == []
 
-    def test_nothing_is_left_in_the_work_folder(self, site: Site, tmp_path: Path) -> None:
+    def test_the_work_folder_is_empty_afterwards(self, site: Site, tmp_path: Path) -> None:
         site.put(page("a"))
         work = tmp_path / "work"
         work.mkdir()
-        pack_full(site.store, DOMAIN, pages=None, crawl_id="", began=None, work=work)
+        pack_full(site.store, DOMAIN, page_ids=None, crawl_id="", began=None, work=work)
         with pytest.raises(PackRefused):
-            pack_full(site.store, DOMAIN, pages=[], crawl_id="", began=None, work=work)
+            pack_full(site.store, DOMAIN, page_ids=[], crawl_id="", began=None, work=work)
         pack_incremental(site.store, DOMAIN, work=work)
         assert list(work.iterdir()) == []
 
 
 class CountingStore(FolderStore):
-    """A folder that notes which keys were read."""
+    """A folder store that records which keys were read."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.read: list[str] = []
 
-    def get(self, key: str):  # type: ignore[no-untyped-def]  # As its parent's.
+    def get(self, key: str):  # type: ignore[no-untyped-def]  # Same signature as the base class.
         self.read.append(key)
         return super().get(key)
 
 
 class TestIncremental:
-    def test_it_follows_additions_changes_tombstones_and_deletions(self, site: Site) -> None:
+    def test_it_applies_additions_changes_tombstones_and_deletions(self, site: Site) -> None:
         site.put(page("a", "old"), page("b"), page("c"), page("d"))
         site.full()
         site.put(page("a", "new"), tombstone("b"), page("e"))
@@ -313,7 +296,7 @@ class TestIncremental:
         assert site.paths() == ["/a", "/d", "/e"]
         assert (site.search("old"), site.search("new")) == ([], ["/a"])
 
-    def test_without_deletions_pages_that_are_gone_stay_until_the_next_time(self, site: Site) -> None:
+    def test_without_deletions_rows_stay_until_the_next_pack_with_deletions(self, site: Site) -> None:
         site.put(page("a"), page("b"), page("c"))
         site.full()
         site.put(tombstone("b"), page("d"))
@@ -321,7 +304,7 @@ class TestIncremental:
         assert changes(site.increment(deletions=False)) == (True, 4, 1, 0, 0)
         assert changes(site.increment()) == (True, 2, 0, 0, 2)
 
-    def test_nothing_changed_nothing_written(self, site: Site) -> None:
+    def test_an_unchanged_site_writes_nothing(self, site: Site) -> None:
         site.put(page("a"), page("b"), tombstone("c"))
         site.full()
         before = site.packed()
@@ -330,13 +313,13 @@ class TestIncremental:
         assert changes(site.increment()) == (False, 2, 0, 0, 0)
         assert site.packed() == before
 
-    def test_only_what_changed_is_read(self, site: Site, tmp_path: Path) -> None:
+    def test_only_changed_pages_are_read(self, site: Site, tmp_path: Path) -> None:
         site.put(*(page(number) for number in range(5)), tombstone("t"))
         site.full()
         site.put(page(3, "changed"))
         store = CountingStore(tmp_path / "store")
         assert pack_incremental(store, DOMAIN).changed == 1
-        assert [key for key in store.read if key.startswith("content/")] == [content_key(DOMAIN, identity(3))]
+        assert [key for key in store.read if key.startswith("content/")] == [content_key(DOMAIN, page_id(url(3)))]
 
     def test_a_tombstone_is_read_once(self, site: Site, tmp_path: Path) -> None:
         site.put(page("a"), page("b"), page("c"))
@@ -346,9 +329,9 @@ class TestIncremental:
         site.put(page("c", "changed"))
         store = CountingStore(tmp_path / "store")
         pack_incremental(store, DOMAIN)
-        assert [key for key in store.read if key.startswith("content/")] == [content_key(DOMAIN, identity("c"))]
+        assert [key for key in store.read if key.startswith("content/")] == [content_key(DOMAIN, page_id(url("c")))]
 
-    def test_a_page_may_come_and_go_and_come_again(self, site: Site) -> None:
+    def test_a_page_can_be_added_and_removed_repeatedly(self, site: Site) -> None:
         site.put(page("a"))
         site.full()
         for _ in range(2):
@@ -357,17 +340,17 @@ class TestIncremental:
             site.put(tombstone("b"))
             assert changes(site.increment()) == (True, 1, 0, 0, 1)
 
-    def test_without_a_pack_one_is_built(self, site: Site) -> None:
+    def test_a_missing_pack_is_built_from_all_pages(self, site: Site) -> None:
         site.put(page("a"), tombstone("b"))
         assert changes(site.increment()) == (True, 1, 1, 0, 0)
         assert changes(site.increment()) == (False, 1, 0, 0, 0)
 
-    def test_without_pack_and_pages_nothing_is_written(self, site: Site) -> None:
+    def test_a_domain_without_pack_and_pages_writes_nothing(self, site: Site) -> None:
         site.put(tombstone("a"))
         assert changes(site.increment()) == (False, 0, 0, 0, 0)
         assert [stat.key for stat in site.store.list("packs/")] == []
 
-    def test_a_pack_is_never_emptied(self, site: Site) -> None:
+    def test_a_pack_never_loses_its_last_page(self, site: Site) -> None:
         site.put(page("a"))
         site.full()
         before = site.packed()
@@ -376,7 +359,7 @@ class TestIncremental:
             site.increment()
         assert site.packed() == before
 
-    def test_a_manifest_that_a_dead_writer_left_undone_is_written(self, site: Site) -> None:
+    def test_a_manifest_that_a_killed_writer_did_not_write_is_written(self, site: Site) -> None:
         site.put(page("a"))
         site.full()
         old = site.packed()[1]
@@ -392,7 +375,7 @@ class TestIncremental:
             assert (result.written, result.generation, result.added) == (True, 2, 0)
             assert site.packed() == expected
 
-    def test_a_pack_put_back_from_a_copy_is_written_as_a_new_generation(self, site: Site) -> None:
+    def test_a_pack_restored_from_a_backup_is_written_as_a_new_generation(self, site: Site) -> None:
         site.put(page("a"))
         site.full()
         copy = site.packed()[0]
@@ -403,7 +386,7 @@ class TestIncremental:
 
 
 class TestNames:
-    """What a pack knows beside its pages is true after any increment."""
+    """Vocabulary, names and properties after full and incremental packs."""
 
     def names(self, site: Site) -> list[object]:
         return [row[0] for row in site.query("SELECT title FROM names ORDER BY title")]
@@ -411,7 +394,7 @@ class TestNames:
     def docs(self, site: Site, word: str) -> list[tuple[object, ...]]:
         return site.query("SELECT docs FROM words WHERE word = ?", word)
 
-    def test_words_are_counted_and_names_are_noted_again(self, site: Site) -> None:
+    def test_words_and_names_are_counted_again_by_an_incremental_pack(self, site: Site) -> None:
         site.put(page("a"), page("b", "more words"), page("c", canonical="a"))
         site.full()
         assert (self.names(site), self.docs(site, "words")) == (["Page a", "Page b"], [(3,)])
@@ -421,7 +404,7 @@ class TestNames:
         assert self.names(site) == ["Own", "Page a", "Page d"]
         assert (self.docs(site, "words"), self.docs(site, "more"), self.docs(site, "uber")) == ([(1,)], [(1,)], [(1,)])
 
-    def test_titles_are_noted_without_the_name_of_the_site(self, site: Site) -> None:
+    def test_names_are_titles_without_the_name_of_the_site(self, site: Site) -> None:
         titles = ["Search | Site", "Find - Seek | Site", "A | B", "Site", "Site | Else", "Ends | Site"]
         site.put(*(page(number, title=title) for number, title in enumerate(titles)))
         site.full()
@@ -465,7 +448,7 @@ def of_another_program(site: Site, whole: bytes) -> bytes:
     return altered(site, "PRAGMA application_id = 1")
 
 
-def with_a_false_index(site: Site, whole: bytes) -> bytes:
+def with_a_stale_index(site: Site, whole: bytes) -> bytes:
     return altered(site, "DROP TRIGGER pages_updated; UPDATE pages SET body = 'not what was indexed'")
 
 
@@ -482,12 +465,12 @@ class TestDamage:
             of_a_newer_schema,
             of_the_first_schema,
             of_another_program,
-            with_a_false_index,
+            with_a_stale_index,
             without_tables,
         ],
     )
     @pytest.mark.parametrize("full", [False, True])
-    def test_a_damaged_pack_is_built_anew(self, site: Site, damage: Callable[[Site, bytes], bytes], full: bool) -> None:
+    def test_a_damaged_pack_is_rebuilt(self, site: Site, damage: Callable[[Site, bytes], bytes], full: bool) -> None:
         site.put(page("a"), page("b"))
         site.full()
         site.store.put(pack_key(DOMAIN), damage(site, site.packed()[0]))
@@ -496,10 +479,10 @@ class TestDamage:
         assert result.generation == 2
         assert site.search("words") == ["/a", "/b"]
 
-    def test_pages_that_were_stored_before_they_had_dates_are_packed(self, site: Site) -> None:
+    def test_a_page_stored_by_a_release_without_dates_is_packed(self, site: Site) -> None:
         fields = json.loads(to_json(page("a")))
         del fields["modified"]
-        site.store.put(content_key(DOMAIN, identity("a")), json.dumps(fields).encode())
+        site.store.put(content_key(DOMAIN, page_id(url("a"))), json.dumps(fields).encode())
         assert site.full().pages == 1
         assert site.query("SELECT path, modified FROM pages") == [("/a", "")]
 
@@ -514,24 +497,30 @@ class TestDamage:
 
 
 class RacingStore(FolderStore):
-    """A folder in which somebody else is always a little faster to write the pack."""
+    """A folder store in which a competing packer always writes its pack first."""
 
     def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
         if key == pack_key(DOMAIN):
-            pack_full(FolderStore(self.root), DOMAIN, pages=None, crawl_id="winner", began=None)
+            pack_full(FolderStore(self.root), DOMAIN, page_ids=None, crawl_id="winner", began=None)
         return super().put(key, data, if_match=if_match, if_absent=if_absent)
 
 
 class TestRaces:
     @pytest.mark.parametrize("first", [False, True])
-    def test_a_lost_race_leaves_the_winners_pack(self, site: Site, first: bool) -> None:
+    def test_the_loser_of_a_race_leaves_the_winners_pack(self, site: Site, first: bool) -> None:
         site.put(page("a"), page("b"))
         if not first:
             site.full()
         site.put(page("c"))
         loser = RacingStore(site.store.root)
         with pytest.raises(PreconditionFailed, match=pack_key(DOMAIN)):
-            pack_full(loser, DOMAIN, pages=[identity("a"), identity("b")], crawl_id="loser", began=datetime.now(UTC))
+            pack_full(
+                loser,
+                DOMAIN,
+                page_ids=[page_id(url("a")), page_id(url("b"))],
+                crawl_id="loser",
+                began=datetime.now(UTC),
+            )
         site.put(page("d"))
         with pytest.raises(PreconditionFailed, match=pack_key(DOMAIN)):
             pack_incremental(loser, DOMAIN)
@@ -539,7 +528,7 @@ class TestRaces:
         assert site.stored("c") == page("c")
         assert site.paths() == ["/a", "/b", "/c", "/d"]
 
-    def test_a_slow_writers_manifest_does_not_replace_that_of_a_later_pack(self, site: Site) -> None:
+    def test_a_late_manifest_does_not_replace_that_of_a_later_pack(self, site: Site) -> None:
         site.put(page("a"))
         site.full()
         slow = read_manifest(site.store, DOMAIN)
@@ -551,18 +540,18 @@ class TestRaces:
 
 WORDS = ("apple", "pear", "plum", "naïve", "NAIVE", "日本", "it's", "a.b")
 texts = st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join)
-names = st.integers(0, 5)
+page_names = st.integers(0, 5)
 steps = st.one_of(
-    st.tuples(st.just("page"), names, texts, st.one_of(st.none(), names)),
-    st.tuples(st.just("tombstone"), names),
-    st.tuples(st.just("remove"), names),
+    st.tuples(st.just("page"), page_names, texts, st.one_of(st.none(), page_names)),
+    st.tuples(st.just("tombstone"), page_names),
+    st.tuples(st.just("remove"), page_names),
     st.tuples(st.just("increment")),
     st.tuples(st.just("increment without deletions")),
     st.tuples(st.just("full")),
 )
 
 
-def take(site: Site, step: tuple[object, ...]) -> None:
+def apply(site: Site, step: tuple[object, ...]) -> None:
     match step:
         case ("page", int(name), str(text), canonical):
             site.put(page(name, text, title=text, canonical="" if canonical is None else str(canonical)))
@@ -578,20 +567,20 @@ def take(site: Site, step: tuple[object, ...]) -> None:
             site.full()
 
 
-def contents(site: Site) -> tuple[list[tuple[object, ...]], list[list[object]]]:
+def packed_contents(site: Site) -> tuple[list[tuple[object, ...]], list[list[object]]]:
     columns = "object, etag, key, url, path, lang, content_type, canonical, hidden, title, description, headings, body"
     return site.query(f"SELECT {columns} FROM pages ORDER BY object"), [site.search(f'"{word}"') for word in WORDS]
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(steps, max_size=12))
-def test_increments_come_to_the_same_as_a_full_pack(taken: list[tuple[object, ...]]) -> None:
+def test_incremental_packs_equal_a_full_pack(taken: list[tuple[object, ...]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         site = Site(Path(folder))
         site.put(page("always"))
         for step in taken:
-            take(site, step)
+            apply(site, step)
         site.increment()
-        grown = contents(site)
+        incremental = packed_contents(site)
         site.full()
-        assert grown == contents(site)
+        assert incremental == packed_contents(site)

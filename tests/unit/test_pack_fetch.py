@@ -1,4 +1,4 @@
-"""From the store to a checked file: what a searcher gets of a pack, and what it is never given."""
+"""Packs and manifests as a searcher reads them from the store, and which of them are refused."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import zstandard
 
 from app.broker.errors import InvalidMessage
 from app.errors import PackCorrupt, PackNotFound
-from app.pack import read
-from app.pack.compress import compress, decompress, sha256
+from app.pack import fetch
+from app.pack.fetch import decompress, fetch_pack, sha256
 from app.pack.manifest import Manifest, list_manifests, read_manifest
 from app.pack.packer import pack_full
-from app.pack.read import fetch_pack
+from app.pack.publish import compress
 from app.storage.folder import FolderStore
 from app.storage.layout import Page, content_key, manifest_key, pack_key, page_id, to_json
 
@@ -32,24 +32,24 @@ def write(store: FolderStore, domain: str = DOMAIN, path: str = "/") -> None:
     url = f"https://{domain}{path}"
     page = Page(canonical_key=url, url=url, domain=domain, path=path, title="A page", body="some text")
     store.put(content_key(domain, page_id(url)), to_json(page))
-    pack_full(store, domain, pages=None, crawl_id="", began=None)
+    pack_full(store, domain, page_ids=None, crawl_id="", began=None)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> FolderStore:
-    found = FolderStore(tmp_path / "store")
-    write(found)
-    return found
+    folder = FolderStore(tmp_path / "store")
+    write(folder)
+    return folder
 
 
-def replace_pack(store: FolderStore, data: bytes, **said: object) -> None:
-    """Put these bytes as the pack, and a manifest that agrees with them but for what is `said`."""
-    manifest = replace(read_manifest(store, DOMAIN), sha256=sha256(data), size=len(data), **said)  # type: ignore[arg-type]
+def replace_pack(store: FolderStore, data: bytes, **manifest_fields: object) -> None:
+    """Store the bytes as the pack with a matching manifest, except for the given manifest fields."""
+    manifest = replace(read_manifest(store, DOMAIN), sha256=sha256(data), size=len(data), **manifest_fields)  # type: ignore[arg-type]
     store.put(pack_key(DOMAIN), data)
     store.put(manifest_key(DOMAIN), manifest.to_json())
 
 
-def test_a_pack_comes_as_one_file_named_by_its_generation(store: FolderStore, tmp_path: Path) -> None:
+def test_a_fetched_pack_is_one_file_named_by_its_generation(store: FolderStore, tmp_path: Path) -> None:
     path = fetch_pack(store, DOMAIN, tmp_path / "new" / "packs")
     assert path == tmp_path / "new" / "packs" / "site.gov.1.sqlite"
     assert [entry.name for entry in path.parent.iterdir()] == ["site.gov.1.sqlite"]
@@ -58,9 +58,7 @@ def test_a_pack_comes_as_one_file_named_by_its_generation(store: FolderStore, tm
         assert connection.execute("SELECT title FROM pages_fts('text')").fetchall() == [("A page",)]
 
 
-def test_generations_stand_side_by_side_and_an_open_one_outlives_its_replacement(
-    store: FolderStore, tmp_path: Path
-) -> None:
+def test_an_open_pack_is_still_readable_after_a_new_generation_is_fetched(store: FolderStore, tmp_path: Path) -> None:
     first = fetch_pack(store, DOMAIN, tmp_path)
     with closing(sqlite3.connect(first)) as connection:
         assert fetch_pack(store, DOMAIN, tmp_path) == first
@@ -69,54 +67,54 @@ def test_generations_stand_side_by_side_and_an_open_one_outlives_its_replacement
         assert connection.execute("SELECT count(*) FROM pages").fetchone() == (1,)
 
 
-def test_a_domain_without_a_pack_is_said_to_have_none(store: FolderStore, tmp_path: Path) -> None:
-    for ask in (lambda: fetch_pack(store, "other.gov", tmp_path), lambda: read_manifest(store, "other.gov")):
+def test_a_domain_without_a_pack_raises_pack_not_found(store: FolderStore, tmp_path: Path) -> None:
+    for read in (lambda: fetch_pack(store, "other.gov", tmp_path), lambda: read_manifest(store, "other.gov")):
         with pytest.raises(PackNotFound, match=r"other\.gov"):
-            ask()
+            read()
     store.delete(pack_key(DOMAIN))
     with pytest.raises(PackNotFound, match="a manifest but no pack"):
         fetch_pack(store, DOMAIN, tmp_path)
 
 
 @pytest.mark.parametrize("domain", ["", "../x", "a/b", ".store", "nul\0"])
-def test_a_domain_never_names_a_path(store: FolderStore, tmp_path: Path, domain: str) -> None:
+def test_a_domain_that_is_a_path_is_refused(store: FolderStore, tmp_path: Path, domain: str) -> None:
     with pytest.raises(InvalidMessage, match="not a host name"):
         fetch_pack(store, domain, tmp_path)
 
 
-def test_a_reader_between_the_two_writes_of_a_writer_waits_for_the_second(store: FolderStore, tmp_path: Path) -> None:
+def test_a_reader_between_pack_and_manifest_waits_for_the_manifest(store: FolderStore, tmp_path: Path) -> None:
     old = store.get(manifest_key(DOMAIN)).data
     write(store, path="/other")
     new = store.get(manifest_key(DOMAIN)).data
     store.put(manifest_key(DOMAIN), old)
-    timer = threading.Timer(1.5 * read.PAUSE, store.put, (manifest_key(DOMAIN), new))
+    timer = threading.Timer(1.5 * fetch.PAUSE, store.put, (manifest_key(DOMAIN), new))
     timer.start()
     assert fetch_pack(store, DOMAIN, tmp_path).name == "site.gov.2.sqlite"
     timer.join()
 
 
-def test_a_pack_that_is_not_its_manifests_is_refused(
+def test_a_pack_that_does_not_match_its_manifest_is_refused(
     store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read, "PAUSE", 0.01)
+    monkeypatch.setattr(fetch, "PAUSE", 0.01)
     store.put(pack_key(DOMAIN), store.get(pack_key(DOMAIN)).data + b"\0")
-    with pytest.raises(PackCorrupt, match="is not the one of its manifest"):
+    with pytest.raises(PackCorrupt, match="does not match its manifest"):
         fetch_pack(store, DOMAIN, tmp_path / "packs")
 
 
-def no_zstd(path: Path) -> bytes:
+def not_zstd(path: Path) -> bytes:
     return b"not zstd at all"
 
 
-def cut_short(path: Path) -> bytes:
+def truncated(path: Path) -> bytes:
     return compress(path)[:-10]
 
 
-def a_bomb(path: Path) -> bytes:
+def bomb(path: Path) -> bytes:
     return zstandard.ZstdCompressor().compress(bytes(2**26))
 
 
-def a_bomb_of_unsaid_size(path: Path) -> bytes:
+def bomb_of_undeclared_size(path: Path) -> bytes:
     return zstandard.ZstdCompressor(write_content_size=False).compress(bytes(2**26))
 
 
@@ -142,27 +140,27 @@ def with_a_torn_page(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
-        (no_zstd, "not a whole zstd file"),
-        (cut_short, "cut short|not a whole"),
-        (a_bomb, "unpacks to 67108864 bytes, more than"),
-        (a_bomb_of_unsaid_size, "unpacks to more than"),
+        (not_zstd, "not a complete zstd file"),
+        (truncated, "is truncated|not a complete"),
+        (bomb, "declares 67108864 uncompressed bytes, more than"),
+        (bomb_of_undeclared_size, "more uncompressed bytes than"),
         (of_a_newer_schema, "schema version 99, this release reads 2"),
         (of_another_program, "application_id 1"),
         (with_a_torn_page, "quick_check|malformed"),
     ],
 )
 def test_a_damaged_pack_is_refused_and_leaves_no_file(
-    store: FolderStore, tmp_path: Path, damage: Callable[[Path], bytes], said: str
+    store: FolderStore, tmp_path: Path, damage: Callable[[Path], bytes], message: str
 ) -> None:
     replace_pack(store, damage(fetch_pack(store, DOMAIN, tmp_path / "scratch")))
-    with pytest.raises(PackCorrupt, match=said):
+    with pytest.raises(PackCorrupt, match=message):
         fetch_pack(store, DOMAIN, tmp_path / "packs")
     assert list((tmp_path / "packs").iterdir()) == []
 
 
-def test_a_pack_is_unpacked_byte_for_byte(tmp_path: Path) -> None:
+def test_a_pack_is_decompressed_byte_for_byte(tmp_path: Path) -> None:
     data = bytes(range(256)) * 9_000
     (tmp_path / "a").write_bytes(data)
     assert decompress(compress(tmp_path / "a"), tmp_path / "b") == len(data)
@@ -172,7 +170,7 @@ def test_a_pack_is_unpacked_byte_for_byte(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b"{}", b'{"domain": 1}', b"\xff"], ids=["empty", "list", "object", "wrong type", "binary"]
 )
-def test_what_is_no_manifest_is_refused(store: FolderStore, data: bytes) -> None:
+def test_an_invalid_manifest_is_refused(store: FolderStore, data: bytes) -> None:
     store.put(manifest_key(DOMAIN), data)
     with pytest.raises(PackCorrupt, match="manifest"):
         read_manifest(store, DOMAIN)
@@ -186,9 +184,7 @@ def test_a_manifest_with_fields_of_a_later_release_is_read(store: FolderStore) -
         Manifest.from_json(data.replace(b'"pages": 1', b'"pages": "3"'))
 
 
-def test_every_domains_manifest_is_listed_and_a_bad_one_left_out(
-    store: FolderStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_all_manifests_are_listed_except_invalid_ones(store: FolderStore, caplog: pytest.LogCaptureFixture) -> None:
     write(store, "127.0.0.1:8080")
     store.put(manifest_key("bad.gov"), b"{")
     with caplog.at_level(logging.WARNING):

@@ -1,0 +1,115 @@
+"""From the store to a checked database file on disk, as a searcher needs it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+import zstandard
+
+from app.errors import ObjectNotFound, PackCorrupt, PackError, PackNotFound
+from app.pack import database
+from app.pack.manifest import Manifest, read_manifest
+from app.storage.layout import pack_key
+from app.storage.store import ObjectStore
+
+#: Bytes of an uncompressed pack: a limit against crafted files, far above any real site.
+MAX_UNCOMPRESSED: Final = 32 * 2**30
+#: Bytes decompressed at a time.
+CHUNK: Final = 2**20
+
+#: Reads of pack and manifest. A writer puts the pack first, so a reader in between sees a mismatch and reads again.
+ATTEMPTS: Final = 5
+#: Seconds between two of them.
+PAUSE: Final = 0.2
+
+
+def fetch_pack(store: ObjectStore, domain: str, folder: Path) -> Path:
+    """Download, check and decompress a domain's pack to `folder/<domain>.<generation>.sqlite`. Return that path.
+
+    The file appears complete and checked, or not at all. A file of the same generation is replaced; open connections
+    keep the old one. Raises PackNotFound, PackCorrupt (checksum, schema version, structure), PackError (disk full),
+    InvalidMessage (domain) and StoreError.
+    """
+    manifest, data = _read_consistent(store, domain)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as work:
+        path = Path(work, "pack.sqlite")
+        decompress(data, path, limit=manifest.uncompressed_size)
+        database.check(path)
+        return path.replace(folder / f"{domain}.{manifest.generation}.sqlite")
+
+
+def fetch_version(store: ObjectStore, domain: str, target: Path, *, at_least: int, room: int) -> Manifest:
+    """Download, check and decompress a domain's present pack to `target`. Return its manifest.
+
+    Raises as `fetch_pack`; also PackError for a generation below `at_least` and for a database of more than `room`
+    bytes, of which nothing is written. After an error `target` may be incomplete.
+    """
+    manifest, data = _read_consistent(store, domain)
+    if manifest.generation < at_least:
+        raise PackError(f"{domain}: the store holds generation {manifest.generation}, older than {at_least}")
+    if manifest.uncompressed_size > room:
+        raise PackError(f"{domain}: {manifest.uncompressed_size} bytes needed, {room} free on this searcher")
+    decompress(data, target, limit=manifest.uncompressed_size)
+    database.check(target)
+    return manifest
+
+
+def _read_consistent(store: ObjectStore, domain: str) -> tuple[Manifest, bytes]:
+    """Return a manifest with the pack that it describes."""
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(PAUSE)
+        manifest = read_manifest(store, domain)
+        try:
+            data = store.get(pack_key(domain)).data
+        except ObjectNotFound as error:
+            raise PackNotFound(f"{domain} has a manifest but no pack") from error
+        if len(data) == manifest.size and sha256(data) == manifest.sha256:
+            return manifest, data
+    raise PackCorrupt(
+        f"{domain}: the stored pack ({len(data)} bytes, SHA-256 {sha256(data)}) does not match its manifest "
+        f"({manifest.size} bytes, SHA-256 {manifest.sha256})"
+    )
+
+
+def decompress(data: bytes, target: Path, *, limit: int = MAX_UNCOMPRESSED) -> int:
+    """Write the decompressed pack to `target` and return its size in bytes.
+
+    Raises PackCorrupt for data that is not a zstd frame or decompresses to more than `limit` bytes, and PackError if
+    the disk has less space than the frame declares.
+    """
+    written = 0
+    try:
+        declared = zstandard.frame_content_size(data)
+        if declared > limit:
+            raise PackCorrupt(f"the pack declares {declared} uncompressed bytes, more than the limit of {limit}")
+        require_space(target.parent, max(declared, 0))
+        with zstandard.ZstdDecompressor().stream_reader(data) as reader, target.open("wb") as file:
+            while chunk := reader.read(CHUNK):
+                written += len(chunk)
+                if written > limit:
+                    raise PackCorrupt(f"the pack has more uncompressed bytes than the limit of {limit}")
+                file.write(chunk)
+    except zstandard.ZstdError as error:
+        raise PackCorrupt(f"the pack is not a complete zstd file: {error}") from error
+    if declared >= 0 and written != declared:
+        raise PackCorrupt(f"the pack is truncated: {written} of {declared} bytes")
+    return written
+
+
+def sha256(data: bytes) -> str:
+    """Return the SHA-256 of the data in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def require_space(folder: Path, size: int) -> None:
+    """Raise PackError when the disk of `folder` has less than `size` bytes free."""
+    free = shutil.disk_usage(folder).free
+    if free < size:
+        raise PackError(f"{folder}: {size} bytes needed, {free} free")

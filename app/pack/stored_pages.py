@@ -1,0 +1,141 @@
+"""A domain's stored pages: list them, read them in order, and replace vanished ones by tombstones."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Final
+
+from app.errors import ObjectNotFound, PreconditionFailed, StoreError
+from app.storage.layout import Page, Tombstone, content_key, content_prefix, from_json, page_id, to_json
+from app.storage.store import ObjectStore, Stat, StoredObject
+
+log = logging.getLogger(__name__)
+
+_SUFFIX: Final = ".json"
+#: By how much a store may round a time of writing down: S3 reports whole seconds.
+_TIME_RESOLUTION: Final = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredContent:
+    """A page or tombstone as it was read, with the ETag of the bytes that were read."""
+
+    page_id: str
+    etag: str
+    content: Page | Tombstone
+
+
+@dataclass(frozen=True, slots=True)
+class VanishedPage:
+    """A stored page to replace: its object key, the ETag that it must still have, and its tombstone."""
+
+    object_key: str
+    etag: str
+    tombstone: Tombstone
+
+
+def list_pages(store: ObjectStore, domain: str) -> dict[str, Stat]:
+    """Return the stored pages and tombstones of a domain by page id, in key order."""
+    prefix = content_prefix(domain)
+    named = ((stat.key.removeprefix(prefix), stat) for stat in store.list(prefix))
+    return {name.removesuffix(_SUFFIX): stat for name, stat in named if name.endswith(_SUFFIX) and "/" not in name}
+
+
+def read_pages(store: ObjectStore, stats: Iterable[Stat]) -> Iterator[StoredContent]:
+    """Yield pages and tombstones in the order given, holding few of them in memory at a time.
+
+    Deleted objects are left out. Invalid ones are left out with a warning: one of them must not keep a whole domain
+    from being packed.
+    """
+    for stat, stored in _read(store, stats):
+        if stored is None:
+            continue
+        identifier = stat.key.rpartition("/")[2].removesuffix(_SUFFIX)
+        try:
+            content = from_json(stored.data)
+            _check_content(identifier, content)
+        except (StoreError, UnicodeEncodeError) as error:
+            log.warning("%s: left out of the pack: %s", stat.key, error)
+            continue
+        yield StoredContent(identifier, stored.etag, content)
+
+
+def find_vanished(
+    contents: Iterable[StoredContent], domain: str, listed: Mapping[str, Stat]
+) -> tuple[list[VanishedPage], list[StoredContent]]:
+    """Split stored content that a complete crawl did not meet into pages to replace, and tombstones."""
+    vanished, tombstones = [], []
+    for stored in contents:
+        if isinstance(stored.content, Tombstone):
+            tombstones.append(stored)
+        else:
+            page = stored.content
+            tombstone = Tombstone(canonical_key=page.canonical_key, url=page.url, domain=page.domain, why="vanished")
+            etag = listed[stored.page_id].etag
+            vanished.append(VanishedPage(content_key(domain, stored.page_id), etag, tombstone))
+    return vanished, tombstones
+
+
+def unmet_pages(listed: Mapping[str, Stat], page_ids: Collection[str], *, began: datetime) -> Iterator[Stat]:
+    """Yield what was listed but is not among `page_ids` and was not written since the crawl began."""
+    for identifier, stat in listed.items():
+        latest = stat.modified if stat.modified.microsecond else stat.modified + _TIME_RESOLUTION
+        if identifier not in page_ids and latest < began:
+            yield stat
+
+
+def write_tombstones(store: ObjectStore, vanished: Iterable[VanishedPage]) -> int:
+    """Replace the vanished pages and return how many. A page that was written meanwhile is kept."""
+    written = 0
+    for page in vanished:
+        with suppress(PreconditionFailed):
+            store.put(page.object_key, to_json(page.tombstone), if_match=page.etag)
+            written += 1
+    return written
+
+
+def _check_content(identifier: str, content: Page | Tombstone) -> None:
+    if page_id(str(content.canonical_key)) != identifier:
+        raise StoreError(f"stored under {identifier}, which is not the page id of {content.canonical_key!r}")
+    if isinstance(content, Page):
+        texts = (content.url, content.path, content.title, content.description, content.body, content.lang)
+        for text in (*texts, content.content_type, content.canonical, content.modified, *content.headings):
+            if not isinstance(text, str):
+                raise StoreError(f"{content.canonical_key}: {text!r} is not a string")
+
+
+def _read(store: ObjectStore, stats: Iterable[Stat]) -> Iterator[tuple[Stat, StoredObject | None]]:
+    """Yield objects in order. A distant store names how many reads pay off at once; a folder is fastest one by one."""
+    parallel = getattr(store, "parallel_reads", 1)
+    if parallel == 1:
+        for stat in stats:
+            yield stat, _get(store, stat.key)
+        return
+    remaining = iter(stats)
+    window: deque[tuple[Stat, Future[StoredObject | None]]] = deque()
+    with ThreadPoolExecutor(parallel) as pool:
+        try:
+            for stat in islice(remaining, 2 * parallel):
+                window.append((stat, pool.submit(_get, store, stat.key)))
+            while window:
+                stat, future = window.popleft()
+                yield stat, future.result()
+                for following in islice(remaining, 1):
+                    window.append((following, pool.submit(_get, store, following.key)))
+        finally:
+            for _, future in window:
+                future.cancel()
+
+
+def _get(store: ObjectStore, object_key: str) -> StoredObject | None:
+    try:
+        return store.get(object_key)
+    except ObjectNotFound:
+        return None

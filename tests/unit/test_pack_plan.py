@@ -1,0 +1,60 @@
+"""Which pages a full pack holds after a crawl, and when the present pack is kept or only updated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from app.errors import PackRefused
+from app.pack.plan import FinishedCrawl, FullPackPlan, plan_full_pack
+
+pytestmark = pytest.mark.unit
+
+BEGAN = datetime(2026, 11, 22, 4, 0, tzinfo=UTC)
+COMPLETE = FinishedCrawl(
+    id="c1",
+    start_url="https://site.gov/",
+    began=BEGAN,
+    start_page_failed=False,
+    reached_limit=False,
+    page_ids={"a", "b"},
+    lost_page_ids=(),
+    packed_crawl_began=None,
+)
+ITS_PAGES = FullPackPlan(crawl_id="c1", page_ids={"a", "b"}, began=BEGAN)
+ALL_PAGES = FullPackPlan(crawl_id="c1")
+UPDATE = None
+
+
+def test_a_pack_without_a_crawl_holds_every_stored_page() -> None:
+    assert plan_full_pack("site.gov", None, force=False) == FullPackPlan()
+
+
+@pytest.mark.parametrize(
+    ("crawl", "plan"),
+    [
+        (COMPLETE, ITS_PAGES),
+        (replace(COMPLETE, packed_crawl_began=BEGAN), ITS_PAGES),
+        (replace(COMPLETE, reached_limit=True), ALL_PAGES),
+        (replace(COMPLETE, lost_page_ids=["b"]), ALL_PAGES),
+        (replace(COMPLETE, packed_crawl_began=BEGAN + timedelta(seconds=1)), UPDATE),
+    ],
+    ids=["complete", "packed already", "at a limit", "with lost pages", "earlier than the packed one"],
+)
+def test_a_crawl_decides_on_vanished_pages_only_if_it_is_complete_and_the_latest(
+    crawl: FinishedCrawl, plan: FullPackPlan | None
+) -> None:
+    assert plan_full_pack("site.gov", crawl, force=False) == plan
+
+
+def test_a_crawl_whose_start_page_failed_is_refused() -> None:
+    with pytest.raises(PackRefused, match=r"site\.gov: the start page https://site\.gov/ failed"):
+        plan_full_pack("site.gov", replace(COMPLETE, start_page_failed=True), force=False)
+
+
+def test_force_overrules_a_failed_start_page_and_a_later_pack_but_keeps_pages_of_a_partial_crawl() -> None:
+    forced = replace(COMPLETE, start_page_failed=True, packed_crawl_began=BEGAN + timedelta(days=1))
+    assert plan_full_pack("site.gov", forced, force=True) == ITS_PAGES
+    assert plan_full_pack("site.gov", replace(forced, reached_limit=True), force=True) == ALL_PAGES
