@@ -10,6 +10,7 @@ from app.crawl.urls import Scope
 from app.crawl.values import Indexed
 from app.crawl.visit import classify
 from app.http.response import Response
+from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full
 from app.storage.layout import Page, content_key, page_id, to_json
 from app.storage.store import ObjectStore
