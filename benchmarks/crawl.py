@@ -25,8 +25,8 @@ from app.broker.publishing import Publisher
 from app.crawl.frontier import Frontier, Progress
 from app.envelopes import site_message
 from app.services import state
-from app.services.process import tail, wait_until
-from app.services.processes import procfile
+from app.services.procfile import procfile
+from app.services.service import tail, wait_until
 from app.state.client import get_redis
 from app.storage.folder import FolderStore
 from app.storage.layout import Page, content_prefix, from_json

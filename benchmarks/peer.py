@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from app.crawl.urls import canonical_key
-from app.services.process import tail, wait_until
+from app.services.service import tail, wait_until
 from benchmarks.errors import BenchmarkError
 from benchmarks.runs import Run
 from benchmarks.sites import Served

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from app.services.process import tail, wait_until
+from app.services.service import tail, wait_until
 from benchmarks.errors import BenchmarkError
 from config.settings import ROOT
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import requests
 
-from app.services import install, ports
-from app.services.process import tail, wait_until
+from app.services import ports
+from app.services.service import tail, wait_until
 from benchmarks.errors import BenchmarkError
+from tests.support.programs import program
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def _download(package: str, folder: Path) -> None:
 
 def ensure_nginx() -> str:
     """Return the nginx program, installed without starting its default site if it is not there."""
-    return install.program("nginx", "nginx-light")
+    return program("nginx", "nginx-light")
 
 
 def _root() -> list[str]:

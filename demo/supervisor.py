@@ -20,11 +20,12 @@ from typing import Self
 from app import services
 from app.broker.errors import ApplicationError
 from app.errors import DemoFailed
-from app.services import process, processes
+from app.services import procfile
+from app.services.service import tail
 from config.settings import ROOT, get_settings
 
 #: Seconds that stopping may take: the processes' own patience, then RabbitMQ's.
-STOP_TIMEOUT = processes.KILL_WAIT + 30.0
+STOP_TIMEOUT = procfile.KILL_WAIT + 30.0
 
 
 class Supervisor:
@@ -70,10 +71,10 @@ class Supervisor:
 
     def last_lines(self) -> str:
         """Return the log's path and its last lines."""
-        return f"their log {self.log} ends with:\n{process.tail(self.log)}"
+        return f"their log {self.log} ends with:\n{tail(self.log)}"
 
 
-def main(run: Callable[[], int] = processes.run) -> int:
+def main(run: Callable[[], int] = procfile.run) -> int:
     """Start the services and `run` the processes until it returns or we are told to end; return an exit status."""
     signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_end_with, args=(_detached_stdin(),), name="lifeline", daemon=True).start()

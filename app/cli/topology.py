@@ -19,7 +19,7 @@ from app.broker.policies.base import Policy
 from app.broker.policies.x_death import XDeath
 from app.cli.mermaid import consumers_of, convention, search, to_mermaid
 from app.coverart.project import COVER_ART
-from app.services.processes import procfile
+from app.services.procfile import procfile
 from app.topology import migrate as care
 from app.topology.check import Report
 from app.topology.check import check as look

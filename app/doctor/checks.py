@@ -15,7 +15,7 @@ from app.broker.publishing import Publisher
 from app.broker.worker.consumer import Consumer
 from app.doctor import probes as proofs
 from app.doctor.consumer_timeout import REMEDY, consumer_timeout, max_unacknowledged_seconds, worker_prefetches
-from app.services.processes import procfile
+from app.services.procfile import procfile
 from app.storage.open import check_conditional_writes, open_store
 from app.topology.check import Report, check
 from app.topology.model import Queue

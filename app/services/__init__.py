@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from app.services.lifecycle import ServiceStatus, down, status, up
 from app.services.state import Urls
-from app.services.supervise import ServiceStatus, down, status, up
 
 __all__ = ["ServiceStatus", "Urls", "down", "status", "up"]

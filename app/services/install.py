@@ -1,4 +1,4 @@
-"""RabbitMQ, Redis and PostgreSQL from the distribution's packages, where we may; a system service is never started."""
+"""Install RabbitMQ and Redis from the distribution's packages, without starting a system service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from pathlib import Path
 
 from app.errors import ServicesError
 
-WAYS_OUT = "Install it yourself, give BROKER_URL and REDIS_URL of servers that you have, or run `docker compose up`."
+#: What an error message tells a user to do instead.
+ALTERNATIVES = "Install it yourself, set BROKER_URL and REDIS_URL to servers that you have, or run `docker compose up`."
+
+#: The file that invoke-rc.d(8) runs before it starts a service; exit code 101 forbids the start.
 POLICY = Path("/usr/sbin/policy-rc.d")
 
 _SCRIPTS = ("lib/rabbitmq_server-*/sbin/rabbitmq-server", "bin/rabbitmq-server")
@@ -33,81 +36,50 @@ def rabbitmq_script(root: Path = Path("/usr/lib/rabbitmq")) -> Path | None:
 
 
 def missing(*, broker: bool, redis: bool) -> list[str]:
-    """Return the packages whose programs are needed and not here."""
+    """Return the packages whose programs are needed and not installed."""
     packages = ["rabbitmq-server"] if broker and rabbitmq_script() is None else []
     return packages + (["redis-server"] if redis and shutil.which("redis-server") is None else [])
 
 
 def ensure(*, broker: bool, redis: bool) -> None:
-    """Install what is needed and not here.
-
-    Raises:
-        ServicesError: it cannot be installed; names the ways out.
-    """
+    """Install the packages that are needed and missing; raises ServicesError, which names the alternatives."""
     packages = missing(broker=broker, redis=redis)
     if not packages:
         return
-    prefix = _add(packages)
-    _disable(packages, prefix)
+    add_packages(packages)
     if missing(broker=broker, redis=redis):
-        raise ServicesError(f"{' and '.join(packages)}: installed, and still not found. {WAYS_OUT}")
+        raise ServicesError(f"{' and '.join(packages)}: installed, but its program was not found. {ALTERNATIVES}")
 
 
-def program(name: str, package: str) -> str:
-    """Return the path of a program, its package installed if it is not here; its service is not started.
+def add_packages(packages: Sequence[str]) -> None:
+    """Install packages with apt-get; their services do not start, neither now nor at the next boot.
 
-    Raises:
-        ServicesError: it cannot be installed.
+    Raises ServicesError where apt-get is missing, root's rights are missing, or the installation fails.
     """
-    # What only root needs is not on everybody's path.
-    path = f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin"
-    if shutil.which(name, path=path) is None:
-        _add([package])
-    found = shutil.which(name, path=path)
-    if found is None:
-        raise ServicesError(f"{name}: {package} is installed, and it is still not found")
-    return found
-
-
-def postgres_programs(root: Path = Path("/usr/lib/postgresql")) -> Path | None:
-    """Return the folder of initdb and postgres, or None. Debian keeps them off the path, one folder a release."""
-    releases = (path.parent for path in root.glob("*/bin/initdb") if path.parts[-3].isdigit())
-    newest = max(releases, key=lambda path: int(path.parts[-2]), default=None)
-    on_path = shutil.which("initdb")
-    return newest or (Path(on_path).resolve().parent if on_path else None)
-
-
-def ensure_postgres() -> Path:
-    """Return the folder of PostgreSQL's programs, its package installed if they are not here; no cluster is started.
-
-    Raises:
-        ServicesError: it cannot be installed.
-    """
-    if postgres_programs() is None:
-        _disable(["postgresql"], _add(["postgresql"]))
-    found = postgres_programs()
-    if found is None:
-        raise ServicesError(f"postgresql: installed, and initdb is still not found. {WAYS_OUT}")
-    return found
-
-
-def _add(packages: Sequence[str]) -> list[str]:
-    """Install packages, no service started; return what to put before a command to run it as root."""
     prefix = _privilege()
     if shutil.which("apt-get") is None or prefix is None:
         names = " and ".join(packages)
-        raise ServicesError(f"{names} not found, and not installable here (needs apt-get and root or sudo). {WAYS_OUT}")
+        raise ServicesError(
+            f"{names} not found, and not installable here (needs apt-get and root or sudo). {ALTERNATIVES}"
+        )
+    command = [*prefix, *_APT, "install", "-y", "--no-install-recommends", *packages]
     with services_kept_off(POLICY, prefix):
-        _install(packages, prefix)
-    return prefix
+        try:
+            _run(command)
+        except ServicesError:
+            # The package lists are missing or older than the archive.
+            _run([*prefix, *_APT, "update"])
+            _run(command)
+    if Path("/run/systemd/system").is_dir() and shutil.which("systemctl"):
+        _run([*prefix, "systemctl", "--quiet", "disable", *packages])
 
 
 @contextmanager
 def services_kept_off(policy: Path, prefix: Sequence[str]) -> Iterator[None]:
-    """Deny every start, stop and restart of a system service by a package while in the block.
+    """Forbid packages to start, stop or restart system services within the block.
 
-    `policy` is the file that invoke-rc.d(8) asks (exit code 101: forbidden by policy). One that is there is moved
-    aside and moved back, so that afterwards all is as it was; `prefix` is put before each command.
+    Writes a file to `policy` that forbids it, and restores a former one afterwards. `prefix` comes before each
+    command, to run it as root.
     """
     kept = policy.with_name(f"{policy.name}.before-perennial")
     if os.path.lexists(policy) and not os.path.lexists(kept):
@@ -123,6 +95,7 @@ def services_kept_off(policy: Path, prefix: Sequence[str]) -> Iterator[None]:
 
 
 def _privilege() -> list[str] | None:
+    """Return the words before a command that run it as root, None where it cannot be run as root."""
     if os.geteuid() == 0:
         return []
     sudo = shutil.which("sudo")
@@ -130,24 +103,8 @@ def _privilege() -> list[str] | None:
     return [sudo, "-n"] if sudo and allowed else None
 
 
-def _install(packages: Sequence[str], prefix: Sequence[str]) -> None:
-    command = [*prefix, *_APT, "install", "-y", "--no-install-recommends", *packages]
-    try:
-        _run(command)
-    except ServicesError:
-        # The package lists are missing or older than the archive.
-        _run([*prefix, *_APT, "update"])
-        _run(command)
-
-
-def _disable(packages: Sequence[str], prefix: Sequence[str]) -> None:
-    # What we installed for ourselves is not to come up as a system service at the next boot either.
-    if Path("/run/systemd/system").is_dir() and shutil.which("systemctl"):
-        _run([*prefix, "systemctl", "--quiet", "disable", *packages])
-
-
 def _run(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)  # noqa: S603
     if done.returncode:
         last = "\n".join((done.stderr or done.stdout).splitlines()[-8:])
-        raise ServicesError(f"`{' '.join(command)}` failed:\n{last}\n{WAYS_OUT}")
+        raise ServicesError(f"`{' '.join(command)}` failed:\n{last}\n{ALTERNATIVES}")

@@ -1,19 +1,28 @@
-"""One private service: what is started, how it is known, when it answers."""
+"""One private service: a detached process, found again by its folder after its parent has ended."""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.errors import ServicesError
-from app.services import process
+
+#: Environment variable that names the folder of the services that a process belongs to.
+MARK = "PERENNIAL_SERVICES"
+
+#: Children of this process: kept so that they can be reaped, and so that Python does not warn of forgotten ones.
+_children: list[subprocess.Popen[bytes]] = []
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """How to run one service. `answers` says whether it accepts our own credentials; times are in seconds."""
+    """How to run one service. `answers` returns whether it accepts our credentials; times are in seconds."""
 
     name: str
     directory: Path
@@ -27,40 +36,107 @@ class Service:
     stop_timeout: float
 
     def pids(self) -> list[int]:
-        """Return the ids of its running processes: none or one."""
-        return process.running(self.directory, self.programs)
+        """Return the ids of its running processes: at most one."""
+        return running(self.directory, self.programs)
 
     def is_up(self) -> bool:
-        """Return whether our own process runs and answers."""
+        """Return whether its process runs and answers."""
         return bool(self.pids()) and self.answers()
 
     def start(self) -> int:
-        """Keep what runs and answers, start what does not; return its process id.
+        """Start it unless it runs and answers; return its process id.
 
-        Raises:
-            ServicesError: it ended or did not answer in time; with the last lines of its log.
+        Raises ServicesError with the last lines of its log where it ended or did not answer in time.
         """
-        if self.pids() and process.wait_until(self._settled, self.start_timeout / 4) and self.pids():
-            return self.pids()[0]
+        settled = self.pids() and wait_until(lambda: self.answers() or not self.pids(), self.start_timeout / 4)
+        if settled and (pids := self.pids()):
+            return pids[0]
         self.stop()
-        child = process.start(self.argv, directory=self.directory, env=self.env, log=self.log)
-        process.wait_until(lambda: child.poll() is not None or self.answers(), self.start_timeout)
-        if child.poll() is None and self.answers():
+        child = start(self.argv, directory=self.directory, env=self.env, log=self.log)
+        wait_until(lambda: child.poll() is not None or self.answers(), self.start_timeout)
+        code = child.poll()
+        if code is None and self.answers():
             return child.pid
-        raise self._failed(child)
+        self.stop()
+        reason = f"did not answer in {self.start_timeout:.0f} s" if code is None else f"ended with exit code {code}"
+        raise ServicesError(
+            f"{self.name} {reason}; its log {self.log} ends with:\n{tail(self.log)}\n"
+            "Try `perennial services down` and `up` again, or set BROKER_URL and REDIS_URL."
+        )
 
     def stop(self) -> None:
-        """End its processes; return when they are gone."""
-        process.stop(self.directory, self.programs, grace=self.stop_timeout)
+        """Stop its processes and wait for their end: SIGTERM, and SIGKILL after `stop_timeout` seconds."""
+        for signal_, patience in ((signal.SIGTERM, self.stop_timeout), (signal.SIGKILL, 5.0)):
+            for pid in self.pids():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal_)
+            if wait_until(lambda: not self.pids(), patience):
+                break
+        reap()
 
-    def _settled(self) -> bool:
-        return self.answers() or not self.pids()
 
-    def _failed(self, child: subprocess.Popen[bytes]) -> ServicesError:
-        code = child.poll()
-        self.stop()
-        what = f"did not answer in {self.start_timeout:.0f} s" if code is None else f"ended with exit code {code}"
-        return ServicesError(
-            f"{self.name} {what}; its log {self.log} ends with:\n{process.tail(self.log)}\n"
-            "Try `perennial services down` and `up` again, or give BROKER_URL and REDIS_URL."
+def start(argv: Sequence[str], *, directory: Path, env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Start `argv` in `directory` in a session of its own, its output appended to `log`."""
+    with log.open("ab") as output:
+        child = subprocess.Popen(  # noqa: S603 - the command is ours.
+            argv,
+            cwd=directory,
+            env={**env, MARK: str(directory.parent)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
+    _children.append(child)
+    return child
+
+
+def running(directory: Path, programs: Collection[str]) -> list[int]:
+    """Return the ids of this user's processes of these programs that run in `directory` or were started for it.
+
+    Reads /proc each time, so a process id that the kernel has reused is never taken for one of ours.
+    """
+    reap()
+    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return sorted(pid for pid in pids if _is_ours(pid, directory, programs))
+
+
+def _is_ours(pid: int, directory: Path, programs: Collection[str]) -> bool:
+    process = Path(f"/proc/{pid}")
+    try:
+        if process.stat().st_uid != os.getuid() or (process / "comm").read_text().strip() not in programs:
+            return False
+        cwd = process / "cwd"
+        # A process outlives its folder if the folder is deleted.
+        if cwd.samefile(directory) if cwd.exists() else str(cwd.readlink()) == f"{directory} (deleted)":
+            return True
+        # A node without a port mapper starts one itself, as a daemon in the root folder. The root is compared, since
+        # a container may have the same environment.
+        mark = os.fsencode(f"{MARK}={directory.parent}")
+        return mark in (process / "environ").read_bytes().split(b"\0") and (process / "root").samefile("/")
+    except OSError:
+        return False
+
+
+def reap() -> None:
+    """Collect the children of this process that have ended."""
+    _children[:] = [child for child in _children if child.poll() is None]
+
+
+def wait_until(condition: Callable[[], bool], timeout: float, *, every: float = 0.05) -> bool:
+    """Check `condition` every `every` seconds for up to `timeout` seconds; return whether it became true."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(every)
+    return True
+
+
+def tail(log: Path, lines: int = 12) -> str:
+    """Return the last `lines` lines of `log`, or an empty string where the file is missing."""
+    try:
+        text = log.read_text(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])

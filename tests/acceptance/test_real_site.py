@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from app.search.tokens import words
-from app.services import install
 from app.topology.queues import DEAD
 from benchmarks import sites
 from config.settings import ROOT, Settings
+from tests.support.programs import program
 from tests.support.system import System, running_system
 
 pytestmark = pytest.mark.acceptance
@@ -40,7 +40,7 @@ def system(environment: dict[str, str], settings: Settings, tmp_path: Path) -> I
 
 def mirrored(url: str, folder: Path) -> set[str]:
     """Return the paths of the pages that `wget --mirror` finds, robots.txt obeyed."""
-    wget = install.program("wget", "wget")
+    wget = program("wget", "wget")
     # It ends with 8 where a link is broken, and this site has one.
     done = subprocess.run([wget, "--mirror", "--quiet", f"--directory-prefix={folder}", url], check=False)
     assert done.returncode in (0, 8)

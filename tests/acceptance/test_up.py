@@ -12,7 +12,7 @@ import psutil
 import pytest
 import requests
 
-from app.services.processes import ART, formation, procfile
+from app.services.procfile import ART, formation, procfile
 from config.settings import ROOT
 from tests.support.waiting import eventually
 

@@ -31,6 +31,7 @@ from tests.servers.archive import ACCESS_KEY, SECRET_KEY
 from tests.servers.musicbrainz import database, relay
 from tests.servers.postgres import postgres
 from tests.servers.site import Request
+from tests.support.programs import postgres_programs
 
 #: What is shorter here than by default: milliseconds of a retry, seconds of the window (off the ladder of other waits).
 RETRY_MS, WINDOW = 2_000, 1.5
@@ -87,7 +88,7 @@ def _introduce(screen: Screen, given: Settings) -> None:
         f"Shortened: a failed message waits {RETRY_MS / 1_000:g} s, not {given.art_retry_ms / 3_600_000:g} h; equal "
         f"messages are gathered for {WINDOW:g} s, not {given.art_window:g} s."
     )
-    if install.missing(broker=True, redis=True) or install.postgres_programs() is None:
+    if install.missing(broker=True, redis=True) or postgres_programs() is None:
         screen.say("RabbitMQ, Redis or PostgreSQL are not on this machine: they are installed first (a minute or two).")
     screen.say("Starting ...")
 

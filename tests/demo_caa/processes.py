@@ -7,7 +7,7 @@ import shlex
 import sys
 from functools import partial
 
-from app.services import processes
+from app.services import procfile
 from app.topology.queues import art_queues
 from config.settings import get_settings
 from demo import supervisor
@@ -22,4 +22,4 @@ def worker() -> str:
 
 if __name__ == "__main__":
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    sys.exit(supervisor.main(partial(processes.supervise, {"coverart": worker()}, env=environment)))
+    sys.exit(supervisor.main(partial(procfile.supervise, {"coverart": worker()}, env=environment)))

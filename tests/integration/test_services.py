@@ -19,7 +19,7 @@ import redis
 from kombu import Connection, Producer, Queue
 
 from app.errors import ServicesError
-from app.services import ServiceStatus, down, process, status, up
+from app.services import ServiceStatus, down, service, status, up
 from config.settings import Settings
 
 pytestmark = pytest.mark.integration
@@ -51,7 +51,7 @@ def small(tmp_path: Path) -> Iterator[Settings]:
 
 
 def pid(settings: Settings, name: str) -> int:
-    found = next(service.pid for service in status(settings) if service.name == name)
+    found = each.pid for each in status(settings) if each.name == name)
     assert found is not None
     return found
 
@@ -59,7 +59,7 @@ def pid(settings: Settings, name: str) -> int:
 def kill(settings: Settings, name: str) -> None:
     victim = pid(settings, name)
     os.kill(victim, signal.SIGKILL)
-    assert process.wait_until(lambda: victim not in processes_below(settings.data_dir), 10)
+    assert service.wait_until(lambda: victim not in processes_below(settings.data_dir), 10)
 
 
 def replace_port_mapper(settings: Settings) -> None:
@@ -67,16 +67,16 @@ def replace_port_mapper(settings: Settings) -> None:
     environ = Path(f"/proc/{pid(settings, 'rabbitmq')}/environ").read_text().split("\0")
     environment = dict(line.split("=", 1) for line in environ if line)
     folder = settings.services_file.parent / "epmd"
-    (mapper,) = process.running(folder, {"epmd"})
+    (mapper,) = service.running(folder, {"epmd"})
     os.kill(mapper, signal.SIGKILL)
-    assert process.wait_until(lambda: mapper not in process.running(folder, {"epmd"}), 10)
+    assert service.wait_until(lambda: mapper not in service.running(folder, {"epmd"}), 10)
     subprocess.run(["epmd", "-daemon"], env=environment, check=True)
-    assert process.wait_until(lambda: bool(process.running(folder, {"epmd"})), 10)
+    assert service.wait_until(lambda: bool(service.running(folder, {"epmd"})), 10)
 
 
 def processes_below(folder: Path) -> list[int]:
     """Return every process that runs in `folder`, or names it or its node in its arguments or environment."""
-    process.reap()
+    service.reap()
     state = folder / "services" / "state.json"
     marks = [os.fsencode(folder)]
     marks += [json.loads(state.read_text())["node"].encode()] if state.exists() else []
@@ -108,7 +108,7 @@ def listeners(pids: list[int]) -> list[tuple[str, int]]:
 
 def test_what_runs_and_answers_is_kept(checkout: Settings) -> None:
     before = status(checkout)
-    assert [service.state for service in before] == ["up", "up"]
+    assert [each.state for each in before] == ["up", "up"]
     urls = up(checkout)
     assert status(checkout) == before
     assert (urls.broker_url, urls.redis_url) == (checkout.broker, checkout.redis)
@@ -146,7 +146,7 @@ def test_confirmed_messages_and_keys_survive_sigkill(checkout: Settings) -> None
         # `appendfsync everysec` writes at once and syncs later: a kill of the process loses nothing.
     kill(checkout, "rabbitmq")
     kill(checkout, "redis")
-    assert [service.state for service in status(checkout)] == ["down", "down"]
+    assert [each.state for each in status(checkout)] == ["down", "down"]
     before = checkout.broker, checkout.redis
     up(checkout)
     assert (checkout.broker, checkout.redis) == before
@@ -171,8 +171,8 @@ def test_two_checkouts_run_side_by_side_and_one_goes_without_a_trace(checkout: S
             connection.connect()
     finally:
         down(other)
-    assert process.wait_until(lambda: not processes_below(tmp_path), 5)
-    assert [service.state for service in status(other)] == ["down", "down"]
+    assert service.wait_until(lambda: not processes_below(tmp_path), 5)
+    assert [each.state for each in status(other)] == ["down", "down"]
     assert status(checkout) == before
 
 
@@ -231,7 +231,7 @@ def test_a_lost_state_file_loses_neither_data_nor_sight_of_what_runs(checkout: S
     up(checkout)
     assert json.loads(checkout.services_file.read_text())["password"] == kept["password"]
     assert before not in processes_below(checkout.data_dir)
-    assert [service.state for service in status(checkout)] == ["up", "up"]
+    assert [each.state for each in status(checkout)] == ["up", "up"]
 
 
 def test_a_process_that_is_not_ours_is_not_ended(tmp_path: Path) -> None:

@@ -23,8 +23,9 @@ from urllib.parse import quote
 import psycopg
 
 from app.errors import ServicesError
-from app.services import install, process
+from app.services import service
 from config.settings import ROOT
+from tests.support.programs import ensure_postgres, program
 
 USER = "musicbrainz"
 
@@ -108,13 +109,13 @@ def _folder() -> Iterator[Path]:
 
 @contextmanager
 def _server(folder: Path) -> Iterator[str]:
-    programs = install.ensure_postgres()
+    programs = ensure_postgres()
     data, log = folder / "data", folder / "log"
     making = f"--pgdata={data} --username={USER} --auth=trust --encoding=UTF8 --locale=C --no-sync".split()
     _initialise([str(programs / "initdb"), *making])
     options = {**_OPTIONS, "unix_socket_directories": str(folder)}
     settings = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
-    child = process.start(
+    child = service.start(
         _as_server_user([str(programs / "postgres"), "-D", str(data), *settings]),
         directory=folder,
         env=_environment(),
@@ -122,9 +123,9 @@ def _server(folder: Path) -> Iterator[str]:
     )
     url = f"postgresql://{USER}@/postgres?host={quote(str(folder), safe='')}"
     try:
-        process.wait_until(lambda: child.poll() is not None or _answers(url), _START_TIMEOUT)
+        service.wait_until(lambda: child.poll() is not None or _answers(url), _START_TIMEOUT)
         if not _answers(url):
-            raise ServicesError(f"PostgreSQL did not start; its log ends with:\n{process.tail(log)}")
+            raise ServicesError(f"PostgreSQL did not start; its log ends with:\n{service.tail(log)}")
         yield url
     finally:
         _stop(child)
@@ -140,7 +141,7 @@ def _initialise(command: Sequence[str]) -> None:
 
 def _as_server_user(command: Sequence[str]) -> list[str]:
     """Return a command that is told to end (SIGINT: disconnect clients) when we die; PostgreSQL refuses to be root."""
-    wrapper = [install.program("setpriv", "util-linux"), "--pdeathsig", "INT"]
+    wrapper = [program("setpriv", "util-linux"), "--pdeathsig", "INT"]
     if os.geteuid() == 0:
         user = _other_user()
         wrapper += ["--reuid", str(user.pw_uid), "--regid", str(user.pw_gid), "--clear-groups"]
@@ -175,7 +176,7 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()
-    process.reap()
+    service.reap()
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, ViewportSize, sync_playwright
 
-from app.services import install
+from tests.support.programs import program
 
 #: Nothing but what a test asks for leaves the browser. Root may not use its sandbox, and only our own pages are opened.
 FLAGS = (
@@ -67,7 +67,7 @@ class Tab:
 @contextmanager
 def chromium(home: Path) -> Iterator[Browser]:
     """Run the browser, installed if it is not here, with an empty profile; `home` is the folder it takes for home."""
-    path = install.program("chromium", "chromium")
+    path = program("chromium", "chromium")
     environment: dict[str, str | float | bool] = {**os.environ, "HOME": str(home)}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS), env=environment)

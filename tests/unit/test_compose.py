@@ -14,7 +14,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from app.cli.config import variable_of
-from app.services.processes import formation, procfile
+from app.services.procfile import formation, procfile
 from config.settings import ROOT, Settings
 
 pytestmark = pytest.mark.unit
@@ -127,7 +127,7 @@ def test_every_process_can_be_imported_from_the_copied_files_alone(tmp_path: Pat
     script = (
         "import app.cli.main, app.web.__main__, config.flowerconfig\n"
         "from app.celery import app\n"
-        "from app.services.processes import formation, procfile\n"
+        "from app.services.procfile import formation, procfile\n"
         "app.loader.import_default_modules()\n"
         "print(app.__module__ and __import__('app').__file__, *procfile())"
     )

@@ -12,6 +12,7 @@ import pytest
 from app.errors import ServicesError
 from app.services import install, up
 from config.settings import Settings
+from tests.support.programs import postgres_programs
 
 pytestmark = pytest.mark.unit
 
@@ -79,12 +80,12 @@ def test_the_newest_postgresql_is_taken_and_one_on_the_path_where_the_distributi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
-    assert install.postgres_programs(tmp_path) is None
+    assert postgres_programs(tmp_path) is None
     on_path = script(tmp_path / "path" / "initdb", "")
-    assert install.postgres_programs(tmp_path) == on_path.parent
+    assert postgres_programs(tmp_path) == on_path.parent
     for release in ("9", "15", "common"):
         script(tmp_path / release / "bin" / "initdb", "")
-    assert install.postgres_programs(tmp_path) == tmp_path / "15" / "bin"
+    assert postgres_programs(tmp_path) == tmp_path / "15" / "bin"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a user without root takes the way of sudo, which is not here")

@@ -16,7 +16,7 @@ from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.x_death import XDeath
 from app.doctor.consumer_timeout import consumer_timeout, max_unacknowledged_seconds, worker_prefetches
-from app.services.processes import procfile
+from app.services.procfile import procfile
 from app.topology.compare import compare, old_delays
 from app.topology.declare import all_queues
 from app.topology.findings import APPLY

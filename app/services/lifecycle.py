@@ -11,8 +11,8 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from app.errors import ServicesError
-from app.services import install, ports, process, rabbitmq, redis, state
-from app.services.service import Service
+from app.services import install, ports, rabbitmq, redis, state
+from app.services.service import Service, wait_until
 from app.services.state import State, Urls
 from config.settings import Settings
 
@@ -161,14 +161,14 @@ def _given(name: Literal["rabbitmq", "redis"], url: str) -> ServiceStatus:
 
 def _folder(settings: Settings) -> Path:
     if not Path("/proc/self/cwd").exists():
-        raise ServicesError(f"private services need Linux. {install.WAYS_OUT}")
+        raise ServicesError(f"private services need Linux. {install.ALTERNATIVES}")
     return state.make_directory(settings.services_file.parent.resolve())
 
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
     with (folder / "lock").open("w") as file:
-        if not process.wait_until(lambda: _locked(file.fileno()), _LOCK_TIMEOUT):
+        if not wait_until(lambda: _locked(file.fileno()), _LOCK_TIMEOUT):
             raise ServicesError(f"another command holds {folder / 'lock'} for {_LOCK_TIMEOUT:.0f} s; is it stuck?")
         yield
 

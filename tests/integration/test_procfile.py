@@ -18,9 +18,9 @@ pytestmark = pytest.mark.integration
 
 SCRIPT = """
 import json, os, sys
-from app.services import processes
-processes.KILL_WAIT = 1
-sys.exit(processes.supervise(json.loads(sys.argv[1]), env=os.environ))
+from app.services import procfile
+procfile.KILL_WAIT = 1
+sys.exit(procfile.supervise(json.loads(sys.argv[1]), env=os.environ))
 """
 #: As a worker with a pool: on SIGTERM it waits for its child, which would die of that signal.
 WORKER = 'sh -c \'trap "wait $!; echo all done" TERM; sh -c "sleep 1; echo page done" & echo ready; wait; wait\''
