@@ -51,7 +51,7 @@ def small(tmp_path: Path) -> Iterator[Settings]:
 
 
 def pid(settings: Settings, name: str) -> int:
-    found = each.pid for each in status(settings) if each.name == name)
+    found = next(each.pid for each in status(settings) if each.name == name)
     assert found is not None
     return found
 
