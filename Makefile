@@ -1,29 +1,29 @@
-# Every target makes what it needs first: `make demo` and `make test` work on a bare checkout.
+# Every target makes .venv first if it is missing: `make demo` and `make test` work on a bare checkout.
 .DEFAULT_GOAL := help
 .PHONY: help setup up down demo demo-caa test test-all lint fmt bench clean
 VENV := .venv/.complete
 export PYTHON
 
-help:  ## Say what each target does
+help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 $(VENV): pyproject.toml constraints.txt
-	@echo "Making .venv ..."
 	@.ci/venv
 	@touch $@
 
 setup: $(VENV)  ## Make .venv with all dependencies
+	@echo ".venv is complete. Next: make demo"
 
 up: $(VENV)  ## Start everything on this machine, private RabbitMQ and Redis included
 	@.venv/bin/perennial up
 
-down: $(VENV)  ## Stop everything; data stay
+down: $(VENV)  ## Stop everything; the data stay
 	@.venv/bin/perennial down
 
 demo: $(VENV)  ## One full round on a real site: crawl, pack, search (SITE=https://... for another)
 	@.venv/bin/python -m demo $(if $(SITE),--site '$(SITE)')
 
-demo-caa: $(VENV)  ## Cover art on stand-ins: insert, change, merge, delete; a retry, a death, a replay
+demo-caa: $(VENV)  ## Cover art with a local archive: insert, change, merge, delete; a retry, a dead letter, a replay
 	@.venv/bin/python -m tests.demo_caa
 
 test: $(VENV)  ## Lint, then all tests: unit, integration, acceptance

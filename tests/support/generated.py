@@ -10,11 +10,11 @@ from typing import Any
 
 import typer.main
 
-from app.cli.config import to_markdown
 from app.cli.main import LazyCommand, cli
 from app.cli.mermaid import convention
 from app.cli.topology import conventions, search_picture, site_picture
 from config.settings import ROOT, Settings
+from tests.support.setting_tables import to_markdown
 
 FOLDERS = ("config", "tasks", "app")
 
