@@ -7,18 +7,20 @@ import os
 from typing import Any
 
 from celery import Celery, signals
+from celery.utils.text import str_to_list
 
 from app.broker.connection import tls_options
 from app.broker.worker.install import install
-from app.roles import prepare
 from app.topology.declare import policies
 from app.topology.queues import task_queues
 from config.logs import configure
+from config.routes import ORCHESTRATOR, REQUESTS
 from config.settings import ROOT, get_settings
 
 app = Celery("perennial")
 app.config_from_object("config.celeryconfig")
-app.conf.task_queues = task_queues(get_settings())
+# Requests are no tasks: the orchestrator consumes them on a channel of its own.
+app.conf.task_queues = [queue for queue in task_queues(get_settings()) if queue.name != REQUESTS]
 app.conf.broker_use_ssl = tls_options(get_settings().broker)
 install(
     app,
@@ -39,6 +41,8 @@ def _own_logging(loglevel: Any = None, **_: Any) -> None:
 
 
 @signals.celeryd_init.connect  # type: ignore[untyped-decorator]
-def _own_queues(instance: Any = None, **_: Any) -> None:
-    # The last moment before those behind `--queues` are looked for.
-    prepare(instance.app.amqp.queues)
+def _choose_consumer(instance: Any, options: Any, **_: Any) -> None:
+    # A worker becomes the orchestrator by naming its queue only: without `--queues` it takes all others.
+    instance.app.amqp.queues.deselect([ORCHESTRATOR])
+    if ORCHESTRATOR in str_to_list(options.get("queues") or ()):
+        instance.app.conf.worker_consumer = "app.cluster.orchestrator.worker:OrchestratorConsumer"

@@ -41,7 +41,7 @@ PLACED = 60.0
 #: Finders that are compared by name.
 END_TO_END, ROUTER, SEARCHER, ECHO, HEALTH = "end to end", "RemoteFinder", "Searcher", "echo", "GET /healthz"
 
-_ORCHESTRATOR = "orchestrator,orchestrator.requests"
+_ORCHESTRATOR = "orchestrator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ def _started(here: System) -> Iterator[tuple[str, dict[str, int]]]:
         groups = {"orchestrator": start("orchestrator", _worker(_ORCHESTRATOR, "orchestrator"))}
         for number in range(1, SEARCHERS + 1):
             name = f"searcher {number}"
-            groups[name] = start(name, _worker("site.searcher", f"searcher{number}"))
+            groups[name] = start(name, f"{sys.executable} -m app.cluster.searcher")
         groups["web"] = start("web", f"{sys.executable} -m app.web", "Search page: ")
         start("echo", f"{sys.executable} -m benchmarks.echo", "echo is ready.")
         address = _address(home / "web.log")

@@ -14,7 +14,7 @@ broker_connection_timeout = 5.0
 result_backend = _settings.result_backend.get_secret_value() or None
 task_ignore_result = result_backend is None
 
-imports = ("tasks.site", "tasks.timers", "tasks.pack", "tasks.coverart", "tasks.searcher", "tasks.orchestrator")
+imports = ("tasks.site", "tasks.timers", "tasks.pack", "tasks.coverart", "tasks.orchestrator")
 task_routes = {route.task: {"queue": route.queue} for route in (*ROUTES, *SUBSCRIPTIONS)}
 task_default_queue = INDEX
 task_default_exchange = SITE

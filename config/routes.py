@@ -64,7 +64,6 @@ REQUESTS = "orchestrator.requests"
 REQUEST_TYPES = ("search", "suggest", "get_routes", "heartbeat")
 
 #: What a searcher answers in its own queue, `site.searcher.<id>`, and the event that every searcher listens to.
-#: `--queues=site.searcher` makes a worker one searcher.
 SEARCHER = "site.searcher"
 SEARCHER_TYPES = ("search", "suggest", "load", "unload")
 REGISTER_AGAIN = "register_again"

@@ -7,8 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from app.topology.model import Queue
-from app.topology.queues import SERVED_AHEAD
-from config.routes import REQUESTS, ROUTES, SEARCHER, SUBSCRIPTIONS, art_routes
+from config.routes import ROUTES, SUBSCRIPTIONS, art_routes
 from config.settings import Settings
 
 #: Seconds that a broker waits: RabbitMQ's default since 3.8.17, and that of 3.8.15 and 3.8.16.
@@ -22,9 +21,7 @@ def worker_prefetches(processes: Mapping[str, str], prefetch: int) -> Iterator[t
     for name, command in processes.items():
         queues = _option(command, "--queues")
         if queues is not None:
-            names = queues.split(",")
-            served = SERVED_AHEAD if {REQUESTS, SEARCHER} & set(names) else 0
-            yield name, names, served or int(_option(command, "--prefetch-multiplier") or prefetch)
+            yield name, queues.split(","), int(_option(command, "--prefetch-multiplier") or prefetch)
 
 
 def max_unacknowledged_seconds(queues: Sequence[str], multiplier: int) -> float:

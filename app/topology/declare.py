@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from amqp.exceptions import PreconditionFailed
 from kombu import Queue
 
+from app.broker.errors import TopologyDiffers
 from app.broker.policies.base import Policy
 from app.broker.policies.delay_queues import DelayQueues, budget_of
 from app.broker.policies.drop import DropAll
@@ -74,6 +76,14 @@ def declare_all(channel: Any, settings: Settings) -> int:
     queues, there = all_queues(settings), {queue.name for queue in base_queues(settings)}
     _declare(channel, (queue for queue in queues if queue.name not in there))
     return len(queues)
+
+
+def declare_for_process(channel: Any, settings: Settings) -> None:
+    """Declare everything; raises TopologyDiffers, which ends the process, where a queue has other arguments."""
+    try:
+        declare_all(channel, settings)
+    except PreconditionFailed as error:
+        raise TopologyDiffers(f"{error.reply_text}; perennial topology check says what to do") from error
 
 
 def _declare(channel: Any, queues: Iterable[Queue]) -> None:

@@ -36,8 +36,6 @@ requests_exchange = Exchange("perennial.requests", type="direct", durable=True)
 
 #: Milliseconds that a request waits to be taken; by then nobody waits for its answer.
 REQUEST_TTL_MS = 10_000
-#: Messages that a worker which answers requests takes from each of its queues before it has dealt with the first one.
-SERVED_AHEAD = 64
 #: Milliseconds that the queue of a searcher stays where none ever consumed from it.
 SEARCHER_EXPIRES_MS = 60_000
 

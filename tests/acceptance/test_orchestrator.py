@@ -103,7 +103,7 @@ def client(settings: Settings) -> Iterator[Client]:
 
 @contextmanager
 def orchestrator(environment: Mapping[str, str], folder: Path, name: str = "orchestrator") -> Iterator[Worker]:
-    queues = ("orchestrator", "orchestrator.requests")
+    queues = ("orchestrator",)
     own = {**environment, "HEARTBEAT": str(HEARTBEAT), "EVENT_RETRY_MS": "200"}
     with worker(own, folder / f"{name}.log", queues=queues, options=("--pool=solo",), concurrency=1) as running:
         yield running

@@ -1,9 +1,8 @@
-"""Workers that answer requests: the only orchestrator, searchers with queues of their own, and how they end."""
+"""Processes of the search cluster: one orchestrator only, searchers with queues of their own, and how they end."""
 
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -14,19 +13,21 @@ import pytest
 from celery import Celery
 
 from app.broker.errors import Unroutable
-from app.broker.publishing import Outgoing
 from app.broker.rpc.requestor import Requestor
+from app.cluster.protocol import Problem, Routes, read
 from app.envelopes import request
-from config.routes import ORCHESTRATOR, REQUESTS, SEARCHER
+from config.routes import ORCHESTRATOR, REQUESTS
 from config.settings import ROOT
 from tests.support.broker import Broker
+from tests.support.fleet import fleet, ready
 from tests.support.proxy import Proxy
+from tests.support.tower import Tower, tower
 from tests.support.waiting import eventually
-from tests.support.worker import Worker, worker
+from tests.support.worker import worker
 
 pytestmark = pytest.mark.acceptance
 
-ECHO = {"app": "tests.support.echoing", "options": ("--pool=solo",)}
+SOLO = ("--pool=solo",)
 ROUTES = request("get_routes", {})
 
 
@@ -37,13 +38,21 @@ def requestor(broker_url: str) -> Iterator[Requestor]:
     requestor.close()
 
 
-def own_queue(searcher: Worker) -> str:
-    [queue] = set(re.findall(r"\.> (site\.searcher\.[0-9a-f-]{36}) ", searcher.log))
-    return str(queue)
+@pytest.fixture
+def ear(broker_url: str) -> Iterator[Tower]:
+    with tower(broker_url) as found:
+        yield found
 
 
-def to(queue: str, body: bytes = b'{"type": "echo"}', **properties: str) -> Outgoing:
-    return Outgoing(exchange="", routing_key=queue, body=body, properties=properties)
+def orchestrator_id(requestor: Requestor) -> str:
+    """Return the id that an orchestrator gives itself when it starts."""
+    return read(Routes, requestor.request(ROUTES, deadline=30).body).orchestrator
+
+
+def is_answered(ear: Tower, searcher_id: str) -> bool:
+    """Tell whether a searcher answers a search, here of a domain that it does not have."""
+    answer = ear.search(searcher_id, "nowhere.example", "word")
+    return isinstance(answer, Problem) and answer.fault == "not-here"
 
 
 def refused(environment: Mapping[str, str], queues: str, *options: str) -> str:
@@ -73,73 +82,93 @@ def runs(broker_url: str) -> dict[str, int]:
 def test_there_is_one_orchestrator_and_the_next_one_takes_over_when_it_is_killed(
     environment: dict[str, str], broker_url: str, requestor: Requestor, tmp_path: Path
 ) -> None:
-    with worker(environment, tmp_path / "first.log", queues=(ORCHESTRATOR, REQUESTS), **ECHO) as first:  # type: ignore[arg-type]
-        assert requestor.request(ROUTES, deadline=30).body == f"{first.process.pid} ".encode() + ROUTES.body
-        second = refused(environment, f"{ORCHESTRATOR},{REQUESTS}", "--pool=solo")
+    with worker(environment, tmp_path / "first.log", queues=(ORCHESTRATOR,), options=SOLO) as first:
+        known = orchestrator_id(requestor)
+        second = refused(environment, ORCHESTRATOR, *SOLO)
         assert "AlreadyRunning: another orchestrator runs on amqp://" in second
-        # One message that its service refuses, and one that cannot be decompressed, stop nothing.
+        # A request that is not JSON and one that cannot be decompressed do not stop it.
         broker = Broker(broker_url)
         broker.post(b"bad", exchange="perennial.requests", key="search")
         broker.post(
             b"zipped?", exchange="perennial.requests", key="search", headers={"compression": "application/x-gzip"}
         )
-        assert requestor.request(ROUTES, deadline=30).body.endswith(ROUTES.body)
+        assert orchestrator_id(requestor) == known
         assert broker.depths([REQUESTS, "site.dead"]) == [0, 0]
-        assert "is not taken: ValueError('a bad message')" in first.log
+        assert "Undecodable" in first.log
         assert "cannot be decompressed" in first.log
         first.kill()
-    with worker(environment, tmp_path / "next.log", queues=(ORCHESTRATOR, REQUESTS), **ECHO) as successor:  # type: ignore[arg-type]
-        reply = requestor.request(ROUTES, deadline=30)
-        assert reply.body.startswith(f"{successor.process.pid} ".encode())
-    assert "echo: closed" in (tmp_path / "next.log").read_text()
+    with worker(environment, tmp_path / "next.log", queues=(ORCHESTRATOR,), options=SOLO) as successor:
+        assert orchestrator_id(requestor) != known
+        successor.leave()
 
 
-def test_a_searcher_has_its_queue_again_after_the_connection_broke_and_leaves_in_order(
-    environment: dict[str, str], broker_url: str, requestor: Requestor, tmp_path: Path
+def test_a_searcher_reconnects_with_its_queue_and_drains_when_it_is_stopped(
+    environment: dict[str, str], broker_url: str, ear: Tower, tmp_path: Path
 ) -> None:
     proxy = Proxy(broker_url)
-    away = {**environment, "BROKER_URL": proxy.url, "ECHO_LINGER": "1.5"}
-    with worker(away, tmp_path / "searcher.log", queues=(SEARCHER,), **ECHO) as searcher:  # type: ignore[arg-type]
-        queue = own_queue(searcher)
-        assert f"echo: made for {queue.removeprefix('site.searcher.')}" in searcher.log
-        assert requestor.request(to(queue), deadline=30).body.endswith(b'{"type": "echo"}')
-        proxy.cut(half=True)
-        eventually(lambda: "belongs to another connection" in searcher.log, "it waits for the broker to notice")
-        proxy.cut()
-        eventually(lambda: searcher.log.count("echo: connected") == 2, "it consumes again")
-        assert requestor.request(to(queue), deadline=30).body.endswith(b'{"type": "echo"}')
-        # Told to end, it answers until it has let go of its queue; what comes then is returned at once.
+    with fleet({**environment, "BROKER_URL": proxy.url, "HEARTBEAT": "0.5"}, tmp_path / "logs") as crew:
+        searcher = crew.searcher()
+        ready(searcher)
+        ident = ear.hear("register").report.searcher_id
+        assert is_answered(ear, ident)
+        # The broker still believes in the first connection, to which it would send every second request.
+        for half in (True, False):
+            mark = ear.mark()
+            proxy.cut(half=half)
+            assert ear.hear("register", after=mark).report.searcher_id == ident
+            assert all(is_answered(ear, ident) for _ in range(4))
+        # A stopping searcher answers until it has deleted its queue; later requests are returned at once.
         searcher.process.send_signal(signal.SIGTERM)
-        eventually(lambda: "echo: closing" in searcher.log, "it says farewell")
-        assert requestor.request(to(queue), deadline=30).body.endswith(b'{"type": "echo"}')
+        ear.hear("register", lambda each: each.report.leaving)
+        assert is_answered(ear, ident)
         assert searcher.process.wait(30) == 0
-        assert "echo: closed" in searcher.log
+        assert f"Searcher {ident} stopped" in searcher.log
         with pytest.raises(Unroutable):
-            requestor.request(to(queue), deadline=600)
+            is_answered(ear, ident)
     proxy.close()
 
 
-def test_two_searchers_hear_the_same_event_and_the_queue_of_a_killed_one_is_gone(
-    environment: dict[str, str], broker_url: str, requestor: Requestor, tmp_path: Path
+def test_a_searcher_waits_for_a_broker_that_is_away_when_it_starts(
+    environment: dict[str, str], broker_url: str, ear: Tower, tmp_path: Path
 ) -> None:
-    with (
-        worker(environment, tmp_path / "one.log", queues=(SEARCHER,), **ECHO) as one,  # type: ignore[arg-type]
-        worker(environment, tmp_path / "two.log", queues=(SEARCHER,), **ECHO) as two,  # type: ignore[arg-type]
-    ):
-        assert own_queue(one) != own_queue(two)
-        Broker(broker_url).post(b"bad", exchange="perennial.events", key="register_again")
-        eventually(lambda: "a bad message" in one.log and "a bad message" in two.log, "both heard of it")
+    proxy = Proxy(broker_url)
+    proxy.cut(reopen=False)
+    with fleet({**environment, "BROKER_URL": proxy.url}, tmp_path / "logs") as crew:
+        searcher = crew.searcher()
+        eventually(lambda: searcher.log.count("lost, again in") > 1, "it has tried twice", seconds=60)
+        proxy.reopen()
+        ready(searcher)
+        assert is_answered(ear, ear.hear("register").report.searcher_id)
+        proxy.cut(reopen=False)
+        eventually(lambda: "again in 0.1 s" in searcher.log.partition("ready.")[2], "it reconnects")
+        searcher.leave()
+    proxy.close()
+
+
+def test_two_searchers_hear_the_same_event_and_the_queue_of_a_killed_one_is_deleted(
+    environment: dict[str, str], broker_url: str, ear: Tower, tmp_path: Path
+) -> None:
+    with fleet(environment, tmp_path / "logs") as crew:
+        one, two = crew.searcher(), crew.searcher()
+        ready(one)
+        first = ear.hear("register").report.searcher_id
+        ready(two)
+        second = ear.hear("register", lambda each: each.report.searcher_id != first).report.searcher_id
+        if f"Searcher {first} ready." not in one.log:
+            first, second = second, first
+        Broker(broker_url).post(b'{"type": "load"}', exchange="perennial.events", key="register_again")
+        eventually(lambda: "InvalidMessage" in one.log and "InvalidMessage" in two.log, "both received it")
         one.kill()
         with pytest.raises(Unroutable):
-            # Until the broker has noticed, a request may still be taken by the queue.
-            eventually(lambda: requestor.request(to(own_queue(one)), deadline=0.2) is None, "it is returned")
-        assert requestor.request(to(own_queue(two)), deadline=30).body.startswith(f"{two.process.pid} ".encode())
+            # Until the broker notices the closed connection, the queue may take another request.
+            eventually(lambda: not is_answered(ear, first), "it is returned")
+        assert is_answered(ear, second)
 
 
-def test_a_worker_that_could_not_serve_its_queues_does_not_start(environment: dict[str, str]) -> None:
-    said = refused(environment, f"{ORCHESTRATOR},{REQUESTS}")
-    assert "NotWired: queues orchestrator, orchestrator.requests: " in said
-    assert "start it with --pool=solo" in said
+def test_the_orchestrator_refuses_a_pool_that_does_not_share_its_state(environment: dict[str, str]) -> None:
+    said = refused(environment, ORCHESTRATOR)
+    assert "WorkerMisconfigured: queue orchestrator: " in said
+    assert "--pool=solo" in said
 
 
 @pytest.mark.parametrize("backend", ["", "rpc://"])
@@ -147,7 +176,7 @@ def test_an_event_is_retried_buried_with_its_address_and_never_replied_to(
     environment: dict[str, str], broker_url: str, tmp_path: Path, backend: str
 ) -> None:
     quick = {**environment, "EVENT_RETRY_MS": "200", "RETRY_MAX": "2", "RESULT_BACKEND": backend}
-    with worker(quick, tmp_path / "client.log", queues=(ORCHESTRATOR, REQUESTS), options=("--pool=solo",)):
+    with worker(quick, tmp_path / "client.log", queues=(ORCHESTRATOR,), options=SOLO):
         broker = Broker(broker_url)
         broker.bind_new("replies")
         broker.bind_new(ORCHESTRATOR, exchange="others.events", key="news")

@@ -20,6 +20,7 @@ import pytest
 from app.cluster.protocol import Holding, Load, Unload
 from app.cluster.searcher.loader import Change, Doubt, Loader
 from app.cluster.searcher.packs import Packs
+from app.cluster.searcher.process import fetch_from
 from app.cluster.searcher.slot import Slot
 from app.errors import NotHere, PackCorrupt
 from app.pack import database
@@ -29,7 +30,6 @@ from app.search.query import parse
 from app.storage.folder import FolderStore
 from app.storage.layout import pack_key
 from config.settings import ROOT
-from tasks.searcher import fetch_from
 from tests.packs import page, publish, write_pack
 from tests.support.waiting import eventually
 

@@ -15,11 +15,11 @@ from app.envelopes import event
 from app.storage.layout import Page, manifest_key
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
-from config.routes import ORCHESTRATOR, REQUESTS, SEARCHER
+from config.routes import ORCHESTRATOR
 from config.settings import Settings
 from tests.packs import publish, write_pack
 from tests.support.waiting import eventually
-from tests.support.worker import Worker, start
+from tests.support.worker import Worker, start, start_module
 
 
 class Fleet:
@@ -32,17 +32,20 @@ class Fleet:
 
     def orchestrator(self) -> Worker:
         """Start an orchestrator; it is not ready yet."""
-        return self._start("orchestrator", ORCHESTRATOR, REQUESTS)
+        options = {"queues": (ORCHESTRATOR,), "concurrency": 1, "options": ("--pool=solo",)}
+        return self._add(start(self._environment, self._log("orchestrator"), **options))  # type: ignore[arg-type]
 
     def searcher(self, *, disk_mb: int = 100) -> Worker:
         """Start a searcher with so much disk; it is not ready yet."""
-        return self._start("searcher", SEARCHER, SEARCHER_DISK_MB=str(disk_mb))
+        environment = {**self._environment, "SEARCHER_DISK_MB": str(disk_mb)}
+        return self._add(start_module(environment, self._log("searcher"), "app.cluster.searcher"))
 
-    def _start(self, kind: str, *queues: str, **environment: str) -> Worker:
-        log = self._folder / f"{kind}{len(self._workers)}.log"
-        own = {**self._environment, **environment}
-        self._workers.append(start(own, log, queues=queues, concurrency=1, options=("--pool=solo",)))
-        return self._workers[-1]
+    def _log(self, kind: str) -> Path:
+        return self._folder / f"{kind}{len(self._workers)}.log"
+
+    def _add(self, worker: Worker) -> Worker:
+        self._workers.append(worker)
+        return worker
 
     def end(self) -> None:
         """Kill whoever still runs."""

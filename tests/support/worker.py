@@ -66,12 +66,21 @@ def start(
     options: Sequence[str] = (),
 ) -> Worker:
     """Start a worker; it is not ready yet, and runs until somebody ends it."""
-    command = [sys.executable, "-m", "celery", "-A", app, "worker", "--without-gossip", "--without-mingle"]
+    command = ["celery", "-A", app, "worker", "--without-gossip", "--without-mingle"]
     command += [f"--hostname={log.stem}@%h", f"--queues={','.join(queues)}", f"--concurrency={concurrency}"]
-    command += options
+    return start_module(environment, log, *command, *options)
+
+
+def start_module(environment: Mapping[str, str], log: Path, *command: str) -> Worker:
+    """Start `python -m` with a module and its arguments; it is not ready yet."""
     with log.open("ab") as output:
         process = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, **environment}, stdout=output, stderr=output, start_new_session=True
+            [sys.executable, "-m", *command],
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
     return Worker(process, log)
 

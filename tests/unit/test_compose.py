@@ -44,8 +44,7 @@ def test_the_file_is_valid_by_the_compose_specification() -> None:
 
 def test_the_processes_are_those_of_the_procfile_with_the_same_commands() -> None:
     processes = {name: service["command"] for name, service in OURS.items() if name != "bucket"}
-    # Compose starts no shell that could tell a process id, and each container is a host of its own.
-    assert processes == {name: command.replace("-$$@", "@") for name, command in procfile().items()}
+    assert processes == procfile()
 
 
 def test_there_are_as_many_searchers_as_copies_of_each_pack() -> None:
@@ -125,7 +124,7 @@ def test_every_process_can_be_imported_from_the_copied_files_alone(tmp_path: Pat
         else:
             shutil.copy(path, tmp_path)
     script = (
-        "import app.cli.main, app.web.__main__, config.flowerconfig\n"
+        "import app.cli.main, app.web.__main__, app.cluster.searcher.__main__, config.flowerconfig\n"
         "from app.celery import app\n"
         "from app.services.procfile import formation, procfile\n"
         "app.loader.import_default_modules()\n"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.broker.errors import ApplicationError, InvalidMessage, UnknownType
 from app.cluster.client.route_cache import MAX_AGE
 from app.cluster.protocol import Fault, Holding, Load, Outcome, Problem, Report, read, to_json, to_payload
-from app.cluster.searcher.service import LINGER
+from app.cluster.searcher.process import DRAIN
 from app.errors import PackCorrupt, SearchUnavailable, StoreError
 from app.search.contract import Filters, SearchRequest, SuggestRequest
 from app.search.errors import error_of, problem_of
@@ -101,4 +101,4 @@ def test_of_many_wrong_fields_the_first_are_named() -> None:
 
 
 def test_a_searcher_that_leaves_answers_for_longer_than_routes_are_taken_for_fresh() -> None:
-    assert LINGER > MAX_AGE
+    assert DRAIN > MAX_AGE

@@ -246,7 +246,7 @@ def test_every_worker_of_the_procfile_is_done_before_rabbitmq_loses_patience() -
         name: max_unacknowledged_seconds(queues, multiplier)
         for name, queues, multiplier in worker_prefetches(procfile(), Settings().worker_prefetch)
     }
-    assert held.keys() == {"worker", "packer", "coverart", "orchestrator", "searcher"}
+    assert held.keys() == {"worker", "packer", "coverart", "orchestrator"}
     assert held["coverart"] == 3 * 300
     assert max(held.values()) < 1_800
 

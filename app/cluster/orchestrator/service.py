@@ -44,7 +44,7 @@ def problem(error: Exception) -> bytes:
 
 
 class OrchestratorService:
-    """Answers the queue of requests, and lets time pass for the state; see app/serving.Service.
+    """Answers the queue of requests, and lets time pass for the state.
 
     All but what the responder returns happens in the thread that calls it.
     """

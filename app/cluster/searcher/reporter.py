@@ -32,16 +32,23 @@ class Reporter:
     """Registers when asked, and from then on sends a heartbeat every `every` seconds, in a thread of its own.
 
     `state` makes a report of how the searcher stands; the reporter numbers it. While `unwell` has something to say, the
-    reporter says nothing: what does not answer is to be taken for gone.
+    reporter says nothing: what does not answer is to be taken for gone. `beaten` is called after each message.
     """
 
     def __init__(
-        self, post: Post, *, every: float, state: Callable[[], Report], unwell: Callable[[], str] = lambda: ""
+        self,
+        post: Post,
+        *,
+        every: float,
+        state: Callable[[], Report],
+        unwell: Callable[[], str] = lambda: "",
+        beaten: Callable[[], None] = lambda: None,
     ) -> None:
         self._post = post
         self._every = every
         self._state = state
         self._unwell = unwell
+        self._beaten = beaten
         self._seq = 0
         self._numbering = threading.Lock()
         self._leaving = False
@@ -134,6 +141,7 @@ class Reporter:
     def _say(self, publisher: Publisher, message: Callable[[], Outgoing]) -> bool:
         try:
             publisher.publish([message()])
+            self._beaten()
         except Exception as error:  # noqa: BLE001 - Whatever it was, the next heartbeat is tried.
             if not self._lost:
                 log.warning("Nobody can be told how this searcher stands: %r", error)

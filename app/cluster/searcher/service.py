@@ -29,8 +29,6 @@ log = logging.getLogger(__name__)
 
 #: Queries that wait for a thread, for each thread: more could not be answered while somebody waits for them.
 BACKLOG: Final = 8
-#: Seconds that a searcher which leaves goes on answering: routers look every second who is there.
-LINGER: Final = 1.5
 #: A query is stuck after so many seconds, or so many times its time limit: SQLite would have broken it off.
 STUCK_SECONDS: Final = 5.0
 STUCK_LIMITS: Final = 3
@@ -98,7 +96,7 @@ def problem(error: Exception) -> bytes:
 
 
 class SearcherService:
-    """Takes the messages of one searcher's queue; see app/serving.Service."""
+    """Takes the messages of one searcher's queue."""
 
     def __init__(
         self,
@@ -108,15 +106,12 @@ class SearcherService:
         loader: Loader,
         reporter: Reporter,
         packs: Packs,
-        linger: Callable[[float], None],
     ) -> None:
-        """`linger` takes messages for so many seconds more."""
         self._searching = searching
         self._responder = responder
         self._loader = loader
         self._reporter = reporter
         self._packs = packs
-        self._linger = linger
         self._started = False
 
     def take(self, delivery: Delivery) -> None:
@@ -150,9 +145,7 @@ class SearcherService:
             self._loader.start(adopted=self._reporter.register, tell=self._reporter.tell)
 
     def close(self) -> None:
-        """Say farewell, and answer until whoever asks has heard it. The slot is left by the end of the process."""
-        self._reporter.leave()
-        self._linger(LINGER)
+        """Finish the queries under way and close the packs. The end of the process unlocks the data directory."""
         self._responder.close()
         self._loader.close(1.0)
         self._reporter.close()

@@ -1,0 +1,126 @@
+"""Consume one queue in the caller's thread, and reconnect with backoff whenever the broker is away."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from kombu import Consumer, Queue
+from kombu.exceptions import OperationalError
+
+from ..connection import CONNECTION_ERRORS, connection_to
+from ..delivery import Delivery
+
+logger = logging.getLogger(__name__)
+
+#: Seconds before the first reconnection attempt; doubled after each failure, up to the second number.
+_FIRST_BACKOFF, _LONGEST_BACKOFF = 0.1, 5.0
+#: Seconds between two evaluations of a `run` call's end condition while no message arrives.
+_POLL = 0.25
+#: Seconds between two heartbeat checks.
+_HEARTBEAT_CHECK = 1.0
+
+
+class QueueConsumer:
+    """Consumes a queue that belongs to this process alone, without acknowledgements.
+
+    A connection that broke without a TCP reset stays open on the broker for some heartbeats, and the broker would send
+    it half of the messages. Each reconnection therefore deletes the queue before it declares it again.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        queue: Queue,
+        *,
+        declare: Callable[[Any], None],
+        on_delivery: Callable[[Delivery], None],
+        on_connected: Callable[[], None],
+        timeout: float = 5.0,
+        heartbeat: float = 10.0,
+    ) -> None:
+        """Prepare a consumer; `run` connects.
+
+        `declare` declares on each new connection's channel what the process relies on besides the queue. It may raise
+        an ApplicationError, which ends `run`. `on_connected` is called whenever the queue is consumed from again.
+        `timeout` bounds each read and write, `heartbeat` is AMQP's; both in seconds.
+        """
+        self._connection = connection_to(url, timeout=timeout, heartbeat=heartbeat)
+        self._queue = queue
+        self._declare = declare
+        self._on_delivery = on_delivery
+        self._on_connected = on_connected
+        self._consumer: Consumer | None = None
+        self._has_consumed = False
+        self._checked_at = 0.0
+
+    @property
+    def connected(self) -> bool:
+        """Whether the queue is consumed from, as far as this process knows."""
+        return self._consumer is not None
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Consume until `until` returns true; it is called after each message and at least four times a second."""
+        backoff = _FIRST_BACKOFF
+        while not until():
+            try:
+                if self._consumer is None:
+                    self._connect()
+                    backoff = _FIRST_BACKOFF
+                self._drain()
+            except (*CONNECTION_ERRORS, OperationalError) as error:
+                logger.warning("Connection to consume %s lost, again in %g s: %r", self._queue.name, backoff, error)
+                self._disconnect()
+                _sleep(backoff, until)
+                backoff = min(2 * backoff, _LONGEST_BACKOFF)
+
+    def close(self) -> None:
+        """Cancel the consumer, which deletes an auto-delete queue, and close the connection."""
+        if self._consumer is not None:
+            with suppress(*CONNECTION_ERRORS):
+                self._consumer.cancel()
+        self._disconnect()
+
+    def _connect(self) -> None:
+        # Without pauses of its own: kombu would sleep between the hosts of a list.
+        self._connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
+        channel = self._connection.channel()
+        self._declare(channel)
+        if self._has_consumed:
+            channel.queue_delete(self._queue.name)
+        consumer = Consumer(channel, [self._queue], no_ack=True, on_message=self._take)
+        consumer.on_decode_error = self._on_decode_error
+        consumer.consume()
+        self._consumer, self._has_consumed = consumer, True
+        self._on_connected()
+
+    def _drain(self) -> None:
+        """Wait for one message and deliver it, for at most `_POLL` seconds."""
+        with suppress(TimeoutError):
+            self._connection.drain_events(timeout=_POLL)
+        now = time.monotonic()
+        if now - self._checked_at > _HEARTBEAT_CHECK:
+            self._checked_at = now
+            self._connection.heartbeat_check()
+
+    def _disconnect(self) -> None:
+        self._consumer = None
+        self._connection.collect(socket_timeout=1)
+
+    def _take(self, message: Any) -> None:
+        try:
+            self._on_delivery(Delivery.of(message, self._queue.name))
+        except Exception as error:  # noqa: BLE001 - One wrong message must not stop the process.
+            logger.warning("Message of %s ignored: %r: %.100r", self._queue.name, error, message.body)
+
+    def _on_decode_error(self, message: Any, error: Exception) -> None:
+        logger.warning("Message of %s ignored: %s: %.100r", self._queue.name, error, message.body)
+
+
+def _sleep(seconds: float, until: Callable[[], bool]) -> None:
+    end = time.monotonic() + seconds
+    while not until() and (left := end - time.monotonic()) > 0:
+        time.sleep(min(left, _POLL))

@@ -1,0 +1,150 @@
+"""The worker with `--queues=orchestrator`: holds the lease, runs searchers' events as tasks and answers requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from celery.concurrency.solo import TaskPool as SoloPool
+from celery.utils.log import get_logger
+from celery.worker import state
+from kombu import Consumer as RequestConsumer
+
+from app.broker.connection import wait_for_exclusive_queue
+from app.broker.delivery import Delivery
+from app.broker.errors import AlreadyRunning, WorkerMisconfigured
+from app.broker.publishing import get_publisher
+from app.broker.rpc.responder import Responder
+from app.broker.worker.consumer import BROKER_PATIENCE
+from app.cluster.orchestrator.look import Stock
+from app.cluster.orchestrator.service import OrchestratorService
+from app.cluster.placement.values import Pack
+from app.cluster.protocol import size_mb
+from app.consumer import Consumer
+from app.pack.manifest import Manifest, list_manifests, read_manifest
+from app.storage.open import open_store
+from app.topology.queues import request_queue
+from config.routes import ORCHESTRATOR, REQUESTS
+from config.settings import Settings, get_settings
+
+logger = get_logger(__name__)
+
+#: The exclusive queue that makes a connection the orchestrator's; the broker deletes it with the connection.
+LEASE: Final = "orchestrator.lease"
+#: Seconds to wait for another orchestrator's lease: at the start, and after a reconnection, when the broker may still
+#: believe in this worker's previous connection.
+_LEASE_PATIENCE, _LEASE_PATIENCE_AGAIN = 5.0, BROKER_PATIENCE
+#: Requests that the broker sends before the first of them is acknowledged, which is before it is answered.
+_PREFETCH: Final = 64
+
+_running: list[OrchestratorService] = []
+
+
+def running_service() -> OrchestratorService:
+    """Return the orchestrator of this process; raises WorkerMisconfigured where none runs."""
+    if not _running:
+        raise WorkerMisconfigured(f"no orchestrator runs in this process: start one with --queues={ORCHESTRATOR}")
+    return _running[0]
+
+
+class OrchestratorConsumer(Consumer):
+    """Celery's consumer of the only orchestrator. Requests are consumed on a channel of their own, beside the tasks.
+
+    Tasks, requests and the timer all run in the worker's event loop, so the state needs no lock.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not isinstance(self.pool, SoloPool):
+            raise WorkerMisconfigured(f"queue {ORCHESTRATOR}: its tasks share the worker's process, add --pool=solo")
+        self._service = build(get_settings(), every=self._every)
+        _running[:] = [self._service]
+        self._requests: RequestConsumer | None = None
+
+    def connect(self) -> Any:
+        """Connect and take the lease; raises AlreadyRunning, which ends the worker, for a second orchestrator."""
+        connection = super().connect()
+        patience = _LEASE_PATIENCE_AGAIN if self.restart_count else _LEASE_PATIENCE
+        try:
+            hold_lease(connection, patience=patience, meanwhile=state.maybe_shutdown)
+        except BaseException:
+            connection.collect(socket_timeout=1)
+            raise
+        return connection
+
+    def on_ready(self) -> None:
+        """Consume requests, and start placing packs."""
+        super().on_ready()
+        channel = self.connection.channel()
+        channel.basic_qos(0, _PREFETCH, False)
+        self._requests = RequestConsumer(channel, [request_queue()], on_message=self._answer)
+        self._requests.on_decode_error = self._ignore
+        self._requests.consume()
+        self._service.connected()
+
+    def stop(self) -> None:
+        """Close the service while there still is a connection, and stop."""
+        if self._requests is not None:
+            with suppress(*self.connection_errors, *self.channel_errors):
+                self._requests.cancel()
+        self._service.close()
+        super().stop()
+
+    def _answer(self, message: Any) -> None:
+        message.ack()
+        self._service.take(Delivery.of(message, REQUESTS))
+
+    def _ignore(self, message: Any, error: Exception) -> None:
+        logger.warning("Request ignored, it cannot be decompressed: %s", error)
+        message.ack_log_error(logger, self.connection_errors)
+
+    def _every(self, seconds: float, call: Callable[[], None]) -> Callable[[], None]:
+        entry = self.timer.call_repeatedly(seconds, call)
+        return lambda: self.timer.cancel(entry)
+
+
+def hold_lease(connection: Any, *, patience: float, meanwhile: Callable[[], None]) -> None:
+    """Declare the exclusive queue that only one orchestrator can have; raises AlreadyRunning after `patience` seconds.
+
+    `meanwhile` is called between attempts, and may raise to end them.
+    """
+
+    def declare(channel: Any) -> None:
+        channel.queue_declare(LEASE, durable=False, exclusive=True, auto_delete=False)
+
+    if not wait_for_exclusive_queue(connection, declare, patience=patience, meanwhile=meanwhile):
+        raise AlreadyRunning(
+            f"another orchestrator runs on {connection.as_uri()}: it holds {LEASE}, and there must be only one"
+        )
+
+
+def build(
+    settings: Settings, *, every: Callable[[float, Callable[[], None]], Callable[[], None]]
+) -> OrchestratorService:
+    """Return an orchestrator on the settings' broker and store; `every` is as OrchestratorService takes it."""
+    # Opened at each use: an orchestrator whose store is unreachable answers all the same.
+    store = partial(open_store, settings.store, endpoint_url=settings.s3_endpoint_url)
+    return OrchestratorService(
+        replicas=settings.replicas,
+        heartbeat=settings.heartbeat,
+        stock=Stock(
+            packs=lambda: [_pack(manifest) for manifest in list_manifests(store())],
+            pack=lambda domain: _pack(read_manifest(store(), domain)),
+        ),
+        respond=partial(Responder, settings.broker),
+        publish=get_publisher(settings.broker, timeout=settings.publish_timeout).publish,
+        every=every,
+    )
+
+
+def _pack(manifest: Manifest) -> Pack:
+    return Pack(
+        domain=manifest.domain,
+        sha256=manifest.sha256,
+        generation=manifest.generation,
+        size_mb=size_mb(manifest.uncompressed_size),
+        pages=manifest.pages,
+        built_at=manifest.built_at,
+    )

@@ -1,0 +1,34 @@
+"""`python -m app.cluster.searcher`: one searcher, until SIGTERM or SIGINT; start as many as there are replicas."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+
+from app.broker.errors import ApplicationError
+from app.cluster.searcher.process import run
+from config.logs import configure
+from config.settings import get_settings
+
+log = logging.getLogger(__name__)
+
+
+def main() -> int:
+    """Return 0 after a drained searcher, and 1 after one that could not start or go on."""
+    settings = get_settings()
+    configure()
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    try:
+        run(settings, stopping=stopping.is_set)
+    except ApplicationError as error:
+        log.critical("Searcher ended: %s: %s", type(error).__name__, error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""A searcher's process: its parts are put together, serve its queue, and drain when the process is to stop."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import time
+import uuid
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from app.broker.publishing import Publisher
+from app.broker.rpc.queue_consumer import QueueConsumer
+from app.broker.rpc.responder import Responder
+from app.cluster.protocol import Holding, Load, size_mb
+from app.cluster.searcher.loader import Fetch, Loader
+from app.cluster.searcher.packs import Packs
+from app.cluster.searcher.reporter import Post, Reporter
+from app.cluster.searcher.service import BACKLOG, STUCK_LIMITS, STUCK_SECONDS, SearcherService, Searching, problem
+from app.cluster.searcher.slot import Slot
+from app.pack import database
+from app.pack.fetch import fetch_version
+from app.storage.open import open_store
+from app.storage.store import ObjectStore
+from app.topology.declare import declare_for_process
+from app.topology.queues import searcher_queue
+from config.settings import Settings
+
+log = logging.getLogger(__name__)
+
+#: Files that may be open, where the system allows: each pack is one for each thread that searched it.
+_FILES: Final = 65_536
+#: Seconds that a stopping searcher goes on answering: clients update their route cache every second.
+DRAIN: Final = 1.5
+
+
+def run(settings: Settings, *, stopping: Callable[[], bool]) -> None:
+    """Serve one searcher's queue until `stopping` returns true, then announce it, drain and return.
+
+    Raises PackError where no data directory can be taken, and TopologyDiffers where the broker's queues are others.
+    """
+    searcher_id = str(uuid.uuid4())
+    _raise_file_limit()
+    slot = Slot.take(settings.searcher_dir or settings.data_dir / "searchers")
+    packs = Packs(remove=slot.remove, time_limit=settings.search_time_limit)
+    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    loader = Loader(
+        slot=slot, packs=packs, budget_mb=settings.searcher_disk_mb, fetch=fetch_from(store), check=database.check
+    )
+    threads = settings.searcher_threads
+    patience = max(STUCK_SECONDS, STUCK_LIMITS * settings.search_time_limit)
+    searching = Searching(packs, doubt=loader.submit, threads=threads, patience=patience)
+
+    def why_silent() -> str:
+        if not consumer.connected:
+            return "the broker is unreachable"
+        return "every thread is stuck in a query" if searching.is_stuck() else ""
+
+    reporter = Reporter(
+        Post(
+            events=Publisher(settings.broker, timeout=settings.publish_timeout),
+            heartbeats=Publisher(settings.broker, timeout=min(settings.heartbeat, settings.publish_timeout)),
+        ),
+        every=settings.heartbeat,
+        state=partial(loader.report, searcher_id),
+        unwell=why_silent,
+        beaten=slot.touch,
+    )
+    service = SearcherService(
+        packs=packs,
+        loader=loader,
+        searching=searching,
+        responder=Responder(settings.broker, {}, problem=problem, threads=threads, backlog=BACKLOG * threads),
+        reporter=reporter,
+    )
+
+    def connected() -> None:
+        service.connected()
+        log.info("Searcher %s ready.", searcher_id)
+
+    consumer = QueueConsumer(
+        settings.broker,
+        searcher_queue(searcher_id),
+        declare=lambda channel: declare_for_process(channel, settings),
+        on_delivery=service.take,
+        on_connected=connected,
+    )
+    try:
+        consumer.run(until=stopping)
+        log.info("Searcher %s stops: it answers for %g s more", searcher_id, DRAIN)
+        reporter.leave()
+        drained_at = time.monotonic() + DRAIN
+        consumer.run(until=lambda: time.monotonic() >= drained_at)
+    finally:
+        consumer.close()
+        service.close()
+    log.info("Searcher %s stopped", searcher_id)
+
+
+def _raise_file_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+
+
+def fetch_from(store: ObjectStore) -> Fetch:
+    """Return the function that fetches packs from a store.
+
+    Where the store has a newer version than the order names, that is loaded, and `loaded` names it: it saves the
+    orchestrator a second load.
+    """
+
+    def fetch(load: Load, target: Path, *, room: int) -> Holding:
+        found = fetch_version(store, load.domain, target, at_least=load.generation, room=room)
+        size = size_mb(target.stat().st_size)
+        return Holding(domain=load.domain, sha256=found.sha256, generation=found.generation, size_mb=size)
+
+    return fetch
