@@ -11,7 +11,7 @@ from celery.utils.text import str_to_list
 
 from app.broker.connection import tls_options
 from app.broker.worker.install import install
-from app.topology.declare import policies
+from app.topology.policies import policies
 from app.topology.queues import task_queues
 from config.logs import configure
 from config.routes import ORCHESTRATOR, REQUESTS

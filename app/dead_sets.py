@@ -12,7 +12,7 @@ from app.broker.dead_letters.sets import DeadSets, export_name
 from app.broker.errors import InvalidMessage
 from app.broker.publishing import get_publisher
 from app.crawl.urls import domain_named
-from app.topology.declare import policies
+from app.topology.policies import policies
 from config.routes import ROUTE_BY_TYPE
 from config.settings import Settings, get_settings
 

@@ -11,6 +11,7 @@ from typing import Any
 from app.broker.delivery import Delivery
 from app.broker.errors import Undecodable, UnknownType
 from app.broker.publishing import Outgoing
+from app.topology.policies import Budgets
 from app.topology.queues import events_exchange, requests_exchange, site_exchange
 from config.routes import ROUTE_BY_TYPE, Route, routes_by_type, searcher_queue_name
 
@@ -19,9 +20,6 @@ _NO_CANVAS: dict[str, None] = {"callbacks": None, "errbacks": None, "chain": Non
 
 #: Compact JSON; `json.dumps` makes an encoder anew for each value that is to be compact.
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
-
-#: Headers by which the retry policy travels with a new message, by its type.
-Budgets = Mapping[str, Mapping[str, Any]]
 
 _NO_BUDGETS: Budgets = {}
 

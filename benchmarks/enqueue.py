@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from kombu import Connection, Queue
 
-from app.topology.declare import site_policy
+from app.topology.policies import site_policy
 from benchmarks.crawl import System
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import Spread, ratios

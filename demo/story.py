@@ -16,7 +16,7 @@ from app.broker.publishing import get_publisher
 from app.cluster.client.cluster import ClusterSearchClient
 from app.envelopes import site_message
 from app.errors import DemoFailed
-from app.topology.declare import site_policy
+from app.topology.policies import site_policy
 from demo.answers import Answer, holders, results_url, search
 from demo.plan import Plan
 from demo.report import Report

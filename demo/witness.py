@@ -16,7 +16,8 @@ from app.broker.connection import tls_options
 from app.broker.policies.delay_queues import ITERATION
 from app.broker.policies.waiting import delay_name
 from app.errors import DemoFailed
-from app.topology.declare import all_queues, site_policy
+from app.topology.declare import all_queues
+from app.topology.policies import site_policy
 from app.topology.queues import DEAD, events_exchange
 from config.routes import INDEX, POLICY_OF_QUEUE, SITE, TICK
 from config.settings import Settings

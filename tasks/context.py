@@ -10,12 +10,11 @@ from redis import Redis
 from app.broker.publishing import Publisher, get_publisher
 from app.crawl.crawler import Crawler
 from app.crawl.frontier import Frontier
-from app.envelopes import Budgets
 from app.state.client import get_raw_redis, get_redis
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
 from app.timers.timers import Timers
-from app.topology.declare import budgets
+from app.topology.policies import Budgets, budgets
 from config.settings import Settings, get_settings
 
 

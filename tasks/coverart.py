@@ -91,7 +91,7 @@ class ArtTask(Task):
         job, exchange = self._read(tuple(args or ()), dict(kwargs or {}))
         ident = options.get("task_id") or str(uuid.uuid4())
         prefix, publisher = art(exchange).project.prefix, context().publisher
-        publisher.declare(art_queues(prefix))
+        publisher.declare(art_queues(prefix, context().settings))
         publisher.publish([message(job, prefix, ident)])
         return self.AsyncResult(ident)
 

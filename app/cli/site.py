@@ -16,7 +16,8 @@ from app.state.client import get_redis
 from app.status import status as status_of
 from app.storage.layout import Tombstone, content_key, page_id, read_content
 from app.storage.open import open_store
-from app.topology.declare import base_queues, budgets
+from app.topology.declare import base_queues
+from app.topology.policies import budgets
 from config.settings import get_settings
 
 cli = typer.Typer()

@@ -23,9 +23,10 @@ from app.services.procfile import procfile
 from app.topology import migrate as care
 from app.topology.check import Report
 from app.topology.check import check as look
-from app.topology.declare import all_queues, art_policy, declare_all, subscriber_policy
+from app.topology.declare import all_queues, declare_all
 from app.topology.findings import Finding
 from app.topology.model import bindings_of
+from app.topology.policies import art_policy, subscriber_policy
 from app.topology.queues import art_queues, orchestrator_queues, searcher_queue
 from config.routes import ORCHESTRATOR, SITE
 from config.settings import Settings, get_settings
@@ -112,7 +113,7 @@ def search_picture(settings: Settings) -> str:
 def conventions() -> list[tuple[Policy, list[Queue], str]]:
     """Return the policies beside that of `site`, each on queues that are typical of it, and who consumes from them."""
     art, client = COVER_ART.prefix, XDeath("orders")
-    return [(art_policy(art, Settings()), art_queues(art), "indexer"), (client, [client.client], "client")]
+    return [(art_policy(art, Settings()), art_queues(art, Settings()), "indexer"), (client, [client.client], "client")]
 
 
 def _fields(report: Report) -> dict[str, object]:

@@ -1,11 +1,11 @@
-"""Exchanges, work queues and their bindings as kombu objects; where failures wait and end, app/retry says."""
+"""Exchanges, work queues and their bindings as kombu objects. The retry policies give every argument of a queue."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from kombu import Exchange, Queue, binding
 
+from app.broker.policies.base import Policy
+from app.topology.policies import REQUEST_POLICY, TICK_POLICY, art_policy, site_policy, subscriber_policy
 from config.routes import (
     ALIASES,
     ORCHESTRATOR,
@@ -17,7 +17,6 @@ from config.routes import (
     SITE,
     SUBSCRIPTIONS,
     TICK,
-    art_routes,
     searcher_queue_name,
 )
 from config.settings import Settings
@@ -34,77 +33,46 @@ events_exchange = Exchange("perennial.events", type="topic", durable=True)
 #: What somebody wants an answer to, by its type.
 requests_exchange = Exchange("perennial.requests", type="direct", durable=True)
 
-#: Milliseconds that a request waits to be taken; by then nobody waits for its answer.
-REQUEST_TTL_MS = 10_000
 #: Milliseconds that the queue of a searcher stays where none ever consumed from it.
 SEARCHER_EXPIRES_MS = 60_000
 
 
-def _work_queue(name: str, arguments: dict[str, Any]) -> Queue:
-    """Return a queue of `site`, bound by its own name, by the types it serves and by the document's names for it."""
+def _site_queue(name: str, policy: Policy) -> Queue:
+    """Return a queue of `site`, bound by its own name, by its message types and by the reference document's names."""
     keys = [name, *(route.type for route in ROUTES if route.queue == name)]
     keys += [alias for alias, target in ALIASES.items() if target == name]
     bindings = [binding(site_exchange, routing_key=key) for key in keys]
-    # Celery adds a binding of its own, by `routing_key`; an empty one it would fill with that of its default queue.
-    return Queue(name, routing_key=name, bindings=bindings, queue_arguments=arguments, durable=True)
-
-
-def _work_arguments(settings: Settings) -> dict[str, Any]:
-    """Return the arguments of an instant queue.
-
-    A worker that dies under a message again and again is counted by the broker (`x-delivery-limit`), and the message
-    goes to the dead set: RabbitMQ 4 would drop it after 20 deliveries, RabbitMQ 3 never.
-    """
-    arguments = {"x-dead-letter-exchange": DEAD}
-    if settings.queue_type == "classic":
-        return arguments
-    return arguments | {
-        "x-queue-type": "quorum",
-        "x-delivery-limit": settings.delivery_limit,
-        "x-overflow": "reject-publish",
-        "x-dead-letter-strategy": "at-least-once",
-    }
-
-
-#: Arguments of a quorum queue that loses nothing.
-_SAFE = ("x-queue-type", "x-overflow", "x-dead-letter-strategy")
+    # Celery adds a binding by `routing_key`, and replaces an empty key with that of its default queue.
+    return Queue(
+        name, routing_key=name, bindings=bindings, queue_arguments=dict(policy.work_arguments(name)), durable=True
+    )
 
 
 def work_queues(settings: Settings) -> list[Queue]:
-    """Return the instant queues of the `site` group."""
+    """Return the work queues of the `site` group."""
     names = [name for name in dict.fromkeys(POLICY_OF_QUEUE) if name != TICK]
-    # A tick that waited is worth nothing: its queue holds one, for a second, and buries none.
-    tick = _work_queue(TICK, {"x-message-ttl": 1_000, "x-max-length": 1})
-    return [*(_work_queue(name, _work_arguments(settings)) for name in names), tick]
+    policy = site_policy(settings)
+    return [*(_site_queue(name, policy) for name in names), _site_queue(TICK, TICK_POLICY)]
 
 
-def art_queues(exchange: str) -> list[Queue]:
-    """Return the work queues of an art archive: direct, durable and without arguments, as MusicBrainz has them."""
-    direct = Exchange(exchange, type="direct", durable=True)
-    return [Queue(route.queue, exchange=direct, routing_key=route.type, durable=True) for route in art_routes(exchange)]
+def art_queues(exchange: str, settings: Settings) -> list[Queue]:
+    """Return the work queues of an art archive: direct, durable and without arguments, as MusicBrainz declares them."""
+    policy = art_policy(exchange, settings)
+    return [policy.work_queue(queue) for queue in policy.keys]
 
 
 def subscriber_queue(name: str, settings: Settings) -> Queue:
-    """Return the queue of an event subscriber, bound to what it is subscribed to.
-
-    Its arguments are those that the policy `x_death` asks for; a test holds the two together.
-    """
-    arguments: dict[str, Any] = {"x-dead-letter-exchange": f"{name}.retry"}
-    if settings.queue_type == "quorum":
-        # No limit that a message reaches: the policy counts, and buries.
-        limit = {"x-delivery-limit": 2**31 - 1}
-        arguments |= limit | {key: value for key, value in _work_arguments(settings).items() if key in _SAFE}
-    keys = [route.type for route in SUBSCRIPTIONS if route.queue == name]
-    bindings = [binding(events_exchange, routing_key=key) for key in keys]
-    # What failed comes back by it, as the AMQP clients document has it.
-    bindings.append(binding(Exchange(f"{name}.retry-requeue", type="fanout", durable=True), routing_key="#"))
-    return Queue(name, routing_key=name, bindings=bindings, queue_arguments=arguments, durable=True)
+    """Return the queue of an event subscriber, bound to its events and to the exchange of its retried messages."""
+    policy = subscriber_policy(name, settings)
+    bindings = [binding(events_exchange, routing_key=route.type) for route in SUBSCRIPTIONS if route.queue == name]
+    bindings.append(binding(policy.client.exchange, routing_key=policy.client.routing_key))
+    return Queue(name, routing_key=name, bindings=bindings, queue_arguments=policy.work_arguments(name), durable=True)
 
 
 def request_queue() -> Queue:
     """Return the queue of requests: in memory as far as the broker can, and of what is late nothing is kept."""
     bindings = [binding(requests_exchange, routing_key=key) for key in REQUEST_TYPES]
-    arguments = {"x-message-ttl": REQUEST_TTL_MS}
+    arguments = REQUEST_POLICY.work_arguments(REQUESTS)
     return Queue(REQUESTS, routing_key=REQUESTS, bindings=bindings, queue_arguments=arguments, durable=True)
 
 
@@ -130,5 +98,5 @@ def orchestrator_queues(settings: Settings) -> list[Queue]:
 
 def task_queues(settings: Settings) -> list[Queue]:
     """Return every queue that workers consume from, but for those of searchers."""
-    art = (queue for exchange in settings.art_exchanges for queue in art_queues(exchange))
+    art = (queue for exchange in settings.art_exchanges for queue in art_queues(exchange, settings))
     return [*work_queues(settings), *orchestrator_queues(settings), *art]

@@ -78,7 +78,7 @@ def caa(settings: Settings, environment: dict[str, str], musicbrainz_url: str, t
     """Releases A, B and C, each with an image, all written; of the messages that this made none is left."""
     with art_system(settings, environment, musicbrainz_url, tmp_path) as art:
         with Connection(settings.broker) as connection:
-            for queue in (*art_queues(COVER_ART.prefix), *art_queues(EVENT_ART.prefix)):
+            for queue in (*art_queues(COVER_ART.prefix, settings), *art_queues(EVENT_ART.prefix, settings)):
                 queue(connection.channel()).declare()
         artist = changes.add_artist(art.database, "Miles Davis")
         for number, gid in enumerate((C, A, B), 1):

@@ -17,7 +17,8 @@ from kombu import Connection
 from app.broker.publishing import Publisher
 from app.broker.worker.carry_out import carry_out
 from app.dead_sets import dead_sets, where
-from app.topology.declare import declare_base, site_policy
+from app.topology.declare import declare_base
+from app.topology.policies import site_policy
 from app.topology.queues import DEAD
 from config.settings import ROOT, Settings
 from tests.support.broker import Broker

@@ -19,7 +19,7 @@ from app.broker.dead_letters.sets import DeadSet
 from app.broker.headers import OUTCOME_TO, REASON
 from app.broker.publishing import Publisher
 from app.services import Urls
-from app.topology.declare import site_policy
+from app.topology.policies import site_policy
 from app.topology.queues import DEAD
 from config.settings import Settings
 from tests.support.broker import Broker

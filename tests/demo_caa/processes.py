@@ -15,7 +15,8 @@ from demo import supervisor
 
 def worker() -> str:
     """Return the command of a worker on the queues of the archives that are served."""
-    queues = [queue.name for exchange in get_settings().art_exchanges for queue in art_queues(exchange)]
+    settings = get_settings()
+    queues = [queue.name for exchange in settings.art_exchanges for queue in art_queues(exchange, settings)]
     words = [sys.executable, "-m", "celery", "-A", "app", "worker", "--hostname=coverart@%h", "--concurrency=2"]
     return shlex.join([*words, f"--queues={','.join(queues)}", "--without-gossip", "--without-mingle"])
 

@@ -15,7 +15,8 @@ from app.broker.errors import PublishFailed
 from app.broker.policies.base import Decision
 from app.broker.publishing import Outgoing, Publisher, get_publisher
 from app.broker.worker.carry_out import carry_out
-from app.topology.declare import all_queues, base_queues, site_policy
+from app.topology.declare import all_queues, base_queues
+from app.topology.policies import site_policy
 from app.topology.queues import DEAD
 from config.settings import Settings
 from tests.support.broker import Broker

@@ -17,7 +17,7 @@ from app.cli.topology import search_picture, site_picture
 from app.crawl.target import parse, parse_domain
 from app.envelopes import decode, route_of
 from app.timers.arguments import callback_of, timeout_of
-from app.topology.declare import site_policy, subscriber_policy
+from app.topology.policies import site_policy, subscriber_policy
 from app.topology.queues import orchestrator_queues, searcher_queue
 from config.routes import (
     ORCHESTRATOR,

@@ -9,7 +9,7 @@ from celery import Celery
 
 import app.celery
 from app.cluster.orchestrator.worker import OrchestratorConsumer
-from app.topology.queues import REQUEST_TTL_MS
+from app.topology.policies import REQUEST_TTL_MS
 from config.routes import ORCHESTRATOR, REQUESTS
 from config.settings import Settings
 

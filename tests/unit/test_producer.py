@@ -22,7 +22,7 @@ from app.broker.policies.waiting import MAX_TTL_MS
 from app.broker.policies.x_death import XDeath
 from app.broker.worker.install import install
 from app.envelopes import queue_message, site_message
-from app.topology.declare import budgets
+from app.topology.policies import budgets
 from config.routes import ROUTES
 from config.settings import Settings
 

@@ -22,8 +22,8 @@ from app.broker.policies.registry import Policies
 from app.broker.policies.waiting import MAX_TTL_MS, POSTPONE_LADDER_MS, ladder_rung, two_digits
 from app.broker.policies.x_death import XDeath
 from app.broker.worker.carry_out import replacement
-from app.topology.declare import policies
-from app.topology.queues import work_queues
+from app.topology.policies import policies
+from app.topology.queues import task_queues
 from config.routes import ROUTES
 from config.settings import Settings
 from tests.support.deliveries import FAILURE, Life, delivery, live
@@ -356,13 +356,12 @@ def test_a_task_that_is_known_on_another_queue_is_answered_by_the_queue_that_it_
     assert both.policy_for("unknown") == other
 
 
-def test_our_work_queues_have_the_arguments_that_their_policies_ask_for() -> None:
+def test_every_work_queue_has_exactly_the_arguments_of_its_policy() -> None:
     for queue_type in ("quorum", "classic"):
         settings = Settings(queue_type=queue_type)
         ours = policies(settings)
-        for queue in work_queues(settings):
-            wanted = ours.policy_for(queue.name).work_arguments(queue.name)
-            assert {key: (queue.queue_arguments or {}).get(key) for key in wanted} == wanted
+        for queue in task_queues(settings):
+            assert (queue.queue_arguments or {}) == ours.policy_for(queue.name).work_arguments(queue.name)
 
 
 def test_a_replacement_keeps_body_and_properties_and_drops_what_the_broker_added() -> None:

@@ -14,7 +14,10 @@ from .base import Address, Budget, Decision, Drop, Failure
 
 @dataclass(frozen=True, slots=True)
 class DropAll:
-    """Every failure is forgotten."""
+    """Drop every failed message. The work queue may limit how long a message waits, and how many wait."""
+
+    message_ttl_ms: int | None = None
+    max_length: int | None = None
 
     name: ClassVar[str] = "drop"
     replay_budget: ClassVar[Budget] = "fresh"
@@ -26,13 +29,16 @@ class DropAll:
         return []
 
     def work_arguments(self, queue: str) -> dict[str, Any]:
-        """Return none."""
+        """Return the limits of the queue, where there are any."""
         del queue
-        return {}
+        limits = {"x-message-ttl": self.message_ttl_ms, "x-max-length": self.max_length}
+        return {name: limit for name, limit in limits.items() if limit is not None}
 
     def work_queue(self, queue: str) -> Queue:
         """Return the queue, reached through the default exchange."""
-        return Queue(queue, Exchange(""), routing_key=queue, durable=True)
+        return Queue(
+            queue, Exchange(""), routing_key=queue, durable=True, queue_arguments=self.work_arguments(queue) or None
+        )
 
     def attempts(self, delivery: Delivery) -> int:
         """Return 0: nothing is ever tried twice."""

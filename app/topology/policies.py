@@ -1,0 +1,85 @@
+"""The retry policy of each queue, made from config/routes.py and the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.broker.policies.base import Policy
+from app.broker.policies.delay_queues import DelayQueues, budget_of
+from app.broker.policies.drop import DropAll
+from app.broker.policies.fixed_ttl import FixedTtl
+from app.broker.policies.registry import Policies
+from app.broker.policies.x_death import XDeath
+from config.routes import REQUESTS, ROUTES, SITE, SUBSCRIPTIONS, Route, art_routes
+from config.settings import Settings
+
+#: Headers that carry the retry policy of a new message, by message type.
+Budgets = Mapping[str, Mapping[str, Any]]
+
+#: A tick that waited is obsolete: its queue holds one message, for one second.
+TICK_POLICY = DropAll(message_ttl_ms=1_000, max_length=1)
+
+#: Milliseconds that a request waits in its queue. Its sender waits no longer for the reply.
+REQUEST_TTL_MS = 10_000
+REQUEST_POLICY = DropAll(message_ttl_ms=REQUEST_TTL_MS)
+
+
+def policies(settings: Settings) -> Policies:
+    """Return the retry policies of all queues that workers consume from."""
+    by_queue: dict[str, Policy] = {route.queue: route_policy(settings, route, of_queue=True) for route in ROUTES}
+    by_queue |= {route.queue: subscriber_policy(route.queue, settings) for route in SUBSCRIPTIONS}
+    for exchange in settings.art_exchanges:
+        by_queue |= {route.queue: art_policy(exchange, settings) for route in art_routes(exchange)}
+    by_queue[REQUESTS] = REQUEST_POLICY
+    by_task = {(route.queue, route.task): route_policy(settings, route) for route in ROUTES}
+    return Policies(by_queue, site_policy(settings), by_task)
+
+
+def budgets(settings: Settings) -> Budgets:
+    """Return the headers that carry the retry policy of a new message of `site`, by message type."""
+    return {route.type: budget_of(route_policy(settings, route)) for route in ROUTES}
+
+
+def route_policy(settings: Settings, route: Route, *, of_queue: bool = False) -> Policy:
+    """Return the policy of a route of `site`; with `of_queue`, that of its queue, without the route's own numbers."""
+    if route.policy == TICK_POLICY.name:
+        return TICK_POLICY
+    return site_policy(settings, None if of_queue else route)
+
+
+def site_policy(settings: Settings, route: Route | None = None) -> DelayQueues:
+    """Return the policy of `site`; a route may set its own timeout and number of retries."""
+    timeout_ms = route.retry_timeout_ms if route else None
+    retry_max = route.retry_max if route else None
+    return DelayQueues(
+        SITE,
+        timeout_ms=settings.retry_timeout_ms if timeout_ms is None else timeout_ms,
+        retry_max=settings.retry_max if retry_max is None else retry_max,
+        exchange=SITE,
+        queue_type=settings.queue_type,
+        delivery_limit=settings.delivery_limit,
+    )
+
+
+def subscriber_policy(queue: str, settings: Settings) -> XDeath:
+    """Return the policy of an event subscriber's queue."""
+    return XDeath(
+        queue,
+        retry_after_ms=settings.event_retry_ms,
+        retry_max=settings.retry_max,
+        queue_type=settings.queue_type,
+        delivery_limit=settings.delivery_limit,
+    )
+
+
+def art_policy(exchange: str, settings: Settings) -> FixedTtl:
+    """Return the policy of an art archive, whose queues the Cover Art Archive's document specifies."""
+    return FixedTtl(
+        exchange,
+        {route.queue: route.type for route in art_routes(exchange)},
+        ttl_ms=settings.art_retry_ms,
+        retry_max=settings.art_retry_max,
+        fail_fast=settings.art_fail_fast,
+        postpone_type=settings.queue_type,
+    )
