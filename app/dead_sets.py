@@ -1,14 +1,13 @@
-"""Our dead sets, for the command and for a Python shell: what died, of which task and domain, and its way back."""
+"""The dead sets of this application: its policies' sets, audited, and the task and domain of their letters."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from app.broker.dead_letters.audit import Audit
-from app.broker.dead_letters.letters import DeadLetter, LetterFilter
-from app.broker.dead_letters.sets import DeadSets, export_name
+from app.broker.dead_letters import Audit, DeadLetter, DeadSets, LetterFilter
 from app.broker.errors import InvalidMessage
 from app.broker.publishing import get_publisher
 from app.crawl.urls import domain_named
@@ -18,7 +17,7 @@ from config.settings import Settings, get_settings
 
 
 def dead_sets(settings: Settings | None = None) -> DeadSets:
-    """Return the dead sets of this process's broker, every act on them audited.
+    """Return the dead sets of this process's broker. Every operation on them is audited.
 
     In `celery -A app shell` or any Python:
 
@@ -29,28 +28,32 @@ def dead_sets(settings: Settings | None = None) -> DeadSets:
     """
     settings = settings or get_settings()
     publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
-    return DeadSets.of(policies(settings), settings.broker, publisher, audit=Audit(audit_file(settings)))
+    audit = Audit(dead_directory(settings) / "audit.jsonl")
+    return DeadSets.of(policies(settings), settings.broker, publisher, audit=audit)
 
 
-def where(*, task: str = "", domain: str = "", **told: Any) -> LetterFilter:
-    """Return a condition; `task` and `domain` are found in plain messages, too. Raises InvalidUrl."""
+def where(*, task: str = "", domain: str = "", **fields: Any) -> LetterFilter:
+    """Return a filter; `task` and `domain` match envelopes, too, and `fields` are those of LetterFilter.
+
+    Raises InvalidUrl for an invalid domain.
+    """
     name = domain_named(domain) if domain else ""
 
     def also(letter: DeadLetter) -> bool:
         return task in ("", task_of(letter)) and name in ("", domain_of(letter))
 
-    return LetterFilter(also=also if task or name else None, **told)
+    return LetterFilter(also=also if task or name else None, **fields)
 
 
 def task_of(letter: DeadLetter) -> str:
-    """Return the name of the task that a message is for, or an empty text where nobody can tell."""
+    """Return the name of the task that a letter is for, empty if unknown."""
     kind = payload_of(letter).get("type")
     route = ROUTE_BY_TYPE.get(kind) if isinstance(kind, str) else None
     return letter.cause.task or (route.task if route else "")
 
 
 def domain_of(letter: DeadLetter) -> str:
-    """Return the domain that a message is about, or an empty text."""
+    """Return the domain that a letter is about, empty if unknown."""
     payload = payload_of(letter)
     text = payload.get("domain") or payload.get("host") or payload.get("url")
     try:
@@ -60,7 +63,7 @@ def domain_of(letter: DeadLetter) -> str:
 
 
 def payload_of(letter: DeadLetter) -> Mapping[str, Any]:
-    """Return the named arguments of a message; a lone unnamed one is a URL."""
+    """Return the named arguments of a letter. A single positional argument is a URL."""
     match letter.arguments():
         case [[str(url), *_], dict(named)]:
             return {"url": url, **named}
@@ -69,16 +72,12 @@ def payload_of(letter: DeadLetter) -> Mapping[str, Any]:
     return {}
 
 
-def audit_file(settings: Settings) -> Path:
-    """Return where acts on dead messages are noted."""
-    return folder(settings) / "audit.jsonl"
-
-
 def new_export(settings: Settings) -> Path:
-    """Return where messages that are dropped now are kept."""
-    return folder(settings) / export_name()
+    """Return the path of a new export file for letters that are dropped now."""
+    time = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    return dead_directory(settings) / f"dropped-{time}.jsonl"
 
 
-def folder(settings: Settings) -> Path:
-    """Return the folder of audit and exports."""
+def dead_directory(settings: Settings) -> Path:
+    """Return the directory of the audit file and the exports."""
     return settings.dead_dir or settings.data_dir / "dead"

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from app import services
-from app.broker.dead_letters.letters import DeadLetter
-from app.broker.dead_letters.sets import DeadSet
+from app.broker.dead_letters import DeadLetter, DeadSet
 from app.broker.publishing import get_publisher
 from app.cluster.client.cluster import ClusterSearchClient
 from app.envelopes import site_message
@@ -111,7 +110,7 @@ class Story:
 
         Return how many were dead, and how many of them were replayed and did not die again.
         """
-        dead = [letter for letter in self._dead_set.look() if self._is_ours(letter)]
+        dead = [letter for letter in self._dead_set.letters() if self._is_ours(letter)]
         if not dead or self._site is None:
             return len(dead), 0
         with self._clock.part("replaying"):
@@ -123,7 +122,7 @@ class Story:
             replayed = self._dead_set.replay(self._is_ours, budget="fresh").done
             self._watch.replayed()
             self._wait("the pack with the page", lambda now: _is_newer(now, before) and now.open == 0)
-        still = sum(self._is_ours(letter) for letter in self._dead_set.look())
+        still = sum(self._is_ours(letter) for letter in self._dead_set.letters())
         return len(dead), len(replayed) - still
 
     def answers(self) -> list[Answer]:

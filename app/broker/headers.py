@@ -1,4 +1,4 @@
-"""What a dead message tells of its death, and what it leaves behind when it is replayed."""
+"""The headers that this package writes to messages: their names, and functions that build and read them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from .delivery import BROKER_HEADERS, Delivery
 from .policies.base import MAX_MESSAGE, MAX_TRACEBACK, Budget, Failure
 
-#: Every header of ours begins with this.
-OURS = "perennial-"
+#: Every header of this package begins with it.
+PREFIX = "perennial-"
 
 DEAD_ID = "perennial-dead-id"
 REASON = "perennial-reason"
@@ -25,25 +25,26 @@ FAILED = "perennial-failed-at"
 LAST_ERROR = "perennial-last-error"
 ATTEMPTS = "perennial-attempts"
 
-#: Marks a replayed message, with its budget: one that keeps it dies at its next failure.
+#: Marks a replayed message and holds its retry budget: with `keep` it is dead-lettered at its next failure.
 REPLAY = "perennial-replay"
 
-#: Dead ids of its former lives, the last one first.
+#: The replay history: the dead ids under which a message was in a dead set before, the latest first.
 REPLAY_HISTORY = "perennial-replay-of"
+#: Dead ids of a replay history that are kept.
 MAX_REPLAY_HISTORY = 20
 
-#: The queue that is told how a replayed message's next run ended.
+#: The queue to which the worker publishes the outcome of a replayed message's next run.
 OUTCOME_TO = "perennial-outcome-to"
 
-#: Celery's header that says when a message is of no more use.
+#: Celery's header with the time after which a worker discards a message.
 EXPIRES = "expires"
 
-#: Far above any duration in ms and any count, and with room below the 64 bits of a header.
+#: Limit of durations (ms) and counts in headers: above every real value, and below the 64 bits of a header.
 MAX_NUMBER = 2**40
 
 
 def dead_letter_headers(delivery: Delivery, failure: Failure, *, attempts: int) -> dict[str, Any]:
-    """Return the headers of a death: identity, reason, exception, bounded traceback, times (epoch seconds), worker."""
+    """Return the headers that a dead letter gets: a new id, the failure and its worker. Times are epoch seconds."""
     return {
         DEAD_ID: str(uuid.uuid4()),
         REASON: failure.reason,
@@ -60,43 +61,43 @@ def dead_letter_headers(delivery: Delivery, failure: Failure, *, attempts: int) 
 
 
 def failure_headers(delivery: Delivery, failure: Failure) -> dict[str, Any]:
-    """Return what a message that will be retried tells of its failures so far."""
+    """Return the headers that a message gets for a retry: the time of its first failure and its latest error."""
     return {FIRST_FAILED: delivery.headers.get(FIRST_FAILED, failure.at), LAST_ERROR: str(failure)[:MAX_MESSAGE]}
 
 
 def headers_for_replay(headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
-    """Return the headers of a dead message without its death, marked as a replay, its former lives counted.
+    """Return the headers with which a dead letter is replayed: its own ones, the budget and the replay history.
 
-    Celery's `expires` stays behind, too: a worker would throw away what somebody replays after that time.
+    Celery's `expires` is left out: a worker would discard a letter that is replayed after that time.
     """
-    left = (OURS, *BROKER_HEADERS)
-    lived = {name: value for name, value in headers.items() if not name.startswith(left) and name != EXPIRES}
-    return lived | {REPLAY: budget, REPLAY_HISTORY: replay_history(headers)}
+    left_out = (PREFIX, *BROKER_HEADERS)
+    kept = {name: value for name, value in headers.items() if not name.startswith(left_out) and name != EXPIRES}
+    return kept | {REPLAY: budget, REPLAY_HISTORY: replay_history(headers)}
 
 
 def replay_history(headers: Mapping[str, Any]) -> list[str]:
-    """Return the dead ids of a message, this death's first; at most MAX_LINEAGE."""
-    before = headers.get(REPLAY_HISTORY)
-    former = [str(each) for each in before] if isinstance(before, list) else []
-    return [str(headers.get(DEAD_ID, "")), *former][:MAX_REPLAY_HISTORY]
+    """Return the replay history of a dead letter that is replayed: its own dead id, then the former ones."""
+    former = headers.get(REPLAY_HISTORY)
+    former_ids = [str(dead_id) for dead_id in former] if isinstance(former, list) else []
+    return [str(headers.get(DEAD_ID, "")), *former_ids][:MAX_REPLAY_HISTORY]
 
 
 def keeps_budget(delivery: Delivery) -> bool:
-    """Return whether this is a replay that may not be retried again."""
+    """Return whether the message is a replay whose retry budget stays spent."""
     return delivery.headers.get(REPLAY) == "keep"
 
 
 def whole_number(headers: Mapping[str, Any], name: str, *, default: int, most: int = MAX_NUMBER) -> int:
-    """Read a header that foreign producers write as int or text; what is no natural number counts as absent.
+    """Return a header as an integer from 0 to `most`, else the default. Foreign producers write integers as text.
 
-    So does one above `most`, which could not be written into a header again, or would keep a message for ever.
+    A larger number is not accepted: it could not be written to a header again, or would retry a message for ever.
     """
     number = integer(headers.get(name))
     return default if number is None or not 0 <= number <= most else number
 
 
 def integer(value: Any) -> int | None:
-    """Return a header's value as a whole number, or None for what is none."""
+    """Return a header's value as an integer, or None where it is not one."""
     if isinstance(value, bool):
         return None
     try:

@@ -1,114 +1,216 @@
-"""`perennial dead`: look at what failed for good, send it back, or drop it."""
+"""`perennial dead`: list what is in the dead sets, replay it, drop it, export and restore it."""
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from app.broker.dead_letters.exports import read, to_record
-from app.broker.dead_letters.letters import group_letters
-from app.broker.dead_letters.sets import Chosen, DeadSets
-from app.broker.dead_letters.working import Worked
+from app.broker.dead_letters import Chosen, DeadLetter, DeadSets, read_export, to_record
 from app.broker.errors import ApplicationError
 from app.broker.policies.base import Budget
-from app.cli import dead_view as view
-from app.cli.dead_options import (
-    EVERY_GROUP,
-    AsJson,
-    DryRun,
-    Every,
-    GroupMayBeBare,
-    Ids,
-    Limit,
-    Selection,
-    filtered,
-)
-from app.cli.printing import console, print_json, print_lines, printable, short
-from app.dead_sets import dead_sets, new_export
+from app.cli import dead_output as output
+from app.dead_sets import dead_sets, new_export, where
 from config.settings import get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="Messages that spent their retries, or that nothing can be done with.")
 
-#: Messages listed on a terminal unless --limit says otherwise.
-_SCREENFUL = 50
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids, or their beginnings.")]
+Every = Annotated[bool, typer.Option("--all", help="Every dead letter, or every one that the filters match.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the dead letters that it would be done with.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="At most this many, the oldest first.")]
+
+#: The value of `list --group` without a key.
+EVERY_GROUP = "*"
+
+_SECONDS_OF_UNIT = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 
-@cli.command("list", cls=GroupMayBeBare)
+def _not_empty(context: typer.Context, option: typer.CallbackParam, value: str) -> str:
+    """Return the value. Refuse a given empty one: `--reason "$CODE"` must never mean every reason."""
+    source = context.get_parameter_source(str(option.name))
+    if not value and source is not None and source.name == "COMMANDLINE":
+        raise typer.BadParameter("it is empty; leave it out to mean all")
+    return value
+
+
+def _filter_option(help_: str, *names: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, callback=_not_empty, metavar=metavar, help=help_)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadFilters:
+    """The filter options of a command. Ages are texts such as `2h`."""
+
+    set_: Annotated[str, _filter_option("Only of this dead set.", "--set", metavar="NAME")] = ""
+    task: Annotated[str, _filter_option("Only of this task.", metavar="NAME")] = ""
+    domain: Annotated[str, _filter_option("Only about this domain.")] = ""
+    reason: Annotated[str, _filter_option("Only with this reason.", metavar="CODE")] = ""
+    exception: Annotated[str, _filter_option("Only of this exception.", metavar="NAME")] = ""
+    group: Annotated[
+        str, _filter_option("Only of this group (`list --group` alone counts the groups).", metavar="KEY")
+    ] = ""
+    older: Annotated[str, _filter_option("Only dead for longer: 90s, 10m, 2h, 7d.", metavar="AGE")] = ""
+    newer: Annotated[str, _filter_option("Only dead for less.", metavar="AGE")] = ""
+
+    def sets(self) -> DeadSets:
+        """Return the dead sets to read. Raises InvalidMessage for an unknown one."""
+        sets = dead_sets()
+        return sets.only(self.set_) if self.set_ else sets
+
+    def condition(self) -> Callable[[DeadLetter], bool]:
+        """Return the condition that the filters stand for. Raises InvalidUrl, and a usage error for an invalid age."""
+        now = time.time()
+        return where(
+            task=self.task,
+            domain=self.domain,
+            reason=self.reason,
+            exception=self.exception,
+            group="" if self.group == EVERY_GROUP else self.group,
+            before=now - age_seconds(self.older) if self.older else None,
+            after=now - age_seconds(self.newer) if self.newer else None,
+        )
+
+    def chosen(self, ids: Sequence[str] | None, *, every: bool) -> Chosen:
+        """Return the letters to act on. Raises a usage error unless exactly one of ids, a group or --all is given."""
+        if ids:
+            if every or self != DeadFilters(set_=self.set_):
+                raise typer.BadParameter("ids and filters do not go together")
+            return ids
+        if not (every or self.group):
+            raise typer.BadParameter("give message ids, --group KEY, or --all (optionally with filters)")
+        return self.condition()
+
+    @property
+    def match_everything(self) -> bool:
+        """Whether they match every letter of the dead sets."""
+        return self in (DeadFilters(set_=self.set_), DeadFilters(set_=self.set_, group=EVERY_GROUP))
+
+
+def filtered(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the filter options to a command, which gets them as its argument `filters`."""
+    names = [field.name for field in fields(DeadFilters)]
+    own = inspect.signature(command, eval_str=True).parameters
+    options = inspect.signature(DeadFilters, eval_str=True).parameters
+    kept = [parameter for name, parameter in own.items() if name != "filters"]
+    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*kept, *options.values())]
+
+    def run(**values: Any) -> None:
+        filters = DeadFilters(**{name: values.pop(name) for name in names})
+        command(filters=filters, **values)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    return run
+
+
+class BareGroupOption(TyperCommand):
+    """A command whose `--group` may have no key."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Insert EVERY_GROUP where no key follows."""
+        filled: list[str] = []
+        for number, arg in enumerate(args):
+            filled.append(arg)
+            if arg == "--group" and (number + 1 == len(args) or args[number + 1].startswith("-")):
+                filled.append(EVERY_GROUP)
+        return super().parse_args(ctx, filled)
+
+
+def age_seconds(age: str) -> float:
+    """Return the seconds of `90s`, `10m`, `2h`, `7d` or `1w`. Raises a usage error for anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", age.strip())
+    if match is None:
+        raise typer.BadParameter(f"age {age!r}: expected a number and s, m, h, d or w, as in 2h")
+    return float(match[1]) * _SECONDS_OF_UNIT[match[2]]
+
+
+@cli.command("list", cls=BareGroupOption)
 @filtered
-def list_(selection: Selection, limit: Limit = None, as_json: AsJson = False) -> None:
-    """List dead messages, oldest first; with --group, what they died of. Looking changes nothing."""
-    if selection.group == EVERY_GROUP:
-        _list_groups(selection, limit, as_json)
+def list_(filters: DeadFilters, limit: Limit = None, as_json: AsJson = False) -> None:
+    """List dead letters, oldest first; with --group, their causes. Reading changes nothing."""
+    sets = filters.sets()
+    empty = "No dead letter matches."
+    if filters.match_everything:
+        empty = "The dead set is empty." if len(list(sets)) == 1 else "The dead sets are empty."
+    if filters.group == EVERY_GROUP:
+        output.print_groups(sets.groups(filters.condition())[:limit], as_json=as_json, empty=empty)
         return
-    sets = selection.sets()
-    # Where nothing is filtered out, the broker need not hand over more than is shown.
-    most = limit or (_SCREENFUL if sys.stdout.isatty() and not as_json else None)
-    first = most if selection.is_unfiltered else None
-    with closing(sets.letters(selection.condition(), first=first)) as letters:
-        if as_json:
-            print_json(map(view.fields, islice(letters, limit)))
-        elif sys.stdout.isatty():
-            total = sets.depth() if selection.is_unfiltered else None
-            _print_table(letters, limit or _SCREENFUL, empty=_nothing(selection, sets), total=total)
-        elif not print_lines(_cells(view.fields(letter)) for letter in islice(letters, limit)):
-            typer.echo(_nothing(selection, sets))
+    on_terminal = sys.stdout.isatty() and not as_json
+    # Without a filter, the broker need not deliver more than is shown.
+    shown = limit or (output.SCREENFUL if on_terminal else None)
+    first = shown if filters.match_everything else None
+    with closing(sets.iter_letters(filters.condition(), first=first)) as letters:
+        if on_terminal:
+            total = sets.depth() if filters.match_everything else None
+            output.print_table(letters, limit or output.SCREENFUL, empty=empty, total=total)
+        else:
+            output.print_letters(islice(letters, limit), as_json=as_json, empty=empty)
 
 
 @cli.command()
 def show(
     ident: Annotated[str, typer.Argument(metavar="ID", help="An id, or its beginning.")], as_json: AsJson = False
 ) -> None:
-    """Show one dead message: what it asks for, why it died, its headers, its traceback."""
+    """Show one dead letter: its arguments, error, headers and traceback."""
     [letter] = dead_sets().find([ident])
     if as_json:
-        typer.echo(json.dumps(view.details(letter)))
+        typer.echo(json.dumps(output.details(letter)))
         return
-    for line in view.page(letter):
+    for line in output.page(letter):
         typer.echo(line)
 
 
 @cli.command()
 @filtered
 def replay(
-    selection: Selection,
+    filters: DeadFilters,
     idents: Ids = None,
     every: Every = False,
     limit: Limit = None,
-    rate: Annotated[float | None, typer.Option(min=0.001, help="So many messages a second at most.")] = None,
+    rate: Annotated[float | None, typer.Option(min=0.001, help="At most this many messages per second.")] = None,
     budget: Annotated[
         Budget | None,
         typer.Option(help="`keep`: not retried again. `fresh`: a new retry budget. Default: as the queue's policy."),
     ] = None,
     canary: Annotated[
-        bool, typer.Option("--canary", help="One first; others only if it lived; stop at a relapse.")
+        bool, typer.Option("--canary", help="One first; the others only if it succeeds; stop at the first failure.")
     ] = False,
-    wait: Annotated[float, typer.Option(min=0.1, help="Seconds that a canary has for its outcome.")] = 60.0,
+    wait: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the outcome of a canary.")] = 60.0,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send dead messages back to their queues: confirmed there, then taken from the dead set."""
-    chosen = selection.chosen(idents, every=every)
-    sets = selection.sets()
+    """Send dead letters back to their queues: confirmed there, then removed from the dead set."""
+    chosen = filters.chosen(idents, every=every)
+    sets = filters.sets()
     if dry_run:
-        _print_plan(sets, chosen, limit, as_json, verb="replayed")
+        _print_plan(sets, chosen, limit, as_json=as_json, verb="replayed")
         return
     ids = sets.choose(chosen, limit=limit)
-    waited = wait if canary else None
-    worked = sets.replay(ids, budget=budget, rate=rate, canary=waited, progress=_progress_of(ids))
-    _report(worked, "replayed", as_json)
+    result = sets.replay(
+        ids, budget=budget, rate=rate, canary=wait if canary else None, on_progress=output.progress_printer(ids)
+    )
+    output.print_result(result, "replayed", as_json=as_json)
+    raise typer.Exit(0 if result.complete else 1)
 
 
 @cli.command()
 @filtered
 def drop(
-    selection: Selection,
+    filters: DeadFilters,
     idents: Ids = None,
     every: Every = False,
     limit: Limit = None,
@@ -116,136 +218,67 @@ def drop(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Export dead messages to a file in the data folder, then take them from the dead set."""
-    chosen = selection.chosen(idents, every=every)
-    sets = selection.sets()
+    """Export dead letters to a file in the data folder, then remove them from the dead set."""
+    chosen = filters.chosen(idents, every=every)
+    sets = filters.sets()
     if dry_run:
-        _print_plan(sets, chosen, limit, as_json, verb="dropped")
+        _print_plan(sets, chosen, limit, as_json=as_json, verb="dropped")
         return
-    # Nothing is held while somebody thinks about the answer.
+    # No letter is held unacknowledged while the operator thinks about the answer.
     ids = sets.choose(chosen, limit=limit)
     path = new_export(get_settings())
     if ids and not yes:
-        _ask(ids)
-    worked = sets.drop(ids, path, progress=_progress_of(ids))
-    _report(worked, "dropped", as_json, **({"file": str(path)} if worked.done else {}))
+        _confirm_drop(ids)
+    result = sets.drop(ids, path, on_progress=output.progress_printer(ids))
+    details = {"file": str(path)} if result.done else {}
+    output.print_result(result, "dropped", as_json=as_json, **details)
+    raise typer.Exit(0 if result.complete else 1)
 
 
 @cli.command()
 @filtered
 def export(
-    selection: Selection,
+    filters: DeadFilters,
     idents: Ids = None,
     limit: Limit = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A new file instead of standard output.")
-    ] = None,
+    path: Annotated[Path | None, typer.Option("--output", "-o", help="A new file instead of standard output.")] = None,
 ) -> None:
-    """Print dead messages as JSON lines, whole: `restore` reads them. They stay where they are."""
-    sets = selection.sets()
-    found = sets.resolve(selection.chosen(idents, every=not idents))
-    lines = (json.dumps(to_record(letter)) + "\n" for letter in islice(found, limit))
-    if output is None:
+    """Print dead letters as JSON lines, complete: `restore` reads them. They stay in the dead set."""
+    letters = filters.sets().iter_chosen(filters.chosen(idents, every=not idents))
+    lines = (json.dumps(to_record(letter)) + "\n" for letter in islice(letters, limit))
+    if path is None:
         for line in lines:
             typer.echo(line, nl=False)
         return
     try:
-        output.touch(mode=0o600, exist_ok=False)
-        with output.open("w") as file:
+        path.touch(mode=0o600, exist_ok=False)
+        with path.open("w") as file:
             file.writelines(lines)
     except OSError as error:
-        raise ApplicationError(f"{output}: {error.strerror}") from error
+        raise ApplicationError(f"{path}: {error.strerror}") from error
 
 
 @cli.command()
 def restore(
-    file: Annotated[Path, typer.Argument(help="What `drop` or `export` wrote.")], as_json: AsJson = False
+    file: Annotated[Path, typer.Argument(help="A file that `drop` or `export` wrote.")], as_json: AsJson = False
 ) -> None:
-    """Put exported messages back into their dead sets; those that are there are not put there twice."""
-    restored = dead_sets().restore(read(file))
+    """Put exported dead letters back into their dead sets; those that are there are skipped."""
+    restored = dead_sets().restore(read_export(file))
     typer.echo(json.dumps({"restored": restored}) if as_json else f"{len(restored):,} restored")
 
 
-def _list_groups(selection: Selection, limit: int | None, as_json: bool) -> None:
-    sets = selection.sets()
-    with closing(sets.letters(selection.condition())) as letters:
-        found = group_letters(letters)[:limit]
-    if as_json:
-        typer.echo(json.dumps([view.group_fields(group) for group in found], indent=1))
-    elif not found:
-        typer.echo(_nothing(selection, sets))
-    elif sys.stdout.isatty():
-        out = console()
-        out.print(view.groups_table(found, out.width))
+def _print_plan(sets: DeadSets, chosen: Chosen, limit: int | None, *, as_json: bool, verb: str) -> None:
+    letters = islice(sets.iter_chosen(chosen), limit)
+    if sys.stdout.isatty() and not as_json:
+        output.print_table(letters, output.SCREENFUL, empty=f"Nothing would be {verb}.")
     else:
-        rows = ({**view.group_fields(group), "queues": ",".join(group.queues)} for group in found)
-        print_lines(list(row.values()) for row in rows)
+        output.print_letters(letters, as_json=as_json)
 
 
-def _print_table(letters: Any, limit: int, *, empty: str, total: int | None = None) -> None:
-    shown = list(islice(letters, limit))
-    rest = sum(1 for _ in letters) if total is None else total - len(shown)
-    out = console()
-    if not shown:
-        out.print(empty)
-        return
-    out.print(view.letters_table(shown, out.width))
-    if rest:
-        out.print(f"{len(shown):,} of {len(shown) + rest:,} shown; --limit shows more, --group what they died of.")
-
-
-def _print_plan(sets: DeadSets, chosen: Chosen, limit: int | None, as_json: bool, *, verb: str) -> None:
-    letters = islice(sets.resolve(chosen), limit)
-    if as_json:
-        print_json(map(view.fields, letters))
-    elif sys.stdout.isatty():
-        _print_table(letters, _SCREENFUL, empty=f"Nothing would be {verb}.")
-    else:
-        print_lines(_cells(view.fields(letter)) for letter in letters)
-
-
-def _progress_of(ids: Mapping[str, Sequence[str]]) -> Callable[[int], None]:
-    """Return what says on a terminal how far it is."""
-    total = sum(map(len, ids.values()))
-
-    def progress(count: int) -> None:
-        if sys.stderr.isatty() and total > 1:
-            sys.stderr.write(f"\r{count:,} of {total:,}" + ("\n" if count == total else ""))
-            sys.stderr.flush()
-
-    return progress
-
-
-def _report(worked: Worked, verb: str, as_json: bool, **told: Any) -> None:
-    """Say what came of it; exit 1 where not all was done."""
-    if as_json:
-        result = {verb: worked.done, "stayed": worked.stayed, "missing": worked.missing, "stopped": worked.stopped}
-        typer.echo(json.dumps(result | told))
-    else:
-        for ident, why in worked.stayed.items():
-            typer.echo(f"{short(ident)} stays: {printable(why)}", err=True)
-        for ident in worked.missing:
-            typer.echo(f"{short(ident)} is not there any more", err=True)
-        if worked.stopped:
-            typer.echo(f"stopped: {printable(worked.stopped)}", err=True)
-        typer.echo(f"{len(worked.done):,} {verb}" + "".join(f"; {name}: {value}" for name, value in told.items()))
-    if not worked.complete:
-        raise typer.Exit(1)
-
-
-def _ask(ids: Mapping[str, Sequence[str]]) -> None:
+def _confirm_drop(ids: Mapping[str, Sequence[str]]) -> None:
+    """Ask the operator. Exit 1 on a no, and with a usage error where there is no terminal."""
     if not sys.stdin.isatty():
-        raise typer.BadParameter("nobody is there to ask: say --yes")
-    plan = " and ".join(f"{len(its):,} of {name}" for name, its in ids.items())
+        raise typer.BadParameter("standard input is not a terminal: confirm with --yes")
+    plan = " and ".join(f"{len(set_ids):,} of {name}" for name, set_ids in ids.items())
     if not typer.confirm(f"Drop {plan}? They are exported first"):
         raise typer.Exit(1)
-
-
-def _nothing(selection: Selection, sets: DeadSets) -> str:
-    if not selection.is_unfiltered:
-        return "No dead message matches."
-    return "The dead set is empty." if len(list(sets)) == 1 else "The dead sets are empty."
-
-
-def _cells(told: Mapping[str, Any]) -> list[Any]:
-    return [told[name] for name in view.COLUMNS]

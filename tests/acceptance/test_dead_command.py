@@ -146,7 +146,7 @@ def test_a_list_fits_its_terminal_and_obeys_no_message(
     lines = on_a_terminal(environment, "list", width=width)
     assert len(lines) == 52
     assert max(map(len, lines)) <= width
-    assert lines[-1] == "50 of 55 shown; --limit shows more, --group what they died of."
+    assert lines[-1] == "50 of 55 shown; --limit shows more, --group counts causes."
     assert "\x1b" not in "".join(lines)
     assert "[31m[red]xx" in lines[1]
     assert "…" in lines[1]
@@ -163,9 +163,9 @@ def test_wrong_usage_is_told_and_nothing_happens(
     perennial(environment, "replay", "--all", "--budget", "double", exit_status=2)
     perennial(environment, "list", "--older", "soon", exit_status=2)
     perennial(environment, "drop", "--all", "--yes", "--reason", "", exit_status=2)
-    assert "'' names none" in perennial(environment, "drop", "", "--yes", exit_status=1)
-    assert "say --yes" in perennial(environment, "drop", "--all", exit_status=2)
-    assert "'zzz' names none" in perennial(environment, "show", "zzz", exit_status=1)
+    assert "'' matches none" in perennial(environment, "drop", "", "--yes", exit_status=1)
+    assert "confirm with --yes" in perennial(environment, "drop", "--all", exit_status=2)
+    assert "'zzz' matches none" in perennial(environment, "show", "zzz", exit_status=1)
     assert "no dead set 'x'" in perennial(environment, "list", "--set", "x", exit_status=1)
     perennial(environment, "replay", "--all", "--dry-run")
     assert broker.depth(DEAD) == 1

@@ -14,8 +14,7 @@ import pytest
 import requests
 from kombu import Connection
 
-from app.broker.dead_letters.letters import DeadLetter
-from app.broker.dead_letters.sets import DeadSet
+from app.broker.dead_letters import DeadLetter, DeadSet
 from app.broker.headers import OUTCOME_TO, REASON
 from app.broker.publishing import Publisher
 from app.services import Urls
@@ -76,7 +75,7 @@ def send(broker: Broker, task: str, *, key: str = "site.index", more: Mapping[st
 
 def the_dead(broker: Broker, dead_set: DeadSet, count: int = 1) -> list[DeadLetter]:
     eventually(lambda: broker.depth(DEAD) >= count, f"{count} dead")
-    return dead_set.look()
+    return dead_set.letters()
 
 
 def runs(journal: Path) -> int:
@@ -100,10 +99,14 @@ def test_however_a_run_fails_it_spends_the_same_budget_and_ends_in_the_dead_set(
     send(broker, task, journal=journal)
     [letter] = the_dead(broker, dead_set)
     assert runs(journal) == 3
-    assert (letter.reason, letter.header("exception"), letter.header("attempts")) == (reason, exception, 3)
+    assert (
+        letter.reason,
+        letter.delivery.headers["perennial-exception"],
+        letter.delivery.headers["perennial-attempts"],
+    ) == (reason, exception, 3)
     assert letter.queue == "site.index"
-    assert letter.header("failed-at") - letter.header("first-failed-at") >= 0.3
-    assert letter.header("worker").startswith("worker@")
+    assert letter.delivery.headers["perennial-failed-at"] - letter.delivery.headers["perennial-first-failed-at"] >= 0.3
+    assert letter.delivery.headers["perennial-worker"].startswith("worker@")
     assert broker.depth("site.index") == 0
 
 
@@ -130,7 +133,7 @@ def test_a_postponement_that_nobody_can_wait_is_a_failure(
     send(broker, "failing.never", journal=journal)
     [letter] = the_dead(broker, dead_set)
     assert (letter.reason, runs(journal)) == ("invalid-message", 1)
-    assert "inf" in letter.header("message")
+    assert "inf" in letter.delivery.headers["perennial-message"]
 
 
 JSON = {"content_type": "application/json", "content_encoding": "utf-8"}
@@ -164,7 +167,7 @@ def test_what_cannot_be_a_task_ends_in_the_dead_set_as_it_came_and_the_worker_go
     broker.post(body, key="site.index", **properties)
     [letter] = the_dead(broker, dead_set)
     assert letter.reason == reason
-    assert letter.header("attempts") == (1 if reason == "invalid-message" else 3)
+    assert letter.delivery.headers["perennial-attempts"] == (1 if reason == "invalid-message" else 3)
     assert letter.delivery.body == body
     assert letter.delivery.content_type == properties.get("content_type")
     send(broker, "failing.fail", journal=journal, times=0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.broker.dead_letters.exports import read
+from app.broker.dead_letters.exports import read_export
 from app.broker.dead_letters.sets import DeadSets
 from app.broker.headers import REPLAY_HISTORY
 from app.broker.publishing import Publisher
@@ -53,9 +53,9 @@ def test_killed_before_any_operation_nothing_is_missing_and_nothing_left_without
 
 def found_everywhere(ids: list[str], dead: DeadSets, broker: Broker, file: Path) -> int:
     """Assert that each message is somewhere, and noted if it left; return how many are in two places; tidy up."""
-    left = [letter.id for letter in dead.look()]
+    left = [letter.id for letter in dead.letters()]
     sent = [message.headers[REPLAY_HISTORY][0] for message in broker.take("mail")]
-    exported = [letter.id for letter in read(file)] if file.exists() else []
+    exported = [letter.id for letter in read_export(file)] if file.exists() else []
     audit = file.with_suffix(".audit")
     noted = [json.loads(line)["id"] for line in audit.read_text().splitlines()] if audit.exists() else []
     assert set(left) | set(sent) | set(exported) == set(ids)

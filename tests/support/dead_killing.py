@@ -21,7 +21,7 @@ from app.broker.publishing import Publisher
 from tests.support.dead import dead_sets
 
 #: The function that writes to the file of an export.
-_APPEND = "append"
+_APPEND = "append_lines"
 
 
 def main() -> None:

@@ -17,13 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.broker.amqp_internals import LateTimestamp, UndecodableText
-from app.broker.dead_letters.audit import append
+from app.broker.dead_letters.audit import append_lines
 from app.broker.dead_letters.causes import cause_of
-from app.broker.dead_letters.exports import from_record, read, to_record
-from app.broker.dead_letters.letters import DeadLetter, LetterIds, group_letters, letter_of, named
+from app.broker.dead_letters.exports import from_record, read_export, to_record
+from app.broker.dead_letters.letters import DeadLetter, LetterIds, group_letters, id_matches, letter_of
 from app.broker.errors import InvalidMessage
-from app.cli.dead_options import seconds
-from app.cli.dead_view import age
+from app.cli.dead import age_seconds
+from app.cli.dead_output import age
 from app.cli.printing import short
 from app.dead_sets import domain_of, task_of, where
 from tests.support.deliveries import delivery
@@ -85,7 +85,7 @@ def test_an_export_holds_what_json_does_not() -> None:
 
 @pytest.mark.parametrize("record", [7, [], {}, {"id": "a"}, {"body": 3}])
 def test_what_is_no_export_is_an_error_that_shows_it(record: Any) -> None:
-    with pytest.raises(InvalidMessage, match="no exported dead message"):
+    with pytest.raises(InvalidMessage, match="invalid export of a dead letter"):
         from_record(record)
 
 
@@ -103,7 +103,7 @@ def test_what_is_no_export_is_an_error_that_shows_it(record: Any) -> None:
     ids=str,
 )
 def test_an_export_that_was_edited_into_no_message_is_an_error_before_anything_is_sent(edited: dict[str, Any]) -> None:
-    with pytest.raises(InvalidMessage, match="no exported dead message"):
+    with pytest.raises(InvalidMessage, match="invalid export of a dead letter"):
         from_record({**to_record(letter()), **edited})
 
 
@@ -111,13 +111,13 @@ def test_a_file_of_bytes_is_no_export_and_the_line_is_named(tmp_path: Path) -> N
     file = tmp_path / "export.jsonl"
     file.write_bytes(json.dumps(to_record(letter())).encode() + b"\n\x7fELF\xd0\x00\n")
     with pytest.raises(InvalidMessage, match="line 2"):
-        list(read(file))
+        list(read_export(file))
 
 
 def test_a_line_that_was_broken_off_does_not_spoil_the_next_one(tmp_path: Path) -> None:
     file = tmp_path / "export.jsonl"
     file.write_text('{"id": "ab')
-    append(file, [{"id": "cd"}])
+    append_lines(file, [{"id": "cd"}])
     assert file.read_text().splitlines() == ['{"id": "ab', '{"id": "cd"}']
 
 
@@ -151,13 +151,13 @@ def test_the_queue_is_that_of_the_brokers_last_entry_not_of_an_earlier_wait() ->
 def test_equal_messages_are_numbered_and_those_that_left_keep_their_numbers() -> None:
     came: Sequence[Any] = [delivery("d", body=b"a"), delivery("d", body=b"b"), delivery("d", body=b"a")]
     names = LetterIds()
-    first, other, second = (names.name("d", each) for each in came)
+    first, other, second = (names.next_id("d", each) for each in came)
     assert second == f"{first}.2"
     assert other != first
-    assert LetterIds(Counter({first: 1})).name("d", came[2]) == second
-    assert named(first, first[:6])
-    assert not named(second, first[:6])
-    assert named(second, f"{first[:6]}.2")
+    assert LetterIds(Counter({first: 1})).next_id("d", came[2]) == second
+    assert id_matches(first, first[:6])
+    assert not id_matches(second, first[:6])
+    assert id_matches(second, f"{first[:6]}.2")
 
 
 @pytest.mark.parametrize("given_id", ["", "a b", "x" * 65, "../../etc", 7, None, ["a"]])
@@ -192,13 +192,13 @@ def test_task_and_domain_are_found_in_plain_messages_and_in_celerys(
     ("text", "expected"), [("90s", 90), ("10m", 600), ("2h", 7_200), ("7d", 604_800), ("1.5h", 5_400)]
 )
 def test_an_age_is_a_number_and_a_unit(text: str, expected: float) -> None:
-    assert seconds(text) == expected
+    assert age_seconds(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "2", "h", "-1h", "2 h 3 m", "1y"])
 def test_any_other_age_is_wrong_usage(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="expected a number and"):
-        seconds(text)
+        age_seconds(text)
 
 
 def test_ages_are_short() -> None:

@@ -1,4 +1,4 @@
-"""Who did what with dead messages: one line a message and act, in a file that only its owner reads."""
+"""The audit file: one JSON line for each dead letter that was replayed, dropped or restored, and by whom."""
 
 from __future__ import annotations
 
@@ -18,65 +18,58 @@ from .letters import DeadLetter
 
 logger = logging.getLogger(__name__)
 
-Verb = Literal["replay", "drop", "restore"]
+AuditedAct = Literal["replay", "drop", "restore"]
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """A file of JSON lines that is only appended to.
+    """A file of JSON lines, only appended to and readable by its owner only.
 
-    A line is written when the message is safe elsewhere (confirmed in its queue, or exported and synced) and before it
-    leaves the dead set. Killed at any point, no message has left without its line; one that has its line may still be
-    there, too.
+    A line is written once the letter is safe elsewhere (confirmed in its queue, or exported and synced) and before it
+    is removed from the dead set. So after a kill no letter has left without a line; a letter with a line may still be
+    in the set.
     """
 
     path: Path
 
-    def check(self) -> None:
-        """Raise ApplicationError where nothing can be noted: nothing is to be done then, either."""
-        append(self.path, [])
+    def require_writable(self) -> None:
+        """Raise ApplicationError if the file cannot be written: an operation must not start then."""
+        append_lines(self.path, [])
 
-    def write(self, act: Verb, letters: Iterable[tuple[DeadLetter, str]], **told: Any) -> None:
-        """Append a line for each message and what came of it; `told` stands in each line. Raises ApplicationError."""
-        who = {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "user": _user(),
-            "host": socket.gethostname(),
-        }
-        lines = [{**who, "act": act, **_line(letter), **told, "outcome": outcome} for letter, outcome in letters]
-        for line in lines:
-            logger.info("%(act)s %(id)s of %(set)s: %(outcome)s", line)
-        append(self.path, lines)
+    def write(self, act: AuditedAct, outcomes: Iterable[tuple[DeadLetter, str]], **details: Any) -> None:
+        """Append a line for each letter and its outcome, each with the details. Raises ApplicationError."""
+        try:
+            user = getpass.getuser()
+        except (OSError, KeyError):
+            user = str(os.getuid())
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        operator = {"time": time, "user": user, "host": socket.gethostname(), "act": act}
+        lines = []
+        for letter, outcome in outcomes:
+            identity = {"set": letter.set, "id": letter.id, "queue": letter.queue, "task": letter.cause.task}
+            lines.append({**operator, **identity, **details, "outcome": outcome})
+            logger.info("%s of dead letter %s in %s: %s", act, letter.id, letter.set, outcome)
+        append_lines(self.path, lines)
 
 
-def append(path: Path, lines: Iterable[Mapping[str, Any]], *, synced: bool = False) -> None:
-    """Append JSON lines to a file for its owner's eyes, in one write; raises ApplicationError naming it."""
+def append_lines(path: Path, lines: Iterable[Mapping[str, Any]], *, sync: bool = False) -> None:
+    """Append objects as JSON lines in one write, to a file that only its owner can read.
+
+    With `sync`, return only when they are on the disk. Raises ApplicationError, which names the file.
+    """
     text = "".join(json.dumps(line) + "\n" for line in lines).encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_APPEND | os.O_CREAT | os.O_RDWR, 0o600)
         with os.fdopen(descriptor, "ab", buffering=0) as file:
-            rest = memoryview(_broken_off(descriptor) + text)
-            while rest:
-                rest = rest[file.write(rest) :]
-            if synced:
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                # A full disk or a kill cut the last line: the next one must not be joined to it.
+                text = b"\n" + text
+            unwritten = memoryview(text)
+            while unwritten:
+                unwritten = unwritten[file.write(unwritten) :]
+            if sync:
                 os.fsync(descriptor)
     except OSError as error:
         raise ApplicationError(f"{path}: {error.strerror or error}") from error
-
-
-def _broken_off(descriptor: int) -> bytes:
-    """Return the end of a line that a full disk or a kill broke off: the next one must not be joined to it."""
-    size = os.fstat(descriptor).st_size
-    return b"\n" if size and os.pread(descriptor, 1, size - 1) != b"\n" else b""
-
-
-def _line(letter: DeadLetter) -> dict[str, str]:
-    return {"set": letter.set, "id": letter.id, "queue": letter.queue, "task": letter.cause.task}
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return str(os.getuid())

@@ -1,4 +1,4 @@
-"""One goes first: the outcome of a replayed message decides whether the others follow."""
+"""The outcomes of replayed letters, reported by workers: a canary's outcome decides whether others follow."""
 
 from __future__ import annotations
 
@@ -9,84 +9,89 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from .working import Stopped
+from .operations import OperationStopped
 
-#: Messages whose outcome is awaited at the same time, once the first one lived.
+#: Letters whose outcome is awaited at the same time, once the first one succeeded.
 WINDOW = 10
 
-_ENDS = {"died": "died again", "failed": "failed again, and waits in the broker for the next retry of its fresh budget"}
+#: Seconds for which events are read when there is nothing to wait for.
+_NO_WAIT = 0.001
+
+_FAILURES = {
+    "died": "died again",
+    "failed": "failed again, and waits in the broker for the next retry of its fresh budget",
+}
 
 
 class Canary:
-    """Hears how replayed messages ended; `wait` is the seconds that each of them has."""
+    """Waits for the outcomes of replayed letters, at most `wait` seconds for each.
+
+    Its methods raise OperationStopped at the first letter that failed or has no outcome in time.
+    """
 
     def __init__(self, connection: Any, *, wait: float) -> None:
         self._connection = connection
         self._wait = wait
-        self._heard: deque[bytes] = deque()
-        self._awaited: dict[str, float] = {}
-        self.lived: list[str] = []
+        self._reports: deque[bytes] = deque()
+        self._deadlines: dict[str, float] = {}
+        self._succeeded = False
         channel = connection.channel()
-        #: The queue that the worker tells; the broker takes it away with this connection.
+        #: The queue to which workers report; the broker deletes it with the connection.
         self.queue = channel.queue_declare("", exclusive=True).queue
-        channel.basic_consume(self.queue, no_ack=True, callback=lambda message: self._heard.append(message.body))
+        channel.basic_consume(self.queue, no_ack=True, callback=lambda message: self._reports.append(message.body))
 
-    def sent(self, ids: Sequence[str]) -> None:
-        """Await the outcome of these."""
-        deadline = time.monotonic() + self._wait
-        self._awaited |= dict.fromkeys(ids, deadline)
+    def expect(self, ids: Sequence[str]) -> None:
+        """Await the outcomes of letters that were just published."""
+        self._deadlines |= dict.fromkeys(ids, time.monotonic() + self._wait)
 
-    def ready(self, within: float) -> bool:
-        """Wait at most so many seconds for room for another one; raises Stopped at the first that did not live."""
-        return self._listen(WINDOW - 1 if self.lived else 0, within)
+    def wait_ready(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds until another letter may be published; return whether it may."""
+        return self._wait_until_at_most(WINDOW - 1 if self._succeeded else 0, timeout)
 
     def finish(self) -> None:
-        """Wait for all; raises Stopped at the first that did not live."""
-        self._listen(0, float("inf"))
+        """Wait for all outstanding outcomes."""
+        self._wait_until_at_most(0, float("inf"))
 
-    def _listen(self, most: int, within: float) -> bool:
-        until = time.monotonic() + within
+    def _wait_until_at_most(self, outstanding: int, timeout: float) -> bool:
+        until = time.monotonic() + timeout
         while True:
-            self._drain(0.001 if len(self._awaited) <= most else min(1.0, max(0.001, until - time.monotonic())))
-            self._settle()
-            if len(self._awaited) <= most:
+            enough = len(self._deadlines) <= outstanding
+            seconds = _NO_WAIT if enough else min(1.0, max(_NO_WAIT, until - time.monotonic()))
+            with suppress(TimeoutError):
+                while True:
+                    self._connection.drain_events(timeout=seconds)
+                    seconds = _NO_WAIT
+            while self._reports:
+                self._evaluate(_parse(self._reports.popleft()))
+            if len(self._deadlines) <= outstanding:
                 return True
-            self._give_up()
+            for letter_id, deadline in self._deadlines.items():
+                if time.monotonic() > deadline:
+                    others = self._others(letter_id)
+                    raise OperationStopped(
+                        f"{letter_id}: no outcome within {self._wait:g} s; is a worker there?{others}"
+                    )
             if time.monotonic() >= until:
                 return False
 
-    def _drain(self, timeout: float) -> None:
-        """Hear all that was told so far, waiting at most `timeout` seconds for the first."""
-        with suppress(TimeoutError):
-            while True:
-                self._connection.drain_events(timeout=timeout)
-                timeout = 0.001
-
-    def _settle(self) -> None:
-        while self._heard:
-            told = _told(self._heard.popleft())
-            ident, outcome = str(told.get("of")), told.get("outcome")
-            if self._awaited.pop(ident, None) is None:
-                continue
-            if outcome != "lived":
-                end = _ENDS.get(str(outcome), f"ended as {outcome!r}")
-                raise Stopped(f"{ident} {end}: {told.get('text')}{self._others()}")
-            self.lived.append(ident)
-
-    def _give_up(self) -> None:
-        for ident, deadline in self._awaited.items():
-            if time.monotonic() > deadline:
-                raise Stopped(f"{ident}: no outcome within {self._wait:g} s; is a worker there?{self._others(ident)}")
+    def _evaluate(self, report: dict[str, Any]) -> None:
+        letter_id, outcome = str(report.get("of")), report.get("outcome")
+        if self._deadlines.pop(letter_id, None) is None:
+            return
+        if outcome != "lived":
+            failure = _FAILURES.get(str(outcome), f"ended as {outcome!r}")
+            raise OperationStopped(f"{letter_id} {failure}: {report.get('text')}{self._others()}")
+        self._succeeded = True
 
     def _others(self, besides: str = "") -> str:
-        others = [ident for ident in self._awaited if ident != besides]
-        return f" ({len(others)} more were sent, and have not ended yet)" if others else ""
+        count = sum(letter_id != besides for letter_id in self._deadlines)
+        return f" ({count} more were published and have no outcome yet)" if count else ""
 
 
-def _told(body: bytes) -> dict[str, Any]:
-    """Return what the worker told; anybody may write to a queue whose name they know."""
+def _parse(body: bytes) -> dict[str, Any]:
+    """Return a worker's report, empty if it is invalid: anyone may publish to a queue whose name they know."""
     try:
-        told = json.loads(body)
+        report = json.loads(body)
     except (ValueError, RecursionError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return report if isinstance(report, dict) else {}

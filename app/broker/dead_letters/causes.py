@@ -1,4 +1,4 @@
-"""Why a message is dead, whoever put it there: our headers, those of Sneakers and of the Perl indexer, the broker's."""
+"""Why a message is in a dead set: read from the headers of this package, Sneakers, the Perl indexer or RabbitMQ."""
 
 from __future__ import annotations
 
@@ -27,13 +27,16 @@ from ..headers import (
 )
 from ..policies.base import MAX_MESSAGE, MAX_TRACEBACK
 
-#: The reason of a message that nobody buried: its key led to no queue, and an alternate exchange brought it here.
+#: The reason of a message with an unknown routing key, which an alternate exchange brought to the dead set.
 UNROUTABLE = "unroutable"
 
-#: The reason of a message that a client put into the dead set itself.
+#: The reason of a message that a client published to the dead set itself.
 BY_HAND = "by-hand"
 
-#: The last second that a date can tell.
+#: Characters of a `retry_info` header that are parsed.
+_MAX_RETRY_INFO = 1_000_000
+
+#: The latest time that a datetime can hold, in seconds since the epoch.
 _LATEST = datetime.max.replace(tzinfo=UTC).timestamp()
 
 _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)', re.MULTILINE)
@@ -41,10 +44,10 @@ _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+), in (\S+)', re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """What is told of a death; empty, 0 or None where nobody told. Times are seconds since the epoch."""
+    """Why a message was dead-lettered. Unknown fields are empty, 0 or None. Times are seconds since the epoch."""
 
     reason: str
-    #: The queue that the message was consumed from when it died.
+    #: The queue from which the message was consumed before it was dead-lettered.
     queue: str = ""
     task: str = ""
     exception: str = ""
@@ -57,14 +60,12 @@ class Cause:
 
     @property
     def error(self) -> str:
-        """Exception and message in one."""
+        """Exception and message as one text."""
         return f"{self.exception}: {self.message}".strip(": ")
 
     @property
     def location(self) -> str:
-        """`file:line in function` of the traceback's last frame; of the file's path the last two parts, since
-        checkouts stand in different places.
-        """
+        """`folder/file:line in function` of the traceback's last frame, independent of the path of the checkout."""
         frames = _FRAME.findall(self.traceback)
         if not frames:
             return ""
@@ -72,19 +73,32 @@ class Cause:
         return f"{'/'.join(path.replace(chr(92), '/').split('/')[-2:])}:{line} in {function}"
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerDeath:
+    """The latest entry of RabbitMQ's header `x-death`. `at` is seconds since the epoch."""
+
+    queue: str = ""
+    reason: str = ""
+    count: int = 0
+    at: float | None = None
+
+
 def cause_of(delivery: Delivery) -> Cause:
-    """Return why a message of a dead set is there; never raises, whatever its headers hold."""
+    """Return why a message is in a dead set. Never raises, whatever its headers hold."""
     headers = delivery.headers
     if REASON in headers:
-        return _ours(headers)
+        return _from_own_headers(headers)
     if "retry_info" in headers:
-        return _sneakers(headers)
+        return _from_sneakers(headers)
     if "mb-exceptions" in headers or headers.get("mb-retries") == -1:
-        return _indexer(headers)
-    return _broker(delivery)
+        # The Cover Art Archive's Perl indexer: a spent countdown, and the errors so far.
+        errors = headers.get("mb-exceptions")
+        texts = errors if isinstance(errors, list) else [errors] if errors else []
+        return Cause(reason="exception", message=_text(texts[-1]) if texts else "", attempts=len(texts))
+    return _from_broker(delivery)
 
 
-def _ours(headers: Mapping[str, Any]) -> Cause:
+def _from_own_headers(headers: Mapping[str, Any]) -> Cause:
     return Cause(
         reason=_text(headers.get(REASON)),
         queue=_text(headers.get(QUEUE)),
@@ -94,104 +108,81 @@ def _ours(headers: Mapping[str, Any]) -> Cause:
         traceback=_text(headers.get(TRACEBACK), MAX_TRACEBACK),
         attempts=whole_number(headers, ATTEMPTS, default=0),
         worker=_text(headers.get(WORKER)),
-        first_failed_at=_seconds(headers.get(FIRST_FAILED)),
-        failed_at=_seconds(headers.get(FAILED)),
+        first_failed_at=_epoch_seconds(headers.get(FIRST_FAILED)),
+        failed_at=_epoch_seconds(headers.get(FAILED)),
     )
 
 
-def _sneakers(headers: Mapping[str, Any]) -> Cause:
-    """Read what Sneakers' error handler writes as `retry_info`: a JSON object, or a list of them, newest first."""
+def _from_sneakers(headers: Mapping[str, Any]) -> Cause:
+    """Read the `retry_info` of Sneakers' error handler: a JSON object, or a list of them with the latest first."""
     try:
-        info = json.loads(_text(headers["retry_info"], 1_000_000))
+        parsed = json.loads(_text(headers["retry_info"], _MAX_RETRY_INFO))
     except (ValueError, RecursionError):
-        info = None
-    newest = info[0] if isinstance(info, list) and info else info
-    told: Mapping[str, Any] = newest if isinstance(newest, Mapping) else {}
+        parsed = None
+    latest = parsed[0] if isinstance(parsed, list) and parsed else parsed
+    info: Mapping[str, Any] = latest if isinstance(latest, Mapping) else {}
+    try:
+        failed_at = _epoch_seconds(datetime.fromisoformat(info["failed_at"]))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        failed_at = None
+    backtrace = info.get("backtrace")
+    death = _broker_death(headers)
     return Cause(
-        reason=_text(told.get("error") or "error"),
-        queue=_dead_lettered(headers).queue,
+        reason=_text(info.get("error") or "error"),
+        queue=death.queue,
         task=_text(headers.get("task")),
-        exception=_text(told.get("error_class")),
-        message=_text(told.get("error_message")),
-        traceback=_lines(told.get("backtrace")),
-        attempts=whole_number(told, "num_attempts", default=0),
-        first_failed_at=_dead_lettered(headers).at,
-        failed_at=_iso(told.get("failed_at")),
+        exception=_text(info.get("error_class")),
+        message=_text(info.get("error_message")),
+        traceback="\n".join(_text(line) for line in backtrace) if isinstance(backtrace, list) else "",
+        attempts=whole_number(info, "num_attempts", default=0),
+        first_failed_at=death.at,
+        failed_at=failed_at,
     )
 
 
-def _indexer(headers: Mapping[str, Any]) -> Cause:
-    """Read what the Cover Art Archive's own indexer leaves: a spent countdown, and the errors so far."""
-    errors = headers.get("mb-exceptions")
-    listed = errors if isinstance(errors, list) else [errors] if errors else []
-    return Cause(reason="exception", message=_text(listed[-1]) if listed else "", attempts=len(listed))
-
-
-def _broker(delivery: Delivery) -> Cause:
-    """Read the broker's last entry: a first one may tell of a wait in a delay queue long before."""
-    entry = _dead_lettered(delivery.headers)
-    if not entry.reason:
-        by_hand = delivery.exchange in ("", delivery.queue)
+def _from_broker(delivery: Delivery) -> Cause:
+    death = _broker_death(delivery.headers)
+    task = _text(delivery.headers.get("task"))
+    if not death.reason:
+        failed_at = _epoch_seconds(delivery.properties.get("timestamp"))
+        if delivery.exchange in ("", delivery.queue):
+            return Cause(reason=BY_HAND, task=task, failed_at=failed_at)
         text = f"no queue was bound for key {delivery.routing_key!r} of exchange {delivery.exchange!r}"
-        return Cause(
-            reason=BY_HAND if by_hand else UNROUTABLE,
-            task=_text(delivery.headers.get("task")),
-            message="" if by_hand else text,
-            failed_at=_seconds(delivery.properties.get("timestamp")),
-        )
+        return Cause(reason=UNROUTABLE, task=task, message=text, failed_at=failed_at)
     return Cause(
-        reason=entry.reason,
-        queue=entry.queue,
-        task=_text(delivery.headers.get("task")),
+        reason=death.reason,
+        queue=death.queue,
+        task=task,
         message=_text(delivery.headers.get(LAST_ERROR)),
-        attempts=entry.count,
-        first_failed_at=_seconds(delivery.headers.get(FIRST_FAILED)) or entry.at,
-        failed_at=entry.at,
+        attempts=death.count,
+        first_failed_at=_epoch_seconds(delivery.headers.get(FIRST_FAILED)) or death.at,
+        failed_at=death.at,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """The newest entry of `x-death`."""
-
-    queue: str = ""
-    reason: str = ""
-    count: int = 0
-    at: float | None = None
-
-
-def _dead_lettered(headers: Mapping[str, Any]) -> _Entry:
+def _broker_death(headers: Mapping[str, Any]) -> BrokerDeath:
+    """Return the latest `x-death` entry. Earlier ones can be of delay queues that the message passed before."""
     deaths = headers.get("x-death")
-    newest = deaths[0] if isinstance(deaths, list) and deaths else None
-    if not isinstance(newest, Mapping):
-        return _Entry()
-    reason = _text(newest.get("reason")).replace("_", "-")
-    count = whole_number(newest, "count", default=1)
-    return _Entry(_text(newest.get("queue")), reason, count, _seconds(newest.get("time")))
+    latest = deaths[0] if isinstance(deaths, list) and deaths else None
+    if not isinstance(latest, Mapping):
+        return BrokerDeath()
+    reason = _text(latest.get("reason")).replace("_", "-")
+    count = whole_number(latest, "count", default=1)
+    return BrokerDeath(_text(latest.get("queue")), reason, count, _epoch_seconds(latest.get("time")))
 
 
-def _text(value: Any, most: int = MAX_MESSAGE) -> str:
+def _text(value: Any, limit: int = MAX_MESSAGE) -> str:
+    """Return a header as text of at most `limit` characters: the end of a traceback, the beginning of anything else."""
     if value is None:
         return ""
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-    return text[-most:] if most == MAX_TRACEBACK else text[:most]
+    return text[-limit:] if limit == MAX_TRACEBACK else text[:limit]
 
 
-def _lines(value: Any) -> str:
-    return "\n".join(_text(line) for line in value) if isinstance(value, list) else ""
-
-
-def _seconds(value: Any) -> float | None:
-    """Return a header's time; the broker's are UTC without saying so."""
+def _epoch_seconds(value: Any) -> float | None:
+    """Return a header's time in seconds since the epoch. A datetime without a zone, as RabbitMQ writes, is UTC."""
     if isinstance(value, datetime):
         value = value.replace(tzinfo=value.tzinfo or UTC).timestamp()
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value) if 0 <= value <= _LATEST else None
-
-
-def _iso(value: Any) -> float | None:
-    try:
-        return _seconds(datetime.fromisoformat(value))
-    except (TypeError, ValueError, OverflowError):
-        return None

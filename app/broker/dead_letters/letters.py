@@ -1,4 +1,4 @@
-"""What a dead message is, which ones are meant, and how many are alike."""
+"""Dead letters as values: their ids, filters and groups."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ..delivery import Delivery
 from ..headers import DEAD_ID, REPLAY_HISTORY
 from .causes import Cause, cause_of
 
-#: An id that we gave, and no garbage in its header.
-_GIVEN = re.compile(r"[0-9A-Za-z-]{8,64}")
+#: What a dead id in a header must look like: anyone may write that header.
+_DEAD_ID = re.compile(r"[0-9A-Za-z-]{8,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A dead message of the dead set `set`.
+    """A message of the dead set `set`.
 
-    `id` is its `perennial-dead-id`, or a hash of its content where others put it there. Messages with the same one are
-    told apart by their place, as `id`, `id.2`, `id.3`: stable while nothing before them leaves.
+    `id` is its header `perennial-dead-id`, or a hash of its content where that header is missing or invalid. Letters
+    with the same id are numbered in the order of the set: `id`, `id.2`, `id.3`.
     """
 
     id: str
@@ -33,7 +33,7 @@ class DeadLetter:
 
     @property
     def queue(self) -> str:
-        """The queue that it died in and is replayed to; empty where its key led to none."""
+        """The queue that it was consumed from and is replayed to; empty where it was never routed to one."""
         return self.cause.queue
 
     @property
@@ -43,47 +43,46 @@ class DeadLetter:
 
     @property
     def group(self) -> str:
-        """Eight hex digits of reason, exception and location: what died alike has the same."""
-        alike = "\0".join((self.cause.reason, self.cause.exception, self.cause.location))
-        return hashlib.blake2b(alike.encode(errors="replace"), digest_size=4).hexdigest()
+        """Eight hex digits of reason, exception and location: the same for letters with the same cause."""
+        cause = "\0".join((self.cause.reason, self.cause.exception, self.cause.location))
+        return hashlib.blake2b(cause.encode(errors="replace"), digest_size=4).hexdigest()
 
     @property
     def replay_history(self) -> tuple[str, ...]:
-        """Dead ids of its former lives, the last one first."""
-        lives = self.delivery.headers.get(REPLAY_HISTORY)
-        return tuple(str(each) for each in lives) if isinstance(lives, list) else ()
-
-    def header(self, name: str) -> Any:
-        """Return one of the headers of the death, named without `perennial-`."""
-        return self.delivery.headers.get(f"perennial-{name}", "")
+        """The dead ids under which it was in a dead set before, the latest first."""
+        former_ids = self.delivery.headers.get(REPLAY_HISTORY)
+        return tuple(str(dead_id) for dead_id in former_ids) if isinstance(former_ids, list) else ()
 
     def arguments(self) -> Any:
-        """Return what the message asks for: Celery's [args, kwargs], else its JSON, else its body as text."""
+        """Return Celery's [args, kwargs], else the JSON value of the body, else the body as text."""
         try:
             value = json.loads(self.delivery.body)
         except (ValueError, RecursionError):
             return self.delivery.body.decode(errors="replace")
-        celery = "task" in self.delivery.headers and isinstance(value, list) and len(value) == 3
-        return value[:2] if celery else value
+        is_celery = "task" in self.delivery.headers and isinstance(value, list) and len(value) == 3
+        return value[:2] if is_celery else value
 
 
 class LetterIds:
-    """Names the messages of a dead set in their order. `gone` counts those that left since the first was named."""
+    """Gives the letters of a dead set their ids, in the order of the set.
 
-    def __init__(self, gone: Counter[str] | None = None) -> None:
-        self._seen: Counter[str] = Counter(gone or {})
+    `departed` counts, by base id, letters that left the set: those that remain keep their numbers.
+    """
 
-    def name(self, set_name: str, delivery: Delivery) -> str:
-        """Return the id of the next message."""
-        base = base_of(set_name, delivery)
+    def __init__(self, departed: Counter[str] | None = None) -> None:
+        self._seen: Counter[str] = Counter(departed or {})
+
+    def next_id(self, set_name: str, delivery: Delivery) -> str:
+        """Return the id of the next letter."""
+        base = base_id(set_name, delivery)
         self._seen[base] += 1
         return base if self._seen[base] == 1 else f"{base}.{self._seen[base]}"
 
 
-def base_of(set_name: str, delivery: Delivery) -> str:
-    """Return the dead id that a message carries, or 16 hex digits of its dead set, routing key and body."""
+def base_id(set_name: str, delivery: Delivery) -> str:
+    """Return a letter's dead id without a number, or 16 hex digits of its dead set, routing key and body."""
     given = delivery.headers.get(DEAD_ID)
-    if isinstance(given, str) and _GIVEN.fullmatch(given):
+    if isinstance(given, str) and _DEAD_ID.fullmatch(given):
         return given
     digest = hashlib.blake2b(digest_size=8)
     for part in (set_name.encode(), delivery.routing_key.encode(errors="replace"), delivery.body):
@@ -91,24 +90,24 @@ def base_of(set_name: str, delivery: Delivery) -> str:
     return digest.hexdigest()
 
 
-def letter_of(delivery: Delivery, set_name: str, names: LetterIds) -> DeadLetter:
-    """Return the dead message that a delivery from a dead set is."""
-    return DeadLetter(id=names.name(set_name, delivery), set=set_name, delivery=delivery, cause=cause_of(delivery))
+def letter_of(delivery: Delivery, set_name: str, ids: LetterIds) -> DeadLetter:
+    """Return a delivery from a dead set as a dead letter."""
+    return DeadLetter(id=ids.next_id(set_name, delivery), set=set_name, delivery=delivery, cause=cause_of(delivery))
 
 
-def named(ident: str, typed: str) -> bool:
-    """Return whether an id is the one that somebody typed: all of it, or its beginning, with the number of its twin."""
-    base, _, twin = ident.partition(".")
-    beginning, _, number = typed.partition(".")
-    return bool(beginning) and base.startswith(beginning) and (twin or "1") == (number or "1")
+def id_matches(letter_id: str, prefix: str) -> bool:
+    """Return whether a prefix, such as `1d6a` or `1d6a.2`, stands for an id. Without a number it means the first."""
+    base, _, number = letter_id.partition(".")
+    base_prefix, _, prefix_number = prefix.partition(".")
+    return bool(base_prefix) and base.startswith(base_prefix) and (number or "1") == (prefix_number or "1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterFilter:
-    """Which dead messages are meant: all that agree with everything that is said.
+    """A condition on dead letters: all given fields must match.
 
-    `task`, `reason` and `exception` are compared as they stand; `before` and `after` are seconds since the epoch, and
-    a message whose time of death nobody told agrees with neither. `also` is any further condition.
+    `task`, `reason` and `exception` are compared exactly. `before` and `after` are seconds since the epoch; a letter
+    whose time of failure is unknown matches neither. `also` is any further condition.
     """
 
     task: str = ""
@@ -120,7 +119,7 @@ class LetterFilter:
     also: Callable[[DeadLetter], bool] | None = None
 
     def __call__(self, letter: DeadLetter) -> bool:
-        """Return whether this one is meant."""
+        """Return whether the letter matches."""
         cause = letter.cause
         return (
             self.task in ("", cause.task)
@@ -133,13 +132,13 @@ class LetterFilter:
         )
 
 
-#: All of them.
+#: Matches every letter.
 EVERYTHING = LetterFilter()
 
 
 @dataclass(slots=True)
 class LetterGroup:
-    """Messages that died alike. Times are seconds since the epoch, None where no message tells."""
+    """Letters with the same reason, exception and location. Times are seconds since the epoch, None if unknown."""
 
     key: str
     reason: str
@@ -149,26 +148,27 @@ class LetterGroup:
     first: float | None = None
     last: float | None = None
     queues: Counter[str] = field(default_factory=Counter)
-    #: The latest error's text, and the id of its message.
+    #: The error text and the id of the last letter added.
     message: str = ""
     example: str = ""
 
     def add(self, letter: DeadLetter) -> None:
-        """Count one more."""
+        """Count a letter."""
         cause = letter.cause
         self.count += 1
         self.queues[letter.queue] += 1
         self.message, self.example = cause.message, letter.id
-        times = [each for each in (cause.first_failed_at, cause.failed_at) if each is not None]
-        self.first = min([*times, *([] if self.first is None else [self.first])], default=None)
-        self.last = max([*times, *([] if self.last is None else [self.last])], default=None)
+        times = (cause.first_failed_at, cause.failed_at)
+        self.first = min((time for time in (self.first, *times) if time is not None), default=None)
+        self.last = max((time for time in (self.last, *times) if time is not None), default=None)
 
 
 def group_letters(letters: Iterable[DeadLetter]) -> list[LetterGroup]:
-    """Return the groups of these messages, the largest first."""
-    found: dict[str, LetterGroup] = {}
+    """Return the groups of the letters, the largest first."""
+    groups: dict[str, LetterGroup] = {}
     for letter in letters:
-        cause = letter.cause
-        new = LetterGroup(letter.group, cause.reason, cause.exception, cause.location)
-        found.setdefault(letter.group, new).add(letter)
-    return sorted(found.values(), key=lambda group: -group.count)
+        if letter.group not in groups:
+            cause = letter.cause
+            groups[letter.group] = LetterGroup(letter.group, cause.reason, cause.exception, cause.location)
+        groups[letter.group].add(letter)
+    return sorted(groups.values(), key=lambda group: -group.count)

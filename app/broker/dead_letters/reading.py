@@ -1,4 +1,4 @@
-"""Reading a dead set without changing it: a lease, and an exclusive consumer whose end gives all back."""
+"""Read a dead set without changing it, by an exclusive consumer: closing its connection requeues all in order."""
 
 from __future__ import annotations
 
@@ -15,31 +15,33 @@ from ..delivery import Delivery
 from ..errors import DeadSetBusy
 from .letters import DeadLetter, LetterIds, letter_of
 
-#: Seconds to wait for somebody else to be done with a dead set; between two tries; for a message that must come.
-PATIENCE, _PAUSE, _SILENCE = 5.0, 0.1, 1.0
+#: Seconds to wait until another reader of the dead set has finished.
+LEASE_TIMEOUT = 5.0
+#: Seconds between two attempts to get the lease.
+_LEASE_INTERVAL = 0.1
 
-#: A prefetch is a number of 16 bits; 0 would be no limit.
-_MOST_PREFETCHED = 65_535
+#: Seconds to wait for a message that the queue's count announced.
+_MESSAGE_TIMEOUT = 1.0
+
+#: AMQP's prefetch count has 16 bits, and 0 means no limit.
+_MAX_PREFETCH = 65_535
 
 
 @contextmanager
-def leased(broker: str, queue: str) -> Iterator[Lease]:
-    """Yield the right to read a dead set, which nobody else of ours has meanwhile.
-
-    Raises DeadSetBusy when somebody has it, and BrokerUnreachable.
-    """
+def leased(broker: str, queue: str) -> Iterator[DeadSetLease]:
+    """Yield a lease on a dead set. Raises DeadSetBusy while another process has it, and BrokerUnreachable."""
     with connected(broker) as connection:
-        lease = Lease(broker, queue)
+        lease = DeadSetLease(broker, queue)
         lease.acquire(connection)
         yield lease
         connection.connection.close()
 
 
-class Lease:
-    """The right to read a dead set: an exclusive queue beside it, which the broker takes away with its connection.
+class DeadSetLease:
+    """The right to read a dead set: an exclusive queue, deleted with its connection by the broker.
 
-    The exclusive consumer alone would not do. Between counting and consuming somebody else may begin and end, and what
-    they held would not be counted.
+    An exclusive consumer alone is not enough: between counting and consuming, another process could begin and end, and
+    the messages that it held would not be counted.
     """
 
     def __init__(self, broker: str, queue: str) -> None:
@@ -47,113 +49,115 @@ class Lease:
         self._queue = queue
 
     def acquire(self, connection: Any) -> None:
-        """Take it on a connection, waiting at most PATIENCE seconds; raises DeadSetBusy."""
-        deadline = time.monotonic() + PATIENCE
-        while not (_may(connection.channel(), self._lock) and self._nobody_reads()):
+        """Declare the lease queue on a connection. Raises DeadSetBusy after LEASE_TIMEOUT seconds."""
+        deadline = time.monotonic() + LEASE_TIMEOUT
+        lease = f"{self._queue}.lease"
+        while not (
+            _granted(lambda: connection.channel().queue_declare(lease, exclusive=True)) and self._has_no_consumer()
+        ):
             if time.monotonic() > deadline:
-                raise DeadSetBusy(f"somebody else works on the dead set {self._queue}; try again when they are done")
-            time.sleep(_PAUSE)
+                raise DeadSetBusy(f"another process works on the dead set {self._queue}; try again when it has ended")
+            time.sleep(_LEASE_INTERVAL)
 
     @contextmanager
-    def reading(self, gone: Counter[str] | None = None, *, first: int | None = None) -> Iterator[Reading]:
-        """Yield the messages there now. All that are not removed go back, in their order, when the block ends.
+    def reading(self, departed: Counter[str] | None = None, *, first: int | None = None) -> Iterator[DeadSetReader]:
+        """Yield a reader of the letters that are there now. Letters that are not removed keep their order.
 
-        `gone` counts, by the base of their id, messages that left since they were named. With `first`, the broker
-        gives no more than so many: giving back a hundred thousand keeps it busy for seconds.
+        `departed` counts, by base id, letters that left since the others got their ids. With `first`, the broker
+        delivers at most that many: requeueing 100,000 messages keeps it busy for seconds.
         """
         with connected(self._broker) as connection:
-            reading = Reading(connection, self._queue, LetterIds(gone))
-            reading.begin(first)
-            yield reading
-            # What was acknowledged has left, and the rest is back, when the broker has answered.
+            reader = DeadSetReader(connection, self._queue, LetterIds(departed))
+            reader.start(first)
+            yield reader
+            # The broker's answer means that it handled all acknowledgements and requeued the rest.
             connection.connection.close()
 
     def depth(self) -> int:
-        """Return how many messages there are."""
+        """Return the number of letters."""
         with connected(self._broker) as connection:
             try:
                 return int(connection.channel().queue_declare(self._queue, passive=True).message_count)
             except NotFound:
                 return 0
 
-    def _lock(self, channel: Any) -> None:
-        channel.queue_declare(f"{self._queue}.lease", exclusive=True)
-
-    def _nobody_reads(self) -> bool:
-        """Return whether no consumer is there; that of a process that was just killed gives its messages back first."""
+    def _has_no_consumer(self) -> bool:
+        """Return whether an exclusive consumer is granted. A killed process may still have one for a moment."""
         with connected(self._broker) as connection:
-            nobody = _may(connection.channel(), self._begin_to_read)
+            channel = connection.channel()
+            channel.basic_qos(0, 1, False)
+            granted = True
+            with suppress(NotFound):
+                granted = _granted(
+                    lambda: channel.basic_consume(self._queue, callback=lambda _message: None, exclusive=True)
+                )
             connection.connection.close()
-            return nobody
-
-    def _begin_to_read(self, channel: Any) -> None:
-        channel.basic_qos(0, 1, False)
-        with suppress(NotFound):
-            channel.basic_consume(self._queue, callback=_ignore, exclusive=True)
+            return granted
 
 
-class Reading:
-    """The messages of a dead set, each unacknowledged: as many as there were at the start, so that none goes round."""
+class DeadSetReader:
+    """The letters of a dead set, each unacknowledged. `depth` is how many there were at the start."""
 
-    def __init__(self, connection: Any, queue: str, names: LetterIds) -> None:
+    def __init__(self, connection: Any, queue: str, ids: LetterIds) -> None:
         self._connection = connection
         self._channel = connection.channel()
         self._queue = queue
-        self._names = names
+        self._ids = ids
         self._arrived: deque[Any] = deque()
         self.depth = 0
 
-    def begin(self, first: int | None) -> None:
-        """Count, then consume; a queue that does not exist has no messages."""
+    def start(self, first: int | None) -> None:
+        """Count, then consume. A queue that does not exist has no letters."""
         try:
-            self.depth = self._ready()
+            self.depth = self._message_count()
         except NotFound:
             return
-        if first is not None and first <= _MOST_PREFETCHED:
+        if first is not None and first <= _MAX_PREFETCH:
             self._channel.basic_qos(0, first, False)
             self.depth = min(self.depth, first)
         self._channel.basic_consume(self._queue, callback=self._arrived.append, exclusive=True)
 
     def __iter__(self) -> Iterator[tuple[DeadLetter, int]]:
-        """Yield them with their tags, oldest first. One at a time is in memory."""
+        """Yield the letters with their delivery tags, oldest first, and keep none in memory."""
         for _ in range(self.depth):
-            delivery = self._next()
-            if delivery is None:
+            message = self._next_message()
+            if message is None:
                 return
-            yield letter_of(delivery[0], self._queue, self._names), delivery[1]
+            delivery, delivery_tag = message
+            yield letter_of(delivery, self._queue, self._ids), delivery_tag
 
-    def remove(self, tag: int) -> None:
-        """Take a message from the dead set: it is safe elsewhere."""
-        self._channel.basic_ack(tag)
+    def remove(self, delivery_tag: int) -> None:
+        """Remove a letter from the dead set."""
+        self._channel.basic_ack(delivery_tag)
 
-    def remove_arrivals(self, which: Callable[[Delivery], bool], count: int) -> None:
-        """Remove messages that came after the start; raises nothing where they do not come."""
-        while count and (delivery := self._next()) is not None:
-            if which(delivery[0]):
-                self.remove(delivery[1])
+    def remove_arrivals(self, matches: Callable[[Delivery], bool], count: int) -> None:
+        """Remove `count` matching messages that arrived after the start; stop early if no more messages come."""
+        while count and (message := self._next_message()) is not None:
+            delivery, delivery_tag = message
+            if matches(delivery):
+                self.remove(delivery_tag)
                 count -= 1
 
-    def _next(self) -> tuple[Delivery, int] | None:
-        """Return the next message with its tag, or None where no more come."""
+    def _next_message(self) -> tuple[Delivery, int] | None:
+        """Return the next message with its delivery tag, or None if no more come."""
         while not self._arrived:
             try:
-                self._connection.drain_events(timeout=_SILENCE)
+                self._connection.drain_events(timeout=_MESSAGE_TIMEOUT)
             except TimeoutError:
-                # The count was of messages that somebody else held, or that expired.
-                if not self._ready() and not self._ready() and not self._arrived:
+                # The messages expired, or another consumer held them when they were counted.
+                if not self._message_count() and not self._message_count() and not self._arrived:
                     return None
-        raw = self._arrived.popleft()
-        message = self._channel.message_to_python(raw)
+        message = self._channel.message_to_python(self._arrived.popleft())
         return Delivery.of(message, self._queue), message.delivery_tag
 
-    def _ready(self) -> int:
+    def _message_count(self) -> int:
         return int(self._channel.queue_declare(self._queue, passive=True).message_count)
 
 
-def _may(channel: Any, act: Callable[[Any], None]) -> bool:
-    """Return whether the broker let us: False where somebody else has what is asked for exclusively."""
+def _granted(request: Callable[[], object]) -> bool:
+    """Return whether the broker granted a request for exclusive use; False while another connection has it."""
     try:
-        act(channel)
+        request()
     except ResourceLocked:
         return False
     except AccessRefused as error:
@@ -161,7 +165,3 @@ def _may(channel: Any, act: Callable[[Any], None]) -> bool:
             return False
         raise
     return True
-
-
-def _ignore(message: Any) -> None:
-    """Leave a message unacknowledged: its connection is closed at once."""

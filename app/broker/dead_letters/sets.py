@@ -1,11 +1,10 @@
-"""Dead sets that can be worked: look, group, replay, drop, restore, from Python as from the command."""
+"""Dead sets of retry policies: list, group, replay, drop, restore their letters, from Python as from the command."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
@@ -18,29 +17,32 @@ from ..policies.registry import Policies
 from ..publishing import Outgoing, Publisher
 from .audit import Audit
 from .canary import Canary
-from .exports import Exporting
-from .letters import EVERYTHING, DeadLetter, LetterGroup, group_letters, named
+from .exports import Drop
+from .letters import EVERYTHING, DeadLetter, LetterGroup, group_letters, id_matches
+from .operations import OperationResult, carry_out_operation
 from .reading import leased
-from .replaying import Replaying, Watch
-from .working import Worked, work
+from .replay import Replay, ReturnedCopies
 
-#: Which messages: a condition (`LetterFilter` is one), or ids.
-Chosen = Callable[[DeadLetter], bool] | Sequence[str]
+Condition = Callable[[DeadLetter], bool]
 
-#: Ids by the name of their dead set, as `choose` returns them.
-BySet = Mapping[str, Sequence[str]]
+#: Which letters an operation is for: a condition, such as a `LetterFilter`, or ids.
+Chosen = Condition | Sequence[str]
 
-Progress = Callable[[int], None]
+#: Ids by the name of their dead set, as `DeadSets.choose` returns them.
+IdsBySet = Mapping[str, Sequence[str]]
+
+#: Called with the number of letters done so far.
+OnProgress = Callable[[int], None]
 
 
-def _silent(_count: int) -> None:
-    """Show no progress."""
+def _ignore_progress(_count: int) -> None:
+    """Do nothing."""
 
 
 class DeadSet:
-    """The dead set of one policy. Every method opens a connection of its own and has closed it when it returns.
+    """The dead set of one policy. Each method opens connections of its own and closes them before it returns.
 
-    All of them raise DeadSetBusy while somebody else works on it, and BrokerUnreachable.
+    All methods raise DeadSetBusy while another process works on the set, and BrokerUnreachable.
     """
 
     def __init__(self, broker: str, policy: Policy, publisher: Publisher, *, audit: Audit | None = None) -> None:
@@ -54,28 +56,28 @@ class DeadSet:
         self._audit = audit
 
     def depth(self) -> int:
-        """Return how many dead messages there are."""
+        """Return the number of letters."""
         with leased(self._broker, self.name) as lease:
             return lease.depth()
 
-    def letters(self, *, first: int | None = None) -> Generator[DeadLetter, None, None]:
-        """Yield every dead message, or the `first` so many, oldest first; close the iterator or exhaust it.
+    def iter_letters(self, *, first: int | None = None) -> Generator[DeadLetter, None, None]:
+        """Yield the letters, or the `first` of them, oldest first; close the generator or exhaust it.
 
-        One at a time is in memory. Looking changes nothing: they go back in their order, and only those there at the
-        start are seen.
+        One letter at a time is in memory. Reading changes nothing: all are requeued in their order. Letters that arrive
+        meanwhile are not included.
         """
-        with leased(self._broker, self.name) as lease, lease.reading(first=first) as reading:
-            for letter, _ in reading:
+        with leased(self._broker, self.name) as lease, lease.reading(first=first) as reader:
+            for letter, _ in reader:
                 yield letter
 
-    def look(self) -> list[DeadLetter]:
-        """Return every dead message, oldest first, bodies included."""
-        return list(self.letters())
+    def letters(self) -> list[DeadLetter]:
+        """Return the letters, oldest first, with their bodies."""
+        return list(self.iter_letters())
 
-    def ids(self, which: Callable[[DeadLetter], bool] = EVERYTHING, *, limit: int | None = None) -> list[str]:
-        """Return the ids of the messages that are meant, oldest first, at most `limit`."""
-        with closing(self.letters()) as letters:
-            return [letter.id for letter in islice(filter(which, letters), limit)]
+    def ids(self, condition: Condition = EVERYTHING, *, limit: int | None = None) -> list[str]:
+        """Return the ids of matching letters, oldest first, at most `limit`."""
+        with closing(self.iter_letters()) as letters:
+            return [letter.id for letter in islice(filter(condition, letters), limit)]
 
     def replay(
         self,
@@ -85,210 +87,212 @@ class DeadSet:
         limit: int | None = None,
         rate: float | None = None,
         canary: float | None = None,
-        progress: Progress = _silent,
-    ) -> Worked:
-        """Send dead messages back to their queues: confirmed there, then taken from the dead set.
+        on_progress: OnProgress = _ignore_progress,
+    ) -> OperationResult:
+        """Publish letters to their queues; each is confirmed there before it is removed from the dead set.
 
-        Killed at any point, a message is in the dead set, or in its queue, or in both. `budget` is the policy's own
-        unless given; `rate` is messages a second. With `canary` one goes first, and others follow only if it lives; it
-        is the seconds to wait for the outcome of each, and the first that does not live ends the replay.
+        After a kill at any point, a letter is in the dead set, in its queue, or in both. `budget` defaults to the
+        policy's; `rate` is letters per second. `canary` is the seconds to wait for the outcome of each letter: the
+        others follow only if the first one succeeds, and the first failure stops the replay.
         """
         if rate is not None and rate <= 0:
-            raise InvalidMessage(f"rate {rate:g}: expected more than 0 messages a second")
+            raise InvalidMessage(f"rate {rate:g}: expected more than 0 letters per second")
         if self._audit:
-            self._audit.check()
-        wanted = self._wanted(chosen, limit)
+            self._audit.require_writable()
+        ids = self._ids_of(chosen, limit)
         with ExitStack() as stack:
             lease = stack.enter_context(leased(self._broker, self.name))
-            own = stack.enter_context(connected(self._broker))
-            heard = Canary(stack.enter_context(connected(self._broker)), wait=canary) if canary else None
-            act = Replaying(
+            connection = stack.enter_context(connected(self._broker))
+            operation = Replay(
                 self.policy,
                 self._publisher,
-                watch=Watch(own, self.queue.exchange.name),
+                returned=ReturnedCopies(connection, self.queue.exchange.name),
                 budget=budget or self.policy.replay_budget,
                 audit=self._audit,
                 rate=rate,
-                canary=heard,
+                canary=Canary(stack.enter_context(connected(self._broker)), wait=canary) if canary else None,
             )
-            return work(lease, wanted, act, progress=progress)
+            return carry_out_operation(lease, ids, operation, on_progress=on_progress)
 
-    def drop(self, chosen: Chosen, export: Path, *, limit: int | None = None, progress: Progress = _silent) -> Worked:
-        """Append dead messages to the file `export`, then take them from the dead set.
+    def drop(
+        self, chosen: Chosen, export: Path, *, limit: int | None = None, on_progress: OnProgress = _ignore_progress
+    ) -> OperationResult:
+        """Append letters to the file `export`, then remove them from the dead set.
 
-        Killed at any point, a message is in the file, or in the dead set, or in both.
+        After a kill at any point, a letter is in the file, in the dead set, or in both.
         """
-        wanted = self._wanted(chosen, limit)
+        ids = self._ids_of(chosen, limit)
         with leased(self._broker, self.name) as lease:
-            return work(lease, wanted, Exporting(export, self._audit), progress=progress)
+            return carry_out_operation(lease, ids, Drop(export, self._audit), on_progress=on_progress)
 
     def restore(self, letters: Iterable[DeadLetter]) -> list[str]:
-        """Put exported messages back, each confirmed; return their ids. One that is there is not put there twice."""
+        """Publish exported letters to the dead set, each confirmed, unless they are there; return their ids."""
         if self._audit:
-            self._audit.check()
-        there = Counter(self.ids())
+            self._audit.require_writable()
+        present = Counter(self.ids())
         restored = []
         for letter in letters:
-            if there[letter.id]:
+            if present[letter.id]:
                 continue
+            delivery = letter.delivery
+            message = Outgoing(
+                exchange=self.queue.exchange.name,
+                routing_key=delivery.routing_key,
+                body=delivery.body,
+                headers=dict(delivery.headers),
+                properties=delivery.kept_properties(),
+                content_type=delivery.content_type,
+                content_encoding=delivery.content_encoding,
+            )
             self._publisher.declare([self.queue])
-            self._publisher.publish([self._as_it_was(letter)])
+            self._publisher.publish([message])
             if self._audit:
                 self._audit.write("restore", [(letter, "restored")])
             restored.append(letter.id)
-            there[letter.id] += 1
+            present[letter.id] += 1
         return restored
 
-    def _wanted(self, chosen: Chosen, limit: int | None) -> list[str]:
+    def _ids_of(self, chosen: Chosen, limit: int | None) -> list[str]:
         return self.ids(chosen, limit=limit) if callable(chosen) else list(chosen)[:limit]
-
-    def _as_it_was(self, letter: DeadLetter) -> Outgoing:
-        dead = letter.delivery
-        return Outgoing(
-            exchange=self.queue.exchange.name,
-            routing_key=dead.routing_key,
-            body=dead.body,
-            headers=dict(dead.headers),
-            properties=dead.kept_properties(),
-            content_type=dead.content_type,
-            content_encoding=dead.content_encoding,
-        )
 
 
 class DeadSets:
     """The dead sets of an application, by name.
 
-    dead.groups()                                       how many died of what, and where
-    dead.look(Where(reason="server-error"))             the messages themselves
-    dead.replay(["1d6a0f0e"], budget="fresh")           one, by the beginning of its id
-    dead.replay(Where(group="3f2a90c1"), canary=60.0)   one first; the others if it lives
+    dead.groups()                                             causes, with the number of letters of each
+    dead.letters(LetterFilter(reason="server-error"))         the letters themselves
+    dead.replay(["1d6a0f0e"], budget="fresh")                 one, by the beginning of its id
+    dead.replay(LetterFilter(group="3f2a90c1"), canary=60.0)  one first; the others if it succeeds
     """
 
     def __init__(self, sets: Iterable[DeadSet]) -> None:
-        self._sets = {one.name: one for one in sets}
+        self._sets = {dead_set.name: dead_set for dead_set in sets}
 
     @classmethod
     def of(
         cls, policies: Policies | Policy, broker: str, publisher: Publisher, *, audit: Audit | None = None
     ) -> DeadSets:
-        """Return the dead sets of one policy or of many on a broker, given by its URL."""
-        buried = policies.dead_sets().values() if isinstance(policies, Policies) else [policies]
-        return cls(DeadSet(broker, policy, publisher, audit=audit) for policy in buried)
+        """Return the dead sets of one or more policies on the broker at a URL."""
+        with_dead_set = policies.dead_sets().values() if isinstance(policies, Policies) else [policies]
+        return cls(DeadSet(broker, policy, publisher, audit=audit) for policy in with_dead_set)
 
     def __iter__(self) -> Iterator[DeadSet]:
         return iter(self._sets.values())
 
-    def named(self, name: str) -> DeadSet:
-        """Return one of them; raises InvalidMessage naming those that there are."""
+    def __getitem__(self, name: str) -> DeadSet:
+        """Return the dead set of a name. Raises InvalidMessage, which lists the names."""
         if name not in self._sets:
             raise InvalidMessage(f"no dead set {name!r}: there are {', '.join(self._sets)}")
         return self._sets[name]
 
     def only(self, name: str) -> DeadSets:
-        """Return these dead sets reduced to one; raises InvalidMessage."""
-        return DeadSets([self.named(name)])
+        """Return a collection of one of the dead sets. Raises InvalidMessage."""
+        return DeadSets([self[name]])
 
     def depth(self) -> int:
-        """Return how many dead messages there are in all."""
-        return sum(one.depth() for one in self)
+        """Return the number of letters in all dead sets."""
+        return sum(dead_set.depth() for dead_set in self)
 
-    def letters(
-        self, where: Callable[[DeadLetter], bool] = EVERYTHING, *, first: int | None = None
+    def iter_letters(
+        self, condition: Condition = EVERYTHING, *, first: int | None = None
     ) -> Generator[DeadLetter, None, None]:
-        """Yield the dead messages that are meant, set by set, oldest first, one at a time in memory.
+        """Yield matching letters, set by set, oldest first, one at a time in memory.
 
-        With `first`, only so many at the head of each dead set are looked at.
+        With `first`, only that many letters at the head of each dead set are read.
         """
-        for one in self:
-            with closing(one.letters(first=first)) as letters:
-                yield from filter(where, letters)
+        for dead_set in self:
+            with closing(dead_set.iter_letters(first=first)) as letters:
+                yield from filter(condition, letters)
 
-    def look(self, where: Callable[[DeadLetter], bool] = EVERYTHING) -> list[DeadLetter]:
-        """Return the dead messages that are meant."""
-        return list(self.letters(where))
+    def letters(self, condition: Condition = EVERYTHING) -> list[DeadLetter]:
+        """Return the matching letters."""
+        return list(self.iter_letters(condition))
 
-    def groups(self, where: Callable[[DeadLetter], bool] = EVERYTHING) -> list[LetterGroup]:
-        """Return them grouped by reason, exception and location, the largest group first."""
-        return group_letters(self.letters(where))
+    def groups(self, condition: Condition = EVERYTHING) -> list[LetterGroup]:
+        """Return the matching letters grouped by reason, exception and location, the largest group first."""
+        return group_letters(self.iter_letters(condition))
 
-    def find(self, typed: Sequence[str]) -> list[DeadLetter]:
-        """Return the messages that ids, or their beginnings, name; raises InvalidMessage for any that names not one."""
-        found: dict[str, list[DeadLetter]] = {each: [] for each in typed}
-        for letter in self.letters():
-            for each, letters in found.items():
-                if named(letter.id, each):
+    def find(self, prefixes: Sequence[str]) -> list[DeadLetter]:
+        """Return the letters with these ids or beginnings of ids. Raises InvalidMessage if one is not unique."""
+        found: dict[str, list[DeadLetter]] = {prefix: [] for prefix in prefixes}
+        for letter in self.iter_letters():
+            for prefix, letters in found.items():
+                if id_matches(letter.id, prefix):
                     letters.append(letter)
-        for each, letters in found.items():
-            # A whole id is that message's, though others begin with it: ids may be anybody's.
-            letters[:] = [letter for letter in letters if letter.id == each] or letters
+        for prefix, letters in found.items():
+            # A complete id means its letter, even if longer ids begin with it: foreign ids have any length.
+            letters[:] = [letter for letter in letters if letter.id == prefix] or letters
             if len(letters) != 1:
-                told = f": {', '.join(letter.id for letter in letters[:5])}" if letters else ""
-                raise InvalidMessage(f"{each!r} names {len(letters) or 'none'} of the dead messages{told}")
+                ids = f": {', '.join(letter.id for letter in letters[:5])}" if letters else ""
+                raise InvalidMessage(f"id {prefix!r} matches {len(letters) or 'none'} of the dead letters{ids}")
         return list({(letter.set, letter.id): letter for [letter] in found.values()}.values())
 
-    def resolve(self, chosen: Chosen) -> Iterator[DeadLetter]:
-        """Return the messages that are meant, by a condition or by ids; raises InvalidMessage as `find` does."""
-        return self.letters(chosen) if callable(chosen) else iter(self.find(chosen))
+    def iter_chosen(self, chosen: Chosen) -> Iterator[DeadLetter]:
+        """Return the letters of a condition or of ids. Raises InvalidMessage as `find` does."""
+        return self.iter_letters(chosen) if callable(chosen) else iter(self.find(chosen))
 
     def choose(self, chosen: Chosen, *, limit: int | None = None) -> dict[str, list[str]]:
-        """Return the ids that are meant, by dead set, at most `limit` in all; raises InvalidMessage as `find` does."""
-        letters = self.resolve(chosen)
+        """Return the ids of chosen letters by dead set, at most `limit` in all. Raises as `find` does."""
         ids: dict[str, list[str]] = {}
-        for letter in islice(letters, limit):
+        for letter in islice(self.iter_chosen(chosen), limit):
             ids.setdefault(letter.set, []).append(letter.id)
         return ids
 
     def replay(
         self,
-        chosen: Chosen | BySet = EVERYTHING,
+        chosen: Chosen | IdsBySet = EVERYTHING,
         *,
         budget: Budget | None = None,
         limit: int | None = None,
         rate: float | None = None,
         canary: float | None = None,
-        progress: Progress = _silent,
-    ) -> Worked:
-        """Replay those that are meant, set by set, as `DeadSet.replay` does; the first set that stops ends it."""
+        on_progress: OnProgress = _ignore_progress,
+    ) -> OperationResult:
+        """Replay letters set by set, as `DeadSet.replay` does; stop at the first set whose replay stops."""
 
-        def act(one: DeadSet, ids: Sequence[str], progress: Progress) -> Worked:
-            return one.replay(ids, budget=budget, rate=rate, canary=canary, progress=progress)
+        def replay(dead_set: DeadSet, ids: Sequence[str], on_progress: OnProgress) -> OperationResult:
+            return dead_set.replay(ids, budget=budget, rate=rate, canary=canary, on_progress=on_progress)
 
-        return self._each(chosen, limit, progress, act)
+        return self._in_each_set(replay, chosen, limit, on_progress)
 
     def drop(
-        self, chosen: Chosen | BySet, export: Path, *, limit: int | None = None, progress: Progress = _silent
-    ) -> Worked:
-        """Drop those that are meant, as `DeadSet.drop` does, into one file."""
+        self,
+        chosen: Chosen | IdsBySet,
+        export: Path,
+        *,
+        limit: int | None = None,
+        on_progress: OnProgress = _ignore_progress,
+    ) -> OperationResult:
+        """Drop letters set by set into one export file, as `DeadSet.drop` does."""
 
-        def act(one: DeadSet, ids: Sequence[str], progress: Progress) -> Worked:
-            return one.drop(ids, export, progress=progress)
+        def drop(dead_set: DeadSet, ids: Sequence[str], on_progress: OnProgress) -> OperationResult:
+            return dead_set.drop(ids, export, on_progress=on_progress)
 
-        return self._each(chosen, limit, progress, act)
+        return self._in_each_set(drop, chosen, limit, on_progress)
 
     def restore(self, letters: Iterable[DeadLetter]) -> list[str]:
-        """Put exported messages back into the dead sets that they came from; return their ids."""
+        """Publish exported letters to the dead sets that they came from; return their ids."""
         by_set: dict[str, list[DeadLetter]] = {}
         for letter in letters:
-            by_set.setdefault(self.named(letter.set).name, []).append(letter)
-        return [ident for name, its in by_set.items() for ident in self.named(name).restore(its)]
+            by_set.setdefault(self[letter.set].name, []).append(letter)
+        return [letter_id for name, letters in by_set.items() for letter_id in self[name].restore(letters)]
 
-    def _each(
+    def _in_each_set(
         self,
-        chosen: Chosen | BySet,
+        operate: Callable[[DeadSet, Sequence[str], OnProgress], OperationResult],
+        chosen: Chosen | IdsBySet,
         limit: int | None,
-        progress: Progress,
-        act: Callable[[DeadSet, Sequence[str], Progress], Worked],
-    ) -> Worked:
-        by_set = chosen if isinstance(chosen, Mapping) else self.choose(chosen, limit=limit)
-        worked = Worked()
-        for name, ids in by_set.items():
-            before = len(worked.done)
-            worked = worked + act(self.named(name), ids, lambda count, before=before: progress(before + count))  # type: ignore[misc]
-            if worked.stopped:
+        on_progress: OnProgress,
+    ) -> OperationResult:
+        ids_by_set = chosen if isinstance(chosen, Mapping) else self.choose(chosen, limit=limit)
+        result = OperationResult()
+        for name, ids in ids_by_set.items():
+            done_before = len(result.done)
+
+            def add_progress(count: int, done_before: int = done_before) -> None:
+                on_progress(done_before + count)
+
+            result += operate(self[name], ids, add_progress)
+            if result.stopped:
                 break
-        return worked
-
-
-def export_name(now: datetime | None = None) -> str:
-    """Return a name for a file of dropped messages, by the time in UTC."""
-    return f"dropped-{(now or datetime.now(UTC)).strftime('%Y%m%dT%H%M%S.%fZ')}.jsonl"
+        return result

@@ -1,0 +1,140 @@
+"""Carry an operation out on chosen dead letters: each is safe elsewhere before it is removed from its dead set."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from ..connection import CONNECTION_ERRORS
+from ..errors import ApplicationError
+from .letters import DeadLetter, base_id
+from .reading import DeadSetLease, DeadSetReader
+
+#: Seconds of one pass over a dead set. Then all letters are requeued and the set is read again: the broker closes a
+#: channel that holds unacknowledged messages for longer than `consumer_timeout`, 30 minutes by default.
+PASS_SECONDS = 120.0
+
+
+class OperationStopped(Exception):
+    """Raised by an operation that cannot continue; the text is the reason."""
+
+
+class Operation(ABC):
+    """What is done with dead letters before they are removed from their set."""
+
+    #: Letters per call of `apply`.
+    batch_size = 100
+
+    @abstractmethod
+    def apply(self, letters: Sequence[DeadLetter]) -> Mapping[str, str]:
+        """Make the letters safe elsewhere; return, by id, why some must stay. Raises OperationStopped."""
+
+    def wait_ready(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds until `apply` may be called; return whether it may."""
+        del timeout
+        return True
+
+    def remove_copies(self, reader: DeadSetReader) -> None:  # noqa: B027 - Most operations make no copies.
+        """Remove copies that the operation itself brought to the dead set."""
+
+    def finish(self) -> None:  # noqa: B027 - Most operations have no outcome to wait for.
+        """Wait for outstanding outcomes. Raises OperationStopped."""
+
+
+@dataclass(slots=True)
+class OperationResult:
+    """The outcome by id: `done` left the dead set, `stayed` has reasons, `missing` were no longer there."""
+
+    done: list[str] = field(default_factory=list)
+    stayed: dict[str, str] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    #: Why it ended early; empty if it did not.
+    stopped: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every chosen letter was done."""
+        return not (self.stayed or self.missing or self.stopped)
+
+    def __add__(self, other: OperationResult) -> OperationResult:
+        return OperationResult(
+            self.done + other.done,
+            self.stayed | other.stayed,
+            self.missing + other.missing,
+            self.stopped or other.stopped,
+        )
+
+
+def carry_out_operation(
+    lease: DeadSetLease, ids: Iterable[str], operation: Operation, *, on_progress: Callable[[int], None]
+) -> OperationResult:
+    """Apply an operation to the letters with these ids, in the order of the set, and remove those that it took.
+
+    `on_progress` is called with the number of letters done so far.
+    """
+    run = _OperationRun(lease, dict.fromkeys(ids), operation, on_progress)
+    try:
+        while run.remaining:
+            operation.wait_ready(float("inf"))
+            if not run.one_pass():
+                break
+        operation.finish()
+    except (OperationStopped, ApplicationError, *CONNECTION_ERRORS) as error:
+        run.result.stopped = str(error) or type(error).__name__
+    else:
+        run.result.missing = list(run.remaining)
+    return run.result
+
+
+@dataclass(slots=True)
+class _OperationRun:
+    """An operation under way. `departed` counts removed letters by base id, so that equal ones keep their ids."""
+
+    lease: DeadSetLease
+    remaining: dict[str, None]
+    operation: Operation
+    on_progress: Callable[[int], None]
+    result: OperationResult = field(default_factory=OperationResult)
+    departed: Counter[str] = field(default_factory=Counter)
+
+    def one_pass(self) -> bool:
+        """Read the dead set for at most PASS_SECONDS and apply the operation; return whether a letter was found."""
+        found = False
+        deadline = time.monotonic() + PASS_SECONDS
+        with self.lease.reading(self.departed.copy()) as reader, closing(self._batches(reader)) as batches:
+            for batch in batches:
+                if found and not self.operation.wait_ready(deadline - time.monotonic()):
+                    break
+                found = True
+                stayed = self.operation.apply([letter for letter, _ in batch])
+                for letter, delivery_tag in batch:
+                    del self.remaining[letter.id]
+                    if letter.id in stayed:
+                        self.result.stayed[letter.id] = stayed[letter.id]
+                    else:
+                        reader.remove(delivery_tag)
+                        self.departed[base_id(letter.set, letter.delivery)] += 1
+                        self.result.done.append(letter.id)
+                self.on_progress(len(self.result.done))
+                if time.monotonic() > deadline:
+                    break
+            self.operation.remove_copies(reader)
+        return found
+
+    def _batches(self, reader: DeadSetReader) -> Generator[list[tuple[DeadLetter, int]], None, None]:
+        """Yield the remaining letters with their delivery tags, in batches; stop reading when none remains."""
+        batch: list[tuple[DeadLetter, int]] = []
+        for letter, delivery_tag in reader:
+            if letter.id in self.remaining:
+                batch.append((letter, delivery_tag))
+            if len(batch) in (self.operation.batch_size, len(self.remaining)):
+                yield batch
+                batch = []
+            if not self.remaining:
+                return
+        if batch:
+            yield batch

@@ -1,0 +1,199 @@
+"""Replay dead letters: publish each to its queue, confirmed, before it is removed from the dead set."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from amqp.exceptions import NotFound
+from kombu import Connection
+
+from ..delivery import Delivery
+from ..errors import Unroutable
+from ..headers import DEAD_ID, OUTCOME_TO, REPLAY_HISTORY
+from ..policies.base import Address, Budget, Policy
+from ..publishing import Outgoing, Publisher
+from ..worker.carry_out import replacement
+from .audit import Audit
+from .canary import Canary
+from .letters import DeadLetter
+from .operations import Operation, OperationStopped
+from .reading import DeadSetReader
+
+#: Publishes that fail in a row before the replay stops: then the broker is the cause, not a message.
+_MAX_FAILURES = 3
+
+
+class Replay(Operation):
+    """Publishes dead letters of one policy to their replay addresses.
+
+    The first letter for an address is published alone. If no queue is bound there, that letter and all others for the
+    address stay. An alternate exchange hides this from the publisher, because it routes the message to the dead set;
+    so `returned` watches what arrives there.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        publisher: Publisher,
+        *,
+        returned: ReturnedCopies,
+        budget: Budget,
+        audit: Audit | None = None,
+        rate: float | None = None,
+        canary: Canary | None = None,
+    ) -> None:
+        self._policy = policy
+        self._publisher = publisher
+        self._returned = returned
+        self._budget = budget
+        self._audit = audit
+        self._rate = rate
+        self._canary = canary
+        self._next_at = 0.0
+        #: Why nothing can be published to an address; empty where it can.
+        self._refusals: dict[Address, str] = {}
+        self._failures_in_row = 0
+        self.batch_size = 1 if rate or canary else 100
+
+    def wait_ready(self, timeout: float) -> bool:
+        """Wait until the rate and the outcomes of earlier letters allow the next one."""
+        seconds = max(0.0, self._next_at - time.monotonic())
+        if seconds > timeout:
+            return False
+        time.sleep(seconds)
+        return self._canary is None or self._canary.wait_ready(timeout - seconds)
+
+    def apply(self, letters: Sequence[DeadLetter]) -> Mapping[str, str]:
+        """Publish the letters; return why some must stay. Raises OperationStopped when nothing can be published."""
+        stayed: dict[str, str] = {}
+        routable = []
+        for letter in letters:
+            address = self._address(letter)
+            if address not in self._refusals:
+                stayed |= self._publish_first(letter, address)
+            elif self._refusals[address]:
+                stayed[letter.id] = self._refusals[address]
+            else:
+                routable.append(letter)
+        stayed |= self._publish_batch(routable)
+        if self._audit:
+            outcomes = (f"stays: {stayed[letter.id]}" if letter.id in stayed else "replayed" for letter in letters)
+            self._audit.write("replay", zip(letters, outcomes, strict=True), budget=self._budget)
+        if self._canary:
+            self._canary.expect([letter.id for letter in letters if letter.id not in stayed])
+        if self._rate:
+            self._next_at = max(self._next_at, time.monotonic()) + 1 / self._rate
+        return stayed
+
+    def remove_copies(self, reader: DeadSetReader) -> None:
+        """Remove the copies that came back to the dead set: their originals are still there."""
+        self._returned.remove(reader)
+
+    def finish(self) -> None:
+        """Wait for the outcomes of the last letters."""
+        if self._canary is not None:
+            self._canary.finish()
+
+    def _publish_first(self, letter: DeadLetter, address: Address) -> dict[str, str]:
+        """Publish the first letter for an address; return why it stays, if it does."""
+        try:
+            with self._returned:
+                self._publisher.publish([self._outgoing(letter)])
+                routed = not self._returned.contains(letter)
+        except Unroutable:
+            routed = False
+        except Exception as error:  # noqa: BLE001 - One message that cannot be published must not keep others back.
+            return self._publish_failed(letter, error)
+        refusal = (
+            "" if routed else f"no queue is bound for key {address.routing_key!r} of exchange {address.exchange!r}"
+        )
+        self._refusals[address] = refusal
+        self._failures_in_row = 0
+        return {letter.id: refusal} if refusal else {}
+
+    def _publish_batch(self, letters: Sequence[DeadLetter]) -> dict[str, str]:
+        """Publish letters together and, if that fails, one by one: a single message may be the cause."""
+        if not letters:
+            return {}
+        try:
+            self._publisher.publish([self._outgoing(letter) for letter in letters])
+        except Exception as error:  # noqa: BLE001 - One message that cannot be published must not keep others back.
+            if len(letters) == 1:
+                return self._publish_failed(letters[0], error)
+            stayed: dict[str, str] = {}
+            for letter in letters:
+                stayed |= self._publish_batch([letter])
+            return stayed
+        self._failures_in_row = 0
+        return {}
+
+    def _publish_failed(self, letter: DeadLetter, error: Exception) -> dict[str, str]:
+        self._failures_in_row += 1
+        if self._failures_in_row == _MAX_FAILURES:
+            raise OperationStopped(f"the broker accepts no message: {error}")
+        return {letter.id: str(error) or type(error).__name__}
+
+    def _address(self, letter: DeadLetter) -> Address:
+        routing_key = letter.delivery.routing_key
+        return self._policy.replay_address(letter.queue or routing_key, routing_key)
+
+    def _outgoing(self, letter: DeadLetter) -> Outgoing:
+        address = self._address(letter)
+        headers = self._policy.replay_headers({**letter.delivery.headers, DEAD_ID: letter.id}, self._budget)
+        if self._canary is not None:
+            headers[OUTCOME_TO] = self._canary.queue
+        without_headers = replace(letter.delivery, headers={})
+        return replacement(without_headers, exchange=address.exchange, routing_key=address.routing_key, headers=headers)
+
+
+class ReturnedCopies:
+    """Replayed letters that came back to their dead set by an alternate exchange.
+
+    Within a `with` block, an exclusive queue gets a copy of each message that arrives in the dead set.
+    """
+
+    def __init__(self, connection: Connection, exchange: str) -> None:
+        self._connection = connection
+        self._exchange = exchange
+        self._channel: Any = None
+        self._queue = ""
+        self._ids: set[str] = set()
+
+    def __enter__(self) -> None:
+        if self._channel is None or not self._channel.is_open:
+            self._channel = self._connection.channel()
+            self._queue = self._channel.queue_declare("", exclusive=True).queue
+        try:
+            self._channel.queue_bind(self._queue, self._exchange, routing_key="#")
+        except NotFound:
+            # Without its exchange, nothing can arrive in the dead set.
+            self._queue = ""
+
+    def __exit__(self, *_: object) -> None:
+        if self._queue and self._channel.is_open:
+            self._channel.queue_unbind(self._queue, self._exchange, routing_key="#")
+            self._channel.queue_purge(self._queue)
+
+    def contains(self, letter: DeadLetter) -> bool:
+        """Return whether the letter, published and confirmed a moment ago, arrived in the dead set again."""
+        while self._queue and (message := self._channel.basic_get(self._queue, no_ack=True)) is not None:
+            if _is_unprocessed_replay(Delivery.of(self._channel.message_to_python(message), ""), {letter.id}):
+                self._ids.add(letter.id)
+                return True
+        return False
+
+    def remove(self, reader: DeadSetReader) -> None:
+        """Remove the copies from the dead set."""
+        reader.remove_arrivals(lambda delivery: _is_unprocessed_replay(delivery, self._ids), len(self._ids))
+        self._ids.clear()
+
+
+def _is_unprocessed_replay(delivery: Delivery, ids: set[str]) -> bool:
+    """Return whether a message is a replay of one of the letters and was not dead-lettered again."""
+    headers = delivery.headers
+    history = headers.get(REPLAY_HISTORY)
+    dead_lettered = DEAD_ID in headers or "x-death" in headers
+    return not dead_lettered and isinstance(history, list) and bool(history) and str(history[0]) in ids

@@ -1,0 +1,290 @@
+"""The output of `perennial dead`: tables that fit the terminal, lines with tabs, JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Literal
+
+import typer
+from rich.table import Table
+
+from app.broker.dead_letters import DeadLetter, LetterGroup, OperationResult
+from app.broker.dead_letters.exports import readable
+from app.broker.delivery import BROKER_HEADERS
+from app.broker.headers import LAST_ERROR, PREFIX, REPLAY
+from app.cli.printing import console, print_json, print_lines, printable, short
+from app.dead_sets import domain_of, task_of
+
+#: Letters shown on a terminal unless --limit says otherwise.
+SCREENFUL = 50
+
+#: The columns of `dead list` where standard output is not a terminal.
+COLUMNS = ("id", "queue", "reason", "attempts", "failed_at", "error", "set", "task", "domain", "group")
+
+#: Characters of a terminal's width from which more columns are shown.
+_WIDE = 110
+
+#: Right-aligned columns.
+_NUMBERS = ("age", "tries", "count", "first", "last")
+
+#: Columns that are narrowed on a narrow terminal, in this order, and their least width.
+_LEAST_WIDTHS = {
+    "error": 30,
+    "message": 20,
+    "domain": 16,
+    "location": 18,
+    "exception": 12,
+    "task": 12,
+    "set": 10,
+    "reason": 10,
+}
+
+# Printing
+
+
+def print_letters(letters: Iterable[DeadLetter], *, as_json: bool, empty: str = "") -> None:
+    """Print letters as JSON or as lines with tabs; without JSON print `empty` where there are none."""
+    if as_json:
+        print_json(map(fields, letters))
+    elif not print_lines([fields(letter)[name] for name in COLUMNS] for letter in letters) and empty:
+        typer.echo(empty)
+
+
+def print_table(letters: Iterator[DeadLetter], limit: int, *, empty: str, total: int | None = None) -> None:
+    """Print at most `limit` letters as a table, and how many more there are; without `total` they are counted."""
+    shown = list(islice(letters, limit))
+    hidden = sum(1 for _ in letters) if total is None else total - len(shown)
+    terminal = console()
+    terminal.print(letters_table(shown, terminal.width) if shown else empty)
+    if shown and hidden:
+        terminal.print(f"{len(shown):,} of {len(shown) + hidden:,} shown; --limit shows more, --group counts causes.")
+
+
+def print_groups(groups: Sequence[LetterGroup], *, as_json: bool, empty: str) -> None:
+    """Print groups as JSON, as a table on a terminal, else as lines with tabs."""
+    if as_json:
+        typer.echo(json.dumps([group_fields(group) for group in groups], indent=1))
+    elif not groups:
+        typer.echo(empty)
+    elif sys.stdout.isatty():
+        terminal = console()
+        terminal.print(groups_table(groups, terminal.width))
+    else:
+        print_lines(list({**group_fields(group), "queues": ",".join(group.queues)}.values()) for group in groups)
+
+
+def progress_printer(ids: Mapping[str, Sequence[str]]) -> Callable[[int], None]:
+    """Return a function that shows on a terminal how many of these ids are done."""
+    total = sum(map(len, ids.values()))
+
+    def print_progress(count: int) -> None:
+        if sys.stderr.isatty() and total > 1:
+            sys.stderr.write(f"\r{count:,} of {total:,}" + ("\n" if count == total else ""))
+            sys.stderr.flush()
+
+    return print_progress
+
+
+def print_result(result: OperationResult, verb: str, *, as_json: bool, **details: Any) -> None:
+    """Print the result of an operation, as JSON or as text; what was not done goes to standard error."""
+    if as_json:
+        outcome = {verb: result.done, "stayed": result.stayed, "missing": result.missing, "stopped": result.stopped}
+        typer.echo(json.dumps(outcome | details))
+        return
+    for letter_id, reason in result.stayed.items():
+        typer.echo(f"{short(letter_id)} stays: {printable(reason)}", err=True)
+    for letter_id in result.missing:
+        typer.echo(f"{short(letter_id)} is no longer there", err=True)
+    if result.stopped:
+        typer.echo(f"stopped: {printable(result.stopped)}", err=True)
+    typer.echo(f"{len(result.done):,} {verb}" + "".join(f"; {name}: {value}" for name, value in details.items()))
+
+
+# Values
+
+
+def fields(letter: DeadLetter) -> dict[str, Any]:
+    """Return the fields of a letter in a list: text, except for the number `attempts`."""
+    cause = letter.cause
+    return {
+        "id": letter.id,
+        "queue": letter.queue,
+        "reason": letter.reason,
+        "attempts": cause.attempts,
+        "first_failed_at": iso(cause.first_failed_at),
+        "failed_at": iso(cause.failed_at),
+        "worker": cause.worker,
+        "error": cause.error,
+        "exception": cause.exception,
+        "message": cause.message,
+        "location": cause.location,
+        "group": letter.group,
+        "task": task_of(letter),
+        "domain": domain_of(letter),
+        "set": letter.set,
+    }
+
+
+def details(letter: DeadLetter) -> dict[str, Any]:
+    """Return all fields of a letter, with its message."""
+    delivery = letter.delivery
+    properties = {name: value for name, value in delivery.properties.items() if name != "application_headers"}
+    return {
+        **fields(letter),
+        "exchange": delivery.exchange,
+        "routing_key": delivery.routing_key,
+        "former_lives": list(letter.replay_history),
+        "arguments": letter.arguments(),
+        "body": delivery.body.decode(errors="replace"),
+        "content_type": delivery.content_type,
+        "properties": properties,
+        "headers": readable(delivery.headers),
+        "traceback": letter.cause.traceback,
+    }
+
+
+def group_fields(group: LetterGroup) -> dict[str, Any]:
+    """Return the fields of a group."""
+    return {
+        "group": group.key,
+        "count": group.count,
+        "reason": group.reason,
+        "exception": group.exception,
+        "location": group.location,
+        "first_seen": iso(group.first),
+        "last_seen": iso(group.last),
+        "queues": dict(group.queues),
+        "message": group.message,
+        "example": group.example,
+    }
+
+
+# Text
+
+
+def letters_table(letters: Sequence[DeadLetter], width: int) -> Table:
+    """Return a table with a row for each letter; a long error is cut at its end."""
+    wide, several_sets = width >= _WIDE, len({letter.set for letter in letters}) > 1
+    rows = [
+        {
+            "id": short(letter.id),
+            "age": age(letter.cause.failed_at),
+            **({"failed at": iso(letter.cause.failed_at).replace("+00:00", "Z")} if wide else {}),
+            **({"set": letter.set} if several_sets else {}),
+            "task": task_of(letter) or letter.queue or letter.delivery.routing_key,
+            **({"domain": domain_of(letter)} if wide else {}),
+            "reason": letter.reason,
+            "tries": str(letter.cause.attempts or ""),
+            "error": letter.cause.error,
+        }
+        for letter in letters
+    ]
+    return _table(rows, width)
+
+
+def groups_table(groups: Sequence[LetterGroup], width: int) -> Table:
+    """Return a table with a row for each group."""
+    rows = [
+        {
+            "group": group.key,
+            "count": f"{group.count:,}",
+            "first": age(group.first),
+            "last": age(group.last),
+            "reason": group.reason,
+            "exception": group.exception,
+            "location": group.location,
+            **({"message": group.message} if width >= _WIDE else {}),
+        }
+        for group in groups
+    ]
+    return _table(rows, width)
+
+
+def page(letter: DeadLetter) -> Iterator[str]:
+    """Yield the lines of `dead show`: the fields, then arguments, headers and traceback."""
+    cause, delivery = letter.cause, letter.delivery
+    values = {
+        "id": letter.id,
+        "queue": letter.queue or "unknown",
+        "reason": letter.reason,
+        "attempts": cause.attempts,
+        "error": cause.error,
+        "location": cause.location,
+        "group": letter.group,
+        "task": task_of(letter),
+        "domain": domain_of(letter),
+        "first failed": _with_age(cause.first_failed_at),
+        "failed": _with_age(cause.failed_at),
+        "worker": cause.worker,
+        "dead set": letter.set,
+        "routing key": f"{delivery.routing_key} (exchange {delivery.exchange or 'default'})",
+        "content type": delivery.content_type,
+        "former ids": ", ".join(letter.replay_history),
+    }
+    yield from (f"{name + ':':<17}{printable(str(value))}" for name, value in values.items() if value not in ("", None))
+    arguments = letter.arguments()
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, indent=2, ensure_ascii=False)
+    yield from _section("arguments", text.splitlines())
+    yield from _section("headers", _other_headers(letter))
+    yield from _section("traceback", cause.traceback.splitlines())
+
+
+def iso(seconds: float | None) -> str:
+    """Return an epoch time as ISO 8601 in UTC, empty for None."""
+    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def age(seconds: float | None) -> str:
+    """Return how long ago an epoch time was, in its largest unit."""
+    if seconds is None:
+        return ""
+    past = max(0.0, time.time() - seconds)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if past >= 2 * size or (unit != "d" and past >= size):
+            return f"{past / size:.0f}{unit}"
+    return f"{past:.0f}s"
+
+
+def _table(rows: Sequence[Mapping[str, str]], width: int) -> Table:
+    """Return a table of at most `width` characters; each column is as wide as its longest cell, if there is room."""
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
+    excess = sum(widths.values()) + 2 * (len(widths) - 1) - width
+    for name, least in _LEAST_WIDTHS.items():
+        if name in widths and excess > 0:
+            cut = min(excess, max(0, widths[name] - least))
+            widths[name] -= cut
+            excess -= cut
+    table = Table(box=None, pad_edge=False)
+    for name in widths:
+        justify: Literal["left", "right"] = "right" if name in _NUMBERS else "left"
+        table.add_column(name, no_wrap=True, overflow="ellipsis", justify=justify, width=widths[name])
+    for row in rows:
+        # rich reads `[` as markup unless it is escaped.
+        table.add_row(*(printable(cell).replace("[", r"\[") for cell in row.values()))
+    return table
+
+
+def _section(name: str, lines: Iterable[str]) -> Iterator[str]:
+    indented = [f"  {printable(line)}".rstrip() for line in lines]
+    if indented:
+        yield f"{name}:"
+        yield from indented
+
+
+def _other_headers(letter: DeadLetter) -> Iterator[str]:
+    """Yield a line for each header that the page does not show elsewhere, the broker's headers last."""
+    headers: dict[str, Any] = readable(letter.delivery.headers)
+    shown = {name for name in headers if name.startswith(PREFIX) and name not in (REPLAY, LAST_ERROR)}
+    by_broker = {name: name.startswith(BROKER_HEADERS) for name in headers if name not in shown}
+    for name in sorted(by_broker, key=by_broker.__getitem__):
+        value = headers[name]
+        yield f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+
+
+def _with_age(seconds: float | None) -> str:
+    return f"{iso(seconds)} ({age(seconds)} ago)" if seconds is not None else ""
