@@ -1,1 +1,1 @@
-"""From a person's words to ranked pages of a pack, and the messages in which both travel."""
+"""Search one pack: parse a query, rank pages, cut snippets, suggest and respell. `PackSearcher` is the entry."""

@@ -1,4 +1,4 @@
-"""A person's words to an FTS5 MATCH expression; nothing a person types is ever FTS5 syntax."""
+"""From the text that a person types to FTS5 MATCH expressions. Typed text is never FTS5 syntax."""
 
 from __future__ import annotations
 
@@ -9,150 +9,146 @@ from dataclasses import dataclass, replace
 from app.errors import InvalidQuery
 from app.search.tokens import spans
 
-#: Characters of a query; as search.gov has it.
+#: Characters of a query; search.gov has the same limit.
 MAX_CHARACTERS = 255
 #: Words of a query, excluded ones counted.
 MAX_WORDS = 32
 
 #: Phones and word processors write these for the straight quote.
 _QUOTES = str.maketrans(dict.fromkeys("“”„‟«»", '"'))
-#: A quoted phrase (its end may still be missing) or a run without spaces; a lone minus directly before it excludes it.
+#: A quoted phrase, whose end may be missing, or a run without spaces. A minus directly before it excludes it.
 _CHUNK = re.compile(r'(?P<minus>(?<!\S)-(?=[^\s-]))?(?:"(?P<phrase>[^"]*)"?|(?P<run>[^\s"]+))')
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """Words that must stand side by side, as typed; with `prefix` the last one may go on."""
+class Phrase:
+    """Words that must be adjacent, as typed. With `prefix` the last one may be the beginning of a word."""
 
     words: tuple[str, ...]
     prefix: bool = False
 
     @property
     def match(self) -> str:
-        """The unit as an FTS5 phrase. A word to be continued counts twice where it stands as it is."""
+        """FTS5 expression of the phrase. With `prefix`, a complete last word counts twice, so it ranks higher."""
         phrase = " + ".join(f'"{word}"' for word in self.words)
         return f"({phrase} OR {phrase} *)" if self.prefix else phrase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What a person asked for: `units` that must all be there, `exclusions` of which none may be.
+    """A parsed query: every one of `phrases` is required, and none of `excluded` may match.
 
-    `places` are where the text has each of `words`, start and end; it is `unfinished` if it ends inside the last one.
+    `word_spans` are start and end in `text` of each of `words`. `unfinished` is whether the text ends with a word
+    character, so that the last word may still be typed.
     """
 
     text: str
-    units: tuple[Unit, ...]
-    exclusions: tuple[Unit, ...] = ()
-    places: tuple[tuple[int, int], ...] = ()
+    phrases: tuple[Phrase, ...]
+    excluded: tuple[Phrase, ...] = ()
+    word_spans: tuple[tuple[int, int], ...] = ()
     unfinished: bool = False
 
     @property
     def words(self) -> tuple[str, ...]:
-        """All words asked for, in order."""
-        return tuple(word for unit in self.units for word in unit.words)
+        """All required words, in order."""
+        return tuple(word for phrase in self.phrases for word in phrase.words)
 
     @property
     def prefix(self) -> str | None:
-        """The last word, if it may go on."""
-        return self.units[-1].words[-1] if self.units[-1].prefix else None
+        """The last word, if it may be the beginning of a word."""
+        return self.phrases[-1].words[-1] if self.phrases[-1].prefix else None
+
+    @property
+    def terms(self) -> tuple[Phrase, ...]:
+        """Every required word as a phrase by itself."""
+        *firsts, last = self.words
+        return (*(Phrase((word,)) for word in firsts), Phrase((last,), prefix=self.phrases[-1].prefix))
 
     @property
     def match(self) -> str:
-        """The FTS5 expression: every unit, no exclusion."""
-        return self._without_exclusions(" AND ".join(unit.match for unit in self.units))
+        """FTS5 expression for pages with every phrase and no excluded one."""
+        return self._with_exclusions(" AND ".join(phrase.match for phrase in self.phrases))
 
     @property
-    def loose_units(self) -> tuple[Unit, ...]:
-        """Every word for itself."""
-        *firsts, last = self.words
-        return (*(Unit((word,)) for word in firsts), Unit((last,), prefix=self.units[-1].prefix))
+    def relaxed_match(self) -> str | None:
+        """FTS5 expression for pages with at least one of the words; None for a query of one word."""
+        return self._with_exclusions(self.any_term_match) if len(self.words) > 1 else None
 
     @property
-    def loose_match(self) -> str | None:
-        """The FTS5 expression for pages with some of the words; None where that asks nothing less."""
-        if len(self.words) == 1:
-            return None
-        return self._without_exclusions(self.any_match)
-
-    @property
-    def any_match(self) -> str:
-        """The FTS5 expression for what has some of the words, whatever is excluded."""
-        return " OR ".join(unit.match for unit in self.loose_units)
+    def any_term_match(self) -> str:
+        """FTS5 expression for at least one of the words, without exclusions."""
+        return " OR ".join(term.match for term in self.terms)
 
     @property
     def phrase_match(self) -> str | None:
-        """The FTS5 expression for all words side by side; None where `match` says so already."""
-        if len(self.units) == 1:
+        """FTS5 expression for all words adjacent; None for a query of one phrase, whose `match` is the same."""
+        if len(self.phrases) == 1:
             return None
-        return self._without_exclusions(Unit(self.words, prefix=self.units[-1].prefix).match)
+        return self._with_exclusions(Phrase(self.words, prefix=self.phrases[-1].prefix).match)
 
     @property
     def name_match(self) -> str:
-        """The FTS5 expression for names that have all words side by side, none continued."""
-        return Unit(self.words).match
+        """FTS5 expression for names with all words adjacent, the last one complete."""
+        return Phrase(self.words).match
 
-    def rewritten(self, replacements: Mapping[int, str]) -> str:
-        """Return the text with another word in the place of each of `words` that is named by its number."""
+    def with_words(self, replacements: Mapping[int, str]) -> str:
+        """Return the text with some of `words`, named by their index, replaced."""
         text, at = "", 0
-        for number, (start, end) in enumerate(self.places):
-            text += self.text[at:start] + replacements.get(number, self.text[start:end])
+        for index, (start, end) in enumerate(self.word_spans):
+            text += self.text[at:start] + replacements.get(index, self.text[start:end])
             at = end
         return text + self.text[at:]
 
-    def _without_exclusions(self, expression: str) -> str:
-        if not self.exclusions:
+    def _with_exclusions(self, expression: str) -> str:
+        if not self.excluded:
             return expression
-        return f"({expression}) NOT ({' OR '.join(unit.match for unit in self.exclusions)})"
+        return f"({expression}) NOT ({' OR '.join(phrase.match for phrase in self.excluded)})"
 
 
 def parse(text: str) -> Query:
-    """Read a query: words, "phrases", -exclusions; the last word may be the beginning of one.
+    """Parse words, "phrases" and -exclusions. The last word may be the beginning of one.
 
-    Raises InvalidQuery for more than 255 characters or 32 words, and where there is nothing to search for.
+    Raises InvalidQuery for more than 255 characters or 32 words, and for a text without a word to search for.
     """
     if len(text) > MAX_CHARACTERS:
         raise InvalidQuery(f"the query has {len(text)} characters; at most {MAX_CHARACTERS} are searched for")
-    wanted: list[Unit] = []
-    unwanted: list[Unit] = []
-    places: list[tuple[int, int]] = []
+    required: list[Phrase] = []
+    excluded: list[Phrase] = []
+    word_spans: list[tuple[int, int]] = []
     for chunk in _CHUNK.finditer(text.translate(_QUOTES)):
-        found = _places(chunk)
-        unit = Unit(tuple(text[start:end] for start, end in found))
-        if found and chunk["minus"]:
-            unwanted.append(unit)
-        elif found:
-            wanted.append(replace(unit, prefix=found[-1][1] == len(text) and _tells(unit.words[-1])))
-            places += found
-    _check(text, wanted, unwanted)
+        kind = "run" if chunk["phrase"] is None else "phrase"
+        offset = chunk.start(kind)
+        in_chunk = [(offset + start, offset + end) for start, end in spans(chunk[kind])]
+        phrase = Phrase(tuple(text[start:end] for start, end in in_chunk))
+        if in_chunk and chunk["minus"]:
+            excluded.append(phrase)
+        elif in_chunk:
+            ends_text = in_chunk[-1][1] == len(text)
+            required.append(replace(phrase, prefix=ends_text and _is_selective_prefix(phrase.words[-1])))
+            word_spans += in_chunk
+    _require_searchable(text, required, excluded)
     return Query(
         text=text,
-        units=tuple(wanted),
-        exclusions=tuple(unwanted),
-        places=tuple(places),
-        unfinished=places[-1][1] == len(text),
+        phrases=tuple(required),
+        excluded=tuple(excluded),
+        word_spans=tuple(word_spans),
+        unfinished=word_spans[-1][1] == len(text),
     )
 
 
-def _places(chunk: re.Match[str]) -> list[tuple[int, int]]:
-    """Return where the words of a chunk stand in the whole text."""
-    kind = "run" if chunk["phrase"] is None else "phrase"
-    return [(chunk.start(kind) + start, chunk.start(kind) + end) for start, end in spans(chunk[kind])]
-
-
-def _check(text: str, wanted: list[Unit], unwanted: list[Unit]) -> None:
-    count = sum(len(unit.words) for unit in (*wanted, *unwanted))
+def _require_searchable(text: str, required: list[Phrase], excluded: list[Phrase]) -> None:
+    count = sum(len(phrase.words) for phrase in (*required, *excluded))
     if count > MAX_WORDS:
         raise InvalidQuery(f"the query has {count} words; at most {MAX_WORDS} are searched for")
-    if wanted:
+    if required:
         return
-    if unwanted:
+    if excluded:
         raise InvalidQuery("the query only excludes words; add one to look for, or “quote” what begins with a minus")
     if text.strip():
         raise InvalidQuery(f"there is no letter or digit to search for in “{text.strip()}”")
     raise InvalidQuery("the query is empty")
 
 
-def _tells(beginning: str) -> bool:
-    """Tell whether it is worth a look which words begin so: with one Latin letter begin half of all words."""
-    return len(beginning) > 1 or not beginning.isascii()
+def _is_selective_prefix(prefix: str) -> bool:
+    """Return whether a prefix search is worth its time: one Latin letter begins half of all words."""
+    return len(prefix) > 1 or not prefix.isascii()

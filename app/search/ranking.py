@@ -1,4 +1,4 @@
-"""Which pages of a pack match a query, in which order, and what a perfect match would score."""
+"""Rank the pages of a pack by bm25, promote title and phrase matches, and bound the score of any page."""
 
 from __future__ import annotations
 
@@ -11,192 +11,166 @@ from itertools import islice
 from operator import itemgetter
 from urllib.parse import unquote
 
-from app.search import vocabulary
-from app.search.query import Query, Unit
+from app.search import index
+from app.search.query import Phrase, Query
 from app.search.tokens import words
 
-#: Weights of title, headings, description and body.
+#: Column weights of title, headings, description and body.
 WEIGHTS = "bm25(10.0, 5.0, 3.0, 1.0)"
-#: FTS5's bm25 has k1 = 1.2: however often a word stands on a page, its weight counts less than k1 + 1 times
+#: Upper bound of bm25's term frequency factor, k1 + 1. FTS5 has k1 = 1.2
 #: (https://sqlite.org/fts5.html#the_bm25_function).
 _SATURATION = 2.2
-#: What FTS5 takes for the weight of a word that stands on more than half of all pages.
-_LEAST_WEIGHT = 1e-6
-#: Candidates looked at for a page whose name is the query, and how many of such come first. Pages with the whole query
-#: side by side do where there are no more than so many: what stands on many pages tells none of them apart.
+#: FTS5's inverse document frequency for a word on more than half of the pages.
+_MIN_IDF = 1e-6
+#: Names compared with the query, and pages promoted at most. Phrase matches are promoted if there are no more than
+#: that: a phrase that many pages contain does not tell them apart.
 _NAME_CANDIDATES = 100
-_LEADERS = 3
-#: The part of the way from the best of the other pages to the ideal on which the scores of those lie, at either end.
-_LEAD = 0.1
+_MAX_PROMOTED = 3
+#: Share of the gap between the best ordinary score and the bound that the promoted scores use, at either end.
+_PROMOTION_BAND = 0.1
 
 _RANKED = "SELECT rowid, rank FROM pages_fts WHERE pages_fts MATCH ? AND rank MATCH ? ORDER BY +rank LIMIT ?"
-_MATCHING = "SELECT rowid FROM pages_fts WHERE pages_fts MATCH ?"
-_CALLED_SO = "SELECT rowid, rank FROM names WHERE names MATCH ?"
-_CALLED = "SELECT rowid FROM names WHERE names MATCH ? ORDER BY rank LIMIT ?"
-_COUNTED = "SELECT count(*) FROM pages_fts WHERE pages_fts MATCH ?"
-_COUNTED_NAMES = "SELECT count(*) FROM names WHERE names MATCH ?"
-#: Numbers of sections and chapters are no part of what people type.
+_NAME_SCORES = "SELECT rowid, rank FROM names WHERE names MATCH ?"
+_BEST_NAMES = "SELECT rowid FROM names WHERE names MATCH ? ORDER BY rank LIMIT ?"
+_COUNT_NAMES = "SELECT count(*) FROM names WHERE names MATCH ?"
+#: Numbers of sections and chapters, which people do not type.
 NUMBERING = re.compile(r"^(?:(?:Chapter|Part|Appendix)\s+)?(?:\d+|[A-Z])(?:\.\d+)*\.\s+")
 _TITLE_SEPARATOR = re.compile(r"\s+[|–—·:-]\s+|:\s+")
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Scores of pages by id, best first; `units` are what was looked for, all of it or, `relaxed`, some."""
+    """Scores by page id, best first. `phrases` are what matched: all of the query, or its words if `relaxed`."""
 
     scores: dict[int, float]
-    units: tuple[Unit, ...]
+    phrases: tuple[Phrase, ...]
     capped: bool = False
     relaxed: bool = False
 
 
 def rank(connection: sqlite3.Connection, query: Query, *, hidden: Collection[int], limit: int | None) -> Ranking:
-    """Rank the pages with all that was asked for; where there are none, those with some of the words.
+    """Rank the pages that match the query; if there are none, those with at least one of its words.
 
-    Pages whose id is `hidden` are left out; `limit` None: of the others, none.
+    Pages in `hidden` are left out. `limit` bounds the number of ranked pages; None is no limit.
     """
     scores, capped = _scores(connection, query.match, hidden, limit)
-    if scores or query.loose_match is None:
-        return Ranking(_named_higher(connection, query, scores), query.units, capped)
-    scores, capped = _scores(connection, query.loose_match, hidden, limit)
-    return Ranking(_named_higher(connection, query, scores), query.loose_units, capped, relaxed=bool(scores))
-
-
-def _named_higher(connection: sqlite3.Connection, query: Query, scores: dict[int, float]) -> dict[int, float]:
-    """Return the scores, each with what its page's title and headings score by themselves; best first.
-
-    Within a page, FTS5 measures every word by the length of the whole: of a long page, the title would hardly count.
-    """
-    if not scores:
-        return scores
-    named = connection.execute(_CALLED_SO, (query.any_match,)).fetchall()
-    raised = {page: scores[page] - score for page, score in named if page in scores}
-    if not raised:
-        return scores
-    return dict(sorted((scores | raised).items(), key=itemgetter(1), reverse=True))
-
-
-def count(connection: sqlite3.Connection, match: str, *, hidden: Collection[int], limit: int) -> int:
-    """Return how many pages match an FTS5 expression, counted up to a limit."""
-    return len(_first_matches(connection, match, hidden=hidden, limit=limit))
-
-
-def _first_matches(connection: sqlite3.Connection, match: str, *, hidden: Collection[int], limit: int) -> list[int]:
-    """Return pages that match, so many at most and in no telling order, without a look at the others."""
-    rows = connection.execute(_MATCHING, (match,))
-    found = list(islice((page for (page,) in rows if page not in hidden), limit))
-    rows.close()
-    return found
+    if scores or query.relaxed_match is None:
+        return Ranking(_add_name_scores(connection, query, scores), query.phrases, capped)
+    scores, capped = _scores(connection, query.relaxed_match, hidden, limit)
+    return Ranking(_add_name_scores(connection, query, scores), query.terms, capped, relaxed=bool(scores))
 
 
 def _scores(
     connection: sqlite3.Connection, match: str, hidden: Collection[int], limit: int | None
 ) -> tuple[dict[int, float], bool]:
-    # Every match is ranked whatever the LIMIT: the rest costs little, and gives the total as well. The plus has SQLite
-    # sort, in the same order: ORDER BY rank is FTS5's own sort, with which the query takes half as long again.
+    # FTS5 ranks every match whatever the LIMIT, so reading more rows costs little and gives the total. `+rank` makes
+    # SQLite sort instead of FTS5, in the same order: FTS5's own ORDER BY rank takes half as long again.
     most = -1 if limit is None else limit + 1 + len(hidden)
     rows = connection.execute(_RANKED, (match, WEIGHTS, most)).fetchall()
-    seen = {page: -score for page, score in rows if page not in hidden}
-    if limit is None or len(seen) <= limit:
-        return seen, False
-    return dict(islice(seen.items(), limit)), True
+    scores = {page: -score for page, score in rows if page not in hidden}
+    if limit is None or len(scores) <= limit:
+        return scores, False
+    return dict(islice(scores.items(), limit)), True
 
 
-# Pages that come first
+def _add_name_scores(connection: sqlite3.Connection, query: Query, scores: dict[int, float]) -> dict[int, float]:
+    """Return the scores plus those of each page's title and headings alone, best first.
+
+    bm25 divides by the length of the whole page, so on a long page a match in the title would hardly count.
+    """
+    if not scores:
+        return scores
+    name_scores = connection.execute(_NAME_SCORES, (query.any_term_match,)).fetchall()
+    raised = {page: scores[page] - score for page, score in name_scores if page in scores}
+    if not raised:
+        return scores
+    return dict(sorted((scores | raised).items(), key=itemgetter(1), reverse=True))
+
+
+# Promoted pages
 
 
 @dataclass(frozen=True, slots=True)
-class Leaders:
-    """The pages that come first whatever their rank: `named` as the query, then those with all of it side by side."""
+class Promoted:
+    """Pages to show first, best first: those whose name is the query, then those with all its words adjacent."""
 
-    named: Sequence[int]
-    side_by_side: Sequence[int] = ()
+    by_name: Sequence[int]
+    by_phrase: Sequence[int] = ()
 
 
-def leaders(connection: sqlite3.Connection, query: Query, found: Ranking, *, hidden: Collection[int]) -> Leaders:
-    """Return the pages that come first."""
-    candidates = [page for (page,) in connection.execute(_CALLED, (query.name_match, _NAME_CANDIDATES))]
-    matching = [page for page in candidates if page in found.scores]
-    named = _named(connection, matching, words(" ".join(query.words)))[:_LEADERS]
+def promoted_pages(
+    connection: sqlite3.Connection, query: Query, ranking: Ranking, *, hidden: Collection[int]
+) -> Promoted:
+    """Return the pages of a ranking to promote."""
+    candidates = [page for (page,) in connection.execute(_BEST_NAMES, (query.name_match, _NAME_CANDIDATES))]
+    rows = index.read_rows(
+        connection, "id, title, headings, path", [page for page in candidates if page in ranking.scores]
+    )
+    name = words(" ".join(query.words))
+    named = [page for page in candidates if page in rows and any(words(each) == name for each in _names(*rows[page]))]
+    by_name = named[:_MAX_PROMOTED]
     if query.phrase_match is None:
-        return Leaders(named)
-    side_by_side = _first_matches(connection, query.phrase_match, hidden=hidden, limit=_LEADERS + 1)
-    if len(side_by_side) > _LEADERS:
-        return Leaders(named)
-    telling = [page for page in side_by_side if page not in named and page in found.scores]
-    return Leaders(named, sorted(telling, key=found.scores.__getitem__, reverse=True))
+        return Promoted(by_name)
+    adjacent = index.first_matches(connection, query.phrase_match, hidden=hidden, limit=_MAX_PROMOTED + 1)
+    if len(adjacent) > _MAX_PROMOTED:
+        return Promoted(by_name)
+    others = [page for page in adjacent if page not in by_name and page in ranking.scores]
+    return Promoted(by_name, sorted(others, key=ranking.scores.__getitem__, reverse=True))
 
 
-def put_first(first: Leaders, scores: dict[int, float], *, ideal: float) -> dict[int, float]:
-    """Return scores with these pages first: of named ones just below the ideal, of the others just above the rest.
+def promote(promoted: Promoted, scores: dict[int, float], *, bound: float) -> dict[int, float]:
+    """Return the scores with promoted pages first: those by name just below the bound, by phrase just above the rest.
 
-    Where several packs are searched, what one of them calls by the query so stands before what others only mention.
+    Across several packs, a page with the query as its name then ranks above pages that only mention it.
     """
-    best = next((score for page, score in scores.items() if page not in first.named), 0.0)
-    top = max(ideal, best)
-    step = _LEAD * (top - best) / (len(first.named) + len(first.side_by_side) + 1)
-    ordered = dict.fromkeys([*first.named, *first.side_by_side], 0.0) | scores
-    ordered.update((page, top - step * (at + 1)) for at, page in enumerate(first.named))
-    ordered.update((page, best + step * (at + 1)) for at, page in enumerate(reversed(first.side_by_side)))
+    best = next((score for page, score in scores.items() if page not in promoted.by_name), 0.0)
+    top = max(bound, best)
+    step = _PROMOTION_BAND * (top - best) / (len(promoted.by_name) + len(promoted.by_phrase) + 1)
+    ordered = dict.fromkeys([*promoted.by_name, *promoted.by_phrase], 0.0) | scores
+    ordered.update((page, top - step * (at + 1)) for at, page in enumerate(promoted.by_name))
+    ordered.update((page, best + step * (at + 1)) for at, page in enumerate(reversed(promoted.by_phrase)))
     return ordered
 
 
-def _named(connection: sqlite3.Connection, candidates: Sequence[int], name: tuple[str, ...]) -> list[int]:
-    """Return those of the candidates whose title, a part of it, first heading or file name is `name`."""
-    rows = read_rows(connection, "id, title, headings, path", candidates)
-    return [page for page in candidates if any(words(spelled) == name for spelled in _names(*rows[page]))]
-
-
 def _names(title: str, headings: str, path: str) -> set[str]:
-    """Return what a page may be called: `os` for "os - Miscellaneous" at /library/os.html, or at /os/."""
-    trail = [part for part in unquote(path.partition("?")[0]).split("/") if part]
-    if trail and trail[-1].partition(".")[0] in {"index", "default"}:
-        trail.pop()
-    file = trail[-1] if trail else ""
+    """Return the names of a page: `os` for the title "os - Miscellaneous", and for /library/os.html and /os/."""
+    segments = [segment for segment in unquote(path.partition("?")[0]).split("/") if segment]
+    if segments and segments[-1].partition(".")[0] in {"index", "default"}:
+        segments.pop()
+    file = segments[-1] if segments else ""
     stem = file.rpartition(".")[0]
     names = {title, *_TITLE_SEPARATOR.split(title), headings.partition("\n")[0], file, stem}
     return names | {NUMBERING.sub("", name) for name in names}
 
 
-def read_rows(connection: sqlite3.Connection, columns: str, pages: Sequence[int]) -> dict[int, tuple[str, ...]]:
-    """Return the columns after `id` of each page."""
-    marks = ", ".join("?" * len(pages))
-    found = connection.execute(f"SELECT {columns} FROM pages WHERE id IN ({marks})", tuple(pages))  # noqa: S608 (ours)
-    return {row[0]: row[1:] for row in found}
+# Upper bound of scores
 
 
-# What a perfect match would score
-
-
-def ideal(connection: sqlite3.Connection, ranking: Ranking, *, pages: int) -> float:
-    """Return a score that no page of a pack of so many rows exceeds: each word as often as it can count."""
-    in_text = (_weight(connection, unit, pages) for unit in ranking.units)
-    words_alone = (Unit((word,), unit.prefix) for unit in ranking.units for word in unit.words)
-    in_names = (_weight_in_names(connection, unit, pages) for unit in words_alone)
+def score_bound(connection: sqlite3.Connection, ranking: Ranking, *, pages: int) -> float:
+    """Return a score that no page exceeds, in a pack with `pages` rows: every word with its maximum frequency."""
+    in_text = (_max_idf(connection, phrase, pages) for phrase in ranking.phrases)
+    terms = (Phrase((word,), phrase.prefix) for phrase in ranking.phrases for word in phrase.words)
+    in_names = (_max_idf_in_names(connection, term, pages) for term in terms)
     return _SATURATION * (sum(in_text) + sum(in_names))
 
 
-def _weight(connection: sqlite3.Connection, unit: Unit, pages: int) -> float:
-    """Return the most that FTS5's idf gives to the phrases of a unit: of a rarer one it is higher."""
-    exact = _docs(connection, unit)
-    if not unit.prefix:
-        return _idf(exact, pages)
-    begun = vocabulary.most_docs(connection, *words(unit.words[0])) if len(unit.words) == 1 else exact
-    return _idf(exact, pages) + _idf(max(exact, begun), pages)
+def _max_idf(connection: sqlite3.Connection, phrase: Phrase, pages: int) -> float:
+    """Return the highest inverse document frequency that FTS5 can compute for a phrase."""
+    if len(phrase.words) == 1:
+        (word,) = words(phrase.words[0])
+        exact = index.doc_frequency(connection, word)
+        with_prefix = index.max_doc_frequency(connection, word) if phrase.prefix else 0
+    else:
+        exact = with_prefix = index.count_matches(connection, Phrase(phrase.words).match)
+    idf = _idf(exact, pages)
+    return idf + _idf(max(exact, with_prefix), pages) if phrase.prefix else idf
 
 
-def _weight_in_names(connection: sqlite3.Connection, unit: Unit, pages: int) -> float:
-    (docs,) = connection.execute(_COUNTED_NAMES, (Unit(unit.words).match,)).fetchone()
-    # Beginnings are not counted: the words that begin so stand in as many names at least.
-    return _idf(docs, pages) * (2 if unit.prefix else 1)
-
-
-def _docs(connection: sqlite3.Connection, unit: Unit) -> int:
-    if len(unit.words) == 1:
-        return vocabulary.docs(connection, *words(unit.words[0]))
-    (docs,) = connection.execute(_COUNTED, (Unit(unit.words).match,)).fetchone()
-    return int(docs)
+def _max_idf_in_names(connection: sqlite3.Connection, term: Phrase, pages: int) -> float:
+    (names,) = connection.execute(_COUNT_NAMES, (Phrase(term.words).match,)).fetchone()
+    # Longer words are not counted: with them the word has at least as many names, and so at most this frequency.
+    return _idf(names, pages) * (2 if term.prefix else 1)
 
 
 def _idf(docs: int, pages: int) -> float:
-    return max(math.log((pages - docs + 0.5) / (docs + 0.5)) if docs < pages else 0.0, _LEAST_WEIGHT)
+    return max(math.log((pages - docs + 0.5) / (docs + 0.5)) if docs < pages else 0.0, _MIN_IDF)

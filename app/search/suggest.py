@@ -1,4 +1,4 @@
-"""What a query that was begun may go on as: words of the pack, and names of its pages."""
+"""Complete an unfinished query: with words of the pack, and with names of its pages."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
 from app.errors import InvalidQuery
-from app.search import vocabulary
-from app.search.query import MAX_CHARACTERS, Query, Unit, parse
-from app.search.ranking import NUMBERING, count
+from app.search import index
+from app.search.query import MAX_CHARACTERS, Phrase, Query, parse
+from app.search.ranking import NUMBERING
 from app.search.tokens import GAP, fold, words
 
-#: Words looked at as the end of a query, and names, for each suggestion that is wanted.
+#: Completions of the last word, and names, examined per suggestion wanted.
 _CANDIDATES = 3
-#: Names that are ranked: what stands in more of them is not told apart by its rank.
-_NAMES = 100
-#: Pages counted that have two words side by side.
-_FOLLOWED = 10
+#: Names that are read. A query that more names match is too short for names to tell apart.
+_MAX_NAMES = 100
+#: Pages counted at most that have two words adjacent.
+_MAX_ADJACENT = 10
 #: Characters of a name that still reads as a query.
-_LONGEST_NAME = 80
+_MAX_NAME_LENGTH = 80
 
-_NAMED = """
+_NAMES = """
 SELECT title, headings FROM names WHERE rowid IN (SELECT rowid FROM names WHERE names MATCH ? LIMIT ?)
 """
 
@@ -29,96 +29,90 @@ SELECT title, headings FROM names WHERE rowid IN (SELECT rowid FROM names WHERE 
 def suggestions(
     connection: sqlite3.Connection, text: str, *, pages: int, hidden: Collection[int], limit: int
 ) -> tuple[str, ...]:
-    """Return queries that `text` may be the beginning of: first by their last word, then names of pages.
+    """Return queries that begin with `text`: completions of its last word first, then names of pages.
 
-    None for what cannot be searched for. `pages` is the number of rows of the pack.
+    An invalid query has no suggestions. `pages` is the number of rows of the pack.
     """
     try:
         query = parse(text)
     except InvalidQuery:
         return ()
-    ended = list(islice(_ended(connection, query, pages=pages, hidden=hidden, limit=limit), limit))
-    named = _distinct(_named(connection, query, limit=limit), unlike=[text, *ended])
-    # Names tell more than words do, where there are names: half of the room is theirs.
-    most = max(limit - len(named), (limit + 1) // 2)
-    return tuple(_distinct([*ended[:most], *named, *ended[most:]], unlike=[text])[:limit])
+    completed = list(islice(_completed(connection, query, pages=pages, hidden=hidden, limit=limit), limit))
+    names = _distinct(_matching_names(connection, query, limit=limit), unlike=[text, *completed])
+    # A name is a better suggestion than a word, so names get half of the suggestions if there are enough.
+    most = max(limit - len(names), (limit + 1) // 2)
+    return tuple(_distinct([*completed[:most], *names, *completed[most:]], unlike=[text])[:limit])
 
 
 def _distinct(texts: Iterable[str], *, unlike: Iterable[str]) -> list[str]:
-    """Return the texts whose words are not those of an earlier one, nor of one of `unlike`."""
+    """Return the texts whose words differ from those of earlier texts and of `unlike`."""
     seen = {words(text) for text in unlike}
-    found = []
+    distinct = []
     for text in texts:
-        if (told := words(text)) not in seen:
-            seen.add(told)
-            found.append(text)
-    return found
+        if (its_words := words(text)) not in seen:
+            seen.add(its_words)
+            distinct.append(text)
+    return distinct
 
 
-# The last word
-
-
-def _ended(
+def _completed(
     connection: sqlite3.Connection, query: Query, *, pages: int, hidden: Collection[int], limit: int
 ) -> Iterator[str]:
-    """Yield the text with its last word carried on, as words that pages have beside all the others."""
+    """Yield the query with its last word completed, if a page has that word and all others."""
     if not query.unfinished:
         return
-    beginning = "".join(words(query.words[-1]))
-    found = vocabulary.completions(connection, beginning, limit=_CANDIDATES * limit)
-    # A word that most pages have tells them least apart.
-    ordered = [word for word, _ in sorted(found, key=lambda pair: 2 * pair[1] > pages)]
-    for word in _following_first(connection, query, ordered):
-        text = query.text + word[len(beginning) :]
-        if len(text) < MAX_CHARACTERS and count(connection, parse(text + " ").match, hidden=hidden, limit=1):
+    prefix = "".join(words(query.words[-1]))
+    candidates = index.completions(connection, prefix, limit=_CANDIDATES * limit)
+    # A word that most pages have distinguishes them least, so it comes last.
+    ordered = [word for word, _ in sorted(candidates, key=lambda pair: 2 * pair[1] > pages)]
+    if len(query.words) > 1:
+        ordered = _by_adjacency(connection, query.words[-2], ordered)
+    for word in ordered:
+        text = query.text + word[len(prefix) :]
+        if len(text) < MAX_CHARACTERS and index.first_matches(
+            connection, parse(text + " ").match, hidden=hidden, limit=1
+        ):
             yield text
 
 
-def _following_first(connection: sqlite3.Connection, query: Query, ends: list[str]) -> list[str]:
-    """Return the words with those first that follow most often upon the last word but one."""
-    if len(query.words) == 1:
-        return ends
-    before = query.words[-2]
-    followed = {end: count(connection, Unit((before, end)).match, hidden=(), limit=_FOLLOWED) for end in ends}
-    return sorted(ends, key=lambda end: -followed[end])
+def _by_adjacency(connection: sqlite3.Connection, before: str, candidates: list[str]) -> list[str]:
+    """Return the words sorted by the number of pages on which they follow the word `before`, most first."""
+    adjacent = {
+        word: len(index.first_matches(connection, Phrase((before, word)).match, hidden=(), limit=_MAX_ADJACENT))
+        for word in candidates
+    }
+    return sorted(candidates, key=lambda word: -adjacent[word])
 
 
-# Names
-
-
-def _named(connection: sqlite3.Connection, query: Query, *, limit: int) -> list[str]:
-    """Return titles, or headings where those do not, that have all of the words; those that begin so first."""
-    begun = words(" ".join(query.words))
-    rows = connection.execute(_NAMED, (_name_match(query), _NAMES))
-    names = [name for title, headings in rows for name in _telling(begun, query.unfinished, title, headings)]
-    ordered = sorted(dict.fromkeys(names), key=lambda name: (not _begins(words(name), begun), len(name)))
+def _matching_names(connection: sqlite3.Connection, query: Query, *, limit: int) -> list[str]:
+    """Return titles, or headings, with all words of the query; those that begin with the query come first."""
+    *firsts, last = query.words
+    terms = [*(Phrase((word,)) for word in firsts), Phrase((last,), prefix=query.unfinished and len(last) > 1)]
+    rows = connection.execute(_NAMES, (" AND ".join(term.match for term in terms), _MAX_NAMES))
+    typed = words(" ".join(query.words))
+    names = [name for title, headings in rows for name in _lines_like_query(typed, query.unfinished, title, headings)]
+    ordered = sorted(dict.fromkeys(names), key=lambda name: (not _begins_with(words(name), typed), len(name)))
     return ordered[: _CANDIDATES * limit]
 
 
-def _name_match(query: Query) -> str:
-    *firsts, last = query.words
-    units = [*(Unit((word,)) for word in firsts), Unit((last,), prefix=query.unfinished and len(last) > 1)]
-    return " AND ".join(unit.match for unit in units)
-
-
-def _telling(begun: tuple[str, ...], unfinished: bool, title: str, headings: str) -> list[str]:
-    """Return the title if it has all words of the query, else the headings that have, as one would type them."""
-    *firsts, last = begun
+def _lines_like_query(typed: tuple[str, ...], unfinished: bool, title: str, headings: str) -> list[str]:
+    """Return the title if it has all typed words, else the headings that have them, without section numbers."""
+    *firsts, last = typed
     needles = [f"{GAP}{last}" if unfinished else f"{GAP}{last}{GAP}", *(f"{GAP}{word}{GAP}" for word in firsts)]
     for names in (title, headings):
-        telling = [NUMBERING.sub("", name) for name in _lines_with_all(names, needles) if len(name) <= _LONGEST_NAME]
-        if telling:
-            return telling
+        lines = [NUMBERING.sub("", line) for line in _lines_with_all(names, needles) if len(line) <= _MAX_NAME_LENGTH]
+        if lines:
+            return lines
     return []
 
 
 def _lines_with_all(text: str, needles: list[str]) -> Iterator[str]:
-    """Yield the lines of a text that have each of the needles, folded words with their gaps."""
+    """Yield the lines of a text that contain every needle: folded words with a gap before or around them."""
     folded = GAP + fold(text) + GAP
     first, *others = needles
     at = folded.find(first)
     while at >= 0:
-        # What begins with the gap before it in `folded` begins with itself, one character earlier, in `text`.
+        # `folded` has one gap before the text, so a needle's offset in `folded` is that of its word in `text`.
         start = text.rfind("\n", 0, at) + 1
         end = text.find("\n", at)
         end = len(text) if end < 0 else end
@@ -127,6 +121,6 @@ def _lines_with_all(text: str, needles: list[str]) -> Iterator[str]:
         at = folded.find(first, end)
 
 
-def _begins(name: tuple[str, ...], begun: tuple[str, ...]) -> bool:
-    *firsts, last = begun
+def _begins_with(name: tuple[str, ...], typed: tuple[str, ...]) -> bool:
+    *firsts, last = typed
     return name[: len(firsts)] == tuple(firsts) and len(name) > len(firsts) and name[len(firsts)].startswith(last)

@@ -1,4 +1,4 @@
-"""The words of a text as FTS5's unicode61 tokenizer sees them: SQLite is asked about each character, once."""
+"""Split and fold a text exactly as FTS5's unicode61 tokenizer does, by asking SQLite once about each character."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import sqlite3
 import threading
 from collections import defaultdict
 
-#: The tokenizer of the packs; it stands in app/pack/schema.sql as well.
+#: The tokenizer of the packs, as in app/pack/schema.sql.
 TOKENIZER = "unicode61 remove_diacritics 2"
-#: What `fold` puts in the place of a character that separates words.
+#: Replaces a character that separates words.
 GAP = " "
-#: What `fold` puts in the place of a combining mark that the tokenizer drops inside a word.
+#: Replaces a combining mark, which the tokenizer drops inside a word.
 MARK = "\u0300"
 
 _WORD = re.compile(f"[^{GAP}{MARK}][^{GAP}]*")
 
 _ASCII = bytes(range(0x80))
-#: Bytes of UTF-8 after the first of a character: without them, a text has a byte for each character.
+#: Continuation bytes of UTF-8: without them, a text has one byte for each character.
 _CONTINUATION = bytes(range(0x80, 0xC0))
-#: As many different characters are replaced one after the other; more of them in one go.
+#: Up to this number of different characters, replacing them one after the other is fastest.
 _FEW = 16
 
 
-class _Alphabet:
-    """Character to folded character, learned from SQLite in batches: its Unicode tables are not Python's.
+class _FoldingTable:
+    """Maps characters to folded characters, learned from SQLite in batches: its Unicode tables differ from Python's.
 
-    `gaps` are the characters seen that separate words.
+    `gaps` are the learned characters that separate words.
     """
 
     def __init__(self) -> None:
@@ -40,9 +40,9 @@ class _Alphabet:
         )
 
     def learn(self, characters: set[str]) -> None:
-        """Tokenize `q?z` for each character: one word `q?z` is a letter, `qz` a dropped mark, two words a separator."""
+        """Tokenize `q?z` for each character: the word `q?z` is a letter, `qz` a dropped mark, two words a separator."""
         codes = [ord(character) for character in characters]
-        # SQLite stores UTF-8, in which a lone surrogate does not exist.
+        # SQLite stores UTF-8, which has no lone surrogates.
         probes = [(code, f"q{chr(code)}z") for code in codes if not 0xD800 <= code <= 0xDFFF]
         words: dict[int, list[str]] = defaultdict(list)
         with self._lock:
@@ -50,45 +50,40 @@ class _Alphabet:
             for code, word in self._connection.execute("SELECT doc, term FROM probe_words"):
                 words[code].append(word)
             self._connection.execute("INSERT INTO probe (probe) VALUES ('delete-all')")
-            learned = {code: _verdict(words[code]) for code in codes}
+            learned = {code: _folded(words[code]) for code in codes}
             self.table.update(learned)
             self.gaps.update(chr(code) for code, folded in learned.items() if folded == GAP)
 
 
-def _verdict(words: list[str]) -> str:
+def _folded(words: list[str]) -> str:
     if len(words) != 1:
         return GAP
     return words[0][1:-1] or MARK
 
 
-_alphabet = _Alphabet()
-_alphabet.learn({chr(code) for code in range(0x80)})
-#: What becomes of each byte of UTF-8 where all characters that are not ASCII separate words.
-_FOLDED = "".join(_alphabet.table.get(byte, GAP) for byte in range(0x100)).encode()
+_folding = _FoldingTable()
+_folding.learn({chr(code) for code in range(0x80)})
+#: Folded bytes of UTF-8 if every character outside ASCII separates words.
+_FOLDED = "".join(_folding.table.get(byte, GAP) for byte in range(0x100)).encode()
 
 
 def fold(text: str) -> str:
-    """Return a text of the same length: letters folded as in the index, all else GAP or MARK."""
+    """Return a text of the same length: letters folded as in the index, all other characters GAP or MARK."""
     if text.isascii():
-        return text.translate(_alphabet.table)
+        return text.translate(_folding.table)
     utf8 = text.encode(errors="surrogatepass")
-    # By the bytes, since a set of a whole text takes longer.
-    foreign = set(utf8.translate(None, _ASCII).decode(errors="surrogatepass"))
-    if foreign <= _alphabet.gaps:
-        # Quotes and dashes are all that is foreign in most texts: bytes are translated many times faster.
+    # From the bytes, because a set of all characters takes longer.
+    non_ascii = set(utf8.translate(None, _ASCII).decode(errors="surrogatepass"))
+    if non_ascii <= _folding.gaps:
+        # Most texts have only quotes and dashes outside ASCII, and translating bytes is many times faster.
         return utf8.translate(_FOLDED, _CONTINUATION).decode()
-    _learn_unseen(foreign)
-    if len(foreign) <= _FEW:
-        # Then all is ASCII as a rule, which Python translates many times faster. What is folded folds to itself.
-        for character in foreign:
-            text = text.replace(character, _alphabet.table[ord(character)])
-    return text.translate(_alphabet.table)
-
-
-def _learn_unseen(characters: set[str]) -> None:
-    unseen = {character for character in characters if ord(character) not in _alphabet.table}
-    if unseen:
-        _alphabet.learn(unseen)
+    if unseen := {character for character in non_ascii if ord(character) not in _folding.table}:
+        _folding.learn(unseen)
+    if len(non_ascii) <= _FEW:
+        # The result is usually ASCII, which Python translates many times faster. A folded character folds to itself.
+        for character in non_ascii:
+            text = text.replace(character, _folding.table[ord(character)])
+    return text.translate(_folding.table)
 
 
 def spans(text: str) -> list[tuple[int, int]]:

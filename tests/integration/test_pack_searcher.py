@@ -131,7 +131,7 @@ def test_a_searcher_is_used_by_many_threads_at_once(searcher: PackSearcher) -> N
 
 
 def test_the_pack_cannot_be_written(searcher: PackSearcher) -> None:
-    with searcher._connection() as connection, pytest.raises(sqlite3.OperationalError, match="readonly"):
+    with searcher._connections.connection(1.0) as connection, pytest.raises(sqlite3.OperationalError, match="readonly"):
         connection.execute("DELETE FROM meta")
 
 
@@ -249,5 +249,7 @@ def test_a_pack_of_the_first_schema_is_refused_with_what_to_do(tmp_path: Path) -
     older = write_pack(tmp_path / "older.sqlite", [])
     with closing(sqlite3.connect(older)) as database:
         database.execute("PRAGMA user_version = 1")
-    with pytest.raises(PackCorrupt, match="schema version 1, this release reads 2; `perennial pack DOMAIN` builds it"):
+    with pytest.raises(
+        PackCorrupt, match="schema version 1, this release reads 2; `perennial pack DOMAIN` rebuilds it"
+    ):
         PackSearcher(older)

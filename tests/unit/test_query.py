@@ -1,4 +1,4 @@
-"""From what a person types to an FTS5 expression."""
+"""From typed text to FTS5 expressions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.packs import SQL
 
 pytestmark = pytest.mark.unit
 
-#: Text as people type it by accident or in malice: FTS5's own syntax, quotes, minus signs, words, any character.
+#: Typed text: FTS5's own syntax, quotes, minus signs, words, any character.
 TYPED = st.text(
     st.one_of(st.sampled_from('ab -"“”*+^:(){}_.,AND OR NOT NEAR\0\u0301é'), st.characters()), max_size=MAX_CHARACTERS
 )
@@ -36,7 +36,7 @@ DATABASE = _fts5()
 
 
 def tokens(text: str) -> tuple[str, ...]:
-    """Return the words that FTS5 itself finds."""
+    """Return the words that FTS5 itself indexes."""
     DATABASE.execute("DELETE FROM text")
     DATABASE.execute("INSERT INTO text (title) VALUES (?)", (text,))
     return tuple(row[0] for row in DATABASE.execute("SELECT term FROM vocabulary ORDER BY offset"))
@@ -44,7 +44,7 @@ def tokens(text: str) -> tuple[str, ...]:
 
 def expressions(text: str) -> list[str]:
     query = parse(text)
-    return [each for each in (query.match, query.loose_match, query.phrase_match, query.name_match) if each]
+    return [each for each in (query.match, query.relaxed_match, query.phrase_match, query.name_match) if each]
 
 
 @given(TYPED)
@@ -55,12 +55,12 @@ def expressions(text: str) -> list[str]:
 @example("a\0b")
 @example("\ud800a")
 @example("\u0301a \U0001e900")
-def test_any_text_is_refused_or_becomes_an_expression_that_fts5_accepts(text: str) -> None:
+def test_any_text_is_refused_or_becomes_a_valid_fts5_expression(text: str) -> None:
     try:
-        found = expressions(text)
+        parsed = expressions(text)
     except InvalidQuery:
         return
-    for expression in found:
+    for expression in parsed:
         assert DATABASE.execute("SELECT count(*) FROM text WHERE text MATCH ?", (expression,)).fetchone() is not None
         quoted = re.findall(r'"([^"]*)"', expression)
         assert quoted
@@ -71,13 +71,13 @@ def test_any_text_is_refused_or_becomes_an_expression_that_fts5_accepts(text: st
 
 @given(st.text())
 @example("Ælfric's Œuvre, ΣΊΣΥΦΟΣ и Й\u0301 e\u0301te\u0301 \U0001e900")
-def test_words_are_those_that_fts5_finds(text: str) -> None:
+def test_words_are_those_that_fts5_indexes(text: str) -> None:
     text = text.encode(errors="replace").decode()
     assert words(text) == tokens(text)
     assert len(fold(text)) == len(text)
 
 
-def test_the_tokenizer_is_that_of_the_packs() -> None:
+def test_the_tokenizer_is_that_of_the_schema() -> None:
     assert f'tokenize = "{TOKENIZER}"' in Path(SQL, "schema.sql").read_text()
 
 
@@ -117,14 +117,14 @@ def test_words_phrases_and_exclusions(text: str, match: str) -> None:
         ("山", "山"),
     ],
 )
-def test_the_last_word_may_be_the_beginning_of_one(text: str, prefix: str | None) -> None:
+def test_the_last_word_may_be_a_prefix(text: str, prefix: str | None) -> None:
     assert parse(text).prefix == prefix
 
 
-def test_a_query_tells_its_parts() -> None:
+def test_a_query_has_required_and_excluded_phrases() -> None:
     query = parse('make "a b" os.path -"x y" fi')
-    assert [unit.words for unit in query.units] == [("make",), ("a", "b"), ("os", "path"), ("fi",)]
-    assert [unit.words for unit in query.exclusions] == [("x", "y")]
+    assert [phrase.words for phrase in query.phrases] == [("make",), ("a", "b"), ("os", "path"), ("fi",)]
+    assert [phrase.words for phrase in query.excluded] == [("x", "y")]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_query_tells_its_parts() -> None:
         ("a " * (MAX_WORDS + 1), "33 words"),
     ],
 )
-def test_what_cannot_be_searched_for_is_refused_with_the_reason(text: str, reason: str) -> None:
+def test_an_invalid_query_is_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(InvalidQuery, match=re.escape(reason)):
         parse(text)
 

@@ -1,0 +1,127 @@
+"""Did you mean: respell rare words of a query, and offer the nearest query that finds more."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice, product
+
+from rapidfuzz.distance import OSA
+from rapidfuzz.process import extract
+
+from app.search import index
+from app.search.query import MAX_CHARACTERS, Query, parse
+from app.search.ranking import Ranking
+from app.search.tokens import words
+
+#: Hits from which a query is not respelled.
+_ENOUGH_HITS = 3
+#: A word is rare on at most this many pages, or on one page in this many.
+_FEW_PAGES = 2
+_ONE_IN = 1_000
+#: A respelling must be on this many times the pages of the rare word.
+_CLEARLY_MORE = 5
+#: Words with at least this many characters may be two edits away; shorter ones than the second are not respelled.
+_LONG = 6
+_SHORTEST = 3
+#: One more edit costs as much as e^4 = 55 times the pages gain.
+_EDIT_COST = 4.0
+#: Respellings tried of each word, and of the whole query.
+_SPELLINGS = 3
+_TRIALS = 9
+#: Combinations of respelled words that are ordered before the trials.
+_MAX_COMBINATIONS = 1_000
+#: Hits of a respelled query that are counted at most.
+_MAX_COUNTED = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Spelling:
+    """A respelling: its similarity to the typed text, in logarithms of pages, and the pages that have it."""
+
+    text: str
+    similarity: float
+    docs: int = 1
+
+    @property
+    def score(self) -> float:
+        return self.similarity + math.log(self.docs)
+
+
+def did_you_mean(
+    connection: sqlite3.Connection, query: Query, ranking: Ranking, *, pages: int, hidden: Collection[int]
+) -> str:
+    """Return a respelled query that finds more than this one did, if that was few pages; else an empty string.
+
+    Quotes, exclusions and frequent words stay as typed. `pages` is the number of rows of the pack.
+    """
+    hits = 0 if ranking.relaxed else len(ranking.scores)
+    if hits >= _ENOUGH_HITS:
+        return ""
+    best = _Spelling("", -math.inf)
+    try:
+        for trial in islice(_respelled(connection, query, pages), _TRIALS):
+            # Counting the whole query prefers words that occur together: "temporary directory", not "directly".
+            match = parse(trial.text).match
+            docs = len(index.first_matches(connection, match, hidden=hidden, limit=_MAX_COUNTED))
+            if docs > hits:
+                best = max(best, replace(trial, docs=docs), key=lambda spelling: spelling.score)
+    except sqlite3.OperationalError as error:
+        # The time limit: the hits are returned without a suggestion rather than not at all.
+        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+            raise
+    return best.text
+
+
+def _respelled(connection: sqlite3.Connection, query: Query, pages: int) -> Iterator[_Spelling]:
+    """Yield the query with respelled rare words, the best first."""
+    spellings = {at: found for at in range(len(query.words)) if (found := _spellings(connection, query, at, pages))}
+    combinations = islice(product(*spellings.values()), _MAX_COMBINATIONS)
+    for combination in sorted(combinations, key=lambda chosen: -sum(spelling.score for spelling in chosen)):
+        replacements = {at: spelling.text for at, spelling in zip(spellings, combination, strict=True)}
+        text = query.with_words(replacements)
+        if not replacements or len(text) > MAX_CHARACTERS:
+            continue
+        # A respelling may join the character beside it to a word, which would change the query's structure.
+        added = sum(spelling.count(" ") for spelling in replacements.values())
+        if len(parse(text).words) == len(query.words) + added:
+            yield _Spelling(text, sum(spelling.similarity for spelling in combination))
+
+
+def _spellings(connection: sqlite3.Connection, query: Query, at: int, pages: int) -> list[_Spelling]:
+    """Return the best respellings of the word with index `at`; none for a frequent, short or unusual word."""
+    typed = query.words[at]
+    word = "".join(words(typed))
+    if len(word) < _SHORTEST or not word.isalpha():
+        return []
+    is_prefix = query.prefix is not None and at == len(query.words) - 1
+    docs = index.max_doc_frequency(connection, word) if is_prefix else index.doc_frequency(connection, word)
+    if docs > max(_FEW_PAGES, pages // _ONE_IN):
+        return []
+    least = _CLEARLY_MORE * docs + 1
+    # A word that some page has is rarely two edits away from the intended one.
+    edits = 2 if len(word) >= _LONG and not docs else 1
+    spellings = [*_similar(connection, word, edits=edits, least=least), *_split(connection, word, least=least)]
+    best = sorted(spellings, key=lambda spelling: -spelling.score)[:_SPELLINGS]
+    return [replace(spelling, text=spelling.text.capitalize()) if typed.istitle() else spelling for spelling in best]
+
+
+def _similar(connection: sqlite3.Connection, word: str, *, edits: int, least: int) -> Iterator[_Spelling]:
+    """Yield words at most `edits` edits away; a swap of two neighbouring characters is one edit."""
+    candidates = index.words_of_length(connection, len(word) - edits, len(word) + edits, least=least)
+    near = extract(word, candidates.keys(), scorer=OSA.distance, score_cutoff=edits, limit=None)
+    for other, distance, _ in near:
+        if other != word and other.isalpha():
+            same_start = 1.0 if other[0] == word[0] else 0.0
+            yield _Spelling(other, same_start - _EDIT_COST * distance, candidates[other])
+
+
+def _split(connection: sqlite3.Connection, word: str, *, least: int) -> Iterator[_Spelling]:
+    """Yield the word split in two, for a space that was left out."""
+    for at in range(_SHORTEST, len(word) - _SHORTEST + 1):
+        first = index.doc_frequency(connection, word[:at])
+        docs = min(first, index.doc_frequency(connection, word[at:])) if first else 0
+        if docs >= least:
+            yield _Spelling(f"{word[:at]} {word[at:]}", -_EDIT_COST, docs)
