@@ -1,6 +1,6 @@
 # Every target makes .venv first if it is missing: `make demo` and `make test` work on a bare checkout.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down demo demo-caa test test-all lint fmt bench clean
+.PHONY: help setup up down demo demo-caa test test-all lint fmt docs bench clean
 VENV := .venv/.complete
 export PYTHON
 
@@ -32,12 +32,15 @@ test: $(VENV)  ## Lint, then all tests: unit, integration, acceptance
 test-all: $(VENV)  ## The same with the long forms of tests
 	@.venv/bin/python tests/run.py all
 
-lint: $(VENV)  ## Style, types and import direction
+lint: $(VENV)  ## Style, types, import direction and documents
 	@.venv/bin/python tests/run.py lint
 
 fmt: $(VENV)  ## Format the code and fix what can be fixed
 	@.venv/bin/ruff check --fix --quiet
 	@.venv/bin/ruff format --quiet
+
+docs: $(VENV)  ## Build the documentation as a web site in build/docs
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
 
 bench: $(VENV)  ## Ratios against comparable programs, side by side in one run
 	@.venv/bin/python -m benchmarks

@@ -22,6 +22,7 @@ LINT = {
     "ruff format": [f"{BIN}/ruff", "format", "--check", "--quiet"],
     "mypy": [f"{BIN}/mypy", "--no-error-summary"],
     "lint-imports": [f"{BIN}/lint-imports"],
+    "documents": [f"{BIN}/mkdocs", "build", "--strict", "--quiet"],
 }
 FLOORS = ("unit", "integration", "acceptance")
 

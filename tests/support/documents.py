@@ -1,4 +1,4 @@
-"""Reading our own Markdown: fenced blocks with the comment before them, tables, commands with what they print."""
+"""Parse the project's Markdown: fenced blocks with the comment before them, tables, commands with their output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from config.settings import ROOT
 
-#: A comment of the line before a fence, then the fence.
+#: A comment on the line before a fence, then the fence.
 _FENCE = re.compile(
     r"(?:^<!-- (?P<note>[^\n]*?) -->\n+)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -25,25 +25,31 @@ class Block:
 
     @property
     def runs(self) -> bool:
-        """Whether the page promises that its commands are run by a test."""
+        """Whether a test runs its commands."""
         return not self.note.startswith(NOT_RUN)
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A line after `$ `, and the lines that it is said to print; `…` stands for anything."""
+    """A line after `$ `, and the lines that the page shows as its output; `…` matches any text."""
 
     line: str
     output: str
 
 
+def pages() -> list[str]:
+    """Return the names of all documents, relative to the checkout."""
+    docs = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
+    return ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", *docs]
+
+
 def read(name: str) -> str:
-    """Return the text of a document at the top of the checkout."""
+    """Return the text of a document, given by its path relative to the checkout."""
     return (ROOT / name).read_text()
 
 
 def blocks(text: str, *kinds: str) -> list[Block]:
-    """Return the fenced blocks of these kinds in their order."""
+    """Return the fenced blocks of the given kinds in their order."""
     found = (Block(match["kind"], match["text"], match["note"] or "") for match in _FENCE.finditer(text))
     return [block for block in found if block.kind in kinds]
 
@@ -56,9 +62,9 @@ def commands(block: Block) -> Iterator[Command]:
 
 
 def matches(expected: str, printed: str) -> bool:
-    """Tell whether this was printed: `…` within a line stands for some text, a line of `…` for some lines.
+    """Return whether the output matches: `…` within a line matches any text, a line of `…` any number of lines.
 
-    A tab is written as two spaces.
+    A page shows a tab as two spaces.
     """
     lines = [line.rstrip() for line in expected.splitlines()]
     pattern = "".join(r"(?:.*\n)*?" if line == "…" else _line(line) for line in lines)
@@ -72,7 +78,7 @@ def _line(line: str) -> str:
 
 def table(text: str, heading: str) -> list[list[str]]:
     """Return the rows of the first table below a heading, as cells, without its head."""
-    _, _, below = text.partition(f"\n{heading}\n")
+    _, _, below = f"\n{text}".partition(f"\n{heading}\n")
     assert below, f"no heading {heading!r}"
     rows = []
     for line in below.splitlines():

@@ -1,18 +1,22 @@
-"""The parts of our documents that are made from the code; `python -m tests.support.generated` writes them anew."""
+"""The parts of the documents that are generated from the code; `python -m tests.support.generated` writes them."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import typer.main
 
 from app.cli.main import LazyCommand, cli
 from app.cli.mermaid import convention
 from app.cli.topology import conventions, search_picture, site_picture
+from app.topology.declare import all_queues
+from app.topology.model import bindings_of
+from app.web.application import create_app
 from config.settings import ROOT, Settings
 from tests.support.setting_tables import to_markdown
 
@@ -20,7 +24,7 @@ FOLDERS = ("config", "tasks", "app")
 
 
 def modules() -> list[Path]:
-    """Return every module of ours, tests and benchmarks left out."""
+    """Return every module of the application."""
     return sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
 
@@ -46,58 +50,120 @@ def options(command: Any) -> set[str]:
     return {option for parameter in command.params for option in parameter.opts}
 
 
-def command_table() -> str:
-    """Return every command with the first line of its help, and whether it prints JSON."""
+def architecture(text: str) -> str:
+    """Return ARCHITECTURE with its folders, captioned by the first lines of their `__init__`, and its layers."""
+    packages = [path for path in modules() if path.stem == "__init__"]
+    packages.sort(key=lambda path: (FOLDERS.index(path.relative_to(ROOT).parts[0]), path.parent))
+    rows = ((f"`{path.parent.relative_to(ROOT)}/`", caption(path)[0]) for path in packages)
+    text = _with_table(text, "## Where things are", ("Folder", "Content"), rows)
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = "\n".join(next(contract["layers"] for contract in contracts if contract["type"] == "layers"))
+    return re.sub(r"(?<=## Layers\n\n```text\n).*?(?=\n```)", layers, text, flags=re.DOTALL)
+
+
+def settings_page(text: str) -> str:
+    """Return the reference of the settings."""
+    lines = to_markdown().splitlines()
+    return _with_lines(text, "# Settings", lines)
+
+
+def commands_page(text: str) -> str:
+    """Return the reference of the commands: the first line of each help text, then arguments and options."""
     rows = (
         (f"`{name}`", command.help.splitlines()[0], "yes" if "--json" in options(command) else "")
         for name, command in commands().items()
     )
-    return _table(("Command", "What it does", "`--json`"), rows)
+    text = _with_table(text, "## All commands", ("Command", "What it does", "`--json`"), rows)
+    usage = ((f"`{name}`", ", ".join(_parameters(command))) for name, command in commands().items())
+    return _with_table(text, "## Options", ("Command", "Arguments and options"), usage)
 
 
-def folder_table() -> str:
-    """Return every folder, and every module that stands right below a top-level one, with what it says it is."""
-    return _table(("Place", "What it is"), ((f"`{place}`", caption(module)[0]) for place, module in _places()))
+def topology_page(text: str) -> str:
+    """Return the reference of the topology: the pictures in their order, then the queues."""
+    pictures = iter(topology_pictures())
+    text = re.sub(r"(?<=```mermaid\n).*?(?=\n```)", lambda _: next(pictures), text, flags=re.DOTALL)
+    rows: dict[str, tuple[str, str, str]] = {}
+    for queue in all_queues(Settings()):
+        # Delay queues differ in their duration only.
+        name = re.sub(r"(?<=delay\.)\d+", "<ms>", queue.name)
+        arguments = {**(queue.queue_arguments or {}), **({"x-message-ttl": "<ms>"} if name != queue.name else {})}
+        bindings = sorted(f"`{exchange}`" + (f" [`{key}`]" if key else "") for exchange, key in bindings_of(queue))
+        if name != queue.name:
+            bindings = [f"`{name}`"]
+        listed = ", ".join(f"`{key}={value}`" for key, value in arguments.items())
+        rows.setdefault(name, (f"`{name}`", listed, ", ".join(bindings)))
+    return _with_table(text, "## Queues", ("Queue", "Arguments", "Bound to"), rows.values())
 
 
-def readme(text: str) -> str:
-    """Return the README with its generated parts as they are to be."""
-    drawn = iter(pictures())
-    text = re.sub(r"(?<=```mermaid\n).*?(?=\n```)", lambda _: next(drawn), text, flags=re.DOTALL)
-    return _with_table(_with_table(text, "## Commands", command_table()), "## Settings", to_markdown())
-
-
-def pictures() -> list[str]:
-    """Return the flowcharts of the README in their order: the site, searching, then each policy beside its own."""
+def topology_pictures() -> list[str]:
+    """Return the flowcharts: the site, the search cluster, then each convention."""
     groups = [site_picture(Settings()), search_picture(Settings())]
     return [*groups, *(convention(policy, work, worker=worker) for policy, work, worker in conventions())]
 
 
-def architecture(text: str) -> str:
-    """Return ARCHITECTURE with its generated part as it is to be."""
-    return _with_table(text, "## Where things are", folder_table())
+def http_page(text: str) -> str:
+    """Return the reference of the HTTP API: the parameters and problem types of its OpenAPI description."""
+    paths = create_app(cast(Any, None)).openapi()["paths"]
+    parameters = (
+        (f"`{path}`", f"`{each['name']}`", _limits(each), each.get("description", ""))
+        for path, item in paths.items()
+        for each in item["get"].get("parameters", [])
+    )
+    head = ("Address", "Parameter", "Type and limits", "Meaning")
+    text = _with_table(text, "## Parameters", head, parameters)
+    problems = {
+        (f"`{name}`", status, title)
+        for item in paths.values()
+        for status, response in item["get"]["responses"].items()
+        for title, name in re.findall(r"(?:^|; )([^(]+) \(`(/problems/[\w-]+)`\)", response["description"])
+    }
+    rows = sorted(problems, key=lambda row: (row[1], row[0]))
+    return _with_table(text, "## Errors", ("Type", "Status", "Title"), rows)
 
 
-def _places() -> Iterator[tuple[str, Path]]:
-    for top in FOLDERS:
-        here = [path for path in modules() if path.is_relative_to(ROOT / top)]
-        yield f"{top}/", ROOT / top / "__init__.py"
-        for path in here:
-            if path.parent.name == top and path.stem != "__init__":
-                yield f"{top}/{path.name}", path
-        for path in here:
-            if path.parent.name != top and path.stem == "__init__":
-                yield f"{path.parent.relative_to(ROOT)}/", path
+#: Document -> function from its text to the text with the generated parts up to date.
+DOCUMENTS: dict[str, Callable[[str], str]] = {
+    "ARCHITECTURE.md": architecture,
+    "docs/reference/settings.md": settings_page,
+    "docs/reference/commands.md": commands_page,
+    "docs/reference/topology.md": topology_page,
+    "docs/reference/http-api.md": http_page,
+}
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def _parameters(command: Any) -> Iterator[str]:
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            yield f"`{str(parameter.metavar or parameter.name).strip('[]{}.').upper()}`"
+        elif "--help" not in parameter.opts:
+            yield f"`{'`/`'.join(parameter.opts)}`"
+
+
+def _limits(parameter: dict[str, Any]) -> str:
+    """Return type, default and bounds of a parameter, of its JSON schema."""
+    schema = parameter["schema"]
+    if "enum" in schema:
+        kind = " or ".join(f"`{value}`" for value in schema["enum"])
+    elif schema["type"] == "array":
+        kind = f"{schema['minItems']} to {schema['maxItems']} times"
+    elif schema["type"] == "integer":
+        most = schema.get("maximum", schema.get("exclusiveMaximum", 0) - 1)
+        kind = f"{schema['minimum']} to {most:,}"
+    else:
+        kind = f"up to {schema['maxLength']} characters"
+    default = schema.get("default")
+    return f"{kind}; default `{default}`" if default not in (None, "") else kind
+
+
+def _with_table(text: str, heading: str, head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     cells = [tuple(head), *(tuple(row) for row in rows)]
-    lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in cells]
-    return "\n".join([lines[0], f"|{' --- |' * len(cells[0])}", *lines[1:]])
+    lines = ["| " + " | ".join(re.sub(r"(?<!\\)\|", r"\|", cell) for cell in row) + " |" for row in cells]
+    return _with_lines(text, heading, [lines[0], f"|{' --- |' * len(cells[0])}", *lines[1:]])
 
 
-def _with_table(text: str, heading: str, table: str) -> str:
+def _with_lines(text: str, heading: str, lines: Iterable[str]) -> str:
     """Return the text with the first table below a heading replaced."""
+    table = "\n".join(lines)
     pattern = rf"(^{re.escape(heading)}\n(?:(?!\||#).*\n)*)(?:\|.*\n)+"
     changed, count = re.subn(pattern, lambda match: f"{match[1]}{table}\n", text, count=1, flags=re.MULTILINE)
     assert count == 1, f"no table below {heading!r}"
@@ -105,5 +171,5 @@ def _with_table(text: str, heading: str, table: str) -> str:
 
 
 if __name__ == "__main__":
-    for name, render in (("README.md", readme), ("ARCHITECTURE.md", architecture)):
+    for name, render in DOCUMENTS.items():
         (ROOT / name).write_text(render((ROOT / name).read_text()))
