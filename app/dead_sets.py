@@ -10,7 +10,7 @@ from typing import Any
 from app.broker.dead_letters import Audit, DeadLetter, DeadSets, LetterFilter
 from app.broker.errors import InvalidMessage
 from app.broker.publishing import get_publisher
-from app.crawl.urls import domain_named
+from app.crawl.urls import parse_domain
 from app.topology.policies import policies
 from config.routes import ROUTE_BY_TYPE
 from config.settings import Settings, get_settings
@@ -37,7 +37,7 @@ def where(*, task: str = "", domain: str = "", **fields: Any) -> LetterFilter:
 
     Raises InvalidUrl for an invalid domain.
     """
-    name = domain_named(domain) if domain else ""
+    name = parse_domain(domain) if domain else ""
 
     def also(letter: DeadLetter) -> bool:
         return task in ("", task_of(letter)) and name in ("", domain_of(letter))
@@ -57,7 +57,7 @@ def domain_of(letter: DeadLetter) -> str:
     payload = payload_of(letter)
     text = payload.get("domain") or payload.get("host") or payload.get("url")
     try:
-        return domain_named(text) if isinstance(text, str) else ""
+        return parse_domain(text) if isinstance(text, str) else ""
     except InvalidMessage:
         return ""
 

@@ -1,4 +1,4 @@
-"""What stands where for one domain: pages, open work, timer, pack."""
+"""The status of one domain: pages, open messages, timer, pack."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from app.crawl.frontier import Frontier
-from app.crawl.target import parse_domain
+from app.crawl.urls import parse_domain
 from app.errors import PackNotFound
 from app.pack.manifest import read_manifest
 from app.state.client import get_redis
@@ -17,7 +17,10 @@ from config.settings import Settings, get_settings
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A domain's state. Counts of pages and messages; `timer` in seconds to its firing, None where none runs."""
+    """The status of a domain. `seen` and `indexed` count pages; `open`, `done` and `dead` count messages.
+
+    `timer` is the seconds until the timer is due, 0 when it is overdue, None without a timer.
+    """
 
     domain: str
     crawl_id: str | None
@@ -37,12 +40,12 @@ class Status:
 
 
 def status(domain: str, *, settings: Settings | None = None) -> Status:
-    """Return the state of a domain, given as a name or as any URL of it; raises InvalidUrl."""
+    """Return the status of a domain, given by its name or by any URL of it; raises InvalidUrl."""
     settings = settings or get_settings()
-    name = parse_domain({"url": domain}, max_length=settings.max_url_length)
+    name = parse_domain(domain, max_length=settings.max_url_length)
     redis = get_redis(settings.redis)
     progress = Frontier(redis, ttl=settings.crawl_ttl).progress(name)
-    clock = Timers(redis).clock(name)
+    timer = Timers(redis).running(name)
     return Status(
         domain=name,
         crawl_id=progress.crawl.id if progress.crawl else None,
@@ -50,9 +53,9 @@ def status(domain: str, *, settings: Settings | None = None) -> Status:
         open=progress.open,
         done=progress.done,
         dead=progress.dead,
-        indexed=progress.members,
-        timer=clock.remaining if clock else None,
-        callback=str(clock.callback.message["type"]) if clock else None,
+        indexed=progress.indexed,
+        timer=max(timer.remaining, 0.0) if timer else None,
+        callback=str(timer.callback.message["type"]) if timer else None,
         pack=_pack(settings, name),
     )
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.crawl.extract.choose import extractor
+from app.crawl.classify import Indexed, classify
+from app.crawl.extract.contract import extractor
 from app.crawl.urls import Scope
-from app.crawl.values import Indexed
-from app.crawl.visit import classify
 from app.http.response import Response
 from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full

@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 
 from app.crawl.fetch import Fetcher
 from app.crawl.robots import RobotsRules, fetch_robots
-from app.crawl.target import Target, parse
-from app.crawl.urls import resolve
+from app.crawl.urls import Target, parse_target, resolve
 from app.errors import DemoFailed, FetchError
 from app.http.addresses import is_public
 from app.services import ports
@@ -39,7 +38,7 @@ class Plan:
 
 def own_site(given: Settings, home: Path, url: str) -> Plan:
     """Plan for the demo's own site, which is in no hurry to be spared."""
-    start = parse({"url": url}, scope="exact", max_length=given.max_url_length)
+    start = parse_target({"url": url}, scope="exact", max_length=given.max_url_length)
     changes = {
         "host_delay": 0.0,
         "allow_private_hosts": (start.domain,),
@@ -62,13 +61,13 @@ def users_site(given: Settings, home: Path, url: str) -> Plan:
         InvalidUrl: the URL cannot be crawled.
         DemoFailed: the site cannot be reached, or does not let itself be crawled.
     """
-    start = parse({"url": url}, scope=given.scope, max_length=given.max_url_length)
+    start = parse_target({"url": url}, scope=given.scope, max_length=given.max_url_length)
     changes, remarks = _address(start.url, given)
     if "timer_timeout" not in given.model_fields_set:
         changes["timer_timeout"] = SITE_TIMER
     plan = _plan(start, given, home, changes, (), query="")
     reached = _reached(start.url, plan.settings)
-    start = parse({"url": reached}, scope=given.scope, max_length=given.max_url_length)
+    start = parse_target({"url": reached}, scope=given.scope, max_length=given.max_url_length)
     delay = plan.settings.host_delay
     pace = f"one request every {delay:g} s" if delay else "no delay between requests"
     remarks += (

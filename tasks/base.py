@@ -8,9 +8,8 @@ from typing import Any
 from app.broker.errors import InvalidMessage
 from app.broker.worker.task import Task
 from app.celery import app
-from app.crawl import target
-from app.crawl.frontier import Kind
-from app.crawl.target import Target
+from app.crawl.frontier import MessageKind
+from app.crawl.urls import TARGET_FIELDS, Target, parse_message_domain, parse_target
 from app.storage.layout import page_id
 from config.routes import ROUTE_BY_TYPE
 from config.settings import get_settings
@@ -20,18 +19,18 @@ from tasks.context import context
 _SHOWN = 1024
 
 #: The messages that a frontier keeps account of.
-_KIND: dict[str, Kind] = {"site.index": "index", "site.crawl": "crawl"}
+_KIND: dict[str, MessageKind] = {"site.index": "index", "site.crawl": "crawl"}
 
 
 def target_of(message: Mapping[str, Any]) -> Target:
     """Return the page that a message names; raises InvalidMessage, InvalidUrl or OutOfScope saying why."""
     settings = get_settings()
-    return target.parse(message, scope=settings.scope, max_length=settings.max_url_length)
+    return parse_target(message, scope=settings.scope, max_length=settings.max_url_length)
 
 
 def domain_of(message: Mapping[str, Any]) -> str:
     """Return the domain that a message names; raises InvalidMessage or InvalidUrl saying why."""
-    return target.parse_domain(message, max_length=get_settings().max_url_length)
+    return parse_message_domain(message, max_length=get_settings().max_url_length)
 
 
 def as_message(args: Any, kwargs: Any, positional: str) -> dict[str, Any]:
@@ -51,7 +50,7 @@ class PageTask(Task):
         """Check and normalise the page, then publish; raises InvalidUrl before anything is sent."""
         message = as_message(args, kwargs, "url")
         page = target_of(message)
-        rest = {name: value for name, value in message.items() if name not in target.FIELDS}
+        rest = {name: value for name, value in message.items() if name not in TARGET_FIELDS}
         place = {"url": page.url, "domain": page.domain, "crawl_id": page.crawl_id, "depth": page.depth}
         message = {**rest, **{name: value for name, value in place.items() if value}}
         return super().apply_async((), message, **(options if rest else _shown(message) | options))
@@ -59,17 +58,17 @@ class PageTask(Task):
     def on_dead_letter(self, args: Any, kwargs: Any) -> None:
         """Tell the frontier, so that a dead page does not hold its domain's pack back for ever.
 
-        The page stays a member of its crawl: what was stored of it before is kept. So do the pages that only its links
-        lead to.
+        The page stays in its crawl's pack with what was stored of it before. So do the pages that only its links
+        lead to: they are unknown now, not gone.
         """
         page, kind = target_of(as_message(args, kwargs, "url")), _KIND.get(self.name)
         if not page.crawl_id or not kind:
             return
-        frontier, member = context().frontier, page_id(page.key)
+        frontier, dead_page = context().frontier, page_id(page.canonical_key)
         if kind == "crawl":
-            frontier.cut(page.crawl_id, member)
-        kept = member if kind == "index" else ""
-        frontier.finished(page.crawl_id, page.domain, kind, page.key, member=kept, dead=True)
+            frontier.note_cut(page.crawl_id, dead_page)
+        kept = dead_page if kind == "index" else ""
+        frontier.complete(page.crawl_id, page.domain, kind, page.canonical_key, page_id=kept, dead=True)
 
 
 class DomainTask(Task):

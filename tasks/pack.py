@@ -62,13 +62,13 @@ def _finished_crawl(crawl_id: str) -> FinishedCrawl | None:
         packed_crawl = None
     return FinishedCrawl(
         id=crawl.id,
-        start_url=crawl.start,
-        began=crawl.began,
-        start_page_failed=frontier.state_of(crawl.id, canonical_key(crawl.start))["index dead"],
+        start_url=crawl.start_url,
+        began=crawl.started,
+        start_page_failed=frontier.page_state(crawl.id, canonical_key(crawl.start_url))["index dead"],
         reached_limit=LIMIT in cuts,
-        page_ids=frontier.members(crawl.id),
+        page_ids=frontier.page_ids(crawl.id),
         lost_page_ids=[page_id for page_id, content in unfollowed if isinstance(content, Page)],
-        packed_crawl_began=packed_crawl.began if packed_crawl else None,
+        packed_crawl_began=packed_crawl.started if packed_crawl else None,
     )
 
 

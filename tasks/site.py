@@ -1,19 +1,21 @@
-"""A page's life: index_and_crawl, index, crawl."""
+"""The messages about a page: index_and_crawl, index, crawl."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from celery.utils.log import get_task_logger
 
-from app.crawl.frontier import LIMIT, Crawl, now
-from app.crawl.target import Target
-from app.crawl.urls import canonical_key
-from app.crawl.values import Gone, Indexed, Redirected, Visit
+from app.crawl.classify import links_of
+from app.crawl.crawler import MAX_MOVES, onward_of_lone_index, onward_of_start_page
+from app.crawl.frontier import Crawl
+from app.crawl.urls import Target, canonical_key
 from app.envelopes import site_message
 from app.status import status
-from app.timers.arguments import full_pack, incremental_pack, timeout_of
+from app.timers.timers import full_pack, incremental_pack, timeout_of
 from tasks.base import PageTask, target_of, task
 from tasks.context import context
 
@@ -21,102 +23,85 @@ __all__ = ["crawl", "index", "index_and_crawl", "status"]
 
 logger = get_task_logger(__name__)
 
-#: Redirects that a lone `index` follows, and hosts that a crawl is sent on to. Within a crawl each hop is a page.
-_MAX_HOPS = 10
-
 
 @task("index+crawl", PageTask, bind=True)
 def index_and_crawl(self: Any, **message: Any) -> None:
-    """Index a site from a start page on: start its timer, then index and crawl the page.
+    """Start a crawl: start the domain's timer, then publish `index` and `crawl` of the start page.
 
     `index_and_crawl.delay("https://site.gov/")` or `delay(domain="site.gov", path="/", scheme="https")`.
     """
-    page, here = target_of(message), context()
-    timeout = timeout_of(message, default=here.settings.timer_timeout)
-    # A redelivered message is the same crawl: its id is the message's.
-    crawl = Crawl(page.crawl_id or str(self.request.id), page.domain, page.url, now(), moves=page.depth)
-    crawl = here.frontier.begin(crawl)
-    here.timers.start(page.domain, timeout=timeout, callback=full_pack(page.domain, crawl.id))
-    _publish(page.domain, crawl.id, {page.key: page.url}, depth=0)
+    page, process = target_of(message), context()
+    timeout = timeout_of(message, default=process.settings.timer_timeout)
+    # The message's id is the crawl's: a redelivered message continues the same crawl.
+    crawl = Crawl(page.crawl_id or str(self.request.id), page.domain, page.url, datetime.now(UTC), moves=page.depth)
+    crawl = process.frontier.begin(crawl)
+    process.timers.start(page.domain, timeout=timeout, callback=full_pack(page.domain, crawl.id))
+    _publish(page.domain, crawl.id, [page.url], depth=0)
 
 
 @task("index", PageTask)
 def index(**message: Any) -> None:
-    """Index one page: reset its domain's timer, fetch, store its text. Links are not followed."""
-    page, here = target_of(message), context()
-    if not page.crawl_id:  # Within a crawl, its open work holds the timer back.
-        _reset(page.domain)
-    visit = here.crawler.visit(page, "index")
-    if visit is None:
+    """Index one page: fetch it and store its text. Outside of a crawl this resets its domain's timer."""
+    page, process = target_of(message), context()
+    if not page.crawl_id:  # In a crawl, its open messages hold the timer back.
+        _reset_timer(page.domain)
+    result = process.crawler.fetch(page, "index")
+    if result is None:
         return
-    member = here.crawler.keep(page, visit)
-    # Only now: a timer that ran out during the fetch packed without this page.
-    _reset(page.domain)
+    page_id = process.crawler.store(page, result)
+    # Again after the fetch: a timer that became due during it packed without this page.
+    _reset_timer(page.domain)
     if page.crawl_id:
-        here.frontier.finished(page.crawl_id, page.domain, "index", page.key, member=member)
+        process.frontier.complete(page.crawl_id, page.domain, "index", page.canonical_key, page_id=page_id)
         return
-    if member:
-        here.frontier.adopt(page.domain, member)
-    if isinstance(visit, Redirected) and visit.in_scope and page.depth < _MAX_HOPS:
-        onward = site_message("index", here.budgets, url=visit.target, domain=page.domain, depth=page.depth + 1)
-        here.publisher.publish([onward])
+    if page_id:
+        process.frontier.add_to_latest(page.domain, page_id)
+    if url := onward_of_lone_index(page, result):
+        onward = site_message("index", process.budgets, url=url, domain=page.domain, depth=page.depth + 1)
+        process.publisher.publish([onward])
 
 
 @task("crawl", PageTask, bind=True)
 def crawl(self: Any, **message: Any) -> None:
-    """Follow one page's links: each one in scope that this crawl has not seen is indexed and crawled."""
-    page, here = target_of(message), context()
+    """Follow one page's links: publish `index` and `crawl` of each page in scope that the crawl has not seen."""
+    page, process = target_of(message), context()
     page = replace(page, crawl_id=page.crawl_id or str(self.request.id))
-    visit = here.crawler.visit(page, "crawl")
-    if visit is None:
+    result = process.crawler.fetch(page, "crawl")
+    if result is None:
         return
-    if isinstance(visit, Redirected) and not visit.in_scope and page.depth == 0:
-        _move(page, visit.target)
+    if url := onward_of_start_page(page, result):
+        _move(page, url)
     else:
-        _publish(page.domain, page.crawl_id, {canonical_key(url): url for url in _links(visit)}, depth=page.depth + 1)
-    here.frontier.finished(page.crawl_id, page.domain, "crawl", page.key)
+        _publish(page.domain, page.crawl_id, links_of(result), depth=page.depth + 1)
+    process.frontier.complete(page.crawl_id, page.domain, "crawl", page.canonical_key)
 
 
-def _reset(domain: str) -> None:
-    here = context()
-    here.timers.reset(domain, timeout=here.settings.timer_timeout, callback=incremental_pack(domain))
+def _reset_timer(domain: str) -> None:
+    process = context()
+    process.timers.reset(domain, timeout=process.settings.timer_timeout, callback=incremental_pack(domain))
 
 
-def _links(visit: Visit) -> tuple[str, ...]:
-    """Return where a visit leads within its scope."""
-    match visit:
-        case Indexed(links=links) | Gone(links=links):
-            return links
-        case Redirected(target=target, in_scope=True):
-            return (target,)
-        case _:
-            return ()
-
-
-def _publish(domain: str, crawl_id: str, pages: dict[str, str], *, depth: int) -> None:
-    """Publish `index` and `crawl` of each page not seen, confirmed, and note it only then: a crash loses no link."""
-    here = context()
-    keys = list(pages)
-    fresh = [keys[at] for at in here.frontier.unseen(crawl_id, keys, max_pages=here.settings.max_pages)]
-    if fresh and depth > here.settings.max_depth:
-        here.frontier.cut(crawl_id, LIMIT)
-        return
-    places = [{"url": pages[key], "domain": domain, "crawl_id": crawl_id, "depth": depth} for key in fresh]
-    # The two messages of a page stand far apart, so that its second one finds what the first one fetched.
-    messages = [site_message("index", here.budgets, **place) for place in places]
-    messages += [site_message("crawl", here.budgets, **place) for place in reversed(places)]
-    here.publisher.publish(messages)
-    here.frontier.published(crawl_id, fresh)
+def _publish(domain: str, crawl_id: str, urls: Sequence[str], *, depth: int) -> None:
+    """Publish `index` and `crawl` of each unseen page, confirmed, and note it only then: a crash loses no link."""
+    process = context()
+    limits = {"max_pages": process.settings.max_pages, "max_depth": process.settings.max_depth}
+    unseen = process.frontier.unseen(crawl_id, {canonical_key(url): url for url in urls}, depth=depth, **limits)
+    pages = [{"url": url, "domain": domain, "crawl_id": crawl_id, "depth": depth} for url in unseen.values()]
+    # A page's two messages are far apart, so that the second one finds the result of the first.
+    messages = [site_message("index", process.budgets, **page) for page in pages]
+    messages += [site_message("crawl", process.budgets, **page) for page in reversed(pages)]
+    process.publisher.publish(messages)
+    process.frontier.note_published(crawl_id, list(unseen))
 
 
 def _move(page: Target, url: str) -> None:
-    """A start page that sends its visitors to another host moves the crawl there."""
-    here = context()
-    crawl = here.frontier.crawl(page.crawl_id)
+    """Start the crawl again at the host that its start page redirects to."""
+    process = context()
+    crawl = process.frontier.crawl(page.crawl_id)
     moves = (crawl.moves if crawl else 0) + 1
-    if moves > _MAX_HOPS:
-        logger.warning("%s redirects to %s: the crawl moved %d times and ends here", page.url, url, _MAX_HOPS)
+    if moves > MAX_MOVES:
+        logger.warning("%s redirects to %s: the crawl moved %d times and ends here", page.url, url, MAX_MOVES)
         return
     logger.warning("%s redirects to %s: the crawl of %s moves there", page.url, url, page.domain)
-    here.timers.stop(page.domain)
-    here.publisher.publish([site_message("index+crawl", here.budgets, url=url, depth=moves)])
+    process.timers.stop(page.domain)
+    process.publisher.publish([site_message("index+crawl", process.budgets, url=url, depth=moves)])

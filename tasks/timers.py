@@ -9,9 +9,7 @@ from celery.utils.log import get_task_logger
 from app.broker.errors import PublishFailed
 from app.broker.worker.task import Task
 from app.envelopes import queue_message
-from app.timers.arguments import callback_of, full_pack, incremental_pack, timeout_of
-from app.timers.timers import Callback, Timer
-from config.routes import PACK
+from app.timers.timers import Timer, callback_of, decide_firing, full_pack, incremental_pack, timeout_of
 from tasks.base import DomainTask, domain_of, task
 from tasks.context import context
 
@@ -20,7 +18,10 @@ logger = get_task_logger(__name__)
 
 @task("start_timer", DomainTask)
 def start_timer(**message: Any) -> None:
-    """(Re)start a domain's clock; keys `timeout` (s), `callback_queue`, `callback_msg`. Default: a full pack."""
+    """Start a domain's timer, or start it again.
+
+    Keys: `timeout` (s), `callback_queue`, `callback_msg`. The default callback is a full pack.
+    """
     domain = domain_of(message)
     timeout = timeout_of(message, default=context().settings.timer_timeout)
     callback = callback_of(message, domain) or full_pack(domain)
@@ -29,7 +30,7 @@ def start_timer(**message: Any) -> None:
 
 @task("reset_timer", DomainTask)
 def reset_timer(**message: Any) -> None:
-    """Set a domain's clock back to its stored timeout; no timer: start one, with the message's own callback if any."""
+    """Set a domain's timer back to its stored timeout; without one, start it with the message's callback."""
     domain = domain_of(message)
     timeout = timeout_of(message, default=context().settings.timer_timeout)
     callback = callback_of(message, domain) or incremental_pack(domain)
@@ -38,45 +39,35 @@ def reset_timer(**message: Any) -> None:
 
 @task("tick", Task)
 def tick() -> None:
-    """Fire the timers that are due: publish each callback confirmed, then forget the timer."""
+    """Fire the timers that are due: publish each callback confirmed, then delete the timer."""
     for timer in context().timers.claim_due():
         try:
             _fire(timer)
         except PublishFailed:
             raise
         except Exception:
-            # It is due again when its claim ends; those behind it must not wait for it.
-            logger.exception("%s: its timer cannot fire", timer.domain)
+            # The next timers must not wait for this one, which is due again when its claim expires.
+            logger.exception("%s: the timer cannot fire; next attempt when its claim expires", timer.domain)
 
 
-# Once a second: in Flower they would hide what happens to the pages.
+# Events once a second would hide those of the pages in Flower.
 tick.send_events = False
 
 
 def _fire(timer: Timer) -> None:
-    here = context()
-    callback = timer.callback
-    if here.frontier.outstanding(timer.domain):
-        idle = here.frontier.progress(timer.domain).idle
-        if idle < max(here.settings.timer_max_wait, timer.timeout):
-            here.timers.rearm(timer)
-            return
-        callback = _after_max_wait(timer, idle)
-    here.publisher.publish([queue_message(callback.queue, callback.message, here.budgets)])
-    here.timers.forget(timer)
-
-
-def _after_max_wait(timer: Timer, idle: float) -> Callback:
-    """Return what to post for a domain with work that nobody does: lost, or buried by the broker itself.
-
-    Where the work is another crawl's, the one that the timer is for is whole. The lost work is given up, so that it
-    does not hold back the domain's next packs, too.
-    """
-    here, crawl_id = context(), str(timer.callback.message.get("crawl_id") or "")
-    whole = bool(crawl_id) and not here.frontier.open_of(crawl_id)
-    here.frontier.give_up(timer.domain)
-    if whole:
-        logger.warning("%s: work of other crawls is lost; packed after %.0f s", timer.domain, idle)
-        return timer.callback
-    logger.warning("%s: no page finished for %.0f s with work open: packed without deletions", timer.domain, idle)
-    return Callback(PACK, {"type": "pack_incremental", "domain": timer.domain, "deletions": False})
+    process = context()
+    firing = decide_firing(
+        timer,
+        open_messages=process.frontier.open_messages(timer.domain),
+        open_in_own_crawl=process.frontier.open_messages_of(str(timer.callback.message.get("crawl_id") or "")),
+        idle=process.frontier.progress(timer.domain).idle,
+        max_wait=process.settings.timer_max_wait,
+    )
+    if firing.callback is None:
+        process.timers.rearm(timer)
+        return
+    process.publisher.publish([queue_message(firing.callback.queue, firing.callback.message, process.budgets)])
+    if firing.lost:
+        logger.warning("%s: %s", timer.domain, firing.lost)
+        process.frontier.forget_open_messages(timer.domain)
+    process.timers.remove(timer)

@@ -15,7 +15,7 @@ from app.cli.search_view import document, show, silences
 from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.client.contract import SearchClient
 from app.cluster.client.local import LocalSearchClient
-from app.crawl.urls import domain_named
+from app.crawl.urls import parse_domain
 from app.errors import InvalidQuery, NotPlaced, PackNotFound, SearchUnavailable
 from app.pack.fetch import decompress
 from app.search.contract import MAX_HITS, Filters, SearchRequest, SearchResult, Sort
@@ -84,7 +84,7 @@ def _asked(words: Sequence[str], local: SearchClient | None) -> tuple[tuple[str,
     """Return domains and query. With files all words are the query, unless the first one names their domains."""
     first, *rest = words
     try:
-        domains = tuple(domain_named(name) for name in first.split(","))
+        domains = tuple(parse_domain(name) for name in first.split(","))
     except InvalidMessage as error:
         if local is None:
             _end(2, str(error))

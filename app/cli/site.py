@@ -1,4 +1,4 @@
-"""`perennial index`, `crawl`, `pack`, `status`, `explain`: work on sites, posted as any foreign producer would."""
+"""`perennial index`, `pack`, `status` and `explain`: publish work on sites, and report its state."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import typer
 
 from app.broker.publishing import get_publisher
 from app.crawl.frontier import Frontier
-from app.crawl.target import Target, parse, parse_domain
+from app.crawl.urls import Target, has_scheme, parse_domain, parse_target
 from app.envelopes import site_message
+from app.http.addresses import AddressPolicy
+from app.http.api import ApiClient, answering_scheme
 from app.state.client import get_redis
 from app.status import status as status_of
 from app.storage.layout import Tombstone, content_key, page_id, read_content
@@ -32,10 +34,12 @@ def index(
     as_json: AsJson = False,
 ) -> None:
     """Index a page, or with --crawl the whole site from it."""
+    url, note = _with_scheme(url)
     page = _target(url)
     kind = "index+crawl" if crawl else "index"
     _post(kind, url=page.url, domain=page.domain)
-    _print({"posted": kind, "url": page.url, "domain": page.domain}, f"{kind} of {page.url} posted", as_json)
+    posted = {"posted": kind, "url": page.url, "domain": page.domain}
+    _print(posted, f"{kind} of {page.url} posted{note}", as_json)
 
 
 @cli.command()
@@ -46,7 +50,7 @@ def pack(
     as_json: AsJson = False,
 ) -> None:
     """Pack a domain now."""
-    name = parse_domain({"url": domain}, max_length=get_settings().max_url_length)
+    name = parse_domain(domain, max_length=get_settings().max_url_length)
     kind = "pack_full" if full else "pack_incremental"
     _post(kind, domain=name, **({"force": True} if force else {}))
     _print({"posted": kind, "domain": name}, f"{kind} of {name} posted", as_json)
@@ -64,26 +68,45 @@ def explain(url: Annotated[str, typer.Argument(help="A page.")], as_json: AsJson
     """Tell where one page stands, and why: in the frontier and in the store."""
     settings, page = get_settings(), _target(url)
     frontier = Frontier(get_redis(settings.redis), ttl=settings.crawl_ttl)
-    crawl = frontier.progress(page.domain).crawl
-    answer: dict[str, Any] = {"url": page.url, "canonical": page.key, "domain": page.domain, "stored": _stored(page)}
-    answer["crawl"] = {"id": crawl.id, **frontier.state_of(crawl.id, page.key)} if crawl else None
-    marks = [name for name, yes in (answer["crawl"] or {}).items() if yes is True]
-    crawled = f"crawl {crawl.id}: {', '.join(marks) or 'not seen'}" if crawl else "never crawled"
-    _print(answer, f"{page.url}\n  canonical: {page.key}\n  {crawled}\n  stored: {answer['stored']}", as_json)
+    crawl, key = frontier.progress(page.domain).crawl, page.canonical_key
+    stored = _stored(page)
+    state = frontier.page_state(crawl.id, key) if crawl else {}
+    states = ", ".join(name for name, holds in state.items() if holds) or "not seen"
+    value: dict[str, Any] = {"url": page.url, "canonical": key, "domain": page.domain, "stored": stored}
+    value["crawl"] = {"id": crawl.id, **state} if crawl else None
+    crawled = f"crawl {crawl.id}: {states}" if crawl else "never crawled"
+    _print(value, f"{page.url}\n  canonical: {key}\n  {crawled}\n  stored: {stored}", as_json)
 
 
 def _stored(page: Target) -> str:
     settings = get_settings()
     store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
-    content = read_content(store, content_key(page.domain, page_id(page.key)))
+    content = read_content(store, content_key(page.domain, page_id(page.canonical_key)))
     if content is None:
         return "nothing"
     return f"gone ({content.why})" if isinstance(content, Tombstone) else f"page {content.title!r}"
 
 
+def _with_scheme(url: str) -> tuple[str, str]:
+    """Return a URL with the scheme that its host answers to, and a note about it if the user gave none."""
+    if has_scheme(url) or url.startswith("//"):
+        return url, ""
+    settings = get_settings()
+    client = ApiClient(
+        user_agent=settings.user_agent,
+        connect_timeout=settings.connect_timeout,
+        response_timeout=settings.response_timeout,
+        policy=AddressPolicy(settings.allow_private_hosts),
+    )
+    scheme = answering_scheme(_target(url).url, client)
+    if scheme is None:
+        return f"https://{url}", " (neither https nor http answers; https is assumed)"
+    return f"{scheme}://{url}", f" ({scheme} answers)"
+
+
 def _target(url: str) -> Target:
     settings = get_settings()
-    return parse({"url": url}, scope=settings.scope, max_length=settings.max_url_length)
+    return parse_target({"url": url}, scope=settings.scope, max_length=settings.max_url_length)
 
 
 def _post(kind: str, **payload: Any) -> None:

@@ -15,11 +15,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from redis import Redis
+from redis.lock import Lock
 
 from app.broker.errors import Postpone
 from app.coverart.project import Project
 from app.coverart.values import Entity
-from app.state.lease import Lease, lease
+from app.state.lease import lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Locks:
             yield entity
             self._check(held)
 
-    def _take(self, stack: ExitStack, gids: Iterable[str]) -> list[Lease]:
+    def _take(self, stack: ExitStack, gids: Iterable[str]) -> list[Lock]:
         # In one order for everybody: of two that want the same gids, one gets the first and then the others.
         names = [f"{self.project.prefix}:{gid}" for gid in sorted(set(gids))]
         return [
@@ -74,9 +75,9 @@ class Locks:
             for name in names
         ]
 
-    def _check(self, held: Iterable[Lease]) -> None:
+    def _check(self, held: Iterable[Lock]) -> None:
         for each in held:
-            if not each.is_held():
+            if not each.owned():
                 raise Postpone(
-                    self.retry_after, f"{each.key} was lost while the job ran: somebody may have run another"
+                    self.retry_after, f"{each.name} was lost while the job ran: somebody may have run another"
                 )

@@ -1,93 +1,110 @@
-"""Visits pages and stores what they came to: rules, politeness and the shared GET in one place."""
+"""Fetch one page and store the result: robots.txt, host rate limit, single flight and tombstones."""
 
 from __future__ import annotations
 
 from redis import Redis
 
 from app.broker.errors import Postpone
-from app.crawl.extract.choose import extractor
+from app.crawl.classify import FetchResult, Gone, Indexed, Limits, Redirected, Skipped, classify
+from app.crawl.extract.contract import extractor
 from app.crawl.fetch import Fetcher
-from app.crawl.frontier import Kind
-from app.crawl.politeness import HostGate
-from app.crawl.robots_cache import RobotsCache
-from app.crawl.shared_get import SharedGet
-from app.crawl.target import Target
-from app.crawl.urls import Scope, domain_of
-from app.crawl.values import Gone, Indexed, Redirected, Skipped, Visit
-from app.crawl.visit import Limits, classify
+from app.crawl.frontier import MessageKind
+from app.crawl.rate_limiter import HostRateLimiter
+from app.crawl.robots import RobotsCache
+from app.crawl.single_flight import SingleFlight
+from app.crawl.urls import Scope, Target, host_of
 from app.errors import ObjectNotFound, ServerError
 from app.storage.layout import Tombstone, content_key, page_id, to_json
 from app.storage.store import ObjectStore
 from config.settings import Settings
 
+#: Redirects that an `index` outside of a crawl follows; within a crawl each hop is a page of its own.
+_MAX_HOPS = 10
+#: Hosts that a crawl moves on to when its start page redirects there.
+MAX_MOVES = 10
+
 
 class Crawler:
-    """One per process: it owns the HTTP connections."""
+    """Fetches and stores pages; one per process, which owns its HTTP connections."""
 
     def __init__(self, *, settings: Settings, redis: Redis, raw_redis: Redis, store: ObjectStore) -> None:
         self._settings = settings
         self._store = store
         self._fetcher = Fetcher.of(settings)
-        self._gate = HostGate(redis)
+        self._rate_limiter = HostRateLimiter(redis)
         self._robots = RobotsCache(
             redis, self._fetcher, user_agent=settings.user_agent, max_crawl_delay=settings.crawl_delay_max
         )
-        self._shared = SharedGet(raw_redis, ttl=settings.response_ttl)
+        self._single_flight = SingleFlight(raw_redis, ttl=settings.response_ttl)
         self._extractor = extractor(settings.extractor)
         self._limits = Limits.of(settings)
 
-    def visit(self, target: Target, kind: Kind) -> Visit | None:
-        """Return what a page came to; None where this message of its crawl was worked on already.
+    def fetch(self, target: Target, kind: MessageKind) -> FetchResult | None:
+        """Return the result for a page; None where this message of its crawl is already completed.
 
         Within a crawl, one GET serves both messages of a page.
-        Raises Postpone while the host or another worker is busy, ServerError, ConnectionFailed, ResponseTimeout and
-        RobotsUnavailable when it may go better later, ForbiddenAddress when it will not.
+        Raises Postpone while the host or another worker is busy. ServerError, ConnectionFailed, ResponseTimeout and
+        RobotsUnavailable may pass with time; ForbiddenAddress is permanent.
         """
         if not target.crawl_id:
             return self._get(target)
-        return self._shared.visit(target.crawl_id, kind, target.key, lambda: self._get(target))
+        return self._single_flight.fetch(target.crawl_id, kind, target.canonical_key, lambda: self._get(target))
 
-    def keep(self, target: Target, visit: Visit) -> str:
-        """Store what a visit found; return the page's id where the page belongs to its crawl's pack, else ''."""
-        page = page_id(target.key)
-        match visit:
-            case Indexed(page=content):
-                self._store.put(content_key(target.domain, page), to_json(content))
+    def store(self, target: Target, result: FetchResult) -> str:
+        """Store a result; return the page's id if the page belongs in its crawl's pack, else an empty string.
+
+        A page that is gone becomes a tombstone if it was stored before.
+        """
+        own_id = page_id(target.canonical_key)
+        object_key = content_key(target.domain, own_id)
+        match result:
+            case Indexed(page=page):
+                self._store.put(object_key, to_json(page))
             case Gone(why=why):
-                self._bury(target, page, why)
+                self._put_tombstone(object_key, target, why)
                 return ""
             case Redirected():
-                self._bury(target, page, "redirect")
+                self._put_tombstone(object_key, target, "redirect")
                 return ""
             case Skipped():
                 pass
-        return page
+        return own_id
 
-    def _get(self, target: Target) -> Visit:
+    def _get(self, target: Target) -> FetchResult:
         rules = self._robots.rules(target.url)
         if not rules.allows(target.url):
             return Skipped(why="robots", detail=f"robots.txt disallows {target.url}")
-        host = domain_of(target.url)
-        wait = self._gate.wait(host, asker=target.key, delay=max(self._settings.host_delay, rules.crawl_delay or 0))
+        host = host_of(target.url)
+        delay = max(self._settings.host_delay, rules.crawl_delay or 0)
+        wait = self._rate_limiter.reserve(host, requester=target.canonical_key, delay=delay)
         if wait > 0:
-            raise Postpone(wait, f"{host} is visited once every few seconds")
+            raise Postpone(wait, f"the rate limit of {host} is one request in {delay:g} s")
+        scope = Scope(target.domain, mode=self._settings.scope)
         try:
             response = self._fetcher.get(target.url)
-            return classify(response, scope=self._scope(target), extractor=self._extractor, limits=self._limits)
+            return classify(response, scope=scope, extractor=self._extractor, limits=self._limits)
         except ServerError as error:
-            self._gate.hold(host, error.retry_after or 0)
+            self._rate_limiter.pause(host, error.retry_after or 0)
             raise
 
-    def _scope(self, target: Target) -> Scope:
-        return Scope(target.domain, mode=self._settings.scope)
-
-    def _bury(self, target: Target, page: str, why: str) -> None:
-        """Leave a tombstone where a page stood; a page that never was needs none."""
-        key = content_key(target.domain, page)
+    def _put_tombstone(self, object_key: str, target: Target, why: str) -> None:
         try:
-            self._store.stat(key)
+            self._store.stat(object_key)
         except ObjectNotFound:
             return
-        self._store.put(
-            key, to_json(Tombstone(canonical_key=target.key, url=target.url, domain=target.domain, why=why))
-        )
+        tombstone = Tombstone(canonical_key=target.canonical_key, url=target.url, domain=target.domain, why=why)
+        self._store.put(object_key, to_json(tombstone))
+
+
+def onward_of_lone_index(target: Target, result: FetchResult) -> str | None:
+    """Return the URL that an `index` outside of a crawl follows a redirect to, or None."""
+    if isinstance(result, Redirected) and result.in_scope and target.depth < _MAX_HOPS:
+        return result.target
+    return None
+
+
+def onward_of_start_page(target: Target, result: FetchResult) -> str | None:
+    """Return the URL on another host that a crawl's start page redirects to, or None: the crawl moves there."""
+    if isinstance(result, Redirected) and not result.in_scope and target.depth == 0:
+        return result.target
+    return None

@@ -1,4 +1,4 @@
-"""One GET: to public addresses only, never redirected, bounded in time and size, whole or an error."""
+"""Get one page over kept-alive connections: allowed addresses only, no redirects, bounded in time and size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from contextlib import closing
 from typing import Self
 
 import ada_url
-import urllib3
 from urllib3.exceptions import HTTPError
 from urllib3.util import Timeout
 
@@ -45,7 +44,7 @@ class Fetcher:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Return a fetcher as the settings say."""
+        """Return a fetcher with the limits of the settings."""
         return cls(
             user_agent=settings.user_agent,
             connect_timeout=settings.connect_timeout,
@@ -55,32 +54,40 @@ class Fetcher:
         )
 
     def get(self, url: str, *, headers: Mapping[str, str] | None = None) -> Response:
-        """GET an absolute http(s) URL and return what came, of whatever status.
+        """GET an absolute http(s) URL and return the response of whatever status.
 
-        A body over `max_body_bytes`, on the wire or decompressed, is cut and marked `truncated`. Repeated headers
-        are joined by ", ", repeated X-Robots-Tag ones by a line feed, since each may name its own robot.
-        Raises ForbiddenAddress before anything is sent, ConnectionFailed, ResponseTimeout once the whole
-        took longer than `response_timeout`, and FetchError for what is not an HTTP answer or breaks off.
+        A body over `max_body_bytes`, received or decompressed, is cut and marked `truncated`. Repeated headers are
+        joined by ", ", repeated X-Robots-Tag headers by a line feed, since each may address its own robot.
+        Raises ForbiddenAddress before anything is sent, ConnectionFailed, ResponseTimeout when the whole response took
+        longer than `response_timeout` seconds, and FetchError for a response that is invalid or incomplete.
         """
         try:
-            with closing(self._open(url, headers or {})) as raw:
+            parts = ada_url.URL(url)
+        except ValueError as error:
+            raise InvalidUrl(f"URL {url!r}: it is not an absolute URL") from error
+        port = int(parts.port) if parts.port else None
+        try:
+            # The host comes from the parser that checked the scope; another parser could read another host.
+            pool = self._pools.connection_from_host(parts.hostname, port, parts.protocol[:-1])
+            with closing(
+                pool.urlopen(
+                    "GET",
+                    parts.pathname + parts.search,
+                    headers={**self._headers, **(headers or {})},
+                    timeout=Timeout(connect=self._connect_timeout, total=self._response_timeout),
+                    retries=False,
+                    redirect=False,
+                    assert_same_host=False,
+                    preload_content=False,
+                )
+            ) as raw:
                 body, truncated = read_body(raw, max_bytes=self._max_body_bytes)
         except (HTTPError, http.client.HTTPException, OSError, zlib.error) as error:
             raise fetch_error(f"GET {url}", error) from error
-        return Response(url=url, status=raw.status, headers=_headers_of(raw), body=body, truncated=truncated)
-
-    def _open(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
-        scheme, host, port, target = _parts(url)
-        return self._pools.connection_from_host(host, port, scheme).urlopen(
-            "GET",
-            target,
-            headers={**self._headers, **headers},
-            timeout=Timeout(connect=self._connect_timeout, total=self._response_timeout),
-            retries=False,
-            redirect=False,
-            assert_same_host=False,
-            preload_content=False,
-        )
+        received = {name.lower(): value for name, value in raw.headers.items()}
+        if "x-robots-tag" in received:
+            received["x-robots-tag"] = "\n".join(raw.headers.getlist("x-robots-tag"))
+        return Response(url=url, status=raw.status, headers=received, body=body, truncated=truncated)
 
     def close(self) -> None:
         """Close every connection."""
@@ -91,19 +98,3 @@ class Fetcher:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _parts(url: str) -> tuple[str, str, int | None, str]:
-    """Return scheme, host, port and request target, read by the parser that checked the scope."""
-    try:
-        parts = ada_url.URL(url)
-    except ValueError as error:
-        raise InvalidUrl(f"URL {url!r}: it is no absolute URL") from error
-    return parts.protocol[:-1], parts.hostname, int(parts.port) if parts.port else None, parts.pathname + parts.search
-
-
-def _headers_of(raw: urllib3.BaseHTTPResponse) -> dict[str, str]:
-    headers = {name.lower(): value for name, value in raw.headers.items()}
-    if "x-robots-tag" in headers:
-        headers["x-robots-tag"] = "\n".join(raw.headers.getlist("x-robots-tag"))
-    return headers

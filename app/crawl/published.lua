@@ -1,5 +1,5 @@
--- Note messages as published: seen, and open unless they were finished before we came to note them.
--- KEYS: seen, open, done. ARGV: ttl (s), then digests. Each digest stands for an `index` and a `crawl` message.
+-- Note pages as seen, and their messages as open unless they were completed before this note.
+-- KEYS: seen, open, done. ARGV: ttl (s), then fingerprints; each stands for an `index` and a `crawl` message.
 for i = 2, #ARGV do
     redis.call('SADD', KEYS[1], ARGV[i])
     for _, kind in ipairs({'i', 'c'}) do

@@ -1,131 +1,172 @@
-"""What a site asks of robots: robots.txt (RFC 9309) and X-Robots-Tag."""
+"""robots.txt (RFC 9309) and X-Robots-Tag: which pages a site allows this crawler, and how often."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Protocol
 
 import ada_url
 from protego import Protego
+from redis import Redis
 
+from app.broker.errors import Postpone
 from app.crawl.urls import resolve
 from app.errors import FetchError, ForbiddenAddress, InvalidUrl, RobotsUnavailable
 from app.http.response import Response
+from app.state.client import PREFIX
 
-#: Bytes of a robots.txt that are read: RFC 9309 section 2.5 asks for this much at least.
+#: Bytes of a robots.txt that are read; RFC 9309 section 2.5 requires at least this many.
 MAX_BYTES = 500 * 1024
-#: Redirects followed to a robots.txt: RFC 9309 section 2.3.1.2 asks for five at least.
+#: Redirects followed to a robots.txt; RFC 9309 section 2.3.1.2 recommends at least five.
 MAX_REDIRECTS = 5
+
+#: Seconds that Redis keeps a robots.txt; RFC 9309 section 2.4 allows 24 hours.
+_TTL = 86_400
+#: Seconds that a process uses parsed rules without asking Redis.
+_PARSED_TTL = 60.0
+#: Seconds after which another worker may fetch a robots.txt whose fetcher died.
+_FETCH_LEASE = 60
+#: Milliseconds until an unavailable robots.txt is requested again: every page of the host needs it.
+_UNAVAILABLE_MS = 1_000
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TOKEN = re.compile(r"[A-Za-z_-]+")
-#: Directives whose value stands after a colon, and which therefore name no robot.
+#: Directives with a value after a colon; before any other colon stands the name of a robot.
 _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
 _NAMED = re.compile(r"\s*([a-z*][a-z0-9_-]*)\s*:\s*", re.I)
 
 
 class Getter(Protocol):
-    """What gets a URL without following redirects: a Fetcher."""
+    """Gets a URL without following redirects, as Fetcher does."""
 
     def get(self, url: str) -> Response:
-        """Return what came; raises FetchError."""
+        """Return the response; raises FetchError."""
 
 
-def product_token(user_agent: str) -> str:
-    """Return the name that robots.txt files address: `Perennial` of `Perennial/0.1 (+https://...)`."""
-    found = _TOKEN.match(user_agent)
-    return found[0] if found else user_agent
+class RobotsCache:
+    """The rules of hosts: fetched once a day by one worker, kept in Redis, parsed once a minute in each process."""
+
+    def __init__(self, redis: Redis, fetcher: Getter, *, user_agent: str, max_crawl_delay: float) -> None:
+        self._redis = redis
+        self._fetcher = fetcher
+        self._user_agent = user_agent
+        self._max_crawl_delay = max_crawl_delay
+        self._parsed: dict[str, tuple[float, RobotsRules]] = {}
+
+    def rules(self, url: str) -> RobotsRules:
+        """Return the rules for an absolute URL; raises RobotsUnavailable, and Postpone while another worker fetches."""
+        robots_txt = robots_url(url)
+        expires, rules = self._parsed.get(robots_txt, (0.0, None))
+        if rules is None or time.monotonic() > expires:
+            text = self._text(robots_txt)
+            rules = RobotsRules.parse(text, user_agent=self._user_agent, crawl_delay_max=self._max_crawl_delay)
+            self._parsed[robots_txt] = (time.monotonic() + _PARSED_TTL, rules)
+        return rules
+
+    def _text(self, robots_txt: str) -> str:
+        key = f"{PREFIX}robots:{robots_txt.removesuffix('/robots.txt')}"
+        text = self._redis.get(key)
+        if text is not None:
+            return str(text)
+        failure = self._redis.get(f"{key}:down")
+        if failure is not None:
+            raise RobotsUnavailable(str(failure))
+        if not self._redis.set(f"{key}:by", "1", nx=True, ex=_FETCH_LEASE):
+            raise Postpone(1.0, f"another worker is fetching {robots_txt}")
+        try:
+            text = fetch_robots(robots_txt, self._fetcher)
+            self._redis.set(key, text, ex=_TTL)
+        except RobotsUnavailable as error:
+            self._redis.set(f"{key}:down", str(error), px=_UNAVAILABLE_MS)
+            raise
+        finally:
+            self._redis.delete(f"{key}:by")
+        return text
 
 
 def robots_url(url: str) -> str:
-    """Return the URL of the robots.txt that rules an absolute URL; raises InvalidUrl."""
+    """Return the URL of the robots.txt for an absolute URL; raises InvalidUrl."""
     try:
         return f"{ada_url.URL(url).origin}/robots.txt"
     except ValueError as error:
-        raise InvalidUrl(f"URL {url!r}: it is no absolute URL") from error
+        raise InvalidUrl(f"URL {url!r}: not an absolute URL") from error
 
 
 def fetch_robots(url: str, fetcher: Getter) -> str:
-    """Return the text of the robots.txt that rules `url`; empty, which allows everything, where there is none.
+    """Return the text of the robots.txt for `url`; empty, which allows everything, where there is no valid one.
 
-    None is: any 4xx but 429, more than five redirects, a redirect to nowhere (RFC 9309 section 2.3.1). Raises
-    RobotsUnavailable for 5xx, 429 and when there is no answer, and ForbiddenAddress when the host itself is private.
+    Any 4xx but 429, more than five redirects and a redirect to an invalid or private address count as no robots.txt
+    (RFC 9309 section 2.3.1). Raises RobotsUnavailable for 5xx, 429 and a failed request, and ForbiddenAddress when
+    the host itself has a private address.
     """
     target: str | None = robots_url(url)
     for hop in range(MAX_REDIRECTS + 1):
         if target is None:
             return ""
-        response = _get(target, fetcher, first=hop == 0)
-        if response is None:
+        try:
+            response = fetcher.get(target)
+        except ForbiddenAddress:
+            if hop == 0:
+                raise
             return ""
+        except FetchError as error:
+            raise RobotsUnavailable(f"{target}: {error}") from error
         if response.status not in _REDIRECTS:
-            return _text(response)
+            return _text_of(response)
         target = resolve(target, response.headers.get("location", "http://"))
     return ""
 
 
-def _get(target: str, fetcher: Getter, *, first: bool) -> Response | None:
-    try:
-        return fetcher.get(target)
-    except ForbiddenAddress:
-        if first:
-            raise
-        return None
-    except FetchError as error:
-        raise RobotsUnavailable(f"{target}: {error}") from error
-
-
-def _text(response: Response) -> str:
+def _text_of(response: Response) -> str:
     if response.status == 429 or response.status >= 500:
         raise RobotsUnavailable(f"{response.url}: {response.status}")
-    if not 200 <= response.status < 300:
+    if not response.ok:
         return ""
     body = response.body
-    if len(body) > MAX_BYTES:  # A line cut in two would be another rule.
+    if len(body) > MAX_BYTES:  # Without its last line: a part of a rule is another rule.
         body = body[: body.rfind(b"\n", 0, MAX_BYTES) + 1]
     return body.decode("utf-8-sig", "replace")
 
 
 @dataclass(frozen=True, slots=True)
 class RobotsRules:
-    """What one robots.txt asks of one robot. `crawl_delay` is in seconds, None where it asks for none."""
+    """The rules of one robots.txt for one robot. `crawl_delay` is in seconds, None where the file sets none."""
 
     crawl_delay: float | None
-    sitemaps: tuple[str, ...]
     _rules: Protego
     _token: str
 
     @classmethod
     def parse(cls, text: str, *, user_agent: str, crawl_delay_max: float = 30.0) -> RobotsRules:
-        """Read a robots.txt for the robot of this User-Agent; a longer delay than the maximum is cut to it.
+        """Parse a robots.txt for the robot of this User-Agent; `crawl_delay` is at most `crawl_delay_max` seconds.
 
-        Never raises: lines that mean nothing are passed over.
+        Never raises: invalid lines are ignored.
         """
         token = product_token(user_agent)
         rules = Protego.parse(text.removeprefix("\ufeff"))
         rate = rules.request_rate(token)
-        asked = [rules.crawl_delay(token) or 0.0, rate.seconds / rate.requests if rate and rate.requests else 0.0]
-        return cls(min(max(asked), crawl_delay_max) or None, tuple(rules.sitemaps), rules, token)
+        delays = [rules.crawl_delay(token) or 0.0, rate.seconds / rate.requests if rate and rate.requests else 0.0]
+        return cls(min(max(delays), crawl_delay_max) or None, rules, token)
 
     def allows(self, url: str) -> bool:
-        """Tell whether the robot may fetch this absolute URL."""
+        """Return whether the robot may fetch this absolute URL."""
         return bool(self._rules.can_fetch(url, self._token))
 
 
-@lru_cache(maxsize=64)
-def rules(text: str, user_agent: str, crawl_delay_max: float = 30.0) -> RobotsRules:
-    """Return `RobotsRules.parse`, remembered for the sites that this process crawls."""
-    return RobotsRules.parse(text, user_agent=user_agent, crawl_delay_max=crawl_delay_max)
+def product_token(user_agent: str) -> str:
+    """Return the product token that robots.txt files address: `Perennial` of `Perennial/0.1 (+https://...)`."""
+    found = _TOKEN.match(user_agent)
+    return found[0] if found else user_agent
 
 
 def robots_directives(values: Iterable[str], token: str) -> frozenset[str]:
-    """Return the directives of X-Robots-Tag values, one per header line, that address everyone or this robot.
+    """Return the directives of X-Robots-Tag values, one per header line, that address every robot or this one.
 
-    Lower case and without values: `noindex`, `nofollow`, `none`... A value may begin with the robot it addresses,
-    as in `Perennial: noindex, nofollow`.
+    Directives are lower case and without values: `noindex`, `nofollow`, `none`... A value may begin with the robot it
+    addresses, as in `Perennial: noindex, nofollow`.
     """
     found: set[str] = set()
     for value in values:

@@ -1,26 +1,31 @@
-"""URLs: read what a message names, resolve links as browsers do, tell pages apart, hold to a scope."""
+"""URLs and domains: parse them from messages and text, resolve links as browsers do, canonical keys, scope."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import ada_url
 from w3lib.url import canonicalize_url
 
-from app.errors import InvalidUrl
+from app.broker.errors import InvalidMessage
+from app.errors import InvalidUrl, OutOfScope
 
+#: Characters of a URL.
 MAX_LENGTH = 2_000
 
-#: Parameters of a query or path that name a session and never a page, as regular expressions.
+#: Message keys that name a page; the other keys of a message are its task's own.
+TARGET_FIELDS = ("url", "domain", "path", "scheme", "crawl_id", "depth")
+
+#: Parameters of a query or path that hold a session and never select a page, as regular expressions.
 SESSION_PARAMETERS = (
     "jsessionid", "phpsess(?:ion)?id", "aspsessionid[a-z]*", r"asp\.net_sessionid", "session[_-]?id", "sess_id",
     "oscsid", "zenid", "cfid", "cftoken",
 )  # fmt: skip
-#: These name a session only where the value looks like one (16 letters and digits or more): `?sid=12` may be a story.
+#: These hold a session only if the value looks like one (16 letters and digits or more): `?sid=12` may be a story.
 SESSION_LIKE_PARAMETERS = ("sid", "sess", "sessid", "session")
 
 _NAMES = "|".join(SESSION_PARAMETERS)
@@ -36,107 +41,150 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NOT_A_HOST = re.compile(r"[/?#@\\\s]")
 #: Host and port of an http(s) URL without credentials.
 _AUTHORITY = re.compile(r"https?://([^/?#@\\]+)(?:[/?#]|$)")
-#: A URL as ada-url writes it whose canonical form is itself: no query, no parameter, nothing encoded.
+#: A URL of ada-url that is its own canonical form: no query, no parameter, nothing encoded.
 _PLAIN = re.compile(r"https?://[a-z0-9.-]+(?::\d+)?/[A-Za-z0-9._~/-]*")
-#: A query whose canonical form is itself but for the order of its pairs.
+#: A query that is its own canonical form except for the order of its pairs.
 _PLAIN_QUERY = re.compile(r"[A-Za-z0-9._~-]+=[A-Za-z0-9._~-]*(?:&[A-Za-z0-9._~-]+=[A-Za-z0-9._~-]*)*")
 
 
-def parse_target(
-    *,
-    url: str | None = None,
-    domain: str | None = None,
-    path: str = "/",
-    scheme: str = "https",
-    max_length: int = MAX_LENGTH,
-) -> str:
-    """Return the absolute URL that a message names by `url`, or else by `domain`, `path` and `scheme`.
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The page that a message names. `domain` names its pack; `crawl_id` is empty outside of a crawl."""
 
-    Normalised as the WHATWG URL standard says: lower case host, IDN as punycode, no default port; without fragment.
-    A `url` without a scheme ("Site.GOV/x") is taken as https. Raises InvalidUrl, naming the input and the reason, for
-    what is not http(s), has credentials or control characters or no host, or is longer than `max_length` characters.
+    url: str
+    domain: str
+    canonical_key: str
+    crawl_id: str = ""
+    #: Links between the start page and this one.
+    depth: int = 0
+
+
+def parse_target(message: Mapping[str, Any], *, scope: Literal["exact", "suffix"], max_length: int) -> Target:
+    """Return the page that a message names by `url`, or else by `domain`, `path` and `scheme`.
+
+    Raises InvalidMessage, InvalidUrl or OutOfScope with the reason.
     """
-    given = url if url is not None else _assembled(domain, path, scheme)
-    text = given.strip(" ")
-    if not text:
-        _refuse(given, "it is empty")
-    if _CONTROL.search(text):
-        _refuse(given, "it contains control characters")
-    return _normalised(given, _with_scheme(text, given), max_length)
+    url, domain = _text(message, "url"), _text(message, "domain")
+    if not url and not domain:
+        raise InvalidMessage("a message needs `url` or `domain`, and has neither")
+    path, scheme = _text(message, "path") or "/", _text(message, "scheme") or "https"
+    absolute = parse_url(url or join_url(domain, path=path, scheme=scheme), max_length=max_length)
+    name = parse_domain(join_url(domain, scheme=scheme), max_length=max_length) if domain else host_of(absolute)
+    if not Scope(name, mode=scope).contains(absolute):
+        raise OutOfScope(f"{absolute} is not in the domain {name}")
+    depth = message.get("depth", 0)
+    if not isinstance(depth, int) or isinstance(depth, bool) or depth < 0:
+        raise InvalidMessage(f"depth {depth!r}: expected a whole number of links from the start page")
+    return Target(absolute, name, canonical_key(absolute), _text(message, "crawl_id"), depth)
 
 
-def _assembled(domain: str | None, path: str, scheme: str) -> str:
-    if not domain:
-        raise InvalidUrl("neither a url nor a domain is given")
+def parse_message_domain(message: Mapping[str, Any], *, max_length: int) -> str:
+    """Return the domain of a message that names no page; raises InvalidMessage or InvalidUrl."""
+    url, domain = _text(message, "url"), _text(message, "domain")
+    if not url and not domain:
+        raise InvalidMessage("a message needs `domain`, and has none")
+    return parse_domain(url or join_url(domain, scheme=_text(message, "scheme") or "https"), max_length=max_length)
+
+
+def _text(message: Mapping[str, Any], field: str) -> str:
+    value = message.get(field)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InvalidMessage(f"{field} {value!r}: expected text")
+    return value
+
+
+@lru_cache(maxsize=1_024)
+def parse_domain(text: str, *, max_length: int = MAX_LENGTH) -> str:
+    """Return the domain that `Site.GOV`, `site.gov:8080` or a URL of the site names; raises InvalidUrl.
+
+    A domain is a host in lower case, with IDN as punycode, and with its port where that is not the scheme's default.
+    """
+    if not text.strip():
+        _refuse(text, "expected the domain of a site")
+    return host_of(parse_url(text if "://" in text else f"https://{text}", max_length=max_length))
+
+
+def join_url(domain: str, *, path: str = "/", scheme: str = "https") -> str:
+    """Return the URL of a page given by its parts; raises InvalidUrl unless `domain` is only a host with its port."""
     if _NOT_A_HOST.search(domain):
-        _refuse(domain, "a domain is a host name, with its port where not the default one, and nothing else")
+        _refuse(domain, "a domain is a host name, with its port unless that is the default, and nothing else")
     if scheme.lower() not in ("http", "https"):
         _refuse(f"{scheme}://{domain}", "its scheme is neither http nor https")
     return f"{scheme}://{domain}{path if path.startswith('/') else '/' + path}"
 
 
-def _with_scheme(text: str, given: str) -> str:
-    if text.startswith("//"):
-        return "https:" + text
-    named = _SCHEME.match(text)
-    if named and not _HOST_PORT.match(text):
-        if named[1].lower() not in ("http", "https"):
-            _refuse(given, "its scheme is neither http nor https")
-        return text
-    host = re.split(r"[/?#:]", text, maxsplit=1)[0]
-    if "." not in host and host.lower() != "localhost" and not text.startswith("["):
-        _refuse(given, "it has neither a scheme nor a host name with a dot")
-    return "https://" + text
+def parse_url(text: str, *, max_length: int = MAX_LENGTH) -> str:
+    """Return the absolute URL of a page, normalised as the WHATWG URL standard says, without fragment.
 
-
-def _normalised(given: str, text: str, max_length: int) -> str:
+    The host is lower case, with IDN as punycode and without a default port. A URL without a scheme ("Site.GOV/x") is
+    taken as https. Raises InvalidUrl, with the input and the reason, for an empty text and for other schemes,
+    credentials, control characters, a missing host or more than `max_length` characters.
+    """
+    stripped = text.strip(" ")
+    if not stripped:
+        _refuse(text, "it is empty")
+    if _CONTROL.search(stripped):
+        _refuse(text, "it contains control characters")
+    with_scheme = stripped if has_scheme(stripped) else _assume_https(stripped)
     try:
-        parsed = ada_url.URL(text)
+        parsed = ada_url.URL(with_scheme)
     except ValueError:
-        empty = re.fullmatch(r"https?:[/\\]*([?#].*)?", text, re.I | re.S)
-        _refuse(given, "it has no host" if empty else "it is no URL that a browser would open")
+        empty = re.fullmatch(r"https?:[/\\]*([?#].*)?", with_scheme, re.I | re.S)
+        _refuse(text, "it has no host" if empty else "it is not a valid URL")
     if parsed.username or parsed.password:
-        _refuse(given, "it contains credentials")
+        _refuse(text, "it contains credentials")
     href = parsed.href.partition("#")[0]
     if len(href) > max_length:
-        _refuse(given, f"it has {len(href)} characters, more than {max_length}")
+        _refuse(text, f"it has {len(href)} characters, more than {max_length}")
     return href
 
 
-def _refuse(given: str, reason: str) -> NoReturn:
-    shown = given if len(given) <= 200 else given[:200] + "..."
+def has_scheme(text: str) -> bool:
+    """Return whether a URL begins with its scheme; raises InvalidUrl for a scheme other than http and https."""
+    named = _SCHEME.match(text)
+    if named is None or _HOST_PORT.match(text):
+        return False
+    if named[1].lower() not in ("http", "https"):
+        _refuse(text, "its scheme is neither http nor https")
+    return True
+
+
+def _assume_https(text: str) -> str:
+    if text.startswith("//"):
+        return "https:" + text
+    host = re.split(r"[/?#:]", text, maxsplit=1)[0]
+    if "." not in host and host.lower() != "localhost" and not text.startswith("["):
+        _refuse(text, "it has neither a scheme nor a host name with a dot")
+    return "https://" + text
+
+
+def _refuse(text: str, reason: str) -> NoReturn:
+    shown = text if len(text) <= 200 else text[:200] + "..."
     raise InvalidUrl(f"URL {shown!r}: {reason}")
 
 
 def resolve(base: str, link: str, *, max_length: int = MAX_LENGTH) -> str | None:
     """Return the absolute URL of a link, without fragment, as a browser at `base` would (WHATWG URL standard).
 
-    None for what is no page: other schemes, credentials, longer than `max_length`, not to be parsed. Never raises.
+    Returns None for other schemes, credentials, invalid URLs and more than `max_length` characters. Never raises.
     """
     try:
         url = str(ada_url.join_url(base, link))
-    except ValueError:  # Also UnicodeEncodeError, of a lone surrogate.
+    except ValueError:  # Also UnicodeEncodeError, for a lone surrogate.
         return None
     url = url.partition("#")[0]
     return url if len(url) <= max_length and _AUTHORITY.match(url) else None
 
 
 @lru_cache(maxsize=8192)
-def domain_of(url: str) -> str:
+def host_of(url: str) -> str:
     """Return the host of an absolute http(s) URL, with `:port` where it is not the scheme's; raises InvalidUrl."""
     try:
-        host = str(ada_url.URL(url).host)
+        return str(ada_url.URL(url).host)
     except ValueError:
-        _refuse(url, "it is no absolute URL")
-    return host
-
-
-@lru_cache(maxsize=1_024)
-def domain_named(text: str) -> str:
-    """Return the domain that a person means by `Site.GOV` or a URL; raises InvalidUrl."""
-    if not text.strip():
-        _refuse(text, "expected the name of a site")
-    return domain_of(parse_target(url=text if "://" in text else f"https://{text}"))
+        _refuse(url, "it is not an absolute URL")
 
 
 def path_of(url: str) -> str:
@@ -144,37 +192,33 @@ def path_of(url: str) -> str:
     try:
         parsed = ada_url.URL(url)
     except ValueError:
-        _refuse(url, "it is no absolute URL")
+        _refuse(url, "it is not an absolute URL")
     return str(parsed.pathname) + str(parsed.search)
 
 
 def canonical_key(url: str) -> str:
-    """Return what tells pages apart: the URL with its query sorted, escapes alike, no fragment, no session.
+    """Return the key by which pages are deduplicated: sorted query, uniform escapes, no fragment, no session.
 
-    The key is for comparing; what is fetched is the URL as it was linked. Raises InvalidUrl for no absolute URL.
+    The key is only compared; a fetch uses the URL as it was linked. Raises InvalidUrl for a URL that is not absolute.
     """
     try:
         return _key_of(str(ada_url.normalize_url(url)))
     except ValueError:
-        _refuse(url, "it is no absolute URL")
+        _refuse(url, "it is not an absolute URL")
 
 
 @lru_cache(maxsize=16_384)
 def _key_of(url: str) -> str:
-    """Return the canonical key of a URL that ada-url wrote."""
+    """Return the canonical key of a URL that ada-url normalised."""
     if _PLAIN.fullmatch(url):
         return url
     url = _without_session(url.partition("#")[0])
     path, _, query = url.partition("?")
-    # What follows is what w3lib does, without its cost, where there is nothing to escape.
+    # The same as w3lib's result, without its cost, where nothing is to be escaped.
     if _PLAIN.fullmatch(path) and _PLAIN_QUERY.fullmatch(query):
         pairs = query.split("&")
-        return f"{path}?{'&'.join(sorted(pairs, key=_name_and_value))}" if len(pairs) > 1 else url
+        return f"{path}?{'&'.join(sorted(pairs, key=lambda pair: pair.split('=', 1)))}" if len(pairs) > 1 else url
     return str(canonicalize_url(url, keep_blank_values=True))
-
-
-def _name_and_value(pair: str) -> list[str]:
-    return pair.split("=", 1)
 
 
 def _without_session(url: str) -> str:
@@ -189,16 +233,16 @@ def _without_session(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a crawl of `domain` (host, with port where not the default) may visit.
+    """The URLs that a crawl of `domain` may fetch.
 
-    `exact` is that host and port, under http and https alike; `suffix` also every host below it, on the same port.
+    Mode `exact` is that host and port, with http and https alike; `suffix` adds its subdomains on the same port.
     """
 
     domain: str
     mode: Literal["exact", "suffix"] = "exact"
 
     def contains(self, url: str) -> bool:
-        """Tell whether an absolute URL, normalised as `parse_target` and `resolve` do, lies in the scope."""
+        """Return whether a URL is in the scope; it must be normalised by `parse_url` or `resolve`."""
         found = _AUTHORITY.match(url)
         if found is None:
             return False
@@ -207,9 +251,9 @@ class Scope:
 
 
 def is_trap(url: str) -> bool:
-    """Tell whether one segment occurs three times or more in the path: the mark of links that nest for ever.
+    """Return whether a path repeats one segment three times or more, as relative links that nest forever do.
 
-    Numbers do not count, for dates and shards repeat them. Nutch drops such URLs by default, too.
+    Numbers do not count, since dates and shards repeat them. Nutch drops such URLs by default, too.
     """
     if url.count("/") < 5:
         return False
@@ -222,30 +266,22 @@ def is_trap(url: str) -> bool:
 def links_in_scope(
     base: str, hrefs: Iterable[str], *, scope: Scope, limit: int, max_length: int = MAX_LENGTH
 ) -> tuple[str, ...]:
-    """Return the pages that raw links lead to: absolute, in scope, in document order, at most `limit`.
+    """Return the absolute URLs of links that are in scope, in document order, at most `limit`.
 
-    Distinct by canonical key: of two URLs of one page the first stays. Links that nest for ever are left out.
+    They are distinct by canonical key: the first of two URLs of one page is kept. Trap URLs are left out.
     """
+    # Links that differ only in their fragment are resolved once.
+    resolved = (resolve(base, href, max_length=max_length) for href in dict.fromkeys(map(_without_fragment, hrefs)))
     found: dict[str, str] = {}
-    for url in _resolved(base, hrefs, max_length):
+    for url in dict.fromkeys(resolved):
         if len(found) >= limit:
             break
-        if scope.contains(url) and not is_trap(url):
+        if url is not None and scope.contains(url) and not is_trap(url):
             found.setdefault(_key_of(url), url)
     return tuple(found.values())
 
 
-def _resolved(base: str, hrefs: Iterable[str], max_length: int) -> Iterable[str]:
-    """Return the distinct absolute URLs of links; those that differ in their fragment only are resolved once."""
-    urls: dict[str, None] = {}
-    for href in dict.fromkeys(map(_without_fragment, hrefs)):
-        url = resolve(base, href, max_length=max_length)
-        if url is not None:
-            urls[url] = None
-    return urls
-
-
 def _without_fragment(href: str) -> str:
-    # White space before the fragment is part of the path, but white space at the end would be stripped: keep it whole.
+    # White space before a fragment is part of the path; at the end of a URL it would be stripped.
     cut = href.partition("#")[0]
     return href if cut[-1:].isspace() else cut

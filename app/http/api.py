@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import zlib
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -72,7 +72,7 @@ class ApiClient:
     ) -> Response:
         request = f"{method} {_without_credentials(url)}"
         try:
-            with closing(
+            with contextlib.closing(
                 session.request(
                     method,
                     url,
@@ -104,6 +104,15 @@ class ApiClient:
         if truncated:
             raise requests.RequestException(f"the body is longer than {self.max_body_bytes} bytes")
         return Response(url=url, status=answer.status_code, headers=headers, body=content)
+
+
+def answering_scheme(url: str, client: ApiClient) -> str | None:
+    """Return the scheme that the host of `url` answers to: https if both do, None if neither does."""
+    for scheme in ("https", "http"):
+        with contextlib.suppress(FetchError):
+            client.send("HEAD", f"{scheme}://{url.partition('://')[2]}")
+            return scheme
+    return None
 
 
 def _session(policy: AddressPolicy) -> requests.Session:

@@ -1,1 +1,1 @@
-"""Debounce timers in Redis, their Lua beside them."""
+"""Debounce timers of domains, kept in Redis."""

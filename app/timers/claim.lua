@@ -1,4 +1,4 @@
--- Claim the timers that are due: each is put off by the lease, so that a claimer's death fires it again.
+-- Claim the timers that are due: each is put off by the lease, so that it is due again if its claimer dies.
 -- KEYS: deadlines. ARGV: prefix of the timers' keys, lease (s), limit.
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000

@@ -1,5 +1,5 @@
--- Set a domain's clock back to its stored timeout and leave its callback alone; start one where there is none.
--- KEYS: deadlines, timer of the domain. ARGV: domain, timeout (s), queue, message, strength (all but the first for a new one).
+-- Set a domain's timer back to its stored timeout and keep its callback; without a timer, start one.
+-- KEYS: deadlines, timer of the domain. ARGV: domain, then for a new timer: timeout (s), queue, message, strength.
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000
 local timeout = redis.call('HGET', KEYS[2], 'timeout')

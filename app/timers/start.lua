@@ -1,4 +1,4 @@
--- (Re)start a domain's clock. The stronger callback wins, whatever the order of arrival.
+-- Start a domain's timer, or start it again. The stronger callback wins in any order of arrival.
 -- KEYS: deadlines, timer of the domain. ARGV: domain, timeout (s), queue, message, strength.
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000

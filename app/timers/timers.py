@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from redis import Redis
 
+from app.broker.errors import InvalidMessage
 from app.state.client import PREFIX, load_script
+from config.routes import PACK, ROUTE_BY_TYPE, callback_queue
+
+#: Seconds. A timer of more than a week is a mistake in units.
+MAX_TIMEOUT = 7 * 86_400
 
 _DEADLINES = f"{PREFIX}timers"
 _TIMER = f"{PREFIX}timer:"
 
-#: A full pack holds everything that an incremental one would, so it is never downgraded. Other callbacks rank lowest.
+#: A full pack contains everything that an incremental one would, so it wins. Other callbacks have strength 0.
 _STRENGTH = {"pack_full": 2, "pack_incremental": 1}
 
 #: Timers claimed by one tick.
 _BATCH = 100
 
+#: The reference document's names of the two packs, besides the message types.
+_SYNONYMS = {
+    "full_pack_callback": "pack_full",
+    "full_end": "pack_full",
+    "pack_inc_callback": "pack_incremental",
+    "incremental_end": "pack_incremental",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """What is posted when a timer fires: a queue's name and a plain message."""
+    """The message that a timer publishes, and the name of the queue that it goes to."""
 
     queue: str
     message: dict[str, Any]
@@ -36,7 +51,7 @@ class Callback:
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """A timer that was claimed. `timeout` is in seconds; `version` changes with every start and reset."""
+    """A claimed timer. `timeout` is in seconds; `version` changes with every start and reset."""
 
     domain: str
     timeout: float
@@ -45,8 +60,8 @@ class Timer:
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
-    """What is left of a running timer, in seconds (negative when overdue), and what it will post."""
+class RunningTimer:
+    """Seconds until a timer is due (negative when it is overdue), and its callback."""
 
     remaining: float
     callback: Callback
@@ -57,54 +72,126 @@ class Timers:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        here = Path(__file__).parent
-        self._start = load_script(redis, here / "start.lua")
-        self._reset = load_script(redis, here / "reset.lua")
-        self._claim = load_script(redis, here / "claim.lua")
-        self._settle = load_script(redis, here / "settle.lua")
+        folder = Path(__file__).parent
+        self._start = load_script(redis, folder / "start.lua")
+        self._reset = load_script(redis, folder / "reset.lua")
+        self._claim = load_script(redis, folder / "claim.lua")
+        self._complete = load_script(redis, folder / "complete.lua")
 
     def start(self, domain: str, *, timeout: float, callback: Callback) -> None:
-        """(Re)start the clock of a domain at `timeout` seconds; the stronger of old and new callback stays."""
-        self._start(keys=self._keys(domain), args=_arguments(domain, timeout, callback))
+        """Start a domain's timer, or start it again, at `timeout` seconds; the stronger callback stays."""
+        self._start(keys=_keys(domain), args=_arguments(domain, timeout, callback))
 
     def reset(self, domain: str, *, timeout: float, callback: Callback) -> bool:
-        """Set the clock back to its stored timeout; where there is none, start it. Return whether it was started."""
-        return bool(self._reset(keys=self._keys(domain), args=_arguments(domain, timeout, callback)))
+        """Set a timer back to its stored timeout, or start a missing one; return whether it was started."""
+        return bool(self._reset(keys=_keys(domain), args=_arguments(domain, timeout, callback)))
 
     def claim_due(self, *, lease: float = 30.0) -> list[Timer]:
-        """Claim what is due. A claim that is not settled within `lease` seconds is due again."""
+        """Claim the timers that are due. One that is neither removed nor rearmed in `lease` seconds is due again."""
         rows = self._claim(keys=[_DEADLINES], args=[_TIMER, lease, _BATCH])
         return [
             Timer(domain, float(timeout), Callback(queue, json.loads(message)), version)
             for domain, timeout, queue, message, version in rows
         ]
 
-    def forget(self, timer: Timer) -> bool:
-        """End a claimed timer, unless it was started or reset since; return whether it ended."""
-        return bool(self._settle(keys=self._keys(timer.domain), args=[timer.domain, timer.version, ""]))
+    def remove(self, timer: Timer) -> bool:
+        """Delete a claimed timer unless it was started or reset since; return whether it was deleted."""
+        return bool(self._complete(keys=_keys(timer.domain), args=[timer.domain, timer.version, ""]))
 
     def rearm(self, timer: Timer) -> bool:
-        """Put a claimed timer off by its own timeout, unless it was touched since; return whether it was."""
-        return bool(self._settle(keys=self._keys(timer.domain), args=[timer.domain, timer.version, timer.timeout]))
+        """Put a claimed timer off by its own timeout unless it was started or reset since; return whether it was."""
+        return bool(self._complete(keys=_keys(timer.domain), args=[timer.domain, timer.version, timer.timeout]))
 
     def stop(self, domain: str) -> None:
-        """Forget a domain's timer, whatever its state."""
+        """Delete a domain's timer, claimed or not."""
         self._redis.delete(_TIMER + domain)
         self._redis.zrem(_DEADLINES, domain)
 
-    def clock(self, domain: str) -> Clock | None:
-        """Return what is left of a domain's timer, or None where none runs."""
+    def running(self, domain: str) -> RunningTimer | None:
+        """Return a domain's timer, or None without one."""
         deadline = self._redis.zscore(_DEADLINES, domain)
         queue, message = self._redis.hmget(_TIMER + domain, ["queue", "message"])
         if deadline is None or queue is None or message is None:
             return None
         seconds, micros = self._redis.time()
-        return Clock(float(deadline) - seconds - micros / 1e6, Callback(str(queue), json.loads(message)))
+        return RunningTimer(float(deadline) - seconds - micros / 1e6, Callback(str(queue), json.loads(message)))
 
-    @staticmethod
-    def _keys(domain: str) -> list[str]:
-        return [_DEADLINES, _TIMER + domain]
+
+def _keys(domain: str) -> list[str]:
+    return [_DEADLINES, _TIMER + domain]
 
 
 def _arguments(domain: str, timeout: float, callback: Callback) -> list[Any]:
     return [domain, timeout, callback.queue, json.dumps(callback.message, sort_keys=True), callback.strength]
+
+
+def full_pack(domain: str, crawl_id: str = "") -> Callback:
+    """Return the callback that rebuilds a domain's pack, from one crawl if `crawl_id` is given."""
+    crawl = {"crawl_id": crawl_id} if crawl_id else {}
+    return Callback(PACK, {"type": "pack_full", "domain": domain, **crawl})
+
+
+def incremental_pack(domain: str) -> Callback:
+    """Return the callback that updates a domain's pack."""
+    return Callback(PACK, {"type": "pack_incremental", "domain": domain})
+
+
+def timeout_of(message: Mapping[str, Any], *, default: float) -> float:
+    """Return the `timeout` of a message in seconds; raises InvalidMessage for an invalid one."""
+    value = message.get("timeout")
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidMessage(f"timeout {value!r}: expected a number of seconds")
+    if not 0 < value <= MAX_TIMEOUT:
+        raise InvalidMessage(f"timeout {value!r}: expected more than 0 and at most {MAX_TIMEOUT} seconds")
+    return float(value)
+
+
+def callback_of(message: Mapping[str, Any], domain: str) -> Callback | None:
+    """Return the callback of `callback_msg` and `callback_queue`, None without; raises InvalidMessage."""
+    given = message.get("callback_msg")
+    if given is None:
+        return None
+    fields = {"type": given} if isinstance(given, str) else given
+    if not isinstance(fields, dict):
+        raise InvalidMessage(f"callback_msg {given!r}: expected a JSON object or the name of a message type")
+    kind = _SYNONYMS.get(str(fields.get("type")), fields.get("type"))
+    if not isinstance(kind, str) or kind not in ROUTE_BY_TYPE:
+        raise InvalidMessage(f"callback_msg of type {kind!r}: expected one of {', '.join(ROUTE_BY_TYPE)}")
+    queue, name = ROUTE_BY_TYPE[kind].queue, message.get("callback_queue")
+    if name is not None:
+        found = callback_queue(name) if isinstance(name, str) else None
+        if found is None:
+            raise InvalidMessage(f"callback_queue {name!r}: no queue has this name")
+        queue = found
+    return Callback(queue, {"domain": domain, **fields, "type": kind})
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """The decision about a due timer: the callback to publish, or None to rearm the timer.
+
+    `lost` is the reason why the domain's open messages are taken for lost, to be logged and forgotten; else empty.
+    """
+
+    callback: Callback | None
+    lost: str = ""
+
+
+def decide_firing(timer: Timer, *, open_messages: int, open_in_own_crawl: int, idle: float, max_wait: float) -> Firing:
+    """Decide about a due timer of a domain with `open_messages`, where no message was completed for `idle` seconds.
+
+    Open messages hold the timer back for `max_wait` seconds, or for its own timeout if that is longer. Then they
+    count as lost. A crawl without open messages of its own is complete; of any other crawl the pack keeps the pages
+    that it did not meet.
+    """
+    if not open_messages:
+        return Firing(timer.callback)
+    if idle < max(max_wait, timer.timeout):
+        return Firing(None)
+    lost = f"no message was completed for {idle:.0f} s, {open_messages} open messages are taken for lost"
+    if timer.callback.message.get("crawl_id") and not open_in_own_crawl:
+        return Firing(timer.callback, f"{lost}: of other crawls")
+    incremental = {"type": "pack_incremental", "domain": timer.domain, "deletions": False}
+    return Firing(Callback(PACK, incremental), f"{lost}: packed without deletions")

@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from app.broker.errors import InvalidMessage
 from app.cluster.client.contract import MAX_DOMAINS, SearchClient
 from app.cluster.protocol import Routes
-from app.crawl.urls import domain_named
+from app.crawl.urls import parse_domain
 from app.errors import InvalidQuery, PackNotFound
 from app.web.state import search_client
 
@@ -103,7 +103,7 @@ def _all(routes: Routes) -> Sequence[str]:
 
 
 def _named(domains: Sequence[str]) -> Sequence[str]:
-    return tuple(dict.fromkeys(domain_named(domain) for domain in domains if domain.strip()))
+    return tuple(dict.fromkeys(parse_domain(domain) for domain in domains if domain.strip()))
 
 
 def _base(request: Request) -> str:

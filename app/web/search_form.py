@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from app.broker.errors import InvalidMessage
 from app.cluster.client.contract import MAX_DOMAINS
-from app.crawl.urls import domain_named
+from app.crawl.urls import parse_domain
 from app.errors import InvalidQuery
 from app.search.contract import MAX_HITS, Filters, SearchRequest, Sort
 
@@ -87,7 +87,7 @@ def read_asked(
 
 
 def _domains(given: Sequence[str]) -> tuple[str, ...]:
-    named = tuple(dict.fromkeys(domain_named(domain) for domain in given if domain.strip()))
+    named = tuple(dict.fromkeys(parse_domain(domain) for domain in given if domain.strip()))
     if len(named) > MAX_DOMAINS:
         raise InvalidMessage(f"{len(named)} sites are too many to search at once: choose {MAX_DOMAINS} at most")
     return named

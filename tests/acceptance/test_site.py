@@ -147,14 +147,14 @@ def test_a_burst_of_a_thousand_resets_fires_one_pack_after_the_last(system: Syst
     for _ in range(10):
         for _ in range(100):
             system.post("reset_timer", domain=site.domain)
-        clock = Timers(get_redis(system.settings.redis)).clock(site.domain)
+        clock = Timers(get_redis(system.settings.redis)).running(site.domain)
         assert clock is not None, "the timer fired during the burst"
         assert clock.callback.message["type"] == "pack_full"
     last = datetime.now(UTC)
     system.post("reset_timer", domain=site.domain)
     assert system.packed(site.domain, generation=2).kind == "full"
     assert open_store(system.settings.store).stat(pack_key(site.domain)).modified - last >= timedelta(seconds=2)
-    eventually(lambda: Timers(get_redis(system.settings.redis)).clock(site.domain) is None, "the timer is gone")
+    eventually(lambda: Timers(get_redis(system.settings.redis)).running(site.domain) is None, "the timer is gone")
     assert system.packed(site.domain).generation == 2
 
 

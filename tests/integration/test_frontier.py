@@ -6,6 +6,7 @@ import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import HealthCheck, given
@@ -13,10 +14,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from app.broker.errors import Postpone
-from app.crawl.frontier import LIMIT, Crawl, Frontier, digest, now
-from app.crawl.politeness import HostGate
-from app.crawl.shared_get import SharedGet
-from app.crawl.values import Gone, Indexed, Redirected, Skipped, Visit
+from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped
+from app.crawl.frontier import LIMIT, Crawl, Frontier, fingerprint
+from app.crawl.rate_limiter import HostRateLimiter
+from app.crawl.single_flight import SingleFlight
 from app.errors import ServerError
 from app.state.client import get_raw_redis, get_redis
 from app.state.lease import lease
@@ -29,20 +30,24 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def frontier(redis_url: str) -> Frontier:
     frontier = Frontier(get_redis(redis_url), ttl=60)
-    frontier.begin(Crawl("c", "a.gov", "https://a.gov/", now()))
+    frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC)))
     return frontier
 
 
+def unseen(frontier: Frontier, *keys: str, max_pages: int, depth: int = 0) -> list[str]:
+    return list(frontier.unseen("c", dict.fromkeys(keys, "url"), depth=depth, max_pages=max_pages, max_depth=1))
+
+
 def test_what_was_published_is_seen_and_open_until_both_its_messages_are_finished(frontier: Frontier) -> None:
-    frontier.published("c", ["k"])
-    assert frontier.unseen("c", ["k", "other"], max_pages=9) == [1]
-    assert frontier.outstanding("a.gov") == 2
-    frontier.finished("c", "a.gov", "index", "k", member="p")
-    frontier.finished("c", "a.gov", "crawl", "k")
-    assert frontier.outstanding("a.gov") == 0
-    state = frontier.state_of("c", "k")
+    frontier.note_published("c", ["k"])
+    assert unseen(frontier, "k", "other", max_pages=9) == ["other"]
+    assert frontier.open_messages("a.gov") == 2
+    frontier.complete("c", "a.gov", "index", "k", page_id="p")
+    frontier.complete("c", "a.gov", "crawl", "k")
+    assert frontier.open_messages("a.gov") == 0
+    state = frontier.page_state("c", "k")
     assert (state["index done"], state["index dead"]) == (True, False)
-    assert frontier.members("c") == {"p"}
+    assert frontier.page_ids("c") == {"p"}
 
 
 STEPS = st.permutations(["published", "index", "crawl"])
@@ -54,58 +59,66 @@ def test_publication_and_ends_may_be_noted_in_any_order(frontier: Frontier, step
     key = "-".join(steps)
     for step in steps:
         if step == "published":
-            frontier.published("c", [key])
+            frontier.note_published("c", [key])
         else:
-            frontier.finished("c", "a.gov", "index" if step == "index" else "crawl", key)
-    assert frontier.outstanding("a.gov") == 0
+            frontier.complete("c", "a.gov", "index" if step == "index" else "crawl", key)
+    assert frontier.open_messages("a.gov") == 0
 
 
 def test_a_dead_message_is_not_open_and_not_done_so_that_a_replay_works(frontier: Frontier) -> None:
-    frontier.published("c", ["k"])
-    frontier.finished("c", "a.gov", "index", "k", member="p", dead=True)
-    assert frontier.state_of("c", "k")["index dead"]
-    assert frontier.outstanding("a.gov") == 1
-    frontier.finished("c", "a.gov", "index", "k", member="p")
-    state = frontier.state_of("c", "k")
+    frontier.note_published("c", ["k"])
+    frontier.complete("c", "a.gov", "index", "k", page_id="p", dead=True)
+    assert frontier.page_state("c", "k")["index dead"]
+    assert frontier.open_messages("a.gov") == 1
+    frontier.complete("c", "a.gov", "index", "k", page_id="p")
+    state = frontier.page_state("c", "k")
     assert (state["index done"], state["index dead"]) == (True, False)
 
 
 def test_a_crawl_takes_no_more_pages_than_its_limit(frontier: Frontier) -> None:
-    frontier.published("c", ["1", "2"])
-    assert frontier.unseen("c", ["3", "4"], max_pages=4) == [0, 1]
+    frontier.note_published("c", ["1", "2"])
+    assert unseen(frontier, "3", "4", max_pages=4) == ["3", "4"]
     assert frontier.cuts("c") == set()
-    assert frontier.unseen("c", ["3", "4", "5"], max_pages=4) == [0, 1]
+    assert unseen(frontier, "3", "4", "5", max_pages=4) == ["3", "4"]
+    assert frontier.cuts("c") == {LIMIT}
+
+
+def test_a_crawl_is_cut_below_its_deepest_level(frontier: Frontier) -> None:
+    frontier.note_published("c", ["1"])
+    assert unseen(frontier, "1", max_pages=9, depth=2) == []
+    assert frontier.cuts("c") == set()
+    assert unseen(frontier, "1", "2", max_pages=9, depth=2) == []
     assert frontier.cuts("c") == {LIMIT}
 
 
 def test_work_of_an_older_crawl_counts_as_outstanding_too(frontier: Frontier) -> None:
-    frontier.published("c", ["k"])
-    frontier.begin(Crawl("c2", "a.gov", "https://a.gov/", now()))
-    assert frontier.outstanding("a.gov") == 2
+    frontier.note_published("c", ["k"])
+    frontier.begin(Crawl("c2", "a.gov", "https://a.gov/", datetime.now(UTC)))
+    assert frontier.open_messages("a.gov") == 2
 
 
 def test_a_redelivered_start_keeps_the_crawls_beginning(frontier: Frontier) -> None:
     first = frontier.crawl("c")
-    again = frontier.begin(Crawl("c", "a.gov", "https://a.gov/", now()))
+    again = frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC)))
     assert again == first
 
 
 def test_a_host_lets_one_request_through_and_gives_the_next_their_slots(redis_url: str) -> None:
-    gate = HostGate(get_redis(redis_url))
-    assert gate.wait("h", asker="1", delay=10) == 0
-    second, third = gate.wait("h", asker="2", delay=10), gate.wait("h", asker="3", delay=10)
+    gate = HostRateLimiter(get_redis(redis_url))
+    assert gate.reserve("h", requester="1", delay=10) == 0
+    second, third = gate.reserve("h", requester="2", delay=10), gate.reserve("h", requester="3", delay=10)
     assert 9 < second <= 10
     assert 19 < third <= 20
-    assert gate.wait("h", asker="3", delay=10) <= third
-    assert gate.wait("elsewhere", asker="4", delay=10) == 0
+    assert gate.reserve("h", requester="3", delay=10) <= third
+    assert gate.reserve("elsewhere", requester="4", delay=10) == 0
 
 
 def test_slots_are_taken_in_turn_never_closer_than_the_delay(redis_url: str) -> None:
-    gate, delay = HostGate(get_redis(redis_url)), 0.2
+    gate, delay = HostRateLimiter(get_redis(redis_url)), 0.2
     times: list[float] = []
 
     def go(asker: str) -> None:
-        eventually(lambda: gate.wait("h", asker=asker, delay=delay) == 0, f"slot of {asker}")
+        eventually(lambda: gate.reserve("h", requester=asker, delay=delay) == 0, f"slot of {asker}")
         seconds, micros = get_redis(redis_url).time()
         times.append(seconds + micros / 1e6)
 
@@ -120,26 +133,26 @@ def test_slots_are_taken_in_turn_never_closer_than_the_delay(redis_url: str) -> 
 
 
 def test_askers_whose_slots_passed_while_nobody_worked_get_new_slots_and_not_all_the_next_one(redis_url: str) -> None:
-    gate, delay, late = HostGate(get_redis(redis_url)), 0.1, [str(number) for number in range(10)]
-    last = [gate.wait("h", asker=asker, delay=delay) for asker in ["first", *late]][-1]
+    gate, delay, late = HostRateLimiter(get_redis(redis_url)), 0.1, [str(number) for number in range(10)]
+    last = [gate.reserve("h", requester=asker, delay=delay) for asker in ["first", *late]][-1]
     threading.Event().wait(last + 3 * delay)
-    assert gate.wait("h", asker=late[0], delay=delay) == 0
-    waits = [gate.wait("h", asker=asker, delay=delay) for asker in late[1:]]
+    assert gate.reserve("h", requester=late[0], delay=delay) == 0
+    waits = [gate.reserve("h", requester=asker, delay=delay) for asker in late[1:]]
     # Those whose slots had hardly passed may keep them and share; the others stand in line.
     assert sum(later - earlier > delay / 2 for earlier, later in itertools.pairwise(waits)) >= 6
     assert max(waits) > 6 * delay
 
 
 def test_retry_after_holds_a_host_without_spending_anyones_slot(redis_url: str) -> None:
-    gate = HostGate(get_redis(redis_url))
-    gate.hold("h", 0.3)
-    assert 0 < gate.wait("h", asker="1", delay=0) <= 0.3
-    eventually(lambda: gate.wait("h", asker="1", delay=0) == 0, "the hold is over")
+    gate = HostRateLimiter(get_redis(redis_url))
+    gate.pause("h", 0.3)
+    assert 0 < gate.reserve("h", requester="1", delay=0) <= 0.3
+    eventually(lambda: gate.reserve("h", requester="1", delay=0) == 0, "the hold is over")
 
 
 @pytest.fixture
-def shared(redis_url: str) -> SharedGet:
-    return SharedGet(get_raw_redis(redis_url), ttl=60, lease=5)
+def shared(redis_url: str) -> SingleFlight:
+    return SingleFlight(get_raw_redis(redis_url), ttl=60, lease=5)
 
 
 @pytest.mark.parametrize(
@@ -154,21 +167,21 @@ def shared(redis_url: str) -> SharedGet:
         Skipped(why="robots", detail="disallowed"),
     ],
 )
-def test_the_second_asker_finds_what_the_first_one_fetched(shared: SharedGet, visit: Visit) -> None:
-    assert shared.visit("c", "index", "k", lambda: visit) == visit
-    assert shared.visit("c", "index", "k", lambda: pytest.fail("fetched twice")) == visit
+def test_the_second_asker_finds_what_the_first_one_fetched(shared: SingleFlight, visit: FetchResult) -> None:
+    assert shared.fetch("c", "index", "k", lambda: visit) == visit
+    assert shared.fetch("c", "index", "k", lambda: pytest.fail("fetched twice")) == visit
 
 
-def test_many_askers_at_once_fetch_once(shared: SharedGet) -> None:
+def test_many_askers_at_once_fetch_once(shared: SingleFlight) -> None:
     fetched: list[int] = []
 
-    def fetch() -> Visit:
+    def fetch() -> FetchResult:
         fetched.append(1)
         return Gone(why="404")
 
     def ask() -> bool:
         with suppress(Postpone):  # On a busy machine one may not get its turn in time; its message would come again.
-            shared.visit("c", "index", "k", fetch)
+            shared.fetch("c", "index", "k", fetch)
             return True
         return False
 
@@ -178,21 +191,21 @@ def test_many_askers_at_once_fetch_once(shared: SharedGet) -> None:
     assert len(fetched) == 1
 
 
-def test_an_asker_does_not_wait_for_a_slow_fetch_but_is_postponed(shared: SharedGet) -> None:
+def test_an_asker_does_not_wait_for_a_slow_fetch_but_is_postponed(shared: SingleFlight) -> None:
     began, release = threading.Event(), threading.Event()
 
-    def slow() -> Visit:
+    def slow() -> FetchResult:
         began.set()
         release.wait(20)
         return Gone(why="404")
 
-    thread = threading.Thread(target=lambda: shared.visit("c", "index", "k", slow))
+    thread = threading.Thread(target=lambda: shared.fetch("c", "index", "k", slow))
     thread.start()
     assert began.wait(20)
 
     def postponed() -> bool:
         try:
-            shared.visit("c", "index", "k", slow)
+            shared.fetch("c", "index", "k", slow)
         except Postpone:
             return True
         return False
@@ -204,42 +217,42 @@ def test_an_asker_does_not_wait_for_a_slow_fetch_but_is_postponed(shared: Shared
 
 def test_a_slow_fetch_keeps_its_page_and_a_dead_fetchers_page_is_free_after_the_lease(redis_url: str) -> None:
     redis = get_raw_redis(redis_url)
-    alive = SharedGet(redis, ttl=60, lease=1)
+    alive = SingleFlight(redis, ttl=60, lease=1)
     began, release = threading.Event(), threading.Event()
 
-    def slow() -> Visit:
+    def slow() -> FetchResult:
         began.set()
         release.wait(20)
         return Gone(why="404")
 
-    thread = threading.Thread(target=alive.visit, args=("c", "index", "k", slow))
+    thread = threading.Thread(target=alive.fetch, args=("c", "index", "k", slow))
     thread.start()
     assert began.wait(20)
     start = redis.time()[0]
     eventually(lambda: redis.time()[0] - start >= 3, "three leases have gone by")
     with pytest.raises(Postpone):
-        SharedGet(redis, ttl=60).visit("c", "crawl", "k", lambda: pytest.fail("fetched twice"))
+        SingleFlight(redis, ttl=60).fetch("c", "crawl", "k", lambda: pytest.fail("fetched twice"))
     release.set()
     thread.join()
 
-    redis.set("perennial:crawl:c:visit:" + digest("other") + ":by", "a worker that died", px=500)
+    redis.set("perennial:crawl:c:visit:" + fingerprint("other") + ":by", "a worker that died", px=500)
 
     def fetched() -> bool:
         try:
-            return SharedGet(redis, ttl=60).visit("c", "index", "other", lambda: Gone(why="410")) == Gone(why="410")
+            return SingleFlight(redis, ttl=60).fetch("c", "index", "other", lambda: Gone(why="410")) == Gone(why="410")
         except Postpone:
             return False
 
     assert eventually(fetched, "the page is free")
 
 
-def test_a_failed_fetch_is_not_shared(shared: SharedGet) -> None:
-    def fail() -> Visit:
+def test_a_failed_fetch_is_not_shared(shared: SingleFlight) -> None:
+    def fail() -> FetchResult:
         raise ServerError("500")
 
     with pytest.raises(ServerError):
-        shared.visit("c", "index", "k", fail)
-    assert shared.visit("c", "index", "k", lambda: Gone(why="404")) == Gone(why="404")
+        shared.fetch("c", "index", "k", fail)
+    assert shared.fetch("c", "index", "k", lambda: Gone(why="404")) == Gone(why="404")
 
 
 def test_a_lease_has_one_holder_and_is_free_when_it_ends(redis_url: str) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
+from datetime import UTC, datetime
 
 import pytest
 
 from app.broker.errors import InvalidMessage
-from app.crawl.frontier import Crawl, now
+from app.crawl.frontier import Crawl
 from app.errors import RobotsUnavailable
 from app.pack.manifest import read_manifest
 from app.storage.layout import Page, content_key, page_id, to_json
-from app.timers.arguments import full_pack
+from app.timers.timers import full_pack
 from tasks.context import Context
 from tasks.pack import pack_full, pack_incremental
 from tasks.site import crawl, index, index_and_crawl
@@ -30,7 +31,7 @@ DOMAIN = "a.gov"
 
 
 def begin(here: Context, crawl_id: str, domain: str = DOMAIN) -> None:
-    here.frontier.begin(Crawl(crawl_id, domain, f"http://{domain}/", now()))
+    here.frontier.begin(Crawl(crawl_id, domain, f"http://{domain}/", datetime.now(UTC)))
 
 
 def indexed(here: Context, crawl_id: str, path: str, domain: str = DOMAIN, body: str = "") -> None:
@@ -38,7 +39,7 @@ def indexed(here: Context, crawl_id: str, path: str, domain: str = DOMAIN, body:
     url = f"http://{domain}{path}"
     content = Page(canonical_key=url, url=url, domain=domain, path=path, title=path, body=body)
     here.store.put(content_key(domain, page_id(url)), to_json(content))
-    here.frontier.finished(crawl_id, domain, "index", url, member=page_id(url))
+    here.frontier.complete(crawl_id, domain, "index", url, page_id=page_id(url))
 
 
 def test_a_callback_that_no_utf8_can_hold_is_posted_and_holds_up_no_other_timer(here: Context, broker: Broker) -> None:
@@ -57,11 +58,11 @@ def test_lost_work_of_an_earlier_crawl_neither_spoils_nor_delays_the_packs_of_la
     here: Context, broker: Broker
 ) -> None:
     begin(here, "old")
-    here.frontier.published("old", ["lost"])
+    here.frontier.note_published("old", ["lost"])
     begin(here, "new")
     here.timers.start(DOMAIN, timeout=0.05, callback=full_pack(DOMAIN, "new"))
     assert ticked(broker) == {"type": "pack_full", "domain": DOMAIN, "crawl_id": "new"}
-    assert here.frontier.outstanding(DOMAIN) == 0
+    assert here.frontier.open_messages(DOMAIN) == 0
 
 
 def test_a_full_pack_that_is_tried_again_does_not_replace_that_of_a_later_crawl(here: Context) -> None:
@@ -89,10 +90,10 @@ def test_a_page_that_was_fetched_while_its_domains_timer_ran_out_starts_another(
         thread.start()
         eventually(lambda: "/slow" in site.paths(), "it is being fetched")
         ticked(broker)
-        eventually(lambda: tick() is None and here.timers.clock(site.domain) is None, "the timer is forgotten")
+        eventually(lambda: tick() is None and here.timers.running(site.domain) is None, "the timer is forgotten")
         released.set()
         thread.join()
-        assert here.timers.clock(site.domain) is not None
+        assert here.timers.running(site.domain) is not None
 
 
 def test_a_page_indexed_on_its_own_during_a_crawl_is_in_the_crawls_pack(here: Context) -> None:
@@ -122,7 +123,7 @@ def test_two_start_pages_that_send_their_visitors_to_each_other_do_not_keep_the_
                 else:
                     {"index": index, "crawl": crawl}[kind](**payload)
         assert messages == []
-        assert here.frontier.outstanding(one.domain) == 0
+        assert here.frontier.open_messages(one.domain) == 0
 
 
 def test_a_host_whose_robots_txt_fails_is_not_asked_for_it_once_for_every_page(here: Context) -> None:
@@ -159,6 +160,6 @@ def test_a_flag_of_a_pack_is_true_or_false_and_nothing_that_looks_like_it(
 def test_an_odd_crawl_id_touches_no_other_crawl(here: Context, crawl_id: str) -> None:
     begin(here, crawl_id)
     begin(here, "c")
-    here.frontier.published("c", ["k"])
-    here.frontier.published(crawl_id, ["k", "l"])
-    assert (here.frontier.open_of("c"), here.frontier.open_of(crawl_id)) == (2, 4)
+    here.frontier.note_published("c", ["k"])
+    here.frontier.note_published(crawl_id, ["k", "l"])
+    assert (here.frontier.open_messages_of("c"), here.frontier.open_messages_of(crawl_id)) == (2, 4)

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from app.crawl.extract.choose import extractor
+from app.crawl.classify import Indexed, classify
+from app.crawl.extract.contract import extractor
 from app.crawl.urls import Scope
-from app.crawl.values import Indexed
-from app.crawl.visit import classify
 from app.http.response import Response
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from kombu import Connection
 
-from app.crawl.frontier import Crawl, now
-from app.timers.arguments import full_pack, incremental_pack
+from app.crawl.frontier import Crawl
+from app.timers.timers import full_pack, incremental_pack
 from app.topology.declare import declare_base
 from config.settings import Settings, get_settings
 from tasks import context as contexts
@@ -58,7 +59,7 @@ def ticked(broker: Broker) -> dict[str, Any]:
 def test_a_due_timer_publishes_its_callback_once_and_is_forgotten(here: Context, broker: Broker) -> None:
     here.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov", "c"))
     assert ticked(broker) == {"type": "pack_full", "domain": "a.gov", "crawl_id": "c"}
-    assert here.timers.clock("a.gov") is None
+    assert here.timers.running("a.gov") is None
     tick()
     assert broker.depth("site.pack") == 0
 
@@ -66,28 +67,28 @@ def test_a_due_timer_publishes_its_callback_once_and_is_forgotten(here: Context,
 def test_a_timer_waits_while_work_of_its_domain_is_open_and_fires_when_it_is_done(
     here: Context, broker: Broker
 ) -> None:
-    here.frontier.begin(Crawl("c", "a.gov", "https://a.gov/", now()))
-    here.frontier.published("c", ["k"])
+    here.frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC)))
+    here.frontier.note_published("c", ["k"])
     here.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov", "c"))
 
     def rearmed() -> bool:
-        before = here.timers.clock("a.gov")
+        before = here.timers.running("a.gov")
         tick()
-        after = here.timers.clock("a.gov")
+        after = here.timers.running("a.gov")
         return bool(before and after and before.remaining < 0 < after.remaining)
 
     eventually(rearmed, "the timer is armed again")
     assert broker.depth("site.pack") == 0
-    here.frontier.finished("c", "a.gov", "index", "k")
-    here.frontier.finished("c", "a.gov", "crawl", "k")
+    here.frontier.complete("c", "a.gov", "index", "k")
+    here.frontier.complete("c", "a.gov", "crawl", "k")
     assert ticked(broker)["type"] == "pack_full"
 
 
 def test_work_that_never_ends_holds_a_pack_back_no_longer_than_max_wait_and_then_nothing_is_deleted(
     here: Context, broker: Broker
 ) -> None:
-    here.frontier.begin(Crawl("c", "a.gov", "https://a.gov/", now()))
-    here.frontier.published("c", ["k"])
+    here.frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC)))
+    here.frontier.note_published("c", ["k"])
     here.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov", "c"))
     assert ticked(broker) == {"type": "pack_incremental", "domain": "a.gov", "deletions": False}
 
@@ -95,10 +96,10 @@ def test_work_that_never_ends_holds_a_pack_back_no_longer_than_max_wait_and_then
 def test_start_and_reset_take_the_documents_names_and_values(here: Context) -> None:
     start_timer(domain="A.gov", timeout=60, callback_queue="PACK", callback_msg="full_pack_callback")
     reset_timer(domain="a.gov", callback_msg={"type": "pack_incremental"})
-    clock = here.timers.clock("a.gov")
+    clock = here.timers.running("a.gov")
     assert clock is not None
     assert clock.callback == full_pack("a.gov")
     reset_timer(domain="b.gov")
-    other = here.timers.clock("b.gov")
+    other = here.timers.running("b.gov")
     assert other is not None
     assert other.callback == incremental_pack("b.gov")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.state.client import get_redis
-from app.timers.arguments import full_pack, incremental_pack
-from app.timers.timers import Timer, Timers
+from app.timers.timers import Timer, Timers, full_pack, incremental_pack
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -26,14 +25,14 @@ def test_a_timer_fires_its_callback_after_its_timeout_and_is_then_forgotten(time
     assert timers.claim_due() == []
     [timer] = due(timers)
     assert timer.callback == full_pack("a.gov", "c1")
-    assert timers.forget(timer)
-    assert timers.clock("a.gov") is None
+    assert timers.remove(timer)
+    assert timers.running("a.gov") is None
 
 
 def test_a_reset_sets_the_clock_back_to_the_stored_timeout_and_leaves_the_callback(timers: Timers) -> None:
     timers.start("a.gov", timeout=100, callback=full_pack("a.gov"))
     assert not timers.reset("a.gov", timeout=5, callback=incremental_pack("a.gov"))
-    clock = timers.clock("a.gov")
+    clock = timers.running("a.gov")
     assert clock is not None
     assert clock.callback == full_pack("a.gov")
     assert 95 < clock.remaining <= 100
@@ -41,7 +40,7 @@ def test_a_reset_sets_the_clock_back_to_the_stored_timeout_and_leaves_the_callba
 
 def test_a_reset_without_a_timer_starts_one_with_the_incremental_callback(timers: Timers) -> None:
     assert timers.reset("a.gov", timeout=50, callback=incremental_pack("a.gov"))
-    clock = timers.clock("a.gov")
+    clock = timers.running("a.gov")
     assert clock is not None
     assert clock.callback == incremental_pack("a.gov")
 
@@ -51,7 +50,7 @@ def test_the_stronger_callback_wins_whatever_the_order_of_arrival(timers: Timers
     callbacks = {"full": full_pack("a.gov"), "incremental": incremental_pack("a.gov")}
     for name in order:
         timers.start("a.gov", timeout=50, callback=callbacks[name])
-    clock = timers.clock("a.gov")
+    clock = timers.running("a.gov")
     assert clock is not None
     assert clock.callback == full_pack("a.gov")
 
@@ -59,7 +58,7 @@ def test_the_stronger_callback_wins_whatever_the_order_of_arrival(timers: Timers
 def test_of_two_full_packs_the_later_crawl_is_packed(timers: Timers) -> None:
     timers.start("a.gov", timeout=50, callback=full_pack("a.gov", "old"))
     timers.start("a.gov", timeout=50, callback=full_pack("a.gov", "new"))
-    clock = timers.clock("a.gov")
+    clock = timers.running("a.gov")
     assert clock is not None
     assert clock.callback == full_pack("a.gov", "new")
 
@@ -76,7 +75,7 @@ def test_a_timer_that_was_reset_since_its_claim_is_not_forgotten(timers: Timers)
     timers.start("a.gov", timeout=0.01, callback=full_pack("a.gov"))
     [timer] = due(timers)
     timers.reset("a.gov", timeout=1, callback=incremental_pack("a.gov"))
-    assert not timers.forget(timer)
+    assert not timers.remove(timer)
     [again] = due(timers)
     assert again.callback == full_pack("a.gov")
 
@@ -85,7 +84,7 @@ def test_a_rearmed_timer_waits_for_its_own_timeout(timers: Timers) -> None:
     timers.start("a.gov", timeout=0.2, callback=full_pack("a.gov"))
     [timer] = due(timers)
     assert timers.rearm(timer)
-    clock = timers.clock("a.gov")
+    clock = timers.running("a.gov")
     assert clock is not None
     assert 0 < clock.remaining <= 0.2
 

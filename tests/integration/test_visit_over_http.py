@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.crawl.extract.choose import extractor
+from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped, classify
+from app.crawl.extract.contract import extractor
 from app.crawl.fetch import Fetcher
-from app.crawl.robots import fetch_robots, rules
+from app.crawl.robots import RobotsRules, fetch_robots
 from app.crawl.urls import Scope
-from app.crawl.values import Gone, Indexed, Redirected, Skipped, Visit
-from app.crawl.visit import classify
 from app.errors import ForbiddenAddress, RobotsUnavailable
 from tests.servers import hazards
 from tests.servers.site import Site, failure, page, redirect, reply, robots
@@ -31,7 +30,7 @@ def fetcher() -> Iterator[Fetcher]:
         yield fetcher
 
 
-def visit(site: Site, fetcher: Fetcher, path: str) -> Visit:
+def visit(site: Site, fetcher: Fetcher, path: str) -> FetchResult:
     return classify(fetcher.get(site.at(path)), scope=Scope(site.domain), extractor=extractor("lexbor"))
 
 
@@ -80,8 +79,9 @@ def test_robots_txt_is_found_through_redirects_or_its_absence_is(site: Site, fet
     site.set("/robots.txt", redirect("/moved.txt"))
     site.set("/moved.txt", robots("User-agent: perennial\nDisallow: /private"))
     text = fetch_robots(site.at("/any/page?x"), fetcher)
-    assert not rules(text, "Perennial/1").allows(site.at("/private/a"))
-    assert rules(text, "Perennial/1").allows(site.at("/public"))
+    rules = RobotsRules.parse(text, user_agent="Perennial/1")
+    assert not rules.allows(site.at("/private/a"))
+    assert rules.allows(site.at("/public"))
     site.set("/robots.txt", hazards.endless_redirect("/robots.txt"))
     assert fetch_robots(site.url, fetcher) == ""
     site.remove("/robots.txt")

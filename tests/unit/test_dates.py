@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.crawl.dates import date_of
+from app.crawl.classify import modified_date
 
 pytestmark = pytest.mark.unit
 
@@ -35,13 +35,13 @@ DATE = "Sat, 21 Nov 2026 12:00:00 GMT"
     ],
 )
 def test_what_a_page_says_is_its_date_where_it_can_be_true(said: str, expected: str) -> None:
-    assert date_of([said], {}, now=NOW) == expected
+    assert modified_date([said], {}, now=NOW) == expected
 
 
 def test_the_first_date_that_can_be_true_counts() -> None:
     headers = {"last-modified": "Thu, 01 Jan 2015 00:00:00 GMT", "date": DATE}
-    assert date_of(["1970-01-01", "2020-02-02", "2021-01-01"], headers, now=NOW) == "2020-02-02"
-    assert date_of(["1970-01-01"], headers, now=NOW) == "2015-01-01"
+    assert modified_date(["1970-01-01", "2020-02-02", "2021-01-01"], headers, now=NOW) == "2020-02-02"
+    assert modified_date(["1970-01-01"], headers, now=NOW) == "2015-01-01"
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def test_the_first_date_that_can_be_true_counts() -> None:
     ],
 )
 def test_a_server_says_when_it_does_not_say_now(modified: str, answered: str, expected: str) -> None:
-    assert date_of([], {"last-modified": modified, "date": answered}, now=NOW) == expected
+    assert modified_date([], {"last-modified": modified, "date": answered}, now=NOW) == expected
 
 
 @given(st.lists(st.text(max_size=40) | st.dates().map(str) | st.datetimes().map(str)), st.text(), st.text())
 @example(["9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+14:00"], "Mon, 32 Foo 99999 99:99:99 +9999", "")
 def test_whatever_is_said_there_is_a_plausible_date_or_none(said: list[str], modified: str, answered: str) -> None:
-    found = date_of(said, {"last-modified": modified, "date": answered}, now=NOW)
+    found = modified_date(said, {"last-modified": modified, "date": answered}, now=NOW)
     assert found == "" or date(1990, 1, 1) <= date.fromisoformat(found) <= date(2026, 11, 22)

@@ -15,9 +15,9 @@ from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.waiting import POSTPONE_LADDER_MS
 from app.broker.policies.x_death import XDeath
 from app.cli.topology import search_picture, site_picture
-from app.crawl.target import parse, parse_domain
+from app.crawl.urls import parse_message_domain, parse_target
 from app.envelopes import decode, route_of
-from app.timers.arguments import callback_of, timeout_of
+from app.timers.timers import callback_of, timeout_of
 from app.topology.policies import site_policy, subscriber_policy
 from app.topology.queues import orchestrator_queues, searcher_queue
 from app.web.metrics import Metrics
@@ -127,9 +127,9 @@ def test_the_example_of_each_message_is_valid(row: list[str]) -> None:
     route = route_of(message)
     assert f"`{route.type}`" == row[0]
     if route.type in ("index+crawl", "index", "crawl"):
-        assert parse(message, scope="exact", max_length=2_000).domain == "site.gov"
+        assert parse_target(message, scope="exact", max_length=2_000).domain == "site.gov"
     elif route.type != "tick":
-        assert parse_domain(message, max_length=2_000) == "site.gov"
+        assert parse_message_domain(message, max_length=2_000) == "site.gov"
     if route.type == "start_timer":
         callback = callback_of(message, "site.gov")
         assert callback is not None

@@ -12,9 +12,7 @@ from selectolax.lexbor import SelectolaxError
 
 from app.crawl.extract import lexbor
 from app.crawl.extract.beautifulsoup import BeautifulSoupExtractor
-from app.crawl.extract.choose import extractor
-from app.crawl.extract.contract import Extractor
-from app.crawl.values import Extract
+from app.crawl.extract.contract import Extract, Extractor, extractor
 
 pytestmark = pytest.mark.unit
 

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from app.broker.delivery import Delivery
 from app.broker.errors import ApplicationError, InvalidMessage, Undecodable, UnknownType
-from app.crawl.target import Target, parse, parse_domain
+from app.crawl.urls import Target, parse_message_domain, parse_target
 from app.envelopes import call_of_envelope, decode, site_message, to_task_message
 from app.errors import InvalidUrl, OutOfScope
-from app.timers.arguments import callback_of, timeout_of
-from app.timers.timers import Callback
+from app.timers.timers import Callback, callback_of, timeout_of
 from config.routes import ROUTE_BY_TYPE, ROUTES, callback_queue
 
 pytestmark = pytest.mark.unit
@@ -33,7 +32,7 @@ def plain(body: bytes, **properties: Any) -> Delivery:
 
 
 def target(**message: Any) -> Target:
-    return parse(message, scope="exact", max_length=2_000)
+    return parse_target(message, scope="exact", max_length=2_000)
 
 
 @pytest.mark.parametrize("kind", list(ROUTE_BY_TYPE))
@@ -107,7 +106,7 @@ def test_a_page_that_makes_no_sense_is_refused_by_name_and_reason(
 
 
 def test_a_domain_may_be_given_as_a_url() -> None:
-    assert parse_domain({"url": "https://Site.GOV/x"}, max_length=2_000) == "site.gov"
+    assert parse_message_domain({"url": "https://Site.GOV/x"}, max_length=2_000) == "site.gov"
 
 
 @pytest.mark.parametrize("value", [0, -1, "5", float("nan"), float("inf"), True, 10**9, [1]])

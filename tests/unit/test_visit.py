@@ -7,10 +7,9 @@ from email.utils import formatdate
 
 import pytest
 
-from app.crawl.extract.choose import extractor
+from app.crawl.classify import FetchResult, Gone, Indexed, Limits, Redirected, Skipped, classify
+from app.crawl.extract.contract import extractor
 from app.crawl.urls import Scope
-from app.crawl.values import Gone, Indexed, Redirected, Skipped, Visit
-from app.crawl.visit import Limits, classify
 from app.errors import ServerError
 from app.http.response import Response, retry_after
 from tests.servers.site import document
@@ -22,7 +21,7 @@ URL = "https://x.gov/docs/a.html?v=1"
 
 def visit(
     body: bytes | str = b"", status: int = 200, *, truncated: bool = False, url: str = URL, **headers: str
-) -> Visit:
+) -> FetchResult:
     fields = {"content-type": "text/html"} | {name.replace("_", "-"): value for name, value in headers.items()}
     data = body.encode() if isinstance(body, str) else body
     return classify(
@@ -78,7 +77,9 @@ def test_links_start_from_the_base_that_the_page_names() -> None:
         ("", "noarchive\nperennial: none", Gone(why="noindex")),
     ],
 )
-def test_a_page_that_is_not_to_be_indexed_is_gone_but_may_be_followed(head: str, header: str, expected: Visit) -> None:
+def test_a_page_that_is_not_to_be_indexed_is_gone_but_may_be_followed(
+    head: str, header: str, expected: FetchResult
+) -> None:
     assert visit(page(head, "/b"), x_robots_tag=header) == expected
 
 
@@ -119,7 +120,7 @@ def test_a_canonical_counts_within_the_scope_only(href: str, canonical: str) -> 
         ("", Skipped(why="redirect", detail="to ''")),
     ],
 )
-def test_a_redirect_says_where_to_and_whether_that_is_in_scope(location: str, expected: Visit) -> None:
+def test_a_redirect_says_where_to_and_whether_that_is_in_scope(location: str, expected: FetchResult) -> None:
     for status in (301, 302, 303, 307, 308):
         assert visit(b"", status, location=location) == expected
 
@@ -138,7 +139,7 @@ def test_a_redirect_says_where_to_and_whether_that_is_in_scope(location: str, ex
         (300, Skipped(why="300")),
     ],
 )
-def test_a_status_decides(status: int, expected: Visit) -> None:
+def test_a_status_decides(status: int, expected: FetchResult) -> None:
     assert visit(page("", "/b"), status) == expected
 
 

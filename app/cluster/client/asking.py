@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.cluster.client.contract import MAX_DOMAINS, MAX_MERGED
-from app.crawl.urls import domain_named
+from app.crawl.urls import parse_domain
 from app.errors import InvalidQuery, PackNotFound
 from app.search.contract import MAX_HITS, MAX_LIMIT, MAX_SUGGESTIONS, SearchRequest, SuggestRequest
 from app.search.query import parse
@@ -36,7 +36,7 @@ def checked(question: SearchRequest) -> SearchRequest:
 
 def named(domains: Iterable[str]) -> tuple[str, ...]:
     """Return domains as they are indexed, each once; raises InvalidUrl, or InvalidMessage for none or too many."""
-    names = tuple(dict.fromkeys(domain_named(domain) for domain in domains))
+    names = tuple(dict.fromkeys(parse_domain(domain) for domain in domains))
     if not 1 <= len(names) <= MAX_DOMAINS:
         raise InvalidMessage(f"{len(names)} domains: 1 to {MAX_DOMAINS} are searched at a time")
     return names

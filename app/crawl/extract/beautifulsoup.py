@@ -10,7 +10,7 @@ from bs4 import BeautifulSoup, MarkupResemblesLocatorWarning, Tag, XMLParsedAsHT
 from bs4.element import PreformattedString
 
 from app.crawl.extract import contract
-from app.crawl.values import Extract
+from app.crawl.extract.contract import Extract
 
 
 class BeautifulSoupExtractor:
@@ -34,8 +34,8 @@ class BeautifulSoupExtractor:
 
 def _extract(soup: BeautifulSoup) -> Extract:
     _remove(soup, ("template", "noframes"))  # Their content is no part of the document.
-    links = contract.followed((tag.name, _attributes(tag)) for tag in _tags(soup, contract.LINKS) if _leads(tag))
-    description, robots = contract.described(map(_attributes, _tags(soup, ("meta",))))
+    links = contract.links_to_follow((tag.name, _attributes(tag)) for tag in _tags(soup, contract.LINKS) if _leads(tag))
+    description, robots = contract.description_and_directives(map(_attributes, _tags(soup, ("meta",))))
     base = next((_attributes(tag) for tag in _tags(soup, ("base",)) if tag.has_attr("href")), {})
     dates = contract.dates_in(
         map(_attributes, _tags(soup, ("meta",))),
@@ -51,9 +51,9 @@ def _extract(soup: BeautifulSoup) -> Extract:
     _reduce_to_text(soup)
     title = _first_text(soup, "title")
     whole = _first_text(soup, "body")
-    trail = _trail(soup)
-    _remove(soup, contract.CHROME)
-    _remove_chrome_by_attribute(soup)
+    breadcrumb = _breadcrumb(soup)
+    _remove(soup, contract.BOILERPLATE)
+    _remove_boilerplate_by_attribute(soup)
     headings = [(tag.name, contract.heading(_text(tag))) for tag in _tags(soup, contract.HEADINGS)]
     _remove(soup, (contract.HEADER,))
     body = _first_text(soup, "body")
@@ -61,7 +61,7 @@ def _extract(soup: BeautifulSoup) -> Extract:
         title=title or next((text for name, text in headings if name == "h1" and text), ""),
         description=description,
         headings=tuple(text for _, text in headings if text),
-        body=contract.without_permalinks(f"{body} {trail}".rstrip() if len(body) >= contract.NEARLY_NOTHING else whole),
+        body=contract.without_permalinks(f"{body} {breadcrumb}".rstrip() if len(body) >= contract.MIN_TEXT else whole),
         lang=(root.get("lang") or "").strip(),
         base=(base.get("href") or "").strip(),
         canonical=canonical,
@@ -97,19 +97,19 @@ def _decompose(tags: Iterable[Tag]) -> None:
             tag.decompose()
 
 
-def _remove_chrome_by_attribute(soup: BeautifulSoup) -> None:
+def _remove_boilerplate_by_attribute(soup: BeautifulSoup) -> None:
     kept: set[int] = set()
-    for tag in _tags(soup, contract.NEVER_IN_CHROME):
+    for tag in _tags(soup, contract.NEVER_BOILERPLATE):
         parent = tag.parent
         while parent is not None and id(parent) not in kept:
             kept.add(id(parent))
             parent = parent.parent
-    _decompose(tag for tag in soup.select(contract.CHROME_BY_ATTRIBUTE) if id(tag) not in kept)
+    _decompose(tag for tag in soup.select(contract.BOILERPLATE_BY_ATTRIBUTE) if id(tag) not in kept)
 
 
-def _trail(soup: BeautifulSoup) -> str:
-    tag = soup.select_one(contract.TRAIL)
-    return _text(tag) if tag is not None and tag.find(list(contract.NEVER_IN_CHROME)) is None else ""
+def _breadcrumb(soup: BeautifulSoup) -> str:
+    tag = soup.select_one(contract.BREADCRUMB)
+    return _text(tag) if tag is not None and tag.find(list(contract.NEVER_BOILERPLATE)) is None else ""
 
 
 def _reduce_to_text(soup: BeautifulSoup) -> None:

@@ -1,72 +1,109 @@
-"""The contract of an extractor: HTML in, an Extract out; and the rules that every extractor holds to."""
+"""The contract of an extractor: HTML in, an Extract out; and the rules that every extractor follows."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, Protocol
 
-from app.crawl.values import Extract
-
-#: `<meta name="...">` of our own, beside `robots`.
+#: `<meta name="...">` that addresses this crawler only, beside `robots`.
 OWN_NAME = "perennial"
 
-#: Never text: removed with all they hold before anything is read but links.
+#: Elements whose content is never text: removed before anything but links is read.
 NOT_TEXT = ("script", "style", "noscript", "template", "svg", "noframes")
-#: Repeated on every page of a site; a page's own text is what stands outside. `header` may hold the page's headings.
-CHROME = ("nav", "footer", "aside")
+#: Boilerplate: repeated on every page of a site. `header` is kept until the headings are read.
+BOILERPLATE = ("nav", "footer", "aside")
 HEADER = "header"
-#: The same where no element says so but the role of a landmark (https://www.w3.org/TR/wai-aria-1.2/#landmark_roles) or
-#: a class that generators of documentation give; but never what holds the page's own text or heading.
+#: Boilerplate by a landmark role (https://www.w3.org/TR/wai-aria-1.2/#landmark_roles) or by a class that documentation
+#: generators use, except where the element contains the page's own text or heading.
 _MARKS = (
     '[role="navigation"]', '[role="search"]', '[role="complementary"]', '[role="contentinfo"]',
     ".bottomNav", ".breadcrumb", ".breadcrumbs", ".footer", ".nav-panel", ".navbar", ".navfooter", ".navheader",
     ".navpath", ".pagination", ".sphinxsidebar", ".subNav", ".topNav",
 )  # fmt: skip
-CHROME_BY_ATTRIBUTE = f":is(div, form, ol, p, section, table, ul):is({', '.join(_MARKS)})"
-#: Where a page says what it is a part of: its words are kept, after the page's own.
-TRAIL = ":is(div, nav, ol, p, table, ul):is(.breadcrumb, .breadcrumbs, .navheader, .navpath)"
-NEVER_IN_CHROME = ("main", "article", "h1")
-#: With fewer characters than this outside of the chrome, the page is its chrome: the whole body is its text.
-NEARLY_NOTHING = 50
+BOILERPLATE_BY_ATTRIBUTE = f":is(div, form, ol, p, section, table, ul):is({', '.join(_MARKS)})"
+#: The breadcrumb names the sections above a page: its words are kept, after the page's own.
+BREADCRUMB = ":is(div, nav, ol, p, table, ul):is(.breadcrumb, .breadcrumbs, .navheader, .navpath)"
+NEVER_BOILERPLATE = ("main", "article", "h1")
+#: Characters outside the boilerplate below which the whole body is taken as the page's text.
+MIN_TEXT = 50
 
-#: These may stand within a word; at the edge of every other element a word ends.
+#: These may occur within a word; the edge of every other element is the edge of a word.
 INLINE = (
     "a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "code", "data", "del", "dfn", "em", "font", "i", "ins",
     "kbd", "label", "mark", "q", "s", "samp", "small", "span", "strike", "strong", "sub", "sup", "time", "tt", "u",
     "var", "wbr",
 )  # fmt: skip
 
-#: What a date of the page is called in `<meta>` and in JSON-LD, lower case: of its last change, then of its appearance.
+#: Names of a page's date in `<meta>` and JSON-LD, lower case: those of its last change, then of its publication.
 DATES = (
     "article:modified_time", "datemodified", "dcterms.modified", "dc.date.modified", "last-modified",
     "article:published_time", "datepublished", "dcterms.date", "dc.date", "date", "dcterms.created", "dc.date.issued",
 )  # fmt: skip
-#: Where a date may stand as `<time>`: elsewhere it is that of something else.
+#: A `<time>` outside of these is the date of something else.
 MAIN = ("main", "article")
 JSON_LD = "application/ld+json"
-#: Characters of a date that are looked at, and things of a JSON-LD script.
-_LONGEST_DATE = 40
-_THINGS = 50
+#: Characters of a date that are read.
+_MAX_DATE_LENGTH = 40
+#: Objects of a JSON-LD script that are read.
+_MAX_JSON_LD_OBJECTS = 50
 
-#: Documentation generators end each heading so: it is where the link to it is.
-_SIGN_IN_TEXT = re.compile("(?<=\\S)[¶🔗\uf0c1](?=\\s|$)")
-_PERMALINK = re.compile("\\s*[¶§🔗\uf0c1]$|\\s+#$")
+#: Documentation generators put a link to each heading at its end, with one of these signs as its text.
+_PERMALINK_IN_TEXT = re.compile("(?<=\\S)[¶🔗\uf0c1](?=\\s|$)")
+_PERMALINK_AT_END = re.compile("\\s*[¶§🔗\uf0c1]$|\\s+#$")
 
 HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 
-#: Elements that lead to other pages, and the attribute that says where.
+#: Elements that lead to other pages, and the attribute with the URL.
 LINKS = {"a": "href", "area": "href", "frame": "src", "iframe": "src"}
 
 Attributes = Mapping[str, str | None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extract:
+    """The content of a document. White space in texts is collapsed; links are attribute values as written."""
+
+    title: str = ""
+    description: str = ""
+    headings: tuple[str, ...] = ()
+    body: str = ""
+    lang: str = ""
+    #: `<base href>`.
+    base: str = ""
+    #: `<link rel=canonical>`.
+    canonical: str = ""
+    #: Directives of `<meta name="robots">` and `<meta name="perennial">`, lower case: noindex, nofollow, none...
+    robots: frozenset[str] = frozenset()
+    #: The document's own dates as written: of the last change before those of publication.
+    dates: tuple[str, ...] = ()
+    #: href of a and area, src of frame and iframe, in document order, without those of rel=nofollow.
+    links: tuple[str, ...] = ()
+
+
 class Extractor(Protocol):
-    """Finds in an HTML document what is indexed and what is followed."""
+    """Finds in an HTML document what is indexed and which links are followed."""
 
     def extract(self, document: str) -> Extract:
-        """Return what the document holds; never raises for bad markup."""
+        """Return the content of the document; never raises for bad markup."""
+
+
+@cache
+def extractor(name: Literal["lexbor", "beautifulsoup"] | str) -> Extractor:
+    """Return the extractor of the setting EXTRACTOR; raises ValueError for an unknown name."""
+    # Imported on demand: each brings its parser, and a process needs only one.
+    if name == "lexbor":
+        from app.crawl.extract.lexbor import LexborExtractor
+
+        return LexborExtractor()
+    if name == "beautifulsoup":
+        from app.crawl.extract.beautifulsoup import BeautifulSoupExtractor
+
+        return BeautifulSoupExtractor()
+    raise ValueError(f"extractor {name!r}: expected 'lexbor' or 'beautifulsoup'")
 
 
 def collapsed(text: str) -> str:
@@ -74,8 +111,8 @@ def collapsed(text: str) -> str:
     return " ".join(text.split())
 
 
-def followed(elements: Iterable[tuple[str, Attributes]]) -> tuple[str, ...]:
-    """Return the links of elements, given by name and attributes; those with rel=nofollow are left out."""
+def links_to_follow(elements: Iterable[tuple[str, Attributes]]) -> tuple[str, ...]:
+    """Return the links of elements, given by name and attributes, without those of rel=nofollow."""
     found = []
     for name, attributes in elements:
         rel = attributes.get("rel")
@@ -85,8 +122,8 @@ def followed(elements: Iterable[tuple[str, Attributes]]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def described(metas: Iterable[Attributes]) -> tuple[str, frozenset[str]]:
-    """Return the description, and the directives for robots at large and for us, of `<meta>` elements."""
+def description_and_directives(metas: Iterable[Attributes]) -> tuple[str, frozenset[str]]:
+    """Return the description of `<meta>` elements, and their directives for all robots and for this one."""
     description = ""
     directives: set[str] = set()
     for attributes in metas:
@@ -100,36 +137,31 @@ def described(metas: Iterable[Attributes]) -> tuple[str, frozenset[str]]:
 
 
 def heading(text: str) -> str:
-    """Return a heading's text without the sign at its end that is but a link to the heading itself."""
-    return _PERMALINK.sub("", text)
+    """Return a heading without the permalink sign at its end."""
+    return _PERMALINK_AT_END.sub("", text)
 
 
 def without_permalinks(text: str) -> str:
-    """Return a page's text without the signs at the ends of headings and definitions that are but links to them."""
-    return _SIGN_IN_TEXT.sub("", text)
+    """Return a page's text without the permalink signs at the ends of headings and definitions."""
+    return _PERMALINK_IN_TEXT.sub("", text)
 
 
 def dates_in(metas: Iterable[Attributes], scripts: Iterable[str], times: Iterable[Attributes]) -> tuple[str, ...]:
-    """Return the dates that a document gives itself, those of its last change before those of its publication.
+    """Return a document's own dates, those of its last change before those of its publication.
 
     `metas` are its `<meta>` elements, `scripts` the texts of its `<script type="application/ld+json">`
     (https://schema.org/dateModified), `times` its `<time>` elements within the main text: the first one counts.
     """
-    named = [*_named_dates(metas), *(pair for script in scripts for pair in _linked_dates(script))]
-    ranked = sorted((DATES.index(name), text) for name, text in _first_of_each(named).items())
-    shown = (attributes.get("datetime") or "" for attributes in times)
-    return tuple(text for text in (*(text for _, text in ranked), next(shown, "")) if text)
-
-
-def _first_of_each(named: Iterable[tuple[str, str]]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, text in named:
+    first: dict[str, str] = {}
+    for name, text in (*_meta_dates(metas), *(pair for script in scripts for pair in _json_ld_dates(script))):
         if text.strip():
-            found.setdefault(name, text.strip()[:_LONGEST_DATE])
-    return found
+            first.setdefault(name, text.strip()[:_MAX_DATE_LENGTH])
+    ranked = sorted((DATES.index(name), text) for name, text in first.items())
+    shown = next((attributes.get("datetime") or "" for attributes in times), "")
+    return tuple(text for text in (*(text for _, text in ranked), shown) if text)
 
 
-def _named_dates(metas: Iterable[Attributes]) -> Iterator[tuple[str, str]]:
+def _meta_dates(metas: Iterable[Attributes]) -> Iterator[tuple[str, str]]:
     for attributes in metas:
         for kind in ("property", "name", "itemprop", "http-equiv"):
             name = (attributes.get(kind) or "").strip().lower()
@@ -137,30 +169,26 @@ def _named_dates(metas: Iterable[Attributes]) -> Iterator[tuple[str, str]]:
                 yield name, attributes.get("content") or ""
 
 
-def _linked_dates(script: str) -> Iterator[tuple[str, str]]:
-    """Yield the dates of what a JSON-LD script describes, and of its main thing; not of what is part of it."""
+def _json_ld_dates(script: str) -> Iterator[tuple[str, str]]:
+    """Yield the dates of the objects in a JSON-LD script and of their main entities, not of their parts."""
     if "date" not in script:
         return
     try:
-        described = json.loads(script)
+        parsed = json.loads(script)
     except (ValueError, RecursionError):
         return
-    for thing in _things(described):
-        for name, value in thing.items():
-            if name.lower() in DATES and isinstance(value, str):
-                yield name.lower(), value
-
-
-def _things(described: Any) -> Iterator[dict[str, Any]]:
-    waiting = described[:] if isinstance(described, list) else [described]
-    for _ in range(_THINGS):
+    waiting: list[Any] = parsed[:] if isinstance(parsed, list) else [parsed]
+    for _ in range(_MAX_JSON_LD_OBJECTS):
         if not waiting:
             return
-        thing = waiting.pop(0)
-        if isinstance(thing, dict):
-            yield thing
-            for inner in (thing.get("@graph"), thing.get("mainEntity")):
-                waiting += inner if isinstance(inner, list) else [inner]
+        entity = waiting.pop(0)
+        if not isinstance(entity, dict):
+            continue
+        for name, value in entity.items():
+            if name.lower() in DATES and isinstance(value, str):
+                yield name.lower(), value
+        for inner in (entity.get("@graph"), entity.get("mainEntity")):
+            waiting += inner if isinstance(inner, list) else [inner]
 
 
 def canonical_in(links: Iterable[Attributes]) -> str:

@@ -8,15 +8,15 @@ from functools import cache
 from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
 from app.crawl.extract import contract
-from app.crawl.values import Extract
+from app.crawl.extract.contract import Extract
 
 _LINKS = ", ".join(f"{name}[{attribute}]" for name, attribute in contract.LINKS.items())
 _HEADINGS = ", ".join(contract.HEADINGS)
 _TIMES = ", ".join(f"{name} time[datetime]" for name in contract.MAIN)
 _NOT_TEXT = list(contract.NOT_TEXT)
 _INLINE = list(contract.INLINE)
-_CHROME = list(contract.CHROME)
-_NEVER_IN_CHROME = ", ".join(contract.NEVER_IN_CHROME)
+_BOILERPLATE = list(contract.BOILERPLATE)
+_NEVER_BOILERPLATE = ", ".join(contract.NEVER_BOILERPLATE)
 
 
 class LexborExtractor:
@@ -44,24 +44,24 @@ def _second() -> contract.Extractor:
 
 def _extract(tree: LexborHTMLParser, root: LexborNode, document: str) -> Extract:
     # Links are read first: what follows takes the tree apart.
-    links = contract.followed((node.tag or "", node.attributes) for node in tree.css(_LINKS))
+    links = contract.links_to_follow((node.tag or "", node.attributes) for node in tree.css(_LINKS))
     metas = [node.attributes for node in tree.css("meta")]
-    description, robots = contract.described(metas)
+    description, robots = contract.description_and_directives(metas)
     dates = contract.dates_in(metas, _json_ld(tree), (node.attributes for node in tree.css(_TIMES)))
     base = tree.css_first("base[href]")
     canonical = contract.canonical_in(node.attributes for node in tree.css("link[rel]"))
     _reduce_to_text(tree, root, document)
     title = tree.css_first("title")
-    trail = _trail(tree)
-    tree.strip_tags(_CHROME)
-    _strip_chrome_by_attribute(tree)
+    breadcrumb = _breadcrumb(tree)
+    tree.strip_tags(_BOILERPLATE)
+    _strip_boilerplate_by_attribute(tree)
     headings = [(node.tag, contract.heading(_text(node))) for node in tree.css(_HEADINGS)]
     tree.strip_tags([contract.HEADER])
     return Extract(
         title=(_text(title) if title else "") or next((text for tag, text in headings if tag == "h1" and text), ""),
         description=description,
         headings=tuple(text for _, text in headings if text),
-        body=contract.without_permalinks(_body(tree, trail, document)),
+        body=contract.without_permalinks(_body(tree, breadcrumb, document)),
         lang=(root.attributes.get("lang") or "").strip(),
         base=(base.attributes.get("href") or "").strip() if base else "",
         canonical=canonical,
@@ -87,31 +87,31 @@ def _reduce_to_text(tree: LexborHTMLParser, root: LexborNode, document: str) -> 
     tree.merge_text_nodes()
 
 
-def _strip_chrome_by_attribute(tree: LexborHTMLParser) -> None:
-    chrome = tree.css(contract.CHROME_BY_ATTRIBUTE)
-    if not chrome:
+def _strip_boilerplate_by_attribute(tree: LexborHTMLParser) -> None:
+    boilerplate = tree.css(contract.BOILERPLATE_BY_ATTRIBUTE)
+    if not boilerplate:
         return
     kept: set[int] = set()
-    for node in tree.css(_NEVER_IN_CHROME):
+    for node in tree.css(_NEVER_BOILERPLATE):
         parent = node.parent
         while parent is not None and parent.mem_id not in kept:
             kept.add(parent.mem_id)
             parent = parent.parent
     # The last one first: one may lie within another, and is no more when that has gone.
-    for node in reversed(chrome):
+    for node in reversed(boilerplate):
         if node.mem_id not in kept:
             node.decompose()
 
 
-def _trail(tree: LexborHTMLParser) -> str:
-    node = tree.css_first(contract.TRAIL)
-    return _text(node) if node is not None and node.css_first(_NEVER_IN_CHROME) is None else ""
+def _breadcrumb(tree: LexborHTMLParser) -> str:
+    node = tree.css_first(contract.BREADCRUMB)
+    return _text(node) if node is not None and node.css_first(_NEVER_BOILERPLATE) is None else ""
 
 
-def _body(tree: LexborHTMLParser, trail: str, document: str) -> str:
+def _body(tree: LexborHTMLParser, breadcrumb: str, document: str) -> str:
     text = _text(tree.body)
-    if len(text) >= contract.NEARLY_NOTHING:
-        return f"{text} {trail}".rstrip()
+    if len(text) >= contract.MIN_TEXT:
+        return f"{text} {breadcrumb}".rstrip()
     whole = LexborHTMLParser(document)
     if whole.root is not None:
         _reduce_to_text(whole, whole.root, document)

@@ -1,5 +1,5 @@
--- End a turn: share the visit where there is one (ARGV[2] is not ''), and free the page if it is still ours.
--- KEYS: visit, lease. ARGV: token, visit or '', ttl (s).
+-- End a fetch: share its result unless ARGV[2] is '' (it failed), and release the lease if it is still held.
+-- KEYS: result, lease. ARGV: token, result or '', ttl (s).
 if ARGV[2] ~= '' then
     redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3])
 end

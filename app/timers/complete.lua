@@ -1,5 +1,5 @@
--- End a claim, unless the timer was touched since: forget it (ARGV[3] is '') or put it off by ARGV[3] seconds.
--- KEYS: deadlines, timer of the domain. ARGV: domain, version at the claim, seconds or ''.
+-- Complete a claim, unless the timer was started or reset since: delete the timer, or put it off by ARGV[3] seconds.
+-- KEYS: deadlines, timer of the domain. ARGV: domain, version at the claim, seconds or '' to delete.
 if redis.call('HGET', KEYS[2], 'version') ~= ARGV[2] then
     return 0
 end

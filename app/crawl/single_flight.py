@@ -1,0 +1,99 @@
+"""Single flight: `index` and `crawl` of one page share one GET, whichever of the two messages runs first."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import zstandard
+from redis import Redis
+from redis.lock import Lock
+
+from app.broker.errors import Postpone
+from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped
+from app.crawl.frontier import MessageKind, crawl_key, fingerprint, message_name
+from app.state.client import load_script
+from app.state.lease import Renewer
+from app.storage.layout import page_of, to_fields
+
+#: Seconds that the second message waits for the first one's result before it is postponed. A fast site responds
+#: within them, and a hop through a delay queue costs more than the wait.
+_SHORT_WAIT = 0.05
+
+#: Seconds of the postponement when the response takes longer.
+_POSTPONEMENT = 0.5
+
+
+class SingleFlight:
+    """Shares fetch results through Redis for `ttl` seconds.
+
+    While a fetch runs, its worker holds a lease on the page; `lease` seconds after a worker died another may fetch.
+    """
+
+    def __init__(self, redis: Redis, *, ttl: int, lease: float = 10.0) -> None:
+        self._renewer = Renewer(seconds=lease)
+        self._ttl = ttl
+        self._lease_ms = int(lease * 1_000)
+        folder = Path(__file__).parent
+        self._begin = load_script(redis, folder / "single_flight_begin.lua")
+        self._end = load_script(redis, folder / "single_flight_end.lua")
+        self._renew = redis.register_script(Lock.LUA_REACQUIRE_SCRIPT)
+
+    def fetch(
+        self, crawl_id: str, kind: MessageKind, canonical_key: str, get: Callable[[], FetchResult]
+    ) -> FetchResult | None:
+        """Return the result for a page of a crawl, from Redis or by calling `get`; None for a completed message.
+
+        Raises Postpone when another worker is still fetching, and whatever `get` raises.
+        """
+        token, crawl = uuid.uuid4().bytes, crawl_key(crawl_id)
+        result_key = f"{crawl}:visit:{fingerprint(canonical_key)}"
+        lease_key = f"{result_key}:by"
+        keys = [f"{crawl}:done", f"{crawl}:dead", result_key, lease_key]
+        state, *shared = self._wait_for_turn(keys, [message_name(kind, canonical_key), token, self._lease_ms])
+        if state == b"busy":
+            raise Postpone(_POSTPONEMENT, f"another worker is fetching {canonical_key}")
+        if state == b"done":
+            return None
+        if state == b"visit":
+            return _load(shared[0])
+        dumped = b""
+        self._renewer.add(lease_key, lambda: self._renew(keys=[lease_key], args=[token, self._lease_ms]))
+        try:
+            result = get()
+            dumped = _dump(result)
+        finally:
+            self._renewer.remove(lease_key)
+            self._end(keys=[result_key, lease_key], args=[token, dumped, self._ttl])
+        return result
+
+    def _wait_for_turn(self, keys: list[str], arguments: list[Any]) -> list[bytes]:
+        deadline, pause = time.monotonic() + _SHORT_WAIT, 0.002
+        while True:
+            reply: list[bytes] = self._begin(keys=keys, args=arguments)
+            if reply[0] != b"busy" or time.monotonic() >= deadline:
+                return reply
+            time.sleep(pause)
+            pause *= 2
+
+
+_RESULTS: dict[str, type[FetchResult]] = {each.__name__: each for each in (Indexed, Gone, Redirected, Skipped)}
+
+
+def _dump(result: FetchResult) -> bytes:
+    fields = asdict(result) | ({"page": to_fields(result.page)} if isinstance(result, Indexed) else {})
+    return zstandard.compress(json.dumps([type(result).__name__, fields], ensure_ascii=False).encode(), 1)
+
+
+def _load(data: bytes) -> FetchResult:
+    name, fields = json.loads(zstandard.decompress(data))
+    if "links" in fields:
+        fields["links"] = tuple(fields["links"])
+    if "page" in fields:
+        fields["page"] = page_of(fields["page"])
+    return _RESULTS[name](**fields)
