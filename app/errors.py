@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from app.broker.errors import ApplicationError, InvalidMessage
 
 
@@ -71,6 +73,10 @@ class StoreError(ApplicationError):
     """Raised when the object store fails."""
 
     reason = "store"
+    problem = "broken"
+    status = 503
+    title = "The site's index cannot be read"
+    retry_in = 30
 
 
 class ObjectNotFound(StoreError):
@@ -96,6 +102,10 @@ class PackError(ApplicationError):
     """Raised when a pack cannot be built or read."""
 
     reason = "pack"
+    problem = "broken"
+    status = 503
+    title = "The site's index cannot be read"
+    retry_in: ClassVar[int | None] = 30
 
 
 class PackRefused(PackError):
@@ -117,6 +127,10 @@ class PackNotFound(PackError):
 
     permanent = True
     reason = "pack-not-found"
+    problem = "never-indexed"
+    status = 404
+    title = "The site was never indexed"
+    retry_in = None
 
 
 class InvalidQuery(ApplicationError):
@@ -124,18 +138,29 @@ class InvalidQuery(ApplicationError):
 
     permanent = True
     reason = "invalid-query"
+    problem = "invalid"
+    status = 400
+    title = "The request cannot be answered as it was asked"
 
 
 class SearchTimeout(ApplicationError):
     """Raised when a search took longer than its time limit, in seconds."""
 
     reason = "search-timeout"
+    problem = "timeout"
+    status = 504
+    title = "The search took too long"
+    retry_in = 1
 
 
 class NotPlaced(ApplicationError):
     """Raised when a domain has a pack, and no searcher that answers has it; names the domain."""
 
     reason = "not-placed"
+    problem = "not-placed"
+    status = 503
+    title = "The site's index is on no searcher yet"
+    retry_in = 5
 
 
 class NotHere(NotPlaced):
@@ -148,6 +173,63 @@ class SearchUnavailable(ApplicationError):
     """Raised when nobody knows which searcher has what: the orchestrator did not answer yet."""
 
     reason = "search-unavailable"
+    problem = "unavailable"
+    status = 503
+    title = "The search cannot be reached"
+    retry_in = 2
+
+
+# Requests that the web application refuses
+
+
+class ResourceNotFound(ApplicationError):
+    """Raised for a path that no route of the web application answers."""
+
+    permanent = True
+    reason = "not-found"
+    problem = "not-found"
+    status = 404
+    title = "There is nothing at this address"
+
+
+class MethodNotAllowed(ApplicationError):
+    """Raised for a request method other than GET and HEAD."""
+
+    permanent = True
+    reason = "not-allowed"
+    problem = "not-allowed"
+    status = 405
+    title = "This address only answers GET and HEAD"
+
+
+class UriTooLong(ApplicationError):
+    """Raised for a request whose path and query are too long."""
+
+    permanent = True
+    reason = "too-long"
+    problem = "too-long"
+    status = 414
+    title = "The address is too long"
+
+
+class BodyRefused(ApplicationError):
+    """Raised for a request with a body: the web application reads none."""
+
+    permanent = True
+    reason = "with-body"
+    problem = "with-body"
+    status = 413
+    title = "This server reads no body"
+
+
+class TooManySearches(ApplicationError):
+    """Raised when an address has used up its rate limit; names the limit and the seconds to wait."""
+
+    reason = "limited"
+    problem = "limited"
+    status = 429
+    title = "Too many searches from one address"
+    retry_in = 1
 
 
 # Cover art

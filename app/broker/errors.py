@@ -11,6 +11,12 @@ class ApplicationError(Exception):
     permanent: ClassVar[bool] = False
     #: Short code that groups failures in dead sets and metrics.
     reason: ClassVar[str] = "error"
+    #: Type, status and title of the problem (RFC 9457) that answers a request which ends in this error.
+    problem: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    title: ClassVar[str] = "Something went wrong here; it has been logged"
+    #: Seconds after which a client may send the request again; None if it would fail again.
+    retry_in: ClassVar[int | None] = None
 
 
 class InvalidMessage(ApplicationError):
@@ -18,18 +24,27 @@ class InvalidMessage(ApplicationError):
 
     permanent = True
     reason = "invalid-message"
+    problem = "invalid"
+    status = 400
+    title = "The request cannot be answered as it was asked"
 
 
 class UnknownType(ApplicationError):
     """Raised for a message type that no route names. Retryable: a newer release may be rolling out."""
 
     reason = "unknown-type"
+    problem = "invalid"
+    status = 400
+    title = "The request cannot be answered as it was asked"
 
 
 class Undecodable(ApplicationError):
     """Raised for a body that is not what its content type says."""
 
     reason = "undecodable"
+    problem = "invalid"
+    status = 400
+    title = "The request cannot be answered as it was asked"
 
 
 class Postpone(ApplicationError):
@@ -78,6 +93,10 @@ class RequestTimedOut(ApplicationError):
     """Raised when no reply to a request came by its deadline; names the address and the seconds."""
 
     reason = "request-timeout"
+    problem = "timeout"
+    status = 504
+    title = "The search took too long"
+    retry_in = 1
 
 
 class AlreadyRunning(ApplicationError):
@@ -97,6 +116,10 @@ class BrokerUnreachable(ApplicationError):
     """Raised when no connection to the broker can be made, or it broke; names the broker without its password."""
 
     reason = "broker-unreachable"
+    problem = "unavailable"
+    status = 503
+    title = "The search cannot be reached"
+    retry_in = 2
 
 
 class ManagementFailed(ApplicationError):
@@ -123,3 +146,7 @@ class SearcherBusy(ApplicationError):
     """Raised when a searcher has more queries before it than it can answer in time."""
 
     reason = "searcher-busy"
+    problem = "busy"
+    status = 503
+    title = "There is more to search than can be answered in time"
+    retry_in = 1

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from app.broker.errors import InvalidMessage
+from app.broker.errors import ApplicationError, InvalidMessage, SearcherBusy
+from app.errors import InvalidQuery, NotHere, NotPlaced, PackCorrupt, PackNotFound, SearchTimeout
 from app.search.contract import Text
 
 #: Whatever else a message of a later release says is ignored.
@@ -22,8 +23,12 @@ MISSED = 3
 #: Numbers that any program reads as they were written (RFC 8259 section 6).
 _MOST = 2**53 - 1
 
-#: What a request ends in when it is not answered; app/search/errors.py says which error of ours each one is.
+#: Codes of the errors that a searcher or the orchestrator replies with.
 Fault = Literal["invalid-query", "never-indexed", "not-placed", "not-here", "timeout", "busy", "broken"]
+#: The errors that the search client raises for these codes.
+_REPLY_ERRORS = (InvalidQuery, PackNotFound, NotPlaced, NotHere, SearchTimeout, SearcherBusy, PackCorrupt)
+#: Problem types of error classes for which a reply has another code.
+_FAULTS: dict[str, Fault] = {"invalid": "invalid-query", "unavailable": "not-placed", "internal": "broken"}
 
 #: Wrong fields of a message that are named.
 _TOLD = 10
@@ -145,11 +150,36 @@ class Routes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Problem:
-    """The answer to a request that is not fulfilled."""
+class ProblemReply:
+    """The reply to a request that failed."""
 
     fault: Fault
     detail: str
+
+
+def fault_of(error: type[ApplicationError]) -> Fault:
+    """Return the code of an error class in a reply: its reason or its problem type; `broken` for all other classes."""
+    codes: tuple[Fault, ...] = get_args(Fault)
+    named = (error.reason, _FAULTS.get(error.problem, error.problem))
+    return next((code for name in named for code in codes if code == name), "broken")
+
+
+_ERRORS = {fault_of(error): error for error in _REPLY_ERRORS}
+
+
+def error_of(reply: ProblemReply) -> ApplicationError:
+    """Return the error that the search client raises for a reply."""
+    return _ERRORS[reply.fault](reply.detail)
+
+
+def problem_reply(error: Exception, *, process: str) -> ProblemReply:
+    """Return the reply to a request that ended in `error`; unexpected errors are detailed only in the log of `process`.
+
+    Characters that cannot be encoded are replaced: the text may quote the request.
+    """
+    if not isinstance(error, ApplicationError):
+        return ProblemReply(fault="broken", detail=f"the {process} failed; see its log")
+    return ProblemReply(fault=fault_of(type(error)), detail=str(error).encode(errors="replace").decode())
 
 
 def read(kind: type[M], payload: Any) -> M:

@@ -1,4 +1,4 @@
-"""`python -m app.web`: the search page on WEB_HOST:WEB_PORT, until a signal ends it."""
+"""`python -m app.web`: serve the search page on WEB_HOST:WEB_PORT until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 from app.cluster.client.cluster import ClusterSearchClient
 from app.web.application import create_app
-from app.web.server import server_of
+from app.web.server import create_server
 from config.logs import configure
 from config.settings import get_settings
 
@@ -15,14 +15,14 @@ def main() -> None:
     """Serve until SIGINT or SIGTERM."""
     settings = get_settings()
     configure()
-    finder = ClusterSearchClient.of(settings)
-    app = create_app(finder, rate_limit=settings.web_rate_limit, counts=finder.counts)
-    web = server_of(app, host=settings.web_host, port=settings.web_port)
-    listener = web.config.bind_socket()
+    client = ClusterSearchClient.of(settings)
+    app = create_app(client, rate_limit=settings.web_rate_limit, counts=client.counts)
+    server = create_server(app, host=settings.web_host, port=settings.web_port)
+    listener = server.config.bind_socket()
     host, port = listener.getsockname()[:2]
     sys.stdout.write(f"Search page: http://{f'[{host}]' if ':' in host else host}:{port}/\n")
     sys.stdout.flush()
-    web.run(sockets=[listener])
+    server.run(sockets=[listener])
 
 
 if __name__ == "__main__":

@@ -1,81 +1,128 @@
-"""The JSON twin of the search page."""
+"""The JSON API: its routes and their OpenAPI description."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.routing import APIRoute
+from fastapi import APIRouter, FastAPI, Query, Response
+from fastapi.openapi.utils import get_openapi
+from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
-from app.cluster.client.contract import AsyncSearchClient, SearchClient
+from app.broker.errors import ApplicationError, InvalidMessage, SearcherBusy
+from app.errors import (
+    BodyRefused,
+    NotPlaced,
+    PackError,
+    PackNotFound,
+    SearchTimeout,
+    SearchUnavailable,
+    TooManySearches,
+    UriTooLong,
+)
+from app.web.dependencies import Client, SearchParameters, SuggestParameters
 from app.web.models import (
     DomainsAnswer,
-    Parameters,
+    Problem,
     SearchAnswer,
-    SearchParameters,
     SuggestAnswer,
-    SuggestParameters,
-    as_json,
     domain_answer,
+    json_response,
     search_answer,
 )
-from app.web.state import search_client
+from app.web.problems import MEDIA_TYPE, type_of
+
+DESCRIPTION = """\
+Search the sites that are indexed here.
+
+What is not understood is refused, parameters that are not listed too: left out in silence, a filter that is mistyped
+would change what the answer means.
+
+A fault is answered with `application/problem+json` (RFC 9457), and its `type` tells the kinds of faults apart. Where
+asking again makes sense, `Retry-After` says after how many seconds. Searches and suggestions of one address are
+limited: `RateLimit-Policy` and `RateLimit` say to how many, and how many are left.
+"""
+
+_QUOTA = {
+    "RateLimit-Policy": {
+        "schema": {"type": "string"},
+        "description": 'Quota and window in s: `"searches";q=600;w=60`.',
+    },
+    "RateLimit": {
+        "schema": {"type": "string"},
+        "description": 'What is left, and s until more: `"searches";r=599;t=1`.',
+    },
+}
+_RETRY_AFTER = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}, "description": "Seconds."}}
+_REFERENCE = "#/components/schemas/{model}"
 
 
-class _Route(APIRoute):
-    """A route that gives its function what all functions here take: the finder, and one model of the query string.
-
-    FastAPI describes the function; called by FastAPI, more than a quarter of the work on a request would be finding out
-    what the function takes, anew for each request and for any function that there could be.
-    """
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return what answers a request."""
-        function: Callable[..., Awaitable[Response]] = self.endpoint
-        fields = self.dependant.query_params
-        models = {field.name: cast(type[Parameters], field.field_info.annotation) for field in fields}
-
-        async def answer(request: Request) -> Response:
-            read = {name: model.read(request.query_params) for name, model in models.items()}
-            return await function(finder=await search_client(request), **read)
-
-        return answer
+def _responses(*errors: type[ApplicationError]) -> dict[int | str, dict[str, Any]]:
+    """Describe the answers for errors, by status. Several problem types may share a status."""
+    described: dict[int | str, dict[str, Any]] = {}
+    for status in sorted({error.status for error in errors}):
+        kinds = [error for error in errors if error.status == status]
+        types = [type_of(error) for error in kinds]
+        schema = {"allOf": [{"$ref": _REFERENCE.format(model="Problem")}, {"properties": {"type": {"enum": types}}}]}
+        headers = _RETRY_AFTER if any(error.retry_in for error in kinds) else {}
+        headers = headers | (_QUOTA if TooManySearches in kinds else {})
+        described[status] = {
+            "description": "; ".join(f"{error.title} (`{type_of(error)}`)" for error in kinds),
+            "content": {MEDIA_TYPE: {"schema": schema}},
+            **({"headers": headers} if headers else {}),
+        }
+    return described
 
 
-router = APIRouter(prefix="/api/v1", route_class=_Route)
+_ANY = (InvalidMessage, BodyRefused, UriTooLong, ApplicationError, SearchUnavailable)
+_SEARCH_RESPONSES = {
+    200: {"headers": _QUOTA},
+    **_responses(*_ANY, PackNotFound, TooManySearches, NotPlaced, SearcherBusy, PackError, SearchTimeout),
+}
+
+router = APIRouter(prefix="/api/v1")
 
 
-@router.get("/search", response_model=SearchAnswer, operation_id="search")
-async def search(
-    finder: Annotated[AsyncSearchClient, Depends(search_client)], parameters: Annotated[SearchParameters, Query()]
-) -> Response:
+@router.get("/search", response_model=SearchAnswer, operation_id="search", responses=_SEARCH_RESPONSES)
+async def search(client: Client, parameters: Annotated[SearchParameters, Query()]) -> Response:
     """Search one site or several."""
-    question = parameters.question()
-    found = await finder.asearch(question)
-    return as_json(search_answer(found, question, link=_link(parameters)))
-
-
-@router.get("/suggest", response_model=SuggestAnswer, operation_id="suggest")
-async def suggest(
-    finder: Annotated[SearchClient, Depends(search_client)], parameters: Annotated[SuggestParameters, Query()]
-) -> Response:
-    """Suggest how a query may go on."""
-    found = await run_in_threadpool(finder.suggest, tuple(parameters.domain), parameters.q, limit=parameters.limit)
-    return as_json(SuggestAnswer(query=parameters.q, suggestions=tuple(found)))
-
-
-@router.get("/domains", response_model=DomainsAnswer, operation_id="domains")
-async def domains(finder: Annotated[SearchClient, Depends(search_client)]) -> Response:
-    """List what can be searched."""
-    routes = await run_in_threadpool(finder.routes)
-    known = sorted(routes.routes, key=lambda route: route.domain)
-    return as_json(DomainsAnswer(domains=tuple(domain_answer(route) for route in known)))
-
-
-def _link(parameters: SearchParameters) -> str:
-    """Return path and query of a search, without its offset; what is as it would be anyway is left out."""
+    request = parameters.request()
+    result = await client.asearch(request)
+    # Defaults are left out of the next page's address, which gets an offset of its own.
     given = parameters.model_dump(exclude={"offset"}, exclude_defaults=True)
-    return f"{router.prefix}/search?{urlencode(given, doseq=True)}"
+    return json_response(search_answer(result, request, link=f"{router.prefix}/search?{urlencode(given, doseq=True)}"))
+
+
+@router.get("/suggest", response_model=SuggestAnswer, operation_id="suggest", responses=_SEARCH_RESPONSES)
+async def suggest(client: Client, parameters: Annotated[SuggestParameters, Query()]) -> Response:
+    """Suggest how a query may go on."""
+    suggestions = await run_in_threadpool(
+        client.suggest, tuple(parameters.domain), parameters.q, limit=parameters.limit
+    )
+    return json_response(SuggestAnswer(query=parameters.q, suggestions=suggestions))
+
+
+@router.get("/domains", response_model=DomainsAnswer, operation_id="domains", responses=_responses(*_ANY))
+async def domains(client: Client) -> Response:
+    """List what can be searched."""
+    routes = await run_in_threadpool(client.routes)
+    return json_response(
+        DomainsAnswer(
+            domains=tuple(domain_answer(route) for route in sorted(routes.routes, key=lambda route: route.domain))
+        )
+    )
+
+
+def describe_api(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI description, in which the response to invalid parameters is a problem, not FastAPI's 422."""
+    if not app.openapi_schema:
+        document = get_openapi(title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes)
+        schemas = document["components"]["schemas"]
+        schemas.pop("HTTPValidationError", None)
+        schemas.pop("ValidationError", None)
+        schemas["Problem"] = TypeAdapter(Problem).json_schema(ref_template=_REFERENCE, mode="serialization")
+        for path in document["paths"].values():
+            path["get"]["responses"].pop("422", None)
+        app.openapi_schema = document
+    return app.openapi_schema

@@ -1,118 +1,98 @@
-"""The web application: routes, static files, errors people and programs can read."""
+"""The web application: middleware, routes, static files, and errors as pages or problem JSON."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Scope
+from starlette.types import Scope
 
-from app.broker.errors import ApplicationError
+from app.broker.errors import ApplicationError, InvalidMessage
 from app.cluster.client.contract import SearchClient
-from app.web import api, openapi, opensearch, pages, problems, watch
-from app.web.faults import INTERNAL, INVALID, NOT_ALLOWED, NOT_FOUND, Fault, fault_of
-from app.web.limits import Gate, RateLimiter
-from app.web.metrics import CountingSearchClient, Metrics, RoutesCollector
-from app.web.middleware import HEADERS, Edge
-from app.web.problems import problem
-
-__all__ = ["HEADERS", "create_app"]
+from app.errors import MethodNotAllowed, ResourceNotFound
+from app.web import api, monitoring, opensearch, pages, problems
+from app.web.limits import ConcurrencyLimit, RateLimiter
+from app.web.middleware import WebMiddleware
+from app.web.monitoring import CountingSearchClient, Metrics, RoutesCollector
 
 #: Searches and suggestions of one address.
 RATE_LIMIT = "600/minute"
-#: What programs ask for; everything else is answered with pages.
-_FOR_PROGRAMS = frozenset({"/suggest", "/opensearch.xml", "/metrics"})
+#: Paths outside the API whose errors are answered with problem JSON. Errors of all other paths are pages.
+_PROBLEM_PATHS = frozenset({"/suggest", "/opensearch.xml", "/metrics"})
 
 
 def create_app(
-    finder: SearchClient, *, rate_limit: str = RATE_LIMIT, counts: Callable[[], Mapping[str, int]] = dict
+    client: SearchClient, *, rate_limit: str = RATE_LIMIT, counts: Callable[[], Mapping[str, int]] = dict
 ) -> FastAPI:
-    """Return the application that shows what `finder` finds, and closes it when it ends.
+    """Return the application that searches with `client`, and closes it when the application ends.
 
-    `rate_limit` is `<number>/<second|minute|hour>` for each address; `counts` are the finder's own, for /metrics.
+    `rate_limit` is `<number>/<second|minute|hour>` for each address. `counts` returns the client's own counters for
+    /metrics.
     """
-    metrics = Metrics()
-    metrics.registry.register(RoutesCollector(finder, counts))
-    app = _application(
-        finder,
-        lambda inner: Edge(inner=inner, limiter=RateLimiter(rate_limit), gate=Gate(), metrics=metrics, tell=_tell),
-    )
-    app.state.finder = CountingSearchClient(finder, metrics)
-    app.state.metrics = metrics
-    for router in (api.router, pages.router, problems.router, opensearch.router, watch.router):
-        app.include_router(router)
-    app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
-    app.add_exception_handler(ApplicationError, _failed)
-    app.add_exception_handler(RequestValidationError, _malformed)
-    app.add_exception_handler(HTTPException, _refused)
-    app.add_exception_handler(Exception, _unforeseen)
-    return app
 
-
-class _Application(FastAPI):
-    """A FastAPI with an edge around all else, also around the answer to an error that nobody foresaw."""
-
-    edge: Callable[[ASGIApp], ASGIApp]
-
-    def build_middleware_stack(self) -> ASGIApp:
-        return self.edge(super().build_middleware_stack())
-
-    def openapi(self) -> dict[str, Any]:
-        if not self.openapi_schema:
-            self.openapi_schema = openapi.describe(self)
-        return self.openapi_schema
-
-
-def _application(finder: SearchClient, edge: Callable[[ASGIApp], ASGIApp]) -> FastAPI:
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        del app
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
-        finder.close()
+        client.close()
 
-    app = _Application(
+    app = FastAPI(
         title="Perennial",
         version="1",
         lifespan=lifespan,
-        # The stock documentation pages load scripts from elsewhere.
+        # FastAPI's documentation pages load scripts from other sites.
         docs_url=None,
         redoc_url=None,
         openapi_url="/api/v1/openapi.json",
     )
-    app.edge = edge
+    # The hook that FastAPI documents for a description of one's own ("Extending OpenAPI").
+    app.openapi = partial(api.describe_api, app)  # type: ignore[method-assign]
+    metrics = Metrics()
+    metrics.registry.register(RoutesCollector(client, counts))
+    app.state.search_client = CountingSearchClient(client, metrics)
+    app.state.metrics = metrics
+    app.add_middleware(
+        WebMiddleware,
+        limiter=RateLimiter(rate_limit),
+        concurrency=ConcurrencyLimit(),
+        metrics=metrics,
+        error_response=_error_response,
+    )
+    for module in (api, pages, problems, opensearch, monitoring):
+        app.include_router(module.router)
+    app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
+    app.add_exception_handler(ApplicationError, _on_application_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid_parameters)
+    app.add_exception_handler(HTTPException, _on_http_exception)
     return app
 
 
-def _failed(request: Request, error: Exception) -> Response:
-    fault = fault_of(error) if isinstance(error, ApplicationError) else INTERNAL
-    return _tell(request.scope, fault, str(error))
+def _on_application_error(request: Request, error: Exception) -> Response:
+    kind = type(error) if isinstance(error, ApplicationError) else ApplicationError
+    return _error_response(request.scope, kind, str(error))
 
 
-def _malformed(request: Request, error: Exception) -> Response:
-    faults = error.errors() if isinstance(error, RequestValidationError) else []
-    return _tell(request.scope, INVALID, "; ".join(f"{fault['loc'][-1]}: {fault['msg']}" for fault in faults))
+def _on_invalid_parameters(request: Request, error: Exception) -> Response:
+    invalid = error.errors() if isinstance(error, RequestValidationError) else []
+    detail = "; ".join(f"{parameter['loc'][-1]}: {parameter['msg']}" for parameter in invalid)
+    return _error_response(request.scope, InvalidMessage, detail)
 
 
-def _refused(request: Request, error: Exception) -> Response:
-    """Tell what Starlette refuses: an address that is none, or a file that cannot be read."""
+def _on_http_exception(request: Request, error: Exception) -> Response:
+    """Answer what Starlette raises for an unknown path, another method or an unreadable file."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    return _tell(request.scope, {404: NOT_FOUND, 405: NOT_ALLOWED}.get(status, INTERNAL), "")
+    kind = {404: ResourceNotFound, 405: MethodNotAllowed}.get(status, ApplicationError)
+    return _error_response(request.scope, kind, "")
 
 
-def _unforeseen(request: Request, error: Exception) -> Response:
-    del error  # The server logs it with its traceback.
-    return _tell(request.scope, INTERNAL, "")
-
-
-def _tell(scope: Scope, fault: Fault, detail: str) -> Response:
+def _error_response(scope: Scope, error: type[ApplicationError], detail: str) -> Response:
     path = scope["path"]
-    if path.startswith("/api/") or path in _FOR_PROGRAMS:
-        return problem(fault, detail)
-    return pages.fault_page(fault, detail)
+    if path.startswith("/api/") or path in _PROBLEM_PATHS:
+        return problems.problem_response(error, detail)
+    return pages.error_page(error, detail)

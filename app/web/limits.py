@@ -1,4 +1,4 @@
-"""How much is searched at once: by one address in a while, and by everybody at the same time."""
+"""Limits of searches: per address in a time window, and at the same time."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from limits import parse
 from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
-#: Searches that run at the same time: fewer than there are threads, so that whatever else needs one finds one.
+#: Searches that run at the same time: fewer than the server has threads, so monitoring finds a free one.
 MAX_RUNNING = 32
-#: Searches that wait for one of these to end, and the seconds that they do.
+#: Searches that wait until another one ends.
 MAX_WAITING = 128
+#: Seconds that a search waits.
 PATIENCE = 1.0
 
-#: Seconds between two looks at all addresses for those that may be forgotten.
+#: Seconds between two removals of expired addresses.
 SWEEP = 1.0
 
-#: The name of our one quota, in the header fields of `Allowance`.
+#: The name of the quota in the header fields.
 _QUOTA = "searches"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allowance:
-    """What is left of `limit` requests in `window` seconds, until there is more in `reset` seconds, rounded up."""
+class Quota:
+    """What is left of `limit` requests in `window` seconds, and the seconds (rounded up) until more is left."""
 
     granted: bool
     limit: int
@@ -40,7 +41,7 @@ class Allowance:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Say so as draft-ietf-httpapi-ratelimit-headers-10 section 3 and 4 do."""
+        """The header fields of draft-ietf-httpapi-ratelimit-headers-10 sections 3 and 4."""
         return {
             "RateLimit-Policy": f'"{_QUOTA}";q={self.limit};w={self.window}',
             "RateLimit": f'"{_QUOTA}";r={self.remaining};t={self.reset}',
@@ -48,22 +49,22 @@ class Allowance:
 
 
 class RateLimiter:
-    """Counts the requests of each address in this process's memory: two numbers for each, by a sliding window."""
+    """Counts the requests of each address in this process's memory, by a sliding window of two numbers each."""
 
     def __init__(self, rate: str) -> None:
         """Grant each address `rate`, `<number>/<second|minute|hour>`; raises ValueError for anything else."""
         self._rate = parse(rate)
         self._storage = MemoryStorage()
         self._limiter = SlidingWindowCounterRateLimiter(self._storage)
-        self._rest: asyncio.Task[None] | None = None
+        self._sweep_pause: asyncio.Task[None] | None = None
 
-    async def ask(self, address: str) -> Allowance:
-        """Count a request and tell whether it may be answered."""
-        self._rest_from_sweeping()
-        key = bucket_of(address)
+    async def hit(self, address: str) -> Quota:
+        """Count a request and return what is left."""
+        self._pause_sweeps()
+        key = client_key(address)
         granted = await self._limiter.hit(self._rate, key)
         window = await self._limiter.get_window_stats(self._rate, key)
-        return Allowance(
+        return Quota(
             granted=granted,
             limit=self._rate.amount,
             window=self._rate.get_expiry(),
@@ -71,43 +72,46 @@ class RateLimiter:
             reset=max(1, math.ceil(window.reset_time - time.time())),
         )
 
-    def _rest_from_sweeping(self) -> None:
-        """Let the storage look through all addresses for what has expired once in a while, not at each request."""
+    def _pause_sweeps(self) -> None:
+        """Let the storage remove expired addresses once in SWEEP seconds. It would visit all of them at each request.
+
+        The storage starts a sweep when its task `timer` is done, so a task that only sleeps takes its place.
+        """
         timer = self._storage.timer
-        if timer is not None and timer.done() and timer is not self._rest:
-            self._storage.timer = self._rest = asyncio.create_task(asyncio.sleep(SWEEP))
+        if timer is not None and timer.done() and timer is not self._sweep_pause:
+            self._storage.timer = self._sweep_pause = asyncio.create_task(asyncio.sleep(SWEEP))
 
 
-class Gate:
-    """Lets MAX_RUNNING in; MAX_WAITING more wait for PATIENCE seconds at most."""
+class ConcurrencyLimit:
+    """Admits `running` searches at a time. `waiting` more wait, each at most `patience` seconds."""
 
     def __init__(self, *, running: int = MAX_RUNNING, waiting: int = MAX_WAITING, patience: float = PATIENCE) -> None:
-        """Open it."""
-        self._places = asyncio.Semaphore(running)
+        """Start with all places free."""
+        self._free = asyncio.Semaphore(running)
         self._waiting = 0
         self._max_waiting = waiting
         self._patience = patience
 
     @asynccontextmanager
-    async def place(self) -> AsyncIterator[bool]:
-        """Give a place and take it back; False where there is none in time."""
-        if not await self._entered():
+    async def admit(self) -> AsyncIterator[bool]:
+        """Hold a place for the block; yield False if none became free in time."""
+        if not await self._acquire():
             yield False
             return
         try:
             yield True
         finally:
-            self._places.release()
+            self._free.release()
 
-    async def _entered(self) -> bool:
-        if not self._places.locked():
-            return await self._places.acquire()  # At once; and a clock that is not needed is not set.
+    async def _acquire(self) -> bool:
+        if not self._free.locked():
+            return await self._free.acquire()  # Does not wait, so it needs no timer.
         if self._waiting >= self._max_waiting:
             return False
         self._waiting += 1
         try:
             async with asyncio.timeout(self._patience):
-                await self._places.acquire()
+                await self._free.acquire()
         except TimeoutError:
             return False
         finally:
@@ -116,12 +120,12 @@ class Gate:
 
 
 @lru_cache(maxsize=4_096)
-def bucket_of(address: str) -> str:
-    """Return whose requests are counted together: an IPv4 address, or the /64 that an IPv6 host is given (RFC 4291)."""
+def client_key(address: str) -> str:
+    """Return the key of a client's quota: its IPv4 address, or the /64 network of its IPv6 address (RFC 4291)."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
-        return address[:64]  # What a proxy of ours calls it.
+        return address[:64]  # A name that a proxy gave.
     if isinstance(parsed, ipaddress.IPv4Address):
         return str(parsed)
     if parsed.ipv4_mapped:

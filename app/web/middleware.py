@@ -1,27 +1,30 @@
-"""What stands around all routes: refusals, limits, header fields, HEAD, and the clock."""
+"""The middleware around all routes: refusals, limits, header fields, HEAD, unexpected errors and request metrics."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from fastapi import Response
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.web.faults import BUSY, LIMITED, NOT_ALLOWED, TOO_LONG, WITH_BODY, Fault
-from app.web.limits import Allowance, Gate, RateLimiter
-from app.web.metrics import Metrics
+from app.broker.errors import ApplicationError, SearcherBusy
+from app.errors import BodyRefused, MethodNotAllowed, TooManySearches, UriTooLong
+from app.web.limits import ConcurrencyLimit, RateLimiter
+from app.web.monitoring import Metrics
 
-#: Fields of every answer. Nothing comes from elsewhere, nothing runs that is not ours, nobody frames us.
+log = logging.getLogger(__name__)
+
+#: Fields of every answer: resources and scripts come from this server only, and no other site may frame a page.
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
-    # What was searched for is nobody's business at the site that is found.
+    # A site that was found does not learn the query.
     "Referrer-Policy": "no-referrer",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -29,133 +32,143 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 ALLOWED = "GET, HEAD"
-#: Bytes of path and query: sixteen domains and 255 characters of four bytes, percent-encoded, stay below.
+#: Bytes of path and query: sixteen domains and 255 characters of four bytes, percent-encoded, are shorter.
 MAX_TARGET = 8_192
-#: Where searching is counted against an address's allowance; on the search page, only with a query.
+#: Paths that count against an address's rate limit; the search page counts only with a query.
 LIMITED_PATHS = frozenset({"/", "/suggest", "/api/v1/search", "/api/v1/suggest"})
 
-#: A header field as ASGI has it.
-_Field = tuple[bytes, bytes]
+#: Header fields as ASGI has them.
+_Fields = list[tuple[bytes, bytes]]
 
 
-def _fields(headers: Mapping[str, str]) -> list[_Field]:
+def _fields(headers: Mapping[str, str]) -> _Fields:
     return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
 
 
 _FIELDS = _fields(HEADERS)
 
-#: Answers a request (its scope) with a fault, in the form that whoever asked can read.
-Teller = Callable[[Scope, Fault, str], Response]
+#: Returns the answer to a request (its scope) that ends in an error, as a page or as problem JSON.
+ErrorResponse = Callable[[Scope, type[ApplicationError], str], Response]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edge:
-    """The outermost part of the application. What it refuses never reaches a route."""
+class WebMiddleware:
+    """Answers what no route should see, and completes the answers of the routes."""
 
-    inner: ASGIApp
-    limiter: RateLimiter
-    gate: Gate
-    metrics: Metrics
-    tell: Teller
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        limiter: RateLimiter,
+        concurrency: ConcurrencyLimit,
+        metrics: Metrics,
+        error_response: ErrorResponse,
+    ) -> None:
+        """Wrap `app`. Searches pass `limiter` and `concurrency` first."""
+        self._app = app
+        self._limiter = limiter
+        self._concurrency = concurrency
+        self._metrics = metrics
+        self._error_response = error_response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; anything but HTTP goes through."""
+        """Answer an HTTP request; pass anything else through."""
         if scope["type"] != "http":
-            await self.inner(scope, receive, send)
+            await self._app(scope, receive, send)
             return
         began = time.perf_counter()
         # HEAD is answered as GET is, without the body (RFC 9110 section 9.3.2).
-        asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
-        answer = _Answer(send, bodiless=scope["method"] == "HEAD")
+        head = scope["method"] == "HEAD"
+        request = {**scope, "method": "GET"} if head else scope
+        answer = _Answer(send, without_body=head)
         try:
-            await self._answer(asked, receive, answer)
+            await self._respond(request, receive, answer)
+        except Exception:
+            if answer.started:
+                raise  # The server closes the connection, so the client sees that the answer is incomplete.
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            await self._error_response(request, ApplicationError, "")(request, receive, answer.send)
         finally:
-            self.metrics.answered(_route_of(asked), answer.status, time.perf_counter() - began)
+            self._metrics.count_answer(_route_path(request), answer.status, time.perf_counter() - began)
 
-    async def _answer(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
-        fault = refusal(scope)
-        if fault is not None:
-            await self._refuse(fault, scope, receive, answer)
-        elif not is_search(scope):
-            await self.inner(scope, receive, answer.send)
-        else:
-            await self._search(scope, receive, answer)
-
-    async def _search(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
-        allowance = await self.limiter.ask((scope["client"] or ("unknown",))[0])
-        answer.fields = allowance.headers
-        if not allowance.granted:
-            await self._refuse(LIMITED, scope, receive, answer, detail=_detail(allowance), after=allowance.reset)
+    async def _respond(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        if error := refusal(scope):
+            await self._refuse(error, scope, receive, answer)
             return
-        async with self.gate.place() as admitted:
+        if not is_search(scope):
+            await self._app(scope, receive, answer.send)
+            return
+        quota = await self._limiter.hit((scope["client"] or ("unknown",))[0])
+        answer.headers = quota.headers
+        if not quota.granted:
+            detail = f"at most {quota.limit} searches in {quota.window} s; the next one in {quota.reset} s"
+            await self._refuse(TooManySearches, scope, receive, answer, detail=detail, retry_in=quota.reset)
+            return
+        async with self._concurrency.admit() as admitted:
             if admitted:
-                await self.inner(scope, receive, answer.send)
+                await self._app(scope, receive, answer.send)
             else:
-                await self._refuse(BUSY, scope, receive, answer)
+                await self._refuse(SearcherBusy, scope, receive, answer)
 
     async def _refuse(
         self,
-        fault: Fault,
+        error: type[ApplicationError],
         scope: Scope,
         receive: Receive,
         answer: _Answer,
         *,
         detail: str = "",
-        after: int | None = None,
+        retry_in: int | None = None,
     ) -> None:
-        self.metrics.turned_away(fault.name)
-        response = self.tell(scope, fault, detail)
-        if fault is NOT_ALLOWED:
+        self._metrics.count_refusal(error.problem)
+        response = self._error_response(scope, error, detail)
+        if error is MethodNotAllowed:
             response.headers["Allow"] = ALLOWED
-        if after is not None:
-            response.headers["Retry-After"] = str(after)
+        if retry_in is not None:
+            response.headers["Retry-After"] = str(retry_in)
         await response(scope, receive, answer.send)
 
 
 class _Answer:
-    """Sends an answer on, with our header fields and, for HEAD, without its body."""
+    """Sends an answer with this module's header fields and, for HEAD, without its body."""
 
-    def __init__(self, send: Send, *, bodiless: bool) -> None:
+    def __init__(self, send: Send, *, without_body: bool) -> None:
         self._send = send
-        self._bodiless = bodiless
-        self.fields: Mapping[str, str] = {}
+        self._without_body = without_body
+        self.headers: Mapping[str, str] = {}
         self.status = 500
+        self.started = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.status = message["status"]
+            self.started, self.status = True, message["status"]
             given = {name for name, _ in message["headers"]}
-            ours = (*_FIELDS, *_fields(self.fields))
-            message["headers"] = [*message["headers"], *(field for field in ours if field[0] not in given)]
-        elif self._bodiless and message["type"] == "http.response.body":
+            added = (field for field in (*_FIELDS, *_fields(self.headers)) if field[0] not in given)
+            message["headers"] = [*message["headers"], *added]
+        elif self._without_body and message["type"] == "http.response.body":
             message = {**message, "body": b""}
         await self._send(message)
 
 
-def refusal(scope: Scope) -> Fault | None:
-    """Return why a request is refused whatever it asks for: we only read, and nothing of a request but its address."""
+def refusal(scope: Scope) -> type[ApplicationError] | None:
+    """Return why no route may see a request: its method, its length or its body. None if a route may."""
     if scope["method"] not in {"GET", "HEAD"}:
-        return NOT_ALLOWED
+        return MethodNotAllowed
     if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET:
-        return TOO_LONG
+        return UriTooLong
     headers = Headers(scope=scope)
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-        return WITH_BODY
+        return BodyRefused
     return None
 
 
 def is_search(scope: Scope) -> bool:
-    """Tell whether a request makes us search or suggest."""
+    """Return whether a request starts a search or asks for suggestions."""
     path = scope["path"]
     return path in LIMITED_PATHS and (path != "/" or b"q=" in scope["query_string"])
 
 
-def _detail(allowance: Allowance) -> str:
-    return f"at most {allowance.limit} searches in {allowance.window} s; the next one in {allowance.reset} s"
-
-
-def _route_of(scope: Scope) -> str:
-    """Return the path of the route that answered, or would have: of these there are few, unlike paths of requests."""
+def _route_path(scope: Scope) -> str:
+    """Return the path of the route that answered, or would have. Metrics count routes: paths are unlimited."""
     if "route" in scope:
         return str(scope["route"].path)
     path = scope["path"]

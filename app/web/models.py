@@ -1,113 +1,17 @@
-"""What the API takes and answers, as it stands in its description."""
+"""The JSON documents that the API answers with, as its OpenAPI description shows them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from fastapi import Response
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
-from starlette.datastructures import QueryParams
+from pydantic import Field, TypeAdapter
 
-from app.cluster.client.contract import MAX_DOMAINS
 from app.cluster.protocol import Route
-from app.search.contract import (
-    MAX_HITS,
-    MAX_SUGGESTIONS,
-    Facet,
-    Filters,
-    Hit,
-    PackInfo,
-    SearchRequest,
-    SearchResult,
-    Sort,
-)
-from app.search.query import MAX_CHARACTERS
+from app.search.contract import Hit, SearchRequest, SearchResult
 
-#: Hits of one answer: fewer than searchers would give.
-MAX_LIMIT = 50
-#: Characters of a host name (RFC 1035 section 2.3.4) and a port.
-_MAX_DOMAIN = 261
-
-Domains = Annotated[
-    list[Annotated[str, Field(min_length=1, max_length=_MAX_DOMAIN)]],
-    Field(
-        min_length=1,
-        max_length=MAX_DOMAINS,
-        description="The sites, as they were indexed. Several: repeat the parameter, or put commas between.",
-        examples=[["docs.example.org"]],
-    ),
-]
-Words = Annotated[
-    str,
-    Field(
-        min_length=1,
-        max_length=MAX_CHARACTERS,
-        description='Words, "phrases", -exclusions; the last word may be the beginning of one.',
-        examples=['"event loop" -uvloop'],
-    ),
-]
 UtcTime = Annotated[str, Field(description="UTC, ISO 8601.", examples=["2026-11-21T10:04:00+00:00"])]
-
-
-class Parameters(BaseModel):
-    """Parameters of every question. A parameter that is not known is refused: it would be left out in silence."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    domain: Domains
-    q: Words
-
-    @classmethod
-    def read(cls, query: QueryParams) -> Self:
-        """Return what a query string says, as FastAPI reads it; raises RequestValidationError as FastAPI does.
-
-        Of `domain` all count that are given, of every other parameter the last one.
-        """
-        given: dict[str, Any] = dict(query)
-        if "domain" in given:
-            given["domain"] = query.getlist("domain")
-        try:
-            return cls.model_validate(given)
-        except ValidationError as error:
-            raise RequestValidationError(error.errors(include_url=False)) from error
-
-    @field_validator("domain", mode="after")
-    @classmethod
-    def _apart(cls, given: list[str]) -> list[str]:
-        names = dict.fromkeys(name for each in given for part in each.split(",") if (name := part.strip()))
-        if not 1 <= len(names) <= MAX_DOMAINS:
-            raise ValueError(f"expected 1 to {MAX_DOMAINS} domains, not {len(names)}")
-        return list(names)
-
-
-class SearchParameters(Parameters):
-    """Parameters of a search."""
-
-    offset: int = Field(0, ge=0, lt=MAX_HITS, description="Hits to leave out at the beginning.", examples=[10])
-    limit: int = Field(10, ge=1, le=MAX_LIMIT, description="Hits to answer with, at most.", examples=[10])
-    sort: Sort = Field("relevance", description="Best first, or newest first.")
-    section: str = Field("", max_length=200, description="Only pages below this first part of the path.")
-    lang: str = Field("", max_length=35, description="Only pages in this language, as the pages name it.")
-    type: str = Field("", max_length=127, description="Only pages of this content type.")
-
-    def question(self) -> SearchRequest:
-        """Return what is asked of a finder."""
-        return SearchRequest(
-            q=self.q,
-            domains=tuple(self.domain),
-            offset=self.offset,
-            limit=self.limit,
-            sort=self.sort,
-            filters=Filters(section=self.section, lang=self.lang, type=self.type),
-        )
-
-
-class SuggestParameters(Parameters):
-    """Parameters of suggestions."""
-
-    limit: int = Field(8, ge=1, le=MAX_SUGGESTIONS, description="Suggestions to answer with, at most.", examples=[8])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,48 +129,45 @@ _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {
 }
 
 
-def as_json(value: Any, *, status: int = 200, media_type: str = "application/json") -> Response:
-    """Return a value of this module as a response, without the detour by way of Python's own types."""
-    return Response(_ADAPTERS[type(value)].dump_json(value), status_code=status, media_type=media_type)
+def json_response(document: Any, *, status: int = 200, media_type: str = "application/json") -> Response:
+    """Return a document of this module as a response. Pydantic writes the JSON directly, without dicts in between."""
+    return Response(_ADAPTERS[type(document)].dump_json(document), status_code=status, media_type=media_type)
 
 
-def search_answer(found: SearchResult, question: SearchRequest, *, link: str) -> SearchAnswer:
-    """Return what the API says was found; `link` is the address of the same search, to which `offset` is added."""
-    end = question.offset + len(found.hits)
-    more = bool(found.hits) and end < found.reachable
+def search_answer(result: SearchResult, request: SearchRequest, *, link: str) -> SearchAnswer:
+    """Return the answer to a search; `link` is the address of the same search without its offset."""
+    end = request.offset + len(result.hits)
+    more = bool(result.hits) and end < result.reachable
     return SearchAnswer(
-        query=question.q,
-        total=found.total,
-        capped=found.capped,
-        relaxed=found.relaxed,
-        reachable=found.reachable,
-        offset=question.offset,
-        limit=question.limit,
+        query=request.q,
+        total=result.total,
+        capped=result.capped,
+        relaxed=result.relaxed,
+        reachable=result.reachable,
+        offset=request.offset,
+        limit=request.limit,
         next_offset=end if more else None,
         next=f"{link}&offset={end}" if more else None,
-        seconds=found.seconds,
-        did_you_mean=found.did_you_mean or None,
-        sources=tuple(_source(info) for info in found.sources),
-        silent=tuple(Silent(domain=domain, reason=reason) for domain, reason in found.silent),
-        facets=tuple(_facet(facet) for facet in found.facets),
-        hits=tuple(_hit(hit) for hit in found.hits),
+        seconds=result.seconds,
+        did_you_mean=result.did_you_mean or None,
+        sources=tuple(Source(domain=pack.domain, built_at=pack.built_at, pages=pack.pages) for pack in result.sources),
+        silent=tuple(Silent(domain=domain, reason=reason) for domain, reason in result.silent),
+        facets=tuple(
+            FoundFacet(
+                name=facet.name, values=tuple(FacetValue(value=value, pages=pages) for value, pages in facet.counts)
+            )
+            for facet in result.facets
+        ),
+        hits=tuple(_found_hit(hit) for hit in result.hits),
     )
 
 
 def domain_answer(route: Route) -> Domain:
-    """Return what the API says of a site."""
+    """Return a site as the API lists it."""
     return Domain(domain=route.domain, pages=route.pages, built_at=route.built_at, available=bool(route.searchers))
 
 
-def _source(info: PackInfo) -> Source:
-    return Source(domain=info.domain, built_at=info.built_at, pages=info.pages)
-
-
-def _facet(facet: Facet) -> FoundFacet:
-    return FoundFacet(name=facet.name, values=tuple(FacetValue(value=value, pages=n) for value, n in facet.counts))
-
-
-def _hit(hit: Hit) -> FoundHit:
+def _found_hit(hit: Hit) -> FoundHit:
     return FoundHit(
         url=hit.url,
         domain=hit.domain,

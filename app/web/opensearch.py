@@ -9,7 +9,7 @@ from typing import Annotated
 from urllib.parse import urlencode
 from xml.etree import ElementTree as ET
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from app.broker.errors import InvalidMessage
@@ -17,7 +17,7 @@ from app.cluster.client.contract import MAX_DOMAINS, SearchClient
 from app.cluster.protocol import Routes
 from app.crawl.urls import parse_domain
 from app.errors import InvalidQuery, PackNotFound
-from app.web.state import search_client
+from app.web.dependencies import Client
 
 DESCRIPTION = "application/opensearchdescription+xml"
 SUGGESTIONS = "application/x-suggestions+json"
@@ -34,24 +34,20 @@ Domains = Annotated[Sequence[str], Query()]
 
 
 @router.get("/opensearch.xml")
-async def description(
-    request: Request, finder: Annotated[SearchClient, Depends(search_client)], domain: Domains = ()
-) -> Response:
+async def description(request: Request, client: Client, domain: Domains = ()) -> Response:
     """Describe the search of all sites, or of those named, which must have been indexed."""
     wanted = _named(domain)
     if wanted:
-        known = {route.domain for route in (await run_in_threadpool(finder.routes)).routes}
+        known = {route.domain for route in (await run_in_threadpool(client.routes)).routes}
         if never := [one for one in wanted if one not in known]:
             raise PackNotFound(f"{', '.join(never)} has no pack")
     return Response(describe(_base(request), wanted), media_type=DESCRIPTION)
 
 
 @router.get("/suggest")
-async def suggest(
-    finder: Annotated[SearchClient, Depends(search_client)], q: str = "", domain: Domains = ()
-) -> Response:
+async def suggest(client: Client, q: str = "", domain: Domains = ()) -> Response:
     """Suggest how a query may go on, as browsers read it. What cannot be searched for goes on as nothing."""
-    found = await run_in_threadpool(_suggestions, finder, _named(domain), q)
+    found = await run_in_threadpool(_suggestions, client, _named(domain), q)
     return Response(json.dumps([q, found], ensure_ascii=False).encode(errors="replace"), media_type=SUGGESTIONS)
 
 
@@ -88,10 +84,10 @@ def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
-def _suggestions(finder: SearchClient, domains: Sequence[str], q: str) -> Sequence[str]:
-    domains = domains or _all(finder.routes())
+def _suggestions(client: SearchClient, domains: Sequence[str], q: str) -> Sequence[str]:
+    domains = domains or _all(client.routes())
     try:
-        return finder.suggest(domains, q) if domains and q.strip() else ()
+        return client.suggest(domains, q) if domains and q.strip() else ()
     except InvalidQuery:
         return ()
 

@@ -8,19 +8,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.cluster.client.contract import MAX_DOMAINS, SearchClient
 from app.errors import PackNotFound
-from app.search.contract import Filters, SearchResult
+from app.search.contract import Filters
 from app.search.query import MAX_CHARACTERS
-from app.web.faults import INVALID, NEVER_INDEXED, Fault, fault_of
+from app.web.dependencies import Client
 from app.web.presenter import Choice, PackView, ResultsView, filters_view, pack_view, results_view
-from app.web.search_form import SearchForm, read_asked
-from app.web.state import search_client
+from app.web.search_form import SearchForm, read_form
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +33,7 @@ _templates = Environment(
     lstrip_blocks=True,
 )
 
-#: States that stand below the form, under the page's heading; the message of any other one brings its own.
+#: States in which the page's heading is above the form. The message of any other state has its own heading.
 _BELOW_FORM = frozenset(
     {
         "results",
@@ -53,72 +52,84 @@ _BELOW_FORM = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """All that the template shows. `state` is start, results, nothing, past-end, or the name of a fault.
+    """All that the template shows. `state` is start, results, nothing, past-end, or a problem type.
 
-    `never` are the domains asked that have no pack.
+    `never` are the requested domains that have no pack.
     """
 
     state: str
     status: int = 200
-    asked: SearchForm = field(default_factory=SearchForm)
+    form: SearchForm = field(default_factory=SearchForm)
     reason: str = ""
-    retry_after: int | None = None
+    retry_in: int | None = None
     packs: tuple[PackView, ...] = ()
     results: ResultsView | None = None
     never: tuple[str, ...] = ()
 
+    @classmethod
+    def of_error(
+        cls,
+        error: type[ApplicationError],
+        *,
+        reason: str,
+        form: SearchForm | None = None,
+        packs: tuple[PackView, ...] = (),
+        never: tuple[str, ...] = (),
+    ) -> View:
+        """Return the view that shows an error."""
+        return cls(
+            state=error.problem,
+            status=error.status,
+            form=form or SearchForm(),
+            reason=reason,
+            retry_in=error.retry_in,
+            packs=packs,
+            never=never,
+        )
+
     @property
     def domain(self) -> str:
-        """The one site that is searched; empty where there are several."""
-        domains = self.asked.domains or tuple(pack.domain for pack in self.packs)
+        """The only site that is searched; empty if there are several."""
+        domains = self.form.domains or tuple(pack.domain for pack in self.packs)
         return domains[0] if len(domains) == 1 else ""
 
     @property
     def choosable(self) -> tuple[tuple[str, PackView | None], ...]:
-        """The sites that the form offers with their packs; those asked for too, where what there is is not known."""
-        known = {pack.domain: pack for pack in self.packs}
-        unknown = [domain for domain in self.asked.domains if domain not in known and domain not in self.never]
-        return (*known.items(), *((domain, None) for domain in unknown))
+        """The sites that the form offers, with their packs. While routes are unknown, the requested sites."""
+        packs = {pack.domain: pack for pack in self.packs}
+        others = [domain for domain in self.form.domains if domain not in packs and domain not in self.never]
+        return (*packs.items(), *((domain, None) for domain in others))
 
     @property
     def chosen(self) -> str:
         """Which of several sites are searched, in a few words."""
-        number, chosen = len(self.choosable), [d for d, _ in self.choosable if d in self.asked.domains]
+        sites = [domain for domain, _ in self.choosable]
+        chosen = [domain for domain in sites if domain in self.form.domains]
         if not chosen:
-            return f"All {number} sites" if number <= MAX_DOMAINS else f"Choose from {number} sites"
-        return f"Only {' and '.join(chosen)}" if len(chosen) <= 2 else f"{len(chosen)} of {number} sites"
+            return f"All {len(sites)} sites" if len(sites) <= MAX_DOMAINS else f"Choose from {len(sites)} sites"
+        return f"Only {' and '.join(chosen)}" if len(chosen) <= 2 else f"{len(chosen)} of {len(sites)} sites"
 
     @property
     def filters(self) -> tuple[Choice, ...]:
-        """The filters that are set, each with the link that takes it off."""
-        return filters_view(self.asked)
-
-    @property
-    def unfiltered(self) -> str:
-        """The address of the same without filters."""
-        return replace(self.asked, filters=Filters(), page=1).href
-
-    @property
-    def first_page(self) -> str:
-        """The address of the first page of the same."""
-        return replace(self.asked, page=1).href
+        """The filters that are set, each with the link that removes it."""
+        return filters_view(self.form)
 
     @property
     def sources(self) -> tuple[PackView, ...]:
-        """The packs whose age the page tells: those that answered, or would answer, unless there are many."""
+        """The packs whose date the page shows: those that answered, or the only one that a search would use."""
         if self.results:
             return self.results.sources
         return tuple(pack for pack in self.packs if pack.domain == self.domain)
 
     @property
     def heads_itself(self) -> bool:
-        """Whether the message below the form is the page's only heading."""
+        """Whether the message below the form has the page's only heading."""
         return self.state not in _BELOW_FORM
 
 
 @router.get("/", response_class=HTMLResponse)
 def search_page(
-    finder: Annotated[SearchClient, Depends(search_client)],
+    client: Client,
     domain: Annotated[Sequence[str], Query()] = (),
     q: str = "",
     sort: str = "relevance",
@@ -129,17 +140,17 @@ def search_page(
 ) -> HTMLResponse:
     """Show the form and, for a query, one page of results."""
     filters = Filters(section=section, lang=lang, type=type)
-    asked, fault = read_asked(text=q, domains=domain, sort=sort, filters=filters, page=page)
+    form, invalid = read_form(q=q, domains=domain, sort=sort, filters=filters, page=page)
     packs: tuple[PackView, ...] = ()
     try:
-        packs = tuple(pack_view(route) for route in finder.routes().routes)
-        if len(packs) == 1 and not asked.domains:
-            asked = replace(asked, domains=(packs[0].domain,))
-        if fault is not None:
-            raise fault
-        view = _view(finder, packs, asked)
+        packs = tuple(pack_view(route) for route in client.routes().routes)
+        if len(packs) == 1 and not form.domains:
+            form = SearchForm(replace(form.request, domains=(packs[0].domain,)))
+        if invalid is not None:
+            raise invalid
+        view = _search(client, packs, form)
     except ApplicationError as error:
-        view = _failed(error, packs, asked)
+        view = _error_view(error, packs, form)
     return render(view)
 
 
@@ -148,64 +159,41 @@ def render(view: View) -> HTMLResponse:
     html = _templates.get_template("search.html").render(
         view=view, max_characters=MAX_CHARACTERS, max_domains=MAX_DOMAINS
     )
-    headers = {} if view.retry_after is None else {"Retry-After": str(view.retry_after)}
+    headers = {} if view.retry_in is None else {"Retry-After": str(view.retry_in)}
     return HTMLResponse(html, status_code=view.status, headers=headers)
 
 
-def fault_page(fault: Fault, reason: str = "", *, asked: SearchForm | None = None) -> HTMLResponse:
-    """Return the page that tells of a fault which no question of ours led to."""
-    return render(_fault_view(fault, asked or SearchForm(), reason=reason))
+def error_page(error: type[ApplicationError], reason: str = "") -> HTMLResponse:
+    """Return the page for an error that is not about a search."""
+    return render(View.of_error(error, reason=reason or error.title))
 
 
-def _view(finder: SearchClient, packs: tuple[PackView, ...], asked: SearchForm) -> View:
-    known = [pack.domain for pack in packs]
-    never = tuple(domain for domain in asked.domains if domain not in known)
-    if never:
+def _search(client: SearchClient, packs: tuple[PackView, ...], form: SearchForm) -> View:
+    """Return the view of the results, or of the start page if there is nothing to search; raises search errors."""
+    indexed = [pack.domain for pack in packs]
+    if never := [domain for domain in form.domains if domain not in indexed]:
         raise PackNotFound(", ".join(never))
-    if not asked.text.strip():
-        return View(state="start", asked=asked, packs=packs)
-    domains = asked.domains or tuple(known)
+    if not form.text.strip():
+        return View(state="start", form=form, packs=packs)
+    domains = form.domains or tuple(indexed)
     if not domains:
         return View(state="start", packs=packs)
     if len(domains) > MAX_DOMAINS:
         raise InvalidMessage(f"there are {len(domains)} sites: choose up to {MAX_DOMAINS} of them")
-    return _found_view(finder.search(asked.question(domains)), packs, asked)
-
-
-def _found_view(found: SearchResult, packs: tuple[PackView, ...], asked: SearchForm) -> View:
-    results = results_view(found, asked)
-    state = "results" if found.hits else "past-end" if found.total else "nothing"
+    result = client.search(replace(form.request, domains=domains))
+    state = "results" if result.hits else "past-end" if result.total else "nothing"
     status = 404 if state == "past-end" else 200
-    return View(state=state, status=status, asked=asked, packs=packs, results=results)
+    return View(state=state, status=status, form=form, packs=packs, results=results_view(result, form))
 
 
-def _failed(error: ApplicationError, packs: tuple[PackView, ...], asked: SearchForm) -> View:
-    fault = fault_of(error)
-    if fault.status >= 500:
-        # Figures tell how often: a line for each would fill the log while searchers are away.
-        log.debug("%s: %s: %s", ", ".join(asked.domains) or "all sites", type(error).__name__, error)
-    known = {pack.domain for pack in packs}
-    missing = tuple(domain for domain in asked.domains if domain not in known) or asked.domains
-    never = missing if fault == NEVER_INDEXED else ()
-    # Where only the query is wrong, the words that say so are the error's own.
-    reason = str(error) if fault == INVALID else ""
-    return _fault_view(fault, asked, reason=reason, packs=packs, never=never)
-
-
-def _fault_view(
-    fault: Fault,
-    asked: SearchForm,
-    *,
-    reason: str,
-    packs: tuple[PackView, ...] = (),
-    never: tuple[str, ...] = (),
-) -> View:
-    return View(
-        state=fault.name,
-        status=fault.status,
-        asked=asked,
-        reason=reason or fault.title,
-        retry_after=fault.retry_after,
-        packs=packs,
-        never=never,
-    )
+def _error_view(error: ApplicationError, packs: tuple[PackView, ...], form: SearchForm) -> View:
+    if error.status >= 500:
+        # Metrics count these. While searchers are away, a line for each search would fill the log.
+        log.debug("Search of %s failed: %s: %s", ", ".join(form.domains) or "all sites", error.reason, error)
+    indexed = {pack.domain for pack in packs}
+    never: tuple[str, ...] = ()
+    if isinstance(error, PackNotFound):
+        never = tuple(domain for domain in form.domains if domain not in indexed) or form.domains
+    # Only the text of an error about the request is meant for the person who typed it.
+    reason = str(error) if error.problem == InvalidMessage.problem else ""
+    return View.of_error(type(error), reason=reason or error.title, form=form, packs=packs, never=never)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from urllib.parse import unquote
 
 from app.cluster.protocol import Route
 from app.search.contract import Facet, Hit, PackInfo, SearchResult
 from app.search.snippet import Snippet
-from app.web.names import label_of
 from app.web.search_form import FILTERS, PER_PAGE, SORTS, SearchForm
 
 #: Page numbers shown on either side of the one that is read.
@@ -22,6 +21,61 @@ _CHOICES = 10
 _LANGUAGE = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")
 #: What a URL has for characters beyond ASCII.
 _ENCODED = re.compile(r"(?:%[89A-Fa-f][0-9A-Fa-f])+")
+
+
+#: Languages by the first part of their tag (RFC 5646), in English as the page is.
+_LANGUAGES = {
+    "ar": "Arabic",
+    "bg": "Bulgarian",
+    "ca": "Catalan",
+    "cs": "Czech",
+    "da": "Danish",
+    "de": "German",
+    "el": "Greek",
+    "en": "English",
+    "es": "Spanish",
+    "et": "Estonian",
+    "fa": "Persian",
+    "fi": "Finnish",
+    "fr": "French",
+    "he": "Hebrew",
+    "hi": "Hindi",
+    "hr": "Croatian",
+    "hu": "Hungarian",
+    "id": "Indonesian",
+    "it": "Italian",
+    "ja": "Japanese",
+    "ko": "Korean",
+    "lt": "Lithuanian",
+    "lv": "Latvian",
+    "nb": "Norwegian Bokmål",
+    "nl": "Dutch",
+    "no": "Norwegian",
+    "pl": "Polish",
+    "pt": "Portuguese",
+    "ro": "Romanian",
+    "ru": "Russian",
+    "sk": "Slovak",
+    "sl": "Slovenian",
+    "sr": "Serbian",
+    "sv": "Swedish",
+    "ta": "Tamil",
+    "th": "Thai",
+    "tr": "Turkish",
+    "uk": "Ukrainian",
+    "vi": "Vietnamese",
+    "zh": "Chinese",
+}
+
+_TYPES = {
+    "text/html": "Web page",
+    "application/xhtml+xml": "Web page (XHTML)",
+    "text/plain": "Plain text",
+    "application/pdf": "PDF",
+    "text/markdown": "Markdown",
+    "application/xml": "XML",
+    "text/xml": "XML (text)",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +109,7 @@ class PageLink:
 class HitView:
     """A hit as it is shown. `href` is empty where the address is not http(s): it is then no link.
 
-    `address` goes on where `site` ends; `site` is empty unless several were asked. `date` is empty where there is none.
+    `address` goes on where `site` ends; `site` is empty unless several were form. `date` is empty where there is none.
     """
 
     href: str
@@ -99,37 +153,37 @@ class ResultsView:
     sources: tuple[PackView, ...]
 
 
-def results_view(found: SearchResult, asked: SearchForm) -> ResultsView:
+def results_view(result: SearchResult, form: SearchForm) -> ResultsView:
     """Return what the template shows of one page of results."""
-    last_page = max(1, -(-min(found.total, found.reachable) // PER_PAGE))
-    first = (asked.page - 1) * PER_PAGE + 1
-    several = len(found.sources) + len(found.silent) > 1
+    last_page = max(1, -(-min(result.total, result.reachable) // PER_PAGE))
+    first = (form.page - 1) * PER_PAGE + 1
+    several = len(result.sources) + len(result.silent) > 1
     return ResultsView(
         first=first,
-        last=first + len(found.hits) - 1,
-        total=f"more than {found.total:,}" if found.capped else f"{found.total:,}",
-        seconds=_seconds(found.seconds),
-        relaxed=found.relaxed,
-        hits=tuple(_hit_view(hit, several=several) for hit in found.hits),
-        pages=_page_links(asked, last_page),
-        previous=_page_href(asked, asked.page - 1, last_page),
-        next=_page_href(asked, asked.page + 1, last_page),
+        last=first + len(result.hits) - 1,
+        total=f"more than {result.total:,}" if result.capped else f"{result.total:,}",
+        seconds=_seconds(result.seconds),
+        relaxed=result.relaxed,
+        hits=tuple(_hit_view(hit, several=several) for hit in result.hits),
+        pages=_page_links(form, last_page),
+        previous=_page_href(form, form.page - 1, last_page),
+        next=_page_href(form, form.page + 1, last_page),
         sorts=tuple(
-            Choice(label=sort.capitalize(), href=replace(asked, sort=sort, page=1).href, current=sort == asked.sort)
+            Choice(label=sort.capitalize(), href=form.with_sort(sort).href, current=sort == form.request.sort)
             for sort in SORTS
         ),
-        facets=tuple(view for facet in found.facets if (view := _facet_view(facet, asked)).choices),
-        meant=_meant(found.did_you_mean, asked),
-        silent=tuple(domain for domain, _ in found.silent),
-        sources=tuple(pack_view(source) for source in found.sources),
+        facets=tuple(view for facet in result.facets if (view := _facet_view(facet, form)).choices),
+        meant=_meant(result.did_you_mean, form),
+        silent=tuple(domain for domain, _ in result.silent),
+        sources=tuple(pack_view(source) for source in result.sources),
     )
 
 
-def filters_view(asked: SearchForm) -> tuple[Choice, ...]:
+def filters_view(form: SearchForm) -> tuple[Choice, ...]:
     """Return the filters that are set, each with the link that takes it off."""
     return tuple(
-        Choice(label=f"{FILTERS[name]}: {label_of(name, value)}", href=asked.filter(name, "").href, current=True)
-        for name, value in asked.filtered
+        Choice(label=f"{FILTERS[name]}: {label_of(name, value)}", href=form.with_filter(name, "").href, current=True)
+        for name, value in form.filtered
     )
 
 
@@ -141,19 +195,19 @@ def pack_view(pack: Route | PackInfo) -> PackView:
     return PackView(domain=pack.domain, pages=pages, built_at=pack.built_at, built=built, day=day)
 
 
-def _meant(text: str, asked: SearchForm) -> Choice | None:
-    return Choice(label=text, href=replace(asked, text=text, page=1).href) if text else None
+def _meant(text: str, form: SearchForm) -> Choice | None:
+    return Choice(label=text, href=form.with_text(text).href) if text else None
 
 
-def _facet_view(facet: Facet, asked: SearchForm) -> FacetView:
+def _facet_view(facet: Facet, form: SearchForm) -> FacetView:
     """Return the view of a facet, without choices where there is nothing to choose."""
-    chosen = dict(asked.filtered).get(facet.name, "")
+    chosen = dict(form.filtered).get(facet.name, "")
     named = [(value, pages) for value, pages in facet.counts if value]
     shown = [pair for rank, pair in enumerate(named) if rank < _CHOICES or pair[0] == chosen]
     choices = tuple(
         Choice(
             label=label_of(facet.name, value),
-            href=asked.filter(facet.name, "" if value == chosen else value).href,
+            href=form.with_filter(facet.name, "" if value == chosen else value).href,
             count=f"{pages:,}",
             current=value == chosen,
         )
@@ -193,14 +247,14 @@ def _readable(address: str) -> str:
     return _ENCODED.sub(decoded, address)
 
 
-def _page_links(asked: SearchForm, last: int) -> tuple[PageLink, ...]:
+def _page_links(form: SearchForm, last: int) -> tuple[PageLink, ...]:
     if last == 1:
         return ()
-    return tuple(PageLink(number, _page_href(asked, number, last)) for number in _numbers(asked.page, last))
+    return tuple(PageLink(number, _page_href(form, number, last)) for number in _numbers(form.page, last))
 
 
-def _page_href(asked: SearchForm, number: int, last: int) -> str:
-    return replace(asked, page=number).href if 1 <= number <= last and number != asked.page else ""
+def _page_href(form: SearchForm, number: int, last: int) -> str:
+    return form.with_page(number).href if 1 <= number <= last and number != form.page else ""
 
 
 def _numbers(page: int, last: int) -> Sequence[int]:
@@ -235,3 +289,20 @@ def _day(text: str) -> str:
     except ValueError:
         return ""
     return f"{day.day} {day:%B %Y}"
+
+
+def label_of(facet: str, value: str) -> str:
+    """Return how a facet's value is shown: `/library/`, `German (de-AT)`, `PDF`; what has no words, as it is."""
+    if facet == "section":
+        return f"/{value}/"
+    return _language(value) if facet == "lang" else _TYPES.get(value, value)
+
+
+def _language(tag: str) -> str:
+    """Return a language's name, its tag behind it where that says more, in the case of RFC 5646 section 2.1.1."""
+    first, *rest = tag.split("-")
+    name = _LANGUAGES.get(first.lower())
+    if name is None or not rest:
+        return name or tag
+    cases = {2: str.upper, 4: str.title}
+    return f"{name} ({'-'.join([first.lower(), *(cases.get(len(part), str.lower)(part) for part in rest)])})"

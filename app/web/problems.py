@@ -1,39 +1,66 @@
-"""Faults as answers to programs: application/problem+json of RFC 9457."""
+"""Errors as problem JSON (RFC 9457). The error classes carry type, status and title."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
-from starlette.exceptions import HTTPException
 
-from app.web.faults import FAULTS, Fault
-from app.web.models import Problem, as_json
+from app.broker.errors import ApplicationError, InvalidMessage, SearcherBusy
+from app.errors import (
+    BodyRefused,
+    MethodNotAllowed,
+    NotPlaced,
+    PackError,
+    PackNotFound,
+    ResourceNotFound,
+    SearchTimeout,
+    SearchUnavailable,
+    TooManySearches,
+    UriTooLong,
+)
+from app.web.models import Problem, json_response
 
 MEDIA_TYPE = "application/problem+json"
-_PATH = "/problems/"
 
-router = APIRouter(include_in_schema=False)
+#: One error class for each problem type. Other classes share a type with one of these.
+PROBLEMS: tuple[type[ApplicationError], ...] = (
+    InvalidMessage,
+    PackNotFound,
+    NotPlaced,
+    SearcherBusy,
+    SearchUnavailable,
+    PackError,
+    SearchTimeout,
+    TooManySearches,
+    ResourceNotFound,
+    MethodNotAllowed,
+    UriTooLong,
+    BodyRefused,
+    ApplicationError,
+)
+
+router = APIRouter(prefix="/problems", include_in_schema=False)
 
 
-def type_of(fault: Fault) -> str:
-    """Return the problem type: a path of this server (RFC 9457 section 3.1.1), where it says what it means."""
-    return f"{_PATH}{fault.name}"
+def type_of(error: type[ApplicationError]) -> str:
+    """Return the problem type: a path of this server that explains it (RFC 9457 section 3.1.1)."""
+    return f"{router.prefix}/{error.problem}"
 
 
-def problem(fault: Fault, detail: str = "") -> Response:
-    """Return a fault, with what is at fault this time."""
-    told = Problem(type=type_of(fault), title=fault.title, status=fault.status, detail=detail or fault.title)
-    answer = as_json(told, status=fault.status, media_type=MEDIA_TYPE)
-    if fault.retry_after is not None:
-        answer.headers["Retry-After"] = str(fault.retry_after)
-    return answer
+def problem_response(error: type[ApplicationError], detail: str = "") -> Response:
+    """Return the answer for an error class; `detail` tells what is wrong this time."""
+    document = Problem(type=type_of(error), title=error.title, status=error.status, detail=detail or error.title)
+    response = json_response(document, status=error.status, media_type=MEDIA_TYPE)
+    if error.retry_in is not None:
+        response.headers["Retry-After"] = str(error.retry_in)
+    return response
 
 
-@router.get(f"{_PATH}{{name}}")
-async def explained(name: str) -> PlainTextResponse:
-    """Say what a problem type means."""
-    fault = next((fault for fault in FAULTS if fault.name == name), None)
-    if fault is None:
-        raise HTTPException(404)
-    again = "" if fault.retry_after is None else " Asking again later makes sense: Retry-After says when."
-    return PlainTextResponse(f"{fault.name}: {fault.title}. Its status is {fault.status}.{again}\n")
+@router.get("/{name}")
+async def explain_problem(name: str) -> PlainTextResponse:
+    """Explain a problem type."""
+    for error in PROBLEMS:
+        if error.problem == name:
+            again = "" if error.retry_in is None else " Asking again later makes sense: Retry-After says when."
+            return PlainTextResponse(f"{name}: {error.title}. Its status is {error.status}.{again}\n")
+    raise ResourceNotFound

@@ -1,13 +1,13 @@
-"""What somebody asked for: read from the page's address, checked, and written into other addresses."""
+"""The search form: a search request read from the parameters of the page's address, and written into links."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import get_args
 from urllib.parse import urlencode
 
-from app.broker.errors import InvalidMessage
+from app.broker.errors import ApplicationError, InvalidMessage
 from app.cluster.client.contract import MAX_DOMAINS
 from app.crawl.urls import parse_domain
 from app.errors import InvalidQuery
@@ -17,26 +17,39 @@ from app.search.contract import MAX_HITS, Filters, SearchRequest, Sort
 PER_PAGE = 10
 LAST_PAGE = MAX_HITS // PER_PAGE
 
-#: Parameters that filter, and what each one is called.
+#: Parameters that filter, each with its label.
 FILTERS = {"section": "Section", "lang": "Language", "type": "Type"}
 #: Characters of a filter's value.
-_LONGEST = 200
+_MAX_FILTER = 200
+#: The request of an empty form.
+_EMPTY = SearchRequest(q="", domains=(), limit=PER_PAGE)
 SORTS: tuple[Sort, ...] = get_args(Sort)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SearchForm:
-    """A question as a page's address has it. No `domains`: of all sites. `page` counts from 1."""
+    """A search request as the form shows it. Without domains it is about all sites."""
 
-    text: str = ""
-    domains: tuple[str, ...] = ()
-    sort: Sort = "relevance"
-    filters: Filters = field(default_factory=Filters)
-    page: int = 1
+    request: SearchRequest = _EMPTY
+
+    @property
+    def text(self) -> str:
+        """The text in the search box."""
+        return self.request.q
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The sites that are chosen."""
+        return self.request.domains
+
+    @property
+    def page(self) -> int:
+        """The number of the page of results, from 1."""
+        return self.request.offset // PER_PAGE + 1
 
     @property
     def href(self) -> str:
-        """The address of the page that answers this."""
+        """The address of the page of results."""
         pairs = [("domain", domain) for domain in self.domains]
         pairs += [("q", self.text)] if self.text else []
         pairs += self.settings
@@ -45,45 +58,53 @@ class SearchForm:
 
     @property
     def settings(self) -> list[tuple[str, str]]:
-        """Order and filters as parameters, where they are not the usual ones."""
-        return ([("sort", self.sort)] if self.sort != "relevance" else []) + self.filtered
+        """Order and filters as parameters, without defaults."""
+        sort = self.request.sort
+        return ([("sort", sort)] if sort != "relevance" else []) + self.filtered
 
     @property
     def filtered(self) -> list[tuple[str, str]]:
         """The filters that are set, as parameters."""
-        return [(name, value) for name in FILTERS if (value := str(getattr(self.filters, name)))]
+        return [(name, value) for name in FILTERS if (value := str(getattr(self.request.filters, name)))]
 
-    def filter(self, name: str, value: str) -> SearchForm:
-        """Return the first page of the same with this filter, or where the value is empty without it."""
-        return replace(self, filters=replace(self.filters, **{name: value}), page=1)
+    def with_page(self, page: int) -> SearchForm:
+        """Return the form of another page of the same results."""
+        return SearchForm(replace(self.request, offset=(page - 1) * PER_PAGE))
 
-    def question(self, domains: Sequence[str]) -> SearchRequest:
-        """Return what to ask of these domains."""
-        return SearchRequest(
-            q=self.text,
-            domains=tuple(domains),
-            offset=(self.page - 1) * PER_PAGE,
-            limit=PER_PAGE,
-            sort=self.sort,
-            filters=self.filters,
+    def with_text(self, text: str) -> SearchForm:
+        """Return the form of the first page of results for another text."""
+        return SearchForm(replace(self.request, q=text, offset=0))
+
+    def with_sort(self, sort: Sort) -> SearchForm:
+        """Return the form of the first page in another order."""
+        return SearchForm(replace(self.request, sort=sort, offset=0))
+
+    def with_filter(self, name: str, value: str) -> SearchForm:
+        """Return the form of the first page with this filter. An empty value removes it."""
+        return SearchForm(replace(self.request, filters=replace(self.request.filters, **{name: value}), offset=0))
+
+    def without_filters(self) -> SearchForm:
+        """Return the form of the first page without filters."""
+        return SearchForm(replace(self.request, filters=Filters(), offset=0))
+
+
+def read_form(
+    *, q: str, domains: Sequence[str], sort: str, filters: Filters, page: str
+) -> tuple[SearchForm, ApplicationError | None]:
+    """Return the form that shows the valid parameters again, and the error of the last invalid one."""
+    request = replace(_EMPTY, q=q)
+    error: ApplicationError | None = None
+    try:
+        request = replace(
+            request, sort=_read_sort(sort), offset=(_read_page(page) - 1) * PER_PAGE, filters=_read_filters(filters)
         )
-
-
-def read_asked(
-    *, text: str, domains: Sequence[str], sort: str, filters: Filters, page: str
-) -> tuple[SearchForm, InvalidMessage | InvalidQuery | None]:
-    """Return what can be read of parameters, for the form to show it again, and what is wrong with the rest."""
-    asked = SearchForm(text=text)
-    fault: InvalidMessage | InvalidQuery | None = None
+    except InvalidQuery as invalid:
+        error = invalid
     try:
-        asked = replace(asked, sort=_sort(sort), page=_page_number(page), filters=_filters(filters))
-    except InvalidQuery as error:
-        fault = error
-    try:
-        asked = replace(asked, domains=_domains(domains))
-    except InvalidMessage as error:
-        fault = error
-    return asked, fault
+        request = replace(request, domains=_read_domains(domains))
+    except InvalidMessage as invalid:
+        error = invalid
+    return SearchForm(request), error
 
 
 def _domains(given: Sequence[str]) -> tuple[str, ...]:
@@ -93,20 +114,20 @@ def _domains(given: Sequence[str]) -> tuple[str, ...]:
     return named
 
 
-def _sort(text: str) -> Sort:
+def _read_sort(text: str) -> Sort:
     if text not in SORTS:
         raise InvalidQuery(f"results are not sorted by “{text[:40]}”: by {' or '.join(SORTS)}")
     return text
 
 
-def _filters(given: Filters) -> Filters:
-    for name, title in FILTERS.items():
-        if len(getattr(given, name)) > _LONGEST:
-            raise InvalidQuery(f"{title.lower()}: expected at most {_LONGEST} characters")
-    return given
+def _read_filters(filters: Filters) -> Filters:
+    for name, label in FILTERS.items():
+        if len(getattr(filters, name)) > _MAX_FILTER:
+            raise InvalidQuery(f"{label.lower()}: expected at most {_MAX_FILTER} characters")
+    return filters
 
 
-def _page_number(text: str) -> int:
+def _read_page(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= LAST_PAGE):
         raise InvalidQuery(f"there is no page “{text[:40]}”: pages are numbered from 1 to {LAST_PAGE}")
     return int(text)

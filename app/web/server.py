@@ -93,7 +93,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._overdue = None
 
 
-def server_of(app: FastAPI, *, host: str = "127.0.0.1", port: int = 0) -> uvicorn.Server:
+def create_server(app: FastAPI, *, host: str = "127.0.0.1", port: int = 0) -> uvicorn.Server:
     """Return the server of an application.
 
     Requests are not logged: what people search for is theirs. X-Forwarded-For and X-Forwarded-Proto are believed from

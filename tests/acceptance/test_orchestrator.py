@@ -12,7 +12,7 @@ import pytest
 from app.broker.errors import RequestTimedOut
 from app.broker.publishing import Outgoing, Publisher
 from app.broker.rpc.requestor import Requestor
-from app.cluster.protocol import MB, Load, Problem, Route, Routes, read
+from app.cluster.protocol import MB, Load, ProblemReply, Route, Routes, read
 from app.envelopes import event, request
 from app.pack.manifest import Manifest
 from app.storage.layout import manifest_key
@@ -142,7 +142,7 @@ def test_packs_find_searchers_and_questions_find_packs(
         eventually(
             lambda: not any("b.example" in actor.domains for actor in cast if actor is not first), "it is forgotten"
         )
-        assert read(Problem, client.search("b.example")).fault == "never-indexed"
+        assert read(ProblemReply, client.search("b.example")).fault == "never-indexed"
 
 
 def test_a_pack_too_big_for_everybody_is_told_of_and_waits_for_who_has_room(
@@ -153,7 +153,7 @@ def test_a_pack_too_big_for_everybody_is_told_of_and_waits_for_who_has_room(
         eventually(lambda: client.route("big.example").why and client.route("big.example"), "it is told of")
         assert client.route("big.example").why == "500 MB, and no other searcher has a capacity of more than 100 MB"
         assert "big.example: cannot be placed as wanted: 500 MB" in running.log
-        assert read(Problem, client.search("big.example")).fault == "not-placed"
+        assert read(ProblemReply, client.search("big.example")).fault == "not-placed"
 
         with actors(settings, 501) as (bigger,):
             eventually(lambda: client.route("big.example").searchers == (bigger.id,), "it is placed")

@@ -14,7 +14,7 @@ from celery import Celery
 
 from app.broker.errors import Unroutable
 from app.broker.rpc.requestor import Requestor
-from app.cluster.protocol import Problem, Routes, read
+from app.cluster.protocol import ProblemReply, Routes, read
 from app.envelopes import request
 from config.routes import ORCHESTRATOR, REQUESTS
 from config.settings import ROOT
@@ -52,7 +52,7 @@ def orchestrator_id(requestor: Requestor) -> str:
 def is_answered(ear: Tower, searcher_id: str) -> bool:
     """Tell whether a searcher answers a search, here of a domain that it does not have."""
     answer = ear.search(searcher_id, "nowhere.example", "word")
-    return isinstance(answer, Problem) and answer.fault == "not-here"
+    return isinstance(answer, ProblemReply) and answer.fault == "not-here"
 
 
 def refused(environment: Mapping[str, str], queues: str, *options: str) -> str:

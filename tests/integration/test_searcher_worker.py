@@ -15,7 +15,7 @@ import pytest
 from app.broker.errors import Unroutable
 from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
-from app.cluster.protocol import Load, Problem, Report, Unload
+from app.cluster.protocol import Load, ProblemReply, Report, Unload
 from app.cluster.searcher.packs import Packs as SearcherPacks
 from app.cluster.searcher.reporter import Post, Reporter
 from app.cluster.searcher.service import Searching
@@ -57,15 +57,15 @@ def load_of(settings: Settings, domain: str) -> Load:
     return Load(domain=domain, sha256=told["sha256"], generation=told["generation"], size_mb=1)
 
 
-def found(answer: SearchReply | Problem) -> tuple[str, int]:
+def found(answer: SearchReply | ProblemReply) -> tuple[str, int]:
     """Return the title that all hits share, and their number."""
     assert isinstance(answer, SearchReply), answer
     (title,) = {hit.title for hit in answer.results.hits}
     return title, answer.results.total
 
 
-def fault(answer: SearchReply | Problem) -> str:
-    assert isinstance(answer, Problem), answer
+def fault(answer: SearchReply | ProblemReply) -> str:
+    assert isinstance(answer, ProblemReply), answer
     return answer.fault
 
 
@@ -206,7 +206,7 @@ def test_a_pack_that_is_broken_in_the_store_or_on_the_disk_is_told_and_never_ans
         assert {found(each) for each in answers if isinstance(each, SearchReply)} <= {
             (title_of(DOMAIN, 1), pages_of(1))
         }
-        return "broken" in {answer.fault for answer in answers if isinstance(answer, Problem)}
+        return "broken" in {answer.fault for answer in answers if isinstance(answer, ProblemReply)}
 
     eventually(some_broken, "a query meets what is broken")
     failed = ear.hear("failed", after=mark)
@@ -302,7 +302,7 @@ def test_more_queries_than_it_can_answer_are_refused_at_once_and_the_others_answ
         request = searcher_message(me, "search", domain=DOMAIN, q="alpha version40 one of its pages", limit=100)
         futures = [ear.requestor.send(request, deadline=30) for _ in range(500)]
         answers = [answer_of(future.result().body) for future in futures]
-        refused = [answer for answer in answers if isinstance(answer, Problem)]
+        refused = [answer for answer in answers if isinstance(answer, ProblemReply)]
         assert {problem.fault for problem in refused} == {"busy"}
         assert 0 < len(refused) < 500
         assert found(ear.search(me, DOMAIN, "alpha"))[0] == title_of(DOMAIN, 40)

@@ -17,9 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.search.contract import SearchRequest, SearchResult
 from app.web import application, server
-from app.web.application import HEADERS, create_app
-from app.web.limits import Gate
-from app.web.middleware import MAX_TARGET
+from app.web.application import create_app
+from app.web.limits import ConcurrencyLimit
+from app.web.middleware import HEADERS, MAX_TARGET
 from tests.packs import page, write_pack
 from tests.support.scripted import ScriptedSearchClient
 from tests.support.waiting import eventually
@@ -129,7 +129,7 @@ class SlowSearchClient(ScriptedSearchClient):
 
 
 def test_when_all_places_are_taken_searches_are_told_to_come_again(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(application, "Gate", partial(Gate, running=2, waiting=3, patience=0.3))
+    monkeypatch.setattr(application, "ConcurrencyLimit", partial(ConcurrencyLimit, running=2, waiting=3, patience=0.3))
     with served(create_app(SlowSearchClient([pack]))) as client, ThreadPoolExecutor(7) as threads:
         asked = [threads.submit(client.get, "/api/v1/search", params=SEARCH) for _ in range(7)]
         eventually(lambda: sum(each.done() for each in asked) == 5, "five are refused")

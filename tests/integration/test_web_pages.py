@@ -16,7 +16,8 @@ from app.broker.errors import ApplicationError, RequestTimedOut, SearcherBusy
 from app.errors import NotPlaced, PackCorrupt, PackNotFound
 from app.search.contract import SearchResult
 from app.storage.layout import Page
-from app.web.application import HEADERS, create_app
+from app.web.application import create_app
+from app.web.middleware import HEADERS
 from tests.packs import page, write_pack
 from tests.support.scripted import ScriptedSearchClient
 from tests.support.web import served

@@ -10,7 +10,7 @@ from typing import Any
 
 from kombu import Connection, Consumer, Producer, Queue
 
-from app.cluster.protocol import Node, Problem, Route, Routes, to_json
+from app.cluster.protocol import Node, ProblemReply, Route, Routes, to_json
 from app.topology.queues import request_queue
 
 #: Returns the body of the reply to a message; None where it says nothing.
@@ -106,7 +106,7 @@ def route(domain: str, *searchers: str, newest: int = 0, **told: Any) -> Route:
 
 def fault(name: Any) -> Script:
     """Return the script of a searcher that always tells this fault."""
-    return lambda _asked: to_json(Problem(fault=name, detail=f"told: {name}"))
+    return lambda _asked: to_json(ProblemReply(fault=name, detail=f"told: {name}"))
 
 
 def silence(_asked: dict[str, Any]) -> None:

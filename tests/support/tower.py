@@ -14,7 +14,7 @@ from kombu import Connection
 from app import envelopes as plain
 from app.broker.publishing import Outgoing, Publisher
 from app.broker.rpc.requestor import Requestor
-from app.cluster.protocol import Load, Outcome, Problem, Report, Unload, read, to_payload
+from app.cluster.protocol import Load, Outcome, ProblemReply, Report, Unload, read, to_payload
 from app.search.contract import SearchReply
 from app.topology.queues import events_exchange, requests_exchange
 from config.routes import REGISTER_AGAIN
@@ -97,7 +97,7 @@ class Tower:
         """Have every searcher register."""
         self.publisher.publish([plain.event(REGISTER_AGAIN, {})])
 
-    def search(self, searcher_id: str, domain: str, q: str, **fields: Any) -> SearchReply | Problem:
+    def search(self, searcher_id: str, domain: str, q: str, **fields: Any) -> SearchReply | ProblemReply:
         """Ask a searcher, and return its answer; raises Unroutable, RequestTimedOut."""
         request = searcher_message(searcher_id, "search", domain=domain, q=q, **fields)
         return answer_of(self.requestor.request(request, deadline=20).body)
@@ -108,10 +108,10 @@ def searcher_message(searcher_id: str, kind: str, **payload: Any) -> Outgoing:
     return plain.searcher_message(searcher_id, kind, payload)
 
 
-def answer_of(body: bytes) -> SearchReply | Problem:
+def answer_of(body: bytes) -> SearchReply | ProblemReply:
     """Return what a reply to `search` says."""
     payload = json.loads(body)
-    return read(Problem, payload) if "fault" in payload else read(SearchReply, payload)
+    return read(ProblemReply, payload) if "fault" in payload else read(SearchReply, payload)
 
 
 @contextmanager

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 import httpx
 from fastapi import FastAPI
 
-from app.web.server import server_of
+from app.web.server import create_server
 
 
 @contextmanager
 def served(app: FastAPI) -> Iterator[httpx.Client]:
     """Serve the application on a free port of the loopback."""
-    server = server_of(app)
+    server = create_server(app)
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

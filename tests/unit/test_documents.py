@@ -20,7 +20,7 @@ from app.envelopes import decode, route_of
 from app.timers.timers import callback_of, timeout_of
 from app.topology.policies import site_policy, subscriber_policy
 from app.topology.queues import orchestrator_queues, searcher_queue
-from app.web.metrics import Metrics
+from app.web.monitoring import Metrics
 from config.routes import (
     ORCHESTRATOR,
     POLICY_OF_QUEUE,
@@ -160,7 +160,9 @@ def test_the_reference_has_every_header_of_our_own() -> None:
 
 def test_the_reference_has_every_metric() -> None:
     own = {family.name for family in Metrics().registry.collect() if family.name.startswith("perennial_")}
-    on_demand = {text for text in _texts(ROOT / "app/web/metrics.py") if re.fullmatch(r"perennial_[a-z_]*[a-z]", text)}
+    on_demand = {
+        text for text in _texts(ROOT / "app/web/monitoring.py") if re.fullmatch(r"perennial_[a-z_]*[a-z]", text)
+    }
     rows = table(read("docs/reference/metrics.md"), "# Metrics")
     assert {row[0].strip("`") for row in rows} == own | on_demand
 

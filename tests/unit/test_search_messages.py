@@ -11,11 +11,22 @@ from hypothesis import strategies as st
 
 from app.broker.errors import ApplicationError, InvalidMessage, UnknownType
 from app.cluster.client.route_cache import MAX_AGE
-from app.cluster.protocol import Fault, Holding, Load, Outcome, Problem, Report, read, to_json, to_payload
+from app.cluster.protocol import (
+    Fault,
+    Holding,
+    Load,
+    Outcome,
+    ProblemReply,
+    Report,
+    error_of,
+    problem_reply,
+    read,
+    to_json,
+    to_payload,
+)
 from app.cluster.searcher.process import DRAIN
 from app.errors import PackCorrupt, SearchUnavailable, StoreError
 from app.search.contract import Filters, SearchRequest, SuggestRequest
-from app.search.errors import error_of, problem_of
 
 pytestmark = pytest.mark.unit
 
@@ -64,8 +75,8 @@ def test_what_is_wrong_with_a_message_is_named() -> None:
 
 @pytest.mark.parametrize("fault", get_args(Fault))
 def test_a_fault_is_the_same_to_whoever_asked_as_to_whoever_answers(fault: Fault) -> None:
-    problem = Problem(fault=fault, detail="why")
-    assert problem_of(error_of(problem), whose="searcher") == problem
+    problem = ProblemReply(fault=fault, detail="why")
+    assert problem_reply(error_of(problem), process="searcher") == problem
 
 
 @pytest.mark.parametrize(
@@ -78,19 +89,19 @@ def test_a_fault_is_the_same_to_whoever_asked_as_to_whoever_answers(fault: Fault
     ],
 )
 def test_errors_that_need_not_be_told_apart_share_a_fault(error: ApplicationError, fault: Fault) -> None:
-    assert problem_of(error, whose="searcher") == Problem(fault=fault, detail=str(error))
+    assert problem_reply(error, process="searcher") == ProblemReply(fault=fault, detail=str(error))
 
 
 def test_of_an_error_that_nobody_foresaw_only_the_log_tells() -> None:
-    told = problem_of(KeyError("/home/secret"), whose="searcher")
-    assert told == Problem(fault="broken", detail="the searcher failed; its log says more")
+    told = problem_reply(KeyError("/home/secret"), process="searcher")
+    assert told == ProblemReply(fault="broken", detail="the searcher failed; see its log")
 
 
 @pytest.mark.parametrize("domain", ["\ud800", "x" * 200_000])
 def test_what_could_not_be_sent_on_is_refused(domain: str) -> None:
     with pytest.raises(InvalidMessage, match="domain"):
         read(Load, {"domain": domain, "sha256": "0", "generation": 1, "size_mb": 1})
-    assert b"invalid-query" in to_json(problem_of(UnknownType(domain), whose="searcher"))
+    assert b"invalid-query" in to_json(problem_reply(UnknownType(domain), process="searcher"))
 
 
 def test_of_many_wrong_fields_the_first_are_named() -> None:

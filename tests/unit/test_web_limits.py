@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from dataclasses import replace
 
 import pytest
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.cluster.protocol import Route, Routes
-from app.web import limits
-from app.web.limits import Gate, RateLimiter, bucket_of
-from app.web.metrics import MAX_DOMAINS, families
+from app.web import limits, server
+from app.web.limits import ConcurrencyLimit, RateLimiter, client_key
+from app.web.monitoring import MAX_DOMAINS, readiness, route_metrics
 from app.web.opensearch import describe
-from app.web.watch import readiness
 from tests.packs import BUILT_AT
 
 pytestmark = pytest.mark.unit
@@ -33,16 +34,16 @@ UNPLACED = replace(ROUTE, domain="b.example", searchers=(), missing=2)
     ],
 )
 def test_an_ipv6_host_is_all_of_its_64_bits(one: str, other: str, same: bool) -> None:
-    assert (bucket_of(one) == bucket_of(other)) is same
+    assert (client_key(one) == client_key(other)) is same
 
 
 def test_what_is_granted_is_counted_down_for_each_address() -> None:
     async def asked() -> None:
         limiter = RateLimiter("2/hour")
-        granted = [await limiter.ask("198.51.100.7") for _ in range(3)]
+        granted = [await limiter.hit("198.51.100.7") for _ in range(3)]
         assert [(each.granted, each.remaining) for each in granted] == [(True, 1), (True, 0), (False, 0)]
         assert all(1 <= each.reset <= 3_600 for each in granted)
-        assert (await limiter.ask("198.51.100.8")).granted
+        assert (await limiter.hit("198.51.100.8")).granted
 
     asyncio.run(asked())
 
@@ -53,14 +54,14 @@ def test_addresses_are_forgotten_once_their_window_is_over(monkeypatch: pytest.M
     async def asked() -> None:
         limiter = RateLimiter("5/second")
         for number in range(50):
-            await limiter.ask(f"10.0.0.{number}")
+            await limiter.hit(f"10.0.0.{number}")
         known = limiter._storage.storage
         assert len(known) == 50
         # The count of a window is of use for one more window.
         async with asyncio.timeout(20):
             while "10.0.0.0" in " ".join(known):
                 await asyncio.sleep(0.1)
-                await limiter.ask("10.0.1.1")
+                await limiter.hit("10.0.1.1")
         assert len(known) <= 3
 
     asyncio.run(asked())
@@ -68,12 +69,12 @@ def test_addresses_are_forgotten_once_their_window_is_over(monkeypatch: pytest.M
 
 def test_a_place_that_was_given_back_is_given_again() -> None:
     async def entered() -> None:
-        gate = Gate(running=1, waiting=1, patience=0.05)
-        async with gate.place() as first:
+        gate = ConcurrencyLimit(running=1, waiting=1, patience=0.05)
+        async with gate.admit() as first:
             assert first
-            async with gate.place() as second:
+            async with gate.admit() as second:
                 assert not second
-            waiting = asyncio.create_task(gate.place().__aenter__())
+            waiting = asyncio.create_task(gate.admit().__aenter__())
             await asyncio.sleep(0)
         assert await waiting
 
@@ -85,7 +86,7 @@ def test_a_place_that_was_given_back_is_given_again() -> None:
     [
         (ROUTES, True, "ok"),
         (replace(ROUTES, routes=()), True, "ok"),
-        (replace(ROUTES, settled=False), False, "the orchestrator still gathers what is there"),
+        (replace(ROUTES, settled=False), False, "the orchestrator has started and still collects reports of searchers"),
         (replace(ROUTES, routes=(UNPLACED,)), False, "none of 1 packs is on a searcher"),
         (replace(ROUTES, routes=(ROUTE, UNPLACED)), True, "ok, but 1 of 2 packs are on no searcher"),
     ],
@@ -98,7 +99,8 @@ def test_of_very_many_domains_those_with_the_oldest_index_have_an_age() -> None:
     many = tuple(
         replace(ROUTE, domain=f"{n}.example", built_at=f"2026-11-21T10:{n // 60:02}:{n % 60:02}Z") for n in range(300)
     )
-    told = {family.name: family for family in families(replace(ROUTES, routes=(*many, UNPLACED)), now=1_800_000_000.0)}
+    routes = replace(ROUTES, routes=(*many, UNPLACED))
+    told = {family.name: family for family in route_metrics(routes, now=1_800_000_000.0)}
     ages = {sample.labels["domain"]: sample.value for sample in told["perennial_index_age_seconds"].samples}
     assert len(ages) == MAX_DOMAINS
     assert min(ages.values()) == ages["99.example"]
@@ -111,3 +113,14 @@ def test_what_stands_in_a_description_is_escaped_and_cut() -> None:
     assert "a&amp;b.example" in document
     assert "domain=a%26b.example&amp;domain=" in document
     assert "<ShortName>a&amp;b.example, xx…</ShortName>" in document
+
+
+def test_uvicorns_protocol_has_what_the_bounded_protocol_overrides_and_reads() -> None:
+    overridden = {name for name in vars(server.BoundedProtocol) if callable(getattr(server.BoundedProtocol, name))}
+    own = {name for name in overridden if name.startswith("_")}
+    assert overridden - own <= set(dir(HttpToolsProtocol))
+    assert not own & set(dir(HttpToolsProtocol))
+    source = inspect.getsource(HttpToolsProtocol)
+    for attribute in ("self.cycle", "self.timeout_keep_alive_task", "self.transport", "self.loop"):
+        assert f"{attribute}:" in source or f"{attribute} =" in source
+    assert "self.response_complete = " in inspect.getsource(RequestResponseCycle)

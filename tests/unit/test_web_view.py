@@ -8,43 +8,43 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.search.contract import Filters, SearchResult
-from app.web.names import label_of
-from app.web.presenter import results_view
-from app.web.search_form import LAST_PAGE, SORTS, SearchForm, read_asked
+from app.search.contract import Filters, SearchRequest, SearchResult
+from app.web.presenter import label_of, results_view
+from app.web.search_form import LAST_PAGE, PER_PAGE, SORTS, SearchForm, read_form
 
 pytestmark = pytest.mark.unit
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
-questions = st.builds(
-    SearchForm,
-    text=texts,
+requests = st.builds(
+    SearchRequest,
+    q=texts,
     domains=st.lists(
         st.sampled_from(["a.example", "b.example:8080", "[::1]", "xn--bcher-kva.example"]), unique=True
     ).map(tuple),
+    offset=st.integers(1, LAST_PAGE).map(lambda page: (page - 1) * PER_PAGE),
+    limit=st.just(PER_PAGE),
     sort=st.sampled_from(SORTS),
     filters=st.builds(Filters, section=texts, lang=texts, type=texts),
-    page=st.integers(1, LAST_PAGE),
 )
 
 
-@given(questions)
-def test_an_address_asks_again_for_what_it_was_made_of(asked: SearchForm) -> None:
-    given_back = parse_qs(urlsplit(asked.href).query, keep_blank_values=True)
+@given(requests.map(SearchForm))
+def test_the_address_of_a_form_is_read_as_the_same_form(form: SearchForm) -> None:
+    parameters = parse_qs(urlsplit(form.href).query, keep_blank_values=True)
 
-    def one(name: str, usual: str = "") -> str:
-        (value,) = given_back.get(name, [usual])
+    def one(name: str, default: str = "") -> str:
+        (value,) = parameters.get(name, [default])
         return value
 
-    again, fault = read_asked(
-        text=one("q"),
-        domains=given_back.get("domain", []),
+    read, error = read_form(
+        q=one("q"),
+        domains=parameters.get("domain", []),
         sort=one("sort", "relevance"),
         filters=Filters(section=one("section"), lang=one("lang"), type=one("type")),
         page=one("page", "1"),
     )
-    assert fault is None
-    assert again == asked
+    assert error is None
+    assert read == form
 
 
 @given(page=st.integers(1, 1_000), total=st.integers(0, 10_000), reachable=st.integers(0, 10_000))
@@ -60,7 +60,7 @@ def test_first_current_and_last_page_are_always_shown_in_order(page: int, total:
     )
     last = max(1, -(-min(total, reachable) // 10))
     page = min(page, last)
-    view = results_view(found, SearchForm(text="x", page=page))
+    view = results_view(found, SearchForm().with_text("x").with_page(page))
     numbers = [link.number for link in view.pages if link.number]
     assert numbers == sorted(set(numbers))
     assert len(view.pages) <= 9

@@ -14,6 +14,7 @@ from typing import TypeVar
 from app.broker.errors import ApplicationError
 from app.broker.rpc.requestor import Reply, Requestor
 from app.cluster.client.asking import answered, checked, requests_of, suggestion_requests
+from app.cluster.client.contract import SearchClient
 from app.cluster.client.hedging import HedgedRequest, Span, arun, run
 from app.cluster.client.merge import interleave, merge
 from app.cluster.client.route_cache import MAX_AGE, RouteCache
@@ -41,7 +42,7 @@ _THREADS = 32
 _SUGGESTION_DEADLINE = 1.0
 
 
-class ClusterSearchClient:
+class ClusterSearchClient(SearchClient):
     """A Finder that asks searchers over the broker, from any thread.
 
     Which of them has what, the orchestrator tells; while it is away, what it told last holds.

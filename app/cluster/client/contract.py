@@ -1,43 +1,45 @@
-"""The contract of whoever finds: what is asked, what is found, and which errors tell that nothing could be."""
+"""The contract of search clients."""
 
 from __future__ import annotations
 
+import asyncio
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from app.cluster.protocol import Routes
 from app.search.contract import SearchRequest, SearchResult
 
-#: Domains of one question.
+#: Domains of one search.
 MAX_DOMAINS = 16
-#: Hits of several domains are merged as far as this: each domain has to be asked for all that come before.
+#: Hits of several domains are merged up to this rank: each domain returns all hits that may come before it.
 MAX_MERGED = 200
 
 
 class SearchClient(Protocol):
-    """Finds, from any thread."""
+    """Searches packs, from any thread."""
 
+    @abstractmethod
     def routes(self) -> Routes:
-        """Return what has a pack and who answers for it, at most a second or so old; raises SearchUnavailable."""
+        """Return the known packs and the searchers that have them, about a second old; raises SearchUnavailable."""
 
-    def search(self, question: SearchRequest) -> SearchResult:
-        """Search.
+    @abstractmethod
+    def search(self, request: SearchRequest) -> SearchResult:
+        """Return one page of hits.
 
-        Raises InvalidQuery and InvalidMessage for what cannot be asked, PackNotFound where a domain was never indexed,
-        and where nobody answers NotPlaced, SearcherBusy, SearchTimeout, RequestTimedOut, SearchUnavailable or
-        PackCorrupt. Of several domains, those that do not answer are `silent` while one does.
+        Raises InvalidQuery and InvalidMessage for an invalid request, PackNotFound for a domain that was never
+        indexed, and without any answer NotPlaced, SearcherBusy, SearchTimeout, RequestTimedOut, SearchUnavailable or
+        PackCorrupt. If some of several domains answer, the others are `silent` in the result.
         """
 
+    async def asearch(self, request: SearchRequest) -> SearchResult:
+        """Search from an event loop, as `search` does; in a thread unless a client can do without."""
+        return await asyncio.to_thread(self.search, request)
+
+    @abstractmethod
     def suggest(self, domains: Sequence[str], q: str, *, limit: int = 8) -> tuple[str, ...]:
-        """Return queries that `q` may be the beginning of, best first; errors as of `search`."""
+        """Return queries that start with `q`, best first; raises as `search` does."""
 
+    @abstractmethod
     def close(self) -> None:
-        """Let go of connections and files."""
-
-
-@runtime_checkable
-class AsyncSearchClient(SearchClient, Protocol):
-    """A finder that an event loop can ask: a reply wakes it, and no thread stands in between."""
-
-    async def asearch(self, question: SearchRequest) -> SearchResult:
-        """As `search`."""
+        """Close connections and files."""

@@ -22,9 +22,8 @@ from app.broker.errors import (
 )
 from app.broker.rpc.requestor import Reply
 from app.cluster.client.tally import Count, RequestCounts
-from app.cluster.protocol import Problem, read
+from app.cluster.protocol import ProblemReply, error_of, read
 from app.errors import InvalidQuery, NotPlaced, PackCorrupt, SearchTimeout, SearchUnavailable
-from app.search.errors import error_of
 
 T = TypeVar("T")
 
@@ -257,7 +256,7 @@ def _read(kind: type[T], body: bytes) -> T:
     except InvalidMessage as error:
         unreadable = PackCorrupt(f"an answer that cannot be read: {error}")
     try:
-        problem = read(Problem, body)
+        problem = read(ProblemReply, body)
     except InvalidMessage:
         raise unreadable from None
     raise error_of(problem)

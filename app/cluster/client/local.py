@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from app.broker.errors import ApplicationError
 from app.cluster.client.asking import answered, checked, requests_of, suggestion_requests
+from app.cluster.client.contract import SearchClient
 from app.cluster.client.merge import interleave, merge
 from app.cluster.protocol import Node, Route, Routes, size_mb
 from app.errors import PackNotFound
@@ -24,7 +25,7 @@ T = TypeVar("T")
 LOCAL = "local"
 
 
-class LocalSearchClient:
+class LocalSearchClient(SearchClient):
     """A Finder over unpacked packs, each search within `time_limit` seconds for each domain."""
 
     def __init__(self, packs: Mapping[str, Path] | Iterable[Path], *, time_limit: float = 5.0) -> None:

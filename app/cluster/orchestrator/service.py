@@ -16,10 +16,9 @@ from app.broker.rpc.responder import Handler, Responder
 from app.cluster.orchestrator.look import Found, Look, Stock
 from app.cluster.orchestrator.state import Orchestrator
 from app.cluster.placement.values import Command
-from app.cluster.protocol import MISSED, Load, Outcome, Report, read, to_json, to_payload
+from app.cluster.protocol import MISSED, Load, Outcome, Report, problem_reply, read, to_json, to_payload
 from app.envelopes import event, searcher_message
 from app.errors import PackNotFound
-from app.search.errors import problem_of
 from config.routes import REGISTER_AGAIN, searcher_of, searcher_queue_name
 
 log = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 
 def problem(error: Exception) -> bytes:
     """Return the reply to a request that ended in an error."""
-    return to_json(problem_of(error, whose="orchestrator"))
+    return to_json(problem_reply(error, process="orchestrator"))
 
 
 class OrchestratorService:

@@ -13,14 +13,13 @@ from typing import Any, Final
 from app.broker.delivery import Delivery
 from app.broker.errors import ApplicationError, Undecodable, UnknownType
 from app.broker.rpc.responder import Responder
-from app.cluster.protocol import Load, Unload, read, to_json
+from app.cluster.protocol import Load, Unload, problem_reply, read, to_json
 from app.cluster.searcher.loader import Doubt, Loader
 from app.cluster.searcher.packs import Packs
 from app.cluster.searcher.reporter import Reporter
 from app.envelopes import decode
 from app.errors import PackCorrupt
 from app.search.contract import SearchReply, SearchRequest, SuggestRequest
-from app.search.errors import problem_of
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from config.routes import REGISTER_AGAIN, SEARCHER_TYPES
@@ -92,7 +91,7 @@ class Searching:
 
 def problem(error: Exception) -> bytes:
     """Return the reply to a request that ended in an error."""
-    return to_json(problem_of(error, whose="searcher"))
+    return to_json(problem_reply(error, process="searcher"))
 
 
 class SearcherService:
