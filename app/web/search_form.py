@@ -107,11 +107,11 @@ def read_form(
     return SearchForm(request), error
 
 
-def _domains(given: Sequence[str]) -> tuple[str, ...]:
-    named = tuple(dict.fromkeys(parse_domain(domain) for domain in given if domain.strip()))
-    if len(named) > MAX_DOMAINS:
-        raise InvalidMessage(f"{len(named)} sites are too many to search at once: choose {MAX_DOMAINS} at most")
-    return named
+def _read_domains(domains: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(parse_domain(domain) for domain in domains if domain.strip()))
+    if len(names) > MAX_DOMAINS:
+        raise InvalidMessage(f"{len(names)} sites are too many to search at once: choose {MAX_DOMAINS} at most")
+    return names
 
 
 def _read_sort(text: str) -> Sort:
