@@ -1,1 +1,1 @@
-"""make demo: one full round on a real site, narrated."""
+"""`make demo`: crawl, pack and search a real site, with a retry and a dead letter on the way. Start in `__main__`."""

@@ -15,146 +15,136 @@ from app.broker.errors import ApplicationError
 from app.errors import DemoFailed
 from app.services import install
 from config.settings import ROOT, get_settings
-from demo import plan as plans
-from demo.answers import Answer
-from demo.plan import Plan
-from demo.rendering import rendered_site
-from demo.report import Report
-from demo.run import alone, fresh, leave, quietly_stopped
-from demo.screen import Plain, Terminal
-from demo.server import DemoSite
-from demo.story import Clock, Story, await_services
-from demo.supervisor import Supervisor
-from demo.witness import Witness
+from demo.display import PlainDisplay, TerminalDisplay
+from demo.monitor import BrokerMonitor
+from demo.plan import Plan, plan_own_site, plan_user_site
+from demo.run import DemoRun, DemoSummary, Stopwatch, await_services
+from demo.site import DemoSite, rendered_site
+from demo.supervisor import Supervisor, empty_data_folder, exclusive, exit_on_signal, uninterrupted_stop
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; return 0, or 1 where it failed, or 130 or 143 where it was interrupted."""
+    """Run the demo. Return 0, 1 after a failure, or 130 or 143 after an interrupt."""
     parser = argparse.ArgumentParser(prog="make demo", description="Crawl, pack and search a web site.")
-    parser.add_argument("--site", metavar="URL", help="a site of yours (default: one that the demo makes itself)")
+    parser.add_argument("--site", metavar="URL", help="your own site (default: a site that the demo serves itself)")
     site = parser.parse_args(arguments).site
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, leave)
+        signal.signal(number, exit_on_signal)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A page's title may have characters that the terminal's encoding lacks.
+        # Titles of pages may have characters that the terminal's encoding lacks.
         sys.stdout.reconfigure(errors="replace")
-    screen = Terminal() if sys.stdin.isatty() and sys.stdout.isatty() else Plain()
+    display = TerminalDisplay() if sys.stdin.isatty() and sys.stdout.isatty() else PlainDisplay()
     try:
-        _run(site, screen)
+        _run(site, display)
     except ApplicationError as error:
         print(f"The demo failed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        screen.say("Interrupted; all is stopped.")
+        display.say("Interrupted; all processes are stopped.")
         return 130
     return 0
 
 
-def _run(site: str | None, screen: Terminal | Plain) -> None:
-    clock, given = Clock(), get_settings()
+def _run(site: str | None, display: TerminalDisplay | PlainDisplay) -> None:
+    stopwatch, given = Stopwatch(), get_settings()
     folder = given.data_dir.resolve() / "demo"
-    with alone(folder), ExitStack() as stack:
-        home = fresh(folder / "home")
+    with exclusive(folder), ExitStack() as stack:
+        data_folder = empty_data_folder(folder / "home")
         own = None if site else stack.enter_context(DemoSite())
-        plan = plans.own_site(given, home, own.url) if own else plans.users_site(given, home, str(site))
+        plan = plan_own_site(given, data_folder, own.url) if own else plan_user_site(given, data_folder, str(site))
         _refuse_other_workers(plan)
         supervisor = stack.enter_context(
-            quietly_stopped(Supervisor(plan.environment, log=folder / "processes.log"), screen.say)
+            uninterrupted_stop(Supervisor(plan.environment, log=folder / "processes.log"), display.say)
         )
-        _introduce(plan, own, folder, screen, clock)
-        with clock.part("starting"):
+        _introduce(plan, own, folder, display, stopwatch)
+        with stopwatch.part("starting"):
             await_services(plan, supervisor)
-        witness = stack.enter_context(Witness(plan.settings, plan.start.domain))
-        story = Story(plan, screen=screen, supervisor=supervisor, witness=witness, clock=clock, site=own)
-        stack.callback(story.close)
-        report = _tell(story, plan, screen, clock)
-        if isinstance(screen, Terminal):
-            _until_interrupted(supervisor)
-    if isinstance(screen, Plain):
-        print(report.to_json(), flush=True)
+        broker = stack.enter_context(BrokerMonitor(plan.settings, plan.start.domain))
+        run = DemoRun(plan, display=display, supervisor=supervisor, broker=broker, stopwatch=stopwatch, site=own)
+        stack.callback(run.close)
+        summary = _crawl_and_search(run, display, stopwatch)
+        if isinstance(display, TerminalDisplay):
+            _run_until_interrupted(supervisor)
+    if isinstance(display, PlainDisplay):
+        print(summary.to_json(), flush=True)
 
 
-def _introduce(plan: Plan, own: DemoSite | None, folder: Path, screen: Terminal | Plain, clock: Clock) -> None:
-    screen.say("Perennial: crawl, pack and search a web site.")
+def _refuse_other_workers(plan: Plan) -> None:
+    """Raise DemoFailed if workers consume from a given broker: with other settings, they would take messages."""
+    if not plan.settings.broker_url.get_secret_value():
+        return
+    with BrokerMonitor(plan.settings, plan.start.domain) as broker:
+        if broker.consumers():
+            raise DemoFailed(
+                "workers run on the broker of BROKER_URL, and would take the demo's messages: stop them first"
+            )
+
+
+def _introduce(
+    plan: Plan, own: DemoSite | None, folder: Path, display: TerminalDisplay | PlainDisplay, stopwatch: Stopwatch
+) -> None:
+    display.say("Perennial: crawl, pack and search a web site.")
     given = plan.settings
     if install.missing(broker=not given.broker_url.get_secret_value(), redis=not given.redis_url.get_secret_value()):
-        screen.say("RabbitMQ or Redis are not on this machine: they are installed first, which takes about a minute.")
+        display.say("RabbitMQ or Redis is not installed. Installing takes about a minute.")
     if own is not None:
-        screen.say("The site: the standard library's own documentation, rendered by pydoc while the services start.")
-        with clock.part("rendering"):
+        display.say("The site: the documentation of Python's standard library, rendered by pydoc.")
+        with stopwatch.part("rendering"):
             own.show(rendered_site(folder))
-        screen.say(f"It has {own.pages} pages on {own.url}. One of them fails twice, one until it is repaired.")
+        display.say(f"It has {own.pages} pages on {own.url}. One page fails twice, one until the demo repairs it.")
     else:
-        screen.say(f"The site: {plan.start.url}")
+        display.say(f"The site: {plan.start.url}")
     for remark in plan.remarks:
-        screen.say(remark)
+        display.say(remark)
 
 
-def _tell(story: Story, plan: Plan, screen: Terminal | Plain, clock: Clock) -> Report:
-    with screen.live() if isinstance(screen, Terminal) else nullcontext():
-        _crawl(story, packs_what_is_there=plan.query == "")
-        dead, replayed = story.bury_and_replay()
-        answers = story.answers()
-        report = story.report(answers, dead, replayed)
-    for answer in answers:
-        screen.answer(answer)
-    screen.say("")
-    _sum_up(report, screen, clock)
-    _where_to_look(story, plan, answers[0], screen)
-    return report
+def _crawl_and_search(run: DemoRun, display: TerminalDisplay | PlainDisplay, stopwatch: Stopwatch) -> DemoSummary:
+    with display.live() if isinstance(display, TerminalDisplay) else nullcontext():
+        _crawl(run)
+        dead, replayed = run.replay_dead_letters()
+        results, searchers = run.search()
+        first_query, first_result = results[0]
+        summary = run.summary(hits=first_result.total, dead=dead, replayed=replayed, searchers=searchers)
+    for query, result in results:
+        display.show_result(query, result)
+    display.say("")
+    display.say(
+        f"{summary.pages} pages packed; {summary.retried} retries through delay queues; {summary.dead} dead letters, "
+        f"{summary.replayed} of them replayed."
+    )
+    display.say(f"{str(stopwatch).capitalize()}.")
+    results_url, flower_url = run.addresses(first_query)
+    user, _, password = run.plan.settings.flower_login.partition(":")
+    data_folder = run.plan.settings.data_dir
+    shown_folder = data_folder.relative_to(ROOT) if data_folder.is_relative_to(ROOT) else data_folder
+    display.say(f"Results page:  {results_url}")
+    display.say(f"Flower:        {flower_url}  (user {user}, password {password})")
+    display.say(f"The dead set:  PERENNIAL_DATA_DIR={shown_folder} .venv/bin/perennial dead list")
+    return summary
 
 
-def _crawl(story: Story, *, packs_what_is_there: bool) -> None:
-    """Crawl; of a site of the user's, which may be large, Ctrl-C packs what is there."""
-    if not packs_what_is_there:
-        story.crawl()
+def _crawl(run: DemoRun) -> None:
+    """Crawl. Ctrl-C ends the crawl of a user's site, which may be large, and packs the pages that are stored."""
+    if run.site is not None:
+        run.crawl()
         return
-    before = signal.signal(signal.SIGINT, lambda *_: story.interrupt())
+    before = signal.signal(signal.SIGINT, lambda *_: run.interrupt())
     try:
-        story.crawl()
+        run.crawl()
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, before)
-        story.pack_what_is_there()
+        run.pack_stored_pages()
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-def _sum_up(report: Report, screen: Terminal | Plain, clock: Clock) -> None:
-    screen.say(
-        f"{report.pages} pages; {report.retried} retries came back from delay queues; {report.dead} messages died, "
-        f"{report.replayed} were replayed."
-    )
-    screen.say(f"{str(clock).capitalize()}.")
-
-
-def _where_to_look(story: Story, plan: Plan, answer: Answer, screen: Terminal | Plain) -> None:
-    results, flower = story.addresses(answer.query)
-    user, _, password = plan.settings.flower_login.partition(":")
-    home = plan.settings.data_dir
-    shown = home.relative_to(ROOT) if home.is_relative_to(ROOT) else home
-    screen.say(f"Results page:  {results}")
-    screen.say(f"Flower:        {flower}  (user {user}, password {password})")
-    screen.say(f"The dead set:  PERENNIAL_DATA_DIR={shown} .venv/bin/perennial dead list")
-
-
-def _until_interrupted(supervisor: Supervisor) -> None:
-    print("Everything runs on. Ctrl-C stops it.", flush=True)
+def _run_until_interrupted(supervisor: Supervisor) -> None:
+    print("Everything keeps running until you press Ctrl-C.", flush=True)
     try:
         while not threading.Event().wait(1.0):
             supervisor.check()
     except KeyboardInterrupt:
         print()
-
-
-def _refuse_other_workers(plan: Plan) -> None:
-    """Private services are the demo's alone; on given ones somebody else may be at work, with other settings."""
-    if not plan.settings.broker_url.get_secret_value():
-        return
-    with Witness(plan.settings, plan.start.domain) as witness:
-        if witness.consumers():
-            raise DemoFailed(
-                "workers run on the broker of BROKER_URL, and would take the demo's messages: stop them first"
-            )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the demo is going to do: which site, with which settings, and what to say of them beforehand."""
+"""Plan a demo: which site, with which settings, and what to print about both beforehand."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from app.http.addresses import is_public
 from app.services import ports
 from config.settings import Settings
 
-#: Seconds of quiet before the pack, for the demo's own site and for a site of the user's.
+#: Seconds without a new page before the pack, for the demo's own site and for the user's site.
 OWN_TIMER, SITE_TIMER = 3.0, 5.0
-#: Retries of the demo's own site: the first delay in ms, chosen off the ladder of postponements; and how many.
+#: First retry delay in ms, one that no postponement uses, and number of retries on the demo's own site.
 RETRY_TIMEOUT_MS, RETRY_MAX = 600, 2
 
-_MAX_HOPS = 10
+_MAX_REDIRECTS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`environment` makes processes run with `settings`; `query` is empty where the pack is to suggest one."""
+    """The start page and settings of a run. `environment` gives processes the same settings.
+
+    An empty `query` stands for a frequent word of the pages' titles.
+    """
 
     start: Target
     settings: Settings
@@ -36,8 +39,8 @@ class Plan:
     query: str = ""
 
 
-def own_site(given: Settings, home: Path, url: str) -> Plan:
-    """Plan for the demo's own site, which is in no hurry to be spared."""
+def plan_own_site(given: Settings, folder: Path, url: str) -> Plan:
+    """Plan for the demo's own site, with short delays."""
     start = parse_target({"url": url}, scope="exact", max_length=given.max_url_length)
     changes = {
         "host_delay": 0.0,
@@ -47,78 +50,77 @@ def own_site(given: Settings, home: Path, url: str) -> Plan:
         "retry_max": RETRY_MAX,
     }
     remarks = (
-        f"For this site of its own the demo allows {start.domain} and sets no delay between requests, a timer of "
-        f"{OWN_TIMER:g} s, and {RETRY_MAX} retries, the first after {RETRY_TIMEOUT_MS} ms. "
-        "The defaults are slower and stricter.",
+        f"Settings for this site: no delay between requests, a pack after {OWN_TIMER:g} s without a new page, and "
+        f"{RETRY_MAX} retries, the first after {RETRY_TIMEOUT_MS} ms. The defaults are slower and stricter.",
     )
-    return _plan(start, given, home, changes, remarks, query="temporary file")
+    return _plan(start, given, folder, changes, remarks, query="temporary file")
 
 
-def users_site(given: Settings, home: Path, url: str) -> Plan:
-    """Plan for a site of the user's: politely, as always, unless it is on this machine.
+def plan_user_site(given: Settings, folder: Path, url: str) -> Plan:
+    """Plan for the user's site, with the usual politeness unless the site is on this machine.
 
-    Raises:
-        InvalidUrl: the URL cannot be crawled.
-        DemoFailed: the site cannot be reached, or does not let itself be crawled.
+    Raises InvalidUrl for a URL that cannot be crawled, DemoFailed for a site that is unreachable or disallows it.
     """
     start = parse_target({"url": url}, scope=given.scope, max_length=given.max_url_length)
-    changes, remarks = _address(start.url, given)
+    changes, remarks = _address_settings(start.url, given)
     if "timer_timeout" not in given.model_fields_set:
         changes["timer_timeout"] = SITE_TIMER
-    plan = _plan(start, given, home, changes, (), query="")
-    reached = _reached(start.url, plan.settings)
-    start = parse_target({"url": reached}, scope=given.scope, max_length=given.max_url_length)
-    delay = plan.settings.host_delay
+    settings = _plan(start, given, folder, changes, (), query="").settings
+    final_url = _follow_redirects(start.url, settings)
+    start = parse_target({"url": final_url}, scope=given.scope, max_length=given.max_url_length)
+    delay = settings.host_delay
     pace = f"one request every {delay:g} s" if delay else "no delay between requests"
     remarks += (
-        f"The site is packed after {plan.settings.timer_timeout:g} s of quiet; {pace}, unless robots.txt asks more.",
+        f"Settings for this site: {pace}, unless robots.txt asks for more, and a pack after "
+        f"{settings.timer_timeout:g} s without a new page.",
     )
-    return _plan(start, given, home, changes, remarks, query="")
+    return _plan(start, given, folder, changes, remarks, query="")
 
 
 def _plan(
-    start: Target, given: Settings, home: Path, changes: dict[str, Any], remarks: tuple[str, ...], *, query: str
+    start: Target, given: Settings, folder: Path, changes: dict[str, Any], remarks: tuple[str, ...], *, query: str
 ) -> Plan:
+    """Add free ports and the data folder to the changed settings."""
     wanted = {"web_port": given.web_port, "flower_port": given.flower_port}
     free = {name: port for name, port in wanted.items() if port and ports.is_free(port)}
     changes = changes | ports.choose([name for name in wanted if name not in free]) | free
-    settings = Settings(data_dir=home, **changes)
-    environment = {"PERENNIAL_DATA_DIR": str(home)} | {name.upper(): _text(value) for name, value in changes.items()}
-    return Plan(start, settings, environment, remarks + _given(given), query)
+    settings = Settings(data_dir=folder, **changes)
+    environment = {"PERENNIAL_DATA_DIR": str(folder)}
+    for name, value in changes.items():
+        environment[name.upper()] = ",".join(value) if isinstance(value, tuple) else str(value)
+    urls = [name.upper() for name in ("broker_url", "redis_url", "store_url") if name in given.model_fields_set]
+    if urls:
+        remarks += (f"Using the given {', '.join(urls)}.",)
+    return Plan(start, settings, environment, remarks, query)
 
 
-def _text(value: Any) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value)
-
-
-def _given(given: Settings) -> tuple[str, ...]:
-    names = [name for name in ("broker_url", "redis_url", "store_url") if name in given.model_fields_set]
-    return (f"{', '.join(names).upper()} given: used as given.",) if names else ()
-
-
-def _address(url: str, given: Settings) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the settings that a host which is not public needs: who names it to the demo allows it."""
+def _address_settings(url: str, given: Settings) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the settings that allow a host without public address, because the user named it, and a remark."""
     parts = urlsplit(url)
     host, port = str(parts.hostname), parts.port or {"http": 80, "https": 443}[parts.scheme]
     try:
-        found = {ipaddress.ip_address(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise DemoFailed(f"{url} cannot be reached: {host} has no address ({error})") from error
-    if all(map(is_public, found)):
+    addresses = {ipaddress.ip_address(entry[4][0]) for entry in found}
+    if all(map(is_public, addresses)):
         return {}, ()
     name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     changes: dict[str, Any] = {"allow_private_hosts": (*given.allow_private_hosts, name)}
-    if all(address.is_loopback for address in found):
+    if all(address.is_loopback for address in addresses):
         changes["host_delay"] = 0.0
-    return changes, (f"{name} is not public; you named it, so it is allowed.",)
+    return changes, (f"{name} has no public address; it is allowed because you named it.",)
 
 
-def _reached(url: str, settings: Settings) -> str:
-    """Return where a start URL leads to, once it was seen to answer; raises DemoFailed saying why it does not."""
+def _follow_redirects(url: str, settings: Settings) -> str:
+    """Return the URL that finally answers 200; raises DemoFailed with the reason otherwise."""
     fetcher = Fetcher.of(settings)
     try:
-        for _ in range(_MAX_HOPS):
-            _check_robots(url, fetcher, settings)
+        for _ in range(_MAX_REDIRECTS):
+            text = fetch_robots(url, fetcher)
+            rules = RobotsRules.parse(text, user_agent=settings.user_agent, crawl_delay_max=settings.crawl_delay_max)
+            if not rules.allows(url):
+                raise DemoFailed(f"robots.txt disallows {url}: there is nothing to crawl")
             response = fetcher.get(url)
             target = resolve(url, response.headers.get("location", ""))
             if not 300 <= response.status < 400 or target is None:
@@ -131,10 +133,3 @@ def _reached(url: str, settings: Settings) -> str:
     if response.status != 200:
         raise DemoFailed(f"{url} answers {response.status}: there is nothing to crawl")
     return url
-
-
-def _check_robots(url: str, fetcher: Fetcher, settings: Settings) -> None:
-    text = fetch_robots(url, fetcher)
-    rules = RobotsRules.parse(text, user_agent=settings.user_agent, crawl_delay_max=settings.crawl_delay_max)
-    if not rules.allows(url):
-        raise DemoFailed(f"robots.txt disallows {url}: there is nothing to crawl")

@@ -1,55 +1,302 @@
-"""What stands around the story of a demo: a folder that is its own, and an end that nothing interrupts."""
+"""One run of the demo: crawl, pack, inspect the dead set, repair, replay, search."""
 
 from __future__ import annotations
 
-import fcntl
-import shutil
-import signal
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import json
+import sqlite3
+import tempfile
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
+from urllib.parse import urlencode
 
 from app import services
-from app.errors import DemoFailed
+from app.broker.dead_letters import DeadLetter, DeadSet
+from app.broker.publishing import get_publisher
+from app.cluster.client.cluster import ClusterSearchClient
+from app.cluster.client.contract import SearchClient
+from app.envelopes import site_message
+from app.errors import DemoFailed, SearchUnavailable
+from app.pack.fetch import fetch_pack
+from app.pack.manifest import Manifest
+from app.search.contract import SearchRequest, SearchResult
+from app.search.tokens import words
+from app.storage.open import open_store
+from app.topology.policies import site_policy
 from config.settings import Settings
+from demo.display import Display
+from demo.monitor import BrokerMonitor, DomainMonitor, Snapshot
+from demo.plan import Plan
+from demo.site import DemoSite
 from demo.supervisor import Supervisor
 
+#: Seconds between two snapshots, and seconds without any change after which the demo gives up.
+_INTERVAL, _STALLED = 0.2, 120.0
+#: Seconds that the services may take to start: they may have to be installed first.
+_SERVICES_TIMEOUT = 900.0
+_HTTP_TIMEOUT = 5.0
+#: Hits to print of each query.
+_HITS = 3
+#: Characters of the shortest word that is chosen as a query.
+_SHORTEST_WORD = 5
 
-@contextmanager
-def quietly_stopped(supervisor: Supervisor, say: Callable[[str], None]) -> Iterator[Supervisor]:
-    """Run the supervisor for the block; once it is being stopped, signals no longer interrupt that."""
-    with supervisor:
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Seconds that each part took, in the order of the parts."""
+
+    began: float = field(default_factory=time.monotonic)
+    parts: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Measure the block."""
+        began = time.monotonic()
         try:
-            yield supervisor
+            yield
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, signal.SIG_IGN)
-            say("Stopping ...")
+            self.parts[name] = self.parts.get(name, 0.0) + time.monotonic() - began
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self.began
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.parts.items())
+        return f"{parts}; {self.seconds:.1f} s in total"
 
 
-def fresh(home: Path) -> Path:
-    """Return an empty folder for everything that this run keeps; what ran in the last one's is stopped."""
-    services.down(Settings(data_dir=home))
-    shutil.rmtree(home, ignore_errors=True)
-    home.mkdir(parents=True)
-    return home
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSummary:
+    """The result of a demo: `pages` in the pack, `seconds` to the first result, `hits` of the first query.
+
+    `retried` counts hops through a delay queue after a failure, and `dead` the dead letters after the crawl. `replayed`
+    counts those that were replayed and succeeded, `searchers` the searchers that loaded the pack.
+    """
+
+    domain: str
+    pages: int
+    seconds: float
+    hits: int
+    pack: Manifest
+    retried: int
+    dead: int
+    replayed: int
+    searchers: int
+
+    def to_json(self) -> str:
+        """Return one line of JSON."""
+        return json.dumps(asdict(self) | {"seconds": round(self.seconds, 1)}, ensure_ascii=False)
 
 
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold the demo's folder; raises DemoFailed while another demo does."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise DemoFailed(f"another demo of this checkout is running (it holds {folder / 'lock'})") from error
-        yield
+class DemoRun:
+    """A run on started processes. `site` is the demo's own site, None for a site that the user named."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        display: Display,
+        supervisor: Supervisor,
+        broker: BrokerMonitor,
+        stopwatch: Stopwatch,
+        site: DemoSite | None,
+    ) -> None:
+        self.plan = plan
+        self.site = site
+        self.display = display
+        self._supervisor = supervisor
+        self._stopwatch = stopwatch
+        self._interrupted = threading.Event()
+        self._monitor = DomainMonitor(plan.settings, plan.start.domain, broker)
+        self._publisher = get_publisher(plan.settings.broker, timeout=plan.settings.publish_timeout)
+        self._search_client = ClusterSearchClient.of(plan.settings)
+
+    def interrupt(self) -> None:
+        """End the wait for the crawl, from a signal handler: `crawl` then raises KeyboardInterrupt."""
+        self._interrupted.set()
+
+    def close(self) -> None:
+        """Close the search client's connection."""
+        self._search_client.close()
+
+    def crawl(self) -> None:
+        """Post `index+crawl` as any foreign producer would, and wait for the full pack."""
+        start = self.plan.start
+        with self._stopwatch.part("starting"):
+            self._wait("a worker", lambda now: now.consumers > 0)
+        with self._stopwatch.part("crawling"):
+            self._publisher.publish([site_message("index+crawl", url=start.url, domain=start.domain)])
+            self._wait("the end of the crawl", lambda now: now.seen > 0 and now.open == 0)
+        with self._stopwatch.part("packing"):
+            self._wait("the pack", lambda now: now.pack is not None)
+
+    def pack_stored_pages(self) -> None:
+        """Pack the pages that are stored so far, while the crawl continues."""
+        self.display.say("Interrupted: packing the pages that are stored so far. Ctrl-C again ends the demo.")
+        self._publisher.publish([site_message("pack_incremental", domain=self.plan.start.domain)])
+        self._wait("the pack", lambda now: now.pack is not None)
+
+    def replay_dead_letters(self) -> tuple[int, int]:
+        """Repair the demo's broken page and replay its dead letters.
+
+        Return the number of the domain's dead letters, and of those that were replayed and succeeded.
+        """
+        settings = self.plan.settings
+        dead_set = DeadSet(settings.broker, site_policy(settings), self._publisher)
+        dead = [letter for letter in dead_set.letters() if self._is_of_domain(letter)]
+        if not dead or self.site is None:
+            return len(dead), 0
+        with self._stopwatch.part("replaying"):
+            for letter in dead:
+                attempts = f"{letter.reason} after {letter.cause.attempts} attempts"
+                self.display.say(f"Dead letter {letter.id} from {letter.queue}: {attempts}")
+            self.display.say(f"The demo repairs the page and replays the {len(dead)} dead letters.")
+            self.site.repair()
+            before = self._monitor.snapshot().pack
+            replayed = dead_set.replay(self._is_of_domain, budget="fresh").done
+            self._monitor.forget_dead_pages()
+            self._wait(
+                "the pack with the repaired page",
+                lambda now: bool(before and now.pack and now.pack.generation > before.generation) and now.open == 0,
+            )
+        again = sum(self._is_of_domain(letter) for letter in dead_set.letters())
+        return len(dead), len(replayed) - again
+
+    def search(self) -> tuple[list[tuple[str, SearchResult]], int]:
+        """Search once searchers have loaded the pack: the plan's query, and for the repaired page of the demo's site.
+
+        Return queries with results, and the number of searchers that have the pack.
+        """
+        domain = self.plan.start.domain
+        searchers: tuple[str, ...] = ()
+
+        def is_loaded(now: Snapshot) -> bool:
+            nonlocal searchers
+            searchers = searchers_with(self._search_client, now.pack) if now.pack else ()
+            return bool(searchers)
+
+        with self._stopwatch.part("placing"):
+            self._wait("searchers to load the pack", is_loaded)
+            names = ", ".join(searcher[:8] for searcher in searchers)
+            self.display.say(f"  {len(searchers)} searchers have loaded the pack: {names}")
+        with self._stopwatch.part("searching"):
+            first = self.plan.query or frequent_word(_titles(self.plan.settings, domain), domain)
+            queries = [first, "broken repaired"] if self.site else [first]
+            requests = [SearchRequest(q=query, domains=(domain,), limit=_HITS) for query in queries]
+            return [(request.q, self._search_client.search(request)) for request in requests], len(searchers)
+
+    def summary(self, *, hits: int, dead: int, replayed: int, searchers: int) -> DemoSummary:
+        """Return the summary; raises DemoFailed if the pack lacks a page of the demo's own site."""
+        now, domain = self._monitor.snapshot(), self.plan.start.domain
+        if now.pack is None:
+            raise DemoFailed(f"{domain} has no pack")
+        if self.site is not None and now.pack.pages != self.site.pages:
+            raise DemoFailed(f"the pack has {now.pack.pages} pages, the site {self.site.pages}")
+        return DemoSummary(
+            domain=domain,
+            pages=now.pack.pages,
+            seconds=self._stopwatch.seconds,
+            hits=hits,
+            pack=now.pack,
+            retried=now.retried,
+            dead=dead,
+            replayed=replayed,
+            searchers=searchers,
+        )
+
+    def addresses(self, query: str) -> tuple[str, str]:
+        """Return the URLs of the results page and of Flower, once both answer."""
+        settings = self.plan.settings
+        parameters = urlencode({"domain": self.plan.start.domain, "q": query})
+        results = f"http://{settings.web_host}:{settings.web_port}/?{parameters}"
+        flower = f"http://{settings.flower_host}:{settings.flower_port}/"
+        for name, url in (("the search page", results), ("Flower", f"{flower}healthcheck")):
+            wait_for(name, lambda url=url: _is_up(url), self._supervisor, seconds=_STALLED)  # type: ignore[misc]
+        return results, flower
+
+    def _wait(self, event: str, condition: Callable[[Snapshot], bool]) -> None:
+        """Show the domain until the condition holds; raises DemoFailed after _STALLED seconds without any change."""
+        progress, changed = None, time.monotonic()
+        while not condition(now := self._monitor.snapshot()):
+            self.display.show(now)
+            self._supervisor.check()
+            if (death := now.death("pack_full") or now.death("pack_incremental")) is not None:
+                raise DemoFailed(death)
+            if now.progress != progress:
+                progress, changed = now.progress, time.monotonic()
+            elif time.monotonic() - changed > _STALLED:
+                raise DemoFailed(
+                    f"no change for {_STALLED:.0f} s while waiting for {event}; {self._supervisor.last_lines()}"
+                )
+            # Interrupts are handled between two snapshots, so that no connection is left in the middle of a reply.
+            if self._interrupted.wait(_INTERVAL):
+                self._interrupted.clear()
+                raise KeyboardInterrupt
+        self.display.show(now)
+
+    def _is_of_domain(self, letter: DeadLetter) -> bool:
+        return f'"{self.plan.start.domain}"'.encode() in letter.delivery.body
 
 
-def leave(number: int, frame: FrameType | None) -> None:
-    """End as a signal asks, from its handler."""
-    del frame
-    sys.exit(128 + number)
+def await_services(plan: Plan, supervisor: Supervisor) -> None:
+    """Wait until RabbitMQ and Redis answer; raises DemoFailed."""
+    wait_for(
+        "RabbitMQ and Redis",
+        lambda: all(service.state in {"up", "given"} for service in services.status(plan.settings)),
+        supervisor,
+        seconds=_SERVICES_TIMEOUT,
+    )
+
+
+def wait_for(event: str, condition: Callable[[], bool], supervisor: Supervisor, *, seconds: float) -> None:
+    """Wait for a condition; raises DemoFailed when a process ends or the time is over."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        supervisor.check()
+        if time.monotonic() > deadline:
+            raise DemoFailed(f"waited {seconds:.0f} s for {event}; {supervisor.last_lines()}")
+        time.sleep(_INTERVAL)
+
+
+def searchers_with(client: SearchClient, pack: Manifest) -> tuple[str, ...]:
+    """Return the searchers that serve this pack, once all its replicas are loaded; until then none."""
+    try:
+        route = next((route for route in client.routes().routes if route.domain == pack.domain), None)
+    except SearchUnavailable:
+        return ()
+    if route is None or route.sha256 != pack.sha256 or route.missing:
+        return ()
+    return route.searchers[: route.newest]
+
+
+def frequent_word(titles: Iterable[str], domain: str) -> str:
+    """Return the most frequent word of the titles, preferring words that at most half of them have."""
+    by_title = [{word for word in words(title) if len(word) >= _SHORTEST_WORD and word.isalpha()} for title in titles]
+    counts = Counter(word for title_words in by_title for word in title_words)
+    selective = {word: count for word, count in counts.items() if 1 < count <= len(by_title) // 2}
+    ranked = sorted((selective or counts).items(), key=lambda item: (-item[1], item[0]))
+    return ranked[0][0] if ranked else domain.partition(".")[0]
+
+
+def _titles(settings: Settings, domain: str) -> list[str]:
+    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    with tempfile.TemporaryDirectory() as folder:
+        pack = fetch_pack(store, domain, Path(folder))
+        with closing(sqlite3.connect(f"{pack.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+            return [str(title) for (title,) in connection.execute("SELECT title FROM pages ORDER BY id")]
+
+
+def _is_up(url: str) -> bool:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=_HTTP_TIMEOUT) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False

@@ -1,18 +1,20 @@
-"""Services and processes of the demo, which end with it, however it ends.
+"""Services and processes of the demo, which stop when the demo ends, even if it is killed.
 
-`python -m demo.supervisor` starts the private services and the Procfile's processes, and stops both when its
-standard input is closed. The demo holds the other end: killed, it closes it as well.
+`python -m demo.supervisor` starts the private services and the Procfile's processes. It stops them when its standard
+input is closed. The demo holds the other end of that pipe, which the kernel closes when the demo is killed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Self
@@ -22,16 +24,16 @@ from app.broker.errors import ApplicationError
 from app.errors import DemoFailed
 from app.services import procfile
 from app.services.service import tail
-from config.settings import ROOT, get_settings
+from config.settings import ROOT, Settings, get_settings
 
-#: Seconds that stopping may take: the processes' own patience, then RabbitMQ's.
+#: Seconds that stopping may take: first the processes, then RabbitMQ.
 STOP_TIMEOUT = procfile.KILL_WAIT + 30.0
 
 
 class Supervisor:
-    """Runs the supervisor for the block. Its output, and that of all its processes, goes to the file `log`.
+    """Runs the supervisor process during the block. All output goes to the file `log`.
 
-    `module` is what is run: one that calls `main` below, with other processes than the Procfile's.
+    `module` is the module to run. It must call `main` below, and may pass other processes than the Procfile's.
     """
 
     def __init__(self, environment: Mapping[str, str], *, log: Path, module: str = "demo.supervisor") -> None:
@@ -40,9 +42,9 @@ class Supervisor:
         self._environment = dict(environment)
 
     def __enter__(self) -> Self:
-        # A session of its own: Ctrl-C on the terminal is for the demo, which then closes the pipe.
+        # In its own session it does not receive Ctrl-C: the demo does, and then closes the pipe.
         with self.log.open("wb") as output:
-            self._child = subprocess.Popen(  # noqa: S603 - the module is named by ourselves.
+            self._child = subprocess.Popen(  # noqa: S603 - The module name is a constant.
                 [sys.executable, "-m", self._module],
                 cwd=ROOT,
                 env={**os.environ, **self._environment},
@@ -61,10 +63,10 @@ class Supervisor:
             return
         self._child.kill()
         self._child.wait()
-        raise DemoFailed(f"the processes did not stop within {STOP_TIMEOUT:.0f} s; their log is {self.log}")
+        raise DemoFailed(f"the processes did not stop within {STOP_TIMEOUT:.0f} s; see their log {self.log}")
 
     def check(self) -> None:
-        """Raise DemoFailed, with the last lines of the log, if a process has ended."""
+        """Raise DemoFailed, with the last lines of the log, if the supervisor has ended."""
         code = self._child.poll()
         if code is not None:
             raise DemoFailed(f"the processes ended (exit {code}); {self.last_lines()}")
@@ -74,10 +76,48 @@ class Supervisor:
         return f"their log {self.log} ends with:\n{tail(self.log)}"
 
 
+@contextmanager
+def uninterrupted_stop(supervisor: Supervisor, say: Callable[[str], None]) -> Iterator[Supervisor]:
+    """Run the supervisor during the block, and ignore signals while it stops."""
+    with supervisor:
+        try:
+            yield supervisor
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
+            say("Stopping ...")
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Hold the demo's folder during the block; raises DemoFailed while another demo holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise DemoFailed(f"another demo of this checkout is running (it holds {folder / 'lock'})") from error
+        yield
+
+
+def empty_data_folder(folder: Path) -> Path:
+    """Return an empty data folder for this run, after stopping services that the last run left running in it."""
+    services.down(Settings(data_dir=folder))
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def exit_on_signal(number: int, frame: FrameType | None) -> None:
+    """Exit with the status of a signal, as its handler."""
+    del frame
+    sys.exit(128 + number)
+
+
 def main(run: Callable[[], int] = procfile.run) -> int:
-    """Start the services and `run` the processes until it returns or we are told to end; return an exit status."""
-    signal.signal(signal.SIGTERM, _leave)
-    threading.Thread(target=_end_with, args=(_detached_stdin(),), name="lifeline", daemon=True).start()
+    """Start the services and `run` the processes until it returns or SIGTERM arrives. Return an exit status."""
+    signal.signal(signal.SIGTERM, exit_on_signal)
+    threading.Thread(target=_stop_at_end_of, args=(_detached_stdin(),), name="parent-watch", daemon=True).start()
     settings = get_settings()
     try:
         services.up(settings)
@@ -91,23 +131,18 @@ def main(run: Callable[[], int] = procfile.run) -> int:
 
 
 def _detached_stdin() -> int:
-    """Keep standard input for ourselves: children get none."""
-    lifeline = os.dup(0)
+    """Return a private copy of standard input; child processes inherit /dev/null instead."""
+    pipe = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    return lifeline
+    return pipe
 
 
-def _end_with(lifeline: int) -> None:
-    while os.read(lifeline, 1):
+def _stop_at_end_of(pipe: int) -> None:
+    while os.read(pipe, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    del frame
-    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,8 @@ from app.broker.errors import ApplicationError
 from app.coverart.project import COVER_ART
 from app.services import install
 from config.settings import Settings
-from demo.run import alone, fresh, leave, quietly_stopped
-from demo.story import wait_for
-from demo.supervisor import Supervisor
+from demo.run import wait_for
+from demo.supervisor import Supervisor, empty_data_folder, exclusive, exit_on_signal, uninterrupted_stop
 from tests.demo_caa.comparison import Row
 from tests.demo_caa.events import Event, Events, short
 from tests.demo_caa.screen import Screen
@@ -43,7 +42,7 @@ _INSTALLATION = 900.0
 def main() -> int:
     """Run the demo; return 0, or 1 where it failed or the archive is not as it should be, or 130."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, leave)
+        signal.signal(number, exit_on_signal)
     screen = Screen()
     try:
         return _run(_given(), screen)
@@ -66,9 +65,9 @@ def _given() -> Settings:
 def _run(given: Settings, screen: Screen) -> int:
     began = time.monotonic()
     folder = given.data_dir.resolve() / "demo-caa"
-    with alone(folder), ExitStack() as stack:
+    with exclusive(folder), ExitStack() as stack:
         _introduce(screen, given)
-        stage = _stage(stack, fresh(folder / "home"), folder / "processes.log", screen)
+        stage = _stage(stack, empty_data_folder(folder / "home"), folder / "processes.log", screen)
         story = _story(stack, stage)
         rows = story.tell()
         screen.heading("What the archive should hold, by the database, and what it holds")
@@ -115,7 +114,7 @@ def _stage(stack: ExitStack, home: Path, log: Path, screen: Screen) -> Stage:
     os.environ |= places
     settings = Settings()
     module = Supervisor(places, log=log, module="tests.demo_caa.processes")
-    supervisor = stack.enter_context(quietly_stopped(module, screen.say))
+    supervisor = stack.enter_context(uninterrupted_stop(module, screen.say))
     up = {"up", "given"}
     wait_for(
         "RabbitMQ and Redis",

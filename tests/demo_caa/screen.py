@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from demo.screen import printable
+from demo.display import printable
 from tests.demo_caa.comparison import Row
 from tests.demo_caa.events import Event, short
 

@@ -1,4 +1,4 @@
-"""The demo's own parts: the rendered site, the page that fails, what is shown and what is reported."""
+"""Parts of the demo: the rendered site, the failing pages, the display and the summary."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from rich.console import Console
 
 from app.pack.manifest import Manifest
 from demo import pydoc_site
-from demo.answers import suggested
+from demo.display import panel, printable, status_line
+from demo.monitor import MessageEvent, QueueDepths, Snapshot
 from demo.pydoc_site import module_names, render, with_real_links
-from demo.report import Report
-from demo.screen import panel, printable, status_line
-from demo.server import BROKEN, FAILURES, FLAKY, DemoSite
-from demo.watch import Snapshot
-from demo.witness import Depths, Event
+from demo.run import DemoSummary, frequent_word
+from demo.site import BROKEN, FAILURES, FLAKY, DemoSite
 
 pytestmark = pytest.mark.unit
 
@@ -38,20 +36,20 @@ PACK = Manifest(
     crawl_id="c",
     etag="e",
 )
-LONG = Event("retry", "index", "/x", "index of /x failed \x1b[31m " + "and says why " * 20)
+LONG = MessageEvent("retry", "index", "/x", "index of /x failed \x1b[31m " + "and says why " * 20)
 SNAPSHOT = Snapshot(
     seen=360,
     indexed=120,
     open=480,
     rate=61.4,
-    depths=Depths({"site.index": 12, "site.crawl": 34, "site.timer": 0, "site.pack": 0}, waiting=3, dead=2),
+    depths=QueueDepths({"site.index": 12, "site.crawl": 34, "site.timer": 0, "site.pack": 0}, delayed=3, dead=2),
     timer=1.6,
     callback="pack_full",
     pack=PACK,
     consumers=1,
     retried=6,
-    events=(LONG,) * 5,
-    fresh=(),
+    recent_events=(LONG,) * 5,
+    new_events=(),
 )
 
 
@@ -77,7 +75,7 @@ def test_modules_are_found_without_importing_any() -> None:
     )
 
 
-def test_a_module_is_rendered_with_its_summary_as_title_and_without_addresses_in_memory() -> None:
+def test_a_module_is_rendered_with_its_summary_as_title_and_without_memory_addresses() -> None:
     page = render("dataclasses")
     assert page is not None
     assert "<title>dataclasses</title>" in page.html
@@ -88,7 +86,7 @@ def test_a_module_is_rendered_with_its_summary_as_title_and_without_addresses_in
     assert render("no.such.module") is None
 
 
-def test_links_to_files_and_to_pages_that_are_not_there_become_text() -> None:
+def test_links_to_files_and_missing_pages_become_text() -> None:
     page = (
         '<a href=".">index</a> <a href="json.html#JSONDecoder">a</a> <a href="#-dump">b</a> '
         '<a href="https://x.org/">c</a> <a href="file:/usr/lib/json.py">d</a> <a href="_json.html">e</a>'
@@ -96,7 +94,7 @@ def test_links_to_files_and_to_pages_that_are_not_there_become_text() -> None:
     assert with_real_links(page, {"json"}) == page.partition('<a href="file')[0] + "d e"
 
 
-def test_no_link_of_a_rendered_module_leads_nowhere() -> None:
+def test_a_rendered_module_has_no_broken_link() -> None:
     page = render("json")
     assert page is not None
     names = set(module_names())
@@ -106,12 +104,12 @@ def test_no_link_of_a_rendered_module_leads_nowhere() -> None:
     assert inside <= names
 
 
-def test_the_script_needs_nothing_but_the_standard_library() -> None:
+def test_the_rendering_script_needs_only_the_standard_library() -> None:
     command = [sys.executable, "-I", "-S", "-c", f"import runpy; runpy.run_path({pydoc_site.__file__!r})"]
     subprocess.run(command, timeout=60, check=True)
 
 
-def test_the_start_page_links_every_page_and_one_page_fails_twice_and_one_until_it_is_repaired(site: DemoSite) -> None:
+def test_the_site_links_every_page_and_has_one_flaky_and_one_broken_page(site: DemoSite) -> None:
     status, start = site.answer("/")
     links = re.findall(r'href="([^"]+)"', start.decode())
     assert (status, sorted(links)) == (200, sorted([FLAKY, BROKEN, "json.html"]))
@@ -132,14 +130,19 @@ def test_the_panel_fits_on_a_small_terminal() -> None:
     assert len(lines) <= 23
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
-    for told in ("120 of 360 indexed, 61 pages/s", "pack_full in 2 s or later", "site.index", "pack 2 (incremental)"):
-        assert told in text
+    for expected in (
+        "120 of 360 indexed, 61 pages/s",
+        "pack_full in 2 s or later",
+        "site.index",
+        "pack 2 (incremental)",
+    ):
+        assert expected in text
 
 
-def test_a_plain_line_tells_the_same_without_control_characters() -> None:
+def test_the_status_line_has_no_control_characters() -> None:
     line = status_line(SNAPSHOT)
     assert line == (
-        "120/360 pages, 61 a second; queues: index 12 crawl 34 timer 0 pack 0 waiting 3 dead 2; "
+        "120/360 pages, 61 pages/s; queues: index 12, crawl 34, timer 0, pack 0, delayed 3, dead 2; "
         "pack_full in 2 s or later; pack 2 (incremental): 360 pages, 1.8 MB"
     )
     assert printable(LONG.text).isprintable()
@@ -154,15 +157,15 @@ def test_a_plain_line_tells_the_same_without_control_characters() -> None:
         ([], "example"),
     ],
 )
-def test_a_frequent_word_of_the_titles_is_suggested(titles: list[str], word: str) -> None:
-    assert suggested(titles, "example.org") == word
+def test_the_query_is_a_frequent_word_of_the_titles(titles: list[str], word: str) -> None:
+    assert frequent_word(titles, "example.org") == word
 
 
-def test_the_report_is_one_line_of_json() -> None:
-    report = Report(
+def test_the_summary_is_one_line_of_json() -> None:
+    summary = DemoSummary(
         domain="127.0.0.1:1", pages=360, seconds=21.04, hits=15, pack=PACK, retried=6, dead=2, replayed=2, searchers=2
     ).to_json()
-    assert "\n" not in report
-    found = json.loads(report)
-    assert list(found) == ["domain", "pages", "seconds", "hits", "pack", "retried", "dead", "replayed", "searchers"]
-    assert (found["seconds"], found["pack"]["generation"]) == (21.0, 2)
+    assert "\n" not in summary
+    fields = json.loads(summary)
+    assert list(fields) == ["domain", "pages", "seconds", "hits", "pack", "retried", "dead", "replayed", "searchers"]
+    assert (fields["seconds"], fields["pack"]["generation"]) == (21.0, 2)
