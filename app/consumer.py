@@ -17,7 +17,7 @@ from app.coverart.messages import parse
 from app.coverart.outage import Outage
 from app.envelopes import Call, call_of_envelope, to_task_message
 from app.state.client import get_quick_redis
-from app.topology.declare import declare_for_process
+from app.topology.declare import declare_all
 from config.routes import Route, art_routes
 from config.settings import get_settings
 
@@ -43,7 +43,7 @@ class Consumer(consumer.Consumer):
 
     def declare(self, channel: Any) -> None:
         """Declare every queue and exchange of the application; raises TopologyDiffers, which ends the worker."""
-        declare_for_process(channel, get_settings())
+        declare_all(channel, get_settings())
 
     def to_task(self, message: Any) -> None:
         """Turn a plain kombu message into Celery's, in place, and keep it as it came.

@@ -90,7 +90,7 @@ def keeps_budget(delivery: Delivery) -> bool:
 def whole_number(headers: Mapping[str, Any], name: str, *, default: int, most: int = MAX_NUMBER) -> int:
     """Return a header as an integer from 0 to `most`, else the default. Foreign producers write integers as text.
 
-    A larger number is not accepted: it could not be written to a header again, or would retry a message for ever.
+    A larger number is not accepted: it could not be written to a header again, or would retry a message forever.
     """
     number = integer(headers.get(name))
     return default if number is None or not 0 <= number <= most else number

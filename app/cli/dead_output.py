@@ -48,7 +48,7 @@ _LEAST_WIDTHS = {
 
 
 def print_letters(letters: Iterable[DeadLetter], *, as_json: bool, empty: str = "") -> None:
-    """Print letters as JSON or as lines with tabs; without JSON print `empty` where there are none."""
+    """Print letters as JSON or as lines with tabs; without JSON print `empty` instead of no letters."""
     if as_json:
         print_json(map(fields, letters))
     elif not print_lines([fields(letter)[name] for name in COLUMNS] for letter in letters) and empty:

@@ -1,14 +1,13 @@
-"""`perennial doctor`: prove that no message can be lost, by doing, and say what was proven and how."""
+"""`perennial doctor`: verify by trying that no message can be lost."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from app.doctor.checks import examine
+from app.doctor.checks import run_checks
 from config.settings import get_settings
 
 cli = typer.Typer()
@@ -19,14 +18,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @cli.command()
 def doctor(as_json: AsJson = False) -> None:
     """Prove by trying that no message can be lost here; exit 1 on a problem. What it makes on the broker it deletes."""
-    # Wrong settings are the command's to tell of, and this module needs some to be imported.
+    # Importing app.celery reads the settings, whose errors the command must be able to report.
     from app.celery import app
 
     results = []
-    for result in examine(get_settings(), app.conf):
+    for result in run_checks(get_settings(), app.conf):
         results.append(result)
         if not as_json:
-            typer.echo(f"{result.status:<8} {result.check + ':':<17} {result.told}")
+            typer.echo(f"{result.status:<8} {result.check + ':':<17} {result.text}")
     if as_json:
-        typer.echo(json.dumps([asdict(result) for result in results]))
+        typer.echo(json.dumps([result.as_json() for result in results]))
     raise typer.Exit(1 if any(result.status == "problem" for result in results) else 0)

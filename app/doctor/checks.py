@@ -1,4 +1,4 @@
-"""What must hold so that no message is lost: a list of checks, each of which says what was proven and how."""
+"""The checks of `perennial doctor`: each states what was verified, and how, so that no message can be lost."""
 
 from __future__ import annotations
 
@@ -13,262 +13,272 @@ from app.broker.connection import connected
 from app.broker.errors import ApplicationError, BrokerUnreachable
 from app.broker.publishing import Publisher
 from app.broker.worker.consumer import Consumer
-from app.doctor import probes as proofs
+from app.doctor import probes
 from app.doctor.consumer_timeout import REMEDY, consumer_timeout, max_unacknowledged_seconds, worker_prefetches
 from app.services.procfile import procfile
 from app.storage.open import check_conditional_writes, open_store
-from app.topology.check import Report, check
+from app.topology.check import TopologyReport, check
 from app.topology.model import Queue
 from app.topology.queues import task_queues
 from config.settings import Settings
 
-#: `problem`: messages can be lost, or work cannot go on. `warning`: so in some case that is told. `ok`: proven.
+#: `problem`: messages can be lost, or work cannot continue. `warning`: only in the case that the text names.
 Status = Literal["ok", "warning", "problem"]
 
+#: Findings and names that are listed one by one.
+_MAX_LISTED = 5
+
+#: Seconds to wait for Redis.
+_REDIS_TIMEOUT = 5.0
+
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What one check says."""
+class CheckResult:
+    """One result of a check."""
 
     status: Status
-    told: str
+    text: str
     check: str = ""
+
+    def as_json(self) -> dict[str, str]:
+        """Return the fields by the names that `perennial doctor --json` prints."""
+        return {"status": self.status, "told": self.text, "check": self.check}
 
 
 @dataclass(frozen=True, slots=True)
-class Patient:
-    """What is looked at. `report` is a comparison of the topology, `celery` the application's configuration."""
+class CheckContext:
+    """What the checks of the broker read: `report` compares the topology, `celery` is Celery's configuration."""
 
     settings: Settings
-    report: Report
+    report: TopologyReport
     connection: Any
     publisher: Publisher
     celery: Any
     processes: Mapping[str, str]
 
 
-Check = Callable[[Patient], Iterator[Result]]
+BrokerCheck = Callable[[CheckContext], Iterator[CheckResult]]
 
 
-def examine(settings: Settings, celery: Any) -> Iterator[Result]:
-    """Yield the results of every check, in order. What a check raises is a problem that it found."""
+def run_checks(settings: Settings, celery: Any) -> Iterator[CheckResult]:
+    """Yield the results of every check, in order. An error that a check raises is a problem.
+
+    Without a broker only the checks in WITHOUT_BROKER run.
+    """
     try:
-        yield from _examine(settings, celery)
+        report = check(settings)
+        publisher = Publisher(settings.broker, timeout=settings.publish_timeout)
+        try:
+            with connected(settings.broker, timeout=settings.publish_timeout) as connection:
+                context = CheckContext(settings, report, connection, publisher, celery, procfile())
+                for name, broker_check in CHECKS.items():
+                    yield from _results(name, broker_check, context)
+        finally:
+            publisher.close()
     except BrokerUnreachable as error:
-        yield Result("problem", str(error), "broker")
-        for name, look in WITHOUT_BROKER.items():
-            yield from _results(name, look, settings)
+        remedy = "check BROKER_URL" if settings.broker_url.get_secret_value() else "start it with `perennial up`"
+        yield CheckResult("problem", f"{error}; {remedy}", "broker")
+    for name, independent_check in WITHOUT_BROKER.items():
+        yield from _results(name, independent_check, settings)
 
 
-def _examine(settings: Settings, celery: Any) -> Iterator[Result]:
-    report = check(settings)
-    publisher = Publisher(settings.broker, timeout=settings.publish_timeout)
+def _results(name: str, run: Callable[[Any], Iterator[CheckResult]], subject: Any) -> Iterator[CheckResult]:
     try:
-        with connected(settings.broker, timeout=settings.publish_timeout) as connection:
-            patient = Patient(settings, report, connection, publisher, celery, procfile())
-            for name, look in CHECKS.items():
-                yield from _results(name, look, patient)
-    finally:
-        publisher.close()
-    for name, independent in WITHOUT_BROKER.items():
-        yield from _results(name, independent, settings)
-
-
-def _results(name: str, look: Callable[[Any], Iterator[Result]], subject: Any) -> Iterator[Result]:
-    try:
-        for result in look(subject):
-            yield Result(result.status, result.told, name)
+        for result in run(subject):
+            yield CheckResult(result.status, result.text, name)
     except BrokerUnreachable:
         raise
     except (ApplicationError, RedisError, OSError) as error:
-        yield Result("problem", f"{type(error).__name__}: {error}", name)
+        yield CheckResult("problem", f"{type(error).__name__}: {error}", name)
 
 
-def broker(patient: Patient) -> Iterator[Result]:
-    """Say which broker answers, and whether it can do what quorum queues are relied on for."""
-    version = patient.report.version
-    told = ".".join(map(str, version))
-    if version < (3, 10) and patient.settings.queue_type == "quorum":
-        yield Result("problem", f"RabbitMQ {told} has no at-least-once dead-lettering; 3.10 or later does")
+def broker(context: CheckContext) -> Iterator[CheckResult]:
+    """Check RabbitMQ's version."""
+    version = context.report.version
+    number = ".".join(map(str, version))
+    if version < (3, 10) and context.settings.queue_type == "quorum":
+        yield CheckResult("problem", f"RabbitMQ {number} has no at-least-once dead-lettering; use 3.10 or later")
     else:
-        yield Result("ok", f"{patient.connection.as_uri()} answers: RabbitMQ {told}")
+        yield CheckResult("ok", f"{context.connection.as_uri()} answers: RabbitMQ {number}")
 
 
-def confirms(patient: Patient) -> Iterator[Result]:
-    """Publish to a queue, to none and to a full one."""
-    proofs.confirmed(patient.connection, patient.publisher)
-    yield Result("ok", "a message published to a queue was confirmed")
-    yield _proof(
-        proofs.unroutable_is_told(patient.publisher),
-        "a message that no queue is bound for came back, and was an error",
-        "a message that no queue is bound for was taken without a word",
+def confirms(context: CheckContext) -> Iterator[CheckResult]:
+    """Publish to a queue, to no queue and to a full queue."""
+    probes.publish_confirmed(context.connection, context.publisher)
+    yield CheckResult("ok", "a message published to a queue was confirmed")
+    yield _verified(
+        probes.reports_unroutable(context.publisher),
+        "publishing an unroutable message was an error",
+        "an unroutable message was lost without an error",
     )
-    yield _proof(
-        proofs.full_is_told(patient.connection, patient.publisher),
-        "a full reject-publish queue refused a message, and that was an error",
-        "a full reject-publish queue dropped a message without a word",
+    yield _verified(
+        probes.reports_full_queue(context.connection, context.publisher),
+        "publishing to a full reject-publish queue was an error",
+        "a full reject-publish queue dropped a message without an error",
     )
 
 
-def waiting(patient: Patient) -> Iterator[Result]:
+def waiting(context: CheckContext) -> Iterator[CheckResult]:
     """Let a message wait in a delay queue and come back."""
-    came, seconds = proofs.comes_back(patient.connection, patient.publisher, patient.settings.queue_type)
-    yield _proof(
-        came,
-        f"a message waited in a {patient.settings.queue_type} delay queue and came back by itself with its routing key "
-        f"after {seconds:.2f} s",
+    queue_type = context.settings.queue_type
+    returned, seconds = probes.delayed_return(context.connection, context.publisher, queue_type)
+    yield _verified(
+        returned,
+        f"a message came back from a {queue_type} delay queue with its routing key after {seconds:.2f} s",
         "a message in a delay queue did not come back with its routing key",
     )
 
 
-def topology(patient: Patient) -> Iterator[Result]:
-    """Give the comparison of `perennial topology check`: dead-letter targets and alternate exchanges are in it."""
-    errors = patient.report.errors
-    for finding in errors[:_FEW]:
-        yield Result("problem", f"{finding.where}: {finding.what}; {finding.mend}")
-    if len(errors) > _FEW:
-        yield Result("problem", f"and {len(errors) - _FEW} more: perennial topology check lists them")
-    if patient.report.unseen:
-        yield Result("warning", patient.report.unseen)
+def topology(context: CheckContext) -> Iterator[CheckResult]:
+    """Report what `perennial topology check` finds, dead-letter targets and alternate exchanges included."""
+    errors = context.report.errors
+    for finding in errors[:_MAX_LISTED]:
+        yield CheckResult("problem", f"{finding.subject}: {finding.problem}; {finding.remedy}")
+    if len(errors) > _MAX_LISTED:
+        yield CheckResult("problem", f"and {len(errors) - _MAX_LISTED} more: perennial topology check lists them")
+    if context.report.unseen:
+        yield CheckResult("warning", context.report.unseen)
     elif not errors:
-        yield Result("ok", "exchanges, queues and bindings are as the code says; every dead-letter target is bound")
+        yield CheckResult("ok", "exchanges, queues and bindings match the code; every dead-letter target is bound")
 
 
-#: Findings that are told one by one.
-_FEW = 5
-
-
-def at_least_once(patient: Patient) -> Iterator[Result]:
-    """Look on the broker whether queues that dead-letter do so at least once."""
-    if patient.report.found is None:
-        yield Result("warning", "not looked at on the broker: that needs BROKER_API_URL")
+def at_least_once(context: CheckContext) -> Iterator[CheckResult]:
+    """Check that the broker's queues dead-letter at least once."""
+    if context.report.found is None:
+        yield CheckResult("warning", "not checked on the broker: this needs BROKER_API_URL")
         return
-    there = patient.report.found.queues
-    ours = [there[name] for name in patient.report.ours.queues if name in there]
-    ours = [queue for queue in ours if queue.dead_letter_exchange is not None]
-    weak = [queue.name for queue in ours if queue.type != "quorum"]
-    wrong = [queue.name for queue in ours if queue.type == "quorum" and not _safe(queue)]
-    if weak:
-        yield Result(
+    found = context.report.found.queues
+    queues = [found[name] for name in context.report.ours.queues if name in found]
+    queues = [queue for queue in queues if queue.dead_letter_exchange is not None]
+    classic = [queue.name for queue in queues if queue.type != "quorum"]
+    unsafe = [queue.name for queue in queues if queue.type == "quorum" and not _is_safe(queue)]
+    if classic:
+        yield CheckResult(
             "warning",
-            f"classic, so that a message on its way to a dead-letter target is lost if the broker dies in that moment: "
-            f"{_few(weak)}",
+            "classic queues, which lose a message if the broker dies while it dead-letters it: " + _listed(classic),
         )
-    if wrong:
-        yield Result("problem", f"no dead-letter-strategy at-least-once with overflow reject-publish: {_few(wrong)}")
-    if ours and not weak and not wrong:
-        yield Result("ok", f"{len(ours)} queues dead-letter at least once, and refuse what they cannot take")
+    if unsafe:
+        yield CheckResult(
+            "problem", f"no dead-letter-strategy at-least-once with overflow reject-publish: {_listed(unsafe)}"
+        )
+    if queues and not classic and not unsafe:
+        yield CheckResult("ok", f"{len(queues)} queues dead-letter at least once, and reject messages when full")
 
 
-def client_confirms(patient: Patient) -> Iterator[Result]:
-    """Look whether a client's `delay()` is confirmed."""
-    if patient.settings.client_confirms:
-        yield Result("ok", "a client's delay() waits for the broker's confirm")
+def client_confirms(context: CheckContext) -> Iterator[CheckResult]:
+    """Check that a client's `delay()` waits for a publisher confirm."""
+    if context.settings.client_confirms:
+        yield CheckResult("ok", "a client's delay() waits for the publisher confirm")
     else:
-        yield Result("warning", "CLIENT_CONFIRMS is off: what delay() sent is lost if the broker dies before it has it")
+        yield CheckResult("warning", "CLIENT_CONFIRMS is off: a message of delay() is lost if the broker dies early")
 
 
-def patience(patient: Patient) -> Iterator[Result]:
-    """Compare how long a message can be unacknowledged with how long the broker waits."""
-    there = patient.report.found.queues if patient.report.found else {}
-    for process, queues, multiplier in worker_prefetches(patient.processes, patient.settings.worker_prefetch):
+def acknowledgement_time(context: CheckContext) -> Iterator[CheckResult]:
+    """Compare how long each worker can hold a message unacknowledged with the broker's consumer_timeout."""
+    found = context.report.found.queues if context.report.found else {}
+    for process, queues, multiplier in worker_prefetches(context.processes, context.settings.worker_prefetch):
         longest = max_unacknowledged_seconds(queues, multiplier)
-        waits = [consumer_timeout(there.get(queue), patient.settings, patient.report.version) for queue in queues]
-        limit, how = min(waits)
-        told = f"{process}: a message is unacknowledged for {longest:g} s at most, the broker waits {limit:g} s ({how})"
+        limit, source = min(
+            consumer_timeout(found.get(queue), context.settings, context.report.version) for queue in queues
+        )
+        times = f"{process}: a message is unacknowledged for at most {longest:g} s; the broker waits {limit:g} s"
         if longest < limit:
-            yield Result("ok", told)
+            yield CheckResult("ok", f"{times} ({source})")
         else:
-            yield Result("problem", f"{told}: it would close the worker's channel and deliver again; {REMEDY}")
+            consequence = "then it closes the worker's channel and delivers its messages again"
+            yield CheckResult("problem", f"{times} ({source}); {consequence}; {REMEDY}")
 
 
-def answers(patient: Patient) -> Iterator[Result]:
-    """Ask each work queue: RabbitMQ 3.10 can bring a quorum queue back dead after a kill."""
-    missing = {finding.where for finding in patient.report.findings if finding.what == "missing"}
+def work_queues(context: CheckContext) -> Iterator[CheckResult]:
+    """Declare each work queue passively. RabbitMQ 3.10 can bring a quorum queue back that never answers."""
+    missing = {finding.subject for finding in context.report.findings if finding.problem == "missing"}
+    names = [queue.name for queue in task_queues(context.settings) if f"queue {queue.name}" not in missing]
     idle, silent = [], []
-    queues = (queue.name for queue in task_queues(patient.settings))
-    names = [name for name in queues if f"queue {name}" not in missing]
     for name in names:
         try:
-            # A connection each: one that waited in vain for an answer is of no more use.
-            with connected(patient.settings.broker, timeout=patient.settings.publish_timeout) as connection:
-                told = connection.channel().queue_declare(name, passive=True)
-                idle += [] if told.consumer_count else [name]
+            # A connection each: after a timeout, a connection cannot be used any more.
+            with connected(context.settings.broker, timeout=context.settings.publish_timeout) as connection:
+                if not connection.channel().queue_declare(name, passive=True).consumer_count:
+                    idle.append(name)
         except BrokerUnreachable:
             silent.append(name)
     if silent:
-        yield Result("problem", f"no answer from {', '.join(silent)}: restart its node, or delete it and apply")
+        remedy = "restart its node, or delete it and run perennial topology apply"
+        yield CheckResult("problem", f"no answer from {', '.join(silent)}: {remedy}")
     if idle:
-        yield Result("warning", f"nobody works on {', '.join(idle)} now")
+        yield CheckResult("warning", f"no worker consumes from {', '.join(idle)} now")
     if len(names) > len(silent):
-        yield Result("ok", f"{len(names) - len(silent)} work queue(s) answer")
+        yield CheckResult("ok", f"{len(names) - len(silent)} work queue(s) answer")
 
 
-def workers(patient: Patient) -> Iterator[Result]:
-    """Look at the settings of Celery that would acknowledge, requeue or hold what they must not."""
-    conf = patient.celery
-    ours = issubclass(symbol_by_name(conf.worker_consumer), Consumer)
+def workers(context: CheckContext) -> Iterator[CheckResult]:
+    """Check the settings of Celery that would acknowledge, requeue or create what they must not."""
+    conf = context.celery
+    own_consumer = issubclass(symbol_by_name(conf.worker_consumer), Consumer)
     rules = {
         "task_acks_late must be on, or a worker that dies loses its messages": conf.task_acks_late,
-        "task_reject_on_worker_lost must be off, or what kills a worker comes back for ever": not (
+        "task_reject_on_worker_lost must be off, or a message that kills its worker is redelivered forever": not (
             conf.task_reject_on_worker_lost
         ),
-        "worker_consumer must be app.retry's, or what cannot be decoded is acknowledged": ours,
-        "accept_content must be JSON alone, or a message is code": list(conf.accept_content) == ["json"],
-        "task_create_missing_queues must be off, or a mistyped queue is a new one": not conf.task_create_missing_queues,
+        "worker_consumer must be app.broker's, or an undecodable message is acknowledged": own_consumer,
+        "accept_content must be JSON alone, or a message can execute code": list(conf.accept_content) == ["json"],
+        "task_create_missing_queues must be off, or a mistyped queue name creates a queue": not (
+            conf.task_create_missing_queues
+        ),
     }
     broken = [rule for rule, holds in rules.items() if not holds]
-    yield from (Result("problem", rule) for rule in broken)
+    yield from (CheckResult("problem", rule) for rule in broken)
     if not broken:
-        yield Result("ok", "late acknowledgement, app.retry's consumer, JSON only, no queue made by mistake")
+        yield CheckResult("ok", "late acknowledgement, app.broker's consumer, JSON only, no queues created by mistake")
 
 
-def redis(settings: Settings) -> Iterator[Result]:
-    """Ask whether timers and the frontier would survive a restart, and a full memory."""
-    with Redis.from_url(settings.redis, socket_timeout=5, socket_connect_timeout=5) as client:
-        told: Any = client.info()
-    if not told.get("aof_enabled"):
-        yield Result("warning", "Redis keeps no append-only file: a restart forgets timers and frontier")
-    elif told.get("aof_last_write_status", "ok") != "ok":
-        yield Result("problem", f"Redis cannot write its append-only file: {told['aof_last_write_status']}")
+def redis(settings: Settings) -> Iterator[CheckResult]:
+    """Check that timers and the frontier survive a restart of Redis and a full memory."""
+    with Redis.from_url(settings.redis, socket_timeout=_REDIS_TIMEOUT, socket_connect_timeout=_REDIS_TIMEOUT) as client:
+        info: Any = client.info()
+    if not info.get("aof_enabled"):
+        yield CheckResult("warning", "Redis writes no append-only file: a restart loses timers and frontier")
+    elif info.get("aof_last_write_status", "ok") != "ok":
+        yield CheckResult("problem", f"Redis cannot write its append-only file: {info['aof_last_write_status']}")
     else:
-        yield Result("ok", "Redis writes an append-only file: timers and frontier survive a restart")
-    if told.get("maxmemory") and told.get("maxmemory_policy") != "noeviction":
-        yield Result(
-            "problem", f"Redis evicts keys when its memory is full ({told['maxmemory_policy']}): use noeviction"
+        yield CheckResult("ok", "Redis writes an append-only file: timers and frontier survive a restart")
+    if info.get("maxmemory") and info.get("maxmemory_policy") != "noeviction":
+        yield CheckResult(
+            "problem", f"Redis evicts keys when its memory is full ({info['maxmemory_policy']}): use noeviction"
         )
 
 
-def store(settings: Settings) -> Iterator[Result]:
+def store(settings: Settings) -> Iterator[CheckResult]:
     """Try the store's conditional writes."""
     check_conditional_writes(open_store(settings.store, endpoint_url=settings.s3_endpoint_url))
-    yield Result("ok", "conditional writes hold, also by several writers at once: packs do not overwrite each other")
+    yield CheckResult("ok", "conditional writes work, also with concurrent writers: packs do not overwrite each other")
 
 
-#: Every check, by name, in the order in which they are made.
-CHECKS: Mapping[str, Check] = {
+#: The checks that need a broker, by name, in their order.
+CHECKS: Mapping[str, BrokerCheck] = {
     "broker": broker,
     "confirms": confirms,
     "waiting": waiting,
     "topology": topology,
     "at-least-once": at_least_once,
     "client confirms": client_confirms,
-    "consumer_timeout": patience,
-    "work queues": answers,
+    "consumer_timeout": acknowledgement_time,
+    "work queues": work_queues,
     "workers": workers,
 }
 
-#: Those that need no broker.
-WITHOUT_BROKER: Mapping[str, Callable[[Settings], Iterator[Result]]] = {"redis": redis, "store": store}
+#: The checks that need no broker.
+WITHOUT_BROKER: Mapping[str, Callable[[Settings], Iterator[CheckResult]]] = {"redis": redis, "store": store}
 
 
-def _safe(queue: Queue) -> bool:
+def _is_safe(queue: Queue) -> bool:
     return (queue.option("dead-letter-strategy"), queue.option("overflow")) == ("at-least-once", "reject-publish")
 
 
-def _proof(holds: bool, told: str, otherwise: str) -> Result:
-    return Result("ok", told) if holds else Result("problem", otherwise)
+def _verified(holds: bool, text: str, problem: str) -> CheckResult:
+    return CheckResult("ok", text) if holds else CheckResult("problem", problem)
 
 
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:_FEW]) + (f" and {len(names) - _FEW} more" if len(names) > _FEW else "")
+def _listed(names: list[str]) -> str:
+    more = len(names) - _MAX_LISTED
+    return ", ".join(names[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "")

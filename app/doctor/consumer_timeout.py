@@ -1,4 +1,4 @@
-"""How long a worker may hold a message, and how long the broker waits for its acknowledgement: `consumer_timeout`."""
+"""`consumer_timeout`: how long a worker holds a message unacknowledged, and how long the broker tolerates it."""
 
 from __future__ import annotations
 
@@ -10,56 +10,44 @@ from app.topology.model import Queue
 from config.routes import ROUTES, SUBSCRIPTIONS, art_routes
 from config.settings import Settings
 
-#: Seconds that a broker waits: RabbitMQ's default since 3.8.17, and that of 3.8.15 and 3.8.16.
+#: Seconds: RabbitMQ's default since 3.8.17, and that of 3.8.15 and 3.8.16.
 _DEFAULT, _EARLY_DEFAULT = 1_800.0, 900.0
 
 REMEDY = "raise consumer_timeout in rabbitmq.conf, or lower WORKER_PREFETCH or the time limits"
 
 
-def worker_prefetches(processes: Mapping[str, str], prefetch: int) -> Iterator[tuple[str, list[str], int]]:
-    """Yield each worker of a Procfile with its queues and its messages per pool process and queue."""
+def worker_prefetches(processes: Mapping[str, str], default: int) -> Iterator[tuple[str, list[str], int]]:
+    """Yield each Celery worker of a Procfile with its queues and its prefetch multiplier."""
     for name, command in processes.items():
-        queues = _option(command, "--queues")
-        if queues is not None:
-            yield name, queues.split(","), int(_option(command, "--prefetch-multiplier") or prefetch)
+        words = (word.partition("=") for word in shlex.split(command))
+        options = {option: value for option, _, value in words}
+        if "--queues" in options:
+            yield name, options["--queues"].split(","), int(options.get("--prefetch-multiplier") or default)
 
 
 def max_unacknowledged_seconds(queues: Sequence[str], multiplier: int) -> float:
-    """Return the seconds until a worker's last reserved message is done, if every one takes its whole time limit.
+    """Return the seconds until a worker finishes the last prefetched message, if all take their whole time limit.
 
-    A worker reserves `multiplier` messages of each of its queues for each of its pool processes.
+    A worker prefetches `multiplier` messages of each of its queues for each of its pool processes.
     """
-    return float(multiplier * sum(map(_longest, queues)))
+    return float(multiplier * sum(map(max_time_limit, queues)))
 
 
-def consumer_timeout(queue: Queue | None, settings: Settings, version: tuple[int, ...]) -> tuple[float, str]:
-    """Return how long the broker waits for an acknowledgement from a queue's consumers, in seconds, and who says so."""
-    own = queue.option("consumer-timeout") if queue else None
-    if queue and own is not None:
-        return float(own) / 1_000, f"as {queue.name} or its policy says"
-    if not settings.broker_url.get_secret_value():
-        return _private(settings), "as the private broker is configured"
-    default = _EARLY_DEFAULT if (3, 8, 15) <= version < (3, 8, 17) else _DEFAULT
-    return default, "assumed: RabbitMQ's default, for it does not tell what rabbitmq.conf says"
-
-
-def _longest(queue: str) -> int:
-    """Return the longest time limit of what a queue may hold; queues of an art archive are told by their last part."""
+def max_time_limit(queue: str) -> int:
+    """Return the longest time limit, in seconds, of a queue's tasks. An art archive's queue is known by its suffix."""
     art = [route.time_limit for route in art_routes("") if queue.endswith(route.queue)]
     return max([route.time_limit for route in (*ROUTES, *SUBSCRIPTIONS) if route.queue == queue] or art, default=0)
 
 
-def _private(settings: Settings) -> float:
-    """Return what the private broker's configuration says."""
-    file = settings.services_file.parent / "rabbitmq" / "rabbitmq.conf"
-    try:
-        found = re.search(r"^consumer_timeout *= *(\d+)", file.read_text(), re.MULTILINE)
-    except FileNotFoundError:
-        found = None
-    return float(found[1]) / 1_000 if found else _DEFAULT
-
-
-def _option(command: str, name: str) -> str | None:
-    """Return the value of `--option=value` in a command."""
-    words = (word.partition("=") for word in shlex.split(command))
-    return next((value for option, _, value in words if option == name), None)
+def consumer_timeout(queue: Queue | None, settings: Settings, version: tuple[int, ...]) -> tuple[float, str]:
+    """Return how many seconds the broker waits for an acknowledgement of a queue's consumers, and the source."""
+    own = queue.option("consumer-timeout") if queue else None
+    if queue and own is not None:
+        return float(own) / 1_000, f"as {queue.name} or its policy says"
+    if not settings.broker_url.get_secret_value():
+        file = settings.services_file.parent / "rabbitmq" / "rabbitmq.conf"
+        text = file.read_text() if file.exists() else ""
+        configured = re.search(r"^consumer_timeout *= *(\d+)", text, re.MULTILINE)
+        return float(configured[1]) / 1_000 if configured else _DEFAULT, "as the private broker is configured"
+    default = _EARLY_DEFAULT if (3, 8, 15) <= version < (3, 8, 17) else _DEFAULT
+    return default, "assumed: RabbitMQ's default, because a client cannot read rabbitmq.conf"

@@ -1,11 +1,10 @@
-"""Proofs by doing: what the no-loss properties rest on is tried on queues of our own, which are gone afterwards."""
+"""Probes: try on queues of their own what lossless delivery depends on. They delete these queues again."""
 
 from __future__ import annotations
 
 import secrets
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,61 +14,65 @@ from app.broker.errors import PublishFailed
 from app.broker.policies.waiting import QueueType, delay_queue
 from app.broker.publishing import Outgoing, Publisher
 
-#: What every name of ours begins with here.
+#: Every queue and exchange of a probe has a name that begins with it.
 _PREFIX = "perennial.doctor."
 
-#: Milliseconds that a message waits for its TTL to run out, and seconds that it may take to come back.
-_TTL_MS, _PATIENCE = 200, 20.0
+#: Milliseconds that the probed message waits in the delay queue.
+_TTL_MS = 200
+#: Seconds within which it must come back.
+_TIMEOUT = 20.0
 
-#: Milliseconds after which a queue that a killed doctor left behind is gone.
+#: Milliseconds after which the broker deletes the delay queue of a doctor that was killed.
 _EXPIRES_MS = 60_000
 
-
-def confirmed(connection: Any, publisher: Publisher) -> bool:
-    """Return whether a message that has a queue is confirmed; raises PublishFailed where it is not."""
-    with _exclusive(connection, {}) as name:
-        publisher.publish([_to(name)])
-        return True
+_BODY = b"probe"
 
 
-def unroutable_is_told(publisher: Publisher) -> bool:
-    """Return whether the publisher learns of a message that no queue is bound for: confirms alone do not tell."""
-    return _fails(publisher, _to(_name()))
+def publish_confirmed(connection: Any, publisher: Publisher) -> None:
+    """Publish to a queue. Raises PublishFailed if the broker does not confirm the message."""
+    with _exclusive_queue(connection, {}) as name:
+        publisher.publish([_message(name)])
 
 
-def full_is_told(connection: Any, publisher: Publisher) -> bool:
-    """Return whether the publisher learns that a full `reject-publish` queue did not take a message."""
-    with _exclusive(connection, {"x-max-length": 1, "x-overflow": "reject-publish"}) as name:
-        publisher.publish([_to(name)])
-        return _fails(publisher, _to(name))
+def reports_unroutable(publisher: Publisher) -> bool:
+    """Return whether publishing an unroutable message is an error: the broker confirms such a message."""
+    return _is_refused(publisher, _message(_name()))
 
 
-def comes_back(connection: Any, publisher: Publisher, queue_type: QueueType) -> tuple[bool, float]:
-    """Let a message wait in a delay queue; return whether it came back with its routing key, and after how long.
+def reports_full_queue(connection: Any, publisher: Publisher) -> bool:
+    """Return whether publishing to a full `reject-publish` queue is an error."""
+    with _exclusive_queue(connection, {"x-max-length": 1, "x-overflow": "reject-publish"}) as name:
+        publisher.publish([_message(name)])
+        return _is_refused(publisher, _message(name))
 
-    The queue is declared as every delay queue is, but for a TTL of its own, in case nobody lives to delete it.
+
+def delayed_return(connection: Any, publisher: Publisher, queue_type: QueueType) -> tuple[bool, float]:
+    """Publish to a delay queue; return whether the message came back with its routing key, and after how many seconds.
+
+    The queue is declared like every delay queue, but also expires, in case the doctor is killed before deleting it.
     """
     name = _name()
     waiting = delay_queue(name, _TTL_MS, back_to=name, queue_type=queue_type)
     waiting.queue_arguments["x-expires"] = _EXPIRES_MS
-    with connection.channel() as channel, _exclusive(connection, {}) as home:
+    with connection.channel() as channel, _exclusive_queue(connection, {}) as work_queue:
         try:
             Exchange(name, type="direct", durable=False, auto_delete=True)(channel).declare()
-            channel.queue_bind(home, name, "the.key")
+            channel.queue_bind(work_queue, name, "the.key")
             waiting(channel).declare()
-            began = time.monotonic()
-            publisher.publish([_to("the.key", exchange=waiting.exchange.name)])
-            back = _await(lambda: channel.basic_get(home, no_ack=True))
-            came = back is not None and back.body == b"proof" and back.delivery_info["routing_key"] == "the.key"
-            return came, time.monotonic() - began
+            start = time.monotonic()
+            publisher.publish([_message("the.key", exchange=waiting.exchange.name)])
+            while (back := channel.basic_get(work_queue, no_ack=True)) is None and time.monotonic() < start + _TIMEOUT:
+                time.sleep(0.05)
+            returned = back is not None and back.body == _BODY and back.delivery_info["routing_key"] == "the.key"
+            return returned, time.monotonic() - start
         finally:
             channel.queue_delete(waiting.name)
             channel.exchange_delete(waiting.exchange.name)
 
 
 @contextmanager
-def _exclusive(connection: Any, arguments: dict[str, Any]) -> Iterator[str]:
-    """Make a classic queue that the broker itself deletes when this connection ends."""
+def _exclusive_queue(connection: Any, arguments: dict[str, Any]) -> Iterator[str]:
+    """Yield the name of a classic queue, which the broker deletes at the latest with the connection."""
     with connection.channel() as channel:
         queue = Queue(_name(), exclusive=True, durable=False, queue_arguments=arguments)(channel)
         queue.queue_declare()
@@ -83,21 +86,13 @@ def _name() -> str:
     return f"{_PREFIX}{secrets.token_hex(6)}"
 
 
-def _to(key: str, *, exchange: str = "") -> Outgoing:
-    return Outgoing(exchange=exchange, routing_key=key, body=b"proof", content_encoding=None)
+def _message(key: str, *, exchange: str = "") -> Outgoing:
+    return Outgoing(exchange=exchange, routing_key=key, body=_BODY, content_encoding=None)
 
 
-def _fails(publisher: Publisher, message: Outgoing) -> bool:
+def _is_refused(publisher: Publisher, message: Outgoing) -> bool:
     try:
         publisher.publish([message])
     except PublishFailed:
         return True
     return False
-
-
-def _await(look: Callable[[], Any]) -> Any:
-    """Return what a look finds within the patience, or None."""
-    deadline, pause = time.monotonic() + _PATIENCE, threading.Event()
-    while (found := look()) is None and time.monotonic() < deadline:
-        pause.wait(0.05)
-    return found

@@ -1,1 +1,1 @@
-"""Exchanges, queues and bindings: declare them, compare them with a broker's, migrate a queue."""
+"""The broker topology of this application: declare it, compare it with a running broker, migrate a queue."""

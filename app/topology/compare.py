@@ -1,190 +1,226 @@
-"""The code's topology and a broker's, compared: every difference and every danger is a finding."""
+"""Compare the code's topology with a broker's: each difference and each danger is a finding with its remedy."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from app.topology.findings import APPLY, Finding, Severity
 from app.topology.model import Binding, Exchange, Queue, Topology
 from app.topology.routing import lost_keys, ttl_loops
 
-#: Names of delay queues: those that are not ours any more drain by themselves.
-_DELAY = re.compile(r"(.+)\.delay\.(\d+)")
+#: `error`: a message can be lost, or a worker cannot start. `note`: worth knowing, and nothing is lost.
+Severity = Literal["error", "note"]
 
-#: Exchanges that anybody may bind queues to: subscribers' bindings are no finding.
-_OPEN = ("topic",)
+#: The remedy for whatever is missing.
+APPLY = "perennial topology apply"
+
+#: Names of delay queues: namespace and milliseconds.
+_DELAY_QUEUE = re.compile(r"(.+)\.delay\.(\d+)")
 
 
-def compare(ours: Topology, found: Topology) -> list[Finding]:
-    """Return the findings: what is missing or different, then what loses messages, then what is left over."""
-    steps = (_missing, _different_exchanges, _different_queues, _dead_letters, _alternates, _loops, _extra_bindings)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyFinding:
+    """One difference or danger: what it is about, such as `queue site.index`, the problem and the remedy."""
+
+    severity: Severity
+    subject: str
+    problem: str
+    remedy: str
+    #: What the code declares, and what the broker has; empty where this does not apply.
+    expected: str = ""
+    found: str = ""
+
+    def as_json(self) -> dict[str, str]:
+        """Return the fields by the names that `perennial topology check --json` prints."""
+        return {
+            "severity": self.severity,
+            "where": self.subject,
+            "what": self.problem,
+            "mend": self.remedy,
+            "expected": self.expected,
+            "found": self.found,
+        }
+
+
+def compare(ours: Topology, found: Topology) -> list[TopologyFinding]:
+    """Return the findings: what is missing or different, then what loses messages, then what is superfluous."""
+    steps = (
+        _missing,
+        _different,
+        _unbound_dead_letter_targets,
+        _unbound_alternate_exchanges,
+        _ttl_loops,
+        _extra_bindings,
+    )
     return [finding for step in steps for finding in step(ours, found)]
 
 
-def difference(expected: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the arguments in which two differ, as texts: those expected, and those found."""
-    names = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
-
-    def told(arguments: Mapping[str, Any]) -> str:
-        return ", ".join(f"{name} = {arguments[name]}" if name in arguments else f"no {name}" for name in names)
-
-    return told(expected), told(found)
+def missing(subject: str) -> TopologyFinding:
+    """Return the finding for something that does not exist."""
+    return TopologyFinding(severity="error", subject=subject, problem="missing", remedy=APPLY)
 
 
-def other_arguments(queue: str, expected: str, found: str) -> Finding:
-    """Return the finding for a queue that has other arguments: RabbitMQ can change none."""
-    return Finding(
+def other_arguments(queue: str, expected: str, found: str) -> TopologyFinding:
+    """Return the finding for a queue with other arguments, none of which RabbitMQ can change."""
+    return TopologyFinding(
         severity="error",
-        where=f"queue {queue}",
-        what="other arguments: declaring it is refused (406), and a worker cannot start",
+        subject=f"queue {queue}",
+        problem="other arguments: declaring it is refused (406), and a worker cannot start",
         expected=expected,
         found=found,
-        mend=f"stop who works on it or posts to it by name, then: perennial topology migrate {queue}",
+        remedy=f"stop its consumers and publishers, then: perennial topology migrate {queue}",
     )
 
 
-def other_exchange(exchange: str, expected: str, found: str, *, bound: str = "", awaited: bool = True) -> Finding:
-    """Return the finding for an exchange of another kind: it must go before it can be declared anew.
+def other_exchange(
+    exchange: str, expected: str, found: str, *, foreign: str = "", is_dead_letter_target: bool = True
+) -> TopologyFinding:
+    """Return the finding for an exchange with another type or other arguments: it must be deleted and declared again.
 
-    `bound` names others that are bound to it; `awaited` says that queues give it what expires.
+    `foreign` names destinations that the code does not declare and that are bound to it.
     """
-    others = f"; bind again who else was bound: {bound}" if bound else ""
-    others += "; in one go, for what expires meanwhile in a classic queue is dropped" if awaited else ""
-    delete = f"rabbitmqadmin delete exchange name={exchange}"
-    return Finding(
+    remedy = f"stop workers and clients, then: rabbitmqadmin delete exchange name={exchange} && {APPLY}"
+    if foreign:
+        remedy += f"; then bind these again: {foreign}"
+    if is_dead_letter_target:
+        remedy += "; without a pause: meanwhile, what expires in a classic queue is dropped"
+    return TopologyFinding(
         severity="error",
-        where=f"exchange {exchange}",
-        what="of another kind: declaring it is refused (406), and a worker cannot start",
+        subject=f"exchange {exchange}",
+        problem="another type or other arguments: declaring it is refused (406), and a worker cannot start",
         expected=expected,
         found=found,
-        mend=f"stop workers and clients, then: {delete} && {APPLY}{others}",
+        remedy=remedy,
     )
 
 
-def missing(what: str) -> Finding:
-    """Return the finding for something that is not there."""
-    return Finding(severity="error", where=what, what="missing", mend=APPLY)
-
-
-def _missing(ours: Topology, found: Topology) -> Iterator[Finding]:
-    yield from (missing(f"exchange {name}") for name in ours.exchanges if name not in found.exchanges)
-    yield from (missing(f"queue {name}") for name in ours.queues if name not in found.queues)
-    for binding in sorted(ours.bindings - found.bindings):
-        # Without the one or the other it goes without saying.
-        if binding.destination in found.queues and binding.source in found.exchanges:
-            yield missing(f"binding {_told(binding)}")
-
-
-def _different_exchanges(ours: Topology, found: Topology) -> Iterator[Finding]:
-    for name, mine in ours.exchanges.items():
-        theirs = found.exchanges.get(name)
-        if theirs is not None and _kind(mine) != _kind(theirs):
-            expected, there = difference(_kind(mine), _kind(theirs))
-            others = sorted(each.destination for each in found.bindings - ours.bindings if each.source == name)
-            awaited = any(queue.dead_letter_exchange == name for queue in found.queues.values())
-            yield other_exchange(name, expected, there, bound=", ".join(others), awaited=awaited)
-
-
-def _different_queues(ours: Topology, found: Topology) -> Iterator[Finding]:
-    for name, mine in ours.queues.items():
-        theirs = found.queues.get(name)
-        if theirs is not None and _kind(mine) != _kind(theirs):
-            yield other_arguments(name, *difference(_kind(mine), _kind(theirs)))
-
-
-def _dead_letters(ours: Topology, found: Topology) -> Iterator[Finding]:
-    for name, queue in found.queues.items():
-        target, severity = queue.dead_letter_exchange, _severity(name in ours.queues)
-        if target and target not in found.exchanges:
-            what = f"dead-letters to exchange {target}, which is not there: RabbitMQ drops what should go there"
-        elif lost := lost_keys(found, queue):
-            what = f"dead-letters to {target or 'the default exchange'}, where nothing is bound for {', '.join(lost)}"
-        else:
-            continue
-        mend = APPLY if severity == "error" else f"declare and bind {target}, or ask whose {name} is"
-        yield Finding(severity=severity, where=f"queue {name}", what=what, mend=mend)
-
-
-def _alternates(ours: Topology, found: Topology) -> Iterator[Finding]:
-    sources = {binding.source for binding in found.bindings}
-    for name, exchange in found.exchanges.items():
-        alternate, severity = exchange.alternate, _severity(name in ours.exchanges)
-        if alternate and alternate not in found.exchanges:
-            what = f"alternate exchange {alternate} is not there: RabbitMQ drops what cannot be routed"
-        elif alternate and alternate not in sources:
-            what = f"nothing is bound to its alternate exchange {alternate}: RabbitMQ drops what cannot be routed"
-        else:
-            continue
-        mend = APPLY if severity == "error" else f"declare and bind {alternate}, or ask whose {name} is"
-        yield Finding(severity=severity, where=f"exchange {name}", what=what, mend=mend)
-
-
-def _loops(ours: Topology, found: Topology) -> Iterator[Finding]:
-    for loop in ttl_loops(found):
-        severity = _severity(not ours.queues.keys().isdisjoint(loop))
-        yield Finding(
-            severity=severity,
-            where=f"queue {loop[0]}",
-            what=f"a loop of time-outs, in which RabbitMQ drops a message that comes round: {' -> '.join(loop)}",
-            mend="take the TTL or the dead-letter exchange from one of them; a loop needs a queue that is worked on",
-        )
-
-
-def old_delays(ours: Topology, found: Topology) -> dict[str, int]:
-    """Return the delay queues that are none of the code's now, each with its wait in ms."""
-    namespaces = {match[1] for match in map(_DELAY.fullmatch, ours.queues) if match}
-    matches = {name: _DELAY.fullmatch(name) for name in found.queues.keys() - ours.queues.keys()}
+def former_delay_queues(ours: Topology, found: Topology) -> dict[str, int]:
+    """Return the delay queues that the code does not declare, each with its delay in ms: they empty themselves."""
+    namespaces = {match[1] for match in map(_DELAY_QUEUE.fullmatch, ours.queues) if match}
+    matches = {name: _DELAY_QUEUE.fullmatch(name) for name in found.queues.keys() - ours.queues.keys()}
     return {name: int(match[2]) for name, match in sorted(matches.items()) if match and match[1] in namespaces}
 
 
-def old_delay(name: str, delay_ms: int, *, messages: int) -> Finding:
-    """Return the note on a delay queue that is none of the code's now."""
-    return Finding(
+def former_delay_queue(name: str, delay_ms: int, *, messages: int) -> TopologyFinding:
+    """Return the note on a delay queue that the code does not declare."""
+    return TopologyFinding(
         severity="note",
-        where=f"queue {name}",
-        what="a wait that the settings do not name: a former one, or a message's own",
+        subject=f"queue {name}",
+        problem="a delay queue that the settings do not name: of former settings, or of a message's own delay",
         found=f"{messages} message(s) for {delay_ms / 1_000:g} s",
-        mend="none needed: it empties itself, and is made again on demand",
+        remedy="none needed: it empties itself, and is declared again on demand",
     )
 
 
-def _extra_bindings(ours: Topology, found: Topology) -> Iterator[Finding]:
+def _missing(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
+    yield from (missing(f"exchange {name}") for name in ours.exchanges if name not in found.exchanges)
+    yield from (missing(f"queue {name}") for name in ours.queues if name not in found.queues)
+    for binding in sorted(ours.bindings - found.bindings):
+        # Where its queue or its exchange is missing, so is the binding.
+        if binding.destination in found.queues and binding.source in found.exchanges:
+            yield missing(_subject(binding))
+
+
+def _different(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
+    for name, exchange in ours.exchanges.items():
+        if name in found.exchanges and (difference := _difference(exchange, found.exchanges[name])):
+            foreign = sorted(each.destination for each in found.bindings - ours.bindings if each.source == name)
+            is_target = any(queue.dead_letter_exchange == name for queue in found.queues.values())
+            yield other_exchange(name, *difference, foreign=", ".join(foreign), is_dead_letter_target=is_target)
+    for name, queue in ours.queues.items():
+        if name in found.queues and (difference := _difference(queue, found.queues[name])):
+            yield other_arguments(name, *difference)
+
+
+def _difference(expected: Exchange | Queue, found: Exchange | Queue) -> tuple[str, str] | None:
+    """Return what two declarations differ in, as texts: the expected and the found arguments. None if in nothing."""
+    left, right = _declared_arguments(expected), _declared_arguments(found)
+    names = sorted(name for name in {*left, *right} if left.get(name) != right.get(name))
+
+    def text(arguments: Mapping[str, Any]) -> str:
+        return ", ".join(f"{name} = {arguments[name]}" if name in arguments else f"no {name}" for name in names)
+
+    return (text(left), text(right)) if names else None
+
+
+def _declared_arguments(declared: Exchange | Queue) -> dict[str, Any]:
+    """Return all in which two declarations must agree. A queue without a type is a classic one."""
+    exchange_type = {"type": declared.type} if isinstance(declared, Exchange) else {}
+    arguments = {
+        name: value for name, value in declared.arguments.items() if (name, value) != ("x-queue-type", "classic")
+    }
+    return exchange_type | {"durable": declared.durable} | arguments
+
+
+def _unbound_dead_letter_targets(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
+    for name, queue in found.queues.items():
+        target = queue.dead_letter_exchange
+        if target and target not in found.exchanges:
+            problem = f"dead-letters to exchange {target}, which does not exist: RabbitMQ drops these messages"
+        elif keys := lost_keys(found, queue):
+            problem = (
+                f"dead-letters to {target or 'the default exchange'}, where nothing is bound for {', '.join(keys)}"
+            )
+        else:
+            continue
+        yield _unbound(f"queue {name}", problem, name, target, ours=name in ours.queues)
+
+
+def _unbound_alternate_exchanges(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
+    sources = {binding.source for binding in found.bindings}
+    for name, exchange in found.exchanges.items():
+        alternate = exchange.alternate
+        if alternate and alternate not in found.exchanges:
+            problem = f"alternate exchange {alternate} does not exist: RabbitMQ drops unroutable messages"
+        elif alternate and alternate not in sources:
+            problem = f"nothing is bound to its alternate exchange {alternate}: RabbitMQ drops unroutable messages"
+        else:
+            continue
+        yield _unbound(f"exchange {name}", problem, name, alternate, ours=name in ours.exchanges)
+
+
+def _unbound(subject: str, problem: str, name: str, target: str | None, *, ours: bool) -> TopologyFinding:
+    remedy = APPLY if ours else f"declare and bind {target}, or ask the owner of {name}"
+    return TopologyFinding(severity=_severity(ours), subject=subject, problem=problem, remedy=remedy)
+
+
+def _ttl_loops(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
+    for loop in ttl_loops(found):
+        yield TopologyFinding(
+            severity=_severity(not ours.queues.keys().isdisjoint(loop)),
+            subject=f"queue {loop[0]}",
+            problem=f"a loop of expiries, in which RabbitMQ drops a message that returns: {' -> '.join(loop)}",
+            remedy="remove the TTL or the dead-letter exchange from one of them; a loop needs a queue with a consumer",
+        )
+
+
+def _extra_bindings(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
+    """Yield a note on each foreign binding that changes what reaches our queues, or copies what leaves our exchanges.
+
+    Anyone may bind a queue to a topic exchange, so subscribers are no finding.
+    """
     for binding in sorted(found.bindings - ours.bindings):
-        if _watched(binding, ours):
-            yield _extra(binding)
-
-
-def _watched(binding: Binding, ours: Topology) -> bool:
-    """Tell whether a binding that is not ours changes what reaches our queues, or leaves our exchanges."""
-    source = ours.exchanges.get(binding.source)
-    ours_to_give = source is not None and source.type not in _OPEN
-    old_delay = binding.source == binding.destination and _DELAY.fullmatch(binding.source)
-    return (ours_to_give or binding.destination in ours.queues) and not old_delay
-
-
-def _extra(binding: Binding) -> Finding:
-    key = f" routing_key={binding.key}" if binding.key else ""
-    return Finding(
-        severity="note",
-        where=f"binding {_told(binding)}",
-        what="not of the code: it brings more messages, or takes copies",
-        mend=f"if nobody wants it: rabbitmqadmin delete binding source={binding.source} destination_type="
-        f"{'exchange' if binding.to_exchange else 'queue'} destination={binding.destination}{key}",
-    )
-
-
-def _kind(thing: Exchange | Queue) -> dict[str, Any]:
-    """Return all that a declaration must agree in; a queue without a type is a classic one."""
-    kind = {"type": thing.type} if isinstance(thing, Exchange) else {}
-    arguments = {name: value for name, value in thing.arguments.items() if (name, value) != ("x-queue-type", "classic")}
-    return kind | {"durable": thing.durable} | arguments
+        source = ours.exchanges.get(binding.source)
+        copies = source is not None and source.type != "topic"
+        of_delay_queue = binding.source == binding.destination and _DELAY_QUEUE.fullmatch(binding.source)
+        if of_delay_queue or not (copies or binding.destination in ours.queues):
+            continue
+        kind = "exchange" if binding.to_exchange else "queue"
+        key = f" routing_key={binding.key}" if binding.key else ""
+        yield TopologyFinding(
+            severity="note",
+            subject=_subject(binding),
+            problem="a binding that the code does not declare: it brings more messages, or copies them",
+            remedy=f"if nobody needs it: rabbitmqadmin delete binding source={binding.source} "
+            f"destination_type={kind} destination={binding.destination}{key}",
+        )
 
 
 def _severity(ours: bool) -> Severity:
     return "error" if ours else "note"
 
 
-def _told(binding: Binding) -> str:
-    return f"{binding.source} -> {binding.destination}" + (f" [{binding.key}]" if binding.key else "")
+def _subject(binding: Binding) -> str:
+    return f"binding {binding.source} -> {binding.destination}" + (f" [{binding.key}]" if binding.key else "")

@@ -1,16 +1,16 @@
-"""Gives a queue other arguments: its messages wait aside while it is deleted and declared anew.
+"""Give a queue other arguments, none of which RabbitMQ can change: move its messages aside, declare it again.
 
-RabbitMQ can change no argument. Each step can be done again, so that whoever was killed in the middle finishes by
-starting over. A message is acknowledged only when its copy is confirmed: after a kill it may be there twice, and is not
-lost. A copy is as it came, `x-death` included: RabbitMQ 3 goes on counting there, RabbitMQ 4 begins a new count. What
-changes is that it is persistent, and that a user id, which the broker lets nobody copy, is left out.
+Every step can be repeated, so after a kill the next run finishes the migration. A message is acknowledged only when
+its copy is confirmed: after a kill it may exist twice, but is never lost. A copy keeps everything, `x-death` included;
+RabbitMQ 3 continues that count, RabbitMQ 4 starts a new one. Only two properties change: a copy is persistent, and it
+has no user id, because the broker refuses that of another user.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 from kombu import Exchange, Queue
@@ -18,64 +18,71 @@ from kombu import Exchange, Queue
 from app.broker.connection import connected
 from app.broker.errors import InvalidMessage, ManagementFailed, MigrationRefused
 from app.broker.publishing import Outgoing, Publisher
-from app.topology.by_amqp import declared
-from app.topology.check import management, our_queues
+from app.topology.check import is_declared, management_api, our_queues
 from app.topology.management_api import ManagementApi
 from config.settings import Settings
 
-#: Messages that are copied before their confirms are awaited; so many may be there twice after a kill.
+#: Messages that are copied before their confirms are awaited; after a kill, at most one batch exists twice.
 _BATCH = 100
 
-#: Seconds until the statistics of the API must have seen that a queue is empty: they are taken every 5 s.
-_STATISTICS = 30.0
+#: Seconds after which the API's statistics, taken every 5 s, must show an empty queue.
+_STATISTICS_TIMEOUT = 30.0
 
-#: Where the expiration of a message waits while it must not expire.
+#: The header that keeps a message's expiration while it is in the aside queue, where it must not expire.
 _EXPIRATION = "perennial-aside-expiration"
 
-#: Headers that a quorum queue adds to what it delivers again.
-_COUNTS = ("x-delivery-count", "x-acquired-count")
+#: Headers that a quorum queue adds to redelivered messages.
+_REDELIVERY_HEADERS = ("x-delivery-count", "x-acquired-count")
 
-Tell = Callable[[str], None]
+PropertyChange = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def migrate(name: str, settings: Settings, tell: Tell) -> int:
-    """Make a queue of ours stand as the code says; return the messages that were brought back.
+def migrate(name: str, settings: Settings, report: Callable[[str], None]) -> int:
+    """Give one of our queues the arguments of the code; return the number of messages moved back.
 
-    `tell` gets a line for every step. Raises InvalidMessage for a queue that is not ours; MigrationRefused while
-    somebody works on it or holds its messages, and where the management API cannot be asked.
+    `report` is called with a line for each step. Raises InvalidMessage for an unknown queue; MigrationRefused while the
+    queue has consumers or unacknowledged messages, and without the management API.
     """
-    queue = {each.name: each for each in our_queues(settings)}.get(name)
+    queue = {queue.name: queue for queue in our_queues(settings)}.get(name)
     if queue is None:
-        raise InvalidMessage(f"queue {name!r}: not one of ours; perennial topology show lists them")
-    with connected(settings.broker, timeout=settings.publish_timeout) as connection, _publisher(settings) as publisher:
+        raise InvalidMessage(f"unknown queue {name!r}: perennial topology show lists the queues")
+    with (
+        connected(settings.broker, timeout=settings.publish_timeout) as connection,
+        closing(Publisher(settings.broker, timeout=settings.publish_timeout)) as publisher,
+    ):
         try:
-            api = management(settings, connection)
+            api = management_api(settings, connection)
         except ManagementFailed as error:
-            raise MigrationRefused(f"{error}: without it nobody can tell who is bound, or holds messages") from error
-        return _Migration(queue, connection, api, publisher, tell).run()
+            raise MigrationRefused(
+                f"{error}: without it, bindings and unacknowledged messages cannot be seen"
+            ) from error
+        return _Migration(queue, connection, api, publisher, report).run()
 
 
 class _Migration:
-    """One queue, its messages' way aside and back. Fanout exchanges on both keep the routing keys."""
+    """The migration of one queue. Messages move by way of fanout exchanges, which keep the routing keys."""
 
-    def __init__(self, queue: Queue, connection: Any, api: ManagementApi, publisher: Publisher, tell: Tell) -> None:
+    def __init__(
+        self, queue: Queue, connection: Any, api: ManagementApi, publisher: Publisher, report: Callable[[str], None]
+    ) -> None:
         self._queue = queue
         self._connection = connection
         self._api = api
         self._publisher = publisher
-        self._tell = tell
+        self._report = report
         self._name = queue.name
-        # Classic: a quorum queue would count each look as a delivery, and RabbitMQ 4 drops a message after 20.
-        self._aside = _behind_fanout(f"{self._name}.aside")
+        aside = Exchange(f"{self._name}.aside", type="fanout")
+        # Classic: a quorum queue counts each get as a delivery, and RabbitMQ 4 drops a message after 20.
+        self._aside = Queue(aside.name, exchange=aside, routing_key="", durable=True)
         self._back = Exchange(f"{self._name}.aside.back", type="fanout")
 
     def run(self) -> int:
-        """Do what is left to do."""
-        stands = declared(self._connection, self._queue)
-        if stands and declared(self._connection, self._aside) is None:
-            self._tell(f"{self._name} stands as the code says; nothing to do")
+        """Do the steps that are not done yet."""
+        declared = is_declared(self._connection, self._queue)
+        if declared and is_declared(self._connection, self._aside) is None:
+            self._report(f"{self._name} already has the arguments of the code")
             return 0
-        if stands is False:
+        if declared is False:
             self._refuse_if_used()
             self._set_aside()
             self._replace()
@@ -84,40 +91,40 @@ class _Migration:
     def _refuse_if_used(self) -> None:
         with self._connection.channel() as channel:
             consumers = channel.queue_declare(self._name, passive=True).consumer_count
-        _, held = self._api.held(self._name)
-        if consumers or held:
-            who = f"{consumers} consumer(s)" if consumers else f"{held} message(s) that somebody held 5 s ago"
-            raise MigrationRefused(f"{self._name} has {who}: stop its workers, and whoever posts to it by its name")
+        _, unacknowledged = self._api.message_counts(self._name)
+        if consumers or unacknowledged:
+            use = f"{consumers} consumer(s)" if consumers else f"{unacknowledged} message(s) unacknowledged 5 s ago"
+            raise MigrationRefused(f"{self._name} has {use}: stop its workers, and clients that publish to it by name")
 
     def _set_aside(self) -> None:
-        """Let new messages go to the aside queue, and take there what is in the old one."""
+        """Route new messages to the aside queue, and move those of the old queue there."""
         with self._connection.channel() as channel:
             self._aside(channel).declare()
         self._rebind(self._name, self._aside.name)
-        moved, deadline = 0, time.monotonic() + _STATISTICS
+        moved, deadline = 0, time.monotonic() + _STATISTICS_TIMEOUT
         while True:
-            moved += self._move(self._name, self._aside.exchange.name, _parked)
-            messages, _ = self._api.held(self._name)
+            moved += self._move(self._name, self._aside.exchange.name, _without_expiration)
+            messages, _ = self._api.message_counts(self._name)
             if not messages:
                 break
             if time.monotonic() > deadline:
                 raise MigrationRefused(
-                    f"{self._name}: somebody holds {messages} message(s), or posts more; run it again"
+                    f"{self._name}: {messages} message(s) are unacknowledged or were just published; run it again"
                 )
             time.sleep(0.5)
-        self._tell(f"{moved} message(s) moved from {self._name} to {self._aside.name}, each confirmed there")
+        self._report(f"{moved} message(s) moved from {self._name} to {self._aside.name}, each confirmed there")
 
     def _replace(self) -> None:
-        """Delete the old queue and declare it anew, at once: what is posted in between by its name has no queue."""
+        """Delete the old queue and declare it again at once: messages published to it by name have no queue between."""
         self._refuse_if_used()
-        # A quorum queue knows no conditions; it was seen empty and unused just now.
-        careful = self._api.topology().queues[self._name].type == "classic"
+        # RabbitMQ refuses these conditions for a quorum queue, which was empty and unused just now.
+        conditional = self._api.topology().queues[self._name].type == "classic"
         with self._connection.channel() as channel:
-            lost = channel.queue_delete(self._name, if_unused=careful, if_empty=careful)
+            lost = channel.queue_delete(self._name, if_unused=conditional, if_empty=conditional)
             self._queue(channel).declare()
-        self._tell(f"{self._name} deleted and declared anew")
+        self._report(f"{self._name} deleted and declared again")
         if lost:
-            self._tell(f"{lost} message(s) were posted to {self._name} in that moment, and are LOST")
+            self._report(f"{lost} message(s) were published to {self._name} at that moment, and are LOST")
 
     def _bring_back(self) -> int:
         with self._connection.channel() as channel:
@@ -126,73 +133,56 @@ class _Migration:
             channel.queue_bind(self._name, self._back.name)
             self._aside(channel).declare()
             self._rebind(self._aside.name, self._name)
-            moved = self._move(self._aside.name, self._back.name, _unparked)
+            moved = self._move(self._aside.name, self._back.name, _with_expiration)
             channel.queue_delete(self._aside.name, if_unused=True, if_empty=True)
             channel.exchange_delete(self._aside.exchange.name)
             channel.exchange_delete(self._back.name)
-        self._tell(f"{moved} message(s) brought back to {self._name}")
+        self._report(f"{moved} message(s) moved back to {self._name}")
         return moved
 
     def _rebind(self, old: str, new: str) -> None:
-        """Bind the new queue wherever the old one is bound, then unbind the old one: in between both get a message."""
-        ours = (self._aside.exchange.name, self._back.name)
-        bindings = [each for each in self._api.bindings_of(old) if each[0] not in ours]
+        """Bind the new queue like the old one, then unbind the old one: in between, both get each message."""
+        own = (self._aside.exchange.name, self._back.name)
+        bindings = [binding for binding in self._api.bindings_of(old) if binding[0] not in own]
         with self._connection.channel() as channel:
             for source, key, arguments in bindings:
                 channel.queue_bind(new, source, key, arguments=arguments)
             for source, key, arguments in bindings:
                 channel.queue_unbind(old, source, key, arguments=arguments)
 
-    def _move(self, queue: str, exchange: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> int:
-        """Move what is there, in its order: each batch is confirmed in its new place, then acknowledged."""
+    def _move(self, queue: str, exchange: str, change: PropertyChange) -> int:
+        """Move all messages in their order; each batch is confirmed in its new queue, then acknowledged."""
         moved = 0
         with self._connection.channel() as channel:
-            channel.auto_decode = False  # Bytes go out as they came.
-            while batch := list(_take(channel, queue)):
+            # Bodies are copied as bytes; kombu's own messages would be decompressed.
+            channel.auto_decode = False
+            while True:
+                batch: list[Any] = []
+                while len(batch) < _BATCH and (message := channel.basic_get(queue, no_ack=False)) is not None:
+                    batch.append(message)
+                if not batch:
+                    return moved
                 self._publisher.publish([_copy(message, exchange, change) for message in batch])
                 channel.basic_ack(batch[-1].delivery_tag, multiple=True)
                 moved += len(batch)
-        return moved
 
 
-@contextmanager
-def _publisher(settings: Settings) -> Iterator[Publisher]:
-    publisher = Publisher(settings.broker, timeout=settings.publish_timeout)
-    try:
-        yield publisher
-    finally:
-        publisher.close()
-
-
-def _behind_fanout(name: str) -> Queue:
-    return Queue(name, exchange=Exchange(name, type="fanout"), routing_key="", durable=True)
-
-
-def _take(channel: Any, queue: str) -> Iterator[Any]:
-    """Yield a batch of raw messages: kombu's would be decompressed, and no longer what was sent."""
-    for _ in range(_BATCH):
-        message = channel.basic_get(queue, no_ack=False)
-        if message is None:
-            return
-        yield message
-
-
-def _copy(message: Any, exchange: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Outgoing:
+def _copy(message: Any, exchange: str, change: PropertyChange) -> Outgoing:
     properties = change({"message_id": None, **message.properties, "delivery_mode": 2, "user_id": None})
     headers = properties.pop("application_headers", None) or {}
     return Outgoing(
         exchange=exchange,
         routing_key=message.delivery_info["routing_key"],
         body=bytes(message.body or b""),
-        headers={name: value for name, value in headers.items() if name not in _COUNTS},
+        headers={name: value for name, value in headers.items() if name not in _REDELIVERY_HEADERS},
         content_type=properties.pop("content_type", None),
         content_encoding=properties.pop("content_encoding", None),
         properties=properties,
     )
 
 
-def _parked(properties: dict[str, Any]) -> dict[str, Any]:
-    """Keep a message from expiring aside, where nothing is bound for the expired."""
+def _without_expiration(properties: dict[str, Any]) -> dict[str, Any]:
+    """Move the expiration to a header: expired messages would be dropped from the aside queue."""
     expiration = properties.pop("expiration", None)
     if expiration is None:
         return properties
@@ -200,7 +190,8 @@ def _parked(properties: dict[str, Any]) -> dict[str, Any]:
     return {**properties, "application_headers": headers}
 
 
-def _unparked(properties: dict[str, Any]) -> dict[str, Any]:
+def _with_expiration(properties: dict[str, Any]) -> dict[str, Any]:
+    """Move the expiration from the header back to its property."""
     headers = dict(properties.get("application_headers", {}))
     expiration = headers.pop(_EXPIRATION, None)
     return {**properties, "application_headers": headers, "expiration": expiration}

@@ -1,4 +1,4 @@
-"""Exchanges, queues and bindings as plain values, of the code and of a broker alike."""
+"""Exchanges, queues and bindings as plain values, the same for the code's topology and a broker's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Exchange:
 
     @property
     def alternate(self) -> str | None:
-        """The exchange that gets what this one cannot route."""
+        """The exchange that gets the messages which this one cannot route."""
         return _text(self.arguments.get("alternate-exchange", self.policy.get("alternate-exchange")))
 
 
@@ -35,7 +35,7 @@ class Queue:
     policy: Mapping[str, Any] = field(default_factory=dict)
 
     def option(self, name: str) -> Any:
-        """Return the argument `x-<name>`, else what a policy says, else None."""
+        """Return the argument `x-<name>`, else the policy's value, else None."""
         return self.arguments.get(f"x-{name}", self.policy.get(name))
 
     @property
@@ -45,23 +45,23 @@ class Queue:
 
     @property
     def dead_letter_exchange(self) -> str | None:
-        """The exchange that gets what is rejected, expires or is too much; an empty text is the default exchange."""
+        """The exchange that gets rejected, expired and surplus messages; an empty text is the default exchange."""
         return _text(self.option("dead-letter-exchange"))
 
     @property
     def dead_letter_key(self) -> str | None:
-        """The routing key on that way; without one a message keeps its own."""
+        """The routing key of dead-lettered messages; None where each keeps its own."""
         return _text(self.option("dead-letter-routing-key"))
 
     @property
     def expires_messages(self) -> bool:
-        """Whether messages have a TTL here; a policy's and an argument's both hold."""
+        """Whether messages have a TTL here, by argument or policy."""
         return self.option("message-ttl") is not None
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Binding:
-    """What an exchange gives to a queue, or to another exchange."""
+    """A binding of an exchange to a queue, or to another exchange."""
 
     source: str
     destination: str
@@ -71,7 +71,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """All of a vhost, or all that our code declares; by name."""
+    """Everything that a vhost has, or that our code declares; by name."""
 
     exchanges: Mapping[str, Exchange]
     queues: Mapping[str, Queue]
@@ -79,33 +79,30 @@ class Topology:
 
 
 def declared_topology(queues: Iterable[kombu.Queue], exchanges: Iterable[kombu.Exchange] = ()) -> Topology:
-    """Return what kombu would declare for these queues, and exchanges that have none."""
+    """Return what kombu declares for these queues and for exchanges without queues."""
     queues = list(queues)
-    made = [_exchange(each) for each in (*exchanges, *(each for queue in queues for each in exchanges_of(queue)))]
-    ours = [Queue(queue.name, queue.durable, dict(queue.queue_arguments or {})) for queue in queues]
-    bindings = (Binding(source, queue.name, key) for queue in queues for source, key in bindings_of(queue))
+    bound = (exchange for queue in queues for exchange in exchanges_of(queue))
     return Topology(
-        exchanges={exchange.name: exchange for exchange in made},
-        queues={queue.name: queue for queue in ours},
-        bindings=frozenset(bindings),
+        exchanges={
+            exchange.name: Exchange(exchange.name, exchange.type, exchange.durable, dict(exchange.arguments or {}))
+            for exchange in (*exchanges, *bound)
+        },
+        queues={queue.name: Queue(queue.name, queue.durable, dict(queue.queue_arguments or {})) for queue in queues},
+        bindings=frozenset(Binding(source, queue.name, key) for queue in queues for source, key in bindings_of(queue)),
     )
 
 
 def bindings_of(queue: kombu.Queue) -> list[tuple[str, str]]:
-    """Return exchange and key of every binding that we declare."""
+    """Return exchange and key of each binding that is declared with a queue."""
     listed = [(each.exchange.name, each.routing_key or "") for each in queue.bindings or ()]
     own = [(queue.exchange.name, queue.routing_key or "")] if queue.exchange and queue.exchange.name else []
     return own + listed
 
 
 def exchanges_of(queue: kombu.Queue) -> list[kombu.Exchange]:
-    """Return the exchanges that are declared with a queue."""
+    """Return the exchanges that are declared with a queue, in the order of its bindings."""
     own = [queue.exchange] if queue.exchange and queue.exchange.name else []
     return own + [each.exchange for each in queue.bindings or ()]
-
-
-def _exchange(exchange: kombu.Exchange) -> Exchange:
-    return Exchange(exchange.name, exchange.type, exchange.durable, dict(exchange.arguments or {}))
 
 
 def _text(value: Any) -> str | None:

@@ -21,19 +21,19 @@ from config.routes import (
 )
 from config.settings import Settings
 
-#: Where what failed for good, or could not be routed, goes: an exchange and the queue in which it rests.
+#: The dead set: an exchange and its queue, for messages whose budget is spent and for unroutable ones.
 DEAD = "site.dead"
 
-#: Every message type and every queue name is a key; what has another key goes to the dead set, not to nowhere.
+#: Bound by every message type and every queue name. A message with another key is unroutable.
 site_exchange = Exchange(SITE, type="direct", durable=True, arguments={"alternate-exchange": DEAD})
 
-#: What happened, for whoever binds a queue: `update` says that a pack was written.
+#: Events by their type, for every subscriber that binds a queue: `update` announces a new pack.
 events_exchange = Exchange("perennial.events", type="topic", durable=True)
 
-#: What somebody wants an answer to, by its type.
+#: Requests by their type. Each gets a reply.
 requests_exchange = Exchange("perennial.requests", type="direct", durable=True)
 
-#: Milliseconds that the queue of a searcher stays where none ever consumed from it.
+#: Milliseconds after which the broker deletes the queue of a searcher that has never had a consumer.
 SEARCHER_EXPIRES_MS = 60_000
 
 
@@ -70,14 +70,14 @@ def subscriber_queue(name: str, settings: Settings) -> Queue:
 
 
 def request_queue() -> Queue:
-    """Return the queue of requests: in memory as far as the broker can, and of what is late nothing is kept."""
+    """Return the queue of requests: classic, so in memory as far as possible, and late requests expire."""
     bindings = [binding(requests_exchange, routing_key=key) for key in REQUEST_TYPES]
     arguments = REQUEST_POLICY.work_arguments(REQUESTS)
     return Queue(REQUESTS, routing_key=REQUESTS, bindings=bindings, queue_arguments=arguments, durable=True)
 
 
 def searcher_queue(searcher_id: str) -> Queue:
-    """Return the queue of one searcher, which goes with it: what is sent there afterwards is returned at once."""
+    """Return the queue of one searcher. It is deleted with its consumer: later requests are returned as unroutable."""
     name = searcher_queue_name(searcher_id)
     return Queue(
         name,
@@ -86,7 +86,7 @@ def searcher_queue(searcher_id: str) -> Queue:
         queue_arguments={"x-expires": SEARCHER_EXPIRES_MS},
         durable=True,
         auto_delete=True,
-        # What is not answered goes with the queue in any case: an acknowledgement would only cost.
+        # Unanswered requests are deleted with the queue anyway, so acknowledgements would have no effect.
         no_ack=True,
     )
 
@@ -97,6 +97,6 @@ def orchestrator_queues(settings: Settings) -> list[Queue]:
 
 
 def task_queues(settings: Settings) -> list[Queue]:
-    """Return every queue that workers consume from, but for those of searchers."""
+    """Return every queue that workers consume from."""
     art = (queue for exchange in settings.art_exchanges for queue in art_queues(exchange, settings))
     return [*work_queues(settings), *orchestrator_queues(settings), *art]

@@ -10,17 +10,15 @@ from typing import Any
 import pytest
 from amqp import Message, spec
 from amqp.abstract_channel import AbstractChannel
-from kombu import Connection, Queue
+from kombu import Connection
 from pydantic import SecretStr
 from typer.testing import CliRunner, Result
 
 from app.broker.errors import BrokerUnreachable, InvalidMessage, MigrationRefused
-from app.broker.policies.base import Policy
 from app.cli import topology as command
-from app.cli.mermaid import convention
-from app.cli.topology import conventions, search_picture, site_picture
-from app.topology import migrate as care
-from app.topology.check import check, management
+from app.cli.mermaid import PolicyExample, policy_examples, policy_flowchart, search_flowchart, site_flowchart
+from app.topology import migrate as migration
+from app.topology.check import check, management_api
 from app.topology.declare import declare_all
 from app.topology.management_api import ManagementApi
 from app.topology.model import Binding, Topology
@@ -56,7 +54,7 @@ def by_amqp(settings: Settings) -> Settings:
 
 
 def there(settings: Settings, connection: Any) -> Topology:
-    return management(settings, connection).topology()
+    return management_api(settings, connection).topology()
 
 
 def run(monkeypatch: pytest.MonkeyPatch, settings: Settings, *arguments: str) -> Result:
@@ -69,8 +67,8 @@ def test_check_names_what_is_missing_and_makes_none_of_it_and_apply_mends_all(
 ) -> None:
     empty = there(settings, connection)
     fully, simply = check(settings), check(by_amqp(settings))
-    assert {finding.where for finding in fully.findings} == {finding.where for finding in simply.findings}
-    assert {finding.what for finding in fully.findings} == {"missing"}
+    assert {finding.subject for finding in fully.findings} == {finding.subject for finding in simply.findings}
+    assert {finding.problem for finding in fully.findings} == {"missing"}
     assert there(settings, connection) == empty
     assert run(monkeypatch, settings, "check").exit_code == 1
     assert run(monkeypatch, settings, "apply").exit_code == 0
@@ -87,7 +85,7 @@ def test_without_the_api_it_says_what_it_could_not_see(
     assert [finding.severity for finding in check(declared).findings] == ["error"] * 6
     blind = run(monkeypatch, by_amqp(declared), "check")
     assert blind.exit_code == 0
-    assert "BROKER_API_URL is not set: bindings, loops and the queues of others were not looked at" in blind.stdout
+    assert "BROKER_API_URL is not set: bindings, loops and foreign queues were not compared" in blind.stdout
 
 
 def test_other_arguments_are_found_with_and_without_the_api_and_apply_says_where_to_look(
@@ -96,7 +94,7 @@ def test_other_arguments_are_found_with_and_without_the_api_and_apply_says_where
     other = changed(declared, delivery_limit=7)
     for settings in (other, by_amqp(other)):
         findings = check(settings).findings
-        names = [each.where.removeprefix("queue site.") for each in findings]
+        names = [each.subject.removeprefix("queue site.") for each in findings]
         assert names == ["index", "crawl", "timer", "pack"]
         assert all("x-delivery-limit" in each.found for each in findings)
     refused = run(monkeypatch, other, "apply")
@@ -107,7 +105,7 @@ def test_other_arguments_are_found_with_and_without_the_api_and_apply_says_where
 def test_a_former_delay_queue_is_a_note_with_its_depth(declared: Settings) -> None:
     other = changed(declared, retry_timeout_ms=3_000)
     Broker(declared.broker).post(b"{}", exchange="site.delay.80000", key="site.index")
-    notes = {finding.where: finding.found for finding in check(other).findings if finding.severity == "note"}
+    notes = {finding.subject: finding.found for finding in check(other).findings if finding.severity == "note"}
     assert len(notes) == 5
     assert notes["queue site.delay.80000"] == "1 message(s) for 80 s"
     assert notes["queue site.delay.5000"] == "0 message(s) for 5 s"
@@ -119,7 +117,7 @@ def test_the_broker_drops_a_message_in_a_loop_that_check_warns_of(declared: Sett
             arguments = {"x-message-ttl": 50, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": other}
             channel.queue_declare(name, durable=True, auto_delete=False, arguments=arguments)
         [note] = check(declared).findings
-        assert (note.severity, "loop" in note.what) == ("note", True)
+        assert (note.severity, "loop" in note.problem) == ("note", True)
         channel.basic_publish(Message(b"lost"), exchange="", routing_key="ping")
         depth = Broker(declared.broker).depth
         eventually(lambda: depth("ping") + depth("pong") == 0, "the message is gone")
@@ -133,7 +131,7 @@ def test_an_unreachable_broker_is_one_error_without_its_password(settings: Setti
 
 
 def test_the_picture_is_what_stands_on_the_broker(declared: Settings, connection: Any) -> None:
-    found, drawn = part(there(declared, connection), "site."), Picture(site_picture(declared))
+    found, drawn = part(there(declared, connection), "site."), Picture(site_flowchart(declared))
     assert drawn.bindings == {
         each
         for each in found.bindings
@@ -155,15 +153,15 @@ def test_the_picture_is_what_stands_on_the_broker(declared: Settings, connection
     assert drawn.queues == {name for name in found.queues if ".delay." not in name}
 
 
-@pytest.mark.parametrize(("policy", "work", "worker"), conventions(), ids=lambda each: getattr(each, "name", ""))
+@pytest.mark.parametrize("example", policy_examples(), ids=lambda example: example.policy.name)
 def test_the_picture_of_a_policy_is_what_stands_on_the_broker(
-    settings: Settings, connection: Any, policy: Policy, work: list[Queue], worker: str
+    settings: Settings, connection: Any, example: PolicyExample
 ) -> None:
     with connection.channel() as channel:
-        for queue in (*policy.queues(), *work):
+        for queue in (*example.policy.queues(), *example.work):
             queue(channel).declare()
-    text = convention(policy, work, worker=worker)
-    require_drawn(text, there(settings, connection), {queue.name for queue in work})
+    work = {queue.name for queue in example.work}
+    require_drawn(policy_flowchart(example), there(settings, connection), work)
 
 
 def test_the_picture_of_searching_is_what_stands_on_the_broker(declared: Settings, connection: Any) -> None:
@@ -171,7 +169,7 @@ def test_the_picture_of_searching_is_what_stands_on_the_broker(declared: Setting
     with connection.channel() as channel:
         searcher(channel).declare()
     found = part(there(declared, connection), "orchestrator", searcher.name)
-    require_drawn(search_picture(declared), found, {ORCHESTRATOR, REQUESTS, searcher.name})
+    require_drawn(search_flowchart(declared), found, {ORCHESTRATOR, REQUESTS, searcher.name})
 
 
 def part(found: Topology, *prefixes: str) -> Topology:
@@ -280,21 +278,23 @@ def test_a_migrated_queue_has_the_codes_arguments_and_every_message_as_it_came_i
         channel.queue_bind("site.index", "amq.topic", "tapped.#")
     lines: list[str] = []
     other = changed(declared, delivery_limit=7)
-    assert care.migrate("site.index", other, lines.append) == len(MESSAGES)
+    assert migration.migrate("site.index", other, lines.append) == len(MESSAGES)
     assert len(lines) == 3
     assert whole(declared, "site.index") == as_posted
     found = there(declared, connection)
     assert found.queues["site.index"].arguments["x-delivery-limit"] == 7
     assert Binding("amq.topic", "site.index", "tapped.#") in found.bindings
     assert not [name for name in (*found.queues, *found.exchanges) if "aside" in name]
-    assert {each.where for each in check(other).errors} == {f"queue site.{name}" for name in ("crawl", "timer", "pack")}
-    assert care.migrate("site.index", other, lines.append) == 0
+    assert {each.subject for each in check(other).errors} == {
+        f"queue site.{name}" for name in ("crawl", "timer", "pack")
+    }
+    assert migration.migrate("site.index", other, lines.append) == 0
 
 
 def test_messages_of_a_delay_queue_wait_anew_and_come_home(declared: Settings, connection: Any) -> None:
     other = changed(declared, queue_type="classic")
     Broker(declared.broker).post(b"{}", exchange="site.delay.8000", key="site.index")
-    assert care.migrate("site.delay.8000", other, print) == 1
+    assert migration.migrate("site.delay.8000", other, print) == 1
     assert there(declared, connection).queues["site.delay.8000"].type == "classic"
     eventually(lambda: Broker(declared.broker).depth("site.index") == 1, "it came home")
     [(_, _, key)] = whole(declared, "site.index")
@@ -308,11 +308,11 @@ def test_a_queue_that_is_used_or_not_ours_or_without_the_api_is_not_touched(
     with connection.channel() as channel:
         channel.basic_consume("site.index", callback=print)
         with pytest.raises(MigrationRefused, match=r"site\.index has 1 consumer"):
-            care.migrate("site.index", other, print)
+            migration.migrate("site.index", other, print)
     with pytest.raises(MigrationRefused, match="BROKER_API_URL"):
-        care.migrate("site.index", by_amqp(other), print)
-    with pytest.raises(InvalidMessage, match="not one of ours"):
-        care.migrate("cover-art-archive.index", other, print)
+        migration.migrate("site.index", by_amqp(other), print)
+    with pytest.raises(InvalidMessage, match="unknown queue"):
+        migration.migrate("cover-art-archive.index", other, print)
     assert there(declared, connection) == before
 
 
@@ -334,26 +334,27 @@ def killed_before(monkeypatch: pytest.MonkeyPatch, operation: int) -> None:
     monkeypatch.setattr(AbstractChannel, "send_method", send_method)
 
 
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)])
 def test_a_migration_killed_before_any_of_its_operations_loses_nothing_and_is_finished_by_the_next(
-    declared: Settings, connection: Any, monkeypatch: pytest.MonkeyPatch
+    declared: Settings, connection: Any, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     depth = Broker(declared.broker).depth
     post(connection)
     # The API's statistics are 5 s old, for each of these many runs: the broker itself is asked instead.
-    monkeypatch.setattr(ManagementApi, "held", lambda _api, queue: (depth(queue), 0))
-    monkeypatch.setattr(care, "_BATCH", 3)
+    monkeypatch.setattr(ManagementApi, "message_counts", lambda _api, queue: (depth(queue), 0))
+    monkeypatch.setattr(migration, "_BATCH", 3)
     bodies = {bytes(message.body) for message in MESSAGES}
-    limit, operation, ended = 7, 0, False
+    limit, operation, ended = 7, 1 - step, False
     while not ended:
-        operation += 1
+        operation += step
         with monkeypatch.context() as patch:
             killed_before(patch, operation)
             try:
-                care.migrate("site.index", changed(declared, delivery_limit=limit), print)
+                migration.migrate("site.index", changed(declared, delivery_limit=limit), print)
                 ended = True
             except Killed:
                 pass
-        care.migrate("site.index", changed(declared, delivery_limit=limit), print)
+        migration.migrate("site.index", changed(declared, delivery_limit=limit), print)
         left = whole(declared, "site.index")
         assert {body for body, _, _ in left} == bodies, operation
         limit = 57 - limit

@@ -12,8 +12,7 @@ from typing import Any, cast
 import typer.main
 
 from app.cli.main import LazyCommand, cli
-from app.cli.mermaid import convention
-from app.cli.topology import conventions, search_picture, site_picture
+from app.cli.mermaid import policy_examples, policy_flowchart, search_flowchart, site_flowchart
 from app.topology.declare import all_queues
 from app.topology.model import bindings_of
 from app.web.application import create_app
@@ -97,8 +96,8 @@ def topology_page(text: str) -> str:
 
 def topology_pictures() -> list[str]:
     """Return the flowcharts: the site, the search cluster, then each convention."""
-    groups = [site_picture(Settings()), search_picture(Settings())]
-    return [*groups, *(convention(policy, work, worker=worker) for policy, work, worker in conventions())]
+    groups = [site_flowchart(Settings()), search_flowchart(Settings())]
+    return [*groups, *map(policy_flowchart, policy_examples())]
 
 
 def http_page(text: str) -> str:

@@ -14,7 +14,7 @@ from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.waiting import POSTPONE_LADDER_MS
 from app.broker.policies.x_death import XDeath
-from app.cli.topology import search_picture, site_picture
+from app.cli.mermaid import search_flowchart, site_flowchart
 from app.crawl.urls import parse_message_domain, parse_target
 from app.envelopes import decode, route_of
 from app.timers.timers import callback_of, timeout_of
@@ -90,7 +90,7 @@ def test_every_module_opens_with_one_line_about_its_content(path: Path) -> None:
 
 
 def test_the_picture_has_every_work_queue_with_its_process() -> None:
-    picture = site_picture(Settings())
+    picture = site_flowchart(Settings())
     for queue in POLICY_OF_QUEUE:
         process = "packer" if queue == "site.pack" else "worker"
         assert re.search(rf'\[\["{queue}"\]\] --> {process}$', picture, re.MULTILINE)
@@ -98,7 +98,7 @@ def test_the_picture_has_every_work_queue_with_its_process() -> None:
 
 
 def test_the_picture_of_searching_has_each_of_its_queues_and_message_types() -> None:
-    picture = search_picture(Settings())
+    picture = search_flowchart(Settings())
     queues = [
         *orchestrator_queues(Settings()),
         *subscriber_policy(ORCHESTRATOR, Settings()).queues(),

@@ -17,9 +17,8 @@ from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.x_death import XDeath
 from app.doctor.consumer_timeout import consumer_timeout, max_unacknowledged_seconds, worker_prefetches
 from app.services.procfile import procfile
-from app.topology.compare import compare, old_delays
+from app.topology.compare import APPLY, compare, former_delay_queues
 from app.topology.declare import all_queues
-from app.topology.findings import APPLY
 from app.topology.model import Binding, Exchange, Queue, Topology, declared_topology
 from app.topology.queues import events_exchange
 from app.topology.routing import lost_keys, routed, ttl_loops
@@ -60,7 +59,7 @@ def waiting(name: str, target: str, *, key: str | None = None, ttl: int | None =
 
 
 def told(ours: Topology, found: Topology) -> list[tuple[str, str]]:
-    return [(finding.severity, finding.where) for finding in compare(ours, found)]
+    return [(finding.severity, finding.subject) for finding in compare(ours, found)]
 
 
 EMPTY = Topology({}, {}, frozenset())
@@ -73,17 +72,17 @@ def test_a_broker_that_is_as_the_code_says_has_no_findings() -> None:
 @given(names=st.sets(st.sampled_from([*OURS.queues, *OURS.exchanges]), min_size=1))
 def test_whatever_is_missing_is_named_and_apply_mends_it(names: set[str]) -> None:
     findings = compare(OURS, without(OURS, *names))
-    missing = {finding.where.partition(" ")[2] for finding in findings if finding.what == "missing"}
+    missing = {finding.subject.partition(" ")[2] for finding in findings if finding.problem == "missing"}
     assert names <= missing
     assert {finding.severity for finding in findings} == {"error"}
-    assert {finding.mend for finding in findings} == {APPLY}
+    assert {finding.remedy for finding in findings} == {APPLY}
 
 
 @given(binding=st.sampled_from(sorted(OURS.bindings)))
 def test_every_binding_that_is_missing_is_an_error(binding: Binding) -> None:
     findings = compare(OURS, plus(OURS, drop=[binding]))
-    assert ("error", "missing") in {(finding.severity, finding.what) for finding in findings}
-    assert any(f"{binding.source} -> {binding.destination}" in finding.where for finding in findings)
+    assert ("error", "missing") in {(finding.severity, finding.problem) for finding in findings}
+    assert any(f"{binding.source} -> {binding.destination}" in finding.subject for finding in findings)
 
 
 def test_an_argument_that_differs_is_told_with_both_values_and_the_way_to_migrate() -> None:
@@ -92,7 +91,7 @@ def test_an_argument_that_differs_is_told_with_both_values_and_the_way_to_migrat
     [finding] = compare(OURS, plus(OURS, other))
     assert finding.expected == "x-delivery-limit = 50, no x-max-length"
     assert finding.found == "x-delivery-limit = 7, x-max-length = 9"
-    assert finding.mend.endswith("perennial topology migrate site.index")
+    assert finding.remedy.endswith("perennial topology migrate site.index")
 
 
 def test_a_classic_queue_is_classic_whether_it_says_so_or_not() -> None:
@@ -105,12 +104,12 @@ def test_an_exchange_of_another_type_names_who_else_must_be_bound_again() -> Non
     found = plus(OURS, other, Queue("theirs"), bindings=[Binding("perennial.events", "theirs", "update")])
     [finding] = compare(OURS, found)
     assert (finding.expected, finding.found) == ("type = topic", "type = direct")
-    assert finding.mend.endswith("theirs")
+    assert finding.remedy.endswith("theirs")
 
 
 def test_a_dead_letter_target_that_is_missing_or_unbound_is_an_error_for_us_and_a_note_for_others() -> None:
     unbound = plus(OURS, drop=[Binding("site.dead", "site.dead", "")])
-    errors = {finding.where for finding in compare(OURS, unbound) if "dead-letters to site.dead" in finding.what}
+    errors = {finding.subject for finding in compare(OURS, unbound) if "dead-letters to site.dead" in finding.problem}
     assert errors == {f"queue site.{name}" for name in ("index", "crawl", "timer", "pack")}
     assert ("error", "exchange site") in told(OURS, unbound)  # Its alternate exchange.
     theirs = plus(OURS, waiting("theirs", "nowhere"), waiting("bound", "x"), Exchange("x", "direct"))
@@ -214,15 +213,15 @@ def test_a_client_queue_with_a_ttl_of_its_own_is_a_loop_and_an_error() -> None:
     ours = declared_topology(policy.queues())
     client = ours.queues["client"]
     found = plus(ours, replace(client, policy={"message-ttl": 60_000}))
-    [loop] = [finding for finding in compare(ours, found) if "loop" in finding.what]
+    [loop] = [finding for finding in compare(ours, found) if "loop" in finding.problem]
     assert loop.severity == "error"
-    assert {"client", "client.retry"} <= set(loop.what.replace(":", " ").split())
+    assert {"client", "client.retry"} <= set(loop.problem.replace(":", " ").split())
 
 
 def test_delay_queues_of_other_durations_are_known_and_their_bindings_are_no_finding() -> None:
     former = declared_topology(all_queues(Settings(retry_timeout_ms=3_000)))
     both = plus(OURS, *former.exchanges.values(), *former.queues.values(), bindings=sorted(former.bindings))
-    assert old_delays(OURS, both) == {f"site.delay.{ms}": ms for ms in (3_000, 6_000, 12_000, 24_000, 48_000)}
+    assert former_delay_queues(OURS, both) == {f"site.delay.{ms}": ms for ms in (3_000, 6_000, 12_000, 24_000, 48_000)}
     assert compare(OURS, both) == []
 
 

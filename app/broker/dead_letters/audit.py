@@ -1,4 +1,4 @@
-"""The audit file: one JSON line for each dead letter that was replayed, dropped or restored, and by whom."""
+"""The audit file: one JSON line for each dead letter that an operator replayed, dropped or restored."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ AuditedAct = Literal["replay", "drop", "restore"]
 class Audit:
     """A file of JSON lines, only appended to and readable by its owner only.
 
-    A line is written once the letter is safe elsewhere (confirmed in its queue, or exported and synced) and before it
-    is removed from the dead set. So after a kill no letter has left without a line; a letter with a line may still be
-    in the set.
+    A line is written once the letter is safe elsewhere: confirmed in its queue, or exported and synced. Only then is
+    the letter removed from the dead set. So after a kill no letter has left without a line; a letter with a line may
+    still be in the set.
     """
 
     path: Path

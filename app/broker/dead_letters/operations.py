@@ -14,7 +14,7 @@ from ..errors import ApplicationError
 from .letters import DeadLetter, base_id
 from .reading import DeadSetLease, DeadSetReader
 
-#: Seconds of one pass over a dead set. Then all letters are requeued and the set is read again: the broker closes a
+#: Seconds of one pass over a dead set. Then all letters are requeued and the set is read again. The broker closes a
 #: channel that holds unacknowledged messages for longer than `consumer_timeout`, 30 minutes by default.
 PASS_SECONDS = 120.0
 

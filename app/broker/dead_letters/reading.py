@@ -40,8 +40,8 @@ def leased(broker: str, queue: str) -> Iterator[DeadSetLease]:
 class DeadSetLease:
     """The right to read a dead set: an exclusive queue, deleted with its connection by the broker.
 
-    An exclusive consumer alone is not enough: between counting and consuming, another process could begin and end, and
-    the messages that it held would not be counted.
+    An exclusive consumer alone is not enough. Between counting and consuming, another process could begin and end. The
+    messages that it held would not be counted.
     """
 
     def __init__(self, broker: str, queue: str) -> None:

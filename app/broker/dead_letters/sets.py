@@ -92,8 +92,8 @@ class DeadSet:
         """Publish letters to their queues; each is confirmed there before it is removed from the dead set.
 
         After a kill at any point, a letter is in the dead set, in its queue, or in both. `budget` defaults to the
-        policy's; `rate` is letters per second. `canary` is the seconds to wait for the outcome of each letter: the
-        others follow only if the first one succeeds, and the first failure stops the replay.
+        policy's; `rate` is letters per second. `canary` is the seconds to wait for the outcome of each letter. Then
+        the others follow only if the first one succeeds, and the first failure stops the replay.
         """
         if rate is not None and rate <= 0:
             raise InvalidMessage(f"rate {rate:g}: expected more than 0 letters per second")
@@ -160,9 +160,9 @@ class DeadSets:
     """The dead sets of an application, by name.
 
     dead.groups()                                             causes, with the number of letters of each
-    dead.letters(LetterFilter(reason="server-error"))         the letters themselves
-    dead.replay(["1d6a0f0e"], budget="fresh")                 one, by the beginning of its id
-    dead.replay(LetterFilter(group="3f2a90c1"), canary=60.0)  one first; the others if it succeeds
+        dead.letters(LetterFilter(reason="server-error"))         the letters themselves
+        dead.replay(["1d6a0f0e"], budget="fresh")                 one, by the beginning of its id
+        dead.replay(LetterFilter(group="3f2a90c1"), canary=60.0)  one first; the others if it succeeds
     """
 
     def __init__(self, sets: Iterable[DeadSet]) -> None:

@@ -24,7 +24,7 @@ from app.pack import database
 from app.pack.fetch import fetch_version
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
-from app.topology.declare import declare_for_process
+from app.topology.declare import declare_all
 from app.topology.queues import searcher_queue
 from config.settings import Settings
 
@@ -83,7 +83,7 @@ def run(settings: Settings, *, stopping: Callable[[], bool]) -> None:
     consumer = QueueConsumer(
         settings.broker,
         searcher_queue(searcher_id),
-        declare=lambda channel: declare_for_process(channel, settings),
+        declare=lambda channel: declare_all(channel, settings),
         on_delivery=service.take,
         on_connected=connected,
     )
