@@ -120,9 +120,25 @@ def http_page(text: str) -> str:
     return _with_table(text, "## Errors", ("Type", "Status", "Title"), rows)
 
 
+def decisions_page(text: str) -> str:
+    """Return the index of the decisions: titles up to date, new records at the end, removed ones left out."""
+    folder = ROOT / "docs" / "decisions"
+    titles = {path.name: path.read_text().splitlines()[0].removeprefix("# ") for path in folder.glob("*.md")}
+    lines = []
+    for line in text.splitlines():
+        link = re.fullmatch(r"- \[.*\]\((.+)\)", line)
+        if link is None:
+            lines.append(line)
+        elif link[1] in titles:
+            lines.append(f"- [{titles.pop(link[1])}]({link[1]})")
+    lines += [f"- [{titles[name]}]({name})" for name in sorted(titles) if name != "index.md"]
+    return "\n".join(lines) + "\n"
+
+
 #: Document -> function from its text to the text with the generated parts up to date.
 DOCUMENTS: dict[str, Callable[[str], str]] = {
     "ARCHITECTURE.md": architecture,
+    "docs/decisions/index.md": decisions_page,
     "docs/reference/settings.md": settings_page,
     "docs/reference/commands.md": commands_page,
     "docs/reference/topology.md": topology_page,
