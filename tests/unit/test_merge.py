@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.broker.errors import InvalidMessage
-from app.cluster.client.asking import checked, requests_of
 from app.cluster.client.contract import MAX_DOMAINS, MAX_MERGED
-from app.cluster.client.merge import interleave, merge
+from app.cluster.client.scatter_gather import check, interleave, merge, split
 from app.errors import InvalidQuery
 from app.search.contract import Facet, Hit, PackHits, PackInfo, SearchReply, SearchRequest, SearchResult, Sort
 from app.search.snippet import Snippet
@@ -47,11 +46,12 @@ def facet(name: str, counts: tuple[tuple[str, int], ...]) -> Facet:
 
 def ask(packs: Sequence[Pack], *, offset: int = 0, limit: int = 10, sort: Sort = "relevance") -> SearchResult:
     domains = tuple(each.answer.info.domain for each in packs)
-    question = checked(SearchRequest(q="words", domains=domains, offset=offset, limit=limit, sort=sort))
-    asked = [
-        each.asked(request.offset, request.limit) for each, request in zip(packs, requests_of(question), strict=True)
-    ]
-    return merge(question, asked, seconds=0.5)
+    question = check(SearchRequest(q="words", domains=domains, offset=offset, limit=limit, sort=sort))
+    outcomes = {
+        request.domain: each.asked(request.offset, request.limit)
+        for each, request in zip(packs, split(question), strict=True)
+    }
+    return merge(question, outcomes, 0.5)
 
 
 def urls(found: SearchResult) -> list[str]:
@@ -204,15 +204,15 @@ def test_suggestions_of_several_packs_take_turns() -> None:
 def test_what_cannot_be_asked_is_refused_before_anybody_is(wrong: dict[str, object], error: type[Exception]) -> None:
     fields = {"q": "words", "domains": ("site.example",), **wrong}
     with pytest.raises(error):
-        checked(SearchRequest(**fields))  # type: ignore[arg-type]
+        check(SearchRequest(**fields))  # type: ignore[arg-type]
 
 
 def test_domains_are_asked_by_the_names_they_are_indexed_under_and_once_each() -> None:
-    question = checked(
+    question = check(
         SearchRequest(q="words", domains=("Site.EXAMPLE", "https://site.example/x", "b.example"), offset=30)
     )
     assert question.domains == ("site.example", "b.example")
-    assert [(each.domain, each.offset, each.limit) for each in requests_of(question)] == [
+    assert [(each.domain, each.offset, each.limit) for each in split(question)] == [
         ("site.example", 0, 40),
         ("b.example", 0, 40),
     ]

@@ -1,1 +1,1 @@
-"""From a query to the searchers that have its packs, and from their answers to one."""
+"""Search clients: a request goes to the searchers that have its domains, and their replies are merged."""

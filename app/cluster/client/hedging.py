@@ -1,15 +1,16 @@
-"""One request to the replicas of a domain: the next one is asked when the one before fails or is silent."""
+"""Hedged requests: the next replica of a domain is asked when the one before fails or keeps silent."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar, get_args
 
 from app.broker.errors import (
     ApplicationError,
@@ -20,17 +21,18 @@ from app.broker.errors import (
     SearcherBusy,
     Unroutable,
 )
-from app.broker.rpc.requestor import Reply
-from app.cluster.client.tally import Count, RequestCounts
-from app.cluster.protocol import ProblemReply, error_of, read
+from app.broker.rpc.requestor import Reply, Requestor
+from app.cluster.protocol import ProblemReply, Route, error_of, read, to_payload
+from app.envelopes import searcher_message
 from app.errors import InvalidQuery, NotPlaced, PackCorrupt, SearchTimeout, SearchUnavailable
+from app.search.contract import SearchRequest, SuggestRequest
 
 T = TypeVar("T")
 
-#: What another replica would say, too.
+#: Errors that every replica would answer with.
 _FINAL = (InvalidQuery, SearchTimeout)
-#: Of several failures, the one that is told: the first kind that there is.
-_TELLING: tuple[type[ApplicationError], ...] = (
+#: If several replicas failed, the error of the first of these kinds is reported.
+_MOST_TELLING_FIRST: tuple[type[ApplicationError], ...] = (
     SearcherBusy,
     PackCorrupt,
     RequestTimedOut,
@@ -39,10 +41,29 @@ _TELLING: tuple[type[ApplicationError], ...] = (
     Unroutable,
     ApplicationError,
 )
-#: Seconds that replies are awaited beyond the deadline of their requests, which tells more of what went wrong.
+#: Seconds that replies are awaited beyond the deadline: the error of a request that timed out says more.
 _GRACE = 0.1
+#: Seconds in which a searcher that kept silent or failed is asked after the others.
+_SILENT_SECONDS = 5.0
 
-_COUNTS: tuple[tuple[type[ApplicationError], Count], ...] = (
+#: Counters of a search client: calls of `search` and `suggest`; requests `sent` to searchers, of these `hedged` while
+#: another one was silent, `returned` by the broker, answered as `busy`, `not_here` or `failed`, `timed_out`, and
+#: answered too `late`; `lookups` of routes at the orchestrator and those that failed.
+Count = Literal[
+    "searches",
+    "suggestions",
+    "sent",
+    "hedged",
+    "returned",
+    "busy",
+    "not_here",
+    "failed",
+    "timed_out",
+    "late",
+    "lookups",
+    "lookups_failed",
+]
+_COUNT_OF_ERROR: tuple[tuple[type[ApplicationError], Count], ...] = (
     (Unroutable, "returned"),
     (SearcherBusy, "busy"),
     (NotPlaced, "not_here"),
@@ -51,10 +72,10 @@ _COUNTS: tuple[tuple[type[ApplicationError], Count], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """The time that an answer may take: from `began` until `until`, in monotonic seconds.
+class Deadline:
+    """The time that a search may take: from `began` until `until`, in monotonic seconds.
 
-    A replica that is silent for `hedge` seconds is helped by the next one.
+    A replica that is silent for `hedge` seconds gets help from the next one.
     """
 
     began: float
@@ -62,199 +83,249 @@ class Span:
     hedge: float
 
     @classmethod
-    def of(cls, seconds: float, *, hedge: float) -> Span:
-        """Return the span of so many seconds from now."""
+    def after(cls, seconds: float, *, hedge: float) -> Deadline:
+        """Return the deadline `seconds` from now."""
         now = time.monotonic()
         return cls(now, now + seconds, hedge)
 
 
+class Searchers:
+    """Sends requests to searchers, from any thread. Knows the requests in flight and the silent searchers."""
+
+    def __init__(self, requestor: Requestor) -> None:
+        """Send with `requestor`."""
+        self._requestor = requestor
+        self._in_flight: Counter[str] = Counter()
+        self._silent_until: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = dict.fromkeys(get_args(Count), 0)
+
+    def count(self, name: Count) -> None:
+        """Count one more."""
+        with self._lock:
+            self._counts[name] += 1
+
+    def counts(self) -> dict[str, int]:
+        """Return all counters by name."""
+        with self._lock:
+            return self._counts.copy()
+
+    def in_order(self, route: Route) -> list[str]:
+        """Return the searchers of a route: newest pack version first, then fewest requests in flight.
+
+        On a tie it is always the same one, whose caches are warm. Silent searchers come last.
+        """
+        newest, now = route.newest or len(route.searchers), time.monotonic()
+        parts = (route.searchers[:newest], route.searchers[newest:])
+        order = [replica for part in parts for replica in sorted(part, key=self._in_flight.__getitem__)]
+        return sorted(order, key=lambda replica: self._silent_until.get(replica, 0.0) > now)
+
+    def send(self, request: SearchRequest | SuggestRequest, replica: str, *, seconds: float) -> Future[Reply]:
+        """Send a request to a searcher, which has `seconds` to reply."""
+        kind = "search" if isinstance(request, SearchRequest) else "suggest"
+        self.count("sent")
+        self._change_in_flight(replica, 1)
+        future = self._requestor.send(searcher_message(replica, kind, to_payload(request)), deadline=seconds)
+        future.add_done_callback(lambda _: self._change_in_flight(replica, -1))
+        return future
+
+    def mark(self, replica: str, *, silent: bool) -> None:
+        """Note whether a searcher replies: a silent one is asked last for a while."""
+        if silent:
+            self._silent_until[replica] = time.monotonic() + _SILENT_SECONDS
+        else:
+            self._silent_until.pop(replica, None)
+
+    def _change_in_flight(self, replica: str, change: int) -> None:
+        with self._lock:
+            self._in_flight[replica] += change
+            if not self._in_flight[replica]:
+                del self._in_flight[replica]
+
+
 class HedgedRequest(Generic[T]):
-    """Asks replicas in their order, each when the ones before failed or kept it waiting; the first answer wins."""
+    """Sends a request to replicas in order: to the next one when others fail or are silent. The first reply wins."""
 
     def __init__(
         self,
         kind: type[T],
-        domain: str,
+        request: SearchRequest | SuggestRequest,
         replicas: Iterable[str],
         *,
         absent: ApplicationError,
-        span: Span,
-        send: Callable[[str, float], Future[Reply]],
-        silent: Callable[[str, bool], None],
-        tally: RequestCounts,
+        deadline: Deadline,
+        searchers: Searchers,
     ) -> None:
-        """`absent` is raised where there is no replica to ask; `send` asks one, with a deadline in seconds.
-
-        `silent` is told of one that is gone, busy, broken or keeps others waiting, and of one that answers.
-        """
-        self.domain = domain
-        self._answer: T | ApplicationError | None = None
-        #: Replicas that are gone, as the broker says; and whether one of them was, or had no such domain.
-        self.gone: set[str] = set()
-        self.astray = False
+        """`kind` is the type of the reply; `absent` is the outcome if there is no replica."""
         self._kind = kind
-        self._absent = absent
+        self._request = request
         self._untried = deque(replicas)
-        self._span = span
-        self._send = send
-        self._silent = silent
-        self._tally = tally
-        self._flying: dict[Future[Reply], str] = {}
-        self._failures: list[ApplicationError] = []
+        self._absent = absent
+        self._deadline = deadline
+        self._searchers = searchers
+        self._in_flight: dict[Future[Reply], str] = {}
+        self._failures: list[tuple[str, ApplicationError]] = []
         self._hedge_at = float("inf")
+        self._result: T | ApplicationError | None = None
+
+    @property
+    def domain(self) -> str:
+        """The domain that is searched."""
+        return self._request.domain
 
     @property
     def running(self) -> bool:
-        """Whether nothing is decided yet."""
-        return self._answer is None
+        """Whether there is neither a reply nor a final error yet."""
+        return self._result is None
 
+    @property
     def outcome(self) -> T | ApplicationError:
-        """Return what won, or the error that it came to."""
-        return self._failure() if self._answer is None else self._answer
+        """The first reply, or the most telling error."""
+        return self._error() if self._result is None else self._result
 
     @property
-    def flying(self) -> Iterable[Future[Reply]]:
-        """The requests that may still be answered."""
-        return self._flying.keys()
+    def in_flight(self) -> Iterable[Future[Reply]]:
+        """The requests without a reply."""
+        return self._in_flight.keys()
 
     @property
-    def due(self) -> float:
-        """When there is something to do even if no reply comes (monotonic seconds)."""
+    def hedge_at(self) -> float:
+        """When the next replica is due even if no reply comes, in monotonic seconds."""
         return self._hedge_at if self._untried else float("inf")
 
-    def go_on(self, now: float) -> None:
-        """Take what has come, and ask the next replica if its time has come."""
+    @property
+    def gone(self) -> set[str]:
+        """The replicas whose queue is gone: the broker returned the request."""
+        return {replica for replica, error in self._failures if isinstance(error, Unroutable)}
+
+    @property
+    def misrouted(self) -> bool:
+        """Whether a replica was gone or did not have the domain, so the routes are out of date."""
+        return any(isinstance(error, Unroutable | NotPlaced) for _, error in self._failures)
+
+    def advance(self, now: float) -> None:
+        """Take the replies that came, and send to the next replica if it is due; `now` is in monotonic seconds."""
         failures = len(self._failures)
-        for future in [future for future in self._flying if future.done()]:
+        for future in [future for future in self._in_flight if future.done()]:
             self._take(future)
-        if self._answer is None and self._untried and now < self._span.until:
-            if len(self._failures) > failures or not self._flying:
-                self._ask_next(now)
+        if self._result is None and self._untried and now < self._deadline.until:
+            if len(self._failures) > failures or not self._in_flight:
+                self._send_to_next(now)
             elif now >= self._hedge_at:
-                self._hedge(now)
-        if self._answer is None and not self._flying:
-            self._answer = self._failure()
+                for replica in self._in_flight.values():
+                    self._searchers.mark(replica, silent=True)
+                self._searchers.count("hedged")
+                self._send_to_next(now)
+        if self._result is None and not self._in_flight:
+            self._result = self._error()
 
     def end(self) -> None:
-        """Wait no longer; what still comes is counted as late."""
-        if self._flying and self._answer is None:
-            self._failures.append(RequestTimedOut(self.domain))
-        for future, replica in self._flying.items():
-            future.add_done_callback(lambda late, replica=replica: self._late(late, replica))  # type: ignore[misc]
+        """Stop waiting. Replies that still come are counted as late."""
+        if self._in_flight and self._result is None:
+            self._failures.append(("", RequestTimedOut(self.domain)))
+        for future, replica in self._in_flight.items():
+            future.add_done_callback(lambda late, replica=replica: self._take_late(late, replica))  # type: ignore[misc]
 
-    def _ask_next(self, now: float) -> None:
+    def _send_to_next(self, now: float) -> None:
         replica = self._untried.popleft()
-        self._hedge_at = now + self._span.hedge
-        self._tally.add("sent")
-        self._flying[self._send(replica, self._span.until - now)] = replica
-
-    def _hedge(self, now: float) -> None:
-        for replica in self._flying.values():
-            self._silent(replica, True)
-        self._tally.add("hedged")
-        self._ask_next(now)
+        self._hedge_at = now + self._deadline.hedge
+        future = self._searchers.send(self._request, replica, seconds=self._deadline.until - now)
+        self._in_flight[future] = replica
 
     def _take(self, future: Future[Reply]) -> None:
-        replica = self._flying.pop(future)
+        replica = self._in_flight.pop(future)
         try:
-            answer = _read(self._kind, future.result().body)
+            reply = _read_reply(self._kind, future.result().body)
         except ApplicationError as error:
-            self._failed(replica, error)
+            self._failures.append((replica, error))
+            self._searchers.count(next((name for kind, name in _COUNT_OF_ERROR if isinstance(error, kind)), "failed"))
+            if not isinstance(error, _FINAL):
+                self._searchers.mark(replica, silent=True)
+            elif self._result is None:
+                self._result = error
         else:
-            self._silent(replica, False)
-            if self._answer is None:
-                self._answer = answer
+            self._searchers.mark(replica, silent=False)
+            if self._result is None:
+                self._result = reply
 
-    def _failed(self, replica: str, error: ApplicationError) -> None:
-        self._tally.add(next((count for kind, count in _COUNTS if isinstance(error, kind)), "failed"))
-        if isinstance(error, Unroutable):
-            self.gone.add(replica)
-        if not isinstance(error, _FINAL):
-            self._silent(replica, True)
-        self.astray |= isinstance(error, Unroutable | NotPlaced)
-        if isinstance(error, _FINAL) and self._answer is None:
-            self._answer = error
-        self._failures.append(error)
+    def _take_late(self, future: Future[Reply], replica: str) -> None:
+        if future.exception() is None:
+            self._searchers.count("late")
+            self._searchers.mark(replica, silent=False)
 
-    def _failure(self) -> ApplicationError:
-        """Return what the failures come to: of the first telling kind that there is, the first."""
-        told = (error for kind in _TELLING for error in self._failures if isinstance(error, kind))
-        match next(told, None):
+    def _error(self) -> ApplicationError:
+        errors = (error for kind in _MOST_TELLING_FIRST for _, error in self._failures if isinstance(error, kind))
+        match next(errors, None):
             case None:
                 return self._absent
             case NotPlaced() | Unroutable():
                 return NotPlaced(f"{self.domain} is on no searcher at the moment")
             case RequestTimedOut():
-                seconds = self._span.until - self._span.began
+                seconds = self._deadline.until - self._deadline.began
                 return RequestTimedOut(f"{self.domain}: no searcher answered within {seconds:g} s")
             case BrokerUnreachable() | PublishFailed() as error:
                 return SearchUnavailable(str(error))
             case error:
                 return error
 
-    def _late(self, future: Future[Reply], replica: str) -> None:
-        if future.exception() is None:
-            self._tally.add("late")
-            self._silent(replica, False)
+
+def run(requests: Sequence[HedgedRequest[T]], deadline: Deadline) -> None:
+    """Run requests at the same time until each has an outcome, at the latest until the deadline."""
+    for in_flight, seconds in _rounds(requests, deadline):
+        wait(in_flight, seconds, FIRST_COMPLETED)
 
 
-def run(races: Sequence[HedgedRequest[T]], span: Span) -> None:
-    """Run races side by side to their ends, which come with the span's at the latest."""
-    for flying, seconds in _laps(races, span):
-        wait(flying, seconds, FIRST_COMPLETED)
+async def arun(requests: Sequence[HedgedRequest[T]], deadline: Deadline) -> None:
+    """Run requests as `run` does, in an event loop."""
+    for in_flight, seconds in _rounds(requests, deadline):
+        await _first_completed(in_flight, seconds)
 
 
-async def arun(races: Sequence[HedgedRequest[T]], span: Span) -> None:
-    """Run races as `run` does, for an event loop."""
-    for flying, seconds in _laps(races, span):
-        await _first(flying, seconds)
-
-
-def _laps(races: Sequence[HedgedRequest[T]], span: Span) -> Iterator[tuple[list[Future[Reply]], float]]:
-    """Go on with the races until all have ended; yield what is to be awaited next, and for how many seconds at most."""
-    end = span.until + _GRACE
-    while running := [race for race in races if race.running]:
+def _rounds(requests: Sequence[HedgedRequest[T]], deadline: Deadline) -> Iterator[tuple[list[Future[Reply]], float]]:
+    """Advance the requests until all have an outcome; yield what to wait for, and for how many seconds at most."""
+    end = deadline.until + _GRACE
+    while running := [request for request in requests if request.running]:
         now = time.monotonic()
         if now >= end:
             break
-        for race in running:
-            race.go_on(now)
-        flying = [future for race in running if race.running for future in race.flying]
-        if flying:
-            due = min(end, *(race.due for race in running))
-            yield flying, max(0.0, due - time.monotonic())
-    for race in races:
-        race.end()
+        for request in running:
+            request.advance(now)
+        in_flight = [future for request in running if request.running for future in request.in_flight]
+        if in_flight:
+            due = min(end, *(request.hedge_at for request in running))
+            yield in_flight, max(0.0, due - time.monotonic())
+    for request in requests:
+        request.end()
 
 
-async def _first(flying: Iterable[Future[Reply]], seconds: float) -> None:
-    """Wait until one of them is done, but no longer than so many seconds."""
+async def _first_completed(futures: Iterable[Future[Reply]], seconds: float) -> None:
+    """Wait until one of the futures is done, at most `seconds`. Futures are completed by the requestor's thread."""
     loop = asyncio.get_running_loop()
-    woken: asyncio.Future[None] = loop.create_future()
+    wakened: asyncio.Future[None] = loop.create_future()
 
     def wake() -> None:
-        if not woken.done():
-            woken.set_result(None)
+        if not wakened.done():
+            wakened.set_result(None)
 
-    def tell(_done: Future[Reply]) -> None:
-        with suppress(RuntimeError):  # The loop has ended: nobody waits any more.
+    def wake_from_thread(_done: Future[Reply]) -> None:
+        with suppress(RuntimeError):  # The loop is closed, so nothing waits any more.
             loop.call_soon_threadsafe(wake)
 
-    for future in flying:
-        future.add_done_callback(tell)
+    for future in futures:
+        future.add_done_callback(wake_from_thread)
     timer = loop.call_later(seconds, wake)
     try:
-        await woken
+        await wakened
     finally:
         timer.cancel()
 
 
-def _read(kind: type[T], body: bytes) -> T:
-    """Return the answer; raises what a problem says instead, or PackCorrupt for what is neither."""
+def _read_reply(kind: type[T], body: bytes) -> T:
+    """Return a reply of type `kind`; raises the error that the searcher replied with, PackCorrupt for anything else."""
     try:
         return read(kind, body)
     except InvalidMessage as error:
-        unreadable = PackCorrupt(f"an answer that cannot be read: {error}")
+        unreadable = PackCorrupt(f"the searcher's reply cannot be read: {error}")
     try:
         problem = read(ProblemReply, body)
     except InvalidMessage:

@@ -1,4 +1,4 @@
-"""Finding in packs that lie on this machine: no broker, no searcher, no store."""
+"""The search client for packs on this machine: no broker, no searcher, no store."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from app.broker.errors import ApplicationError
-from app.cluster.client.asking import answered, checked, requests_of, suggestion_requests
 from app.cluster.client.contract import SearchClient
-from app.cluster.client.merge import interleave, merge
+from app.cluster.client.scatter_gather import check, interleave, merge, replies_of, split, split_suggest
 from app.cluster.protocol import Node, Route, Routes, size_mb
 from app.errors import PackNotFound
 from app.search.contract import SearchReply, SearchRequest, SearchResult, SuggestRequest
@@ -21,17 +20,17 @@ from app.search.query import parse
 R = TypeVar("R")
 T = TypeVar("T")
 
-#: The one that has all the packs, as `routes` names it.
+#: The searcher that `routes` names for all packs.
 LOCAL = "local"
 
 
 class LocalSearchClient(SearchClient):
-    """A Finder over unpacked packs, each search within `time_limit` seconds for each domain."""
+    """Searches unpacked packs; each domain of a search may take `time_limit` seconds."""
 
     def __init__(self, packs: Mapping[str, Path] | Iterable[Path], *, time_limit: float = 5.0) -> None:
-        """Open the packs: files, whose domains are asked of them, or domains with their files.
+        """Open packs: files that name their domain themselves, or domains with their files.
 
-        Raises PackNotFound for no file, PackCorrupt for one that is no pack.
+        Raises PackNotFound for a missing file, PackCorrupt for a file that is no pack.
         """
         self._searchers: dict[str, PackSearcher] = {}
         with ExitStack() as opened:
@@ -46,33 +45,32 @@ class LocalSearchClient(SearchClient):
         node = Node(searcher_id=LOCAL, free_space=0, capacity=0, age=0.0, domains=tuple(self._searchers))
         return Routes(orchestrator=LOCAL, version=1, settled=True, routes=routes, searchers=(node,))
 
-    def search(self, question: SearchRequest) -> SearchResult:
-        """Search; one domain after the other."""
+    def search(self, request: SearchRequest) -> SearchResult:
+        """Search one domain after the other."""
         began = time.perf_counter()
-        question = checked(question)
-        outcomes = {request.domain: _outcome(self._answer, request) for request in requests_of(question)}
-        answers, silent = answered(outcomes)
-        return merge(question, answers, seconds=time.perf_counter() - began, silent=silent)
+        request = check(request)
+        outcomes = {part.domain: _outcome(self._search_pack, part) for part in split(request)}
+        return merge(request, outcomes, time.perf_counter() - began)
 
     def suggest(self, domains: Sequence[str], q: str, *, limit: int = 8) -> tuple[str, ...]:
-        """Return queries that `q` may be the beginning of."""
-        requests = suggestion_requests(domains, q, limit)
-        suggestions, _ = answered({request.domain: _outcome(self._suggestions, request) for request in requests})
-        return interleave(suggestions, limit=limit)
+        """Return queries that start with `q`."""
+        parts = split_suggest(domains, q, limit)
+        replies, _ = replies_of({part.domain: _outcome(self._suggest_from_pack, part) for part in parts})
+        return interleave(replies, limit=limit)
 
     def close(self) -> None:
         """Close the packs."""
         for searcher in self._searchers.values():
             searcher.close()
 
-    def _answer(self, request: SearchRequest) -> SearchReply:
+    def _search_pack(self, request: SearchRequest) -> SearchReply:
         searcher = self._searcher(request.domain)
         results = searcher.search(
             parse(request.q), offset=request.offset, limit=request.limit, sort=request.sort, filters=request.filters
         )
         return SearchReply(info=searcher.info, results=results)
 
-    def _suggestions(self, request: SuggestRequest) -> tuple[str, ...]:
+    def _suggest_from_pack(self, request: SuggestRequest) -> tuple[str, ...]:
         return self._searcher(request.domain).suggest(request.q, limit=request.limit)
 
     def _searcher(self, domain: str) -> PackSearcher:

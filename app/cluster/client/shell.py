@@ -1,4 +1,4 @@
-"""Searching from a Python shell, or any program on this machine, in a line."""
+"""Search in one line from a Python shell, or from any program on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def search(
     settings: Settings | None = None,
     **filters: str,
 ) -> SearchResult:
-    """Search sites by their searchers; all words but the last are domains. Errors are those of a Finder.
+    """Search sites through their searchers; raises as `SearchClient.search` does.
 
     In `celery -A app shell` or any Python:
 
@@ -29,9 +29,9 @@ def search(
             print(hit.title, hit.url)
         search(["site.gov", "other.gov"], "benefits", sort="date", section="news", limit=50)
 
-    It connects each time; who asks often keeps an app.cluster.client.cluster.RemoteFinder.
+    Each call connects anew. A program that searches often keeps an app.cluster.client.cluster.ClusterSearchClient.
     """
     names = tuple(domains.split(",") if isinstance(domains, str) else domains)
-    question = SearchRequest(q=q, domains=names, offset=offset, limit=limit, sort=sort, filters=Filters(**filters))
-    with closing(ClusterSearchClient.of(settings or get_settings())) as finder:
-        return finder.search(question)
+    request = SearchRequest(q=q, domains=names, offset=offset, limit=limit, sort=sort, filters=Filters(**filters))
+    with closing(ClusterSearchClient.of(settings or get_settings())) as client:
+        return client.search(request)

@@ -1,0 +1,207 @@
+"""Check a search, split it into one request per domain, and merge the replies: one order, one count, no page twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate, islice, zip_longest
+from typing import TypeVar
+
+from app.broker.errors import ApplicationError, InvalidMessage
+from app.cluster.client.contract import MAX_DOMAINS, MAX_MERGED
+from app.crawl.urls import parse_domain
+from app.errors import InvalidQuery, PackNotFound
+from app.search.contract import (
+    MAX_HITS,
+    MAX_LIMIT,
+    MAX_SUGGESTIONS,
+    Facet,
+    Hit,
+    SearchReply,
+    SearchRequest,
+    SearchResult,
+    SuggestRequest,
+)
+from app.search.query import parse
+
+T = TypeVar("T")
+
+#: Hits that each of several domains returns at least. A pack may put a page first although its score is low. How good
+#: that page is only shows beside the best score behind it.
+LOOK_AHEAD = 10
+
+#: What decides between hits of several packs: the date if hits are sorted by it, then the score.
+_Rank = tuple[str, float]
+#: The hits of one pack in its own order, with their ranks.
+_RankedHits = list[tuple[_Rank, Hit]]
+#: Digits of a score that count. The rarity of a word differs by more than that between two packs.
+_DIGITS = 2
+
+
+def check(request: SearchRequest) -> SearchRequest:
+    """Return the request with its domains as they are indexed, each once.
+
+    Raises InvalidUrl for an invalid domain, InvalidMessage for a wrong number of domains, and InvalidQuery for a page
+    that cannot exist or a text without words.
+    """
+    parse(request.q)
+    if not 0 <= request.offset < MAX_HITS:
+        raise InvalidQuery(f"offset {request.offset}: expected 0 to {MAX_HITS - 1}")
+    if not 1 <= request.limit <= MAX_LIMIT:
+        raise InvalidQuery(f"limit {request.limit}: expected 1 to {MAX_LIMIT}")
+    return replace(request, domains=_parse_domains(request.domains))
+
+
+def split(request: SearchRequest) -> tuple[SearchRequest, ...]:
+    """Return one request per domain of a checked request, in the order of its domains.
+
+    A single domain is asked for the page itself. Each of several is asked for all hits that may be on it.
+    """
+    if len(request.domains) == 1:
+        return (request,)
+    limit = min(max(request.offset + request.limit, LOOK_AHEAD), MAX_MERGED)
+    return tuple(replace(request, domains=(domain,), offset=0, limit=limit) for domain in request.domains)
+
+
+def split_suggest(domains: Iterable[str], q: str, limit: int) -> tuple[SuggestRequest, ...]:
+    """Return one request for at most MAX_SUGGESTIONS suggestions per domain; raises as `check` does."""
+    parse(q)
+    limit = min(max(limit, 1), MAX_SUGGESTIONS)
+    return tuple(SuggestRequest(domain=domain, q=q, limit=limit) for domain in _parse_domains(domains))
+
+
+def _parse_domains(domains: Iterable[str]) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(parse_domain(domain) for domain in domains))
+    if not 1 <= len(names) <= MAX_DOMAINS:
+        raise InvalidMessage(f"{len(names)} domains: 1 to {MAX_DOMAINS} are searched at a time")
+    return names
+
+
+def replies_of(outcomes: Mapping[str, T | ApplicationError]) -> tuple[list[T], tuple[tuple[str, str], ...]]:
+    """Return the replies of the domains, and (domain, reason) of those without one; `outcomes` are in request order.
+
+    Raises the error of an invalid request or of a domain that was never indexed. Raises the first error if no domain
+    replied.
+    """
+    errors = {domain: outcome for domain, outcome in outcomes.items() if isinstance(outcome, ApplicationError)}
+    replies = [outcome for outcome in outcomes.values() if not isinstance(outcome, ApplicationError)]
+    final = [error for error in errors.values() if isinstance(error, InvalidQuery | InvalidMessage | PackNotFound)]
+    for error in (*final, *(() if replies else errors.values())):
+        raise error
+    return replies, tuple((domain, str(error)) for domain, error in errors.items())
+
+
+def merge(
+    request: SearchRequest, outcomes: Mapping[str, SearchReply | ApplicationError], seconds: float
+) -> SearchResult:
+    """Return the page of hits of a checked request from the outcomes of its domains; raises as `replies_of` does.
+
+    Each pack's own order is kept. Between packs the better score decides, as a share of the best possible one, or the
+    later date. Packs in which no page has all the words are left out if another pack has such a page.
+    """
+    replies, silent = replies_of(outcomes)
+    with_hits = [reply for reply in replies if reply.results.total]
+    merged = [reply for reply in with_hits if not reply.results.relaxed] or with_hits
+    relaxed = any(reply.results.relaxed for reply in merged)
+    total = sum(reply.results.total for reply in merged)
+    return SearchResult(
+        total=total,
+        capped=any(reply.results.capped for reply in merged),
+        relaxed=relaxed,
+        hits=tuple(_page_of_hits(request, merged)),
+        reachable=min(total, MAX_HITS if len(request.domains) == 1 else MAX_MERGED),
+        seconds=seconds,
+        sources=tuple(reply.info for reply in replies),
+        silent=silent,
+        # A pack whose pages were all filtered away counts too: its facets show what other filters would find.
+        facets=_merge_facets(reply.results.facets for reply in replies if reply.results.relaxed == relaxed),
+        did_you_mean=_did_you_mean(replies),
+    )
+
+
+def interleave(lists: Iterable[Sequence[str]], *, limit: int) -> tuple[str, ...]:
+    """Return the first text of each list, then the second of each, and so on; each text once."""
+    rounds = zip_longest(*lists)
+    return tuple(islice(dict.fromkeys(text for each in rounds for text in each if text is not None), limit))
+
+
+def _page_of_hits(request: SearchRequest, replies: Sequence[SearchReply]) -> Iterator[Hit]:
+    if len(request.domains) == 1:  # The searcher returned exactly this page.
+        return (hit for reply in replies for hit in _hits_with_domain(reply))
+    end = min(request.offset + request.limit, MAX_MERGED)
+    ranked = _rank_by_date(replies) if request.sort == "date" else _rank_by_score(replies)
+    return islice(_distinct(_interleave_by_rank(ranked)), min(request.offset, end), end)
+
+
+def _hits_with_domain(reply: SearchReply) -> Iterator[Hit]:
+    return (hit if hit.domain else replace(hit, domain=reply.info.domain) for hit in reply.results.hits)
+
+
+def _interleave_by_rank(packs: Iterable[_RankedHits]) -> Iterator[Hit]:
+    """Yield the best of the next hits of all packs, again and again; on a tie that of the pack which gave fewer hits.
+
+    The order depends only on the hits before it in each pack, so pages of any size are parts of the same order.
+    """
+    lists = list(packs)
+    given = [0] * len(lists)
+    while left := [at for at, pack in enumerate(lists) if given[at] < len(pack)]:
+        best = max(left, key=lambda at: (lists[at][given[at]][0], -given[at]))
+        yield lists[best][given[best]][1]
+        given[best] += 1
+
+
+def _rank_by_score(replies: Sequence[SearchReply]) -> Iterator[_RankedHits]:
+    """Rank by score. A hit that its pack puts before another one counts as no worse than that one."""
+    ideals = [reply.results.ideal for reply in replies]
+    if min(ideals, default=0.0) <= 0:
+        # An old searcher does not tell the best possible score. The best hit of each pack then stands for it.
+        ideals = [max((hit.score for hit in reply.results.hits), default=0.0) or 1.0 for reply in replies]
+    for reply, ideal in zip(replies, ideals, strict=True):
+        hits = list(_hits_with_domain(reply))
+        falling = list(accumulate((hit.score for hit in reversed(hits)), max))[::-1]
+        yield [(("", round(score / ideal, _DIGITS)), hit) for score, hit in zip(falling, hits, strict=True)]
+
+
+def _rank_by_date(replies: Sequence[SearchReply]) -> Iterator[_RankedHits]:
+    """Rank by date, undated hits last; within a day by score if the scores of all packs can be compared."""
+    comparable = all(reply.results.ideal > 0 for reply in replies)
+    for reply in replies:
+        ideal = reply.results.ideal
+        scores = [round(hit.score / ideal, _DIGITS) if comparable else 0.0 for hit in reply.results.hits]
+        yield [((hit.modified, score), hit) for score, hit in zip(scores, _hits_with_domain(reply), strict=True)]
+
+
+def _distinct(hits: Iterable[Hit]) -> Iterator[Hit]:
+    """Leave out a URL that came before. Packs overlap if the hosts of one are below the other's."""
+    seen: set[str] = set()
+    for hit in hits:
+        if hit.url not in seen:
+            seen.add(hit.url)
+            yield hit
+
+
+def _merge_facets(packs: Iterable[tuple[Facet, ...]]) -> tuple[Facet, ...]:
+    """Add up the counts, most pages first; on a tie in the order of the packs."""
+    lists = list(packs)
+    if len(lists) == 1:
+        return lists[0]
+    sums: dict[str, Counter[str]] = {}
+    for facets in lists:
+        for facet in facets:
+            sums.setdefault(facet.name, Counter()).update(dict(facet.counts))
+    return tuple(Facet(name=name, counts=tuple(counts.most_common())) for name, counts in sums.items())
+
+
+def _did_you_mean(replies: Sequence[SearchReply]) -> str:
+    """Return what most packs propose, on a tie the larger packs; empty if a pack has matches and proposes nothing."""
+    proposing = [reply for reply in replies if reply.results.did_you_mean]
+    found = [reply for reply in replies if reply.results.total and not reply.results.relaxed]
+    if not proposing or any(not reply.results.did_you_mean for reply in found):
+        return ""
+    votes: Counter[str] = Counter()
+    pages: Counter[str] = Counter()
+    for reply in proposing:
+        votes[reply.results.did_you_mean] += 1
+        pages[reply.results.did_you_mean] += reply.info.pages
+    return max(votes, key=lambda text: (votes[text], pages[text]))
