@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from app.crawl.fetch import Fetcher
-from app.crawl.robots import RobotsRules, fetch_robots
+from app.crawl.politeness import RobotsRules, fetch_robots
 from app.crawl.urls import Target, parse_target, resolve
 from app.errors import DemoFailed, FetchError
 from app.http.addresses import is_public
+from app.http.fetcher import Fetcher
 from app.services import ports
 from config.settings import Settings
 

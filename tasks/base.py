@@ -1,35 +1,82 @@
-"""Tasks that take a message of the `site` vocabulary, checked where it is sent and again where it runs."""
+"""Tasks of the `site` vocabulary, whose messages are checked on publishing and on running; the process's context."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from redis import Redis
+
 from app.broker.errors import InvalidMessage
+from app.broker.publishing import Publisher, get_publisher
 from app.broker.worker.task import Task
 from app.celery import app
-from app.crawl.frontier import MessageKind
+from app.crawl.crawler import Crawler
+from app.crawl.frontier import Frontier, MessageKind
 from app.crawl.urls import TARGET_FIELDS, Target, parse_message_domain, parse_target
+from app.state.client import get_raw_redis, get_redis
 from app.storage.layout import page_id
+from app.storage.open import open_store
+from app.storage.store import ObjectStore
+from app.timers.timers import Timers
+from app.topology.policies import Budgets, budgets
 from config.routes import ROUTE_BY_TYPE
-from config.settings import get_settings
-from tasks.context import context
+from config.settings import Settings, get_settings
 
-#: Characters of a message that Flower and logs show, as Celery has it.
+#: Characters of a message that Flower and logs show; the number is Celery's default.
 _SHOWN = 1024
 
-#: The messages that a frontier keeps account of.
+#: The tasks whose messages the frontier counts.
 _KIND: dict[str, MessageKind] = {"site.index": "index", "site.crawl": "crawl"}
 
 
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The settings, connections and stores of one process; a forked child makes its own."""
+
+    settings: Settings
+    redis: Redis
+    store: ObjectStore
+    publisher: Publisher
+    budgets: Budgets
+    frontier: Frontier
+    timers: Timers
+    crawler: Crawler
+
+
+_contexts: dict[int, Context] = {}
+
+
+def context() -> Context:
+    """Return this process's context, made on the first call."""
+    return _contexts.get(os.getpid()) or _contexts.setdefault(os.getpid(), _build(get_settings()))
+
+
+def _build(settings: Settings) -> Context:
+    redis = get_redis(settings.redis)
+    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    return Context(
+        settings=settings,
+        redis=redis,
+        store=store,
+        publisher=get_publisher(settings.broker, timeout=settings.publish_timeout),
+        budgets=budgets(settings),
+        frontier=Frontier(redis, ttl=settings.crawl_ttl),
+        timers=Timers(redis),
+        crawler=Crawler(settings=settings, redis=redis, raw_redis=get_raw_redis(settings.redis), store=store),
+    )
+
+
 def target_of(message: Mapping[str, Any]) -> Target:
-    """Return the page that a message names; raises InvalidMessage, InvalidUrl or OutOfScope saying why."""
+    """Return the page that a message names; raises InvalidMessage, InvalidUrl or OutOfScope."""
     settings = get_settings()
     return parse_target(message, scope=settings.scope, max_length=settings.max_url_length)
 
 
 def domain_of(message: Mapping[str, Any]) -> str:
-    """Return the domain that a message names; raises InvalidMessage or InvalidUrl saying why."""
+    """Return the domain that a message names; raises InvalidMessage or InvalidUrl."""
     return parse_message_domain(message, max_length=get_settings().max_url_length)
 
 
@@ -83,7 +130,7 @@ class DomainTask(Task):
 
 
 def _shown(message: Mapping[str, Any]) -> dict[str, str]:
-    """Return how a message of ours is shown in Flower: Celery's own way takes care of any object, and 100 us."""
+    """Return a message as Flower shows it; Celery's own conversion, for any object, takes 100 us."""
     return {"argsrepr": "()", "kwargsrepr": repr(message)[:_SHOWN]}
 
 

@@ -29,7 +29,7 @@ from app.state.client import get_quick_redis
 from app.topology.queues import art_queues
 from config.routes import art_routes
 from config.settings import get_settings
-from tasks.context import context
+from tasks.base import context
 
 #: Seconds for which a killed job's item stays locked (a living one renews its lock three times in that time), and
 #: after which a job that found its item locked asks again.

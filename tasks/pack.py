@@ -18,8 +18,7 @@ from app.pack.packer import PackResult
 from app.pack.plan import FinishedCrawl
 from app.state.lease import lease
 from app.storage.layout import Page, content_key, read_content
-from tasks.base import DomainTask, domain_of, task
-from tasks.context import context
+from tasks.base import DomainTask, context, domain_of, task
 
 logger = get_task_logger(__name__)
 

@@ -16,8 +16,7 @@ from app.crawl.urls import Target, canonical_key
 from app.envelopes import site_message
 from app.status import status
 from app.timers.timers import full_pack, incremental_pack, timeout_of
-from tasks.base import PageTask, target_of, task
-from tasks.context import context
+from tasks.base import PageTask, context, target_of, task
 
 __all__ = ["crawl", "index", "index_and_crawl", "status"]
 

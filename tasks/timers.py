@@ -10,8 +10,7 @@ from app.broker.errors import PublishFailed
 from app.broker.worker.task import Task
 from app.envelopes import queue_message
 from app.timers.timers import Timer, callback_of, decide_firing, full_pack, incremental_pack, timeout_of
-from tasks.base import DomainTask, domain_of, task
-from tasks.context import context
+from tasks.base import DomainTask, context, domain_of, task
 
 logger = get_task_logger(__name__)
 

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Self
 
-from app.crawl import encoding, robots
+from app.crawl import encoding, politeness
 from app.crawl.extract.contract import Extract, Extractor, collapsed
 from app.crawl.urls import MAX_LENGTH, Scope, canonical_key, links_in_scope, path_of, resolve
 from app.errors import ServerError
@@ -106,7 +106,7 @@ class Limits:
         return cls(
             links=settings.max_links,
             url_length=settings.max_url_length,
-            robot=robots.product_token(settings.user_agent),
+            robot=politeness.product_token(settings.user_agent),
         )
 
 
@@ -146,7 +146,7 @@ def _content(response: Response, scope: Scope, extractor: Extractor, limits: Lim
     if response.truncated:
         return Skipped(why="too-large", detail=f"over {len(response.body)} bytes")
     tags = response.headers.get("x-robots-tag", "").split("\n")
-    directives = robots.robots_directives(tags, limits.robot)
+    directives = politeness.robots_directives(tags, limits.robot)
     document = encoding.decode(response.body, response.headers.get("content-type", ""))
     links: tuple[str, ...] = ()
     if media_type == _PLAIN:

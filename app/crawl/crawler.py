@@ -7,13 +7,12 @@ from redis import Redis
 from app.broker.errors import Postpone
 from app.crawl.classify import FetchResult, Gone, Indexed, Limits, Redirected, Skipped, classify
 from app.crawl.extract.contract import extractor
-from app.crawl.fetch import Fetcher
 from app.crawl.frontier import MessageKind
-from app.crawl.rate_limiter import HostRateLimiter
-from app.crawl.robots import RobotsCache
+from app.crawl.politeness import HostRateLimiter, RobotsCache
 from app.crawl.single_flight import SingleFlight
 from app.crawl.urls import Scope, Target, host_of
 from app.errors import ObjectNotFound, ServerError
+from app.http.fetcher import Fetcher
 from app.storage.layout import Tombstone, content_key, page_id, to_json
 from app.storage.store import ObjectStore
 from config.settings import Settings

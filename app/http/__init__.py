@@ -1,5 +1,5 @@
 """HTTP requests over one guarded urllib3 pool: address policy, deadline over the whole response, bounded body.
 
-`pool.guarded_pool` serves the crawl directly; `api.ApiClient` puts a `requests` session on the same pool for
-servers that the settings name.
+`fetcher.Fetcher` uses the pool directly, for the crawl. `api.ApiClient` puts a `requests` session on it, for servers
+that the settings name.
 """

@@ -17,7 +17,7 @@ from requests.auth import AuthBase
 
 from app.errors import FetchError
 from app.http.addresses import ANY_ADDRESS, AddressPolicy
-from app.http.pool import guarded_pool
+from app.http.fetcher import guarded_pool
 from app.http.response import Response, fetch_error, read_body
 
 #: Redirects that one request follows.
@@ -40,7 +40,7 @@ class ApiClient:
     """
 
     user_agent: str = "Perennial"
-    #: Seconds until a connection, TLS included, must stand.
+    #: Seconds until the connection must be made.
     connect_timeout: float = 10.0
     #: Seconds from the end of the request until the whole response must have arrived.
     response_timeout: float = 30.0
@@ -52,10 +52,10 @@ class ApiClient:
     policy: AddressPolicy = field(default=ANY_ADDRESS, repr=False)
 
     def send(self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes = b"") -> Response:
-        """Send one request and return the response of whatever status; `url` is that of the last redirect.
+        """Send one request and return the response of whatever status; its `url` is that of the last redirect.
 
-        Raises ConnectionFailed when no connection was made, ResponseTimeout, ForbiddenAddress, and FetchError when the
-        connection broke later or the response is not valid, too long, or in a content coding.
+        Raises ConnectionFailed when no connection was made, ResponseTimeout and ForbiddenAddress. Raises FetchError
+        when the connection broke later, or the response is invalid, too long, or in a content coding.
         """
         follow = self.follow_redirects and self.auth is None and method in ("GET", "HEAD")
         with _session(self.policy) as session:

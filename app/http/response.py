@@ -150,8 +150,8 @@ def _decoder(coding: str) -> _Decoder:
 def fetch_error(request: str, error: Exception, *, broken: type[FetchError] = ConnectionFailed) -> FetchError:
     """Return the application's error for an error of urllib3, http.client or zlib during `request`, "GET https://...".
 
-    ConnectionFailed means that no connection was made, ResponseTimeout that the deadline passed, `broken` that the
-    connection broke after it was made, and FetchError that the response is not valid HTTP. The message is text only.
+    ConnectionFailed: no connection was made. ResponseTimeout: the deadline passed. `broken`: the connection broke after
+    it was made. FetchError: the response is not valid HTTP. The message holds no object of the library.
     """
     cause = error
     if isinstance(cause, MaxRetryError) and cause.reason is not None:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.crawl.fetch import Fetcher
 from app.errors import ConnectionFailed, FetchError, ForbiddenAddress, InvalidUrl, ResponseTimeout
+from app.http.fetcher import Fetcher
 from tests.servers import hazards
 from tests.servers.site import Answer, Request, Site, Wire, document, failure, page, redirect, reply
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from app.broker.errors import Postpone
 from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped
 from app.crawl.frontier import LIMIT, Crawl, Frontier, fingerprint
-from app.crawl.rate_limiter import HostRateLimiter
+from app.crawl.politeness import HostRateLimiter
 from app.crawl.single_flight import SingleFlight
 from app.errors import ServerError
 from app.state.client import get_raw_redis, get_redis

@@ -14,7 +14,7 @@ from app.errors import RobotsUnavailable
 from app.pack.manifest import read_manifest
 from app.storage.layout import Page, content_key, page_id, to_json
 from app.timers.timers import full_pack
-from tasks.context import Context
+from tasks.base import Context
 from tasks.pack import pack_full, pack_incremental
 from tasks.site import crawl, index, index_and_crawl
 from tasks.timers import start_timer, tick

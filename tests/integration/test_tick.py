@@ -14,8 +14,8 @@ from app.crawl.frontier import Crawl
 from app.timers.timers import full_pack, incremental_pack
 from app.topology.declare import declare_base
 from config.settings import Settings, get_settings
-from tasks import context as contexts
-from tasks.context import Context
+from tasks import base
+from tasks.base import Context
 from tasks.timers import reset_timer, start_timer, tick
 from tests.support.broker import Broker
 from tests.support.waiting import eventually
@@ -29,12 +29,12 @@ def here(environment: dict[str, str], settings: Settings, monkeypatch: pytest.Mo
     for name, value in {**environment, "TIMER_MAX_WAIT": "2"}.items():
         monkeypatch.setenv(name, value)
     get_settings.cache_clear()
-    contexts._contexts.clear()
+    base._contexts.clear()
     with Connection(settings.broker) as connection:
         declare_base(connection.channel(), settings)
-    yield contexts.context()
-    contexts.context().publisher.close()
-    contexts._contexts.clear()
+    yield base.context()
+    base.context().publisher.close()
+    base._contexts.clear()
     get_settings.cache_clear()
 
 

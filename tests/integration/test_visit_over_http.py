@@ -8,10 +8,10 @@ import pytest
 
 from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped, classify
 from app.crawl.extract.contract import extractor
-from app.crawl.fetch import Fetcher
-from app.crawl.robots import RobotsRules, fetch_robots
+from app.crawl.politeness import RobotsRules, fetch_robots
 from app.crawl.urls import Scope
 from app.errors import ForbiddenAddress, RobotsUnavailable
+from app.http.fetcher import Fetcher
 from tests.servers import hazards
 from tests.servers.site import Site, failure, page, redirect, reply, robots
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.crawl.robots import (
+from app.crawl.politeness import (
     MAX_BYTES,
     RobotsRules,
     fetch_robots,

@@ -1,4 +1,4 @@
-"""robots.txt (RFC 9309) and X-Robots-Tag: which pages a site allows this crawler, and how often."""
+"""Politeness: robots.txt (RFC 9309), X-Robots-Tag, and the host rate limiter."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import ada_url
@@ -16,7 +17,7 @@ from app.broker.errors import Postpone
 from app.crawl.urls import resolve
 from app.errors import FetchError, ForbiddenAddress, InvalidUrl, RobotsUnavailable
 from app.http.response import Response
-from app.state.client import PREFIX
+from app.state.client import PREFIX, load_script
 
 #: Bytes of a robots.txt that are read; RFC 9309 section 2.5 requires at least this many.
 MAX_BYTES = 500 * 1024
@@ -34,7 +35,7 @@ _UNAVAILABLE_MS = 1_000
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TOKEN = re.compile(r"[A-Za-z_-]+")
-#: Directives with a value after a colon; before any other colon stands the name of a robot.
+#: Directives with a value after a colon; any other colon follows the name of a robot.
 _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
 _NAMED = re.compile(r"\s*([a-z*][a-z0-9_-]*)\s*:\s*", re.I)
 
@@ -179,3 +180,35 @@ def robots_directives(values: Iterable[str], token: str) -> frozenset[str]:
             if addressed:
                 found.add(part.partition(":")[0].strip().lower())
     return frozenset(found - {""})
+
+
+class HostRateLimiter:
+    """Spaces out the requests to each host, over all workers.
+
+    Reservations are kept in Redis, so that a page that has to wait occupies no worker: its message is postponed.
+    """
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._reserve = load_script(redis, Path(__file__).parent / "rate_limiter.lua")
+
+    def reserve(self, host: str, *, requester: str, delay: float) -> float:
+        """Return the seconds until `requester` may send its request to `host`; 0.0 means now, and counts as sent.
+
+        The first call makes a reservation `delay` seconds after the previous one; later calls of the same requester
+        return the rest of the wait. A requester that is late may go once the host has been idle for `delay` seconds.
+        """
+        pause = max(0, int(self._redis.pttl(_pause_key(host)))) / 1_000
+        if pause or delay <= 0:
+            return pause
+        keys = [f"{PREFIX}host:{host}", f"{PREFIX}host:{host}:slots"]
+        return float(self._reserve(keys=keys, args=[requester, delay]))
+
+    def pause(self, host: str, seconds: float) -> None:
+        """Allow no request to `host` for `seconds`, as its Retry-After demands."""
+        if seconds > 0:
+            self._redis.set(_pause_key(host), "1", px=int(seconds * 1_000))
+
+
+def _pause_key(host: str) -> str:
+    return f"{PREFIX}host:{host}:hold"

@@ -1,0 +1,193 @@
+"""Get one URL over the guarded urllib3 pool: every peer address is checked, every response has one deadline.
+
+The pool relies on two details of urllib3 2, which tests/integration/test_fetch.py checks. `HTTPConnection._new_conn`
+returns the connected socket before TLS and before anything is sent. `conn.timeout` holds the rest of `Timeout.total`
+when the response object is made.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.client
+import io
+import socket
+import ssl
+import time
+import zlib
+from collections.abc import Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Self
+
+import ada_url
+import certifi
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import HTTPError
+from urllib3.util import Timeout
+
+from app.errors import InvalidUrl
+from app.http.addresses import AddressPolicy
+from app.http.response import Response, fetch_error, read_body
+from config.settings import Settings
+
+_READ_SIZE = 65_536
+_ACCEPT = "text/html,application/xhtml+xml,text/plain;q=0.8,*/*;q=0.1"
+
+
+class Fetcher:
+    """GETs pages over kept-alive connections; one per process, made after the fork.
+
+    It keeps no cookies, reads no proxy or other setting from the environment and follows no redirect.
+    """
+
+    def __init__(
+        self,
+        *,
+        user_agent: str,
+        connect_timeout: float = 5.0,
+        response_timeout: float = 30.0,
+        max_body_bytes: int = 5_000_000,
+        allow_private_hosts: tuple[str, ...] = (),
+    ) -> None:
+        self._headers = {"User-Agent": user_agent, "Accept": _ACCEPT, "Accept-Encoding": "gzip, deflate"}
+        self._connect_timeout = connect_timeout
+        self._response_timeout = response_timeout
+        self._max_body_bytes = max_body_bytes
+        self._pools = guarded_pool(AddressPolicy(allow_private_hosts))
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return a fetcher with the limits of the settings."""
+        return cls(
+            user_agent=settings.user_agent,
+            connect_timeout=settings.connect_timeout,
+            response_timeout=settings.response_timeout,
+            max_body_bytes=settings.max_body_bytes,
+            allow_private_hosts=settings.allow_private_hosts,
+        )
+
+    def get(self, url: str, *, headers: Mapping[str, str] | None = None) -> Response:
+        """GET an absolute http(s) URL and return the response of whatever status.
+
+        A body over `max_body_bytes`, received or decompressed, is cut and marked `truncated`. Repeated headers are
+        joined by ", ", repeated X-Robots-Tag headers by a line feed, since each may address its own robot.
+        Raises ForbiddenAddress before anything is sent, ConnectionFailed, and ResponseTimeout when the whole response
+        took longer than `response_timeout` seconds; FetchError for a response that is invalid or incomplete.
+        """
+        try:
+            parts = ada_url.URL(url)
+        except ValueError as error:
+            raise InvalidUrl(f"URL {url!r}: it is not an absolute URL") from error
+        port = int(parts.port) if parts.port else None
+        try:
+            # The host comes from the parser that checked the scope; another parser could read another host.
+            pool = self._pools.connection_from_host(parts.hostname, port, parts.protocol[:-1])
+            with closing(
+                pool.urlopen(
+                    "GET",
+                    parts.pathname + parts.search,
+                    headers={**self._headers, **(headers or {})},
+                    timeout=Timeout(connect=self._connect_timeout, total=self._response_timeout),
+                    retries=False,
+                    redirect=False,
+                    assert_same_host=False,
+                    preload_content=False,
+                )
+            ) as raw:
+                body, truncated = read_body(raw, max_bytes=self._max_body_bytes)
+        except (HTTPError, http.client.HTTPException, OSError, zlib.error) as error:
+            raise fetch_error(f"GET {url}", error) from error
+        received = {name.lower(): value for name, value in raw.headers.items()}
+        if "x-robots-tag" in received:
+            received["x-robots-tag"] = "\n".join(raw.headers.getlist("x-robots-tag"))
+        return Response(url=url, status=raw.status, headers=received, body=body, truncated=truncated)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._pools.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def guarded_pool(policy: AddressPolicy) -> urllib3.PoolManager:
+    """Return a pool whose every connection checks its peer against `policy` before it sends anything.
+
+    Call `urlopen` with a `Timeout` and `preload_content=False`. Head and body together must arrive within the read
+    time-out, or within what is left of the total. The pool reads no proxy from the environment.
+    """
+    plain = type("GuardedConnection", (_Guarded, HTTPConnection), {"policy": policy})
+    secure = type("GuardedSecureConnection", (_Guarded, HTTPSConnection), {"policy": policy})
+    pool = urllib3.PoolManager(num_pools=64, maxsize=2, ssl_context=_tls_context())
+    pool.pool_classes_by_scheme = {
+        "http": type("GuardedPool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
+        "https": type("GuardedSecurePool", (HTTPSConnectionPool,), {"ConnectionCls": secure}),
+    }
+    return pool
+
+
+@functools.cache
+def _tls_context() -> ssl.SSLContext:
+    """Return the context that trusts the system's certificate authorities and those of certifi."""
+    context = ssl.create_default_context()
+    context.load_verify_locations(certifi.where())
+    return context
+
+
+if TYPE_CHECKING:  # A mix-in; mypy needs a base that has the connection's attributes.
+    _Base = HTTPConnection
+else:
+    _Base = object
+
+
+class _Guarded(_Base):
+    """A connection that checks its peer's address and holds each response to its deadline."""
+
+    policy: AddressPolicy
+
+    def _new_conn(self) -> socket.socket:
+        # The address of the connected socket counts: a name may resolve to another address at each look-up.
+        sock: socket.socket = super()._new_conn()
+        try:
+            self.policy.check(self.host, self.port or 0, sock.getpeername()[0])
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def response_class(  # type: ignore[override]  # A method in place of the class that http.client calls.
+        self, sock: socket.socket, *args: Any, **options: Any
+    ) -> http.client.HTTPResponse:
+        response = http.client.HTTPResponse(sock, *args, **options)
+        seconds = self.timeout if isinstance(self.timeout, int | float) else 0.0
+        response.fp = io.BufferedReader(_DeadlineReader(response.fp.detach(), sock, seconds), _READ_SIZE)
+        return response
+
+
+class _DeadlineReader(io.RawIOBase):
+    """Reads a socket so that all reads together end at a deadline; a socket time-out bounds only a single read."""
+
+    def __init__(self, raw: Any, sock: socket.socket, seconds: float) -> None:
+        self._raw = raw
+        self._sock = sock
+        self._deadline = time.monotonic() + seconds
+        self._seconds = seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"the response took longer than {self._seconds:.1f} s")
+        self._sock.settimeout(left)
+        count: int | None = self._raw.readinto(buffer)
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
