@@ -1,14 +1,32 @@
-"""Logging: one line an event, with the process and, within a task, the task's id."""
+"""Logging: one line for each event, with the process and, where there is one, the task's id."""
 
 from __future__ import annotations
 
 import logging
 import logging.config
 
+from celery.app.log import TaskFormatter
+
 from config.settings import get_settings
 
-#: Celery's two lines a message ("received", "succeeded") and one a tick are for debugging; Flower shows the same.
-CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.beat")
+#: Loggers of Celery that write a line for each message or tick ("received", "succeeded", "ignored", "Discarding revoked
+#: task"). These lines are for debugging; Flower shows the same. Warnings of these loggers are logged.
+CHATTY = ("celery.worker.strategy", "celery.worker.request", "celery.app.trace", "celery.beat")
+
+
+class LineFormatter(TaskFormatter):  # type: ignore[misc]
+    """Add the id of a record's task in brackets: of the running task, or of the message that the record is about.
+
+    A worker's main process runs no task. Its records name the message by `extra={"task_id": ...}`, or as Celery does it,
+    by an `id` in `extra={"data": ...}`. A record that is about no message has no brackets.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        data = getattr(record, "data", None)
+        task_id = getattr(record, "task_id", None) or (data.get("id") if isinstance(data, dict) else None)
+        record.task_id = task_id or ""
+        line: str = super().format(record)
+        return line.replace(" [] ", " ", 1)
 
 
 def configure(level: int | str | None = None) -> None:
@@ -20,7 +38,7 @@ def configure(level: int | str | None = None) -> None:
             "disable_existing_loggers": False,
             "formatters": {
                 "line": {
-                    "()": "celery.app.log.TaskFormatter",
+                    "()": LineFormatter,
                     "fmt": "%(asctime)s %(levelname)-7s %(processName)s %(name)s [%(task_id)s] %(message)s",
                     "use_color": False,
                 }
