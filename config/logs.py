@@ -17,7 +17,7 @@ CHATTY = ("celery.worker.strategy", "celery.worker.request", "celery.app.trace",
 class LineFormatter(TaskFormatter):  # type: ignore[misc]
     """Add the id of a record's task in brackets: of the running task, or of the message that the record is about.
 
-    A worker's main process runs no task. Its records name the message by `extra={"task_id": ...}`, or as Celery does it,
+    A worker's main process runs no task. Its records name the message by `extra={"task_id": ...}`, or as Celery does,
     by an `id` in `extra={"data": ...}`. A record that is about no message has no brackets.
     """
 

@@ -106,8 +106,8 @@ def runs(journal: Path) -> int:
 @pytest.mark.parametrize(
     ("queue", "task", "refused", "verb"),
     [
-        ("mail", "out_of_stock", "shop.dead", "bury"),
-        ("orders", "out_of_stock", "orders.error", "bury"),
+        ("mail", "out_of_stock", "shop.dead", "dead-letter"),
+        ("orders", "out_of_stock", "orders.error", "dead-letter"),
         ("mail.classic", "fail", "old.delay.300", "retry"),
         ("labels.print", "fail", "labels.retry", "retry"),
     ],
@@ -129,7 +129,7 @@ def test_where_the_broker_refuses_a_replacement_the_original_stays_and_is_tried_
     rest = shop.policies.policy_for(queue).dead
     assert rest is not None
     [message] = eventually(lambda: broker.take(rest.name), "it is buried in the end", seconds=60)
-    assert message.headers["perennial-attempts"] == runs(tmp_path / "journal") == (1 if verb == "bury" else 3)
+    assert message.headers["perennial-attempts"] == runs(tmp_path / "journal") == (1 if verb == "dead-letter" else 3)
 
 
 @pytest.mark.parametrize(("queue", "exchange"), [("mail", "shop.delay.300"), ("labels.print", "labels.failed")])

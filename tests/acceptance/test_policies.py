@@ -52,7 +52,7 @@ RUNNING = {
     # Python has nothing to say of a MemoryError.
     "out of memory": ("memory", "out-of-memory", "MemoryError", ""),
     "self.retry(exc=)": ("by_retry", "exception", "KeyError", "'shelf'"),
-    "self.retry()": ("by_bare_retry", "error", "ApplicationError", "by_bare_retry asked to be run again"),
+    "self.retry()": ("by_bare_retry", "error", "ApplicationError", "by_bare_retry asked for a retry"),
     "Reject": ("by_reject", "exception", "Reject", "no such shelf"),
     "Retry": ("by_raised_retry", "exception", "Retry", "no such shelf"),
     "autoretry_for": ("by_autoretry", "exception", "KeyError", "'no such shelf'"),

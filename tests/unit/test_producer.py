@@ -83,7 +83,7 @@ def test_a_budget_that_cannot_be_kept_is_refused_at_the_call(
 @pytest.mark.parametrize("when", [{"countdown": 3}, {"eta": datetime(2030, 1, 1)}])
 def test_a_countdown_or_an_eta_is_refused_at_the_call_whichever_way_it_goes(task: Any, when: dict[str, Any]) -> None:
     for send in (task.apply_async, task.s().apply_async, partial(task.app.send_task, task.name)):
-        with pytest.raises(InvalidMessage, match="send: neither countdown nor eta; every delay lives in the broker"):
+        with pytest.raises(InvalidMessage, match="send: neither countdown nor eta; every delay is a message"):
             send(**when)
 
 

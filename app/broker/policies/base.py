@@ -116,6 +116,9 @@ class Policy(Protocol):
     def attempts(self, delivery: Delivery) -> int:
         """Return how many runs of this message have failed before this delivery."""
 
+    def retries(self, delivery: Delivery) -> int:
+        """Return how many retries the budget of this message has in all."""
+
     def decide_before_run(self, delivery: Delivery) -> Decision | None:
         """Return what is to become of a message before it runs, or None: let it run."""
 

@@ -97,6 +97,10 @@ class DelayQueues:
         """Return the current iteration."""
         return whole_number(delivery.headers, ITERATION, default=0)
 
+    def retries(self, delivery: Delivery) -> int:
+        """Return the message's own number of retries, or the default."""
+        return whole_number(delivery.headers, MAX, default=self.retry_max)
+
     def decide_before_run(self, delivery: Delivery) -> None:
         """Let every message run: the broker's delivery limit buries what kills its workers."""
         del delivery
@@ -105,7 +109,7 @@ class DelayQueues:
         """Return Retry while the budget lasts, else Dead; a permanent failure is dead at once."""
         headers, iteration = delivery.headers, self.attempts(delivery)
         timeout_ms = whole_number(headers, TIMEOUT, default=self.timeout_ms) or self.timeout_ms
-        retry_max = whole_number(headers, MAX, default=self.retry_max)
+        retry_max = self.retries(delivery)
         spent = {TIMEOUT: timeout_ms, MAX: retry_max, ITERATION: iteration}
         delay_ms: int = two_digits(timeout_ms << min(iteration, 31))
         if failure.permanent or keeps_budget(delivery) or iteration >= retry_max or delay_ms > MAX_TTL_MS:

@@ -45,6 +45,11 @@ class DropAll:
         del delivery
         return 0
 
+    def retries(self, delivery: Delivery) -> int:
+        """Return 0."""
+        del delivery
+        return 0
+
     def decide_before_run(self, delivery: Delivery) -> None:
         """Let every message run."""
         del delivery

@@ -83,6 +83,10 @@ class FixedTtl:
         theirs = len(_errors(delivery.headers)) if RETRIES in delivery.headers else 0
         return whole_number(delivery.headers, ATTEMPTS, default=theirs)
 
+    def retries(self, delivery: Delivery) -> int:
+        """Return the retries used and those that `mb-retries` has left."""
+        return self.attempts(delivery) + self._left(delivery)
+
     def decide_before_run(self, delivery: Delivery) -> None:
         """Let every message run: these queues count no deliveries."""
         del delivery

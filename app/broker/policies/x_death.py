@@ -99,6 +99,11 @@ class XDeath:
         counted = sum(_natural(count, absent=1) for count in counts)
         return counted + whole_number(delivery.headers, ATTEMPTS, default=0)
 
+    def retries(self, delivery: Delivery) -> int:
+        """Return `retry_max`."""
+        del delivery
+        return self.retry_max
+
     def decide_before_run(self, delivery: Delivery) -> Decision | None:
         """Bury a message under which one worker after another died, for nobody lived to decide: the broker counted."""
         deliveries = whole_number(delivery.headers, DELIVERIES, default=0)

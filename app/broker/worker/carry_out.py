@@ -1,4 +1,4 @@
-"""Carries a decision out: the one place that publishes a replacement, and says how the original is to be settled."""
+"""Carry out a decision: the only module that publishes replacements."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from ..publishing import Outgoing, Publisher
 
 
 class Disposition(Enum):
-    """What the consumer then does with the original."""
+    """What the consumer does with the original message afterwards."""
 
     ACKNOWLEDGE = "acknowledge"
-    #: Without requeue: the broker dead-letters it.
+    #: Without requeue: the broker dead-letters the message.
     REJECT = "reject"
 
 
 def carry_out(decision: Decision, delivery: Delivery, *, publisher: Publisher) -> Disposition:
-    """Publish what the decision asks for, confirmed; raises PublishFailed, and then nothing may be settled."""
+    """Publish the replacement that the decision asks for, and return what to do with the original.
+
+    Raises PublishFailed; the original must then stay unacknowledged.
+    """
     match decision:
         case Retry(queue, key, _, headers) | Postponed(queue, key, _, headers) | Dead(queue, key, headers):
             publisher.declare([queue])
-            again = replacement(delivery, exchange=queue.exchange.name, routing_key=key, headers=headers)
-            publisher.publish([again])
+            publisher.publish([replacement(delivery, exchange=queue.exchange.name, routing_key=key, headers=headers)])
         case Reject():
             return Disposition.REJECT
         case Drop():
@@ -34,7 +36,7 @@ def carry_out(decision: Decision, delivery: Delivery, *, publisher: Publisher) -
 
 
 def replacement(delivery: Delivery, *, exchange: str, routing_key: str, headers: Mapping[str, Any]) -> Outgoing:
-    """Return the message again, body untouched, the broker's headers stripped, others added."""
+    """Return the same message to publish: its body unchanged, `headers` added, the broker's own headers removed."""
     return Outgoing(
         exchange=exchange,
         routing_key=routing_key,

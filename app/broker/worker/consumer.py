@@ -1,4 +1,4 @@
-"""Celery's consumer, with nothing thrown away: what cannot become a task spends the same retry budget."""
+"""Celery's consumer, which loses no message: one that cannot become a task spends the same retry budget."""
 
 from __future__ import annotations
 
@@ -18,55 +18,63 @@ from ..policies.registry import Policies
 from ..policies.waiting import DEAD_LETTER
 from ..publishing import get_publisher
 from .carry_out import Disposition
+from .celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY
 from .failures import FailureHandler, failure_of
 from .task import Task
 
 logger = get_logger(__name__)
 
-#: Seconds that events of tasks wait for company. Flower shows them that much later.
-_FLUSH_EVERY = 0.25
+#: Seconds for which task events are gathered before they are published together. Flower shows them that much later.
+_EVENT_DELAY = 0.25
 
-#: Seconds in which a broker notices by heartbeats, 60 s apart by its default, that a connection is gone.
+#: Seconds after which a broker has certainly given up a broken connection: three heartbeats of its default, 60 s.
 BROKER_PATIENCE = 180.0
 
 Handler = Callable[[Any], None]
 
 
 class Consumer(CeleryConsumer):  # type: ignore[misc]
-    """Celery's consumer without its delay machinery, which loses no message whatever is in it."""
+    """Celery's consumer with the application's retry policies, and without Celery's delayed delivery."""
 
     class Blueprint(CeleryConsumer.Blueprint):  # type: ignore[misc]
-        """Celery declares 28 `celery_delayed_*` queues wherever it sees a quorum queue; ours has no use for them."""
+        """The steps of Celery's consumer without the one for delayed delivery."""
 
-        default_steps = tuple(
-            step for step in CeleryConsumer.Blueprint.default_steps if "delayed_delivery" not in str(step).lower()
-        )
+        default_steps = STEPS_WITHOUT_DELAYED_DELIVERY
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        wiring = self.app.retries
+        retries = self.app.retries
         require_retrying_tasks(self.app.tasks)
-        require_dead_lettered(self.app.amqp.queues.consume_from, wiring.policies)
-        publisher = get_publisher(_broker_of(self.app), timeout=wiring.publish_timeout)
+        require_dead_lettered(self.app.amqp.queues.consume_from, retries.policies)
+        url = self.app.conf.broker_write_url or self.app.conf.broker_url
+        publisher = get_publisher(url if isinstance(url, str) else ";".join(url), timeout=retries.publish_timeout)
         self._failures = FailureHandler(
-            policies=wiring.policies, publisher=publisher, timer=self.timer, worker=self.hostname
+            policies=retries.policies, publisher=publisher, timer=self.timer, worker=self.hostname
         )
         self.app.failures = self._failures
         self._queue_of_tag: dict[str, str] = {}
         self._flush_pending = False
-        self._run: Callable[[Any], None] = self.on_task_request
-        self.on_task_request: Callable[[Any], None] = self._run_if_it_may
+        start: Handler = self.on_task_request
+        self.on_task_request: Handler = lambda request: start(request) if request.may_run() else None
 
     def connect(self) -> Any:
         """Connect, and declare at once what the worker relies on: the broker may be a new one.
 
-        No step of the blueprint could: Celery starts those that do not require each other in an order by chance, and
-        the one that declares the work queues may come first. The usual delay queues are declared well before they are
-        needed, since RabbitMQ 3.10 can lose a quorum queue that it made a moment before it was killed.
+        A step of the blueprint cannot do this: Celery starts independent steps in no fixed order, and the one that
+        declares the work queues may come first. The usual delay queues are declared long before their first use:
+        RabbitMQ 3.10 can lose a quorum queue that it created just before it was killed.
         """
         connection = super().connect()
         try:
-            self._await_mailbox(connection)
+            if self.restart_count:
+                # Until the broker has given up the broken connection, Celery would end because of its own mailbox.
+                mailbox = self.app.control.mailbox.get_queue(self.hostname).name
+                wait_for_exclusive_queue(
+                    connection,
+                    lambda channel: channel.queue_declare(mailbox, passive=True),
+                    patience=BROKER_PATIENCE,
+                    meanwhile=maybe_shutdown,
+                )
             with connection.channel() as channel:
                 self.declare(channel)
         except BaseException:
@@ -74,36 +82,31 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
             raise
         return connection
 
-    def _await_mailbox(self, connection: Any) -> None:
-        """Wait after a break until the broker has given up the old connection; Celery would end for its mailbox."""
-        if self.restart_count:
-            name = self.app.control.mailbox.get_queue(self.hostname).name
-            wait_for_exclusive_queue(
-                connection,
-                lambda channel: channel.queue_declare(name, passive=True),
-                patience=BROKER_PATIENCE,
-                meanwhile=maybe_shutdown,
-            )
-
     def declare(self, channel: Any) -> None:
-        """Declare what the policies need, dead sets first: a dead-letter target that is not there loses silently."""
+        """Declare what the policies need, dead sets first: the broker loses what it dead-letters to a missing queue."""
         for queue in self._failures.policies.queues():
             queue(channel).declare()
 
     def to_task(self, message: Any) -> None:
-        """Turn a message without a `task` header into Celery's, in place; here, there is none that could be."""
-        raise Undecodable(f"no task's message: {bytes(message.body or b'')[:60]!r}")
+        """Turn a message without a `task` header into a task's message, in place. This class knows no such messages."""
+        raise Undecodable(f"not a task's message: {bytes(message.body or b'')[:60]!r}")
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> Handler:
-        """Wrap Celery's handler: note the queue, translate plain messages, let no message break the loop."""
-        inner: Handler = super().create_task_handler(*args, **kwargs)
+        """Wrap Celery's handler: note the queue, translate plain messages, and survive malformed ones."""
+        run_task: Handler = super().create_task_handler(*args, **kwargs)
         self._queue_of_tag.clear()
 
         def on_message(message: Any) -> None:
             message.delivery_info["queue"] = self._queue_name(message)
             try:
-                self._prepare(message)
-                inner(message)
+                if "task" not in (message.headers or {}):
+                    self.to_task(message)
+                require_valid_headers(message.headers)
+                delivery, task = delivery_of(message), message.headers["task"]
+                policy = self._failures.policies.policy_for(delivery.queue, task)
+                # `self.request.retries` of a task, which Celery counts by its own retries only.
+                message.headers["retries"] = policy.attempts(delivery)
+                run_task(message)
             except ApplicationError as error:
                 self._fail(message, error)
             except Exception as error:  # noqa: BLE001 - One malformed message must not stop the worker.
@@ -112,76 +115,61 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         return on_message
 
     def on_send_event_buffered(self) -> None:
-        """Publish what happened to tasks a few times a second, instead of at every turn of the event loop."""
+        """Publish task events a few times a second, instead of at every turn of the event loop."""
         if not self._flush_pending:
             self._flush_pending = True
-            self.timer.call_after(_FLUSH_EVERY, self._flush_buffered)
+            self.timer.call_after(_EVENT_DELAY, self._flush_buffered)
 
     def _flush_buffered(self) -> None:
         self._flush_pending = False
-        self._flush_events()
+        if self.event_dispatcher:
+            self.event_dispatcher.flush()
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
-        """Spend the budget of a body that cannot be decoded; Celery acknowledges it, and it is gone.
-
-        One that cannot be decompressed comes here straight from kombu.
-        """
+        """Spend the budget of a body that cannot be decoded or decompressed. Celery would acknowledge and lose it."""
         message.delivery_info["queue"] = self._queue_name(message)
         self._fail(message, Undecodable(str(exc)))
 
     def on_unknown_message(self, body: Any, message: Any) -> None:
-        """Spend the budget of a message that is neither Celery's nor plain."""
-        self._fail(message, Undecodable(f"neither a task nor a plain message: {body!r:.100}"))
+        """Spend the budget of a message that is neither a task's nor an envelope."""
+        self._fail(message, Undecodable(f"neither a task's message nor an envelope: {body!r:.100}"))
 
     def on_unknown_task(self, _body: Any, message: Any, _exc: Exception) -> None:
         """Spend the budget of a message for a task that this release does not have."""
         self._fail(message, UnknownType(f"task {message.headers.get('task')!r} is not registered"))
 
     def on_invalid_task(self, _body: Any, message: Any, exc: Exception) -> None:
-        """Spend the budget of a task message whose contents Celery refuses."""
+        """Spend the budget of a task's message whose contents Celery refuses."""
         self._fail(message, Undecodable(str(exc)))
 
-    def _run_if_it_may(self, request: Any) -> None:
-        if request.may_run():
-            self._run(request)
-
-    def _prepare(self, message: Any) -> None:
-        """Make it a task's message that no field of can stop the worker; Celery's own counter is told the attempts."""
-        if "task" not in (message.headers or {}):
-            self.to_task(message)
-        require_valid_headers(message.headers)
-        delivery, task = delivery_of(message), message.headers["task"]
-        message.headers["retries"] = self._failures.policies.policy_for(delivery.queue, task).attempts(delivery)
-
     def _fail(self, message: Any, error: ApplicationError) -> None:
-        failure = failure_of(error, task=(message.headers or {}).get("task"))
-        self._failures.failed(delivery_of(message), failure, self._settling(message, error))
-
-    def _settling(self, message: Any, error: ApplicationError) -> Callable[[Decision, Disposition], None]:
-        def done(decision: Decision, settlement: Disposition) -> None:
-            if settlement is Disposition.REJECT:
+        def done(decision: Decision, disposition: Disposition) -> None:
+            if disposition is Disposition.REJECT:
                 message.reject_log_error(logger, self.connection_errors)
             else:
                 message.ack_log_error(logger, self.connection_errors)
             self._announce(message.headers or {}, error, ended=isinstance(decision, Dead | Drop))
 
-        return done
+        failure = failure_of(error, task=(message.headers or {}).get("task"))
+        self._failures.fail(delivery_of(message), failure, done)
 
     def _announce(self, headers: Mapping[str, Any], error: ApplicationError, *, ended: bool) -> None:
-        """Tell Flower, and whoever waits for the result, of a message that was meant to be a task and cannot be one."""
-        ident = headers.get("id")
-        if not isinstance(ident, str):
+        """Announce the failure of a message that names a task but cannot be run, in events and as the task's result."""
+        task_id = headers.get("id")
+        if not isinstance(task_id, str):
             return
         try:
             if self.event_dispatcher:
-                self.event_dispatcher.send("task-failed" if ended else "task-retried", uuid=ident, exception=str(error))
+                kind = "task-failed" if ended else "task-retried"
+                self.event_dispatcher.send(kind, uuid=task_id, exception=str(error))
             if ended:
-                self.app.backend.mark_as_failure(ident, error, store_result=not headers.get("ignore_result"))
-        except Exception as why:  # noqa: BLE001 - The message is settled; bookkeeping must not undo that.
-            logger.warning("Nobody learns that %s[%s] failed: %r", headers.get("task"), ident, why)
+                self.app.backend.mark_as_failure(task_id, error, store_result=not headers.get("ignore_result"))
+        except Exception as cause:  # noqa: BLE001 - The message is acknowledged; an announcement must not undo that.
+            context = {"task_id": task_id}
+            logger.warning("Failure of task %s not announced: %r", headers.get("task"), cause, extra=context)
 
     def note_queues(self) -> None:
-        """Note which queue each consumer is of; called before one is cancelled, since its last messages come later."""
+        """Note the queue of each consumer tag. Call it before cancelling one: its last messages arrive later."""
         self._queue_of_tag |= queues_by_consumer_tag(self.task_consumer)
 
     def _queue_name(self, message: Any) -> str:
@@ -192,7 +180,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
 
 
 def require_retrying_tasks(tasks: Mapping[str, Any]) -> None:
-    """Raise NotWired for a task whose message Celery would acknowledge whatever becomes of it."""
+    """Raise WorkerMisconfigured for a task whose message Celery would acknowledge although it failed."""
     for name, task in tasks.items():
         if not isinstance(task, Task):
             raise WorkerMisconfigured(
@@ -206,7 +194,7 @@ def require_retrying_tasks(tasks: Mapping[str, Any]) -> None:
 
 
 def require_dead_lettered(queues: Mapping[str, Any], policies: Policies) -> None:
-    """Raise NotWired for a queue whose policy rejects, and from which the broker would drop what is rejected."""
+    """Raise WorkerMisconfigured for a queue whose policy rejects messages that the broker would then drop."""
     for name, queue in queues.items():
         policy = policies.policy_for(name)
         target = policy.work_arguments(name).get(DEAD_LETTER) if policy.rejects else None
@@ -218,17 +206,11 @@ def require_dead_lettered(queues: Mapping[str, Any], policies: Policies) -> None
 
 
 def require_valid_headers(headers: Mapping[str, Any]) -> None:
-    """Raise InvalidMessage for headers of a task that would stop a worker, or wait in its memory."""
+    """Raise InvalidMessage for headers of a task that would stop the worker, or let the message wait in its memory."""
     limits = headers.get("timelimit") or ()
     if not isinstance(limits, list | tuple) or not all(
         each is None or isinstance(each, int | float) for each in limits
     ):
         raise InvalidMessage(f"timelimit {limits!r:.100}: expected two numbers of seconds")
     if headers.get("eta"):
-        raise InvalidMessage("eta: a worker holds no message until its time; every delay lives in the broker")
-
-
-def _broker_of(app: Any) -> str:
-    """Return the broker's URL, or several with semicolons between them."""
-    url = app.conf.broker_write_url or app.conf.broker_url
-    return url if isinstance(url, str) else ";".join(url)
+        raise InvalidMessage("eta: a worker holds no message until its time; every delay is a message in the broker")

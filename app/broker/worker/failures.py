@@ -1,4 +1,4 @@
-"""What happens when a run ends badly, in one place: the policy decides, the worker's parent process acts."""
+"""Failures of messages in the worker's main process: the queue's policy decides, then the decision is carried out."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from .carry_out import Disposition, carry_out
 
 logger = get_logger(__name__)
 
-#: Seconds before a decision whose publish failed is tried again; doubled up to the second.
+#: Seconds before a failed publish is tried again; doubled each time, up to the second.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 
-#: Bytes of headers above which their frame may be longer than the broker's 131072.
-_MANY_HEADERS = 100_000
+#: Bytes of headers that may not fit into the broker's frame of 131072 bytes.
+_OVERSIZED_HEADERS = 100_000
 
-#: Called when a decision has been carried out, to settle the original.
+#: Called when a decision has been carried out, to acknowledge or reject the original.
 Done = Callable[[Decision, Disposition], None]
 
 
 class FailureHandler:
-    """Acts on failures in the worker's parent process, on a connection of its own.
+    """Handles failures with a connection of its own.
 
-    Until the replacement is confirmed the original stays unsettled; a publish that fails is tried again by a timer of
-    the event loop.
+    The original stays unacknowledged until the broker has confirmed its replacement. If a publish fails, a timer of the
+    worker's event loop tries it again.
     """
 
     def __init__(self, *, policies: Policies, publisher: Publisher, timer: Any, worker: str) -> None:
@@ -44,77 +44,113 @@ class FailureHandler:
         self._timer = timer
         self._worker = worker
 
-    def failed(self, delivery: Delivery, failure: Failure, done: Done) -> None:
-        """Let the queue's policy decide, carry it out, then call `done`."""
+    def fail(self, delivery: Delivery, failure: Failure, done: Done) -> None:
+        """Let the queue's policy decide on a failed run, carry the decision out, then call `done`."""
         failure = replace(failure, worker=self._worker)
         policy = self.policies.policy_for(delivery.queue, failure.task)
         decision = policy.decide(delivery, failure)
-        _log(decision, delivery, failure, policy.attempts(delivery) + 1)
+        subject = f"{failure.task or 'message'} from {delivery.queue}"
+        context = {"task_id": message_id(delivery)}
+        match decision:
+            case Retry(delay_ms=delay_ms) | Reject(delay_ms):
+                number, seconds = policy.attempts(delivery) + 1, delay_ms / 1_000
+                retries = f"{number} of {policy.retries(delivery)}"
+                logger.warning("Retry %s of %s in %g s: %s", retries, subject, seconds, failure, extra=context)
+            case Dead():
+                trace = f"\n{failure.traceback}" if failure.traceback else ""
+                logger.error("Dead-lettered %s (%s): %s%s", subject, failure.reason, failure, trace, extra=context)
+            case _:
+                logger.warning("Dropped %s: %s", subject, failure, extra=context)
         self._act(decision, delivery, done, _FIRST_PAUSE)
-        self.tell(delivery, "died" if isinstance(decision, Dead | Drop) else "failed", str(failure))
+        self.report_outcome(delivery, "died" if isinstance(decision, Dead | Drop) else "failed", str(failure))
 
-    def postponed(self, delivery: Delivery, task: str, postpone: Postpone, done: Done) -> None:
-        """Let the message wait in the broker, budget unspent, then call `done`."""
+    def postpone(self, delivery: Delivery, task: str, postpone: Postpone, done: Done) -> None:
+        """Let the message wait in a delay queue, its budget unspent, then call `done`."""
         policy = self.policies.policy_for(delivery.queue, task)
         try:
             decision = policy.postpone(delivery, postpone.seconds, exactly=postpone.exactly)
-        except Exception as error:  # noqa: BLE001 - Nobody can wait for an infinite time, or for one that is no number.
-            self.failed(delivery, failure_of(InvalidMessage(f"{postpone!r}: {error}"), task=task), done)
+        except Exception as error:  # noqa: BLE001 - A task may ask for an infinite wait, or for NaN seconds.
+            self.fail(delivery, failure_of(InvalidMessage(f"{postpone!r}: {error}"), task=task), done)
             return
         if postpone.mark and isinstance(decision, Postponed):
             decision = replace(decision, headers={**decision.headers, postpone.mark: True})
         self._act(decision, delivery, done, _FIRST_PAUSE)
 
-    def arrived(self, delivery: Delivery, task: str, done: Done) -> bool:
-        """Return whether the message may run; where its policy says otherwise, carry that out and call `done`."""
+    def may_run(self, delivery: Delivery, task: str, done: Done) -> bool:
+        """Return whether the policy lets the message run; if not, carry its decision out and call `done`."""
         decision = self.policies.policy_for(delivery.queue, task).decide_before_run(delivery)
-        if decision is not None:
-            logger.error("Not run again: a message of %s under which workers died", delivery.queue)
-            self._act(decision, delivery, done, _FIRST_PAUSE)
-        return decision is None
+        if decision is None:
+            return True
+        logger.error(
+            "Dead-lettering %s from %s without a run: its earlier deliveries crashed workers",
+            task,
+            delivery.queue,
+            extra={"task_id": message_id(delivery)},
+        )
+        self._act(decision, delivery, done, _FIRST_PAUSE)
+        return False
 
-    def tell(self, delivery: Delivery, outcome: str, text: str = "") -> None:
-        """Tell whoever replayed a message, and asked for it, how this run of it ended."""
-        asked = delivery.headers.get(OUTCOME_TO)
-        if not isinstance(asked, str):
+    def report_outcome(self, delivery: Delivery, outcome: str, text: str = "") -> None:
+        """Report how a run of a replayed message ended to the queue that its replay named, if any."""
+        queue = delivery.headers.get(OUTCOME_TO)
+        if not isinstance(queue, str):
             return
-        body = json.dumps({"outcome": outcome, "text": text[:MAX_MESSAGE], "of": _replayed(delivery)}).encode()
+        history = delivery.headers.get(REPLAY_HISTORY)
+        dead_id = str(history[0]) if isinstance(history, list) and history else ""
+        body = json.dumps({"outcome": outcome, "text": text[:MAX_MESSAGE], "of": dead_id}).encode()
         try:
-            self._publisher.publish([Outgoing(exchange="", routing_key=asked, body=body, mandatory=False)])
-        except Exception as error:  # noqa: BLE001 - Anybody may post a name that no queue can have (256 bytes and more).
-            logger.warning("Nobody learns that a replayed message %s: %s", outcome, error)
+            self._publisher.publish([Outgoing(exchange="", routing_key=queue, body=body, mandatory=False)])
+        except Exception as error:  # noqa: BLE001 - A foreign producer may name an impossible queue (over 255 bytes).
+            logger.warning("Outcome %r of a replayed message not sent to %.100r: %s", outcome, queue, error)
 
     def _act(self, decision: Decision, delivery: Delivery, done: Done, pause: float) -> None:
         try:
-            settlement = carry_out(decision, delivery, publisher=self._publisher)
-        except Exception as error:  # noqa: BLE001 - Celery swallows what a hook raises, and the message too.
-            logger.warning(
-                "Cannot %s a message of %s, again in %g s: %s", _verb(decision), delivery.queue, pause, error
-            )
-            if not isinstance(error, PublishFailed) or _has_many_headers(decision, delivery):
-                decision, delivery = self._bare_burial(delivery, error)
+            disposition = carry_out(decision, delivery, publisher=self._publisher)
+        except Exception as error:  # noqa: BLE001 - Celery would swallow the exception, and the message with it.
+            act = {Retry: "retry", Reject: "reject", Postponed: "postpone", Dead: "dead-letter", Drop: "drop"}
+            context = {"task_id": message_id(delivery)}
+            verb, queue = act[type(decision)], delivery.queue
+            logger.warning("Cannot %s a message of %s, again in %g s: %s", verb, queue, pause, error, extra=context)
+            if not isinstance(error, PublishFailed) or _may_be_oversized(decision, delivery):
+                decision, delivery = self._without_headers(delivery, error)
             again = (decision, delivery, done, min(pause * 2, _LONGEST_PAUSE))
             self._timer.call_after(pause, self._act, again)
             return
-        done(decision, settlement)
+        done(decision, disposition)
 
-    def _bare_burial(self, delivery: Delivery, error: Exception) -> tuple[Decision, Delivery]:
-        """Return what is left for a message whose headers cannot be sent again: its dead set, without them."""
+    def _without_headers(self, delivery: Delivery, error: Exception) -> tuple[Decision, Delivery]:
+        """Return the decision for a message whose headers cannot be sent again: dead-letter it without them."""
         dead = self.policies.policy_for(delivery.queue).dead or self.policies.default.dead
         if dead is None:
             return Drop(), delivery
         bare = replace(delivery, headers={}, properties={})
         cause = InvalidMessage(f"headers that cannot be sent again: {error!r}: {dict(delivery.headers)!r}")
-        told = dead_letter_headers(bare, replace(failure_of(cause), worker=self._worker), attempts=1)
-        return Dead(dead, delivery.routing_key, told), bare
+        headers = dead_letter_headers(bare, replace(failure_of(cause), worker=self._worker), attempts=1)
+        return Dead(dead, delivery.routing_key, headers), bare
 
 
 def failure_of(error: BaseException, *, trace: str = "", task: object = "") -> Failure:
-    """Describe an exception with a reason code. One whose class says `permanent = True` will not be retried."""
+    """Return the description of an exception. A class with `permanent = True` is not retried."""
+    text = str(error)
+    match error:
+        case ApplicationError():
+            reason = error.reason
+        case SoftTimeLimitExceeded():
+            reason, text = "soft-time-limit", "the soft time limit is over"
+        case TimeLimitExceeded(args=(seconds, *_)):
+            reason, text = "time-limit", f"the time limit of {seconds:g} s is over"
+        case TimeLimitExceeded():
+            reason = "time-limit"
+        case WorkerLostError() | SystemExit():
+            reason = "worker-lost"
+        case MemoryError():
+            reason = "out-of-memory"
+        case _:
+            reason = "exception"
     return Failure(
-        reason=_reason(error),
+        reason=reason,
         exception=type(error).__name__,
-        message=_message(error)[:MAX_MESSAGE],
+        message=text[:MAX_MESSAGE],
         traceback=trace[-MAX_TRACEBACK:],
         permanent=getattr(error, "permanent", False) is True,
         at=time.time(),
@@ -122,55 +158,13 @@ def failure_of(error: BaseException, *, trace: str = "", task: object = "") -> F
     )
 
 
-def _message(error: BaseException) -> str:
-    """Return an exception's text; those of time limits have none that is meant for people."""
-    match error:
-        case SoftTimeLimitExceeded():
-            return "the soft time limit is over"
-        case TimeLimitExceeded(args=(seconds, *_)):
-            return f"the time limit of {seconds:g} s is over"
-        case _:
-            return str(error)
+def message_id(delivery: Delivery) -> str:
+    """Return the id by which logs name a message: of its task, or the one that its sender gave it."""
+    given = delivery.headers.get("id") or delivery.properties.get("message_id")
+    return str(given or delivery.properties.get("correlation_id") or "")[:MAX_MESSAGE]
 
 
-def _reason(error: BaseException) -> str:
-    match error:
-        case ApplicationError():
-            return error.reason
-        case SoftTimeLimitExceeded():
-            return "soft-time-limit"
-        case TimeLimitExceeded():
-            return "time-limit"
-        case WorkerLostError() | SystemExit():
-            return "worker-lost"
-        case MemoryError():
-            return "out-of-memory"
-        case _:
-            return "exception"
-
-
-def _has_many_headers(decision: Decision, delivery: Delivery) -> bool:
-    """Return whether the headers of a replacement may be why the broker closes the connection at each try."""
+def _may_be_oversized(decision: Decision, delivery: Delivery) -> bool:
+    """Return whether the broker may close the connection because of a replacement's headers."""
     added = {} if isinstance(decision, Reject | Drop) else decision.headers
-    return len(repr({**delivery.headers, **added}).encode(errors="backslashreplace")) > _MANY_HEADERS
-
-
-def _replayed(delivery: Delivery) -> str:
-    """Return the dead id that a replayed message had."""
-    lives = delivery.headers.get(REPLAY_HISTORY)
-    return str(lives[0]) if isinstance(lives, list) and lives else ""
-
-
-def _verb(decision: Decision) -> str:
-    return {Retry: "retry", Reject: "reject", Postponed: "postpone", Dead: "bury", Drop: "drop"}[type(decision)]
-
-
-def _log(decision: Decision, delivery: Delivery, failure: Failure, attempt: int) -> None:
-    what = f"{failure.task or 'message'} from {delivery.queue}: {failure}"
-    match decision:
-        case Retry(delay_ms=delay_ms) | Reject(delay_ms):
-            logger.warning("Attempt %s failed, again in %g s: %s", attempt, delay_ms / 1_000, what)
-        case Dead():
-            logger.error("Dead (%s): %s\n%s", failure.reason, what, failure.traceback)
-        case _:
-            logger.warning("Dropped: %s", what)
+    return len(repr({**delivery.headers, **added}).encode(errors="backslashreplace")) > _OVERSIZED_HEADERS

@@ -1,4 +1,4 @@
-"""One call hands a Celery application's failures over to the broker."""
+"""Install the retry policies in a Celery application with one call."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 
 from .. import amqp_internals
 from ..policies.registry import Policies
+from .celery_internals import use_classes
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """What an application acts on failures with: the policies, the seconds to wait for a confirm, and whether a
-    client waits for one where the call does not say.
+    """What `install` leaves at `app.retries`.
+
+    `publish_timeout` is in seconds; `confirm` says whether a client waits for the broker's confirm by default.
     """
 
     policies: Policies
@@ -28,36 +30,29 @@ def install(
     confirm: bool = True,
     consumer: str = f"{__package__}.consumer:Consumer",
 ) -> None:
-    """Let the policies answer for every failure in the workers of a Celery application.
+    """Let the policies decide on every failure in the workers of a Celery application.
 
-    Call it when the application is made, before its tasks are. It changes what Celery would acknowledge, requeue for
-    ever or keep in a worker's memory: the base class of tasks, the consumer (`consumer` names a subclass of ours), the
-    way to the broker (with `confirm`, a client's `delay()` waits for the broker unless the call says otherwise), and
-    settings, which stand above those of the application.
+    Call it when the application is created, before its tasks are. It replaces the base class of tasks, the consumer
+    and the sending of tasks. It also sets settings, which take precedence over those of the application. `consumer`
+    names a subclass of this package's Consumer. With `confirm`, `delay()` of a client waits for the broker's confirm,
+    unless the call says otherwise.
     """
     amqp_internals.install()
     app.retries = Retries(policies, publish_timeout, confirm)
-    app.amqp_cls = f"{__package__}.producer:AMQP"
-    app.__dict__.pop("amqp", None)
-    app.task_cls = f"{__package__}.task:Task"
-    app.__dict__.pop("Task", None)
-    settings = _settings(consumer)
-    if app.configured:
-        app.conf.add_defaults(settings)
-    # A later `config_from_object` begins anew, and would leave nothing of what was added before.
-    app.on_after_configure.connect(lambda source, **_: source.add_defaults(settings), weak=False)
-
-
-def _settings(consumer: str) -> dict[str, Any]:
-    return {
+    use_classes(app, amqp=f"{__package__}.producer:AMQP", task=f"{__package__}.task:Task")
+    settings = {
         "worker_consumer": consumer,
-        "worker_pool": f"{__package__}.pool:TaskPool",
+        "worker_pool": f"{__package__}.celery_internals:TaskPool",
         # A message leaves the broker when its work is done, and not before.
         "task_acks_late": True,
         "task_acks_on_failure": True,
-        # Requeueing would loop for ever.
+        # Requeueing would loop forever.
         "task_reject_on_worker_lost": False,
         "worker_cancel_long_running_tasks_on_connection_loss": False,
-        # A mistyped queue is an error at the call, never a new queue that nobody reads.
+        # A mistyped queue is an error at the call, and not a new queue without a consumer.
         "task_create_missing_queues": False,
     }
+    if app.configured:
+        app.conf.add_defaults(settings)
+    # A later `config_from_object` starts again from nothing, and would drop what was added before.
+    app.on_after_configure.connect(lambda source, **_: source.add_defaults(settings), weak=False)

@@ -1,21 +1,21 @@
-"""Celery's request: every bad end of a run becomes a decision of the queue's retry policy."""
+"""Celery's request in the worker's main process: every bad end of a run becomes a decision of the queue's policy."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from billiard.einfo import ExceptionWithTraceback
 from celery import signals
 from celery.exceptions import Ignore, Terminated, TimeLimitExceeded
 from celery.utils.log import get_logger
 from celery.worker import state
-from celery.worker.request import Request as CeleryRequest
 
-from ..delivery import delivery_of
+from ..delivery import Delivery, delivery_of
 from ..errors import ApplicationError, Postpone
 from ..policies.base import Dead, Decision, Drop, Postponed
 from .carry_out import Disposition
+from .celery_internals import RevocableRequest
 from .failures import FailureHandler, failure_of
 from .task import AttemptFailed, AttemptPostponed
 
@@ -25,114 +25,114 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-class Request(CeleryRequest):  # type: ignore[misc]
-    """A task's message in the parent. Its ends are routed through `FailureHandler`; Celery's own would ack or loop."""
+class Request(RevocableRequest):
+    """A task's message. Celery itself would acknowledge a failed one, or requeue it forever."""
 
+    #: Whether the end of this run was handled: Celery may report one end several times.
     _ended = False
 
     def may_run(self) -> bool:
-        """Return whether the task may run; where its policy buries the message instead, see to that."""
-        told = "WorkerLostError: one worker after another died under this message", ""
+        """Return whether the policy lets the task run; if not, the message is dead-lettered."""
+        text = "WorkerLostError: earlier deliveries of this message crashed their workers"
         self._ended = True
-        if self._failures.arrived(delivery_of(self._message), self._type, partial(self._done, told)):
+        if self._failures.may_run(self._delivery, self.type, partial(self._finish, text, "")):
             self._ended = False
             return True
         state.task_ready(self)
         return False
 
     def acknowledge(self) -> None:
-        """Acknowledge; after a good end, whoever asked for it is told. (Celery lets no `on_success` of ours run.)"""
+        """Acknowledge the message. After a success, report the outcome of a replay: Celery skips `on_success` here."""
         super().acknowledge()
         if not self._ended:
             self._ended = True
-            self._failures.tell(delivery_of(self._message), "lived")
+            self._failures.report_outcome(self._delivery, "lived")
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
-        """Handle a time limit. A hard one comes after on_failure, which a killed child calls too."""
+        """Handle a time limit. Celery reports a hard one after it called on_failure for the killed child."""
         if soft:
             super().on_timeout(soft, timeout)
         elif not state.should_terminate:
             self._fail(TimeLimitExceeded(timeout))
 
     def on_failure(self, exc_info: ExceptionInfo, send_failed_event: bool = True, return_ok: bool = False) -> None:
-        """Handle any other bad end: an exception that the child let through, or the child's death."""
+        """Handle any other bad end: an exception in the child process, or the child's death."""
         error = exc_info.exception
         error = error.exc if isinstance(error, ExceptionWithTraceback) else error
-        ours = isinstance(error, (AttemptFailed, AttemptPostponed))
-        if not ours and isinstance(error, (Ignore, Terminated)):
+        decided = isinstance(error, AttemptFailed | AttemptPostponed)
+        if not decided and isinstance(error, Ignore | Terminated):
             super().on_failure(exc_info, send_failed_event, return_ok)
-        elif state.should_terminate or (self._already_cancelled and not ours):
-            # The worker itself is stopping: unacknowledged, the message goes back to its queue.
+        elif state.should_terminate or (self.was_cancelled and not decided):
+            # The worker is stopping: the message stays unacknowledged and goes back to its queue.
             state.task_ready(self)
         else:
             self._fail(error, str(exc_info.traceback or ""))
 
-    def _announce_revoked(self, reason: str, *told: Any) -> None:
-        """Tell that it never ran, or not to its end; by design, what is revoked or expired is then acknowledged."""
+    def on_revoked(self, reason: str) -> None:
+        """Report the outcome of a replay that never ran or did not finish. Celery then acknowledges, as documented."""
         if not self._ended:
             self._ended = True
-            self._failures.tell(delivery_of(self._message), "revoked", reason)
-        super()._announce_revoked(reason, *told)
+            self._failures.report_outcome(self._delivery, "revoked", reason)
 
     @property
     def _failures(self) -> FailureHandler:
-        failures: FailureHandler = self._app.failures
+        failures: FailureHandler = self.app.failures
         return failures
+
+    @property
+    def _delivery(self) -> Delivery:
+        return delivery_of(self.message)
 
     def _fail(self, error: BaseException, trace: str = "") -> None:
         if self._ended:
             return
         self._ended = True
         state.task_ready(self)
-        delivery = delivery_of(self._message)
         if isinstance(error, AttemptPostponed):
-            done = partial(self._waits, error.postpone)
-            self._failures.postponed(delivery, self._type, error.postpone, done)
+            postpone = error.postpone
+            self._failures.postpone(self._delivery, self.type, postpone, partial(self._finish_postponed, postpone))
             return
-        failure = error.failure if isinstance(error, AttemptFailed) else failure_of(error, trace=trace, task=self._type)
-        self._failures.failed(delivery, failure, partial(self._done, (str(failure), failure.traceback)))
+        failure = error.failure if isinstance(error, AttemptFailed) else failure_of(error, trace=trace, task=self.type)
+        self._failures.fail(self._delivery, failure, partial(self._finish, str(failure), failure.traceback))
 
-    def _waits(self, postpone: Postpone, decision: Decision, settlement: Disposition) -> None:
+    def _finish_postponed(self, postpone: Postpone, decision: Decision, disposition: Disposition) -> None:
         if postpone.mark and isinstance(decision, Postponed):
             self._call_hook("on_postponed", self.id)
-        self._done((f"postponed: {postpone.why}", ""), decision, settlement)
+        self._finish(f"postponed: {postpone.why}", "", decision, disposition)
 
-    def _done(self, told: tuple[str, str], decision: Decision, settlement: Disposition) -> None:
-        if settlement is Disposition.REJECT:
-            # Celery's own `reject` would announce a rejected task, and this one is to be retried.
-            self._on_reject(logger, self._connection_errors, False)
+    def _finish(self, error: str, trace: str, decision: Decision, disposition: Disposition) -> None:
+        """Acknowledge or reject the message, then announce what became of it."""
+        if disposition is Disposition.REJECT:
+            # Celery's own `reject` would announce a rejected task, and this one will be retried.
+            self.on_reject(logger, self.connection_errors, False)
             self.acknowledged = True
         else:
             self.acknowledge()
-        text, trace = told
         if isinstance(decision, Dead):
             self._call_hook("on_dead_letter")
-        if isinstance(decision, Dead | Drop):
-            self.send_event("task-failed", exception=text, traceback=trace)
-            self._announce_failure(text, trace)
-        else:
-            self.send_event("task-retried", exception=text, traceback=trace)
-
-    def _announce_failure(self, text: str, trace: str) -> None:
-        error = ApplicationError(text)
+        if not isinstance(decision, Dead | Drop):
+            self.send_event("task-retried", exception=error, traceback=trace)
+            return
+        self.send_event("task-failed", exception=error, traceback=trace)
+        exception = ApplicationError(error)
         self.task.backend.mark_as_failure(
-            self.id, error, traceback=trace or None, request=self._context, store_result=self.store_errors
+            self.id, exception, traceback=trace or None, request=self.context, store_result=self.store_errors
         )
         signals.task_failure.send(
             sender=self.task,
             task_id=self.id,
-            exception=error,
+            exception=exception,
             args=self.args,
             kwargs=self.kwargs,
             traceback=None,
             einfo=None,
         )
 
-    def _call_hook(self, name: str, *told: str) -> None:
+    def _call_hook(self, name: str, *arguments: str) -> None:
         hook = getattr(self.task, name, None)
         if hook is None:
             return
         try:
-            hook(*told, self.args, self.kwargs)
-        except Exception as error:  # noqa: BLE001 - The message is safe in the broker; bookkeeping must not undo that.
-            logger.warning("%s of %s[%s]: %r", name, self.name, self.id, error)
+            hook(*arguments, self.args, self.kwargs)
+        except Exception as error:  # noqa: BLE001 - The message is safe in the broker; a hook must not undo that.
+            logger.warning("Hook %s of %s[%s] failed: %r", name, self.name, self.id, error, extra={"task_id": self.id})

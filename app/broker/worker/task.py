@@ -1,4 +1,4 @@
-"""Celery's task in a pool process: whatever it raises becomes a value that its parent process can act on."""
+"""Celery's task in a pool process: every exception becomes a value that the main process can act on."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .failures import failure_of
 
 
 class AttemptFailed(Ignore):  # type: ignore[misc]
-    """Carries a failure from the pool's child to the parent.
+    """Carries a failure from a pool process to the main process.
 
-    Celery lets an Ignore through without marking, logging or signalling a failure: an attempt that will be retried
-    is none, and only the parent knows whether it will be.
+    Celery neither marks, logs nor signals an Ignore as a failure. An attempt that will be
+    retried is none, and only the main process knows whether it will be.
     """
 
     def __init__(self, failure: Failure) -> None:
@@ -28,7 +28,7 @@ class AttemptFailed(Ignore):  # type: ignore[misc]
 
 
 class AttemptPostponed(Ignore):  # type: ignore[misc]
-    """Carries a postponement from the pool's child to the parent."""
+    """Carries a postponement from a pool process to the main process."""
 
     def __init__(self, postpone: Postpone) -> None:
         super().__init__(postpone)
@@ -36,17 +36,17 @@ class AttemptPostponed(Ignore):  # type: ignore[misc]
 
 
 class Task(CeleryTask):  # type: ignore[misc]
-    """Base of every task: turns what goes wrong into a value for the parent."""
+    """Base class of every task: a failed run spends the budget of the message."""
 
     abstract = True
     Request = f"{__package__}.request:Request"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the task. Called directly, errors are raised as they are.
+        """Run the task; if it is called directly, its exceptions are raised unchanged.
 
-        Celery's Reject and Retry, raised by a task itself, are failures like any other: the first would destroy the
-        message on a queue without a dead-letter exchange, and the second on every queue. Ignore is let through, for it
-        says that there is nothing left to do.
+        A task that raises Celery's Reject or Retry has failed like any other: Celery would lose the message of a Reject
+        on a queue without a dead-letter exchange, and that of a Retry on every queue. Ignore is passed on: it says that
+        nothing is left to do.
         """
         if self.request.called_directly:
             return super().__call__(*args, **kwargs)
@@ -57,7 +57,7 @@ class Task(CeleryTask):  # type: ignore[misc]
         except Ignore:
             raise
         except (SystemExit, KeyboardInterrupt) as error:
-            # A pool's child ends by it, and its parent notes the loss; a thread of the worker just goes on.
+            # A pool process ends by it, and the main process notices the loss; a thread of the worker just goes on.
             if current_process().name != "MainProcess" or isinstance(error, WorkerShutdown | WorkerTerminate):
                 raise
             raise AttemptFailed(failure_of(error, trace=traceback.format_exc(), task=self.name)) from None
@@ -67,24 +67,24 @@ class Task(CeleryTask):  # type: ignore[misc]
     def retry(
         self, args: Any = None, kwargs: Any = None, exc: BaseException | None = None, *_more: Any, **_options: Any
     ) -> NoReturn:
-        """Raise `exc`, or what is being handled: the queue's policy says when and how often, not the caller.
+        """Raise `exc`, or the exception being handled: the queue's policy decides when and how often to retry.
 
-        This keeps tasks that were written for Celery's own retry working; its copy would wait in a worker's memory.
-        What comes back is the message itself: InvalidMessage, raised for other arguments than it has, is permanent.
+        This keeps tasks working that were written for Celery's own retry, whose copy would wait in a worker's memory.
+        The message itself comes back, so other arguments than its own raise InvalidMessage, which is permanent.
         """
         error = exc or sys.exception()
-        given = args is not None and list(args) != list(self.request.args or ())
-        if given or (kwargs is not None and dict(kwargs) != dict(self.request.kwargs or {})):
+        other_args = args is not None and list(args) != list(self.request.args or ())
+        if other_args or (kwargs is not None and dict(kwargs) != dict(self.request.kwargs or {})):
             raise InvalidMessage(
                 f"{self.name}: a message comes back with the arguments that it has; send a new one instead of retry()"
             ) from error
-        raise error or ApplicationError(f"{self.name} asked to be run again")
+        raise error or ApplicationError(f"{self.name} asked for a retry")
 
     def on_dead_letter(self, args: Any, kwargs: Any) -> None:
-        """Hook, called in the parent after a message of this task went to the dead set. Must be quick."""
+        """Hook, called in the main process after a message of this task was dead-lettered. Must be quick."""
 
     def on_postponed(self, task_id: str, args: Any, kwargs: Any) -> None:
-        """Hook, called in the parent when a message that was postponed with a mark stands in its delay queue.
+        """Hook, called in the main process when a message that was postponed with a mark is in its delay queue.
 
-        It is not acknowledged yet. Must be quick.
+        The original is acknowledged afterwards. Must be quick.
         """

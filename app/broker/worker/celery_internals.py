@@ -1,0 +1,102 @@
+"""The only module that relies on internals of Celery and billiard.
+
+Each class or function says which behaviour of Celery has no documented hook. tests/unit/test_celery_internals.py fails
+when one of the internals changes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from typing import Any
+
+from celery.concurrency import asynpool, prefork
+from celery.worker.consumer import Consumer
+from celery.worker.request import Request
+from kombu import pools
+
+from ..amqp_internals import close_after_fork
+
+
+class Pool(asynpool.AsynPool):  # type: ignore[misc]
+    """A prefork pool that hands no job to a second process.
+
+    If a process dies before its parent reads that it began a job, Celery silently hands the job to another process. A
+    task that kills its process at once would run again and again from the worker's memory, without spending its budget.
+    """
+
+    def on_job_process_down(self, job: Any, pid_gone: int) -> None:
+        """Count a job as begun if its process was killed after it received the whole job; it is then lost, too."""
+        process = job._write_to
+        # A process that ended by itself, after another job, did not read this one.
+        killed = process is not None and (process.exitcode or 0) < 0 and not process._is_alive()
+        deliberately = killed and getattr(process, "_controlled_termination", False)
+        received = killed and asynpool._get_job_writer(job) is None
+        if job._accepted or not killed or deliberately or not received:
+            super().on_job_process_down(job, pid_gone)
+            return
+        job._ack(None, time.time(), process.pid, None)
+        # The job is accepted now, so this cleans up after the process and does not hand the job to another.
+        self.on_partial_read(job, process)
+        self.on_job_process_lost(job, process.pid, process.exitcode)
+
+
+class TaskPool(prefork.TaskPool):  # type: ignore[misc]
+    """Celery's prefork pool with the Pool above."""
+
+    Pool = Pool
+
+
+class RevocableRequest(Request):  # type: ignore[misc]
+    """Celery's request with a hook for revoked messages, and with two of its private attributes made public."""
+
+    def on_revoked(self, reason: str) -> None:
+        """Hook, called before Celery acknowledges a message that was revoked, has expired or was terminated."""
+
+    def _announce_revoked(self, reason: str, *details: Any) -> None:
+        self.on_revoked(reason)
+        super()._announce_revoked(reason, *details)
+
+    @property
+    def was_cancelled(self) -> bool:
+        """Whether the worker cancelled the run, to stop or to reconnect."""
+        return bool(self._already_cancelled)
+
+    @property
+    def context(self) -> Any:
+        """The task's context, which result backends need; Celery gives it to them itself only for its own outcomes."""
+        return self._context
+
+
+#: The steps of Celery's consumer but for the one that declares 28 `celery_delayed_*` queues wherever it finds a quorum
+#: queue. Every delay of this package has a queue of its own, and no setting turns the step off.
+STEPS_WITHOUT_DELAYED_DELIVERY = tuple(
+    step for step in Consumer.Blueprint.default_steps if "delayed_delivery" not in str(step).lower()
+)
+
+
+def use_classes(app: Any, *, amqp: str, task: str) -> None:
+    """Set the classes of `app.amqp` and `app.Task`, also where Celery has already cached them."""
+    app.amqp_cls, app.task_cls = amqp, task
+    for cached in ("amqp", "Task"):
+        app.__dict__.pop(cached, None)
+
+
+def leave_connections_after_fork(amqp: Any) -> None:
+    """Let every forked child of this process open connections of its own for Celery's `app.amqp`.
+
+    Celery and kombu notice only forks of multiprocessing, and kombu then shuts the parent's sockets down.
+    """
+
+    def forget() -> None:
+        owner = reference()
+        if owner is None:
+            return
+        for group in (pools.producers, pools.connections):
+            close_after_fork(group.values())
+            group.clear()
+        owner._producer_pool = owner.app._pool = None
+
+    reference = weakref.ref(amqp)
+    os.register_at_fork(after_in_child=forget)

@@ -1,0 +1,129 @@
+"""Internals of Celery, billiard, kombu and py-amqp that the broker package relies on: a test fails when one changes."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from amqp import abstract_channel, serialization
+from amqp.channel import Channel
+from amqp.spec import Basic
+from billiard.process import BaseProcess
+from celery import Celery
+from celery.app.amqp import AMQP
+from celery.concurrency import asynpool, prefork
+from celery.worker.consumer import Consumer
+from celery.worker.request import Request
+from kombu import Exchange, Queue, compression
+from kombu.message import Message
+from kombu.messaging import Consumer as KombuConsumer
+from kombu.messaging import Producer
+from kombu.resource import Resource
+
+from app.broker import amqp_internals
+from app.broker.policies.drop import DropAll
+from app.broker.policies.registry import Policies
+from app.broker.worker.celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY
+from app.broker.worker.install import install
+
+pytestmark = pytest.mark.unit
+
+#: Function -> its parameters. An override or a replacement has the same ones.
+SIGNATURES: list[tuple[Callable[..., Any], str]] = [
+    (amqp_internals._original_read_item, "buf, offset"),
+    (amqp_internals._original_write_item, "v, write, bits"),
+    (amqp_internals._original_loads, "format, buf, offset"),
+    (serialization.decode_properties_basic, "buf, offset"),
+    (
+        Channel._basic_publish,
+        "self, msg, exchange, routing_key, mandatory, immediate, timeout, confirm_timeout, argsig",
+    ),
+    (compression.register, "encoder, decoder, content_type, aliases"),
+    (compression.get_encoder, "t"),
+    (Producer.revive, "self, channel"),
+    (Request._announce_revoked, "self, reason, terminated, signum, expired"),
+    (Request.on_failure, "self, exc_info, send_failed_event, return_ok"),
+    (Request.on_timeout, "self, soft, timeout"),
+    (asynpool._get_job_writer, "job"),
+    (asynpool.AsynPool.on_job_process_down, "self, job, pid_gone"),
+    (asynpool.AsynPool.on_partial_read, "self, job, proc"),
+    (asynpool.AsynPool.on_job_process_lost, "self, job, pid, exitcode"),
+    (BaseProcess._is_alive, "self"),
+    (Consumer.on_send_event_buffered, "self"),
+    (Consumer.create_task_handler, "self, promise"),
+]
+
+
+@pytest.mark.parametrize(("function", "parameters"), SIGNATURES, ids=lambda each: getattr(each, "__qualname__", ""))
+def test_a_function_that_is_replaced_or_overridden_has_the_parameters_of_before(
+    function: Callable[..., Any], parameters: str
+) -> None:
+    assert ", ".join(inspect.signature(function).parameters) == parameters
+
+
+#: Code -> text that its source must contain: an attribute that is read or written, or a call that is relied upon.
+SOURCES: list[tuple[Any, str]] = [
+    (abstract_channel, "loads("),
+    (serialization, "PROPERTY_CLASSES"),
+    (Channel.basic_publish_confirm, "confirm_timeout"),
+    (compression, "_decoders[content_type] = decoder"),
+    (compression, "_encoders[content_type] = encoder"),
+    (KombuConsumer, "self._active_tags[queue.name] = tag"),
+    (Message, "self._decoded_cache"),
+    (Producer, "self.__connection__"),
+    (Resource.force_close_all, "if self._closed:"),
+    (Celery.pool.fget, "self._pool"),
+    (AMQP.producer_pool.fget, "self._producer_pool"),
+    (Request._announce_cancelled, "self._already_cancelled = True"),
+    (Request.on_timeout, "if not state.should_terminate"),
+    (Request.acknowledge, "self._on_ack(logger, self._connection_errors)"),
+    (Request.reject, "self._on_reject(logger, self._connection_errors, requeue)"),
+    (BaseProcess, "_controlled_termination"),
+    (asynpool, "job._write_to"),
+    (asynpool, "job._accepted"),
+    (prefork.TaskPool, "Pool = AsynPool"),
+]
+
+
+@pytest.mark.parametrize(("code", "text"), SOURCES, ids=[text for _, text in SOURCES])
+def test_library_code_still_uses_what_is_relied_upon(code: Any, text: str) -> None:
+    assert text in inspect.getsource(code)
+
+
+def test_a_message_is_decoded_by_the_table_that_is_replaced() -> None:
+    assert Basic.CLASS_ID in serialization.PROPERTY_CLASSES
+
+
+def test_one_step_of_celerys_consumer_is_left_out() -> None:
+    left_out = set(Consumer.Blueprint.default_steps) - set(STEPS_WITHOUT_DELAYED_DELIVERY)
+    assert [str(step) for step in left_out] == ["celery.worker.consumer.delayed_delivery:DelayedDelivery"]
+
+
+def test_celery_sends_every_task_through_the_function_that_is_replaced() -> None:
+    app = Celery("post", broker="memory://", set_as_current=False)
+    app.conf.task_queues = [Queue("mail", Exchange(""), routing_key="mail")]
+    app.conf.task_default_queue = "mail"
+    install(app, Policies({}, default=DropAll()), confirm=False)
+    sent: list[str] = []
+    app.amqp.__dict__["send_task_message"] = lambda _producer, name, _message, **_options: sent.append(name)
+    app.send_task("post.send")
+    app.signature("post.send").apply_async()
+    assert sent == ["post.send"] * 2
+
+
+def test_importing_the_package_changes_no_library() -> None:
+    """The decoder is replaced by `install` and by the first connection, not by an import."""
+    program = (
+        "from amqp import serialization; before = serialization._read_item\n"
+        "import app.broker.publishing, app.broker.dead_letters.sets, app.broker.worker.producer\n"
+        "import app.broker.rpc.requestor, app.broker.rpc.responder\n"
+        "assert serialization._read_item is before\n"
+        "from app.broker.connection import connection_to\n"
+        "connection_to('amqp://', timeout=1)\n"
+        "assert serialization._read_item is not before\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
