@@ -1,4 +1,4 @@
-"""Real packs for tests: a SQLite file from a few pages, and its way into a store."""
+"""Real packs for tests: write a SQLite file from a few pages, and publish it in a store."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ VALUES (?, 'etag', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 def page(path: str, title: str = "", body: str = "", *, url: str = "", **fields: str) -> Page:
     """Return a page of site.example."""
-    key = f"https://site.example{path}"
+    canonical_key = f"https://site.example{path}"
     headings = tuple(fields.pop("headings", "").splitlines())
     return Page(
-        canonical_key=key,
-        url=url or key,
+        canonical_key=canonical_key,
+        url=url or canonical_key,
         domain="site.example",
         path=path,
         title=title,
@@ -43,8 +43,8 @@ def page(path: str, title: str = "", body: str = "", *, url: str = "", **fields:
 
 
 def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example", generation: int = 1) -> Path:
-    """Write a pack; pages that name another one as canonical are hidden."""
-    rows = [_row(each) for each in pages]
+    """Write a pack. Pages with a canonical page are hidden."""
+    rows = [_row(page) for page in pages]
     meta = {"domain": domain, "generation": str(generation), "built_at": BUILT_AT, "pages": str(len(rows))}
     with closing(sqlite3.connect(path)) as database:
         database.executescript((SQL / "schema.sql").read_text() + (SQL / "triggers.sql").read_text())
@@ -56,10 +56,10 @@ def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example
     return path
 
 
-def _row(each: Page) -> tuple[str | int, ...]:
-    names = (page_id(each.canonical_key), each.canonical_key, each.url, each.path, section(each.path))
-    kinds = (each.lang, each.modified, each.content_type, each.canonical, int(bool(each.canonical)))
-    return (*names, *kinds, each.title, each.description, "\n".join(each.headings), each.body)
+def _row(page: Page) -> tuple[str | int, ...]:
+    names = (page_id(page.canonical_key), page.canonical_key, page.url, page.path, section(page.path))
+    kinds = (page.lang, page.modified, page.content_type, page.canonical, int(bool(page.canonical)))
+    return (*names, *kinds, page.title, page.description, "\n".join(page.headings), page.body)
 
 
 def publish(

@@ -139,7 +139,7 @@ def write_names(database: sqlite3.Connection) -> None:
 
 
 def _site_name(titles: Iterable[str]) -> str:
-    """Return the first or last part that more than half of the titles share; empty if there is none."""
+    """Return the first or last part that more than half of the titles share; empty if they share no part."""
     pages = 0
     ends: Counter[str] = Counter()
     for title in titles:

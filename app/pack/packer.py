@@ -196,7 +196,7 @@ def _update(
         if not counts and previous.manifest_stored:
             return run.result(present, counts, written=False)
         if not counts and present.generation == previous.generation:
-            # A writer died between pack and manifest. Searchers were not told of this pack, so it counts as written.
+            # A writer died between pack and manifest. No searcher knows of this pack yet, so it counts as written.
             write_manifest(run.store, present)
             return run.result(present, counts)
         _refuse_empty(run.domain, db.count_pages(database), previous)

@@ -1,5 +1,5 @@
--- Keep the full-text index true under single-row changes. Created after a full load, which is 2.4 times faster without.
--- An external-content index forgets a row only when it is told the old text, hence the 'delete' commands.
+-- Maintain the full-text index on changes of single rows. Created after a full load, which is 2.4 times faster without.
+-- An external-content index removes a row only given its old text, hence the 'delete' commands.
 CREATE TRIGGER IF NOT EXISTS pages_inserted AFTER INSERT ON pages BEGIN
     INSERT INTO pages_fts (rowid, title, headings, description, body)
     VALUES (new.id, new.title, new.headings, new.description, new.body);

@@ -49,7 +49,7 @@ class Ranking:
 
 
 def rank(connection: sqlite3.Connection, query: Query, *, hidden: Collection[int], limit: int | None) -> Ranking:
-    """Rank the pages that match the query; if there are none, those with at least one of its words.
+    """Rank the pages that match the query; if no page does, those with at least one of its words.
 
     Pages in `hidden` are left out. `limit` bounds the number of ranked pages; None is no limit.
     """

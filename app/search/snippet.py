@@ -219,7 +219,7 @@ def _before_last_words(folded: str, count: int) -> int:
 
 
 def _until_adjacent(matches: Iterable[_Match], matcher: _Matcher) -> list[_Match]:
-    """Return the first adjacent matches of all phrases, which no passage exceeds; if there are none, all matches."""
+    """Return the first adjacent matches of all phrases, which no passage exceeds; otherwise all matches."""
     found: list[_Match] = []
     for match in matches:
         found.append(match)

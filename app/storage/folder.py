@@ -1,16 +1,16 @@
-"""An object store in a folder: plain files, true ETags, conditional writes between processes.
+"""An object store in a folder: plain files, content hashes as ETags, conditional writes between processes.
 
     <root>/<key>                   the object's bytes
-    <root>/.store/etags/<key>      its ETag, and which file that was computed from
-    <root>/.store/locks/00 .. ff   a writer holds the one that its key hashes to
-    <root>/.store/writing/         files being written; replaced into place when they are whole
+    <root>/.store/etags/<key>      its ETag, and the identity of the file that it was computed from
+    <root>/.store/locks/00 .. ff   lock files; a writer holds the one that its key hashes to
+    <root>/.store/writing/         files being written, renamed to their place when they are complete
 
-A process may be killed between any two system calls. Objects appear by rename, so each is whole. An ETag file counts
-only while it names the inode, modification time and size of the object beside it; else the ETag is computed again.
-Nothing is flushed to the disk itself, so a power cut may cost the writes of its last seconds.
+A process may be killed between any two system calls. Objects appear by rename, so each is complete. An ETag file is
+valid only while it names the inode, modification time and size of its object; otherwise the ETag is computed again.
+Nothing is flushed to the disk, so a power failure may lose the writes of the last seconds.
 """
 
-# Every page of a crawl is put here, and paths as objects would make that slower, hence strings and `os`.
+# Every page of a crawl is written here. Path objects would make that slower than strings and `os`.
 # ruff: noqa: PTH103, PTH104, PTH108, PTH116, PTH120, PTH123
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from typing import Final
 from app.errors import InvalidKey, ObjectNotFound, PreconditionFailed, StoreError
 from app.storage.store import Stat, StoredObject, check_key
 
-#: First segment of everything that is not an object.
+#: First path segment of the store's own files, which are not objects.
 RESERVED: Final = ".store"
-#: Files that keep writers of one key apart. More of them let more keys be written at once.
+#: Lock files, one per hash of a key. More of them let more keys be written at once.
 LOCKS: Final = 256
-#: Seconds after which a temporary file was left by a process that died.
+#: Seconds after which a temporary file counts as left behind by a killed process.
 ABANDONED: Final = 3600.0
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class FolderStore:
-    """Objects below one folder, which is created if needed. Safe between threads and processes of one machine."""
+    """Objects below one folder, which is created if missing. Safe between threads and processes of one machine."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
@@ -51,13 +51,13 @@ class FolderStore:
         self._etags = f"{self.root}/{RESERVED}/etags/"
         self._locks = f"{self.root}/{RESERVED}/locks/"
         self._writing = f"{self.root}/{RESERVED}/writing/"
-        # With the process id, which a fork changes, and a number, this makes the name of a temporary file unique.
+        # Names of temporary files are unique by process id (which a fork changes), token and number.
         self._token = secrets.token_hex(6)
         self._numbers = itertools.count()
         try:
             for folder in (self._etags, self._locks, self._writing):
                 os.makedirs(folder, exist_ok=True)
-            self._sweep()
+            self._delete_abandoned()
         except OSError as error:
             raise StoreError(f"folder store {self.root}: {error}") from error
 
@@ -65,7 +65,7 @@ class FolderStore:
         return f"FolderStore({str(self.root)!r})"
 
     def create(self) -> bool:
-        """Return False: the folder was made when this was opened."""
+        """Return False: opening the store created the folder."""
         return False
 
     def get(self, key: str) -> StoredObject:
@@ -75,17 +75,23 @@ class FolderStore:
         return StoredObject(data, _hash(data))
 
     def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
-        """Write the object whole and return its ETag; raises PreconditionFailed. See `ObjectStore.put`."""
+        """Write the whole object and return its ETag; raises PreconditionFailed. See `ObjectStore.put`."""
         etag = _hash(data)
         with _writing(key), self._locked(_checked(key)):
-            current = self._current(key)
-            _require(key, current, if_match=if_match, if_absent=if_absent)
+            try:
+                current = self._stat(key).etag
+            except (FileNotFoundError, NotADirectoryError):
+                current = None
+            if if_absent and current is not None:
+                raise PreconditionFailed(f"{key}: exists already, with ETag {current}")
+            if if_match is not None and current != if_match:
+                raise PreconditionFailed(f"{key}: {f'ETag is {current}' if current else 'no object'}, not {if_match}")
             if current != etag:
-                self._replace(key, data, etag)
+                self._write_etag(key, etag, self._write_file(self._objects + key, data))
         return etag
 
     def stat(self, key: str) -> Stat:
-        """Return what a listing would tell of one object; raises ObjectNotFound."""
+        """Return the object's entry as `list` yields it; raises ObjectNotFound."""
         with _reading(key):
             return self._stat(_checked(key))
 
@@ -99,25 +105,22 @@ class FolderStore:
                 yield self._stat(key)
 
     def delete(self, key: str) -> None:
-        """Remove the object; one that is not there is no error."""
+        """Remove the object. A missing object is no error."""
         with _writing(key), self._locked(_checked(key)):
             for folder in (self._objects, self._etags):
                 with suppress(FileNotFoundError, NotADirectoryError):
                     os.unlink(folder + key)
 
-    def _replace(self, key: str, data: bytes, etag: str) -> None:
-        self._remember(key, etag, self._place(self._objects + key, data))
+    def _write_etag(self, key: str, etag: str, identity: str) -> None:
+        self._write_file(self._etags + key, f"{etag} {identity}\n".encode())
 
-    def _remember(self, key: str, etag: str, identity: str) -> None:
-        self._place(self._etags + key, f"{etag} {identity}\n".encode())
-
-    def _place(self, target: str, data: bytes) -> str:
-        """Put a whole file where `target` says, and return its identity."""
+    def _write_file(self, target: str, data: bytes) -> str:
+        """Write a temporary file, rename it to `target`, and return its identity."""
         temporary = f"{self._writing}{os.getpid()}-{self._token}-{next(self._numbers)}"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             _write(descriptor, data)
-            # The kernel's own time stamps are some milliseconds coarse; two writes within one tick must differ.
+            # The kernel's time stamps have a resolution of milliseconds; two writes within one must differ.
             now = time.time_ns()
             os.utime(descriptor, ns=(now, now))
             identity = _identity(os.fstat(descriptor))
@@ -130,42 +133,37 @@ class FolderStore:
             os.close(descriptor)
         return identity
 
-    def _current(self, key: str) -> str | None:
-        try:
-            return self._stat(key).etag
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
     def _stat(self, key: str) -> Stat:
-        found = os.stat(self._objects + key)
-        if not S_ISREG(found.st_mode):
+        status = os.stat(self._objects + key)
+        if not S_ISREG(status.st_mode):
             raise FileNotFoundError(key)
-        etag = self._remembered(key, _identity(found))
+        etag = self._stored_etag(key, _identity(status))
         if etag is None:
-            etag, found = self._recompute(key)
-        return Stat(key, etag, found.st_size, EPOCH + timedelta(microseconds=found.st_mtime_ns // 1000))
+            etag, status = self._compute_etag(key)
+        return Stat(key, etag, status.st_size, EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000))
 
-    def _remembered(self, key: str, identity: str) -> str | None:
+    def _stored_etag(self, key: str, identity: str) -> str | None:
+        """Return the ETag from the ETag file, or None if that is missing or describes another file."""
         try:
-            etag, _, of = _read(self._etags + key).decode().rstrip("\n").partition(" ")
+            etag, _, of_identity = _read(self._etags + key).decode().rstrip("\n").partition(" ")
         except (OSError, UnicodeDecodeError):
             return None
-        return etag if of == identity else None
+        return etag if of_identity == identity else None
 
-    def _recompute(self, key: str) -> tuple[str, os.stat_result]:
+    def _compute_etag(self, key: str) -> tuple[str, os.stat_result]:
         with open(self._objects + key, "rb") as file:
-            found = os.fstat(file.fileno())
+            status = os.fstat(file.fileno())
             etag = hashlib.file_digest(file, "sha256").hexdigest()
-            if os.fstat(file.fileno()).st_mtime_ns != found.st_mtime_ns:
-                raise StoreError(f"{key}: written in place while it was read")
-        # The ETag file names what it was computed from, so a writer that came between makes it void, not false.
+            if os.fstat(file.fileno()).st_mtime_ns != status.st_mtime_ns:
+                raise StoreError(f"{key}: another program changed the file in place while it was read")
+        # The ETag file names the file that it describes, so a concurrent writer makes it invalid, never wrong.
         with suppress(OSError):
-            self._remember(key, etag, _identity(found))
-        return etag, found
+            self._write_etag(key, etag, _identity(status))
+        return etag, status
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[None]:
-        # A new descriptor for each use: flock() keeps descriptors apart, not threads or forked processes.
+        # A new descriptor for each use: flock() excludes other descriptors, not threads or forked processes.
         descriptor = os.open(f"{self._locks}{zlib.crc32(key.encode()) % LOCKS:02x}", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -174,7 +172,7 @@ class FolderStore:
             os.close(descriptor)
 
     def _walk(self, folder: str, name: str) -> Iterator[str]:
-        """Yield keys below `folder` (empty, or ending in `/`) whose next segment begins with `name`."""
+        """Yield the keys below `folder` (empty, or ending in `/`) whose next segment begins with `name`."""
         try:
             with os.scandir(self._objects + folder) as entries:
                 # A folder sorts as its name with a slash, which is how the keys below it begin.
@@ -187,13 +185,13 @@ class FolderStore:
             return
         except OSError as error:
             raise StoreError(f"listing {folder!r}: {error}") from error
-        for found in names:
-            if found.endswith("/"):
-                yield from self._walk(folder + found, "")
+        for entry_name in names:
+            if entry_name.endswith("/"):
+                yield from self._walk(folder + entry_name, "")
             else:
-                yield folder + found
+                yield folder + entry_name
 
-    def _sweep(self) -> None:
+    def _delete_abandoned(self) -> None:
         oldest = time.time() - ABANDONED
         with os.scandir(self._writing) as entries:
             for entry in entries:
@@ -205,15 +203,8 @@ class FolderStore:
 def _checked(key: str) -> str:
     check_key(key)
     if key.partition("/")[0] == RESERVED:
-        raise InvalidKey(f"key {key!r}: {RESERVED!r} is where a folder store keeps its own files")
+        raise InvalidKey(f"key {key!r}: {RESERVED!r} is reserved for the folder store's own files")
     return key
-
-
-def _require(key: str, current: str | None, *, if_match: str | None, if_absent: bool) -> None:
-    if if_absent and current is not None:
-        raise PreconditionFailed(f"{key}: exists already, with ETag {current}")
-    if if_match is not None and current != if_match:
-        raise PreconditionFailed(f"{key}: ETag is {current or 'that of no object'}, not {if_match}")
 
 
 @contextmanager
@@ -231,7 +222,7 @@ def _writing(key: str) -> Iterator[None]:
     try:
         yield
     except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
-        raise StoreError(f"{key}: in a folder, one key cannot be the beginning of another one's path") from error
+        raise StoreError(f"{key}: in a folder store, a key cannot be a folder of another key") from error
     except OSError as error:
         raise StoreError(f"{key}: {error}") from error
 
@@ -248,8 +239,8 @@ def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _identity(found: os.stat_result) -> str:
-    return f"{found.st_ino} {found.st_mtime_ns} {found.st_size}"
+def _identity(status: os.stat_result) -> str:
+    return f"{status.st_ino} {status.st_mtime_ns} {status.st_size}"
 
 
 def _read(path: str) -> bytes:

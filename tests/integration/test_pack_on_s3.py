@@ -1,4 +1,4 @@
-"""A domain's packs in an S3 bucket over HTTP: written, grown, raced for and fetched."""
+"""Packs of a domain in an S3 bucket over HTTP: full, incremental, concurrent and fetched."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def page(number: int, body: str = "text") -> Page:
     return Page(canonical_key=url, url=url, domain=DOMAIN, path=f"/{number}", title=f"Page {number}", body=body)
 
 
-def put(store: ObjectStore, found: Page) -> str:
-    identity = page_id(found.canonical_key)
-    store.put(content_key(DOMAIN, identity), to_json(found))
-    return identity
+def put(store: ObjectStore, content: Page) -> str:
+    identifier = page_id(content.canonical_key)
+    store.put(content_key(DOMAIN, identifier), to_json(content))
+    return identifier
 
 
 def rows(store: ObjectStore, folder: Path) -> dict[str, str]:
@@ -53,8 +53,8 @@ def rows(store: ObjectStore, folder: Path) -> dict[str, str]:
         return dict(connection.execute("SELECT path, body FROM pages"))
 
 
-def test_packs_of_one_domain_follow_what_is_stored(store: ObjectStore, tmp_path: Path) -> None:
-    identities = [put(store, page(number)) for number in range(PAGES)]
+def test_packs_follow_the_stored_pages(store: ObjectStore, tmp_path: Path) -> None:
+    page_ids = [put(store, page(number)) for number in range(PAGES)]
     assert pack_incremental(store, DOMAIN).added == PAGES
     assert not pack_incremental(store, DOMAIN).written
 
@@ -62,17 +62,17 @@ def test_packs_of_one_domain_follow_what_is_stored(store: ObjectStore, tmp_path:
     assert pack_incremental(store, DOMAIN).changed == 1
     assert rows(store, tmp_path) == {f"/{number}": "text" if number else "changed" for number in range(PAGES)}
 
-    later = datetime.now(UTC) + timedelta(seconds=2)  # S3 tells whole seconds.
-    assert pack_full(store, DOMAIN, page_ids=identities[:30], crawl_id="c", began=later).removed == PAGES - 30
+    later = datetime.now(UTC) + timedelta(seconds=2)  # S3 reports whole seconds.
+    assert pack_full(store, DOMAIN, page_ids=page_ids[:30], crawl_id="c", began=later).removed == PAGES - 30
     assert not pack_incremental(store, DOMAIN).written
-    assert from_json(store.get(content_key(DOMAIN, identities[-1])).data).why == "vanished"  # type: ignore[union-attr]
+    assert from_json(store.get(content_key(DOMAIN, page_ids[-1])).data).why == "vanished"  # type: ignore[union-attr]
     assert len(rows(store, tmp_path)) == 30
     assert [(manifest.domain, manifest.generation, manifest.pages) for manifest in list_manifests(store)] == [
         (DOMAIN, 3, 30)
     ]
 
 
-def test_of_packers_at_the_same_time_each_wins_or_says_that_it_lost(store: ObjectStore, tmp_path: Path) -> None:
+def test_each_of_many_concurrent_packers_wins_or_reports_a_conflict(store: ObjectStore, tmp_path: Path) -> None:
     put(store, page(0))
     before = pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, force=True).generation
 

@@ -1,4 +1,4 @@
-"""Searching real packs."""
+"""Searches of real packs: order, filters, facets, scores and errors."""
 
 from __future__ import annotations
 
@@ -60,36 +60,36 @@ def paths(searcher: PackSearcher, text: str, *, offset: int = 0, limit: int = 10
     return [hit.path for hit in searcher.search(parse(text), offset=offset, limit=limit).hits]
 
 
-def test_a_page_s_name_finds_that_page_first(searcher: PackSearcher) -> None:
+def test_a_page_is_the_first_hit_for_its_name(searcher: PackSearcher) -> None:
     assert paths(searcher, "json")[0] == "/library/json.html"
     assert paths(searcher, "json.decoder")[0] == "/library/json.decoder.html"
     assert paths(searcher, "filler 17")[0] == "/filler/17.html"
 
 
-def test_a_phrase_that_stands_on_one_page_finds_that_page_first(searcher: PackSearcher) -> None:
+def test_a_page_is_the_first_hit_for_a_phrase_that_only_it_contains(searcher: PackSearcher) -> None:
     assert paths(searcher, "the quick brown fox") == ["/phrase.html"]
     assert paths(searcher, "quick brown fox ")[:2] == ["/titled.html", "/phrase.html"]
-    for wanted in RANDOM.sample(PAGES[:300], 40):
-        some = wanted.body.split()
-        start = RANDOM.randrange(len(some) - 4)
-        assert paths(searcher, " ".join(some[start : start + 4]))[0] == wanted.path
+    for expected in RANDOM.sample(PAGES[:300], 40):
+        body = expected.body.split()
+        start = RANDOM.randrange(len(body) - 4)
+        assert paths(searcher, " ".join(body[start : start + 4]))[0] == expected.path
 
 
-def test_quotes_exclusions_beginnings_and_accents(searcher: PackSearcher) -> None:
+def test_quotes_exclusions_prefixes_and_accents(searcher: PackSearcher) -> None:
     assert set(paths(searcher, '"quick brown fox"')) == {"/titled.html", "/phrase.html"}
     assert paths(searcher, "quick -the") == ["/titled.html"]
     assert paths(searcher, "zur") == paths(searcher, "CAFE") == paths(searcher, "café zürich") == ["/accents.html"]
     assert paths(searcher, "zur ") == []
 
 
-def test_a_page_hidden_behind_its_canonical_one_is_not_found(searcher: PackSearcher) -> None:
+def test_a_hidden_duplicate_is_not_found(searcher: PackSearcher) -> None:
     results = searcher.search(parse("zebra"))
     assert [hit.path for hit in results.hits] == ["/original.html"]
     assert results.total == 1
     assert not searcher.search(parse("twins")).hits
 
 
-def test_pages_with_some_of_the_words_are_found_and_called_so(searcher: PackSearcher) -> None:
+def test_a_relaxed_search_finds_pages_with_some_of_the_words(searcher: PackSearcher) -> None:
     results = searcher.search(parse("rhubarb nonexistentword"))
     assert results.relaxed
     assert [hit.path for hit in results.hits] == ["/described.html"]
@@ -103,7 +103,7 @@ def test_description_and_headings_are_searched_and_shown(searcher: PackSearcher)
     assert hit.headings == ("Stewed rhubarb",)
 
 
-def test_pages_of_results_are_parts_of_one_order(searcher: PackSearcher) -> None:
+def test_pages_of_hits_are_slices_of_one_order(searcher: PackSearcher) -> None:
     total = searcher.search(parse("filler"), limit=1).total
     assert total == 300
     whole = paths(searcher, "filler", limit=300)
@@ -111,31 +111,31 @@ def test_pages_of_results_are_parts_of_one_order(searcher: PackSearcher) -> None
     assert [path for at in range(0, 350, 50) for path in paths(searcher, "filler", offset=at, limit=50)] == whole
 
 
-def test_hostile_text_comes_back_as_the_text_it_is(searcher: PackSearcher) -> None:
+def test_hostile_text_is_returned_unchanged(searcher: PackSearcher) -> None:
     (hit,) = searcher.search(parse("hostile")).hits
     assert hit.title == "<script>alert(1)</script> hostile"
     assert "<img src=x onerror=alert(1)>" in hit.snippet.text
     assert [piece for piece, marked in hit.snippet.pieces if marked] == ["hostile"]
 
 
-def test_a_search_that_takes_too_long_ends_in_an_error(pack: Path) -> None:
+def test_a_search_beyond_its_time_limit_raises_search_timeout(pack: Path) -> None:
     with closing(PackSearcher(pack, time_limit=0.0)) as searcher, pytest.raises(SearchTimeout, match="longer than 0 s"):
         searcher.search(parse("w* w1 " + "w2 " * 20 + "fi"))
 
 
-def test_a_searcher_is_used_by_many_threads_at_once(searcher: PackSearcher) -> None:
+def test_many_threads_share_a_searcher(searcher: PackSearcher) -> None:
     texts = ["json", "filler", "quick brown", "zebra", "rhubarb"] * 20
-    alone = [paths(searcher, text) for text in texts]
+    expected = [paths(searcher, text) for text in texts]
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda text: paths(searcher, text), texts)) == alone
+        assert list(pool.map(lambda text: paths(searcher, text), texts)) == expected
 
 
-def test_the_pack_cannot_be_written(searcher: PackSearcher) -> None:
+def test_a_pack_is_opened_read_only(searcher: PackSearcher) -> None:
     with searcher._connections.connection(1.0) as connection, pytest.raises(sqlite3.OperationalError, match="readonly"):
         connection.execute("DELETE FROM meta")
 
 
-def test_what_is_no_pack_is_refused_with_its_name(tmp_path: Path) -> None:
+def test_a_missing_or_invalid_pack_is_refused_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(PackNotFound, match=r"none\.sqlite: no such file"):
         PackSearcher(tmp_path / "none.sqlite")
     (tmp_path / "text.sqlite").write_text("this is no database " * 100)
@@ -152,7 +152,7 @@ def test_what_is_no_pack_is_refused_with_its_name(tmp_path: Path) -> None:
         PackSearcher(newer)
 
 
-# Filters, counts, dates and scores
+# Filters, facets, dates and scores
 
 
 def dated(number: int, section: str, lang: str, modified: str, **fields: str) -> Page:
@@ -179,7 +179,7 @@ def counts(searcher: PackSearcher, filters: Filters) -> dict[str, dict[str, int]
     return {facet.name: dict(facet.counts) for facet in searcher.search(parse("report "), filters=filters).facets}
 
 
-def test_a_filter_leaves_what_it_names_and_other_facets_count_what_is_left(reports: PackSearcher) -> None:
+def test_facets_count_with_all_filters_but_their_own(reports: PackSearcher) -> None:
     sections, langs, types = {"news": 8, "docs": 7}, {"en": 11, "de": 4}, {"text/html": 13, "text/plain": 3}
     assert counts(reports, Filters()) == {"section": sections, "lang": langs, "type": types}
     assert counts(reports, Filters(section="docs")) == {
@@ -198,12 +198,12 @@ def test_a_filter_leaves_what_it_names_and_other_facets_count_what_is_left(repor
     assert reports.search(parse("report "), filters=Filters(section="none")).total == 0
 
 
-def test_a_page_that_a_filter_leaves_out_does_not_make_the_search_look_for_less(reports: PackSearcher) -> None:
+def test_a_filter_does_not_relax_a_search(reports: PackSearcher) -> None:
     found = reports.search(parse('"report 7" report'), filters=Filters(section="docs"))
     assert (found.total, found.relaxed) == (0, False)
 
 
-def test_by_date_the_newest_come_first_and_those_without_one_last_the_better_before(reports: PackSearcher) -> None:
+def test_sorted_by_date_pages_without_one_come_last_in_order_of_relevance(reports: PackSearcher) -> None:
     by_rank = [hit.path for hit in reports.search(parse("report "), limit=100).hits]
     found = reports.search(parse("report "), limit=100, sort="date")
     assert [hit.modified for hit in found.hits] == sorted((hit.modified for hit in found.hits[:-5]), reverse=True) + [
@@ -213,8 +213,8 @@ def test_by_date_the_newest_come_first_and_those_without_one_last_the_better_bef
     assert [hit.path for hit in found.hits[-5:]] == undated == [path for path in by_rank if path in undated]
 
 
-def test_scores_fall_from_hit_to_hit_and_none_exceeds_the_ideal(searcher: PackSearcher, reports: PackSearcher) -> None:
-    asked = [
+def test_scores_fall_from_hit_to_hit_and_never_exceed_the_bound(searcher: PackSearcher, reports: PackSearcher) -> None:
+    texts = [
         "json",
         "json ",
         "quick brown fox",
@@ -225,27 +225,27 @@ def test_scores_fall_from_hit_to_hit_and_none_exceeds_the_ideal(searcher: PackSe
         "caf",
         "w1 w1",
     ]
-    for each in (searcher, reports):
-        for text in [*asked, "report", "report 7"]:
-            found = each.search(parse(text), limit=1_000)
-            scores = [hit.score for hit in found.hits]
+    for pack in (searcher, reports):
+        for text in [*texts, "report", "report 7"]:
+            results = pack.search(parse(text), limit=1_000)
+            scores = [hit.score for hit in results.hits]
             assert scores == sorted(scores, reverse=True)
-            assert max(scores, default=0.0) <= found.ideal
+            assert max(scores, default=0.0) <= results.ideal
 
 
-def test_a_hit_says_where_it_comes_from(reports: PackSearcher) -> None:
+def test_a_hit_has_its_domain_section_type_and_date(reports: PackSearcher) -> None:
     hit = reports.search(parse('"report 3"'), filters=Filters(lang="en")).hits[0]
     assert (hit.domain, hit.section, hit.type, hit.modified) == ("site.example", "news", "text/html", "2026-11-13")
 
 
-def test_a_long_page_named_by_the_words_comes_before_short_ones_that_mention_them(tmp_path: Path) -> None:
+def test_a_long_page_with_the_words_in_its_title_precedes_short_pages_that_mention_them(tmp_path: Path) -> None:
     mentions = [page(f"/{number}", f"Other {number}", "argument parsing " * 3) for number in range(10)]
     named = page("/guide", "Argument parsing, and options", f"argument parsing {prose(2_000)}")
     with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", [*mentions, named, *PAGES]))) as searcher:
         assert paths(searcher, "parsing argument")[0] == "/guide"
 
 
-def test_a_pack_of_the_first_schema_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_a_pack_of_an_older_schema_is_refused_with_the_remedy(tmp_path: Path) -> None:
     older = write_pack(tmp_path / "older.sqlite", [])
     with closing(sqlite3.connect(older)) as database:
         database.execute("PRAGMA user_version = 1")

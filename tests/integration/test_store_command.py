@@ -1,4 +1,4 @@
-"""`perennial store` against an S3 server over HTTP, and the probe against stores that break the contract."""
+"""`perennial store` with an S3 server over HTTP, and the check of stores that break the contract."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 
 class IgnoresIfMatch(FolderStore):
-    """Takes the header and forgets it, as servers do that never heard of conditional writes."""
+    """Ignores If-Match, like a server without conditional writes."""
 
     def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
         del if_match
@@ -29,7 +29,7 @@ class IgnoresIfMatch(FolderStore):
 
 
 class IgnoresIfNoneMatch(FolderStore):
-    """Overwrites what it was told not to."""
+    """Ignores If-None-Match, and so overwrites an object."""
 
     def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
         del if_absent
@@ -37,7 +37,7 @@ class IgnoresIfNoneMatch(FolderStore):
 
 
 class ChecksFirstWritesLater(FolderStore):
-    """Compares the ETag, and writes when every other writer has compared it too."""
+    """Compares the ETag, but writes only after every other writer has compared it, too."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -53,23 +53,23 @@ class ChecksFirstWritesLater(FolderStore):
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "message"),
     [
         (IgnoresIfMatch, "If-Match is ignored"),
         (IgnoresIfNoneMatch, "If-None-Match: [*] is ignored"),
-        (ChecksFirstWritesLater, f"of {WRITERS} writers at once with one If-Match, {WRITERS} succeeded"),
+        (ChecksFirstWritesLater, f"of {WRITERS} concurrent writers with the same If-Match, {WRITERS} succeeded"),
     ],
 )
-def test_a_store_whose_conditional_writes_do_not_hold_is_told(
-    tmp_path: Path, broken: type[FolderStore], said: str
+def test_a_store_without_correct_conditional_writes_is_reported(
+    tmp_path: Path, broken: type[FolderStore], message: str
 ) -> None:
     store = broken(tmp_path)
-    with pytest.raises(StoreError, match=said):
+    with pytest.raises(StoreError, match=message):
         check_conditional_writes(store)
     assert list(store.list("")) == []
 
 
-def test_the_bucket_is_made_once_and_its_conditional_writes_are_tried() -> None:
+def test_store_create_makes_the_bucket_once_and_checks_its_conditional_writes() -> None:
     with s3_server() as server:
         settings = {"STORE_URL": f"s3://made-{uuid.uuid4()}/deep", "S3_ENDPOINT_URL": server.endpoint_url}
         environment = {**os.environ, **server.environment, **settings}
@@ -92,7 +92,7 @@ def test_the_bucket_is_made_once_and_its_conditional_writes_are_tried() -> None:
         assert run("check").stdout == f"{settings['STORE_URL']}: conditional writes hold\n"
 
 
-def test_a_store_that_cannot_be_reached_is_one_line_and_exit_1(tmp_path: Path) -> None:
+def test_an_unreachable_store_prints_one_line_and_exits_1(tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "STORE_URL": "s3://b",

@@ -1,4 +1,4 @@
-"""The contract of an object store, held by the folder and by S3 over HTTP alike; what else each must do."""
+"""The contract of an object store, kept by a folder and by S3 over HTTP, and what is particular to each."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def winners(attempt: Callable[[int], str]) -> list[str]:
 
 
 class TestEveryStore:
-    def test_what_was_put_is_got_and_told_alike_by_get_stat_and_list(self, store: ObjectStore) -> None:
-        before = datetime.now(UTC) - timedelta(seconds=1)  # S3 tells whole seconds.
+    def test_get_stat_and_list_agree_on_a_written_object(self, store: ObjectStore) -> None:
+        before = datetime.now(UTC) - timedelta(seconds=1)  # S3 reports whole seconds.
         etag = store.put("content/site.gov/a.json", b"text")
         stored, stat = store.get("content/site.gov/a.json"), store.stat("content/site.gov/a.json")
         assert (stored.data, stored.etag) == (b"text", etag)
@@ -77,7 +77,7 @@ class TestEveryStore:
         assert before <= stat.modified <= datetime.now(UTC)
         assert list(store.list("content/")) == [stat]
 
-    def test_an_object_is_replaced_whole(self, store: ObjectStore) -> None:
+    def test_a_shorter_object_replaces_a_longer_one(self, store: ObjectStore) -> None:
         first = store.put("k", b"a long first value")
         second = store.put("k", b"short")
         assert first != second
@@ -85,13 +85,13 @@ class TestEveryStore:
         assert store.stat("k").etag == second
 
     @pytest.mark.parametrize("key", ["none", "content/none", "content"])
-    def test_an_object_that_is_not_there_is_said_to_be_so_by_name(self, store: ObjectStore, key: str) -> None:
+    def test_a_missing_object_is_reported_by_its_key(self, store: ObjectStore, key: str) -> None:
         store.put("content/a", b"")
-        for ask in (store.get, store.stat):
+        for read in (store.get, store.stat):
             with pytest.raises(ObjectNotFound, match=key):
-                ask(key)
+                read(key)
 
-    def test_delete_removes_and_may_be_repeated(self, store: ObjectStore) -> None:
+    def test_delete_can_be_repeated(self, store: ObjectStore) -> None:
         store.put("a/b", b"1")
         for _ in range(2):
             store.delete("a/b")
@@ -109,7 +109,7 @@ class TestEveryStore:
             "s" * 255 + "/" + "t" * 255,
         ],
     )
-    def test_odd_keys_come_back_as_they_were(self, store: ObjectStore, key: str) -> None:
+    def test_unusual_keys_are_listed_unchanged(self, store: ObjectStore, key: str) -> None:
         etag = store.put(key, key.encode())
         assert store.get(key).data == key.encode()
         assert [(stat.key, stat.etag) for stat in store.list(key[:4])] == [(key, etag)]
@@ -120,13 +120,13 @@ class TestEveryStore:
         "key",
         ["", "/a", "a/", "a//b", "../a", "a/../b", "a/.", "nul\0", "line\n", "\ud800", "s" * 256, "ab/" * 350 + "c"],
     )
-    def test_a_key_that_some_store_could_not_hold_is_refused(self, store: ObjectStore, key: str) -> None:
-        for ask in (store.get, store.stat, store.delete, lambda key: store.put(key, b"")):
+    def test_an_invalid_key_is_refused(self, store: ObjectStore, key: str) -> None:
+        for operation in (store.get, store.stat, store.delete, lambda key: store.put(key, b"")):
             with pytest.raises(InvalidKey, match="key"):
-                ask(key)
+                operation(key)
         assert keys(store) == []
 
-    def test_a_listing_is_in_key_order_and_takes_any_prefix(self, store: ObjectStore) -> None:
+    def test_a_listing_is_in_key_order_for_any_prefix(self, store: ObjectStore) -> None:
         names = ["a-b", "a.b", "a/b", "a/b-c", "a/bc/d", "a0", "a/é", "b/a", "Z", "a/b.json"]
         for name in names:
             store.put(name, b"")
@@ -142,14 +142,14 @@ class TestEveryStore:
             zip(names, etags, strict=True)
         )
 
-    def test_if_absent_writes_only_where_there_is_nothing(self, store: ObjectStore) -> None:
+    def test_if_absent_does_not_replace_an_object(self, store: ObjectStore) -> None:
         store.put("k", b"first", if_absent=True)
         for data in (b"second", b"first"):
             with pytest.raises(PreconditionFailed, match="k"):
                 store.put("k", data, if_absent=True)
         assert store.get("k").data == b"first"
 
-    def test_if_match_writes_only_over_the_object_that_was_read(self, store: ObjectStore) -> None:
+    def test_if_match_replaces_only_the_object_with_that_etag(self, store: ObjectStore) -> None:
         first = store.put("k", b"first")
         second = store.put("k", b"second", if_match=first)
         with pytest.raises(PreconditionFailed, match="k"):
@@ -158,11 +158,11 @@ class TestEveryStore:
         with pytest.raises(PreconditionFailed, match="none"):
             store.put("none", b"", if_match=second)
 
-    def test_of_many_writers_with_if_absent_one_wins(self, store: ObjectStore) -> None:
+    def test_one_of_many_writers_with_if_absent_wins(self, store: ObjectStore) -> None:
         won = winners(lambda number: store.put("k", b"%d" % number, if_absent=True))
         assert won == [store.get("k").etag]
 
-    def test_of_many_writers_with_if_match_one_wins(self, store: ObjectStore) -> None:
+    def test_one_of_many_writers_with_if_match_wins(self, store: ObjectStore) -> None:
         etag = store.put("k", b"before")
         won = winners(lambda number: store.put("k", b"%d" % number, if_match=etag))
         assert won == [store.get("k").etag]
@@ -172,7 +172,7 @@ class TestEveryStore:
 
 
 def count_up(root: Path, times: int) -> None:
-    """Add one to the number in an object, so often, by optimistic writes."""
+    """Add one to the number in an object, `times` times, by conditional writes."""
     store = FolderStore(root)
     while times:
         stored = store.get("counter")
@@ -201,7 +201,7 @@ class TestFolder:
         assert (store.stat("k"), (tmp_path / "k").stat().st_ino) == before
 
     @pytest.mark.parametrize("damage", [None, b"", b"0" * 32, b"\xff\xfe", b"0" * 32 + b" 1 1 1\n"])
-    def test_an_etag_file_that_is_missing_or_void_is_made_again(self, tmp_path: Path, damage: bytes | None) -> None:
+    def test_a_missing_or_invalid_etag_file_is_written_again(self, tmp_path: Path, damage: bytes | None) -> None:
         store = FolderStore(tmp_path)
         etag = store.put("a/k", b"text")
         beside = tmp_path / ".store" / "etags" / "a" / "k"
@@ -213,13 +213,13 @@ class TestFolder:
         assert beside.read_bytes() == whole
         assert store.put("a/k", b"new", if_match=etag) == store.get("a/k").etag
 
-    def test_an_object_changed_behind_the_stores_back_gets_its_true_etag(self, tmp_path: Path) -> None:
+    def test_a_file_changed_by_another_program_gets_a_new_etag(self, tmp_path: Path) -> None:
         store = FolderStore(tmp_path)
         store.put("k", b"old!")
         (tmp_path / "k").write_bytes(b"new!")
         assert store.stat("k").etag == store.get("k").etag == FolderStore(tmp_path / "other").put("k", b"new!")
 
-    def test_temporary_and_private_files_are_neither_listed_nor_reached_by_a_key(self, tmp_path: Path) -> None:
+    def test_temporary_and_private_files_are_not_objects(self, tmp_path: Path) -> None:
         store = FolderStore(tmp_path)
         store.put("k", b"1")
         (tmp_path / ".store" / "writing" / "left-behind").write_bytes(b"half")
@@ -228,7 +228,7 @@ class TestFolder:
         with pytest.raises(InvalidKey, match=r"\.store"):
             store.get(".store/etags/k")
 
-    def test_files_that_a_dead_process_left_are_swept_in_time(self, tmp_path: Path) -> None:
+    def test_temporary_files_of_killed_processes_are_deleted_after_a_while(self, tmp_path: Path) -> None:
         store = FolderStore(tmp_path)
         old, new = (tmp_path / ".store" / "writing" / name for name in ("old", "new"))
         for path in (old, new):
@@ -243,14 +243,12 @@ class TestFolder:
         store.put("a", b"1")
         store.put("b/c", b"1")
         for key in ("a/b", "b"):
-            with pytest.raises(StoreError, match=f"^{key}: in a folder, one key"):
+            with pytest.raises(StoreError, match=f"^{key}: in a folder store, a key"):
                 store.put(key, b"2")
         assert keys(store) == ["a", "b/c"]
         assert list((tmp_path / ".store" / "writing").iterdir()) == []
 
-    def test_a_process_killed_in_the_middle_of_writing_leaves_whole_objects_with_true_etags(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_killed_writer_leaves_complete_objects_with_correct_etags(self, tmp_path: Path) -> None:
         for round_number in range(5):
             kill_a_writer(tmp_path, after=20 + 13 * round_number)
             store = FolderStore(tmp_path)
@@ -274,7 +272,7 @@ for number in itertools.count():
 
 
 def kill_a_writer(root: Path, *, after: int) -> None:
-    """Run a process that writes for ever, and kill it once it has said that so many objects were put."""
+    """Run a process that writes objects without end, and kill it when it has written `after` of them."""
     with subprocess.Popen([sys.executable, "-c", WRITER, str(root)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for _ in range(after):
@@ -284,7 +282,7 @@ def kill_a_writer(root: Path, *, after: int) -> None:
 
 
 class TestS3:
-    def test_a_bucket_that_is_not_there_is_no_missing_object(self, server: S3Server) -> None:
+    def test_a_missing_bucket_is_not_reported_as_a_missing_object(self, server: S3Server) -> None:
         store = S3Store("no-such-bucket", endpoint_url=server.endpoint_url)
         with pytest.raises(StoreError, match=r"s3://no-such-bucket/k.*bucket does not exist") as raised:
             store.get("k")
@@ -292,7 +290,7 @@ class TestS3:
         with pytest.raises(StoreError, match="bucket"):
             list(store.list(""))
 
-    def test_a_server_that_is_not_there_is_a_store_error(self, server: S3Server) -> None:
+    def test_an_unreachable_server_is_a_store_error(self, server: S3Server) -> None:
         with pytest.raises(StoreError, match=r"s3://b/k.*Could not connect"):
             S3Store("b", endpoint_url="http://127.0.0.1:1").put("k", b"")
 
@@ -304,6 +302,6 @@ class TestS3:
 
 
 @pytest.mark.parametrize("url", ["", "file://relative", "file:/x", "/x", "s3://", "s3:///prefix", "http://host/"])
-def test_a_url_of_no_store_is_refused_by_name(url: str) -> None:
+def test_an_invalid_store_url_is_refused(url: str) -> None:
     with pytest.raises(InvalidKey, match="expected file:///folder or s3://bucket"):
         open_store(url)

@@ -1,4 +1,4 @@
-"""An S3-compatible server for tests: moto's, in a process of its own, on a free loopback port."""
+"""An S3-compatible server for tests: moto's, in its own process, on a free loopback port."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @dataclass(frozen=True, slots=True)
 class S3Server:
-    """Where the server listens, its one bucket, and the variables that a process needs to use it."""
+    """The server's address, its only bucket, and the environment variables that a client needs."""
 
     endpoint_url: str
     bucket: str = BUCKET
@@ -32,7 +32,7 @@ class S3Server:
 
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
-    """Run a server with one empty bucket; it keeps objects in memory and is gone with the block."""
+    """Run a server with one empty bucket during the block. It keeps objects in memory."""
     command = [sys.executable, "-m", "tests.servers.s3"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -47,7 +47,7 @@ def s3_server() -> Iterator[S3Server]:
 
 
 def main() -> None:
-    """Serve until standard input closes, which it also does when the test run is killed."""
+    """Serve until standard input closes, also when the test run is killed."""
     import logging
 
     import boto3

@@ -19,9 +19,9 @@ from app.crawl.frontier import Frontier, Progress
 from app.errors import PackNotFound
 from app.pack.fetch import fetch_pack
 from app.pack.manifest import Manifest, read_manifest
-from app.search import query
 from app.search.contract import Hit
 from app.search.pack_searcher import PackSearcher
+from app.search.query import parse
 from app.state.client import get_redis
 from app.storage.open import open_store
 from config.settings import ROOT, Settings
@@ -32,7 +32,7 @@ from tests.support.worker import Worker, worker
 
 @dataclass
 class System:
-    """What a test sees of a running system."""
+    """A running system as a test sees it."""
 
     settings: Settings
     environment: Mapping[str, str]
@@ -49,7 +49,7 @@ class System:
         return Frontier(get_redis(self.settings.redis), ttl=60).progress(domain)
 
     def manifest(self, domain: str) -> Manifest | None:
-        """Return what is told of a domain's pack, or None before there is one."""
+        """Return the manifest of a domain's pack, or None before the first one."""
         try:
             return read_manifest(open_store(self.settings.store), domain)
         except PackNotFound:
@@ -76,7 +76,7 @@ class System:
     def search(self, domain: str, text: str) -> list[Hit]:
         """Return the hits of a query in a domain's pack."""
         with contextlib.closing(PackSearcher(self.pack(domain))) as searcher:
-            return list(searcher.search(query.parse(text)).hits)
+            return list(searcher.search(parse(text)).hits)
 
     def pack(self, domain: str) -> Path:
         """Return the latest pack of a domain, as a searcher would load it."""

@@ -1,4 +1,4 @@
-"""Processors kept awake for a benchmark: each has a process that gives way to all others, and none outlives it."""
+"""Processors kept awake for a benchmark: one idle-priority process each, which ends with the benchmark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.unit
 
 
-def test_each_processor_has_one_process_that_gives_way_while_the_block_lasts() -> None:
+def test_each_processor_has_one_idle_priority_process_during_the_block() -> None:
     # Other tests of this process may have children of their own.
     before = set(psutil.Process().children())
     with kept_awake():
@@ -29,7 +29,7 @@ def test_each_processor_has_one_process_that_gives_way_while_the_block_lasts() -
     assert not set(psutil.Process().children()) - before
 
 
-def test_they_end_with_whoever_is_killed_while_it_measures() -> None:
+def test_the_processes_end_when_the_benchmark_is_killed() -> None:
     script = "from benchmarks.modes import kept_awake\nwith kept_awake():\n    print(flush=True)\n    input()"
     with subprocess.Popen(
         [sys.executable, "-c", script], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -44,7 +44,7 @@ def test_they_end_with_whoever_is_killed_while_it_measures() -> None:
 
 def is_at_work(process: psutil.Process) -> bool:
     try:
-        # Where nobody reaps orphans, one that ended is still there.
+        # In a container without an init process, an ended orphan remains as a zombie.
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
