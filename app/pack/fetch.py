@@ -81,8 +81,8 @@ def _read_consistent(store: ObjectStore, domain: str) -> tuple[Manifest, bytes]:
 def decompress(data: bytes, target: Path, *, limit: int = MAX_UNCOMPRESSED) -> int:
     """Write the decompressed pack to `target` and return its size in bytes.
 
-    Raises PackCorrupt for data that is not a zstd frame or has more than `limit` uncompressed bytes. Raises PackError if
-    the disk has less space than the frame declares.
+    Raises PackCorrupt for data that is not a zstd frame or has more than `limit` uncompressed bytes. Raises PackError
+    if the disk has less space than the frame declares.
     """
     written = 0
     try:

@@ -31,8 +31,8 @@ ATTEMPTS: Final = 10
 class PreviousPack:
     """The pack that a new one replaces, on condition that its ETag is still `etag` (None: there is no pack).
 
-    `path` is its decompressed database and `manifest` the description made from that. An unreadable pack has
-    neither, nor has one of which only the numbers were needed. `manifest_stored` is whether the store holds that very manifest.
+    `path` is its decompressed database and `manifest` the description made from that. An unreadable pack has neither,
+    nor has one of which only the numbers were needed. `manifest_stored` is whether the store holds that manifest.
     """
 
     etag: str | None
