@@ -1,25 +1,32 @@
-"""`perennial search`: answers on a terminal or as JSON, from the searchers or from a pack's file."""
+"""`perennial search`: search through the searchers, or in a pack's file; print hits for people or as JSON."""
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from app.broker.errors import InvalidMessage, RequestTimedOut
-from app.cli.search_view import document, show, silences
+from app.cli.printing import printable
 from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.client.contract import SearchClient
 from app.cluster.client.local import LocalSearchClient
 from app.crawl.urls import parse_domain
 from app.errors import InvalidQuery, NotPlaced, PackNotFound, SearchUnavailable
 from app.pack.fetch import decompress
-from app.search.contract import MAX_HITS, Filters, SearchRequest, SearchResult, Sort
+from app.search.contract import MAX_HITS, MAX_LIMIT, Filters, Hit, SearchRequest, SearchResult, Sort
 from config.settings import get_settings
+
+#: Values of a facet that are printed.
+_FACET_VALUES = 6
 
 cli = typer.Typer()
 
@@ -35,9 +42,9 @@ def search(
         ),
     ],
     *,
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Pages shown at most.")] = 10,
-    offset: Annotated[int, typer.Option(min=0, max=MAX_HITS - 1, help="Pages left out first.")] = 0,
-    sort: Annotated[Sort, typer.Option(help="The best first, or the newest.")] = "relevance",
+    limit: Annotated[int, typer.Option(min=1, max=MAX_LIMIT, help="Number of hits, at most.")] = 10,
+    offset: Annotated[int, typer.Option(min=0, max=MAX_HITS - 1, help="Number of hits to skip.")] = 0,
+    sort: Annotated[Sort, typer.Option(help="Best first, or newest first.")] = "relevance",
     section: Annotated[str, typer.Option(help="Only pages below this first part of a path: `docs`.")] = "",
     lang: Annotated[str, typer.Option(help="Only pages in this language: `en`.")] = "",
     kind: Annotated[str, typer.Option("--type", help="Only pages of this content type: `text/html`.")] = "",
@@ -47,21 +54,33 @@ def search(
         typer.Option(metavar="FILE", help="Search this pack's file, without services; DOMAIN may be left out."),
     ] = None,
 ) -> None:
-    """Search indexed sites. Exit 0: found, 1: nothing found, never indexed or nobody answers, 2: wrong usage."""
-    with _finder(pack or []) as finder:
-        domains, text = _asked(words, finder if pack else None)
+    """Search indexed sites. Exit 0: hits, 1: no hits, never indexed or no answer, 2: wrong usage."""
+    with _search_client(pack or []) as client:
+        domains, q = _domains_and_query(words, client if pack else None)
         filters = Filters(section=section, lang=lang, type=kind)
-        question = SearchRequest(q=text, domains=domains, offset=offset, limit=limit, sort=sort, filters=filters)
-        found = _found(finder, question)
-    _show(found, question, as_json=as_json)
+        request = SearchRequest(q=q, domains=domains, offset=offset, limit=limit, sort=sort, filters=filters)
+        result = _search(client, request)
+    if as_json:
+        typer.echo(_json_document(request, result))
+    elif result.hits:
+        _print_page(request, result)
+    sites = ", ".join(pack.domain for pack in result.sources)
+    if not result.total:
+        for line in _silent_lines(result):
+            typer.echo(f"perennial: {line}", err=True)
+        filtered = "" if filters == Filters() else " with these filters"
+        proposal = f"; did you mean: {result.did_you_mean}" if result.did_you_mean else ""
+        _exit(1, f"no page on {sites}{filtered} matches: {q}{proposal}")
+    if not result.hits:
+        _exit(1, f"{sites}: {result.total} hits for: {q}; none from offset {offset} on")
 
 
 @contextmanager
-def _finder(packs: Sequence[Path]) -> Iterator[SearchClient]:
-    """Lend what finds: in these files, or through the searchers."""
+def _search_client(packs: Sequence[Path]) -> Iterator[SearchClient]:
+    """Lend a client for these packs, or for the cluster without any."""
     if not packs:
-        with closing(ClusterSearchClient.of(get_settings())) as remote:
-            yield remote
+        with closing(ClusterSearchClient.of(get_settings())) as client:
+            yield client
         return
     try:
         with ExitStack() as stack:
@@ -72,7 +91,7 @@ def _finder(packs: Sequence[Path]) -> Iterator[SearchClient]:
 
 
 def _unpacked(pack: Path, folder: Path) -> Path:
-    """Return the database; a pack as it lies in the store is compressed."""
+    """Return the database of a pack. A pack from the store is compressed."""
     if pack.suffix != ".zst":
         return pack
     target = folder / pack.name.removesuffix(".zst")
@@ -80,61 +99,92 @@ def _unpacked(pack: Path, folder: Path) -> Path:
     return target
 
 
-def _asked(words: Sequence[str], local: SearchClient | None) -> tuple[tuple[str, ...], str]:
+def _domains_and_query(words: Sequence[str], local: SearchClient | None) -> tuple[tuple[str, ...], str]:
     """Return domains and query. With files all words are the query, unless the first one names their domains."""
     first, *rest = words
     try:
         domains = tuple(parse_domain(name) for name in first.split(","))
     except InvalidMessage as error:
         if local is None:
-            _end(2, str(error))
+            _exit(2, str(error))
         domains = ()
     if local is not None:
-        there = tuple(route.domain for route in local.routes().routes)
-        if not rest or not domains or not set(domains) <= set(there):
-            return there, " ".join(words)
+        packed = tuple(route.domain for route in local.routes().routes)
+        if not rest or not domains or not set(domains) <= set(packed):
+            return packed, " ".join(words)
     if not rest:
-        _end(2, f"what is to be searched for on {first}? perennial search DOMAIN WORDS...")
+        _exit(2, f"the words to search for on {first} are missing: perennial search DOMAIN WORDS...")
     return domains, " ".join(rest)
 
 
-def _found(finder: SearchClient, question: SearchRequest) -> SearchResult:
-    """Search; an error that somebody can mend says how."""
+def _search(client: SearchClient, request: SearchRequest) -> SearchResult:
+    """Search; on an error exit with its reason and a remedy."""
     try:
-        return finder.search(question)
+        return client.search(request)
     except (InvalidQuery, InvalidMessage) as error:
-        _end(2, str(error))
+        _exit(2, str(error))
     except PackNotFound as error:
-        known = {route.domain for route in finder.routes().routes}
-        unknown = [domain for domain in question.domains if domain not in known]
-        orders = "; ".join(f"perennial index --crawl https://{domain}/" for domain in unknown)
-        _end(1, f"{error}. To index it: {orders}")
+        indexed = {route.domain for route in client.routes().routes}
+        missing = [domain for domain in request.domains if domain not in indexed]
+        commands = "; ".join(f"perennial index --crawl https://{domain}/" for domain in missing)
+        _exit(1, f"{error}. To index it: {commands}")
     except NotPlaced as error:
-        _end(1, f"{error}\nperennial searchers shows where every pack is")
+        _exit(1, f"{error}\nperennial searchers shows where every pack is")
     except (SearchUnavailable, RequestTimedOut) as error:
-        _end(
+        _exit(
             1,
             f"{error}\nAre the orchestrator and a searcher running? perennial up starts them, perennial searchers shows"
             " them. A pack's file can be searched without them: --pack FILE",
         )
 
 
-def _show(found: SearchResult, question: SearchRequest, *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(document(found, question))
-    elif found.hits:
-        show(found, question)
-    sites = ", ".join(info.domain for info in found.sources)
-    if not found.total:
-        for silence in silences(found):
-            typer.echo(f"perennial: {silence}", err=True)
-        filtered = "" if question.filters == Filters() else ", filtered so,"
-        meant = f"; did you mean: {found.did_you_mean}" if found.did_you_mean else ""
-        _end(1, f"nothing on {sites}{filtered} matches: {question.q}{meant}")
-    if not found.hits:
-        _end(1, f"{sites}: {found.total} pages for: {question.q}; none from offset {question.offset} on")
+def _json_document(request: SearchRequest, result: SearchResult) -> str:
+    fields = {"domains": request.domains, "query": request.q, "sort": request.sort, "offset": request.offset}
+    return json.dumps(fields | asdict(result), ensure_ascii=False, indent=1)
 
 
-def _end(status: int, message: str) -> NoReturn:
+def _print_page(request: SearchRequest, result: SearchResult) -> None:
+    out = Console(highlight=False, soft_wrap=True)
+    more = "more than " if result.capped else ""
+    first, last = request.offset + 1, request.offset + len(result.hits)
+    out.print(Text(f"{first}–{last} of {more}{result.total} in {result.seconds * 1_000:.0f} ms", "dim"))
+    for line in _silent_lines(result):
+        out.print(Text(line, "yellow"))
+    if result.relaxed:
+        out.print(Text("No page has all the words. These pages have some of them.", "yellow"))
+    if result.did_you_mean:
+        out.print(Text(f"Did you mean: {printable(result.did_you_mean)}", "yellow"))
+    for hit in result.hits:
+        out.print()
+        for text in _hit_lines(hit):
+            out.print(text)
+    facets = [facet for facet in result.facets if len(facet.counts) > 1]
+    if out.is_terminal and facets:
+        out.print()
+        for facet in facets:
+            values = ", ".join(f"{printable(value) or 'none'} {pages}" for value, pages in facet.counts[:_FACET_VALUES])
+            more = ", …" if len(facet.counts) > _FACET_VALUES else ""
+            out.print(Text(f"--{facet.name}: {values}{more}", "dim"))
+
+
+def _silent_lines(result: SearchResult) -> Iterator[str]:
+    """Yield a line for each domain that did not answer, with the reason."""
+    for domain, reason in result.silent:
+        yield "No answer: " + printable(reason if domain in reason else f"{domain}: {reason}")
+
+
+def _hit_lines(hit: Hit) -> Iterator[Text]:
+    yield Text(printable(hit.title or hit.path), "bold")
+    address = Text(printable(hit.url), "cyan")
+    if hit.modified:
+        address.append(f"  {printable(hit.modified)}", "dim")
+    yield address
+    snippet = Text()
+    for piece, marked in hit.snippet.pieces:
+        snippet.append(printable(piece), "bold yellow" if marked else "")
+    yield snippet
+
+
+def _exit(status: int, message: str) -> NoReturn:
     typer.echo(f"perennial: {message}", err=True)
     raise typer.Exit(status)

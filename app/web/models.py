@@ -16,7 +16,7 @@ UtcTime = Annotated[str, Field(description="UTC, ISO 8601.", examples=["2026-11-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A fault as RFC 9457 has it. `type` tells the kinds of faults apart; the description of the API lists them."""
+    """A problem of RFC 9457. The description of the API lists the values of `type`."""
 
     type: Annotated[str, Field(examples=["/problems/never-indexed"])]
     title: Annotated[str, Field(description="The same for all faults of a type.")]
@@ -101,7 +101,7 @@ class SearchAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuggestAnswer:
-    """Queries that the one asked about may be the beginning of, best first."""
+    """Queries that start with the given one, best first."""
 
     query: str
     suggestions: tuple[str, ...]

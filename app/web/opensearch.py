@@ -1,4 +1,4 @@
-"""The search page as an engine of a browser's search bar: description and suggestions of OpenSearch 1.1."""
+"""OpenSearch 1.1: the description and the suggestions that a browser's search bar uses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from starlette.concurrency import run_in_threadpool
 
 from app.broker.errors import InvalidMessage
 from app.cluster.client.contract import MAX_DOMAINS, SearchClient
-from app.cluster.protocol import Routes
 from app.crawl.urls import parse_domain
 from app.errors import InvalidQuery, PackNotFound
 from app.web.dependencies import Client
@@ -25,7 +24,7 @@ NAMESPACE = "http://a9.com/-/spec/opensearch/1.1/"
 #: Characters of ShortName and LongName (OpenSearch 1.1 draft 6, section 4.2).
 MAX_SHORT_NAME, MAX_LONG_NAME = 16, 48
 
-#: A host as a request may name it, with its port. What is not of this form is not written into a description.
+#: A host with its port in the request's Host field. No other text is written into a description.
 _HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 
 router = APIRouter(include_in_schema=False)
@@ -35,41 +34,45 @@ Domains = Annotated[Sequence[str], Query()]
 
 @router.get("/opensearch.xml")
 async def description(request: Request, client: Client, domain: Domains = ()) -> Response:
-    """Describe the search of all sites, or of those named, which must have been indexed."""
-    wanted = _named(domain)
-    if wanted:
-        known = {route.domain for route in (await run_in_threadpool(client.routes)).routes}
-        if never := [one for one in wanted if one not in known]:
-            raise PackNotFound(f"{', '.join(never)} has no pack")
-    return Response(describe(_base(request), wanted), media_type=DESCRIPTION)
+    """Describe the search of all sites, or of the given ones, which must be indexed."""
+    host = request.headers.get("host", "")
+    if not _HOST.fullmatch(host):
+        raise InvalidMessage("the request's Host field is no host name")
+    domains = _parse_domains(domain)
+    if domains:
+        indexed = {route.domain for route in (await run_in_threadpool(client.routes)).routes}
+        if missing := [name for name in domains if name not in indexed]:
+            raise PackNotFound(f"{', '.join(missing)} has no pack")
+    base = f"{request.url.scheme}://{host}{request.scope.get('root_path', '')}"
+    return Response(describe(base, domains), media_type=DESCRIPTION)
 
 
 @router.get("/suggest")
 async def suggest(client: Client, q: str = "", domain: Domains = ()) -> Response:
-    """Suggest how a query may go on, as browsers read it. What cannot be searched for goes on as nothing."""
-    found = await run_in_threadpool(_suggestions, client, _named(domain), q)
-    return Response(json.dumps([q, found], ensure_ascii=False).encode(errors="replace"), media_type=SUGGESTIONS)
+    """Suggest how a query may go on, in the format of browsers. An invalid query has no suggestions."""
+    suggestions = await run_in_threadpool(_suggestions, client, _parse_domains(domain), q)
+    content = json.dumps([q, suggestions], ensure_ascii=False).encode(errors="replace")
+    return Response(content, media_type=SUGGESTIONS)
 
 
 def describe(base: str, domains: Sequence[str]) -> bytes:
     """Return the description document (OpenSearch 1.1 draft 6, section 4) of the search at `base`, a URL without path.
 
-    Its elements ShortName, Description and Url are those required.
+    Its elements ShortName, Description and Url are required.
     """
-    where = ", ".join(domains)
-    long_name = f"Perennial: {where}" if where else "Perennial"
+    sites = ", ".join(domains)
     chosen = urlencode([("domain", domain) for domain in domains])
-    # `{` of a domain would begin a template's parameter; urlencode leaves none.
+    # urlencode encodes `{`, which would begin a parameter of the template.
     query = f"{chosen}&q={{searchTerms}}" if chosen else "q={searchTerms}"
     root = ET.Element("OpenSearchDescription", xmlns=NAMESPACE)
-    _add(root, "ShortName", _cut(where or "Perennial", MAX_SHORT_NAME))
-    _add(root, "LongName", _cut(long_name, MAX_LONG_NAME))
-    _add(root, "Description", _cut(f"Search {where}" if where else "Search all sites that are indexed here", 1_024))
+    _add(root, "ShortName", _cut(sites or "Perennial", MAX_SHORT_NAME))
+    _add(root, "LongName", _cut(f"Perennial: {sites}" if sites else "Perennial", MAX_LONG_NAME))
+    _add(root, "Description", _cut(f"Search {sites}" if sites else "Search all sites that are indexed here", 1_024))
     _add(root, "Image", f"{base}/static/icon.svg", height="16", width="16", type="image/svg+xml")
     _add(root, "Url", type="text/html", template=f"{base}/?{query}")
     _add(root, "Url", type=SUGGESTIONS, rel="suggestions", template=f"{base}/suggest?{query}")
-    itself = f"{base}/opensearch.xml{'?' if chosen else ''}{chosen}"
-    _add(root, "Url", type=DESCRIPTION, rel="self", template=itself)
+    own_url = f"{base}/opensearch.xml{'?' if chosen else ''}{chosen}"
+    _add(root, "Url", type=DESCRIPTION, rel="self", template=own_url)
     _add(root, "InputEncoding", "UTF-8")
     _add(root, "OutputEncoding", "UTF-8")
     document: bytes = ET.tostring(root, encoding="UTF-8", xml_declaration=True)
@@ -85,26 +88,15 @@ def _cut(text: str, length: int) -> str:
 
 
 def _suggestions(client: SearchClient, domains: Sequence[str], q: str) -> Sequence[str]:
-    domains = domains or _all(client.routes())
+    """Return suggestions from the given domains, or from all with a searcher unless these are too many."""
+    if not domains:
+        placed = sorted(route.domain for route in client.routes().routes if route.searchers)
+        domains = placed if len(placed) <= MAX_DOMAINS else ()
     try:
         return client.suggest(domains, q) if domains and q.strip() else ()
     except InvalidQuery:
         return ()
 
 
-def _all(routes: Routes) -> Sequence[str]:
-    """Return all domains that a searcher answers for; none where they are more than can be asked at once."""
-    domains = sorted(route.domain for route in routes.routes if route.searchers)
-    return domains if len(domains) <= MAX_DOMAINS else ()
-
-
-def _named(domains: Sequence[str]) -> Sequence[str]:
+def _parse_domains(domains: Sequence[str]) -> Sequence[str]:
     return tuple(dict.fromkeys(parse_domain(domain) for domain in domains if domain.strip()))
-
-
-def _base(request: Request) -> str:
-    """Return the URL that this server was asked at, without a path; raises InvalidMessage for a host that is none."""
-    host = request.headers.get("host", "")
-    if not _HOST.fullmatch(host):
-        raise InvalidMessage("the request names no host that could stand in a URL")
-    return f"{request.url.scheme}://{host}{request.scope.get('root_path', '')}"

@@ -1,4 +1,4 @@
-"""The search page: a form, and below it results or the reason why there are none."""
+"""The search page: a form, and below it results or the reason for their absence."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""The values that the templates show: counts, dates and links ready for reading."""
+"""The presenter: turns a search result into the texts, dates and links that the templates show."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from urllib.parse import unquote
@@ -13,17 +14,17 @@ from app.search.contract import Facet, Hit, PackInfo, SearchResult
 from app.search.snippet import Snippet
 from app.web.search_form import FILTERS, PER_PAGE, SORTS, SearchForm
 
-#: Page numbers shown on either side of the one that is read.
+#: Page numbers shown on either side of the current one.
 _NEIGHBOURS = 2
-#: Values shown of one facet.
+#: Values of one facet that are shown.
 _CHOICES = 10
 
 _LANGUAGE = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")
-#: What a URL has for characters beyond ASCII.
+#: Percent-encoded bytes of characters beyond ASCII.
 _ENCODED = re.compile(r"(?:%[89A-Fa-f][0-9A-Fa-f])+")
 
 
-#: Languages by the first part of their tag (RFC 5646), in English as the page is.
+#: English names of languages by the first part of their tag (RFC 5646).
 _LANGUAGES = {
     "ar": "Arabic",
     "bg": "Bulgarian",
@@ -80,7 +81,7 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A link among others; `current` where it stands for what is shown. `count` is empty where nothing is counted."""
+    """A link among others; `current` if it is for the page that is shown. `count` may be empty."""
 
     label: str
     href: str
@@ -90,7 +91,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FacetView:
-    """The values of one property, most pages first. The link of a chosen one takes it off again."""
+    """The values of one property, most pages first. The link of a chosen value removes that filter."""
 
     name: str
     title: str
@@ -107,9 +108,9 @@ class PageLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HitView:
-    """A hit as it is shown. `href` is empty where the address is not http(s): it is then no link.
+    """A hit as the page shows it. `href` is empty unless the URL is http(s): other schemes are no link.
 
-    `address` goes on where `site` ends; `site` is empty unless several were form. `date` is empty where there is none.
+    `address` follows `site`, which is empty if only one site was searched. `date` may be empty.
     """
 
     href: str
@@ -124,7 +125,7 @@ class HitView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackView:
-    """Of what size and time an index is; `day` is `built` without the time of day."""
+    """Size and date of a pack; `day` is `built` without the time of day."""
 
     domain: str
     pages: str
@@ -135,7 +136,7 @@ class PackView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultsView:
-    """One page of results. Empty links where there is no previous or next page; `meant` is None where all is well."""
+    """One page of results. Links to missing pages are empty. `meant` is a proposed query, or None."""
 
     first: int
     last: int
@@ -156,16 +157,20 @@ class ResultsView:
 def results_view(result: SearchResult, form: SearchForm) -> ResultsView:
     """Return what the template shows of one page of results."""
     last_page = max(1, -(-min(result.total, result.reachable) // PER_PAGE))
-    first = (form.page - 1) * PER_PAGE + 1
+    first, seconds = form.request.offset + 1, result.seconds
+    meant = result.did_you_mean
     several = len(result.sources) + len(result.silent) > 1
     return ResultsView(
         first=first,
         last=first + len(result.hits) - 1,
         total=f"more than {result.total:,}" if result.capped else f"{result.total:,}",
-        seconds=_seconds(result.seconds),
+        seconds=f"{max(1, round(seconds * 1_000))} ms" if seconds < 1 else f"{seconds:.1f} s",
         relaxed=result.relaxed,
         hits=tuple(_hit_view(hit, several=several) for hit in result.hits),
-        pages=_page_links(form, last_page),
+        pages=tuple(
+            PageLink(number, _page_href(form, number, last_page))
+            for number in (_page_numbers(form.page, last_page) if last_page > 1 else ())
+        ),
         previous=_page_href(form, form.page - 1, last_page),
         next=_page_href(form, form.page + 1, last_page),
         sorts=tuple(
@@ -173,14 +178,14 @@ def results_view(result: SearchResult, form: SearchForm) -> ResultsView:
             for sort in SORTS
         ),
         facets=tuple(view for facet in result.facets if (view := _facet_view(facet, form)).choices),
-        meant=_meant(result.did_you_mean, form),
+        meant=Choice(label=meant, href=form.with_text(meant).href) if meant else None,
         silent=tuple(domain for domain, _ in result.silent),
         sources=tuple(pack_view(source) for source in result.sources),
     )
 
 
 def filters_view(form: SearchForm) -> tuple[Choice, ...]:
-    """Return the filters that are set, each with the link that takes it off."""
+    """Return the filters that are set, each with the link that removes it."""
     return tuple(
         Choice(label=f"{FILTERS[name]}: {label_of(name, value)}", href=form.with_filter(name, "").href, current=True)
         for name, value in form.filtered
@@ -190,17 +195,16 @@ def filters_view(form: SearchForm) -> tuple[Choice, ...]:
 def pack_view(pack: Route | PackInfo) -> PackView:
     """Return what the template shows of a pack."""
     pages = f"{pack.pages:,} page{'' if pack.pages == 1 else 's'}"
-    day, time = _built(pack.built_at)
-    built = f"{day}, {time}" if time else day
+    day = built = pack.built_at  # Shown unchanged if it is no valid time.
+    with suppress(ValueError):
+        time = datetime.fromisoformat(pack.built_at).astimezone(UTC)
+        day = f"{time.day} {time:%B %Y}"
+        built = f"{day}, {time:%H:%M} UTC"
     return PackView(domain=pack.domain, pages=pages, built_at=pack.built_at, built=built, day=day)
 
 
-def _meant(text: str, form: SearchForm) -> Choice | None:
-    return Choice(label=text, href=form.with_text(text).href) if text else None
-
-
 def _facet_view(facet: Facet, form: SearchForm) -> FacetView:
-    """Return the view of a facet, without choices where there is nothing to choose."""
+    """Return the view of a facet; without choices if it has a single value."""
     chosen = dict(form.filtered).get(facet.name, "")
     named = [(value, pages) for value, pages in facet.counts if value]
     shown = [pair for rank, pair in enumerate(named) if rank < _CHOICES or pair[0] == chosen]
@@ -213,8 +217,8 @@ def _facet_view(facet: Facet, form: SearchForm) -> FacetView:
         )
         for value, pages in shown
     )
-    worth = facet.name in FILTERS and (len(choices) > 1 or bool(chosen))
-    return FacetView(name=facet.name, title=FILTERS.get(facet.name, ""), choices=choices if worth else ())
+    useful = facet.name in FILTERS and (len(choices) > 1 or bool(chosen))
+    return FacetView(name=facet.name, title=FILTERS.get(facet.name, ""), choices=choices if useful else ())
 
 
 def _hit_view(hit: Hit, *, several: bool) -> HitView:
@@ -225,6 +229,10 @@ def _hit_view(hit: Hit, *, several: bool) -> HitView:
         address = address.removeprefix(site)
     elif site:
         address = f" · {address}"
+    day = ""
+    with suppress(ValueError):
+        modified = date.fromisoformat(hit.modified)
+        day = f"{modified.day} {modified:%B %Y}"
     return HitView(
         href=hit.url if followable else "",
         site=site,
@@ -233,12 +241,12 @@ def _hit_view(hit: Hit, *, several: bool) -> HitView:
         snippet=hit.snippet,
         lang=hit.lang if _LANGUAGE.fullmatch(hit.lang) else "",
         modified=hit.modified,
-        date=_day(hit.modified),
+        date=day,
     )
 
 
 def _readable(address: str) -> str:
-    """Write the letters of an address as such, where each one shows and none changes the direction of others."""
+    """Decode percent-encoded letters of an address if all are printable: others could change the text's direction."""
 
     def decoded(match: re.Match[str]) -> str:
         text = unquote(match[0], errors="replace")
@@ -247,59 +255,32 @@ def _readable(address: str) -> str:
     return _ENCODED.sub(decoded, address)
 
 
-def _page_links(form: SearchForm, last: int) -> tuple[PageLink, ...]:
-    if last == 1:
-        return ()
-    return tuple(PageLink(number, _page_href(form, number, last)) for number in _numbers(form.page, last))
-
-
 def _page_href(form: SearchForm, number: int, last: int) -> str:
     return form.with_page(number).href if 1 <= number <= last and number != form.page else ""
 
 
-def _numbers(page: int, last: int) -> Sequence[int]:
-    """Return the page numbers to show, 0 where some are left out."""
+def _page_numbers(page: int, last: int) -> Sequence[int]:
+    """Return the page numbers to show, with 0 for a gap."""
     near = range(max(1, page - _NEIGHBOURS), min(last, page + _NEIGHBOURS) + 1)
     shown: list[int] = []
     for number in sorted({1, *near, last}):
         if shown and number - shown[-1] == 2:
-            shown.append(number - 1)  # A gap of one page is as wide as the page's number.
+            shown.append(number - 1)  # A gap for a single page would be as wide as its number.
         elif shown and number - shown[-1] > 2:
             shown.append(0)
         shown.append(number)
     return shown
 
 
-def _seconds(seconds: float) -> str:
-    return f"{max(1, round(seconds * 1_000))} ms" if seconds < 1 else f"{seconds:.1f} s"
-
-
-def _built(text: str) -> tuple[str, str]:
-    """Return day and time of a moment; what is none as it stands, without a time."""
-    try:
-        when = datetime.fromisoformat(text).astimezone(UTC)
-    except ValueError:
-        return text, ""
-    return f"{when.day} {when:%B %Y}", f"{when:%H:%M} UTC"
-
-
-def _day(text: str) -> str:
-    try:
-        day = date.fromisoformat(text)
-    except ValueError:
-        return ""
-    return f"{day.day} {day:%B %Y}"
-
-
 def label_of(facet: str, value: str) -> str:
-    """Return how a facet's value is shown: `/library/`, `German (de-AT)`, `PDF`; what has no words, as it is."""
+    """Return the label of a facet's value: `/library/`, `German (de-AT)`, `PDF`. An unknown value is its own label."""
     if facet == "section":
         return f"/{value}/"
     return _language(value) if facet == "lang" else _TYPES.get(value, value)
 
 
 def _language(tag: str) -> str:
-    """Return a language's name, its tag behind it where that says more, in the case of RFC 5646 section 2.1.1."""
+    """Return a language's name, followed by its tag if that has subtags, in the case of RFC 5646 section 2.1.1."""
     first, *rest = tag.split("-")
     name = _LANGUAGES.get(first.lower())
     if name is None or not rest:

@@ -22,7 +22,7 @@ from app.web.models import Problem, json_response
 
 MEDIA_TYPE = "application/problem+json"
 
-#: One error class for each problem type. Other classes share a type with one of these.
+#: One error class for each problem type. Every other error class has the type of one in this list.
 PROBLEMS: tuple[type[ApplicationError], ...] = (
     InvalidMessage,
     PackNotFound,
@@ -48,7 +48,7 @@ def type_of(error: type[ApplicationError]) -> str:
 
 
 def problem_response(error: type[ApplicationError], detail: str = "") -> Response:
-    """Return the answer for an error class; `detail` tells what is wrong this time."""
+    """Return the answer for an error class; `detail` says what is wrong this time."""
     document = Problem(type=type_of(error), title=error.title, status=error.status, detail=detail or error.title)
     response = json_response(document, status=error.status, media_type=MEDIA_TYPE)
     if error.retry_in is not None:

@@ -86,200 +86,200 @@ def _page_at(site: Site, path: str, title: str, body: str, **fields: str) -> Any
 
 
 def test_a_person_searches_turns_the_page_and_follows_a_link(open_tab: OpenTab, site: Site) -> None:
-    here = open_tab().page
-    expect(here.get_by_label("Words to look for")).to_be_focused()
-    here.keyboard.type("streams")
-    here.get_by_role("button", name="Search", exact=True).click()
-    status = here.locator(".count")
+    tab = open_tab().page
+    expect(tab.get_by_label("Words to look for")).to_be_focused()
+    tab.keyboard.type("streams")
+    tab.get_by_role("button", name="Search", exact=True).click()
+    status = tab.locator(".count")
     expect(status).to_have_text(re.compile(r"Showing 1–10 of 27 for “streams”"))
-    here.get_by_role("link", name="Next").click()
+    tab.get_by_role("link", name="Next").click()
     expect(status).to_have_text(re.compile(r"Showing 11–20 of 27"))
-    expect(here.locator("[aria-current=page]")).to_have_text("Page 2")
-    here.go_back()
-    here.goto(f"{here.url}&domain={site.domain}&section=guide")
-    here.get_by_role("link", name="Streams, part 1", exact=True).click()
-    expect(here).to_have_url(site.at("/guide/1"))
-    expect(here.get_by_role("heading")).to_have_text("Streams, part 1")
+    expect(tab.locator("[aria-current=page]")).to_have_text("Page 2")
+    tab.go_back()
+    tab.goto(f"{tab.url}&domain={site.domain}&section=guide")
+    tab.get_by_role("link", name="Streams, part 1", exact=True).click()
+    expect(tab).to_have_url(site.at("/guide/1"))
+    expect(tab.get_by_role("heading")).to_have_text("Streams, part 1")
     assert "referer" not in next(each for each in site.requests if each.path == "/guide/1").headers
 
 
 def test_facets_and_sites_narrow_the_results_and_let_go_again(open_tab: OpenTab, site: Site) -> None:
-    here = open_tab("/?q=streams").page
-    status = here.locator(".count")
-    here.get_by_role("link", name="/library/ 8 pages").click()
+    tab = open_tab("/?q=streams").page
+    status = tab.locator(".count")
+    tab.get_by_role("link", name="/library/ 8 pages").click()
     expect(status).to_have_text(re.compile("of 8 for"))
-    here.get_by_role("link", name="Date").click()
-    expect(here.locator("ol.hits h2").first).to_have_text("Module 8")
-    expect(here.locator("ol.hits time").first).to_have_text("8 January 2026")
-    here.get_by_role("link", name="Remove the filter Section: /library/").click()
+    tab.get_by_role("link", name="Date").click()
+    expect(tab.locator("ol.hits h2").first).to_have_text("Module 8")
+    expect(tab.locator("ol.hits time").first).to_have_text("8 January 2026")
+    tab.get_by_role("link", name="Remove the filter Section: /library/").click()
     expect(status).to_have_text(re.compile("of 27 for"))
-    here.get_by_text("All 2 sites").click()
-    here.get_by_label("two.example").check()
-    here.get_by_role("button", name="Search", exact=True).click()
+    tab.get_by_text("All 2 sites").click()
+    tab.get_by_label("two.example").check()
+    tab.get_by_role("button", name="Search", exact=True).click()
     expect(status).to_have_text(re.compile("of 1 for"))
-    expect(here.locator("summary", has_text="Only two.example")).to_be_visible()
-    expect(here.get_by_role("link", name="Date")).to_have_count(0)  # The order that was chosen stays.
+    expect(tab.locator("summary", has_text="Only two.example")).to_be_visible()
+    expect(tab.get_by_role("link", name="Date")).to_have_count(0)  # The order that was chosen stays.
 
 
 def test_did_you_mean_leads_on(open_tab: OpenTab) -> None:
-    here = open_tab("/?q=libarry").page
-    here.get_by_role("link", name="library").click()
-    expect(here.locator(".count")).to_have_text(re.compile("for “library”"))
+    tab = open_tab("/?q=libarry").page
+    tab.get_by_role("link", name="library").click()
+    expect(tab.locator(".count")).to_have_text(re.compile("for “library”"))
 
 
 def test_everything_is_reached_by_keyboard(open_tab: OpenTab) -> None:
-    here = open_tab("/?q=streams")
-    keys = here.page.keyboard
+    tab = open_tab("/?q=streams")
+    keys = tab.page.keyboard
     keys.press("Tab")
-    assert here.focused() == "Skip to the results"
+    assert tab.focused() == "Skip to the results"
     keys.press("Enter")
     reached = []
     for _ in range(3):
         keys.press("Tab")
-        reached.append(here.focused())
+        reached.append(tab.focused())
     assert reached[0] == "Date"
-    assert reached[1:] == here.page.locator("ol.hits a").all_inner_texts()[:2]
+    assert reached[1:] == tab.page.locator("ol.hits a").all_inner_texts()[:2]
     keys.press("Enter")
-    here.page.wait_for_url("**/guide/*")
+    tab.page.wait_for_url("**/guide/*")
 
 
 def test_the_slash_goes_to_the_search_box_unless_somebody_types_or_turned_it_off(open_tab: OpenTab) -> None:
-    here = open_tab("/?q=streams").page
-    box, hint = here.get_by_label("Words to look for"), here.locator(".key")
+    tab = open_tab("/?q=streams").page
+    box, hint = tab.get_by_label("Words to look for"), tab.locator(".key")
     expect(hint).to_be_visible()
-    here.keyboard.press("Control+/")
+    tab.keyboard.press("Control+/")
     expect(box).not_to_be_focused()
-    here.keyboard.press("/")
+    tab.keyboard.press("/")
     expect(box).to_be_focused()
     expect(hint).to_be_hidden()
-    here.keyboard.type("a/b")  # What was there is selected, and is replaced.
+    tab.keyboard.type("a/b")  # What was there is selected, and is replaced.
     expect(box).to_have_value("a/b")
-    here.keyboard.press("Escape")
+    tab.keyboard.press("Escape")
     expect(box).not_to_be_focused()
     expect(box).to_have_value("a/b")
-    here.get_by_role("button", name="Turn off the shortcut key /").click()
-    here.reload()
-    here.keyboard.press("/")
+    tab.get_by_role("button", name="Turn off the shortcut key /").click()
+    tab.reload()
+    tab.keyboard.press("/")
     expect(box).not_to_be_focused()
-    expect(here.get_by_role("button", name="Turn on the shortcut key /")).to_be_visible()
+    expect(tab.get_by_role("button", name="Turn on the shortcut key /")).to_be_visible()
 
 
 def test_suggestions_come_while_one_types_and_are_chosen_by_keyboard(open_tab: OpenTab) -> None:
-    here = open_tab().page
-    box, options = here.get_by_role("combobox"), here.get_by_role("option")
+    tab = open_tab().page
+    box, options = tab.get_by_role("combobox"), tab.get_by_role("option")
     box.press_sequentially("stre")
     expect(options.first).to_be_visible()
     expect(box).to_have_attribute("aria-expanded", "true")
-    expect(here.locator("form [role=status]")).to_have_text(re.compile(r"^\d+ suggestions?$"))
+    expect(tab.locator("form [role=status]")).to_have_text(re.compile(r"^\d+ suggestions?$"))
     texts = options.all_inner_texts()
-    here.keyboard.press("ArrowDown")
+    tab.keyboard.press("ArrowDown")
     expect(box).to_have_value(texts[0])
     expect(box).to_have_attribute("aria-activedescendant", str(options.first.get_attribute("id")))
     expect(options.first).to_have_attribute("aria-selected", "true")
-    here.keyboard.press("ArrowUp")
+    tab.keyboard.press("ArrowUp")
     expect(box).to_have_value("stre")
-    here.keyboard.press("ArrowUp")
+    tab.keyboard.press("ArrowUp")
     expect(box).to_have_value(texts[-1])
-    here.keyboard.press("Escape")
+    tab.keyboard.press("Escape")
     expect(box).to_have_value("stre")
     expect(options).to_have_count(0)
     expect(box).to_be_focused()
     box.press_sequentially("a")
     expect(options.first).to_be_visible()
     chosen = options.first.inner_text()
-    here.keyboard.press("ArrowDown")
-    here.keyboard.press("Enter")
-    expect(here.locator(".count")).to_have_text(re.compile(f"for “{re.escape(chosen)}”"))
+    tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("Enter")
+    expect(tab.locator(".count")).to_have_text(re.compile(f"for “{re.escape(chosen)}”"))
 
 
 def test_a_suggestion_is_chosen_by_touch(open_tab: OpenTab) -> None:
-    here = open_tab(viewport=PHONE, has_touch=True).page
-    here.get_by_role("combobox").press_sequentially("stre")
-    option = here.get_by_role("option").first
+    tab = open_tab(viewport=PHONE, has_touch=True).page
+    tab.get_by_role("combobox").press_sequentially("stre")
+    option = tab.get_by_role("option").first
     chosen = option.inner_text()
     option.tap()
-    expect(here.locator(".count")).to_have_text(re.compile(f"for “{re.escape(chosen)}”"))
+    expect(tab.locator(".count")).to_have_text(re.compile(f"for “{re.escape(chosen)}”"))
 
 
 def test_late_suggestions_do_not_replace_those_for_what_is_typed_now(open_tab: OpenTab) -> None:
-    here = open_tab().page
+    tab = open_tab().page
     held: list[Route] = []
-    here.route(re.compile(r"/suggest\?q=s$"), lambda route: held.append(route))
-    box = here.get_by_role("combobox")
-    with here.expect_request(re.compile("q=s$")) as first:
+    tab.route(re.compile(r"/suggest\?q=s$"), lambda route: held.append(route))
+    box = tab.get_by_role("combobox")
+    with tab.expect_request(re.compile("q=s$")) as first:
         box.press_sequentially("s")
-    with here.expect_event("requestfailed") as given_up:
+    with tab.expect_event("requestfailed") as given_up:
         box.press_sequentially("tre")
     assert given_up.value == first.value
-    expect(here.get_by_role("option").first).to_be_visible()
+    expect(tab.get_by_role("option").first).to_be_visible()
     assert len(held) == 1
 
 
 def test_without_script_nothing_is_lost(open_tab: OpenTab) -> None:
-    here = open_tab(java_script_enabled=False).page
-    here.get_by_label("Words to look for").fill("streams")
-    here.keyboard.press("Enter")
-    expect(here.locator(".count")).to_have_text(re.compile("Showing 1–10 of 27"))
-    here.get_by_role("link", name="/guide/ 14 pages").click()
-    here.get_by_role("link", name="Next").click()
-    expect(here.locator(".count")).to_have_text(re.compile("Showing 11–14 of 14"))
-    expect(here.locator(".key, .shortcut, [role=listbox]")).to_have_count(0)
+    tab = open_tab(java_script_enabled=False).page
+    tab.get_by_label("Words to look for").fill("streams")
+    tab.keyboard.press("Enter")
+    expect(tab.locator(".count")).to_have_text(re.compile("Showing 1–10 of 27"))
+    tab.get_by_role("link", name="/guide/ 14 pages").click()
+    tab.get_by_role("link", name="Next").click()
+    expect(tab.locator(".count")).to_have_text(re.compile("Showing 11–14 of 14"))
+    expect(tab.locator(".key, .shortcut, [role=listbox]")).to_have_count(0)
 
 
 def test_on_a_phone_filters_are_behind_a_summary_and_on_a_wide_screen_they_stand_open(open_tab: OpenTab) -> None:
-    here = open_tab("/?q=streams", viewport=PHONE).page
-    library = here.get_by_role("link", name="/library/ 8 pages")
+    tab = open_tab("/?q=streams", viewport=PHONE).page
+    library = tab.get_by_role("link", name="/library/ 8 pages")
     expect(library).to_be_hidden()
-    here.get_by_text("Filter the results").click()
+    tab.get_by_text("Filter the results").click()
     expect(library).to_be_visible()
-    here.set_viewport_size(DESKTOP)
-    here.reload()
+    tab.set_viewport_size(DESKTOP)
+    tab.reload()
     expect(library).to_be_visible()
-    expect(here.get_by_text("Filter the results")).to_be_hidden()
+    expect(tab.get_by_text("Filter the results")).to_be_hidden()
 
 
 def test_what_a_hostile_page_wrote_shows_as_text_and_runs_nothing(open_tab: OpenTab) -> None:
-    here = open_tab(f"/?domain={ATTACK}&q=x")
+    tab = open_tab(f"/?domain={ATTACK}&q=x")
     for path in (f"/?q={ATTACK}", f"/?q=streams&section={ATTACK}", "/?q=hostile"):
-        here.open(path)
-        assert here.page.evaluate("[window.owned, document.images.length, document.scripts.length]") == [None, 0, 1]
-    expect(here.page.locator("ol.hits h2")).to_have_text(f"Hostile {ATTACK}")
-    expect(here.page.locator(".snippet")).to_contain_text(SCRIPT)
-    here.page.get_by_role("combobox").fill("hosti")
-    expect(here.page.get_by_role("option").first).to_be_visible()
-    assert here.page.evaluate("window.owned") is None
+        tab.open(path)
+        assert tab.page.evaluate("[window.owned, document.images.length, document.scripts.length]") == [None, 0, 1]
+    expect(tab.page.locator("ol.hits h2")).to_have_text(f"Hostile {ATTACK}")
+    expect(tab.page.locator(".snippet")).to_contain_text(SCRIPT)
+    tab.page.get_by_role("combobox").fill("hosti")
+    expect(tab.page.get_by_role("option").first).to_be_visible()
+    assert tab.page.evaluate("window.owned") is None
 
 
 #: Each state of the page: an address, and what is done there.
 STATES: dict[str, tuple[str, Callable[[Tab], None]]] = {
-    "start": ("/", lambda here: None),
-    "suggestions": ("/", lambda here: _suggest(here)),
-    "results": ("/?q=streams", lambda here: None),
+    "start": ("/", lambda tab: None),
+    "suggestions": ("/", lambda tab: _suggest(tab)),
+    "results": ("/?q=streams", lambda tab: None),
     "filtered, sites open": (
         "/?q=streams&section=guide&lang=en&sort=date&page=2",
-        lambda here: here.page.locator(".sites summary").click(),
+        lambda tab: tab.page.locator(".sites summary").click(),
     ),
-    "some of the words, did you mean": ("/?q=streams+libarry", lambda here: None),
-    "no hits": ("/?q=nonexistentword&section=guide", lambda here: None),
-    "never indexed": ("/?q=x&domain=never.example", lambda here: None),
-    "invalid": ("/?q=%3F", lambda here: None),
-    "lost": ("/nowhere", lambda here: None),
-    "long": (f"/?q={LONG[:250]}", lambda here: None),
+    "some of the words, did you mean": ("/?q=streams+libarry", lambda tab: None),
+    "no hits": ("/?q=nonexistentword&section=guide", lambda tab: None),
+    "never indexed": ("/?q=x&domain=never.example", lambda tab: None),
+    "invalid": ("/?q=%3F", lambda tab: None),
+    "lost": ("/nowhere", lambda tab: None),
+    "long": (f"/?q={LONG[:250]}", lambda tab: None),
 }
 
 
-def _suggest(here: Tab) -> None:
-    here.page.get_by_role("combobox").press_sequentially("stre")
-    expect(here.page.get_by_role("option").first).to_be_visible()
-    here.page.keyboard.press("ArrowDown")
+def _suggest(tab: Tab) -> None:
+    tab.page.get_by_role("combobox").press_sequentially("stre")
+    expect(tab.page.get_by_role("option").first).to_be_visible()
+    tab.page.keyboard.press("ArrowDown")
 
 
 @pytest.mark.parametrize("state", STATES)
 def test_axe_finds_nothing_in_any_state_and_nothing_is_wider_than_the_window(open_tab: OpenTab, state: str) -> None:
     path, act = STATES[state]
-    here = open_tab(path)
-    act(here)
-    _inspect(here)
+    tab = open_tab(path)
+    act(tab)
+    _inspect(tab)
 
 
 def test_axe_finds_nothing_where_a_search_failed(
@@ -289,15 +289,15 @@ def test_axe_finds_nothing_where_a_search_failed(
     _inspect(open_tab("/?q=streams"))
 
 
-def _inspect(here: Tab) -> None:
+def _inspect(tab: Tab) -> None:
     """Look at a page in light and dark, wide and narrow, and with letters twice as large."""
     for viewport in (DESKTOP, PHONE):
-        here.page.set_viewport_size(viewport)
+        tab.page.set_viewport_size(viewport)
         for scheme in ("light", "dark"):
-            here.page.emulate_media(color_scheme=scheme)
+            tab.page.emulate_media(color_scheme=scheme)
             # Nothing but colours depends on the scheme.
             rules = () if scheme == "light" else ("color-contrast", "link-in-text-block")
-            assert here.violations(*rules) == [], (viewport, scheme)
-        assert here.overflow() <= 0
-    here.page.evaluate("document.documentElement.style.fontSize = '200%'")
-    assert here.overflow() <= 0
+            assert tab.violations(*rules) == [], (viewport, scheme)
+        assert tab.overflow() <= 0
+    tab.page.evaluate("document.documentElement.style.fontSize = '200%'")
+    assert tab.overflow() <= 0

@@ -103,13 +103,13 @@ def test_several_sites_are_searched_together_sorted_and_filtered(perennial: Pere
     french = perennial("search", "site.example,other.example", "word", "--lang", "fr")
     assert french.stdout.startswith("1–1 of 1 in ")
     none = perennial("search", "other.example", "word", "--lang", "fr")
-    assert none.stderr == "perennial: nothing on other.example, filtered so, matches: word\n"
+    assert none.stderr == "perennial: no page on other.example with these filters matches: word\n"
 
 
 def test_the_exit_status_tells_nothing_found_from_wrong_usage(perennial: Perennial) -> None:
     nothing = perennial("search", "site.example", "nonexistent")
     assert (nothing.returncode, nothing.stdout) == (1, "")
-    assert nothing.stderr == "perennial: nothing on site.example matches: nonexistent\n"
+    assert nothing.stderr == "perennial: no page on site.example matches: nonexistent\n"
     never = perennial("search", "never.example", "word")
     assert never.returncode == 1
     assert (

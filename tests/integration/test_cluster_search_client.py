@@ -61,35 +61,35 @@ class World:
     def searcher(self, name: str, script: Script | None = None) -> Peer:
         return self._stack.enter_context(peer(self._url, searcher_queue(name), script or says(name)))
 
-    def finder(self, *, deadline: float = 3.0) -> ClusterSearchClient:
+    def client(self, *, deadline: float = 3.0) -> ClusterSearchClient:
         return self._stack.enter_context(closing(self._kind(self._url, deadline=deadline)))
 
 
-class Awaited(ClusterSearchClient):
+class AsyncSearchClient(ClusterSearchClient):
     """One that `ask` asks from an event loop."""
 
 
-@pytest.fixture(params=[ClusterSearchClient, Awaited], ids=["by a thread", "by an event loop"])
+@pytest.fixture(params=[ClusterSearchClient, AsyncSearchClient], ids=["by a thread", "by an event loop"])
 def world(broker_url: str, request: pytest.FixtureRequest) -> Iterator[World]:
     with ExitStack() as stack:
         yield World(broker_url, stack, request.param)
 
 
-def ask(finder: ClusterSearchClient, *domains: str, q: str = "words") -> SearchResult:
+def ask(client: ClusterSearchClient, *domains: str, q: str = "words") -> SearchResult:
     question = SearchRequest(q=q, domains=domains or ("a.example",))
-    if isinstance(finder, Awaited):
-        return asyncio.run(finder.asearch(question))
-    return finder.search(question)
+    if isinstance(client, AsyncSearchClient):
+        return asyncio.run(client.asearch(question))
+    return client.search(question)
 
 
 def titles(found: SearchResult) -> list[str]:
     return [hit.title for hit in found.hits]
 
 
-def soon(finder: ClusterSearchClient, domain: str) -> list[str]:
+def soon(client: ClusterSearchClient, domain: str) -> list[str]:
     """Return what is found once the routes tell of the domain."""
     try:
-        return titles(ask(finder, domain))
+        return titles(ask(client, domain))
     except (SearchUnavailable, PackNotFound):
         return []
 
@@ -97,9 +97,9 @@ def soon(finder: ClusterSearchClient, domain: str) -> list[str]:
 def test_of_the_newest_version_one_replica_answers_while_it_has_nothing_else_to_do(world: World) -> None:
     world.told = routes(route("a.example", "one", "two", "old", newest=2))
     asked = [world.orchestrator(), *(world.searcher(name) for name in ("one", "two", "old"))]
-    finder = world.finder()
+    client = world.client()
     began = time.monotonic()
-    assert Counter(titles(ask(finder))[0] for _ in range(20)) == {"one": 20}
+    assert Counter(titles(ask(client))[0] for _ in range(20)) == {"one": 20}
     assert asked[2].asked == asked[3].asked == []
     assert asked[1].asked[0] == {
         "type": "search",
@@ -111,7 +111,7 @@ def test_of_the_newest_version_one_replica_answers_while_it_has_nothing_else_to_
         "filters": {"section": "", "lang": "", "type": ""},
     }
     assert len(asked[0].asked) <= 1 + (time.monotonic() - began) / MAX_AGE
-    assert finder.counts() | {"lookups": 1} == dict.fromkeys(finder.counts(), 0) | {
+    assert client.counts() | {"lookups": 1} == dict.fromkeys(client.counts(), 0) | {
         "searches": 20,
         "sent": 20,
         "lookups": 1,
@@ -129,10 +129,10 @@ def test_of_many_questions_at_once_each_replica_has_its_part_but_those_of_an_old
     world.told = routes(route("a.example", "one", "two", "old", newest=2))
     world.orchestrator()
     peers = [world.searcher(name, slow(name)) for name in ("one", "two", "old")]
-    finder = world.finder()
-    ask(finder)
+    client = world.client()
+    ask(client)
     with ThreadPoolExecutor(4) as threads:
-        answered = Counter(titles(found)[0] for found in threads.map(lambda _: ask(finder), range(12)))
+        answered = Counter(titles(found)[0] for found in threads.map(lambda _: ask(client), range(12)))
     assert sum(answered.values()) == 12
     assert min(answered["one"], answered["two"]) >= 3
     assert peers[2].asked == []
@@ -141,11 +141,11 @@ def test_of_many_questions_at_once_each_replica_has_its_part_but_those_of_an_old
 def test_several_domains_are_one_answer_and_suggestions_take_turns(world: World) -> None:
     world.told = routes(route("a.example", "one"), route("b.example", "two"))
     world.orchestrator(), world.searcher("one"), world.searcher("two")
-    finder = world.finder()
-    found = ask(finder, "B.example", "a.example")
+    client = world.client()
+    found = ask(client, "B.example", "a.example")
     assert (titles(found), found.total, found.silent) == (["two", "one"], 2, ())
     assert [info.domain for info in found.sources] == ["b.example", "a.example"]
-    assert finder.suggest(["a.example", "b.example"], "tea", limit=3) == ("tea one", "tea two", "tea more")
+    assert client.suggest(["a.example", "b.example"], "tea", limit=3) == ("tea one", "tea two", "tea more")
 
 
 @pytest.mark.parametrize("trouble", ["gone", "busy", "not-here", "broken"])
@@ -154,9 +154,9 @@ def test_what_one_replica_cannot_answer_the_next_one_does_at_once(world: World, 
     world.orchestrator(), world.searcher("two")
     if trouble != "gone":
         world.searcher("one", fault(trouble))
-    finder = world.finder(deadline=60.0)  # Nothing here waits for a part of it: that would be six seconds.
-    assert {titles(ask(finder))[0] for _ in range(4)} == {"two"}
-    counts = finder.counts()
+    client = world.client(deadline=60.0)  # Nothing here waits for a part of it: that would be six seconds.
+    assert {titles(ask(client))[0] for _ in range(4)} == {"two"}
+    counts = client.counts()
     count = {"gone": "returned", "not-here": "not_here", "broken": "failed"}.get(trouble, trouble)
     assert (counts[count], counts["hedged"], counts["sent"]) == (1, 0, 5)
 
@@ -165,10 +165,10 @@ def test_a_silent_replica_is_helped_after_a_moment_and_asked_last_from_then_on(w
     world.told = routes(route("a.example", "one", "two"))
     world.orchestrator(), world.searcher("two")
     silent = world.searcher("one", silence)
-    finder = world.finder(deadline=3.0)
-    assert {titles(ask(finder))[0] for _ in range(10)} == {"two"}
+    client = world.client(deadline=3.0)
+    assert {titles(ask(client))[0] for _ in range(10)} == {"two"}
     assert len(silent.asked) == 1
-    assert finder.counts()["hedged"] == 1
+    assert client.counts()["hedged"] == 1
 
 
 def test_an_answer_that_comes_late_is_dropped_and_its_searcher_is_asked_again(world: World) -> None:
@@ -181,30 +181,30 @@ def test_an_answer_that_comes_late_is_dropped_and_its_searcher_is_asked_again(wo
         return slow(asked)
 
     world.searcher("slow", answer)
-    finder = world.finder(deadline=3.0)
-    assert titles(ask(finder)) == ["quick"]
+    client = world.client(deadline=3.0)
+    assert titles(ask(client)) == ["quick"]
     wake.set()
-    eventually(lambda: finder.counts()["late"] == 1, "the late answer is counted")
-    assert {titles(ask(finder))[0] for _ in range(4)} == {"slow"}
+    eventually(lambda: client.counts()["late"] == 1, "the late answer is counted")
+    assert {titles(ask(client))[0] for _ in range(4)} == {"slow"}
 
 
 def test_while_the_orchestrator_is_away_what_it_told_last_holds(world: World) -> None:
     world.told = routes(route("a.example", "one"))
     keeper = world.orchestrator()
     world.searcher("one")
-    finder = world.finder(deadline=1.0)
-    assert titles(ask(finder)) == ["one"]
+    client = world.client(deadline=1.0)
+    assert titles(ask(client)) == ["one"]
     keeper.stop()
-    while not finder.counts()["lookups_failed"]:
-        assert titles(ask(finder)) == ["one"]
-    assert titles(ask(finder)) == ["one"]
+    while not client.counts()["lookups_failed"]:
+        assert titles(ask(client)) == ["one"]
+    assert titles(ask(client)) == ["one"]
     with pytest.raises(SearchUnavailable, match=r"whether never\.example was indexed"):
-        ask(finder, "never.example")
+        ask(client, "never.example")
     world.told = routes(route("a.example", "one"), route("new.example", "one"), settled=False)
     world.orchestrator()  # A new one, that still gathers.
-    assert titles(ask(finder)) == ["one"]
+    assert titles(ask(client)) == ["one"]
     world.told = routes(route("a.example", "one"), route("new.example", "one"))
-    assert eventually(lambda: soon(finder, "new.example"), "the new orchestrator is asked") == ["one"]
+    assert eventually(lambda: soon(client, "new.example"), "the new orchestrator is asked") == ["one"]
 
 
 def test_a_pack_that_moved_is_found_by_asking_the_orchestrator_again(world: World) -> None:
@@ -212,14 +212,14 @@ def test_a_pack_that_moved_is_found_by_asking_the_orchestrator_again(world: Worl
     keeper = world.orchestrator()
     first = world.searcher("one")
     world.searcher("two")
-    finder = world.finder()
-    assert titles(ask(finder)) == ["one"]
+    client = world.client()
+    assert titles(ask(client)) == ["one"]
     world.told = routes(route("a.example", "two"))
     first.stop()
-    assert titles(ask(finder)) == ["two"]
-    assert finder.counts()["returned"] == 1
+    assert titles(ask(client)) == ["two"]
+    assert client.counts()["returned"] == 1
     world.told = routes(route("a.example", "two"), route("b.example", "two"))
-    assert eventually(lambda: soon(finder, "b.example"), "routes that know of it") == ["two"]
+    assert eventually(lambda: soon(client, "b.example"), "routes that know of it") == ["two"]
     assert len(keeper.asked) <= 5
 
 
@@ -245,10 +245,10 @@ def test_what_no_replica_answers_ends_in_the_error_that_tells_most(
     world.orchestrator()
     for name, script in zip(names, scripts, strict=True):
         world.searcher(name, script)
-    finder = world.finder(deadline=1.0)
+    client = world.client(deadline=1.0)
     began = time.monotonic()
     with pytest.raises(error):
-        ask(finder)
+        ask(client)
     if scripts == [silence, silence]:
         assert time.monotonic() - began >= 1.0
 
@@ -256,7 +256,7 @@ def test_what_no_replica_answers_ends_in_the_error_that_tells_most(
 def test_a_domain_that_nobody_answers_for_is_silent_while_another_one_does(world: World) -> None:
     world.told = routes(route("a.example", "one"), route("b.example", "gone"), route("c.example"))
     world.orchestrator(), world.searcher("one")
-    found = ask(world.finder(), "c.example", "a.example", "b.example")
+    found = ask(world.client(), "c.example", "a.example", "b.example")
     assert titles(found) == ["one"]
     assert [domain for domain, _ in found.silent] == ["c.example", "b.example"]
     assert {why for _, why in found.silent} == {
@@ -269,24 +269,24 @@ def test_what_was_never_indexed_and_what_cannot_be_asked_are_said_apart(world: W
     world.told = routes(route("a.example", "one"))
     world.orchestrator()
     one = world.searcher("one")
-    finder = world.finder()
+    client = world.client()
     with pytest.raises(PackNotFound, match=r"never\.example was never indexed"):
-        ask(finder, "a.example", "never.example")
+        ask(client, "a.example", "never.example")
     one.asked.clear()
     with pytest.raises(InvalidQuery):
-        ask(finder, q="?!")
+        ask(client, q="?!")
     with pytest.raises(InvalidUrl):
-        ask(finder, "a b")
+        ask(client, "a b")
     assert one.asked == []
 
 
 def test_without_an_orchestrator_searching_is_not_possible_and_says_so(world: World) -> None:
-    finder = world.finder(deadline=1.0)
+    client = world.client(deadline=1.0)
     with pytest.raises(SearchUnavailable, match="there is no orchestrator"):
-        ask(finder)
+        ask(client)
     world.told = None
     world.orchestrator()
-    silent = world.finder(deadline=1.0)
+    silent = world.client(deadline=1.0)
     began = time.monotonic()
     with pytest.raises(SearchUnavailable, match="the orchestrator did not answer within 1 s"):
         silent.routes()
@@ -300,9 +300,9 @@ def test_an_orchestrator_that_still_gathers_is_waited_for(world: World) -> None:
     world.told = routes(route("a.example"), settled=False)
     keeper = world.orchestrator()
     world.searcher("one")
-    finder = world.finder(deadline=30.0)
+    client = world.client(deadline=30.0)
     with ThreadPoolExecutor() as pool:
-        asked = pool.submit(ask, finder)
+        asked = pool.submit(ask, client)
         eventually(lambda: len(keeper.asked) > 3, "it asks again")
         assert not asked.done()
         world.told = routes(route("a.example", "one"))
@@ -321,14 +321,14 @@ def test_many_threads_search_at_once_while_a_searcher_goes(world: World) -> None
     world.orchestrator()
     first = world.searcher("one")
     world.searcher("two")
-    finder = world.finder(deadline=10.0)
+    client = world.client(deadline=10.0)
 
     def some(number: int) -> list[str]:
         if number == 100:
             first.stop()
-        return [hit.domain for hit in ask(finder, "a.example", "b.example").hits]
+        return [hit.domain for hit in ask(client, "a.example", "b.example").hits]
 
     with ThreadPoolExecutor(8) as pool:
         assert {tuple(each) for each in pool.map(some, range(400))} == {("a.example", "b.example")}
-    counts = finder.counts()
+    counts = client.counts()
     assert counts["returned"] + counts["hedged"] > 0  # What was on its way when its queue went is lost, not returned.

@@ -129,7 +129,7 @@ def test_results_are_counted_marked_linked_and_paged(client: httpx.Client) -> No
 
 def test_no_hits_never_indexed_and_no_words_are_told_apart(client: httpx.Client) -> None:
     nothing = get(client, "/", q="nonexistent")
-    assert text_of(nothing, "[role=status]") == "Nothing on site.example matches “nonexistent”."
+    assert text_of(nothing, "[role=status]") == "No page on site.example matches “nonexistent”."
     assert nothing.css("ul.hints li")
     never = get(client, "/", 404, domain="Never.EXAMPLE", q="x")
     assert text_of(never, "main h2") == "never.example was never indexed"
@@ -139,9 +139,9 @@ def test_no_hits_never_indexed_and_no_words_are_told_apart(client: httpx.Client)
     assert "no page “0”" in text_of(get(client, "/", 400, q="many", page="0"), "[role=alert]")
     assert "not sorted by “size”" in text_of(get(client, "/", 400, q="many", sort="size"), "[role=alert]")
     assert "at most 200" in text_of(get(client, "/", 400, q="many", section="x" * 201), "[role=alert]")
-    assert "35 in all" in text_of(get(client, "/", 404, q="many", page="5"), "main p")
+    assert "35 results" in text_of(get(client, "/", 404, q="many", page="5"), "main p")
     assert get(client, "/", 404, domain="../../etc/passwd", q="x").css("main pre")
-    assert "no URL that a browser" in text_of(get(client, "/", 400, domain="a b", q="x"), "[role=alert]")
+    assert "not a valid URL" in text_of(get(client, "/", 400, domain="a b", q="x"), "[role=alert]")
     assert text_of(get(client, "/nowhere", 404), "main h1") == "404"
 
 
@@ -257,7 +257,7 @@ def test_a_site_that_did_not_answer_is_told_where_others_did(tmp_path: Path) -> 
     with serving(tmp_path, site=PAGES, other=PAGES) as (client, finder):
         finder.change = lambda found: _without(found, "other.example")
         tree = get(client, "/", q="many")
-        assert text_of(tree, ".notice").startswith("other.example did not answer: its pages are missing here.")
+        assert text_of(tree, ".notice").startswith("other.example did not answer, so its pages are missing below.")
         assert [said(each) for each in tree.css("footer p")] == [
             "Index of site.example: 37 pages, as of 21 November 2026, 10:04 UTC"
         ]
@@ -275,7 +275,7 @@ def _without(found: SearchResult, domain: str) -> SearchResult:
     [
         (NotPlaced("site.example"), 503, "site.example cannot be searched at the moment"),
         (RequestTimedOut("3 s"), 504, "No answer came in time"),
-        (SearcherBusy("busy"), 503, "Too much is searched for at the moment"),
+        (SearcherBusy("busy"), 503, "Too many searches at the moment"),
         (PackCorrupt("schema"), 503, "The index of site.example cannot be read"),
         (PackNotFound("site.example"), 404, "site.example was never indexed"),
     ],

@@ -1,4 +1,4 @@
-"""The search client of the cluster: searchers are asked over the broker, along the orchestrator's routes."""
+"""The search client of the cluster: it sends requests to searchers over the broker, along the orchestrator's routes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SUGGEST_DEADLINE = 1.0
 
 
 class ClusterSearchClient(SearchClient):
-    """Asks searchers over the broker, from any thread. While the orchestrator is away, its last routes are used."""
+    """Queries searchers over the broker, from any thread. While the orchestrator is away, its last routes are used."""
 
     def __init__(self, url: str, *, deadline: float = 3.0) -> None:
         """Use the broker at `url`; a search takes at most `deadline` seconds. Connects at the first request."""
@@ -156,7 +156,7 @@ class ClusterSearchClient(SearchClient):
 
 
 def _no_searcher(domain: str, route: Route | None) -> ApplicationError:
-    """Return why no searcher can be asked about a domain."""
+    """Return the error for a domain without a searcher."""
     if route is None:
         return PackNotFound(f"{domain} was never indexed")
     return NotPlaced(f"{domain} is on no searcher at the moment" + (f": {route.why}" if route.why else ""))

@@ -27,9 +27,9 @@ class SearchClient(Protocol):
     def search(self, request: SearchRequest) -> SearchResult:
         """Return one page of hits.
 
-        Raises InvalidQuery and InvalidMessage for an invalid request, PackNotFound for a domain that was never
-        indexed, and without any answer NotPlaced, SearcherBusy, SearchTimeout, RequestTimedOut, SearchUnavailable or
-        PackCorrupt. If some of several domains answer, the others are `silent` in the result.
+        Raises InvalidQuery or InvalidMessage for an invalid request, and PackNotFound for a domain that was never
+        indexed. Without any answer it raises NotPlaced, SearcherBusy, SearchTimeout, RequestTimedOut, SearchUnavailable
+        or PackCorrupt. If some of several domains answer, the others are `silent` in the result.
         """
 
     async def asearch(self, request: SearchRequest) -> SearchResult:

@@ -1,4 +1,4 @@
-"""Hedged requests: the next replica of a domain is asked when the one before fails or keeps silent."""
+"""Hedged requests: a request goes to the next replica of a domain when the one before fails or is silent."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ _MOST_TELLING_FIRST: tuple[type[ApplicationError], ...] = (
 )
 #: Seconds that replies are awaited beyond the deadline: the error of a request that timed out says more.
 _GRACE = 0.1
-#: Seconds in which a searcher that kept silent or failed is asked after the others.
+#: Seconds in which a searcher that was silent or failed comes after the others.
 _SILENT_SECONDS = 5.0
 
-#: Counters of a search client: calls of `search` and `suggest`; requests `sent` to searchers, of these `hedged` while
-#: another one was silent, `returned` by the broker, answered as `busy`, `not_here` or `failed`, `timed_out`, and
-#: answered too `late`; `lookups` of routes at the orchestrator and those that failed.
+#: Counters of a search client. `searches` and `suggestions` count calls, `lookups` requests for routes. Others count
+#: requests to searchers. `hedged` ones were sent because another searcher was silent; the broker `returned` some.
+#: A `late` reply came after the search had ended.
 Count = Literal[
     "searches",
     "suggestions",
@@ -130,7 +130,7 @@ class Searchers:
         return future
 
     def mark(self, replica: str, *, silent: bool) -> None:
-        """Note whether a searcher replies: a silent one is asked last for a while."""
+        """Note whether a searcher replies: a silent one comes last for a while."""
         if silent:
             self._silent_until[replica] = time.monotonic() + _SILENT_SECONDS
         else:

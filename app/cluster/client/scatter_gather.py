@@ -42,8 +42,8 @@ _DIGITS = 2
 def check(request: SearchRequest) -> SearchRequest:
     """Return the request with its domains as they are indexed, each once.
 
-    Raises InvalidUrl for an invalid domain, InvalidMessage for a wrong number of domains, and InvalidQuery for a page
-    that cannot exist or a text without words.
+    Raises InvalidUrl for an invalid domain and InvalidMessage for a wrong number of domains. Raises InvalidQuery for a
+    page that cannot exist or a text without words.
     """
     parse(request.q)
     if not 0 <= request.offset < MAX_HITS:
@@ -56,7 +56,7 @@ def check(request: SearchRequest) -> SearchRequest:
 def split(request: SearchRequest) -> tuple[SearchRequest, ...]:
     """Return one request per domain of a checked request, in the order of its domains.
 
-    A single domain is asked for the page itself. Each of several is asked for all hits that may be on it.
+    A single domain returns the page itself. Each of several domains returns all hits that may be on it.
     """
     if len(request.domains) == 1:
         return (request,)

@@ -29,7 +29,7 @@ def search(
             print(hit.title, hit.url)
         search(["site.gov", "other.gov"], "benefits", sort="date", section="news", limit=50)
 
-    Each call connects anew. A program that searches often keeps an app.cluster.client.cluster.ClusterSearchClient.
+    Each call makes a connection. A program that searches often keeps an app.cluster.client.cluster.ClusterSearchClient.
     """
     names = tuple(domains.split(",") if isinstance(domains, str) else domains)
     request = SearchRequest(q=q, domains=names, offset=offset, limit=limit, sort=sort, filters=Filters(**filters))

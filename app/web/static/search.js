@@ -1,5 +1,5 @@
-// What the search page gains from a script: a key that goes to the search box, and suggestions while somebody types.
-// Without it, nothing is missing that is needed.
+// Two conveniences of the search page: a key that focuses the search box, and suggestions while a person types.
+// The page works without them.
 "use strict";
 
 (() => {
@@ -12,7 +12,7 @@
   shortcut();
   suggestions();
 
-  // The key "/" goes to the search box. Whoever speaks to the computer can hit keys by chance, so it can be turned off
+  // The key "/" focuses the search box. Speech input can press keys by accident, so the shortcut can be turned off
   // (WCAG 2.1.4).
   function shortcut() {
     const stored = "perennial.slash";
@@ -44,7 +44,7 @@
       else input.removeAttribute("aria-keyshortcuts");
     }
 
-    // A browser may keep nothing, or refuse to be asked.
+    // A browser may store nothing, or refuse access.
     function remembered() {
       try {
         return localStorage.getItem(stored);
@@ -57,20 +57,20 @@
       try {
         localStorage.setItem(stored, value);
       } catch {
-        // It holds until the next page.
+        // The setting lasts until the next page.
       }
     }
   }
 
   // Suggestions: the combobox of the ARIA Authoring Practices, with a list box and manual selection.
   function suggestions() {
-    const pause = 120; // Milliseconds of quiet before the server is asked.
+    const pause = 120; // Milliseconds without a keystroke before the request.
     const list = element("ul", { id: "suggestions", className: "suggestions", role: "listbox", hidden: true });
-    const told = element("p", { className: "unseen", role: "status" });
+    const announcement = element("p", { className: "unseen", role: "status" });
     let typed = input.value;
     let active = -1;
     let timer = 0;
-    let asking = new AbortController();
+    let pending = new AbortController();
 
     list.setAttribute("aria-label", "Suggestions");
     for (const [name, value] of Object.entries({
@@ -81,7 +81,7 @@
     })) {
       input.setAttribute(name, value);
     }
-    input.parentElement.append(list, told);
+    input.parentElement.append(list, announcement);
 
     input.addEventListener("input", () => {
       typed = input.value;
@@ -95,7 +95,7 @@
       close();
     });
     form.addEventListener("submit", forget);
-    // The box keeps the focus when a suggestion is pressed: losing it would close the list before the click.
+    // Pressing a suggestion must not take the focus from the box: the blur would close the list before the click.
     list.addEventListener("pointerdown", (event) => event.preventDefault());
     list.addEventListener("mousedown", (event) => event.preventDefault());
     list.addEventListener("click", (event) => {
@@ -109,7 +109,7 @@
     function onKey(event) {
       if (event.isComposing || event.ctrlKey || event.metaKey) return;
       if (event.key === "Escape") {
-        event.preventDefault(); // Some browsers would empty the box.
+        event.preventDefault(); // Some browsers would clear the box.
         if (list.hidden) input.blur();
         else {
           input.value = typed;
@@ -124,18 +124,18 @@
 
     function forget() {
       clearTimeout(timer);
-      asking.abort();
+      pending.abort();
     }
 
     async function ask() {
-      asking = new AbortController();
-      const { signal } = asking;
+      pending = new AbortController();
+      const { signal } = pending;
       const sites = new FormData(form).getAll("domain");
       const parameters = new URLSearchParams(sites.map((site) => ["domain", site]));
       parameters.append("q", typed);
       try {
         const answer = await fetch(`/suggest?${parameters}`, { signal });
-        // What cannot be suggested now is not worth a word: the search itself will tell.
+        // A failed request is not reported: the search itself will show the problem.
         const found = answer.ok ? (await answer.json())[1] : [];
         if (!signal.aborted) show(found);
       } catch {
@@ -159,7 +159,7 @@
       );
       list.hidden = false;
       input.setAttribute("aria-expanded", "true");
-      told.textContent = texts.length === 1 ? "1 suggestion" : `${texts.length} suggestions`;
+      announcement.textContent = texts.length === 1 ? "1 suggestion" : `${texts.length} suggestions`;
     }
 
     function close() {
@@ -168,10 +168,10 @@
       active = -1;
       input.setAttribute("aria-expanded", "false");
       input.removeAttribute("aria-activedescendant");
-      told.textContent = "";
+      announcement.textContent = "";
     }
 
-    // Beyond either end stands what was typed.
+    // Past either end of the list the typed text comes back.
     function move(step) {
       const options = list.children;
       options[active]?.setAttribute("aria-selected", "false");
