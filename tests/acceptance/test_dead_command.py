@@ -1,4 +1,4 @@
-"""`perennial dead` as an operator types it, on a real broker with a real worker."""
+"""`perennial dead` as an operator types it, with a real broker and a real worker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from app.topology.policies import site_policy
 from app.topology.queues import DEAD
 from config.settings import ROOT, Settings
 from tests.support.broker import Broker
-from tests.support.dead import died, failure
+from tests.support.dead import failed_delivery, failure
 from tests.support.waiting import eventually
 from tests.support.worker import worker
 
@@ -43,19 +43,21 @@ def publisher(settings: Settings) -> Iterator[Publisher]:
     publisher.close()
 
 
-def bury(settings: Settings, publisher: Publisher, *bodies: Mapping[str, Any], line: int = 7, **told: Any) -> None:
-    """Bury messages of `site.index`, as a worker does."""
+def dead_letter(
+    settings: Settings, publisher: Publisher, *bodies: Mapping[str, Any], line: int = 7, **fields: Any
+) -> None:
+    """Dead-letter messages of `site.index` as a worker does."""
     for body in bodies:
-        delivery = died(body, "site.index")
-        decision = site_policy(settings).decide(delivery, failure(line, permanent=True, **told))
+        delivery = failed_delivery(body, "site.index")
+        decision = site_policy(settings).decide(delivery, failure(line, permanent=True, **fields))
         carry_out(decision, delivery, publisher=publisher)
 
 
-def bury_runs(settings: Settings, publisher: Publisher, journals: Sequence[Path], times: int) -> None:
-    """Bury messages of a task that fails the first so many times."""
+def dead_letter_runs(settings: Settings, publisher: Publisher, journals: Sequence[Path], times: int) -> None:
+    """Dead-letter messages of a task that fails its first `times` runs."""
     for journal in journals:
         body = [[], {"journal": str(journal), "times": times}, {}]
-        delivery = died(body, "site.index", task="failing.fail", id=journal.name, lang="py")
+        delivery = failed_delivery(body, "site.index", task="failing.fail", id=journal.name, lang="py")
         decision = site_policy(settings).decide(delivery, failure(permanent=True, task="failing.fail"))
         carry_out(decision, delivery, publisher=publisher)
 
@@ -76,7 +78,7 @@ def perennial(environment: Mapping[str, str], *arguments: str, exit_status: int 
 
 
 def on_a_terminal(environment: Mapping[str, str], *arguments: str, width: int, typed: str = "") -> list[str]:
-    """Run it on a terminal of a width; return the lines that it shows."""
+    """Run `perennial dead ...` on a terminal of this width; return the lines that it shows."""
     ours, its = pty.openpty()
     shown = {**environment, "COLUMNS": str(width), "TERM": "dumb", "NO_COLOR": "1"}
     command = [sys.executable, "-m", "app.cli.main", "dead", *arguments]
@@ -94,12 +96,12 @@ def on_a_terminal(environment: Mapping[str, str], *arguments: str, width: int, t
     return output.decode().replace("\r", "").splitlines()
 
 
-def test_what_is_listed_shown_grouped_and_filtered(
+def test_dead_letters_are_listed_shown_grouped_and_filtered(
     broker: Broker, settings: Settings, environment: dict[str, str], publisher: Publisher
 ) -> None:
     pages = [{"type": "index", "url": f"https://a.gov/{number}", "domain": "a.gov"} for number in range(60)]
-    bury(settings, publisher, *pages, task="site.index", message="\x1b[31m[red]\x07")
-    bury(settings, publisher, {"type": "pack_full", "host": "B.gov"}, line=9)
+    dead_letter(settings, publisher, *pages, task="site.index", message="\x1b[31m[red]\x07")
+    dead_letter(settings, publisher, {"type": "pack_full", "host": "B.gov"}, line=9)
     broker.post(b'{"type": "crawl", "url": "https://c.gov/x"}', key="misspelt")
 
     rows = [line.split("\t") for line in perennial(environment, "list").splitlines()]
@@ -132,17 +134,17 @@ def test_what_is_listed_shown_grouped_and_filtered(
     assert "group:           " + group_letters[0]["group"] in page
     assert '    "domain": "a.gov"' in page
     assert page[-1] == "  KeyError: 1"
-    told = json.loads(perennial(environment, "show", rows[0][0], "--json"))
-    assert told["arguments"] == pages[0]
-    assert told["traceback"].endswith("KeyError: 1\n")
+    details = json.loads(perennial(environment, "show", rows[0][0], "--json"))
+    assert details["arguments"] == pages[0]
+    assert details["traceback"].endswith("KeyError: 1\n")
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_a_list_fits_its_terminal_and_obeys_no_message(
+def test_a_list_fits_its_terminal_and_prints_no_escape_sequence_of_a_message(
     broker: Broker, settings: Settings, environment: dict[str, str], publisher: Publisher, width: int
 ) -> None:
     body = {"type": "index", "url": "https://a.gov/", "domain": "a.gov"}
-    bury(settings, publisher, *[body] * 55, message="\x1b[31m[red]" + "x" * 300)
+    dead_letter(settings, publisher, *[body] * 55, message="\x1b[31m[red]" + "x" * 300)
     lines = on_a_terminal(environment, "list", width=width)
     assert len(lines) == 52
     assert max(map(len, lines)) <= width
@@ -152,11 +154,11 @@ def test_a_list_fits_its_terminal_and_obeys_no_message(
     assert "…" in lines[1]
 
 
-def test_wrong_usage_is_told_and_nothing_happens(
+def test_wrong_usage_is_reported_and_changes_nothing(
     broker: Broker, settings: Settings, environment: dict[str, str], publisher: Publisher
 ) -> None:
     assert "The dead sets are empty." in perennial(environment, "list")
-    bury(settings, publisher, {"type": "index", "domain": "a.gov"})
+    dead_letter(settings, publisher, {"type": "index", "domain": "a.gov"})
     perennial(environment, "replay", exit_status=2)
     perennial(environment, "replay", "--reason", "exception", exit_status=2)
     perennial(environment, "replay", "abc", "--all", exit_status=2)
@@ -171,12 +173,12 @@ def test_wrong_usage_is_told_and_nothing_happens(
     assert broker.depth(DEAD) == 1
 
 
-def test_what_is_dropped_was_asked_for_and_can_be_restored(
+def test_a_drop_is_confirmed_and_can_be_restored(
     broker: Broker, settings: Settings, environment: dict[str, str], publisher: Publisher, tmp_path: Path
 ) -> None:
-    bury(settings, publisher, *({"type": "index", "domain": f"{name}.gov"} for name in "abc"))
-    asked = on_a_terminal(environment, "drop", "--all", width=80, typed="n\n")
-    assert any("Drop 3 of site.dead? They are exported first [y/N]:" in line for line in asked)
+    dead_letter(settings, publisher, *({"type": "index", "domain": f"{name}.gov"} for name in "abc"))
+    question = on_a_terminal(environment, "drop", "--all", width=80, typed="n\n")
+    assert any("Drop 3 of site.dead? They are exported first [y/N]:" in line for line in question)
     assert broker.depth(DEAD) == 3
     dropped = json.loads(perennial(environment, "drop", "--all", "--domain", "a.gov", "--yes", "--json"))
     assert (len(dropped["dropped"]), broker.depth(DEAD)) == (1, 2)
@@ -190,13 +192,13 @@ def test_what_is_dropped_was_asked_for_and_can_be_restored(
     assert [(line["act"], line["outcome"]) for line in audit] == [("drop", "exported"), ("restore", "restored")]
 
 
-def test_a_canary_that_lives_is_followed_and_one_that_dies_is_not(
+def test_other_letters_follow_a_canary_only_if_it_succeeds(
     broker: Broker, settings: Settings, environment: dict[str, str], publisher: Publisher, tmp_path: Path
 ) -> None:
     journals = [tmp_path / f"run-{number}" for number in range(5)]
     slow = {**environment, "RETRY_TIMEOUT_MS": "60000"}
-    bury_runs(settings, publisher, journals, times=1)
-    # Nobody works yet: no outcome.
+    dead_letter_runs(settings, publisher, journals, times=1)
+    # No worker runs yet, so there is no outcome.
     waited = perennial(environment, "replay", "--all", "--canary", "--wait", "0.5", exit_status=1)
     assert "no outcome within 0.5 s; is a worker there?" in waited
     assert broker.depth(DEAD) == 4
@@ -205,10 +207,10 @@ def test_a_canary_that_lives_is_followed_and_one_that_dies_is_not(
         relapse = perennial(environment, "replay", "--all", "--canary", exit_status=1)
         assert "died again: KeyError: 'boom'" in relapse
         eventually(lambda: broker.depth(DEAD) == 5, "the canary is dead again")
-        # Its second life also: from now on it succeeds. `fresh` would be retried, and waits in the broker.
+        # With a fresh budget, the canary that fails is retried: it waits in the broker.
         fresh = perennial(environment, "replay", "--all", "--canary", "--budget", "fresh", "--json", exit_status=1)
-        told = json.loads(fresh)
-        assert "failed again, and waits in the broker" in told["stopped"]
+        result = json.loads(fresh)
+        assert "failed again, and waits in the broker" in result["stopped"]
         for journal in journals:
             journal.write_text("1\n")
         left = broker.depth(DEAD)
@@ -216,10 +218,10 @@ def test_a_canary_that_lives_is_followed_and_one_that_dies_is_not(
     assert broker.depth(DEAD) == 0
 
 
-def test_a_python_shell_does_the_same(
+def test_a_python_shell_lists_and_replays_as_the_command_does(
     broker: Broker, settings: Settings, environment: dict[str, str], publisher: Publisher
 ) -> None:
-    bury(settings, publisher, *({"type": "index", "domain": f"{name}.gov"} for name in "aab"))
+    dead_letter(settings, publisher, *({"type": "index", "domain": f"{name}.gov"} for name in "aab"))
     dead = dead_sets(settings)
     assert [group.count for group in dead.groups(where(domain="https://A.gov/x"))] == [2]
     assert len(dead.replay(where(domain="a.gov", task="site.index"), budget="fresh").done) == 2

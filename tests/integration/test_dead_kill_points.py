@@ -1,4 +1,4 @@
-"""An operator's process killed between every two operations: no message is missing."""
+"""A replay or drop that is killed before each of its operations: no letter is lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.broker.headers import REPLAY_HISTORY
 from app.broker.publishing import Publisher
 from config.settings import ROOT
 from tests.support.broker import Broker
-from tests.support.dead import bury, dead_sets, declare, died
+from tests.support.dead import dead_letter, dead_sets, declare, failed_delivery
 
 pytestmark = pytest.mark.integration
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
     [("replay", 2), ("drop", 2), *(pytest.param(act, 1, marks=pytest.mark.long) for act in ("replay", "drop"))],
 )
 @pytest.mark.timeout(400)
-def test_killed_before_any_operation_nothing_is_missing_and_nothing_left_without_a_line(
+def test_after_a_kill_before_any_operation_no_letter_is_lost_and_each_removal_is_audited(
     broker_url: str, tmp_path: Path, act: str, step: int
 ) -> None:
     declare(broker_url)
@@ -38,7 +38,7 @@ def test_killed_before_any_operation_nothing_is_missing_and_nothing_left_without
         assert operators.stdin is not None
         assert operators.stdout is not None
         for operation in count(1, step):
-            ids = bury(publisher, [died(number) for number in range(3)])
+            ids = dead_letter(publisher, [failed_delivery(number) for number in range(3)])
             file = tmp_path / f"{operation}.jsonl"
             print(json.dumps([act, broker_url, operation, str(file)]), file=operators.stdin, flush=True)
             ended = json.loads(operators.stdout.readline())
@@ -50,12 +50,12 @@ def test_killed_before_any_operation_nothing_is_missing_and_nothing_left_without
         operators.stdin.close()
     publisher.close()
     assert killed > 30 // step
-    # What was safe elsewhere when its operator died is in both places.
+    # A letter that was safe elsewhere at the kill, and not yet removed, is in both places.
     assert twice >= 1
 
 
 def found_everywhere(ids: list[str], dead: DeadSets, broker: Broker, file: Path) -> int:
-    """Assert that each message is somewhere, and noted if it left; return how many are in two places; tidy up."""
+    """Assert that each letter is somewhere, and audited if it left; empty the queues; return how many are twice."""
     left = [letter.id for letter in dead.letters()]
     sent = [message.headers[REPLAY_HISTORY][0] for message in broker.take("mail")]
     exported = [letter.id for letter in read_export(file)] if file.exists() else []

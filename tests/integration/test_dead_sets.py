@@ -1,4 +1,4 @@
-"""Dead sets on a real broker: looking changes nothing, and what leaves is somewhere else first."""
+"""Dead sets on a real broker: reading changes nothing, and a letter is safe elsewhere before it leaves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from app.broker.headers import REPLAY, REPLAY_HISTORY
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.publishing import Outgoing, Publisher
 from tests.support.broker import Broker
-from tests.support.dead import DEAD_OF, OF_QUEUE, bury, dead_sets, declare, died, failure
+from tests.support.dead import DEAD_OF, OF_QUEUE, dead_letter, dead_sets, declare, failed_delivery, failure
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -58,13 +58,13 @@ def bodies(messages: list[Any]) -> list[str]:
     return [bytes(message.body).decode() if not isinstance(message.body, str) else message.body for message in messages]
 
 
-# Looking
+# Reading
 
 
-def test_looking_twice_shows_the_same_in_the_same_order_and_counts_as_no_delivery(
+def test_reading_twice_shows_the_same_letters_in_order_and_counts_no_delivery(
     dead: DeadSets, broker: Broker, publisher: Publisher
 ) -> None:
-    ids = bury(publisher, [died(number) for number in range(300)])
+    ids = dead_letter(publisher, [failed_delivery(number) for number in range(300)])
     for _ in range(2):
         assert [letter.id for letter in dead.letters()] == ids
     with closing(dead.iter_letters()) as letters:
@@ -76,29 +76,29 @@ def test_looking_twice_shows_the_same_in_the_same_order_and_counts_as_no_deliver
     assert all("x-delivery-count" not in message.headers for message in taken)
 
 
-def test_what_arrives_while_somebody_looks_stays_behind_what_was_there(
+def test_a_letter_that_arrives_during_a_read_stays_behind_the_others(
     dead: DeadSets, broker: Broker, publisher: Publisher
 ) -> None:
-    ids = bury(publisher, [died(number) for number in range(10)])
+    ids = dead_letter(publisher, [failed_delivery(number) for number in range(10)])
     with closing(dead.iter_letters()) as letters:
         seen = [next(letters).id]
-        later = bury(publisher, [died("new")])
+        later = dead_letter(publisher, [failed_delivery("new")])
         seen += [letter.id for letter in letters]
     assert seen == ids
     assert [letter.id for letter in dead.letters()] == [*ids, *later]
 
 
-def test_two_who_look_at_once_see_everything_one_after_the_other(dead: DeadSets, publisher: Publisher) -> None:
-    ids = bury(publisher, [died(number) for number in range(500)])
+def test_concurrent_readers_see_everything_one_after_the_other(dead: DeadSets, publisher: Publisher) -> None:
+    ids = dead_letter(publisher, [failed_delivery(number) for number in range(500)])
     with ThreadPoolExecutor(4) as pool:
         looks = list(pool.map(lambda _: [letter.id for letter in dead.letters()], range(4)))
     assert looks == [ids] * 4
 
 
-def test_somebody_who_takes_too_long_is_spoken_of_and_a_foreign_consumer_too(
+def test_a_long_read_or_a_foreign_consumer_makes_the_dead_set_busy(
     dead: DeadSets, broker_url: str, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bury(publisher, [died(1)])
+    dead_letter(publisher, [failed_delivery(1)])
     monkeypatch.setattr(reading, "LEASE_TIMEOUT", 0.3)
     busy = pytest.raises(DeadSetBusy, match=r"another process works on the dead set post\.dead")
     with reading.leased(broker_url, "post.dead"), busy:
@@ -126,7 +126,7 @@ def test_a_large_dead_set_is_streamed_while_new_letters_arrive(
 ) -> None:
     send(publisher, total)
     stop = threading.Event()
-    producer = threading.Thread(target=keep_sending, args=(broker_url, stop))
+    producer = threading.Thread(target=keep_sending, args=(broker_url, stop, total))
     producer.start()
     memory = psutil.Process().memory_info
     before, most, seen, in_order = memory().rss, 0, 0, True
@@ -140,18 +140,18 @@ def test_a_large_dead_set_is_streamed_while_new_letters_arrive(
         producer.join()
     assert seen >= total
     assert in_order
-    # All of them at once would be hundreds of MB.
+    # All letters at once would need hundreds of MB.
     assert most - before < 50_000_000
     with closing(dead.iter_letters()) as again:
         assert [next(again).delivery.body for _ in range(3)] == [b"0", b"1", b"2"]
     assert eventually(lambda: broker.depth("post.dead") >= seen, "all are back")
-    # The broker would be busy with them in the next test.
+    # Otherwise the broker would be busy deleting them during the next test.
     with Connection(broker_url) as connection:
         connection.channel().queue_purge("post.dead")
 
 
 def send(publisher: Publisher, count: int) -> None:
-    """Put small dead messages there, as a worker's look like."""
+    """Publish small dead letters with the headers of a worker."""
     headers = {"perennial-reason": "exception", "perennial-queue": "mail", "perennial-exception": "KeyError"}
     for first in range(0, count, 5_000):
         publisher.publish(
@@ -162,30 +162,30 @@ def send(publisher: Publisher, count: int) -> None:
         )
 
 
-def keep_sending(broker_url: str, stop: threading.Event) -> None:
+def keep_sending(broker_url: str, stop: threading.Event, number: int) -> None:
+    """Publish numbered letters, from `number` on, until the event is set."""
     publisher = Publisher(broker_url, timeout=60)
-    number = 100_000
     while not stop.wait(0.01):
         publisher.publish([Outgoing(exchange="post.dead", routing_key="mail", body=b"%d" % number)])
         number += 1
     publisher.close()
 
 
-# What a message is
+# Causes, ids and filters
 
 
-def test_every_kind_of_dead_message_is_told_of_and_goes_home(
+def test_letters_of_every_policy_are_read_and_replayed_to_their_queues(
     dead: DeadSets, broker: Broker, broker_url: str, publisher: Publisher
 ) -> None:
     for queue in OF_QUEUE:
-        bury(publisher, [died({"n": 1}, queue)], failure())
+        dead_letter(publisher, [failed_delivery({"n": 1}, queue)], failure())
     letters = {letter.set: letter for letter in dead.letters()}
     assert {name: letter.queue for name, letter in letters.items()} == {dead: queue for queue, dead in DEAD_OF.items()}
     assert {letter.cause.location for letter in letters.values()} == {"shop/till.py:7 in sell"}
     assert {letter.cause.attempts for letter in letters.values()} == {1}
-    worked = dead.replay()
-    assert len(worked.done) == 3
-    assert worked.complete
+    result = dead.replay()
+    assert len(result.done) == 3
+    assert result.complete
     for queue, key in (("mail", "mail"), ("art.index", "index"), ("orders", "orders")):
         [message] = broker.take(queue)
         assert message.headers[REPLAY_HISTORY] == [letters[DEAD_OF[queue]].id]
@@ -196,10 +196,10 @@ def test_every_kind_of_dead_message_is_told_of_and_goes_home(
     assert dead.letters() == []
 
 
-def test_what_the_broker_or_a_foreign_program_put_there_is_told_of_and_replayed(
+def test_letters_of_the_broker_and_of_foreign_programs_are_read_and_replayed(
     dead: DeadSets, broker: Broker, publisher: Publisher
 ) -> None:
-    # A Perl indexer's failure, a Sneakers worker's, the broker's own, and one that somebody put there by hand.
+    # A Perl indexer's failure, a Sneakers worker's, the broker's own, and one that a client published to the dead set.
     perl = {"mb-retries": -1, "mb-exceptions": ["503", "timed out"]}
     info = json.dumps({"error": "reject", "num_attempts": 6, "error_class": "Net::ReadTimeout", "error_message": "x"})
     broker.post(b"a gid", exchange="art.failed", key="index", headers=perl)
@@ -207,8 +207,8 @@ def test_what_the_broker_or_a_foreign_program_put_there_is_told_of_and_replayed(
     broker.post(b"[1]", exchange="", key="mail", expiration="1")
     broker.post(b"by hand", exchange="post.dead", key="mail")
     eventually(lambda: broker.depth("post.dead") == 2, "the broker has dead-lettered it")
-    told = {(letter.set, letter.reason, letter.queue, letter.cause.error) for letter in dead.letters()}
-    assert told == {
+    causes = {(letter.set, letter.reason, letter.queue, letter.cause.error) for letter in dead.letters()}
+    assert causes == {
         ("art.failed", "exception", "", "timed out"),
         ("orders.error", "reject", "", "Net::ReadTimeout: x"),
         ("post.dead", "expired", "mail", ""),
@@ -220,9 +220,7 @@ def test_what_the_broker_or_a_foreign_program_put_there_is_told_of_and_replayed(
     assert sorted(bodies(broker.take("mail"))) == ["[1]", "by hand"]
 
 
-def test_garbage_in_every_header_keeps_nobody_from_looking_and_each_one_can_be_named(
-    dead: DeadSets, broker: Broker
-) -> None:
+def test_letters_with_garbage_in_every_header_can_be_read_and_found(dead: DeadSets, broker: Broker) -> None:
     names = ["dead-id", "reason", "queue", "task", "exception", "message", "traceback", "first-failed-at", "failed-at"]
     for value in ([1, 2], {"a": 1}, True, 1e300, -(2**60), "x" * 2_000, b"\xff\xfe"):
         headers = {f"perennial-{name}": value for name in (*names, "attempts", "worker", "replay-of")}
@@ -238,7 +236,7 @@ def test_garbage_in_every_header_keeps_nobody_from_looking_and_each_one_can_be_n
     assert sum(group.count for group in dead.groups()) == 8
 
 
-def test_equal_messages_have_names_of_their_own_and_leave_one_by_one(dead: DeadSets, broker: Broker) -> None:
+def test_equal_letters_have_different_ids_and_leave_one_by_one(dead: DeadSets, broker: Broker) -> None:
     for _ in range(3):
         broker.post(b"again", exchange="post.dead", key="mail")
     first, second, third = (letter.id for letter in dead.letters())
@@ -249,10 +247,10 @@ def test_equal_messages_have_names_of_their_own_and_leave_one_by_one(dead: DeadS
     assert broker.depth("mail") == 2
 
 
-def test_filters_and_groups_tell_the_deaths_apart(dead: DeadSets, publisher: Publisher) -> None:
-    bury(publisher, [died(number) for number in range(3)], failure(7, at=1_000.0, task="shop.sell"))
-    bury(publisher, [died(number) for number in range(2)], failure(9, at=2_000.0, task="shop.buy"))
-    bury(publisher, [died(1, "orders")], failure(9, at=3_000.0, reason="time-limit"))
+def test_filters_and_groups_distinguish_causes(dead: DeadSets, publisher: Publisher) -> None:
+    dead_letter(publisher, [failed_delivery(number) for number in range(3)], failure(7, at=1_000.0, task="shop.sell"))
+    dead_letter(publisher, [failed_delivery(number) for number in range(2)], failure(9, at=2_000.0, task="shop.buy"))
+    dead_letter(publisher, [failed_delivery(1, "orders")], failure(9, at=3_000.0, reason="time-limit"))
     groups = dead.groups()
     assert [(group.count, group.location, group.reason) for group in groups] == [
         (3, "shop/till.py:7 in sell", "exception"),
@@ -272,8 +270,8 @@ def test_filters_and_groups_tell_the_deaths_apart(dead: DeadSets, publisher: Pub
     assert counts == {"task": 2, "reason": 5, "group": 2, "before": 3, "after": 3, "both": 1, "set": 1}
 
 
-def test_a_name_of_none_or_of_two_is_an_error_that_tells_them(dead: DeadSets, publisher: Publisher) -> None:
-    ids = bury(publisher, [died(number) for number in range(40)])
+def test_an_id_of_no_letter_or_of_several_is_an_error_that_lists_them(dead: DeadSets, publisher: Publisher) -> None:
+    ids = dead_letter(publisher, [failed_delivery(number) for number in range(40)])
     [(digit, count)] = Counter(ident[0] for ident in ids).most_common(1)
     with pytest.raises(InvalidMessage, match="'xyz' matches none of the dead letters"):
         dead.find(["xyz"])
@@ -285,7 +283,7 @@ def test_a_name_of_none_or_of_two_is_an_error_that_tells_them(dead: DeadSets, pu
         dead.only("x")
 
 
-def test_a_whole_id_names_its_message_though_others_begin_with_it(dead: DeadSets, broker: Broker) -> None:
+def test_a_complete_id_matches_its_letter_even_if_others_begin_with_it(dead: DeadSets, broker: Broker) -> None:
     for ident in ("abcdefgh", "abcdefgh-and-more"):
         broker.post(b"", exchange="post.dead", key="mail", headers={"perennial-dead-id": ident})
     assert [letter.id for letter in dead.find(["abcdefgh"])] == ["abcdefgh"]
@@ -294,39 +292,39 @@ def test_a_whole_id_names_its_message_though_others_begin_with_it(dead: DeadSets
 # Replaying
 
 
-def test_the_chosen_ones_leave_and_all_others_keep_their_order(
+def test_chosen_letters_leave_and_the_others_keep_their_order(
     dead: DeadSets, broker: Broker, publisher: Publisher, tmp_path: Path
 ) -> None:
-    ids = bury(publisher, [died(number) for number in range(500)])
+    ids = dead_letter(publisher, [failed_delivery(number) for number in range(500)])
     chosen = set(ids[3:500:7])
-    worked = dead.replay(lambda letter: letter.id in chosen, limit=60)
-    assert worked.done == ids[3:500:7][:60]
-    assert [letter.id for letter in dead.letters()] == [each for each in ids if each not in worked.done]
+    result = dead.replay(lambda letter: letter.id in chosen, limit=60)
+    assert result.done == ids[3:500:7][:60]
+    assert [letter.id for letter in dead.letters()] == [each for each in ids if each not in result.done]
     assert bodies(broker.take("mail")) == [str(number) for number in range(3, 500, 7)][:60]
     lines = audited(tmp_path)
-    assert [line["id"] for line in lines] == worked.done
+    assert [line["id"] for line in lines] == result.done
     assert {(line["act"], line["set"], line["queue"], line["budget"], line["outcome"]) for line in lines} == {
         ("replay", "post.dead", "mail", "keep", "replayed")
     }
     assert (tmp_path / "audit.jsonl").stat().st_mode & 0o777 == 0o600
 
 
-def test_long_work_is_done_in_passes_that_give_everything_back(
+def test_a_long_replay_is_done_in_passes_that_requeue_the_rest(
     dead: DeadSets, broker: Broker, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operations, "PASS_SECONDS", 0.3)
     for _ in range(4):
         broker.post(b"twin", exchange="post.dead", key="mail")
-    bury(publisher, [died(number) for number in range(20)])
+    dead_letter(publisher, [failed_delivery(number) for number in range(20)])
     there = [letter.id for letter in dead.letters()]
-    worked = dead.replay(rate=20.0)
-    assert worked.done == there
-    assert worked.complete
+    result = dead.replay(rate=20.0)
+    assert result.done == there
+    assert result.complete
     assert broker.depth("mail") == 24
     assert dead.letters() == []
 
 
-def test_what_no_queue_is_bound_for_stays_and_says_so(broker_url: str, broker: Broker, publisher: Publisher) -> None:
+def test_an_unroutable_letter_stays_with_the_reason(broker_url: str, broker: Broker, publisher: Publisher) -> None:
     with Connection(broker_url) as connection:
         channel = connection.channel()
         declared = OF_QUEUE["mail"].dead
@@ -334,33 +332,35 @@ def test_what_no_queue_is_bound_for_stays_and_says_so(broker_url: str, broker: B
         channel.exchange_declare("office", "direct", durable=True, arguments={"alternate-exchange": "post.dead"})
         channel.queue_bind("mail", "office", "mail")
     dead = DeadSets.of(DelayQueues("post", exchange="office"), broker_url, publisher)
-    # An alternate exchange hides it from the publisher: the copy that comes back is seen, and removed.
+    # An alternate exchange hides this from the publisher: the copy that comes back is recognised and removed.
     broker.post(b"1", exchange="office", key="mial")
-    bury(publisher, [died(2)])
+    dead_letter(publisher, [failed_delivery(2)])
     broker.post(b"3", exchange="office", key="mial")
     broker.post(b"4", exchange="office", key="mial")
     before = [letter.id for letter in dead.letters()]
-    worked = dead.replay()
-    assert worked.done == [before[1]]
-    assert set(worked.stayed.values()) == {"no queue is bound for key 'mial' of exchange 'office'"}
+    result = dead.replay()
+    assert result.done == [before[1]]
+    assert set(result.stayed.values()) == {"no queue is bound for key 'mial' of exchange 'office'"}
     assert [letter.id for letter in dead.letters()] == [before[0], *before[2:]]
-    # Without an alternate exchange, the broker itself says so.
+    # Without an alternate exchange, the broker returns the message.
     lost = DeadSets.of(OF_QUEUE["orders"], broker_url, publisher)
-    bury(publisher, [died(5, "orders")])
+    dead_letter(publisher, [failed_delivery(5, "orders")])
     with Connection(broker_url) as connection:
         connection.channel().queue_delete("orders")
     assert len(lost.replay().stayed) == 1
     assert len(lost.letters()) == 1
 
 
-def test_a_message_that_left_in_the_meantime_is_missing_and_the_others_go(dead: DeadSets, publisher: Publisher) -> None:
-    ids = bury(publisher, [died(number) for number in range(3)])
+def test_a_letter_that_left_meanwhile_is_missing_and_the_others_are_replayed(
+    dead: DeadSets, publisher: Publisher
+) -> None:
+    ids = dead_letter(publisher, [failed_delivery(number) for number in range(3)])
     chosen = dead.choose(ids)
     dead.replay([ids[1]])
-    worked = dead.replay(chosen)
-    assert worked.done == [ids[0], ids[2]]
-    assert worked.missing == [ids[1]]
-    assert not worked.complete
+    result = dead.replay(chosen)
+    assert result.done == [ids[0], ids[2]]
+    assert result.missing == [ids[1]]
+    assert not result.complete
 
 
 # Canaries
@@ -375,71 +375,63 @@ def test_a_message_that_left_in_the_meantime_is_missing_and_the_others_go(dead: 
         ([], 29, "no outcome within 0.5 s"),
     ],
 )
-def test_a_canary_goes_first_and_the_others_follow_if_it_lived(
+def test_a_canary_is_replayed_first_and_the_others_follow_if_it_succeeds(
     dead: DeadSets, publisher: Publisher, broker_url: str, outcomes: list[str], left: int, stopped: str
 ) -> None:
-    bury(publisher, [died(number) for number in range(30)])
-    with worker_that_says(broker_url, outcomes) as seen:
-        worked = dead.replay(canary=0.5 if not outcomes else 30.0)
+    dead_letter(publisher, [failed_delivery(number) for number in range(30)])
+    with reporting_worker(broker_url, outcomes) as seen:
+        result = dead.replay(canary=0.5 if not outcomes else 30.0)
     assert len(dead.letters()) == left
-    assert stopped in worked.stopped
-    assert worked.complete == (not stopped)
+    assert stopped in result.stopped
+    assert result.complete == (not stopped)
     assert len(seen) >= len(outcomes)
 
 
-def test_the_first_relapse_ends_a_replay_and_few_are_under_way_by_then(
+def test_the_first_failure_stops_a_replay_with_few_letters_in_flight(
     dead: DeadSets, publisher: Publisher, broker_url: str
 ) -> None:
-    ids = bury(publisher, [died(number) for number in range(60)])
-    with worker_that_says(broker_url, [*["lived"] * 20, "died", *["lived"] * 40]):
-        worked = dead.replay(canary=30.0)
-    assert ids[20] in worked.stopped
-    assert 21 <= len(worked.done) <= 31
-    assert len(dead.letters()) == 60 - len(worked.done)
+    ids = dead_letter(publisher, [failed_delivery(number) for number in range(60)])
+    with reporting_worker(broker_url, [*["lived"] * 20, "died", *["lived"] * 40]):
+        result = dead.replay(canary=30.0)
+    assert ids[20] in result.stopped
+    assert 21 <= len(result.done) <= 31
+    assert len(dead.letters()) == 60 - len(result.done)
 
 
-class worker_that_says:  # noqa: N801 - It reads as a sentence.
-    """Consumes `mail` for a `with` block and tells these outcomes, one a message."""
+@contextmanager
+def reporting_worker(broker_url: str, outcomes: list[str]) -> Iterator[list[str]]:
+    """Consume `mail` in a thread and report these outcomes, one for each message; yield the ids of the letters."""
+    remaining, stop, letter_ids = iter(outcomes), threading.Event(), list[str]()
 
-    def __init__(self, broker_url: str, outcomes: list[str]) -> None:
-        self._url = broker_url
-        self._outcomes = iter(outcomes)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self.seen: list[str] = []
-
-    def __enter__(self) -> list[str]:
-        self._thread.start()
-        return self.seen
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        publisher = Publisher(self._url)
-        with Connection(self._url) as connection, connection.channel() as channel:
-            while not self._stop.wait(0.005):
+    def run() -> None:
+        publisher = Publisher(broker_url)
+        with closing(publisher), Connection(broker_url) as connection, connection.channel() as channel:
+            while not stop.wait(0.005):
                 message = channel.basic_get("mail", no_ack=True)
-                if message is None or (outcome := next(self._outcomes, None)) is None:
+                if message is None or (outcome := next(remaining, None)) is None:
                     continue
                 headers = channel.message_to_python(message).headers
-                told = {"outcome": outcome, "text": "KeyError: boom", "of": headers[REPLAY_HISTORY][0]}
-                self.seen.append(told["of"])
+                letter_ids.append(headers[REPLAY_HISTORY][0])
+                report = json.dumps({"outcome": outcome, "text": "KeyError: boom", "of": letter_ids[-1]}).encode()
                 to = headers["perennial-outcome-to"]
-                publisher.publish(
-                    [Outgoing(exchange="", routing_key=to, body=json.dumps(told).encode(), mandatory=False)]
-                )
-        publisher.close()
+                publisher.publish([Outgoing(exchange="", routing_key=to, body=report, mandatory=False)])
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield letter_ids
+    finally:
+        stop.set()
+        thread.join()
 
 
 # Dropping and restoring
 
 
-def test_what_is_dropped_is_in_the_file_first_and_comes_back_as_it_was(
+def test_dropped_letters_are_exported_first_and_restored_unchanged(
     dead: DeadSets, broker: Broker, publisher: Publisher, tmp_path: Path
 ) -> None:
-    bury(publisher, [died(number) for number in range(5)], failure())
+    dead_letter(publisher, [failed_delivery(number) for number in range(5)], failure())
     headers = {
         "bytes": b"\xff\x00",
         "when": datetime(2026, 1, 2, 3, 4, 5),
@@ -448,8 +440,8 @@ def test_what_is_dropped_is_in_the_file_first_and_comes_back_as_it_was(
     broker.post(b"\xff raw", exchange="art.failed", key="index", headers=headers, content_type="text/plain")
     before = dead.letters()
     file = tmp_path / "dropped.jsonl"
-    worked = dead.drop(LetterFilter(), file)
-    assert worked.done == [letter.id for letter in before]
+    result = dead.drop(LetterFilter(), file)
+    assert result.done == [letter.id for letter in before]
     assert dead.letters() == []
     assert file.stat().st_mode & 0o777 == 0o600
     assert {line["file"] for line in audited(tmp_path)} == {str(file)}
@@ -463,19 +455,19 @@ def test_what_is_dropped_is_in_the_file_first_and_comes_back_as_it_was(
         assert new.delivery.content_type == old.delivery.content_type
 
 
-def test_a_disk_that_takes_nothing_ends_a_drop_and_everything_stays(
+def test_a_failed_export_stops_a_drop_and_every_letter_stays(
     dead: DeadSets, publisher: Publisher, tmp_path: Path
 ) -> None:
-    bury(publisher, [died(1)])
-    worked = dead.drop(LetterFilter(), tmp_path)  # A folder.
-    assert str(tmp_path) in worked.stopped
+    dead_letter(publisher, [failed_delivery(1)])
+    result = dead.drop(LetterFilter(), tmp_path)  # A folder.
+    assert str(tmp_path) in result.stopped
     assert len(dead.letters()) == 1
 
 
-def test_where_nothing_can_be_audited_nothing_is_replayed_or_restored(
+def test_without_a_writable_audit_nothing_is_replayed_or_restored(
     broker: Broker, broker_url: str, publisher: Publisher, tmp_path: Path
 ) -> None:
-    bury(publisher, [died(1)])
+    dead_letter(publisher, [failed_delivery(1)])
     dead = dead_sets(broker_url, publisher, tmp_path)  # A folder.
     for act in (dead.replay, partial(dead.restore, dead.letters())):
         with pytest.raises(ApplicationError, match="Is a directory"):
@@ -483,8 +475,10 @@ def test_where_nothing_can_be_audited_nothing_is_replayed_or_restored(
     assert (broker.depth("mail"), len(dead.letters())) == (0, 1)
 
 
-def test_what_stands_twice_in_a_file_is_restored_once(dead: DeadSets, publisher: Publisher, tmp_path: Path) -> None:
-    bury(publisher, [died(1)])
+def test_a_letter_that_is_twice_in_a_file_is_restored_once(
+    dead: DeadSets, publisher: Publisher, tmp_path: Path
+) -> None:
+    dead_letter(publisher, [failed_delivery(1)])
     dead.drop(LetterFilter(), tmp_path / "a")
     twice = [*read_export(tmp_path / "a"), *read_export(tmp_path / "a")]
     assert len(dead.restore(twice)) == 1

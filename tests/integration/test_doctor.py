@@ -1,4 +1,4 @@
-"""`perennial doctor` on a real broker, Redis and store: it proves what holds, finds what does not, leaves nothing."""
+"""`perennial doctor` with a real broker, Redis and store: every check, its problems, and no queue left behind."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def changed(settings: Settings, **fields: Any) -> Settings:
     return settings.model_copy(update=fields)
 
 
-def test_all_is_proven_on_a_healthy_broker_and_nothing_of_it_stays_there(healthy: Settings, connection: Any) -> None:
+def test_every_check_succeeds_on_a_healthy_broker_and_leaves_nothing_there(healthy: Settings, connection: Any) -> None:
     before = management_api(healthy, connection).topology()
     found = results(healthy)
     assert list(found) == [*CHECKS, *WITHOUT_BROKER]
@@ -62,19 +62,19 @@ def test_all_is_proven_on_a_healthy_broker_and_nothing_of_it_stays_there(healthy
     assert len(found["confirms"]) == 3
 
 
-def test_a_broker_without_our_topology_is_a_problem_while_its_own_abilities_are_proven(settings: Settings) -> None:
+def test_a_missing_topology_is_a_problem_and_the_probes_still_succeed(settings: Settings) -> None:
     found = statuses(settings)
     assert found["topology"] == {"problem"}
     assert found["confirms"] == found["waiting"] == {"ok"}
 
 
-def test_without_the_api_it_says_what_was_not_looked_at(healthy: Settings) -> None:
+def test_without_the_management_api_the_unchecked_parts_are_warnings(healthy: Settings) -> None:
     found = statuses(changed(healthy, broker_api_url=SecretStr("")))
     assert found["topology"] == found["at-least-once"] == {"warning"}
     assert found["waiting"] == {"ok"}
 
 
-def test_classic_queues_and_unconfirmed_clients_are_warned_of(settings: Settings, connection: Any) -> None:
+def test_classic_queues_and_unconfirmed_clients_are_warnings(settings: Settings, connection: Any) -> None:
     classic = changed(settings, queue_type="classic", client_confirms=False)
     with connection.channel() as channel:
         declare_all(channel, classic)
@@ -85,7 +85,7 @@ def test_classic_queues_and_unconfirmed_clients_are_warned_of(settings: Settings
     assert [result.status for result in found["waiting"]] == ["ok"]
 
 
-def test_a_dead_letter_target_that_nothing_is_bound_to_is_a_problem(healthy: Settings, connection: Any) -> None:
+def test_an_unbound_dead_letter_target_is_a_problem(healthy: Settings, connection: Any) -> None:
     with connection.channel() as channel:
         channel.queue_unbind("site.dead", "site.dead")
     found = results(healthy)["topology"]
@@ -93,7 +93,7 @@ def test_a_dead_letter_target_that_nothing_is_bound_to_is_a_problem(healthy: Set
     assert any("site.index: dead-letters to site.dead, where nothing is bound" in result.text for result in found)
 
 
-def test_workers_that_hold_messages_for_longer_than_the_broker_waits_are_a_problem(healthy: Settings) -> None:
+def test_a_worker_that_holds_messages_longer_than_consumer_timeout_is_a_problem(healthy: Settings) -> None:
     found = results(changed(healthy, worker_prefetch=8))["consumer_timeout"]
     assert {result.text.partition(":")[0]: result.status for result in found} == {
         "worker": "problem",
@@ -105,7 +105,7 @@ def test_workers_that_hold_messages_for_longer_than_the_broker_waits_are_a_probl
     assert "assumed" in found[0].text
 
 
-def test_the_queues_of_an_art_archive_that_is_served_are_asked_too(settings: Settings, connection: Any) -> None:
+def test_the_queues_of_a_served_art_archive_are_checked(settings: Settings, connection: Any) -> None:
     serving = changed(settings, musicbrainz_url=SecretStr("postgresql://reader@127.0.0.1/musicbrainz"))
     with connection.channel() as channel:
         declare_all(channel, serving)
@@ -114,8 +114,8 @@ def test_the_queues_of_an_art_archive_that_is_served_are_asked_too(settings: Set
     assert answering == "10 work queue(s) answer"
 
 
-def test_a_policy_of_the_broker_that_waits_too_shortly_is_seen(healthy: Settings, connection: Any) -> None:
-    """RabbitMQ 3.12 and later read `consumer-timeout`; the queue's arguments and policies are where it stands."""
+def test_a_short_consumer_timeout_of_a_queue_is_a_problem(healthy: Settings, connection: Any) -> None:
+    """RabbitMQ 3.12 and later read `consumer-timeout`; it is in the arguments of the queue or in a policy."""
     with connection.channel() as channel:
         channel.queue_delete("site.pack")
         arguments = {"x-queue-type": "quorum", "x-consumer-timeout": 60_000}
@@ -131,11 +131,11 @@ def test_settings_of_celery_that_lose_messages_are_problems(healthy: Settings) -
         "accept_content": ["json", "pickle"],
         "worker_consumer": "celery.worker.consumer:Consumer",
     }
-    told = [result.text for result in results(healthy, SimpleNamespace(**bad))["workers"]]
-    assert [text.partition(" ")[0] for text in told] == ["task_acks_late", "worker_consumer", "accept_content"]
+    texts = [result.text for result in results(healthy, SimpleNamespace(**bad))["workers"]]
+    assert [text.partition(" ")[0] for text in texts] == ["task_acks_late", "worker_consumer", "accept_content"]
 
 
-def test_redis_and_store_are_looked_at_when_the_broker_is_away(settings: Settings) -> None:
+def test_redis_and_store_are_checked_without_a_broker(settings: Settings) -> None:
     away = changed(settings, broker_url=SecretStr("amqp://user:secret@127.0.0.1:1//"))
     found = results(away)
     assert list(found) == ["broker", "redis", "store"]
@@ -146,7 +146,7 @@ def test_redis_and_store_are_looked_at_when_the_broker_is_away(settings: Setting
     assert statuses(without_redis)["redis"] == {"problem"}
 
 
-def test_the_command_prints_json_and_its_status_tells_of_problems(
+def test_the_command_prints_json_and_exits_with_1_on_a_problem(
     healthy: Settings, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "get_settings", lambda: healthy)

@@ -1,4 +1,4 @@
-"""`perennial topology` beside a real broker: what it says is so, and what it moves is whole."""
+"""`perennial topology` with a real broker: its findings are true, and a migration loses and changes nothing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run(monkeypatch: pytest.MonkeyPatch, settings: Settings, *arguments: str) ->
     return CliRunner().invoke(command.cli, arguments)
 
 
-def test_check_names_what_is_missing_and_makes_none_of_it_and_apply_mends_all(
+def test_check_lists_what_is_missing_without_declaring_it_and_apply_declares_it(
     settings: Settings, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     empty = there(settings, connection)
@@ -77,7 +77,7 @@ def test_check_names_what_is_missing_and_makes_none_of_it_and_apply_mends_all(
     assert answer == {"ok": True, "compared_by": "management API", "unseen": "", "findings": []}
 
 
-def test_without_the_api_it_says_what_it_could_not_see(
+def test_without_the_management_api_check_names_what_it_did_not_compare(
     declared: Settings, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with connection.channel() as channel:
@@ -88,7 +88,7 @@ def test_without_the_api_it_says_what_it_could_not_see(
     assert "BROKER_API_URL is not set: bindings, loops and foreign queues were not compared" in blind.stdout
 
 
-def test_other_arguments_are_found_with_and_without_the_api_and_apply_says_where_to_look(
+def test_other_arguments_are_found_with_and_without_the_api_and_refused_by_apply(
     declared: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = changed(declared, delivery_limit=7)
@@ -111,7 +111,7 @@ def test_a_former_delay_queue_is_a_note_with_its_depth(declared: Settings) -> No
     assert notes["queue site.delay.5000"] == "0 message(s) for 5 s"
 
 
-def test_the_broker_drops_a_message_in_a_loop_that_check_warns_of(declared: Settings, connection: Any) -> None:
+def test_the_broker_drops_a_message_in_a_loop_that_check_finds(declared: Settings, connection: Any) -> None:
     with connection.channel() as channel:
         for name, other in (("ping", "pong"), ("pong", "ping")):
             arguments = {"x-message-ttl": 50, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": other}
@@ -130,7 +130,7 @@ def test_an_unreachable_broker_is_one_error_without_its_password(settings: Setti
     assert "secret" not in str(caught.value)
 
 
-def test_the_picture_is_what_stands_on_the_broker(declared: Settings, connection: Any) -> None:
+def test_the_flowchart_of_the_site_is_what_the_broker_has(declared: Settings, connection: Any) -> None:
     found, drawn = part(there(declared, connection), "site."), Picture(site_flowchart(declared))
     assert drawn.bindings == {
         each
@@ -154,7 +154,7 @@ def test_the_picture_is_what_stands_on_the_broker(declared: Settings, connection
 
 
 @pytest.mark.parametrize("example", policy_examples(), ids=lambda example: example.policy.name)
-def test_the_picture_of_a_policy_is_what_stands_on_the_broker(
+def test_the_flowchart_of_a_policy_is_what_the_broker_has(
     settings: Settings, connection: Any, example: PolicyExample
 ) -> None:
     with connection.channel() as channel:
@@ -164,7 +164,7 @@ def test_the_picture_of_a_policy_is_what_stands_on_the_broker(
     require_drawn(policy_flowchart(example), there(settings, connection), work)
 
 
-def test_the_picture_of_searching_is_what_stands_on_the_broker(declared: Settings, connection: Any) -> None:
+def test_the_flowchart_of_searching_is_what_the_broker_has(declared: Settings, connection: Any) -> None:
     searcher = searcher_queue("ID")
     with connection.channel() as channel:
         searcher(channel).declare()
@@ -173,7 +173,7 @@ def test_the_picture_of_searching_is_what_stands_on_the_broker(declared: Setting
 
 
 def part(found: Topology, *prefixes: str) -> Topology:
-    """Return the queues whose names begin so, with what is bound to them and what they dead-letter to."""
+    """Return the queues with these prefixes, their bindings, and their exchanges for both directions."""
     queues = {name: queue for name, queue in found.queues.items() if name.startswith(prefixes)}
     bindings = frozenset(each for each in found.bindings if each.destination in queues)
     names = {each.source for each in bindings} | {queue.dead_letter_exchange for queue in queues.values()}
@@ -181,13 +181,13 @@ def part(found: Topology, *prefixes: str) -> Topology:
 
 
 def require_drawn(text: str, found: Topology, work: set[str]) -> None:
-    """Compare a flowchart with a broker; `work` are the queues at which keys are told."""
+    """Compare a flowchart with a broker; it shows the binding keys of the `work` queues only."""
     exchange, queue = r'\w+\{\{"([\w.-]+)<br>(\w+)"\}\}', r'\w+\[\["([\w.-]+)"\]\]'
     keyed = re.findall(rf'{exchange} -->\|"([^"]+)"\| {queue}', text)
     plain = re.findall(rf"{exchange} --> {queue}", text)
     drawn = {(name, key, to) for name, _, keys, to in keyed for key in keys.split(", ")}
     drawn |= {(name, None, to) for name, _, to in plain}
-    # The exchanges behind which everything arrives are fanouts, or as good as: their keys say nothing.
+    # The other exchanges are fanouts, or bound by `#`: their keys have no effect.
     assert drawn == {
         (each.source, each.key if each.destination in work else None, each.destination) for each in found.bindings
     }
@@ -206,7 +206,7 @@ def ends(numbers: list[int]) -> tuple[float, float]:
 
 
 class Picture:
-    """What a Mermaid flowchart of `perennial topology mermaid` shows, under the names of the broker."""
+    """The content of a flowchart of `perennial topology mermaid`, with the broker's names instead of node names."""
 
     def __init__(self, text: str) -> None:
         self._names = dict(re.findall(r'(\w+)(?:\{\{"|\[\[")([\w.]+)', text))
@@ -218,7 +218,7 @@ class Picture:
 
     @property
     def bindings(self) -> set[Binding]:
-        """The bindings to queues; a delay's is drawn for all of them."""
+        """The bindings to queues; the delay queues have one for all."""
         keyed = re.findall(r'^ +(\w+) -->\|"([^"]+)"\| (\w+)\[\[', self._text, re.MULTILINE)
         plain = re.findall(r'(\w+)\{\{"[\w.]+<br>\w+"\}\} --> (\w+)\[\["([\w.]+)"\]\]', self._text)
         found = {
@@ -227,14 +227,14 @@ class Picture:
         return found | {Binding(self._names[source], name, "") for source, _, name in plain}
 
     def arrows(self, label: str) -> set[tuple[str, str]]:
-        """Return the dashed arrows of a label, from and to."""
+        """Return source and target of the dashed arrows with a label."""
         pairs = re.findall(rf'^ +(\w+) -\.->\|"{label}"\| (\w+)$', self._text, re.MULTILINE)
         return {(self._names.get(source, source), self._names.get(to, to)) for source, to in pairs}
 
 
 # Migration
 
-#: What is posted: no property, an encoding that is not UTF-8, garbage, counts of the broker, compressed, expiring.
+#: Published messages: no property, an encoding that is not UTF-8, garbage, the broker's counts, compressed, expiring.
 MESSAGES = (
     Message(b"0"),
     Message("1 é".encode("latin-1"), content_encoding="latin-1", content_type="text/plain", delivery_mode=1),
@@ -267,7 +267,7 @@ def whole(settings: Settings, queue: str) -> list[tuple[bytes, dict[str, Any], s
         return taken
 
 
-def test_a_migrated_queue_has_the_codes_arguments_and_every_message_as_it_came_in_its_order(
+def test_a_migrated_queue_has_new_arguments_and_its_messages_unchanged_in_order(
     declared: Settings, connection: Any
 ) -> None:
     post(connection)
@@ -291,19 +291,17 @@ def test_a_migrated_queue_has_the_codes_arguments_and_every_message_as_it_came_i
     assert migration.migrate("site.index", other, lines.append) == 0
 
 
-def test_messages_of_a_delay_queue_wait_anew_and_come_home(declared: Settings, connection: Any) -> None:
+def test_messages_of_a_migrated_delay_queue_wait_again_and_return(declared: Settings, connection: Any) -> None:
     other = changed(declared, queue_type="classic")
     Broker(declared.broker).post(b"{}", exchange="site.delay.8000", key="site.index")
     assert migration.migrate("site.delay.8000", other, print) == 1
     assert there(declared, connection).queues["site.delay.8000"].type == "classic"
-    eventually(lambda: Broker(declared.broker).depth("site.index") == 1, "it came home")
+    eventually(lambda: Broker(declared.broker).depth("site.index") == 1, "the message is back")
     [(_, _, key)] = whole(declared, "site.index")
     assert key == "site.index"
 
 
-def test_a_queue_that_is_used_or_not_ours_or_without_the_api_is_not_touched(
-    declared: Settings, connection: Any
-) -> None:
+def test_a_used_or_unknown_queue_or_one_without_the_api_is_not_migrated(declared: Settings, connection: Any) -> None:
     other, before = changed(declared, delivery_limit=7), there(declared, connection)
     with connection.channel() as channel:
         channel.basic_consume("site.index", callback=print)
@@ -317,11 +315,11 @@ def test_a_queue_that_is_used_or_not_ours_or_without_the_api_is_not_touched(
 
 
 class Killed(BaseException):
-    """The end of a process, before one of its operations on the broker."""
+    """Raised in place of an operation on the broker: the simulated end of the process."""
 
 
 def killed_before(monkeypatch: pytest.MonkeyPatch, operation: int) -> None:
-    """Let this process do nothing more on the broker from its so many-th operation on exchanges, queues, messages."""
+    """Raise Killed at an operation on exchanges, queues or messages with this number, and at every later one."""
     left, send = [operation], AbstractChannel.send_method
 
     def send_method(channel: Any, sig: tuple[int, int], *args: Any, **kwargs: Any) -> Any:
@@ -335,12 +333,12 @@ def killed_before(monkeypatch: pytest.MonkeyPatch, operation: int) -> None:
 
 
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)])
-def test_a_migration_killed_before_any_of_its_operations_loses_nothing_and_is_finished_by_the_next(
+def test_a_migration_killed_before_any_operation_loses_nothing_and_the_next_run_finishes_it(
     declared: Settings, connection: Any, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     depth = Broker(declared.broker).depth
     post(connection)
-    # The API's statistics are 5 s old, for each of these many runs: the broker itself is asked instead.
+    # The API's statistics are 5 s old. That would delay each run, so the count is read from the broker.
     monkeypatch.setattr(ManagementApi, "message_counts", lambda _api, queue: (depth(queue), 0))
     monkeypatch.setattr(migration, "_BATCH", 3)
     bodies = {bytes(message.body) for message in MESSAGES}

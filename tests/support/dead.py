@@ -1,4 +1,4 @@
-"""Dead sets of a test, filled as policies, brokers and foreign programs fill them."""
+"""The dead sets of three policies, and letters for them as a worker dead-letters them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from app.broker.publishing import Publisher
 from app.broker.worker.carry_out import carry_out
 from tests.support.deliveries import FAILURE
 
-#: One policy of each kind, by its work queue. Nothing waits: every first failure is a death.
+#: One policy of each kind, by its work queue. There are no retries: the first failure is dead-lettered.
 OF_QUEUE: dict[str, Policy] = {
     "mail": DelayQueues("post", retry_max=0, queue_type="classic"),
     "art.index": FixedTtl("art", {"art.index": "index"}, retry_max=0, postpone_type="classic"),
@@ -37,24 +37,24 @@ TRACE = 'Traceback (most recent call last):\n  File "/a/b/shop/{name}.py", line 
 
 
 def declare(broker: str) -> None:
-    """Declare the dead sets, the work queues and what leads there."""
+    """Declare the dead sets and the work queues with their exchanges."""
     with Connection(broker) as connection, connection.channel() as channel:
         for queue in (*POLICIES.queues(), *POLICIES.work_queues()):
             queue(channel).declare()
 
 
 def dead_sets(broker: str, publisher: Publisher, audit: Path | None = None) -> DeadSets:
-    """Return them."""
+    """Return the dead sets of these policies."""
     return DeadSets.of(POLICIES, broker, publisher, audit=Audit(audit) if audit else None)
 
 
-def failure(line: int = 7, *, at: float = 1_000.0, **told: Any) -> Failure:
+def failure(line: int = 7, *, at: float = 1_000.0, **fields: Any) -> Failure:
     """Return a failure with a traceback that ends in a line of `shop/till.py`."""
-    return replace(FAILURE, at=at, traceback=TRACE.format(name="till", line=line), **told)
+    return replace(FAILURE, at=at, traceback=TRACE.format(name="till", line=line), **fields)
 
 
-def died(body: Any, queue: str = "mail", **headers: Any) -> Delivery:
-    """Return a message as it was when it died in a queue."""
+def failed_delivery(body: Any, queue: str = "mail", **headers: Any) -> Delivery:
+    """Return a delivery of a message whose run failed."""
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     return Delivery(
         body=text,
@@ -67,8 +67,8 @@ def died(body: Any, queue: str = "mail", **headers: Any) -> Delivery:
     )
 
 
-def bury(publisher: Publisher, deliveries: Sequence[Delivery], why: Failure = FAILURE) -> list[str]:
-    """Bury messages as a worker does; return their dead ids."""
+def dead_letter(publisher: Publisher, deliveries: Sequence[Delivery], why: Failure = FAILURE) -> list[str]:
+    """Dead-letter messages as a worker does; return their dead ids."""
     ids = []
     for delivery in deliveries:
         decision = POLICIES.policy_for(delivery.queue).decide(delivery, why)

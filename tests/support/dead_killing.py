@@ -1,4 +1,4 @@
-"""An operator who is killed before a chosen operation on the broker, forked from one process: `python -m` this module.
+"""A replay or drop that is killed before a chosen operation, in a process forked from this one.
 
 It reads lines of JSON, [act, broker, operation, file], and answers each with whether its operator was killed.
 """
@@ -25,7 +25,7 @@ _APPEND = "append_lines"
 
 
 def main() -> None:
-    """Serve orders until there are no more."""
+    """Serve orders until standard input ends."""
     for line in sys.stdin:
         act, broker, operation, file = json.loads(line)
         if (child := os.fork()) == 0:
@@ -42,16 +42,16 @@ def _in_child(act: str, broker: str, operation: int, file: Path) -> None:
     try:
         _kill_before(operation)
         dead = dead_sets(broker, Publisher(broker), file.with_suffix(".audit")).only("post.dead")
-        worked = dead.replay() if act == "replay" else dead.drop(LetterFilter(), file)
-        status = 0 if worked.complete else 1
-    except BaseException:  # noqa: BLE001 - A child must never come back into its parent's loop.
+        result = dead.replay() if act == "replay" else dead.drop(LetterFilter(), file)
+        status = 0 if result.complete else 1
+    except BaseException:  # noqa: BLE001 - The child must never return to the loop of its parent.
         traceback.print_exc()
     finally:
         os._exit(status)
 
 
 def _kill_before(operation: int) -> None:
-    """Count what is sent to the broker and what is written to the file, and die before one of these."""
+    """Kill this process before its n-th operation: a frame to or from the broker, or a write to the export."""
     left = operation
     send, receive = AbstractChannel.send_method, AbstractChannel.dispatch_method
 

@@ -1,4 +1,4 @@
-"""What a dead message tells, from its headers alone, whatever they hold."""
+"""Dead letters as values: their cause from any headers, ids, exports, task and domain."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.deliveries import delivery
 
 pytestmark = pytest.mark.unit
 
-#: Whatever a header may hold.
+#: Every value that a header can have.
 ANYTHING = st.recursive(
     st.one_of(st.none(), st.text(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.binary()),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -42,13 +42,13 @@ HEADERS = st.dictionaries(st.sampled_from((*NAMES, "mb-exceptions", "mb-retries"
 
 
 def letter(body: bytes = b"{}", **headers: Any) -> DeadLetter:
-    """Return a message of `site.dead`, with headers whose names are written with underscores."""
+    """Return a letter of `site.dead`; underscores in the names of headers stand for dashes."""
     came = {name.replace("_", "-"): value for name, value in headers.items()}
     return letter_of(replace(delivery("site.dead", body=body), headers=came), "site.dead", LetterIds())
 
 
 @given(HEADERS, st.binary(max_size=20))
-def test_no_headers_keep_a_message_from_being_told_of(headers: dict[str, Any], body: bytes) -> None:
+def test_a_cause_is_read_from_any_headers(headers: dict[str, Any], body: bytes) -> None:
     found = letter_of(replace(delivery("site.dead", body=body), headers=headers), "site.dead", LetterIds())
     assert found.reason or "perennial-reason" in headers or "x-death" in headers or "retry_info" in headers
     assert len(found.group) == 8
@@ -59,15 +59,15 @@ def test_no_headers_keep_a_message_from_being_told_of(headers: dict[str, Any], b
 
 
 @given(HEADERS, st.binary(max_size=20))
-def test_an_export_holds_all_that_a_message_is(headers: dict[str, Any], body: bytes) -> None:
+def test_an_export_holds_the_complete_message(headers: dict[str, Any], body: bytes) -> None:
     found = letter_of(replace(delivery("site.dead", body=body), headers=headers), "site.dead", LetterIds())
     again = from_record(json.loads(json.dumps(to_record(found))))
     assert (again.id, again.set, again.delivery.body) == (found.id, found.set, body)
-    # AMQP itself does not tell bytes from text.
+    # AMQP does not distinguish bytes from text.
     assert dumps("F", [again.delivery.headers]) == dumps("F", [headers])
 
 
-def test_an_export_holds_what_json_does_not() -> None:
+def test_an_export_holds_values_that_json_cannot() -> None:
     headers = {
         "when": datetime(2026, 1, 2),
         "ms": LateTimestamp(2**45),
@@ -84,7 +84,7 @@ def test_an_export_holds_what_json_does_not() -> None:
 
 
 @pytest.mark.parametrize("record", [7, [], {}, {"id": "a"}, {"body": 3}])
-def test_what_is_no_export_is_an_error_that_shows_it(record: Any) -> None:
+def test_an_invalid_record_is_an_error_that_shows_it(record: Any) -> None:
     with pytest.raises(InvalidMessage, match="invalid export of a dead letter"):
         from_record(record)
 
@@ -102,19 +102,19 @@ def test_what_is_no_export_is_an_error_that_shows_it(record: Any) -> None:
     ],
     ids=str,
 )
-def test_an_export_that_was_edited_into_no_message_is_an_error_before_anything_is_sent(edited: dict[str, Any]) -> None:
+def test_an_export_edited_to_an_invalid_message_is_an_error_before_publishing(edited: dict[str, Any]) -> None:
     with pytest.raises(InvalidMessage, match="invalid export of a dead letter"):
         from_record({**to_record(letter()), **edited})
 
 
-def test_a_file_of_bytes_is_no_export_and_the_line_is_named(tmp_path: Path) -> None:
+def test_an_invalid_line_of_an_export_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "export.jsonl"
     file.write_bytes(json.dumps(to_record(letter())).encode() + b"\n\x7fELF\xd0\x00\n")
     with pytest.raises(InvalidMessage, match="line 2"):
         list(read_export(file))
 
 
-def test_a_line_that_was_broken_off_does_not_spoil_the_next_one(tmp_path: Path) -> None:
+def test_a_cut_line_is_not_joined_with_the_next_one(tmp_path: Path) -> None:
     file = tmp_path / "export.jsonl"
     file.write_text('{"id": "ab')
     append_lines(file, [{"id": "cd"}])
@@ -132,11 +132,11 @@ def test_a_line_that_was_broken_off_does_not_spoil_the_next_one(tmp_path: Path) 
         ('  File "a.py", line 1, in f\n  File "b.py", line 2, in g', "b.py:2 in g"),
     ],
 )
-def test_a_death_is_located_by_its_last_frame(trace: str, location: str) -> None:
+def test_the_location_is_the_last_frame_of_the_traceback(trace: str, location: str) -> None:
     assert letter(perennial_reason="exception", perennial_traceback=trace).cause.location == location
 
 
-def test_the_queue_is_that_of_the_brokers_last_entry_not_of_an_earlier_wait() -> None:
+def test_the_queue_is_that_of_the_latest_x_death_entry() -> None:
     when = datetime(2026, 1, 2, 3, 4, 5)
     deaths = [
         {"queue": "site.index", "reason": "delivery_limit", "count": 1, "time": when},
@@ -148,7 +148,7 @@ def test_the_queue_is_that_of_the_brokers_last_entry_not_of_an_earlier_wait() ->
     assert cause.failed_at == when.replace(tzinfo=UTC).timestamp()
 
 
-def test_equal_messages_are_numbered_and_those_that_left_keep_their_numbers() -> None:
+def test_equal_letters_are_numbered_and_keep_their_numbers_when_others_leave() -> None:
     came: Sequence[Any] = [delivery("d", body=b"a"), delivery("d", body=b"b"), delivery("d", body=b"a")]
     names = LetterIds()
     first, other, second = (names.next_id("d", each) for each in came)
@@ -161,7 +161,7 @@ def test_equal_messages_are_numbered_and_those_that_left_keep_their_numbers() ->
 
 
 @pytest.mark.parametrize("given_id", ["", "a b", "x" * 65, "../../etc", 7, None, ["a"]])
-def test_an_id_that_is_none_is_replaced_by_a_hash(given_id: Any) -> None:
+def test_an_invalid_dead_id_is_replaced_by_a_hash(given_id: Any) -> None:
     assert len(letter(perennial_dead_id=given_id).id) == 16
 
 
@@ -179,7 +179,7 @@ def test_an_id_that_is_none_is_replaced_by_a_hash(given_id: Any) -> None:
         ({"domain": "not a host"}, {}, "", ""),
     ],
 )
-def test_task_and_domain_are_found_in_plain_messages_and_in_celerys(
+def test_task_and_domain_are_found_in_envelopes_and_in_celery_messages(
     body: Any, headers: dict[str, Any], task: str, domain: str
 ) -> None:
     found = letter(json.dumps(body).encode(), **headers)
@@ -196,7 +196,7 @@ def test_an_age_is_a_number_and_a_unit(text: str, expected: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "2", "h", "-1h", "2 h 3 m", "1y"])
-def test_any_other_age_is_wrong_usage(text: str) -> None:
+def test_any_other_age_is_a_usage_error(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="expected a number and"):
         age_seconds(text)
 

@@ -1,4 +1,4 @@
-"""What a comparison of code and broker says, and what it sees coming: dead ends, loops, workers that hold too long."""
+"""Comparison of code and broker: differences, unbound dead-letter targets, loops, and the consumer timeout."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OURS = declared_topology(all_queues(Settings()), [events_exchange])
 
 
 def without(topology: Topology, *names: str) -> Topology:
-    """Return the topology without some queues or exchanges, and what was bound to them."""
+    """Return the topology without some queues or exchanges and their bindings."""
     return Topology(
         exchanges={name: each for name, each in topology.exchanges.items() if name not in names},
         queues={name: each for name, each in topology.queues.items() if name not in names},
@@ -43,7 +43,7 @@ def without(topology: Topology, *names: str) -> Topology:
 def plus(
     topology: Topology, *things: Exchange | Queue, bindings: Sequence[Binding] = (), drop: Sequence[Binding] = ()
 ) -> Topology:
-    """Return the topology with things added or replaced."""
+    """Return the topology with some exchanges, queues and bindings added, replaced or dropped."""
     return Topology(
         exchanges={**topology.exchanges, **{each.name: each for each in things if isinstance(each, Exchange)}},
         queues={**topology.queues, **{each.name: each for each in things if isinstance(each, Queue)}},
@@ -58,19 +58,19 @@ def waiting(name: str, target: str, *, key: str | None = None, ttl: int | None =
     return Queue(name, arguments=arguments if key is None else arguments | {"x-dead-letter-routing-key": key})
 
 
-def told(ours: Topology, found: Topology) -> list[tuple[str, str]]:
+def severities(ours: Topology, found: Topology) -> list[tuple[str, str]]:
     return [(finding.severity, finding.subject) for finding in compare(ours, found)]
 
 
 EMPTY = Topology({}, {}, frozenset())
 
 
-def test_a_broker_that_is_as_the_code_says_has_no_findings() -> None:
+def test_a_broker_that_matches_the_code_has_no_findings() -> None:
     assert compare(OURS, OURS) == []
 
 
 @given(names=st.sets(st.sampled_from([*OURS.queues, *OURS.exchanges]), min_size=1))
-def test_whatever_is_missing_is_named_and_apply_mends_it(names: set[str]) -> None:
+def test_everything_missing_is_a_finding_whose_remedy_is_apply(names: set[str]) -> None:
     findings = compare(OURS, without(OURS, *names))
     missing = {finding.subject.partition(" ")[2] for finding in findings if finding.problem == "missing"}
     assert names <= missing
@@ -79,13 +79,13 @@ def test_whatever_is_missing_is_named_and_apply_mends_it(names: set[str]) -> Non
 
 
 @given(binding=st.sampled_from(sorted(OURS.bindings)))
-def test_every_binding_that_is_missing_is_an_error(binding: Binding) -> None:
+def test_every_missing_binding_is_an_error(binding: Binding) -> None:
     findings = compare(OURS, plus(OURS, drop=[binding]))
     assert ("error", "missing") in {(finding.severity, finding.problem) for finding in findings}
     assert any(f"{binding.source} -> {binding.destination}" in finding.subject for finding in findings)
 
 
-def test_an_argument_that_differs_is_told_with_both_values_and_the_way_to_migrate() -> None:
+def test_a_different_argument_is_reported_with_both_values_and_the_migration() -> None:
     queue = OURS.queues["site.index"]
     other = replace(queue, arguments={**queue.arguments, "x-delivery-limit": 7, "x-max-length": 9})
     [finding] = compare(OURS, plus(OURS, other))
@@ -94,12 +94,12 @@ def test_an_argument_that_differs_is_told_with_both_values_and_the_way_to_migrat
     assert finding.remedy.endswith("perennial topology migrate site.index")
 
 
-def test_a_classic_queue_is_classic_whether_it_says_so_or_not() -> None:
+def test_a_queue_without_a_type_is_classic() -> None:
     dead = OURS.queues["site.dead"]
     assert compare(OURS, plus(OURS, replace(dead, arguments={"x-queue-type": "classic"}))) == []
 
 
-def test_an_exchange_of_another_type_names_who_else_must_be_bound_again() -> None:
+def test_an_exchange_of_another_type_names_the_foreign_bindings() -> None:
     other = replace(OURS.exchanges["perennial.events"], type="direct")
     found = plus(OURS, other, Queue("theirs"), bindings=[Binding("perennial.events", "theirs", "update")])
     [finding] = compare(OURS, found)
@@ -107,16 +107,16 @@ def test_an_exchange_of_another_type_names_who_else_must_be_bound_again() -> Non
     assert finding.remedy.endswith("theirs")
 
 
-def test_a_dead_letter_target_that_is_missing_or_unbound_is_an_error_for_us_and_a_note_for_others() -> None:
+def test_a_missing_or_unbound_dead_letter_target_is_an_error_only_for_our_queues() -> None:
     unbound = plus(OURS, drop=[Binding("site.dead", "site.dead", "")])
     errors = {finding.subject for finding in compare(OURS, unbound) if "dead-letters to site.dead" in finding.problem}
     assert errors == {f"queue site.{name}" for name in ("index", "crawl", "timer", "pack")}
-    assert ("error", "exchange site") in told(OURS, unbound)  # Its alternate exchange.
+    assert ("error", "exchange site") in severities(OURS, unbound)  # Its alternate exchange.
     theirs = plus(OURS, waiting("theirs", "nowhere"), waiting("bound", "x"), Exchange("x", "direct"))
-    assert told(OURS, theirs) == [("note", "queue theirs"), ("note", "queue bound")]
+    assert severities(OURS, theirs) == [("note", "queue theirs"), ("note", "queue bound")]
 
 
-def test_a_queue_whose_keys_nothing_is_bound_for_is_found_by_the_keys_it_gets() -> None:
+def test_unbound_dead_letter_keys_are_found_from_the_bindings_of_the_queue() -> None:
     found = plus(
         EMPTY,
         Exchange("in", "direct"),
@@ -151,12 +151,12 @@ def test_a_queue_whose_keys_nothing_is_bound_for_is_found_by_the_keys_it_gets() 
         ("topic", "a+", "aa", False),
     ],
 )
-def test_a_message_is_routed_as_the_exchange_would(kind: str, bound: str, key: str, matches: bool) -> None:
+def test_a_message_is_routed_as_its_exchange_type_does(kind: str, bound: str, key: str, matches: bool) -> None:
     topology = plus(EMPTY, Exchange("x", kind), Queue("q"), bindings=[Binding("x", "q", bound)])
     assert routed(topology, "x", key) == ({("q", key)} if matches else set())
 
 
-def test_two_queues_that_give_each_other_what_expires_are_a_loop_however_they_are_connected() -> None:
+def test_two_queues_that_dead_letter_to_each_other_on_expiry_are_a_loop() -> None:
     by_name = plus(EMPTY, waiting("a", "", key="b"), waiting("b", "", key="a"))
     assert [sorted(set(loop)) for loop in ttl_loops(by_name)] == [["a", "b"]]
     through = plus(
@@ -166,7 +166,7 @@ def test_two_queues_that_give_each_other_what_expires_are_a_loop_however_they_ar
         bindings=[Binding("x", "y", "", to_exchange=True), Binding("y", "b", "#"), Binding("z", "a", "k")],
     )
     assert [sorted(set(loop)) for loop in ttl_loops(through)] == [["a", "b"]]
-    assert told(EMPTY, plus(EMPTY, waiting("self", "", key="self"))) == [("note", "queue self")]
+    assert severities(EMPTY, plus(EMPTY, waiting("self", "", key="self"))) == [("note", "queue self")]
 
 
 def test_a_policy_of_the_broker_counts_as_an_argument() -> None:
@@ -174,8 +174,8 @@ def test_a_policy_of_the_broker_counts_as_an_argument() -> None:
     assert ttl_loops(plus(EMPTY, Queue("q", policy=policy)))
 
 
-def test_keys_that_keep_two_ways_apart_make_no_loop() -> None:
-    """Two delays behind one direct exchange: what waited in the one never reaches the other."""
+def test_different_routing_keys_make_no_loop() -> None:
+    """Two delay queues behind one direct exchange: messages of the one never reach the other."""
     found = plus(
         EMPTY,
         Exchange("x", "direct"),
@@ -196,7 +196,7 @@ def test_keys_that_keep_two_ways_apart_make_no_loop() -> None:
     ],
     ids=repr,
 )
-def test_no_policy_of_ours_makes_a_loop_or_a_dead_end(policy: Policy) -> None:
+def test_no_policy_makes_a_loop_or_an_unbound_dead_letter_target(policy: Policy) -> None:
     work = [Queue("art.index")] if isinstance(policy, FixedTtl) else []
     back = [Exchange("art", "direct")] if isinstance(policy, FixedTtl) else []
     bindings = [Binding("art", "art.index", "index")] if work else []
@@ -208,7 +208,7 @@ def test_no_policy_of_ours_makes_a_loop_or_a_dead_end(policy: Policy) -> None:
     assert [name for name, queue in topology.queues.items() if lost_keys(topology, queue)] == []
 
 
-def test_a_client_queue_with_a_ttl_of_its_own_is_a_loop_and_an_error() -> None:
+def test_a_client_queue_with_its_own_ttl_makes_a_loop() -> None:
     policy = XDeath("client")
     ours = declared_topology(policy.queues())
     client = ours.queues["client"]
@@ -218,39 +218,39 @@ def test_a_client_queue_with_a_ttl_of_its_own_is_a_loop_and_an_error() -> None:
     assert {"client", "client.retry"} <= set(loop.problem.replace(":", " ").split())
 
 
-def test_delay_queues_of_other_durations_are_known_and_their_bindings_are_no_finding() -> None:
+def test_former_delay_queues_are_recognised_and_their_bindings_are_no_finding() -> None:
     former = declared_topology(all_queues(Settings(retry_timeout_ms=3_000)))
     both = plus(OURS, *former.exchanges.values(), *former.queues.values(), bindings=sorted(former.bindings))
     assert former_delay_queues(OURS, both) == {f"site.delay.{ms}": ms for ms in (3_000, 6_000, 12_000, 24_000, 48_000)}
     assert compare(OURS, both) == []
 
 
-def test_a_binding_that_is_not_ours_is_a_note_but_a_subscriber_of_events_is_none() -> None:
+def test_a_foreign_binding_is_a_note_but_a_subscriber_of_events_is_not() -> None:
     subscribed = plus(OURS, Queue("s"), bindings=[Binding("perennial.events", "s", "update")])
     assert compare(OURS, subscribed) == []
     tapped = plus(OURS, Queue("s"), bindings=[Binding("site", "s", "index"), Binding("amq.topic", "site.index", "x")])
-    assert told(OURS, tapped) == [
+    assert severities(OURS, tapped) == [
         ("note", "binding amq.topic -> site.index [x]"),
         ("note", "binding site -> s [index]"),
     ]
 
 
-def test_the_last_reserved_message_waits_for_all_before_it() -> None:
+def test_the_last_prefetched_message_waits_for_the_others() -> None:
     assert max_unacknowledged_seconds(["site.pack"], 1) == 1_500
     assert max_unacknowledged_seconds(["site.index", "site.tick"], 4) == 4 * (120 + 30)
 
 
-def test_every_worker_of_the_procfile_is_done_before_rabbitmq_loses_patience() -> None:
-    held = {
+def test_every_worker_of_the_procfile_finishes_before_consumer_timeout() -> None:
+    seconds = {
         name: max_unacknowledged_seconds(queues, multiplier)
         for name, queues, multiplier in worker_prefetches(procfile(), Settings().worker_prefetch)
     }
-    assert held.keys() == {"worker", "packer", "coverart", "orchestrator"}
-    assert held["coverart"] == 3 * 300
-    assert max(held.values()) < 1_800
+    assert seconds.keys() == {"worker", "packer", "coverart", "orchestrator"}
+    assert seconds["coverart"] == 3 * 300
+    assert max(seconds.values()) < 1_800
 
 
-def test_consumer_timeout_is_the_queues_then_the_private_brokers_then_assumed(tmp_path: Path) -> None:
+def test_consumer_timeout_is_that_of_the_queue_else_of_the_private_broker_else_the_default(tmp_path: Path) -> None:
     private = Settings(data_dir=tmp_path)
     given_ = Settings(broker_url="amqp://broker//")
     queue = Queue("q", policy={"consumer-timeout": 5_000})
@@ -259,6 +259,6 @@ def test_consumer_timeout_is_the_queues_then_the_private_brokers_then_assumed(tm
     folder.mkdir(parents=True)
     (folder / "rabbitmq.conf").write_text("consumer_timeout = 60000\n")
     assert consumer_timeout(None, private, (3, 10, 8))[0] == 60
-    seconds, how = consumer_timeout(None, given_, (3, 10, 8))
-    assert (seconds, how.partition(":")[0]) == (1_800, "assumed")
+    timeout, source = consumer_timeout(None, given_, (3, 10, 8))
+    assert (timeout, source.partition(":")[0]) == (1_800, "assumed")
     assert consumer_timeout(None, given_, (3, 8, 15))[0] == 900

@@ -23,7 +23,7 @@ from .letters import DeadLetter
 from .operations import Operation
 
 
-class Drop(Operation):
+class ExportAndDrop(Operation):
     """Appends letters to an export file and syncs it before they are removed."""
 
     def __init__(self, path: Path, audit: Audit | None) -> None:

@@ -50,9 +50,8 @@ class Replay(Operation):
         self._returned = returned
         self._budget = budget
         self._audit = audit
-        self._rate = rate
+        self._rate = PublishRate(rate)
         self._canary = canary
-        self._next_at = 0.0
         #: Why nothing can be published to an address; empty where it can.
         self._refusals: dict[Address, str] = {}
         self._failures_in_row = 0
@@ -60,7 +59,7 @@ class Replay(Operation):
 
     def wait_ready(self, timeout: float) -> bool:
         """Wait until the rate and the outcomes of earlier letters allow the next one."""
-        seconds = max(0.0, self._next_at - time.monotonic())
+        seconds = self._rate.seconds_to_wait()
         if seconds > timeout:
             return False
         time.sleep(seconds)
@@ -84,8 +83,7 @@ class Replay(Operation):
             self._audit.write("replay", zip(letters, outcomes, strict=True), budget=self._budget)
         if self._canary:
             self._canary.expect([letter.id for letter in letters if letter.id not in stayed])
-        if self._rate:
-            self._next_at = max(self._next_at, time.monotonic()) + 1 / self._rate
+        self._rate.advance()
         return stayed
 
     def remove_copies(self, reader: DeadSetReader) -> None:
@@ -147,6 +145,22 @@ class Replay(Operation):
             headers[OUTCOME_TO] = self._canary.queue
         without_headers = replace(letter.delivery, headers={})
         return replacement(without_headers, exchange=address.exchange, routing_key=address.routing_key, headers=headers)
+
+
+class PublishRate:
+    """Spaces letters out to `rate` per second; not at all without a rate."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._interval = 1 / rate if rate else 0.0
+        self._next_at = 0.0
+
+    def seconds_to_wait(self) -> float:
+        """Return the seconds until the next letter may be published."""
+        return max(0.0, self._next_at - time.monotonic())
+
+    def advance(self) -> None:
+        """Note that a letter was published now."""
+        self._next_at = max(self._next_at, time.monotonic()) + self._interval
 
 
 class ReturnedCopies:

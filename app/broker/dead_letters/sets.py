@@ -17,7 +17,7 @@ from ..policies.registry import Policies
 from ..publishing import Outgoing, Publisher
 from .audit import Audit
 from .canary import Canary
-from .exports import Drop
+from .exports import ExportAndDrop
 from .letters import EVERYTHING, DeadLetter, LetterGroup, group_letters, id_matches
 from .operations import OperationResult, carry_out_operation
 from .reading import leased
@@ -123,7 +123,7 @@ class DeadSet:
         """
         ids = self._ids_of(chosen, limit)
         with leased(self._broker, self.name) as lease:
-            return carry_out_operation(lease, ids, Drop(export, self._audit), on_progress=on_progress)
+            return carry_out_operation(lease, ids, ExportAndDrop(export, self._audit), on_progress=on_progress)
 
     def restore(self, letters: Iterable[DeadLetter]) -> list[str]:
         """Publish exported letters to the dead set, each confirmed, unless they are there; return their ids."""
