@@ -12,9 +12,8 @@ from redis.exceptions import RedisError
 from app.broker.amqp_internals import forget_decoded_body
 from app.broker.delivery import Delivery
 from app.broker.worker import consumer
-from app.coverart.calls import arguments
-from app.coverart.messages import parse
-from app.coverart.outage import Outage
+from app.coverart.coordination import CircuitBreaker
+from app.coverart.jobs import arguments, parse
 from app.envelopes import Call, call_of_envelope, to_task_message
 from app.state.client import get_quick_redis
 from app.topology.declare import declare_all
@@ -38,7 +37,7 @@ class Consumer(consumer.Consumer):
         }
         self._blind = False
         if self._art:
-            self._outage = Outage(get_quick_redis(settings.redis), settings.art_outage_pause)
+            self._outage = CircuitBreaker(get_quick_redis(settings.redis), settings.art_outage_pause)
             self.timer.call_repeatedly(_LOOK_EVERY, self._mind_outage)
 
     def declare(self, channel: Any) -> None:
@@ -71,7 +70,7 @@ class Consumer(consumer.Consumer):
         if self.task_consumer is None or self.blueprint.state != bootsteps.RUN or is_stopping():
             return
         try:
-            let_alone = self._outage.remaining() > 0
+            let_alone = self._outage.seconds_open() > 0
         except RedisError as error:
             # Said once: the next look is soon, and no job runs without Redis.
             if not self._blind:

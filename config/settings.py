@@ -141,7 +141,7 @@ class Settings(BaseSettings):
     archive_connect_timeout: float = Field(
         10.0, gt=0, description="Seconds to connect to the archive or to MusicBrainz's web service."
     )
-    archive_read_timeout: float = Field(30.0, gt=0, description="Seconds that either of them may be silent.")
+    archive_read_timeout: float = Field(30.0, gt=0, description="Seconds for a whole response of either of them.")
     musicbrainz_url: SecretStr = Field(
         SecretStr(""), description="MusicBrainz's database, `postgresql://user:password@host/database`; only read."
     )

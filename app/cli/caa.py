@@ -14,10 +14,10 @@ import typer
 from app.cli import caa_view as view
 from app.cli.caa_work import Pace, Place, Scope, Sender, Way, batches
 from app.coverart import musicbrainz
-from app.coverart.audit import Finding
+from app.coverart.audit import ArtFinding
 from app.coverart.audit import audit as compare
+from app.coverart.jobs import Delete, Index
 from app.coverart.musicbrainz import Connection
-from app.coverart.values import Delete, Index
 from app.errors import ArchiveError, ArchiveUnavailable, EntityNotFound
 from config.settings import get_settings
 
@@ -113,7 +113,7 @@ class _Found:
     unread: int = 0
     #: Deletions of images that somebody has to agree to.
     held: list[Delete] = field(default_factory=list)
-    shown: list[Finding] = field(default_factory=list)
+    shown: list[ArtFinding] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.sender = Sender(self.place)
@@ -169,7 +169,7 @@ class _Found:
         # Of lines for a program, this is none.
         typer.echo(line + (f"; {view.jobs(self.sender.sent)} enqueued" if self.fix else ""), err=True)
 
-    def _mend(self, findings: tuple[Finding, ...]) -> None:
+    def _mend(self, findings: tuple[ArtFinding, ...]) -> None:
         fixes = [finding.fix for finding in findings if finding.fix is not None]
         images = [job for job in fixes if isinstance(job, Delete) and job.id is not None]
         if not self.yes:
@@ -178,13 +178,13 @@ class _Found:
         self.sender.post(fixes)
 
 
-def _findings(place: Place, gid: str, connection: Connection, *, named: bool) -> tuple[Finding, ...]:
+def _findings(place: Place, gid: str, connection: Connection, *, named: bool) -> tuple[ArtFinding, ...]:
     project, holdings = place.project, place.holdings
     entity = musicbrainz.entity(connection, project, gid)
     item = holdings.item(project.bucket(gid))
     if named and entity is None and item is None:
         raise EntityNotFound(f"{project.entity} {gid}: neither MusicBrainz's database nor the archive has it")
-    return compare(project, gid, entity, item, holdings, homes=partial(musicbrainz.homes, connection, project))
+    return compare(project, gid, entity, item, holdings, find_homes=partial(musicbrainz.homes, connection, project))
 
 
 def _ask_before_a_flood(count: int) -> None:

@@ -13,9 +13,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from app.coverart.audit import Finding, Kind
-from app.coverart.messages import kind_of
-from app.coverart.values import Move
+from app.coverart.audit import ArtFinding, Kind
+from app.coverart.jobs import Move, kind_of
 
 #: What each kind of finding means, for people.
 MEANING: Mapping[Kind, str] = {
@@ -29,7 +28,7 @@ MEANING: Mapping[Kind, str] = {
 }
 
 
-def show(gid: str, findings: Sequence[Finding], *, to_people: bool) -> None:
+def show(gid: str, findings: Sequence[ArtFinding], *, to_people: bool) -> None:
     """Print the findings of an item: a block for people, else a line each with tabs (gid, kind, file, fix)."""
     if to_people:
         typer.echo(gid)
@@ -41,7 +40,7 @@ def show(gid: str, findings: Sequence[Finding], *, to_people: bool) -> None:
         typer.echo("\t".join([finding.gid, finding.kind, finding.file, kind_of(finding.fix) if finding.fix else ""]))
 
 
-def fields(finding: Finding) -> dict[str, Any]:
+def fields(finding: ArtFinding) -> dict[str, Any]:
     """Return a finding for JSON."""
     fix = {"job": kind_of(finding.fix), **asdict(finding.fix)} if finding.fix else None
     return {"gid": finding.gid, "kind": finding.kind, "file": finding.file, "fix": fix}
@@ -68,7 +67,7 @@ def progress(total: Callable[[], int], *, shown: bool) -> Iterator[Callable[[int
         yield lambda count: bar.advance(task, count)
 
 
-def _meaning(finding: Finding) -> str:
+def _meaning(finding: ArtFinding) -> str:
     home = f" {finding.fix.new_gid}" if isinstance(finding.fix, Move) else ""
     fix = f"; {kind_of(finding.fix)} mends it" if finding.fix else "; a person must look"
     return f"{MEANING[finding.kind]}{home}{fix}"

@@ -16,12 +16,11 @@ import typer
 
 from app.broker.errors import ApplicationError
 from app.broker.publishing import get_publisher
-from app.coverart import messages, musicbrainz
-from app.coverart.calls import message
-from app.coverart.holdings import Holdings
+from app.coverart import musicbrainz
+from app.coverart.archive import PublicArchive
+from app.coverart.jobs import Job, canonical_gid, kind_of, message
 from app.coverart.musicbrainz import FIRST_GID, Connection
 from app.coverart.project import Project, served
-from app.coverart.values import Job
 from app.errors import ArtNotServed, EntityNotFound, InvalidJob
 from app.topology.declare import base_queues
 from config.settings import Settings
@@ -49,9 +48,9 @@ class Place:
         return cls(settings, projects[exchange or next(iter(projects))])
 
     @property
-    def holdings(self) -> Holdings:
+    def holdings(self) -> PublicArchive:
         """What anybody may read of the archive."""
-        return Holdings.of(self.settings)
+        return PublicArchive.of(self.settings)
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
@@ -81,8 +80,8 @@ class Scope:
         if not every and (after or limit):
             raise typer.BadParameter("--after and --limit go with --all")
         try:
-            named = tuple(dict.fromkeys(messages.gid(gid) for gid in gids or ()))
-            return cls(named, every, messages.gid(after) if after else FIRST_GID, limit)
+            named = tuple(dict.fromkeys(canonical_gid(gid) for gid in gids or ()))
+            return cls(named, every, canonical_gid(after) if after else FIRST_GID, limit)
         except InvalidJob as error:
             raise typer.BadParameter(str(error)) from error
 
@@ -125,7 +124,7 @@ class Sender:
         publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
         publisher.declare(base_queues(settings))
         publisher.publish([message(job, self.place.project.prefix, str(uuid.uuid4())) for job in jobs])
-        self.sent.update(map(messages.kind_of, jobs))
+        self.sent.update(map(kind_of, jobs))
 
 
 class Pace:

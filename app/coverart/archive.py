@@ -1,19 +1,29 @@
-"""The Internet Archive's dialect of S3: LOW authorisation, its own headers, and errors told apart."""
+"""The Internet Archive: writes in its dialect of S3, public reads of items, and what its refusals mean."""
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Mapping
-from typing import Self
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
 
 import requests
 from pydantic import SecretStr
 from requests.auth import AuthBase
 
-from app.coverart.http import Answer, Client
 from app.coverart.project import Project
-from app.coverart.refusal import Refusal
-from app.errors import ArchiveError, ArchiveRefused, ArchiveUnavailable, ConnectionFailed, FetchError, ResponseTimeout
+from app.errors import (
+    ArchiveError,
+    ArchiveNotFound,
+    ArchiveRefused,
+    ArchiveUnavailable,
+    ConnectionFailed,
+    FetchError,
+)
+from app.http.api import ApiClient
+from app.http.response import Response
 from config.settings import Settings
 
 _KEEP_OLD = {"x-archive-keep-old-version": "1"}
@@ -21,37 +31,49 @@ _CASCADE = {"x-archive-cascade-delete": "1"}
 #: Characters of a header value that a key may have (RFC 9110 section 5.5), without space and colon.
 _KEY = re.compile(r"[!-9;-~]*")
 
+#: Seconds after its upload for which a file is fresh.
+FRESH = 86_400.0
+
+#: A longer Retry-After, in seconds, is taken for this.
+MAX_RETRY_AFTER = 86_400.0
+
+#: Characters of an error's XML that are searched, and that are quoted.
+_SEARCHED, _QUOTED = 20_000, 300
+#: How the archive names an item that was taken down, with any status. The wording is not documented.
+_DARK = re.compile(r"\bdark(?:ened)?\b|taken offline", re.IGNORECASE)
+_SPAM = "appears to be spam"
+_ITEM_GONE = "cannot be retrieved"
+_NOT_FOUND = frozenset({"NoSuchKey", "NoSuchBucket"})
+
+
+def api_client(settings: Settings, *, follow_redirects: bool = False, auth: AuthBase | None = None) -> ApiClient:
+    """Return a client for the archive or MusicBrainz's web service, with the time-outs of the settings."""
+    return ApiClient(
+        user_agent=settings.user_agent,
+        connect_timeout=settings.archive_connect_timeout,
+        response_timeout=settings.archive_read_timeout,
+        follow_redirects=follow_redirects,
+        auth=auth,
+    )
+
 
 class Archive:
-    """Puts, copies and deletes objects. It holds no connection and no state: one serves all threads and forks."""
+    """Puts, copies and deletes objects. It holds no connection and no state: threads and forks may share it."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        access_key: SecretStr,
-        secret_key: SecretStr,
-        user_agent: str,
-        connect_timeout: float = 10.0,
-        read_timeout: float = 30.0,
-    ) -> None:
-        """`url` has `{bucket}` in its host or path, and `{file}`; raises ArchiveRefused for keys no header can hold."""
+    def __init__(self, url: str, http: ApiClient, *, secrets: Iterable[SecretStr] = ()) -> None:
+        """`url` has `{bucket}` in its host or path, and `{file}`; `secrets` never appear in an error's text."""
         self._url = url
-        self._auth = _Low(access_key, secret_key)
-        self._http = Client(
-            user_agent=user_agent, connect_timeout=connect_timeout, read_timeout=read_timeout, auth=self._auth
-        )
+        self._http = http
+        self._secrets = tuple(secrets)
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Return the archive that the settings name."""
+        """Return the archive of the settings; raises ArchiveRefused for keys that a header cannot contain."""
+        auth = LowAuth(settings.archive_access_key, settings.archive_secret_key)
         return cls(
             settings.archive_url,
-            access_key=settings.archive_access_key,
-            secret_key=settings.archive_secret_key,
-            user_agent=settings.user_agent,
-            connect_timeout=settings.archive_connect_timeout,
-            read_timeout=settings.archive_read_timeout,
+            api_client(settings, auth=auth),
+            secrets=(settings.archive_access_key, settings.archive_secret_key),
         )
 
     def __repr__(self) -> str:
@@ -60,90 +82,206 @@ class Archive:
     def put(
         self, project: Project, bucket: str, file: str, body: bytes, *, content_type: str, keep_old: bool = False
     ) -> None:
-        """Write an object and make its bucket. `keep_old` keeps what was there below `history/`.
+        """Write an object and make its bucket. `keep_old` keeps the former version below `history/`.
 
-        Raises ArchiveUnavailable, ArchiveRefused or ArchiveError, as every method here.
+        Raises ArchiveUnavailable, ArchiveRefused or ArchiveError, as every method of this class.
         """
         headers = {"content-type": content_type, **(_KEEP_OLD if keep_old else {}), **_new_bucket(project)}
-        self._done("PUT", bucket, file, headers=headers, body=body)
+        self._write(bucket, file, headers=headers, body=body)
 
     def copy(self, project: Project, source: tuple[str, str], target: tuple[str, str]) -> None:
-        """Copy an object within the archive, from and to (bucket, file); raises ArchiveNotFound for no source."""
+        """Copy an object within the archive; both are (bucket, file). Raises ArchiveNotFound for a missing source."""
         headers = {"x-amz-copy-source": f"/{source[0]}/{source[1]}", **_KEEP_OLD, **_new_bucket(project)}
-        self._done("PUT", *target, headers=headers)
+        self._write(*target, headers=headers)
 
     def delete(self, bucket: str, file: str) -> bool:
-        """Delete an object and what was derived of it; return whether it was there, as far as the archive says.
+        """Delete an object and its derivatives; return whether it existed, as far as the archive reports it.
 
         An item that "cannot be retrieved" has nothing to delete either.
         """
-        answer = self._send("DELETE", bucket, file, headers={**_KEEP_OLD, **_CASCADE})
-        refusal = Refusal(answer)
+        response = self._send("DELETE", bucket, file, headers={**_KEEP_OLD, **_CASCADE})
+        refusal = Refusal(response)
         if not refusal.refuses:
             return True
         if refusal.item_gone:
             return False
-        raise self._failure("DELETE", bucket, file, answer)
+        raise self._failure("DELETE", bucket, file, response)
 
     def exists(self, bucket: str, file: str) -> bool:
-        """Return whether an object is there. A redirect says so too: the archive redirects reads to where it is."""
-        answer = self._send("HEAD", bucket, file)
-        if answer.status < 400:
+        """Return whether an object exists. A redirect means yes: the archive redirects reads to the file's server."""
+        response = self._send("HEAD", bucket, file)
+        if response.status < 400:
             return True
-        if answer.status == 404:
+        if response.status == 404:
             return False
-        raise self._failure("HEAD", bucket, file, answer)
+        raise self._failure("HEAD", bucket, file, response)
 
     def url(self, bucket: str, file: str) -> str:
         """Return the URL of an object."""
         return self._url.replace("{bucket}", bucket).replace("{file}", file)
 
-    def _done(
-        self, method: str, bucket: str, file: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""
-    ) -> None:
-        answer = self._send(method, bucket, file, headers=headers, body=body)
-        if Refusal(answer).refuses:
-            raise self._failure(method, bucket, file, answer)
+    def _write(self, bucket: str, file: str, *, headers: Mapping[str, str], body: bytes = b"") -> None:
+        response = self._send("PUT", bucket, file, headers=headers, body=body)
+        if Refusal(response).refuses:
+            raise self._failure("PUT", bucket, file, response)
 
     def _send(
         self, method: str, bucket: str, file: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""
-    ) -> Answer:
-        try:
-            return self._http.send(method, self.url(bucket, file), headers=headers, body=body)
-        except ConnectionFailed as error:
-            raise ArchiveUnavailable(str(error)) from error
-        except (ResponseTimeout, FetchError) as error:
-            raise ArchiveError(str(error)) from error
+    ) -> Response:
+        return _send(self._http, method, self.url(bucket, file), headers=headers, body=body)
 
-    def _failure(self, method: str, bucket: str, file: str, answer: Answer) -> ArchiveError:
-        return Refusal(answer).error(f"{method} {self.url(bucket, file)}", secrets=self._auth.secrets())
+    def _failure(self, method: str, bucket: str, file: str, response: Response) -> ArchiveError:
+        return Refusal(response).error(f"{method} {self.url(bucket, file)}", secrets=self._secrets)
 
 
-class _Low(AuthBase):
-    """`Authorization: LOW access:secret`, added when a request is about to be sent."""
+class LowAuth(AuthBase):
+    """Adds `Authorization: LOW access:secret` to a request."""
 
     def __init__(self, access_key: SecretStr, secret_key: SecretStr) -> None:
+        """Raises ArchiveRefused for a key that a header cannot contain: requests would quote the whole header."""
         for name, key in (("ARCHIVE_ACCESS_KEY", access_key), ("ARCHIVE_SECRET_KEY", secret_key)):
-            # Found out here, since the library would quote the whole header in its error.
             if not _KEY.fullmatch(key.get_secret_value()):
                 raise ArchiveRefused(f"{name}: expected visible ASCII characters without colon and space")
         self._keys = (access_key, secret_key)
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        access, secret = self.secrets()
+        access, secret = (key.get_secret_value() for key in self._keys)
         request.headers["authorization"] = f"LOW {access}:{secret}"
         return request
 
-    def secrets(self) -> tuple[str, ...]:
-        """Return what must not be shown."""
-        return tuple(key.get_secret_value() for key in self._keys)
-
 
 def _new_bucket(project: Project) -> dict[str, str]:
-    """Return the headers that a bucket gets its attributes from, should this be its first object."""
+    """Return the headers with the attributes of a bucket, which the archive uses for a bucket's first object."""
     return {
         "x-archive-auto-make-bucket": "1",
         "x-archive-meta-collection": project.collection,
         "x-archive-meta-mediatype": "image",
         "x-archive-meta-noindex": "true",
     }
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveItem:
+    """One item: the names of its uploaded files with their MD5 in hexadecimal; derived and old files are left out.
+
+    A dark item shows no files. `fresh` are the files uploaded within `FRESH` seconds: users upload an image before the
+    database contains it.
+    """
+
+    bucket: str
+    files: Mapping[str, str]
+    dark: bool = False
+    fresh: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class PublicArchive:
+    """Reads what the archive shows to everybody, below `url`, which has no slash at its end."""
+
+    url: str
+    http: ApiClient
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return the public archive of the settings. It redirects reads to the file's server."""
+        return cls(settings.archive_public_url.rstrip("/"), api_client(settings, follow_redirects=True))
+
+    def item(self, bucket: str) -> ArchiveItem | None:
+        """Return an item, or None if it does not exist; raises ArchiveUnavailable or ArchiveError."""
+        url = f"{self.url}/metadata/{bucket}"
+        response = _send(self.http, "GET", url)
+        if not response.ok:
+            raise Refusal(response).error(f"GET {url}")
+        try:
+            return _item(bucket, response.json())
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            raise ArchiveError(f"GET {url}: not an item's metadata: {response.text[:60]!r}") from error
+
+    def file(self, bucket: str, name: str) -> bytes | None:
+        """Return a file, or None if it does not exist; raises as `item` does."""
+        url = f"{self.url}/download/{bucket}/{name}"
+        response = _send(self.http, "GET", url)
+        if response.ok:
+            return response.body
+        if response.status == 404:
+            return None
+        raise Refusal(response).error(f"GET {url}")
+
+
+def _item(bucket: str, metadata: Mapping[str, Any]) -> ArchiveItem | None:
+    """Return an item from the archive's metadata, which are empty for an item that does not exist."""
+    if not metadata:
+        return None
+    uploaded = [
+        file
+        for file in metadata.get("files", ())
+        if file.get("source") != "derivative" and not file["name"].startswith("history/")
+    ]
+    files = {file["name"]: str(file.get("md5", "")) for file in uploaded}
+    # `mtime` is seconds since 1970 as text; some files have none.
+    fresh_from = time.time() - FRESH
+    fresh = frozenset(file["name"] for file in uploaded if float(file.get("mtime") or 0) > fresh_from)
+    return ArchiveItem(bucket, files, dark=bool(metadata.get("is_dark")), fresh=fresh)
+
+
+def _send(
+    http: ApiClient, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""
+) -> Response:
+    """Send one request; raises ArchiveUnavailable where no connection was made, ArchiveError where it broke."""
+    try:
+        return http.send(method, url, headers=headers, body=body)
+    except ConnectionFailed as error:
+        raise ArchiveUnavailable(str(error)) from error
+    except FetchError as error:
+        raise ArchiveError(str(error)) from error
+
+
+class Refusal:
+    """A response that may refuse the request. Its XML is searched, not parsed: it may be incomplete or hostile.
+
+    Words are searched in the error's own message only. A gateway's error page may contain any of them.
+    """
+
+    def __init__(self, response: Response) -> None:
+        self._response = response
+        self._text = response.text[:_SEARCHED]
+        self._code, self._message, self._resource = map(self._element, ("Code", "Message", "Resource"))
+        self._words = f"{self._message}\n{self._resource}"
+
+    @property
+    def refuses(self) -> bool:
+        """Whether it refuses. A 200 with an error does: S3 may fail after it has begun to answer a copy."""
+        return not self._response.ok or (bool(self._code) and "<Error>" in self._text)
+
+    @property
+    def item_gone(self) -> bool:
+        """Whether the item or the object does not exist."""
+        return self._not_found or _ITEM_GONE in self._words
+
+    def error(self, request: str, *, secrets: Iterable[SecretStr] = ()) -> ArchiveError:
+        """Return the error to raise, with `secrets` masked: a server may quote them."""
+        if location := self._response.headers.get("location"):
+            text = f"redirected to {location}"
+        else:
+            parts = [part for part in (self._code, self._message, self._resource) if part]
+            text = " ".join(": ".join(parts or [self._text]).split())
+        for secret in filter(None, (key.get_secret_value() for key in secrets)):
+            text = text.replace(secret, "********")
+        message = f"{request}: {self._response.status}{': ' if text else ''}{text[:_QUOTED]}"
+        return self._error_class()(message, self._response.retry_after(cap=MAX_RETRY_AFTER))
+
+    @property
+    def _not_found(self) -> bool:
+        return self._response.status == 404 or self._code in _NOT_FOUND
+
+    def _error_class(self) -> type[ArchiveError]:
+        status = self._response.status
+        if status in (400, 401, 403) or _SPAM in self._words or _DARK.search(self._words):
+            return ArchiveRefused
+        if status == 503 or self._code == "SlowDown":
+            return ArchiveUnavailable
+        return ArchiveNotFound if self._not_found else ArchiveError
+
+    def _element(self, name: str) -> str:
+        found = re.search(rf"<{name}>(.*?)</{name}>", self._text, re.DOTALL)
+        return html.unescape(found[1]).strip() if found else ""

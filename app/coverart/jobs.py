@@ -1,85 +1,176 @@
-"""The three jobs: which requests in which order. Each may run twice, and may be cut off anywhere."""
+"""The three jobs `index`, `move` and `delete`, as bodies of MusicBrainz's triggers and as calls of tasks."""
 
 from __future__ import annotations
 
-import logging
-from typing import Literal
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from app.coverart.archive import Archive
-from app.coverart.listing import listing
-from app.coverart.project import LISTING_FILE, Project
-from app.coverart.values import Delete, Entity, Index, Move
-from app.coverart.webservice import WebService
-from app.errors import ArchiveNotFound
+from app.broker.errors import UnknownType
+from app.broker.publishing import Outgoing
+from app.coverart.project import LISTING_FILE
+from app.errors import InvalidJob
 
-_log = logging.getLogger(__name__)
+#: The suffix where a message has none: producers omitted it while all images were JPEG.
+_DEFAULT_SUFFIX = "jpg"
 
-#: What a job came to; `skipped`: there was nothing to do.
-Outcome = Literal["done", "skipped"]
+_GID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
+_ID = re.compile(r"[0-9]{1,19}", re.ASCII)
+_SUFFIX = re.compile(r"[a-z0-9]{1,8}")
+
+#: The largest `bigint` of PostgreSQL.
+_MAX_ID = 2**63 - 1
 
 
-def index(project: Project, job: Index, *, entity: Entity | None, archive: Archive, web_service: WebService) -> Outcome:
-    """Write the listing, then the metadata, of what the database has for the job's gid.
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Write the listing and the metadata of an entity's item anew."""
 
-    `entity` is None if it has nothing. A metadata that the web service no longer has is left out: the entity vanished
-    after it was read. Raises what the archive and the web service raise.
+    gid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Move an image from one entity's item to another's."""
+
+    id: int
+    old_gid: str
+    new_gid: str
+    suffix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete one file of an entity's item: an image, or (`id` is None) its `index.json`."""
+
+    gid: str
+    id: int | None = None
+    suffix: str = _DEFAULT_SUFFIX
+
+
+Job = Index | Move | Delete
+
+
+def kind_of(job: Job) -> str:
+    """Return the routing key of a job."""
+    return type(job).__name__.lower()
+
+
+def parse(kind: str, body: bytes) -> Job:
+    """Return the job of a message's body; `kind` is the routing key: `index`, `move` or `delete`.
+
+    Ignores empty lines at the end and lines beyond those needed; a gid may be upper case, a missing suffix is `jpg`.
+    Raises InvalidJob, which names the line and the reason, and UnknownType for another kind.
     """
-    if entity is None:
-        _log.info("%s %s does not exist: not indexed", project.entity, job.gid)
-        return "skipped"
-    bucket = project.bucket(entity.gid)
-    json_type, xml_type = (f"application/{kind}; charset=utf-8" for kind in ("json", "xml"))
-    archive.put(project, bucket, LISTING_FILE, listing(project, entity), content_type=json_type, keep_old=True)
-    metadata = web_service.metadata(project, entity.gid)
-    if metadata is None:
-        _log.info("%s %s vanished: no metadata written", project.entity, entity.gid)
-        return "done"
-    # No old version of it is kept: it can be made anew at any time.
-    archive.put(project, bucket, project.metadata_file(entity.gid), metadata, content_type=xml_type)
-    _log.info("%s %s indexed: %d images", project.entity, entity.gid, len(entity.images))
-    return "done"
-
-
-def move(project: Project, job: Move, *, archive: Archive) -> Outcome:
-    """Copy an image to its new item, then delete the old one; done already if only the new one is there.
-
-    Raises ArchiveNotFound if neither is there, and what the archive raises.
-    """
-    if job.old_gid == job.new_gid:  # Copied onto itself and then deleted, it would be lost.
-        _log.warning("image %d is to move from %s to itself: left alone", job.id, job.old_gid)
-        return "skipped"
-    source, target = _place(project, job.old_gid, job), _place(project, job.new_gid, job)
+    needed = {"index": ["gid"], "move": ["id", "old_gid", "new_gid"], "delete": ["id", "gid"]}.get(kind)
+    if needed is None:
+        raise UnknownType(f"kind {kind!r}: expected index, move or delete")
     try:
-        archive.copy(project, source, target)
-    except ArchiveNotFound as error:
-        return _moved_before(archive, source, target, error)
-    archive.delete(*source)
-    _log.info("image %d moved from %s to %s", job.id, job.old_gid, job.new_gid)
-    return "done"
+        text = body.decode("utf-8").rstrip("\n")
+    except UnicodeDecodeError as error:
+        raise InvalidJob(f"{kind}: not UTF-8 at byte {error.start}: {body[:60]!r}") from error
+    if not text:
+        raise InvalidJob(f"{kind}: the body is empty")
+    lines = text.split("\n")
+    if len(lines) < len(needed):
+        raise InvalidJob(f"{kind}: line {len(lines) + 1} of {', '.join(needed)} is missing")
+    match kind:
+        case "index":
+            return _index(lines[0])
+        case "move":
+            return _move(*lines[:4])
+    file, gid, *suffix = lines[:3]
+    return _delete(gid) if file == LISTING_FILE else _delete(gid, file, *suffix)
 
 
-def delete(project: Project, job: Delete, *, archive: Archive) -> Outcome:
-    """Delete an image, with its thumbnails, or a listing; one that is not there is no error."""
-    file = LISTING_FILE if job.id is None else project.image_file(job.gid, job.id, job.suffix)
-    was_there = archive.delete(project.bucket(job.gid), file)
-    _log.info("%s/%s %s", project.bucket(job.gid), file, "deleted" if was_there else "was deleted before")
-    return "done" if was_there else "skipped"
+def body_of(job: Job) -> bytes:
+    """Return the body of a job, byte for byte as the database's triggers write it."""
+    match job:
+        case Index():
+            return job.gid.encode()
+        case Move():
+            # The trigger ends this body alone with a line feed.
+            return f"{job.id}\n{job.old_gid}\n{job.new_gid}\n{job.suffix}\n".encode()
+        case Delete(id=None):
+            return f"{LISTING_FILE}\n{job.gid}".encode()
+        case Delete():
+            return f"{job.id}\n{job.gid}\n{job.suffix}".encode()
 
 
-def _place(project: Project, gid: str, job: Move) -> tuple[str, str]:
-    return project.bucket(gid), project.image_file(gid, job.id, job.suffix)
+def message(job: Job, exchange: str, message_id: str) -> Outgoing:
+    """Return the message of a job as MusicBrainz posts it, but persistent and with an id."""
+    return Outgoing(
+        exchange=exchange,
+        routing_key=kind_of(job),
+        body=body_of(job),
+        properties={"message_id": message_id},
+        content_type=None,
+        content_encoding=None,
+    )
 
 
-def _moved_before(
-    archive: Archive, source: tuple[str, str], target: tuple[str, str], error: ArchiveNotFound
-) -> Outcome:
-    """Return that a move is done if its target is there; else raise an error that names both places.
+def arguments(job: Job) -> dict[str, Any]:
+    """Return a job as the keyword arguments of its task."""
+    return asdict(job)
 
-    A run that was cut off after its delete leaves this behind.
+
+def job_of(kind: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job:
+    """Return the job of a task's call.
+
+    Raises InvalidJob, which names the argument and the reason, and UnknownType for another kind.
     """
-    if archive.exists(*target):
-        _log.info("%s was moved to %s before", "/".join(source), "/".join(target))
-        return "skipped"
-    raise ArchiveNotFound(
-        f"cannot move {'/'.join(source)}: it is not there, nor is {'/'.join(target)}; {error}", error.retry_after
-    ) from error
+    make = _MAKERS.get(kind)
+    if make is None:
+        raise UnknownType(f"kind {kind!r}: expected {', '.join(_MAKERS)}")
+    signature = inspect.signature(make)
+    try:
+        given = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        names = ", ".join(str(each.replace(annotation=each.empty)) for each in signature.parameters.values())
+        raise InvalidJob(f"{kind}({names}): {error}") from error
+    return make(*given.args, **given.kwargs)
+
+
+def canonical_gid(value: object, name: str = "gid") -> str:
+    """Return a MusicBrainz identifier in its canonical form, lower case; raises InvalidJob that begins with `name`."""
+    if not _GID.fullmatch(str(value)):
+        raise InvalidJob(f"{name} {_quoted(value)}: expected a UUID")
+    return str(value).lower()
+
+
+def _index(gid: object) -> Job:
+    return Index(canonical_gid(gid))
+
+
+def _move(id: object, old_gid: object, new_gid: object, suffix: object = _DEFAULT_SUFFIX) -> Job:
+    old, new = canonical_gid(old_gid, "old_gid"), canonical_gid(new_gid, "new_gid")
+    return Move(_image_id(id), old, new, _checked_suffix(suffix))
+
+
+def _delete(gid: object, id: object = None, suffix: object = _DEFAULT_SUFFIX) -> Job:
+    of = canonical_gid(gid)
+    return Delete(of) if id is None else Delete(of, _image_id(id), _checked_suffix(suffix))
+
+
+#: What makes a job of each kind from unchecked arguments, whose names and defaults are those of the task.
+_MAKERS: Mapping[str, Callable[..., Job]] = {"index": _index, "move": _move, "delete": _delete}
+
+
+def _image_id(value: object) -> int:
+    text = str(value)
+    if not _ID.fullmatch(text) or not 0 < int(text) <= _MAX_ID:
+        raise InvalidJob(f"image {_quoted(value)}: expected an integer from 1 to {_MAX_ID}")
+    return int(text)
+
+
+def _checked_suffix(value: object) -> str:
+    if not _SUFFIX.fullmatch(str(value)):
+        raise InvalidJob(f"suffix {_quoted(value)}: expected one to eight of a-z and 0-9")
+    return str(value)
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    return repr(text if len(text) <= 60 else f"{text[:60]}...")

@@ -17,8 +17,7 @@ import psycopg
 from psycopg import conninfo
 from psycopg.sql import SQL, Composed, Identifier
 
-from app.coverart.project import Project
-from app.coverart.values import Entity, Image
+from app.coverart.project import Entity, Image, Project
 from app.errors import DatabaseFailed, DatabaseUnavailable
 
 #: Rows are tuples.

@@ -1,27 +1,33 @@
-"""The two archives, and all in which they differ."""
+"""The two archives, and their entities: releases or events with images, listed in `index.json`."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
+from typing import Any
 
+from app.errors import InvalidJob
 from config.settings import Settings
+
+#: Names of the thumbnails that the archive derives, and their longest side in pixels. All are JPEG.
+_THUMBNAILS = {"250": 250, "500": 500, "1200": 1200, "small": 250, "large": 500}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """One archive. Use `dataclasses.replace` to serve it below another exchange than its own, as tests do."""
+    """One archive. `dataclasses.replace` with another `prefix` serves it from another exchange."""
 
-    #: Its exchange, and what its queues' names start with.
+    #: Its exchange, and the beginning of its queues' names.
     prefix: str
-    #: The collection at the Internet Archive that its items belong to.
+    #: The Internet Archive's collection of its items.
     collection: str
-    #: What has the images: a word of URLs, of `index.json` and of MusicBrainz's schema.
+    #: `release` or `event`: as in URLs, in `index.json` and in MusicBrainz's schema.
     entity: str
-    #: Where the public gets images; no slash at its end.
+    #: URL of its public images, without a slash at the end.
     public_url: str
-    #: What the web service is asked to include.
+    #: Value of the web service's parameter `inc`.
     inc: str
-    #: Whether an image can be the back of something.
+    #: Whether an image can be a back cover.
     has_back: bool
     #: PostgreSQL schema and table of its images.
     schema: str
@@ -77,7 +83,60 @@ PROJECTS = (COVER_ART, EVENT_ART)
 LISTING_FILE = "index.json"
 
 
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One image. `id` is an integer, `suffix` has no dot (`jpg`); `approved` means that its edit is closed."""
+
+    id: int
+    suffix: str
+    comment: str
+    edit: int
+    approved: bool
+    front: bool
+    back: bool
+    types: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """A release or an event with its images in order. `gid` is canonical; of a merged one, the target's."""
+
+    gid: str
+    images: tuple[Image, ...]
+
+
 def served(settings: Settings) -> dict[str, Project]:
-    """Return the archives that are served, by their exchanges."""
+    """Return the archives that are served, by exchange: none without MUSICBRAINZ_URL."""
     given = {settings.cover_art_exchange: COVER_ART, settings.event_art_exchange: EVENT_ART}
-    return {prefix: replace(given[prefix], prefix=prefix) for prefix in settings.art_exchanges}
+    return {exchange: replace(given[exchange], prefix=exchange) for exchange in settings.art_exchanges}
+
+
+def served_project(exchange: str, settings: Settings) -> Project:
+    """Return the archive of an exchange; raises InvalidJob for one that is not served."""
+    projects = served(settings)
+    if exchange not in projects:
+        names = ", ".join(projects) or "none (is MUSICBRAINZ_URL set?)"
+        raise InvalidJob(f"archive {exchange!r} is not served here; served: {names}")
+    return projects[exchange]
+
+
+def listing(project: Project, entity: Entity) -> bytes:
+    """Return `index.json` of an entity: UTF-8 JSON with sorted keys."""
+    images = [_described(project, entity.gid, image) for image in entity.images]
+    document = {"images": images, project.entity: project.entity_url(entity.gid)}
+    return json.dumps(document, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _described(project: Project, gid: str, image: Image) -> dict[str, Any]:
+    thumbnails = {name: project.image_url(gid, f"{image.id}-{side}.jpg") for name, side in _THUMBNAILS.items()}
+    return {
+        "approved": image.approved,
+        **({"back": image.back} if project.has_back else {}),
+        "comment": image.comment,
+        "edit": image.edit,
+        "front": image.front,
+        "id": image.id,
+        "image": project.image_url(gid, f"{image.id}.{image.suffix}"),
+        "thumbnails": thumbnails,
+        "types": list(image.types),
+    }

@@ -1,4 +1,4 @@
-"""MusicBrainz's web service: what the archive is to know of a release or an event, as XML."""
+"""MusicBrainz's web service: the description of a release or an event as XML, which the archive gets a copy of."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Self
 from xml.parsers import expat
 
-from app.coverart.http import Client
+from app.coverart.archive import MAX_RETRY_AFTER, api_client
 from app.coverart.project import Project
 from app.errors import FetchError, WebServiceError
+from app.http.api import ApiClient
 from config.settings import Settings
 
 
@@ -17,40 +18,41 @@ class WebService:
     """Reads from the web service at `url`, which has no slash at its end."""
 
     url: str
-    http: Client
+    http: ApiClient
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Return the web service that the settings name."""
-        return cls(settings.musicbrainz_ws_url.rstrip("/"), Client.of(settings))
+        """Return the web service of the settings."""
+        return cls(settings.musicbrainz_ws_url.rstrip("/"), api_client(settings))
 
     def metadata(self, project: Project, gid: str) -> bytes | None:
-        """Return the XML of an entity, verbatim, or None if there is no such entity.
+        """Return the XML of an entity, unchanged, or None if the entity does not exist.
 
-        Raises WebServiceError, which may be retried, for every other answer, and for one that is not a whole
-        `metadata` document: whatever is returned here ends up in the archive.
+        Raises WebServiceError, which is retryable, for every other response, and for one that is not a complete
+        `metadata` document: the result is written to the archive.
         """
         url = f"{self.url}/{project.entity}/{gid}?inc={project.inc}"
         try:
-            answer = self.http.send("GET", url, headers={"accept": "application/xml"})
+            response = self.http.send("GET", url, headers={"accept": "application/xml"})
         except FetchError as error:
             raise WebServiceError(str(error)) from error
-        if answer.status == 404:
+        if response.status == 404:
             return None
-        if not answer.ok:
-            raise WebServiceError(f"GET {url}: {answer.status}: {answer.text[:200]!r}", answer.retry_after)
-        kind = answer.headers.get("content-type", "")
-        if "xml" not in kind or not answer.body:
-            raise WebServiceError(f"GET {url}: expected XML, got {len(answer.body)} bytes of {kind!r}")
-        if complaint := _complaint(answer.body):
-            raise WebServiceError(f"GET {url}: expected whole XML, got {complaint}: {answer.text[:200]!r}")
-        return answer.body
+        if not response.ok:
+            retry_after = response.retry_after(cap=MAX_RETRY_AFTER)
+            raise WebServiceError(f"GET {url}: {response.status}: {response.text[:200]!r}", retry_after)
+        content_type = response.headers.get("content-type", "")
+        if "xml" not in content_type or not response.body:
+            raise WebServiceError(f"GET {url}: expected XML, got {len(response.body)} bytes of {content_type!r}")
+        if problem := _problem(response.body):
+            raise WebServiceError(f"GET {url}: expected complete XML, got {problem}: {response.text[:200]!r}")
+        return response.body
 
 
-def _complaint(body: bytes) -> str:
-    """Return what is wrong with an XML document, or nothing if it is whole and its root is `metadata`.
+def _problem(body: bytes) -> str:
+    """Return what is wrong with an XML document: empty if it is complete and its root is `metadata`.
 
-    One whose end is told by the end of the connection may be cut off anywhere, and an error may come as 200.
+    A body that ends with the connection may be cut anywhere, and an error may have the status 200.
     """
     names: list[str] = []
     parser = expat.ParserCreate(namespace_separator=" ")

@@ -14,8 +14,7 @@ import pytest
 from kombu import Connection
 
 from app.coverart import musicbrainz
-from app.coverart.listing import listing
-from app.coverart.project import COVER_ART, EVENT_ART
+from app.coverart.project import COVER_ART, EVENT_ART, listing
 from app.topology.queues import art_queues
 from config.settings import ROOT, Settings
 from tests.servers.archive import broken, slow_down

@@ -19,11 +19,9 @@ from kombu import Connection, Queue
 
 from app.broker.policies.waiting import delay_queue
 from app.broker.publishing import Publisher
-from app.coverart.calls import message
-from app.coverart.locks import Locks
+from app.coverart.coordination import COALESCED, ItemLocks
+from app.coverart.jobs import Delete, message
 from app.coverart.project import COVER_ART
-from app.coverart.values import Delete
-from app.coverart.window import SETTLED
 from app.services import Urls
 from app.state.client import get_redis
 from config.settings import ROOT
@@ -128,7 +126,7 @@ BAD: dict[str, tuple[bytes, str, dict[str, Any], int, str]] = {
     "nothing but ends of lines": (b"\n\n", "delete", {}, 5, "the body is empty"),
     "not UTF-8": (b"\xff\xfe\x00", "index", {"mb-retries": 2}, 3, "not UTF-8 at byte 0"),
     "no gid": (b"16ebbc86", "index", {"mb-retries": "1"}, 2, "gid '16ebbc86': expected a UUID"),
-    "half a move": (b"1\n16ebbc86-670c-4ad3-980b-bfbd1eee4ff4", "move", {"mb-retries": 0}, 1, "new gid is missing"),
+    "half a move": (b"1\n16ebbc86-670c-4ad3-980b-bfbd1eee4ff4", "move", {"mb-retries": 0}, 1, "new_gid is missing"),
     "negative": (b"negative", "index", {"mb-retries": -1}, 1, "gid 'negative'"),
     "garbage": (b"garbage", "index", {"mb-retries": "lots"}, 5, "gid 'garbage'"),
     "with a past": (b"past", "index", {"mb-retries": "1", "mb-exceptions": ["first", "second"]}, 4, "gid 'past'"),
@@ -233,7 +231,7 @@ def test_a_job_whose_item_is_locked_waits_in_the_broker_with_its_retries_unspent
     with Connection(art.environment["BROKER_URL"]) as connection, connection.channel() as channel:
         waiting(channel).declare()
         spy(channel).declare()
-    with Locks(get_redis(art.environment["REDIS_URL"]), COVER_ART).hold(gid):
+    with ItemLocks(get_redis(art.environment["REDIS_URL"]), COVER_ART).hold(gid):
         art.post("delete", delete_of(gid), headers={"mb-retries": "2"})
         eventually(lambda: art.broker.depth(spy.name) >= 2, "it waits again and again")
         assert art.archive.hits(listing_of(gid)) == 0
@@ -334,7 +332,7 @@ def test_while_the_archive_asks_to_slow_down_nobody_else_spends_a_retry(art: Art
     # They have been through their window, so that they are work at once.
     posts = [message(Delete(gid), "cover-art-archive", gid) for gid in gids]
     with closing(Publisher(art.environment["BROKER_URL"])) as publisher:
-        publisher.publish([replace(each, headers={SETTLED: True}) for each in posts])
+        publisher.publish([replace(each, headers={COALESCED: True}) for each in posts])
     eventually(lambda: asked() >= 1, "the archive was asked")
     eventually(lambda: art.broker.consumers("cover-art-archive.delete") == 0, "nobody consumes")
     stood = art.broker.depth("cover-art-archive.delete")

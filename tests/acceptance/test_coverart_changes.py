@@ -12,8 +12,7 @@ from uuid import UUID
 import pytest
 
 from app.coverart import musicbrainz
-from app.coverart.listing import listing
-from app.coverart.project import COVER_ART
+from app.coverart.project import COVER_ART, listing
 from app.services import Urls
 from config.settings import Settings
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY

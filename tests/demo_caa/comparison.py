@@ -10,8 +10,7 @@ from typing import Any
 import psycopg
 
 from app.coverart import musicbrainz
-from app.coverart.listing import listing
-from app.coverart.project import LISTING_FILE, Project
+from app.coverart.project import LISTING_FILE, Project, listing
 from tests.servers.archive import ArchiveServer
 from tests.servers.musicbrainz_ws import metadata
 

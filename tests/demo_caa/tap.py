@@ -12,8 +12,8 @@ from kombu import Connection, Queue
 
 from app.broker.headers import REPLAY
 from app.broker.policies.fixed_ttl import RETRIES
+from app.coverart.coordination import COALESCED
 from app.coverart.project import Project
-from app.coverart.window import SETTLED
 from app.topology.declare import declare_all
 from config.routes import ART_JOBS
 from config.settings import Settings
@@ -90,7 +90,7 @@ class Tap:
         came = came_from(headers)
         if came.endswith(".retry"):
             return Event("retry", f"{called(key, body)} is back")
-        if came.endswith(f".delay.{self._window_ms}") and SETTLED in headers:
+        if came.endswith(f".delay.{self._window_ms}") and COALESCED in headers:
             return Event("window", f"{called(key, body)} is back, once for all its equals")
         if came:
             return Event("wait", f"{called(key, body)} is back after {came.rpartition('.')[2]} ms: it was not its turn")

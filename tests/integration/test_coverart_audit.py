@@ -9,13 +9,11 @@ from collections.abc import Collection, Iterator
 import pytest
 from pydantic import SecretStr
 
-from app.coverart.archive import Archive
-from app.coverart.audit import Finding, Homes, audit, same
-from app.coverart.holdings import Holdings
-from app.coverart.jobs import delete, index, move
-from app.coverart.listing import listing
-from app.coverart.project import COVER_ART, EVENT_ART
-from app.coverart.values import Delete, Entity, Image, Index, Job, Move
+from app.coverart.archive import Archive, PublicArchive
+from app.coverart.audit import ArtFinding, FindHomes, audit, same_listing
+from app.coverart.indexer import delete, index, move
+from app.coverart.jobs import Delete, Index, Job, Move
+from app.coverart.project import COVER_ART, EVENT_ART, Entity, Image, listing
 from app.coverart.webservice import WebService
 from app.errors import ArchiveError, ArchiveUnavailable
 from config.settings import Settings
@@ -62,9 +60,11 @@ def nobodys(images: Collection[int]) -> dict[int, str]:
     return {}
 
 
-def found(server: ArchiveServer, entity: Entity | None, homes: Homes = nobodys) -> list[tuple[str, str, Job | None]]:
-    holdings = Holdings.of(settings_of(server))
-    findings = audit(COVER_ART, A, entity, holdings.item(BUCKET), holdings, homes=homes)
+def found(
+    server: ArchiveServer, entity: Entity | None, homes: FindHomes = nobodys
+) -> list[tuple[str, str, Job | None]]:
+    holdings = PublicArchive.of(settings_of(server))
+    findings = audit(COVER_ART, A, entity, holdings.item(BUCKET), holdings, find_homes=homes)
     assert {finding.gid for finding in findings} <= {A}
     return [(finding.kind, finding.file, finding.fix) for finding in findings]
 
@@ -183,7 +183,7 @@ def test_the_jobs_mend_what_was_found(server: ArchiveServer) -> None:
     with MusicBrainz() as musicbrainz:
         musicbrainz.set_entity("release", B, "Merged")
         settings = settings_of(server, musicbrainz.ws_url)
-        holdings = Holdings.of(settings)
+        holdings = PublicArchive.of(settings)
         for gid in (A, B):
             for finding in looked_at(gid, merged, holdings):
                 mend(finding.fix, merged, settings)
@@ -194,8 +194,8 @@ def test_the_jobs_mend_what_was_found(server: ArchiveServer) -> None:
     assert not [name for name in server.files(BUCKET) if not name.startswith("history/")]
 
 
-def looked_at(gid: str, entity: Entity, holdings: Holdings) -> tuple[Finding, ...]:
-    return audit(COVER_ART, gid, entity, holdings.item(COVER_ART.bucket(gid)), holdings, homes=nobodys)
+def looked_at(gid: str, entity: Entity, holdings: PublicArchive) -> tuple[ArtFinding, ...]:
+    return audit(COVER_ART, gid, entity, holdings.item(COVER_ART.bucket(gid)), holdings, find_homes=nobodys)
 
 
 def mend(fix: Job | None, entity: Entity, settings: Settings) -> None:
@@ -211,5 +211,5 @@ def mend(fix: Job | None, entity: Entity, settings: Settings) -> None:
 
 def test_a_listing_of_events_is_compared_too() -> None:
     expected = listing(EVENT_ART, ONE)
-    assert same(expected.replace(b"https:", b"http:"), expected)
-    assert not same(listing(COVER_ART, ONE), expected)
+    assert same_listing(expected.replace(b"https:", b"http:"), expected)
+    assert not same_listing(listing(COVER_ART, ONE), expected)

@@ -12,18 +12,14 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from requests import PreparedRequest
-from requests.auth import AuthBase
 
 from app.broker.errors import ApplicationError
 from app.coverart.archive import Archive
-from app.coverart.http import Client
-from app.coverart.jobs import delete, index, move
-from app.coverart.listing import listing
-from app.coverart.project import COVER_ART, EVENT_ART, Project
-from app.coverart.values import Delete, Entity, Image, Index, Move
+from app.coverart.indexer import delete, index, move
+from app.coverart.jobs import Delete, Index, Move
+from app.coverart.project import COVER_ART, EVENT_ART, Entity, Image, Project, listing
 from app.coverart.webservice import WebService
-from app.errors import ArchiveError, ArchiveNotFound, ArchiveRefused, ArchiveUnavailable, FetchError, WebServiceError
+from app.errors import ArchiveError, ArchiveNotFound, ArchiveRefused, ArchiveUnavailable, WebServiceError
 from config.settings import Settings
 from tests.servers import archive as stand_in
 from tests.servers import hazards
@@ -84,11 +80,18 @@ class Ends:
     web_service: WebService
 
 
-def ends(archive_url: str, ws_url: str, **options: Any) -> Ends:
-    """Return clients that do not wait long."""
-    timeouts: dict[str, Any] = {"connect_timeout": 5.0, "read_timeout": 5.0, "user_agent": AGENT} | options
-    archive = Archive(archive_url, access_key=SecretStr(ACCESS_KEY), secret_key=SecretStr(SECRET_KEY), **timeouts)
-    return Ends(archive, WebService(ws_url, Client(**timeouts)))
+def ends(archive_url: str, ws_url: str, *, response_timeout: float = 5.0, secret_key: str = SECRET_KEY) -> Ends:
+    """Return clients with short time-outs."""
+    settings = Settings(
+        archive_url=archive_url,
+        archive_access_key=SecretStr(ACCESS_KEY),
+        archive_secret_key=SecretStr(secret_key),
+        archive_connect_timeout=5,
+        archive_read_timeout=response_timeout,
+        musicbrainz_ws_url=ws_url,
+        user_agent=AGENT,
+    )
+    return Ends(Archive.of(settings), WebService.of(settings))
 
 
 @pytest.fixture
@@ -223,7 +226,7 @@ def test_a_move_cut_off_between_copy_and_delete_is_finished_by_the_next_run(serv
 def test_a_move_of_what_is_in_neither_place_says_so(server: ArchiveServer, both: Ends, bucket_there: bool) -> None:
     if bucket_there:
         server.upload(f"mbid-{A}", "index.json", b"{}")
-    with pytest.raises(ArchiveNotFound, match=r"cannot move .* it is not there, nor is") as caught:
+    with pytest.raises(ArchiveNotFound, match=r"cannot move .*: neither it nor .* exists") as caught:
         move(COVER_ART, MOVE, archive=both.archive)
     assert f"mbid-{A}/{FILE}" in str(caught.value)
     assert f"mbid-{B}/{NEW_FILE}" in str(caught.value)
@@ -324,7 +327,7 @@ def test_every_fault_of_the_archive_is_an_error_of_its_kind_and_leaves_no_trace_
 ) -> None:
     caplog.set_level(logging.DEBUG)
     server.faults.add(answer(), method="PUT", path=f"/mbid-{A}/index.json")
-    both = ends(server.path_url, musicbrainz.ws_url, read_timeout=0.5)
+    both = ends(server.path_url, musicbrainz.ws_url, response_timeout=0.5)
     with pytest.raises(kind, match=text) as caught:
         run_index(both)
     assert type(caught.value) is kind
@@ -359,16 +362,15 @@ def test_a_key_that_the_archive_quotes_is_not_passed_on(
 
 
 def test_wrong_keys_are_refused(server: ArchiveServer, both: Ends) -> None:
-    wrong = Archive(server.path_url, access_key=SecretStr("a"), secret_key=SecretStr("b"), user_agent=AGENT)
     with pytest.raises(ArchiveRefused, match="AccessDenied"):
-        run_index(Ends(wrong, both.web_service))
+        run_index(ends(server.path_url, both.web_service.url, secret_key="b"))
     assert server.files(f"mbid-{A}") == {}
 
 
 @pytest.mark.parametrize("key", ["two words", "line\n", "a:b", "ключ"])
 def test_a_key_that_no_header_can_hold_is_refused_without_being_shown(key: str) -> None:
     with pytest.raises(ArchiveRefused, match="ARCHIVE_SECRET_KEY: expected visible ASCII") as caught:
-        Archive("http://a/{bucket}/{file}", access_key=SecretStr("a"), secret_key=SecretStr(key), user_agent=AGENT)
+        ends("http://a/{bucket}/{file}", "http://b", secret_key=key)
     assert key not in str(caught.value)
 
 
@@ -404,8 +406,8 @@ def test_an_errors_xml_is_not_expanded_and_is_quoted_in_part_only(server: Archiv
 
 def test_a_body_that_drips_ends_at_the_read_time_out(server: ArchiveServer, musicbrainz: MusicBrainz) -> None:
     server.faults.add(hazards.drip(seconds=0.05))
-    with pytest.raises(ArchiveError, match=r"took longer than 0\.5 s"):
-        run_index(ends(server.path_url, musicbrainz.ws_url, read_timeout=0.5))
+    with pytest.raises(ArchiveError, match="(?i)timed out"):
+        run_index(ends(server.path_url, musicbrainz.ws_url, response_timeout=0.5))
 
 
 def test_an_image_whose_copy_begins_as_a_success_and_ends_as_an_error_is_not_deleted(
@@ -441,12 +443,16 @@ def test_a_dark_item_is_refused(server: ArchiveServer, both: Ends) -> None:
         (redirect("/elsewhere"), "302", None),
         (reply("<html>Log in</html>"), "expected XML, got 19 bytes of 'text/html", None),
         (reply(b"", content_type="application/xml"), "expected XML, got 0 bytes", None),
-        (reply("<metadata><release>", content_type="application/xml"), "expected whole XML, got no element", None),
-        (reply("<error/>", content_type="application/xml"), "expected whole XML, got root 'error'", None),
+        (reply("<metadata><release>", content_type="application/xml"), "expected complete XML, got no element", None),
+        (reply("<error/>", content_type="application/xml"), "expected complete XML, got root 'error'", None),
         (hazards.reset(), "(?i)reset|aborted", None),
         (hazards.short_body(), "(?i)incomplete", None),
         (hazards.bad_chunking(), "IncompleteRead", None),
-        (hazards.zipped(b"<metadata/>", content_type="application/xml"), "unasked content coding 'gzip'", None),
+        (
+            hazards.zipped(b"<metadata/>", content_type="application/xml"),
+            "content coding 'gzip'",
+            None,
+        ),
         (slow(30, failure(500)), "(?i)timed out", None),
     ],
 )
@@ -454,7 +460,7 @@ def test_metadata_that_cannot_be_had_is_not_written_and_may_be_tried_again(
     server: ArchiveServer, musicbrainz: MusicBrainz, answer: Answer, text: str, retry_after: float | None
 ) -> None:
     musicbrainz.faults.add(answer)
-    both = ends(server.path_url, musicbrainz.ws_url, read_timeout=0.5)
+    both = ends(server.path_url, musicbrainz.ws_url, response_timeout=0.5)
     with pytest.raises(WebServiceError, match=text) as caught:
         run_index(both)
     assert (caught.value.permanent, caught.value.retry_after) == (False, retry_after)
@@ -487,23 +493,3 @@ def test_an_archive_url_without_its_places_is_refused() -> None:
     for url in ("https://s3.us.archive.org/{file}", "{bucket}/{file}", "https://{bucket}/{file}/x"):
         with pytest.raises(ValueError, match=r"ARCHIVE_URL .*expected"):
             Settings(archive_url=url)
-
-
-class _Signed(AuthBase):
-    def __call__(self, request: PreparedRequest) -> PreparedRequest:
-        request.headers["authorization"] = "LOW a:b"
-        return request
-
-
-def test_a_request_that_is_signed_is_never_redirected_whatever_is_asked_for(server: ArchiveServer) -> None:
-    server.upload(f"mbid-{A}", FILE, b"picture")
-    url = server.at(f"/download/mbid-{A}/{FILE}")
-    assert Client(user_agent=AGENT, redirects=True).send("GET", url).body == b"picture"
-    assert Client(user_agent=AGENT, redirects=True, auth=_Signed()).send("GET", url).status == 302
-    assert [request.path.split("/")[1] for request in server.requests] == ["download", "serve", "download"]
-
-
-def test_a_body_that_is_too_long_is_not_read_to_its_end(server: ArchiveServer) -> None:
-    server.faults.add(hazards.endless())
-    with pytest.raises(FetchError, match=r"GET .*: a body of over 100000 bytes"):
-        Client(user_agent=AGENT, max_body=100_000).send("GET", server.url)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from redis import Redis
 
 from app.broker.errors import Postpone
-from app.coverart.outage import LONGEST, Outage
-from app.coverart.project import COVER_ART, EVENT_ART
-from app.coverart.values import Delete, Index, Move
-from app.coverart.window import SETTLED, Window
+from app.broker.policies.fixed_ttl import RETRIES
+from app.coverart.coordination import COALESCED, LONGEST_PAUSE, CircuitBreaker, CoalescingWindow
+from app.coverart.indexer import Indexer
+from app.coverart.jobs import Delete, Index, Move
+from app.coverart.project import COVER_ART, EVENT_ART, Entity
 from app.errors import ArchiveRefused, ArchiveUnavailable
 from app.state.client import get_redis
-from tasks.coverart import minding
+from config.settings import Settings
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -32,128 +35,160 @@ def redis(redis_url: str) -> Redis:
 
 
 @pytest.fixture
-def window(redis: Redis) -> Window:
+def window(redis: Redis) -> CoalescingWindow:
     """A window that ends long after the test."""
-    return Window(redis, COVER_ART, 60)
+    return CoalescingWindow(redis, COVER_ART, 60)
 
 
-def asks(window: Window, ident: str, job: Any = JOB) -> str:
-    """Return what becomes of a message: it is dropped, waits out the window, or comes again soon."""
-    told = (window.seconds, True, SETTLED), (window.seconds / 4, False, "")
-    try:
-        return "dropped" if window.settle(job, ident) else "runs"
-    except Postpone as postpone:
-        return ("waits", "soon")[told.index((postpone.seconds, postpone.exactly, postpone.mark))]
+def decision_on(window: CoalescingWindow, message_id: str, job: Any = JOB) -> str:
+    """Return the window's decision on a message: `drop`, `wait` for the window, or `soon` for a part of it."""
+    decision = window.decide(job, message_id)
+    if not isinstance(decision, Postpone):
+        return decision
+    expected = (window.seconds, True, COALESCED), (window.seconds / 4, False, "")
+    return ("wait", "soon")[expected.index((decision.seconds, decision.exactly, decision.mark))]
 
 
-def test_an_equal_message_is_dropped_only_when_the_first_one_surely_waits(window: Window) -> None:
-    assert asks(window, "first") == "waits"
-    assert asks(window, "second") == "soon"
-    window.opened(JOB, "first")
-    assert asks(window, "second") == "dropped"
+def test_an_equal_message_is_dropped_only_when_the_first_one_surely_waits(window: CoalescingWindow) -> None:
+    assert decision_on(window, "first") == "wait"
+    assert decision_on(window, "second") == "soon"
+    window.mark_waiting(JOB, "first")
+    assert decision_on(window, "second") == "drop"
 
 
-def test_when_a_job_is_about_to_run_the_next_equal_one_waits_anew(window: Window) -> None:
-    asks(window, "first")
-    window.opened(JOB, "first")
-    window.close(JOB)
-    assert asks(window, "second") == "waits"
+def test_when_a_job_is_about_to_run_the_next_equal_one_waits_anew(window: CoalescingWindow) -> None:
+    decision_on(window, "first")
+    window.mark_waiting(JOB, "first")
+    window.clear(JOB)
+    assert decision_on(window, "second") == "wait"
 
 
-def test_a_message_that_came_again_before_the_broker_had_it_asks_again(window: Window) -> None:
-    assert asks(window, "first") == "waits"
-    assert asks(window, "first") == "waits"
-    window.opened(JOB, "first")
-    assert asks(window, "first") == "dropped"
+def test_a_message_that_came_again_before_the_broker_had_it_asks_again(window: CoalescingWindow) -> None:
+    assert decision_on(window, "first") == "wait"
+    assert decision_on(window, "first") == "wait"
+    window.mark_waiting(JOB, "first")
+    assert decision_on(window, "first") == "drop"
 
 
-def test_a_late_note_tells_of_nothing_that_has_run(window: Window) -> None:
-    asks(window, "first")
-    window.close(JOB)
-    window.opened(JOB, "first")
-    assert asks(window, "second") == "waits"
-    window.opened(JOB, "first")
-    assert asks(window, "third") == "soon"
+def test_a_late_note_tells_of_nothing_that_has_run(window: CoalescingWindow) -> None:
+    decision_on(window, "first")
+    window.clear(JOB)
+    window.mark_waiting(JOB, "first")
+    assert decision_on(window, "second") == "wait"
+    window.mark_waiting(JOB, "first")
+    assert decision_on(window, "third") == "soon"
 
 
 def test_the_mark_ends_before_its_message_comes_back_though_it_was_noted_late(redis: Redis) -> None:
-    window = Window(redis, COVER_ART, 0.4)
-    asks(window, "first")
+    window = CoalescingWindow(redis, COVER_ART, 0.4)
+    decision_on(window, "first")
     begun = redis.pttl(redis.keys("*window*")[0])
     threading.Event().wait(0.2)
-    window.opened(JOB, "first")
-    assert asks(window, "second") == "dropped"
+    window.mark_waiting(JOB, "first")
+    assert decision_on(window, "second") == "drop"
     assert 0 < redis.pttl(redis.keys("*window*")[0]) <= begun - 200
     eventually(lambda: not redis.keys("*window*"), "the mark is gone")
-    assert asks(window, "second") == "waits"
+    assert decision_on(window, "second") == "wait"
 
 
-def test_other_jobs_and_other_archives_have_windows_of_their_own(redis: Redis, window: Window) -> None:
-    asks(window, "first")
-    window.opened(JOB, "first")
+def test_other_jobs_and_other_archives_have_windows_of_their_own(redis: Redis, window: CoalescingWindow) -> None:
+    decision_on(window, "first")
+    window.mark_waiting(JOB, "first")
     for number, other in enumerate((Index(B), Delete(A), Delete(A, 1), Delete(A, 1, "png"), Move(1, A, B, "jpg"))):
-        assert asks(window, f"other {number}", other) == "waits"
-    assert asks(Window(redis, EVENT_ART, 60), "event") == "waits"
+        assert decision_on(window, f"other {number}", other) == "wait"
+    assert decision_on(CoalescingWindow(redis, EVENT_ART, 60), "event") == "wait"
 
 
-def test_of_many_that_ask_at_once_one_waits(window: Window) -> None:
+def test_of_many_that_ask_at_once_one_waits(window: CoalescingWindow) -> None:
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda number: asks(window, str(number)), range(80)))
-    assert sorted(answers) == ["soon"] * 79 + ["waits"]
+        answers = list(pool.map(lambda number: decision_on(window, str(number)), range(80)))
+    assert sorted(answers) == ["soon"] * 79 + ["wait"]
 
 
 @pytest.fixture
-def outage(redis: Redis) -> Outage:
-    return Outage(redis, 30)
+def breaker(redis: Redis) -> CircuitBreaker:
+    return CircuitBreaker(redis, 30)
 
 
 def test_the_pause_doubles_with_each_failure_up_to_the_longest_and_begins_anew_after_an_answer(
-    redis: Redis, outage: Outage
+    redis: Redis, breaker: CircuitBreaker
 ) -> None:
     def pause_after_the_last(retry_after: float | None = None) -> float:
         redis.delete(*redis.keys("*outage:until"))
-        return outage.failed(retry_after)
+        return breaker.open(retry_after)
 
-    assert outage.remaining() == 0
-    assert outage.failed() == 30
-    assert 0 < outage.remaining() <= 30
-    assert [pause_after_the_last() for _ in range(5)] == [60, 120, 240, 480, LONGEST]
-    outage.over()
+    assert breaker.seconds_open() == 0
+    assert breaker.open() == 30
+    assert 0 < breaker.seconds_open() <= 30
+    assert [pause_after_the_last() for _ in range(5)] == [60, 120, 240, 480, LONGEST_PAUSE]
+    breaker.reset()
     assert pause_after_the_last() == 30
 
 
-def test_what_the_archive_asks_for_is_kept_within_reason(redis: Redis, outage: Outage) -> None:
-    assert outage.failed(90) == 90
+def test_what_the_archive_asks_for_is_kept_within_reason(redis: Redis, breaker: CircuitBreaker) -> None:
+    assert breaker.open(90) == 90
     redis.flushdb()
-    assert outage.failed(86_400) == LONGEST
+    assert breaker.open(86_400) == LONGEST_PAUSE
     redis.flushdb()
-    assert outage.failed(1) == 30
+    assert breaker.open(1) == 30
 
 
-def test_those_that_fail_at_the_same_time_count_once(redis: Redis, outage: Outage) -> None:
+def test_those_that_fail_at_the_same_time_count_once(redis: Redis, breaker: CircuitBreaker) -> None:
     with ThreadPoolExecutor(8) as pool:
-        pauses = list(pool.map(lambda _: outage.failed(), range(40)))
+        pauses = list(pool.map(lambda _: breaker.open(), range(40)))
     assert max(pauses) == 30
     redis.delete(*redis.keys("*outage:until"))
-    assert outage.failed() == 60
+    assert breaker.open() == 60
 
 
 def test_a_pause_ends_by_itself(redis: Redis) -> None:
-    outage = Outage(redis, 0.1)
-    outage.failed()
-    assert outage.remaining() > 0
-    eventually(lambda: outage.remaining() == 0, "the pause is over")
+    breaker = CircuitBreaker(redis, 0.1)
+    breaker.open()
+    assert breaker.seconds_open() > 0
+    eventually(lambda: breaker.seconds_open() == 0, "the pause is over")
 
 
-def test_only_an_archive_that_does_not_answer_is_let_alone(outage: Outage) -> None:
-    with pytest.raises(ArchiveRefused), minding(outage):
-        raise ArchiveRefused("403: AccessDenied")
-    assert outage.remaining() == 0
-    with pytest.raises(ArchiveUnavailable), minding(outage):
-        raise ArchiveUnavailable("503: SlowDown", 45.0)
-    assert 30 < outage.remaining() <= 45
-    ran = False
-    with pytest.raises(Postpone) as raised, minding(outage):
-        ran = True
-    assert not ran
-    assert 30 < raised.value.seconds <= 45
+@pytest.fixture
+def indexer(redis: Redis, window: CoalescingWindow, breaker: CircuitBreaker) -> Indexer:
+    """An indexer whose archive is never called: reading the entity fails or finds none."""
+    settings = Settings(musicbrainz_url=SecretStr("postgresql://musicbrainz.invalid/x"))
+    return replace(Indexer.of("cover-art-archive", settings, redis), window=window, breaker=breaker)
+
+
+def test_only_an_unavailable_archive_opens_the_breaker_and_no_job_runs_while_it_is_open(indexer: Indexer) -> None:
+    def failing(error: Exception) -> Indexer:
+        def read_entity(gid: str) -> Entity | None:
+            raise error
+
+        return replace(indexer, read_entity=read_entity)
+
+    with pytest.raises(ArchiveRefused):
+        failing(ArchiveRefused("403: AccessDenied")).run(JOB)
+    assert indexer.breaker.seconds_open() == 0
+    with pytest.raises(ArchiveUnavailable):
+        failing(ArchiveUnavailable("503: SlowDown", 45.0)).run(JOB)
+    assert 30 < indexer.breaker.seconds_open() <= 45
+    decision = indexer.decide(JOB, "retried", headers=[COALESCED])
+    assert isinstance(decision, Postpone)
+    assert 30 < decision.seconds <= 45
+
+
+@pytest.mark.parametrize(("headers", "decision"), [([], Postpone), ([COALESCED], str), ([RETRIES], str)])
+def test_only_a_new_message_waits_for_the_coalescing_window(
+    indexer: Indexer, headers: list[str], decision: type
+) -> None:
+    assert isinstance(indexer.decide(JOB, "first", headers), decision)
+
+
+def test_a_job_runs_without_an_entity_and_resets_the_breaker(redis: Redis, indexer: Indexer) -> None:
+    indexer.breaker.open()
+    redis.delete(*redis.keys("*outage:until"))
+    assert replace(indexer, read_entity=lambda _: None).run(JOB) == "skipped"
+    assert indexer.breaker.open() == 30
+
+
+def test_without_redis_a_message_is_postponed(indexer: Indexer) -> None:
+    away = Redis.from_url("redis://127.0.0.1:1/0", retry=None)
+    lost = replace(indexer, window=replace(indexer.window, redis=away))
+    with pytest.raises(Postpone, match="Redis: "):
+        lost.handle(JOB, "first", headers=[])

@@ -9,8 +9,7 @@ import psycopg
 import pytest
 
 from app.coverart.musicbrainz import all_gids, connect, count_gids, entity, homes, merged_gids
-from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS, Project
-from app.coverart.values import Entity, Image
+from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS, Entity, Image, Project
 from app.errors import DatabaseFailed, DatabaseUnavailable
 from tests.servers.musicbrainz import changes
 

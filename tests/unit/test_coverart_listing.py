@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.coverart.listing import listing
-from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS, Project
-from app.coverart.values import Entity, Image
+from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS, Entity, Image, Project, listing
 
 pytestmark = pytest.mark.unit
 

@@ -1,0 +1,159 @@
+"""How workers coordinate cover art jobs through Redis: coalescing window, circuit breaker, locks of items."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+from redis import Redis
+from redis.lock import Lock
+
+from app.broker.errors import Postpone
+from app.coverart.jobs import Job, body_of, kind_of
+from app.coverart.project import Entity, Project
+from app.state.client import PREFIX
+from app.state.lease import lease
+
+#: The header of a message that has waited out its coalescing window.
+COALESCED = "perennial-settled"
+
+#: Value of a window's key: a message waits in its delay queue.
+_WAITING = "waits"
+#: Replaces the reservation of one message only, and keeps the key's end: a worker that was stopped for longer than
+#: the window would otherwise announce a message that has run.
+_MARK_WAITING = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL') end"
+
+_OPEN_UNTIL, _FAILURES = f"{PREFIX}art:outage:until", f"{PREFIX}art:outage:count"
+
+#: Seconds that the circuit breaker stays open at most, and seconds after which it forgets failures.
+LONGEST_PAUSE, FAILURE_MEMORY = 600.0, 3_600
+
+
+@dataclass(frozen=True, slots=True)
+class CoalescingWindow:
+    """Makes one job of equal messages of an archive that arrive within `seconds`; 0 turns it off.
+
+    The first message waits in a delay queue, and a key in Redis marks that. The key is set when the broker has
+    confirmed the message, expires before the message returns, and is deleted before its job runs. A later message
+    finds no key, so a change that the job may not have read is never dropped.
+    """
+
+    redis: Redis = field(repr=False)
+    project: Project
+    seconds: float
+
+    def decide(self, job: Job, message_id: str) -> Literal["drop"] | Postpone:
+        """Return what to do with a new message: drop it, since an equal one waits, or postpone it.
+
+        It is postponed for the window, or for a part of the window while an equal one is on its way to the delay
+        queue: that one may still fail to reach it.
+        """
+        key, reservation = self._key(job), f"asked by {message_id}"
+        if not self.redis.set(key, reservation, nx=True, px=max(1, round(self.seconds * 1_000))):
+            state = self.redis.get(key)
+            if state == _WAITING:
+                return "drop"
+            if state != reservation:
+                return Postpone(self.seconds / 4, "an equal message is being moved to its delay queue")
+        return Postpone(self.seconds, "the coalescing window is open", exactly=True, mark=COALESCED)
+
+    def mark_waiting(self, job: Job, message_id: str) -> None:
+        """Note that the broker has confirmed the message in the delay queue."""
+        self.redis.eval(_MARK_WAITING, 1, self._key(job), f"asked by {message_id}", _WAITING)
+
+    def clear(self, job: Job) -> None:
+        """Delete the key, before the job runs."""
+        self.redis.delete(self._key(job))
+
+    def _key(self, job: Job) -> str:
+        digest = hashlib.blake2b(body_of(job), digest_size=16).hexdigest()
+        return f"{PREFIX}art:window:{self.project.prefix}:{kind_of(job)}:{digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitBreaker:
+    """Stops jobs of all workers while the archive is unavailable, so that no retries are spent on it.
+
+    It stays open for `first_pause` seconds, doubled with each failure up to `LONGEST_PAUSE`.
+    """
+
+    redis: Redis = field(repr=False)
+    first_pause: float
+
+    def seconds_open(self) -> float:
+        """Return the seconds until requests may be sent again: 0 while it is closed."""
+        return max(0.0, float(self.redis.pttl(_OPEN_UNTIL)) / 1_000)
+
+    def open(self, retry_after: float | None = None) -> float:
+        """Open it for `retry_after` seconds or longer; return the seconds. Concurrent failures count as one."""
+        count = int(self.redis.get(_FAILURES) or 0) + 1
+        doubled = self.first_pause * 2.0 ** min(count - 1, 20)
+        pause = min(max(doubled, retry_after or 0.0), LONGEST_PAUSE)
+        if not self.redis.set(_OPEN_UNTIL, count, nx=True, px=max(1, round(pause * 1_000))):
+            return self.seconds_open()
+        self.redis.set(_FAILURES, count, ex=FAILURE_MEMORY)
+        return pause
+
+    def reset(self) -> None:
+        """Forget the failures: the archive answered."""
+        self.redis.delete(_FAILURES)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemLocks:
+    """Lets one job at a time work on an item, so that an older listing never overwrites a newer one.
+
+    The locks are leases in Redis: a lock in the database would keep one of its few connections for as long as the
+    archive takes. A lease cannot stop a holder that has lost it. So a job checks at its end that it held its leases
+    throughout, and is postponed if not: the last writer has always read the current state.
+
+    A killed holder's lock expires after `seconds`; a job that finds a lock held is postponed for `retry_after` seconds.
+    """
+
+    redis: Redis = field(repr=False)
+    project: Project
+    seconds: float = 10.0
+    retry_after: float = 1.0
+
+    @contextmanager
+    def hold(self, *gids: str) -> Iterator[None]:
+        """Hold the locks of these gids for the block, which also reads what it writes.
+
+        Raises Postpone where another job holds one of them, and after the block where one was lost meanwhile.
+        """
+        with ExitStack() as stack:
+            held = self._acquire(stack, gids)
+            yield
+            self._check(held)
+
+    @contextmanager
+    def hold_entity(self, gid: str, read: Callable[[str], Entity | None]) -> Iterator[Entity | None]:
+        """Hold the locks of a gid and of the gid that it was merged into; yield the entity that was read under both.
+
+        `read` runs again when it returns an entity whose gid is not locked yet. Raises Postpone as `hold` does.
+        """
+        with ExitStack() as stack:
+            held = self._acquire(stack, [gid])
+            locked, entity = {gid}, read(gid)
+            while entity is not None and entity.gid not in locked:
+                held += self._acquire(stack, [entity.gid])
+                locked.add(entity.gid)
+                entity = read(gid)
+            yield entity
+            self._check(held)
+
+    def _acquire(self, stack: ExitStack, gids: Iterable[str]) -> list[Lock]:
+        # Sorted: of two jobs that need the same gids, one gets the first lock and then the others.
+        names = [f"{self.project.prefix}:{gid}" for gid in sorted(set(gids))]
+        return [
+            stack.enter_context(lease(self.redis, name, seconds=self.seconds, retry_after=self.retry_after))
+            for name in names
+        ]
+
+    def _check(self, held: Iterable[Lock]) -> None:
+        for each in held:
+            if not each.owned():
+                raise Postpone(self.retry_after, f"lost {each.name} while the job ran; another job may have run")

@@ -1,0 +1,166 @@
+"""The indexer of an archive: decides when a job runs, and carries it out. A job may run twice and stop anywhere."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import redis.exceptions
+from redis import Redis
+
+from app.broker.errors import Postpone
+from app.broker.policies.fixed_ttl import RETRIES
+from app.coverart import musicbrainz
+from app.coverart.archive import Archive
+from app.coverart.coordination import COALESCED, CircuitBreaker, CoalescingWindow, ItemLocks
+from app.coverart.jobs import Delete, Index, Job, Move
+from app.coverart.project import LISTING_FILE, Entity, Project, listing, served_project
+from app.coverart.webservice import WebService
+from app.errors import ArchiveNotFound, ArchiveUnavailable
+from config.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+#: Seconds after which a job is tried again that did not reach Redis. A retry would take hours, and cost its budget.
+_WITHOUT_REDIS = 8.0
+
+#: `done`: the archive was changed; `skipped`: it was as it should be.
+Outcome = Literal["done", "skipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Indexer:
+    """What the jobs of one archive need."""
+
+    project: Project
+    archive: Archive
+    web_service: WebService
+    read_entity: Callable[[str], Entity | None]
+    locks: ItemLocks
+    window: CoalescingWindow
+    breaker: CircuitBreaker
+
+    @classmethod
+    def of(cls, exchange: str, settings: Settings, redis: Redis) -> Self:
+        """Return the indexer of an exchange; raises InvalidJob for one that is not served."""
+        project = served_project(exchange, settings)
+
+        def read_entity(gid: str) -> Entity | None:
+            with musicbrainz.connect(settings.musicbrainz_url.get_secret_value()) as connection:
+                return musicbrainz.entity(connection, project, gid)
+
+        return cls(
+            project=project,
+            archive=Archive.of(settings),
+            web_service=WebService.of(settings),
+            read_entity=read_entity,
+            locks=ItemLocks(redis, project),
+            window=CoalescingWindow(redis, project, settings.art_window),
+            breaker=CircuitBreaker(redis, settings.art_outage_pause),
+        )
+
+    def handle(self, job: Job, message_id: str, headers: Collection[str]) -> None:
+        """Run the job of a message now, drop it as a duplicate, or raise Postpone.
+
+        An unreachable Redis postpones the message: it is no fault of the message and must not cost a retry.
+        """
+        try:
+            decision = self.decide(job, message_id, headers)
+            if isinstance(decision, Postpone):
+                raise decision
+            if decision == "run":
+                self.run(job)
+        except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
+            raise Postpone(_WITHOUT_REDIS, f"Redis: {error}") from error
+
+    def decide(self, job: Job, message_id: str, headers: Collection[str]) -> Literal["run", "drop"] | Postpone:
+        """Return what to do with a message now. Only a new message, neither coalesced nor a retry, may be dropped."""
+        if self.window.seconds and not {COALESCED, RETRIES} & set(headers):
+            return self.window.decide(job, message_id)
+        if pause := self.breaker.seconds_open():
+            return Postpone(pause, "the circuit breaker is open: the archive was unavailable")
+        return "run"
+
+    def run(self, job: Job) -> Outcome:
+        """Run a job; opens the circuit breaker where the archive is unavailable, and resets it otherwise.
+
+        Raises Postpone where another job works on the item, and the errors of archive, web service and database.
+        """
+        try:
+            outcome = self._run_locked(job)
+        except ArchiveUnavailable as error:
+            self.breaker.open(error.retry_after)
+            raise
+        self.breaker.reset()
+        return outcome
+
+    def _run_locked(self, job: Job) -> Outcome:
+        self.window.clear(job)
+        match job:
+            case Index():
+                with self.locks.hold_entity(job.gid, self.read_entity) as entity:
+                    return index(self.project, job, entity=entity, archive=self.archive, web_service=self.web_service)
+            case Move():
+                with self.locks.hold(job.old_gid, job.new_gid):
+                    return move(self.project, job, archive=self.archive)
+            case Delete():
+                with self.locks.hold(job.gid):
+                    return delete(self.project, job, archive=self.archive)
+
+
+def index(project: Project, job: Index, *, entity: Entity | None, archive: Archive, web_service: WebService) -> Outcome:
+    """Write the listing and then the metadata of the database's entity; None is an entity that does not exist.
+
+    Metadata that the web service no longer has are left out: the entity was deleted after it was read. Raises the
+    errors of archive and web service.
+    """
+    if entity is None:
+        _log.info("%s %s does not exist: not indexed", project.entity, job.gid)
+        return "skipped"
+    bucket = project.bucket(entity.gid)
+    json_type, xml_type = (f"application/{kind}; charset=utf-8" for kind in ("json", "xml"))
+    archive.put(project, bucket, LISTING_FILE, listing(project, entity), content_type=json_type, keep_old=True)
+    metadata = web_service.metadata(project, entity.gid)
+    if metadata is None:
+        _log.info("%s %s was deleted: no metadata written", project.entity, entity.gid)
+        return "done"
+    # Old versions are not kept: the metadata can be written anew at any time.
+    archive.put(project, bucket, project.metadata_file(entity.gid), metadata, content_type=xml_type)
+    _log.info("%s %s indexed: %d images", project.entity, entity.gid, len(entity.images))
+    return "done"
+
+
+def move(project: Project, job: Move, *, archive: Archive) -> Outcome:
+    """Copy an image to its new item, then delete the old one; skip it if only the new one exists.
+
+    A former run that stopped after its delete leaves only the new one. Raises ArchiveNotFound if neither exists, and
+    the other errors of the archive.
+    """
+    if job.old_gid == job.new_gid:  # Copied onto itself and then deleted, the image would be lost.
+        _log.warning("Move of image %d from %s to the same item: skipped", job.id, job.old_gid)
+        return "skipped"
+    source, target = (
+        (project.bucket(gid), project.image_file(gid, job.id, job.suffix)) for gid in (job.old_gid, job.new_gid)
+    )
+    try:
+        archive.copy(project, source, target)
+    except ArchiveNotFound as error:
+        if archive.exists(*target):
+            _log.info("%s was moved to %s before", "/".join(source), "/".join(target))
+            return "skipped"
+        raise ArchiveNotFound(
+            f"cannot move {'/'.join(source)}: neither it nor {'/'.join(target)} exists; {error}", error.retry_after
+        ) from error
+    archive.delete(*source)
+    _log.info("Image %d moved from %s to %s", job.id, job.old_gid, job.new_gid)
+    return "done"
+
+
+def delete(project: Project, job: Delete, *, archive: Archive) -> Outcome:
+    """Delete an image with its thumbnails, or a listing; skip a file that does not exist."""
+    file = LISTING_FILE if job.id is None else project.image_file(job.gid, job.id, job.suffix)
+    existed = archive.delete(project.bucket(job.gid), file)
+    _log.info("%s/%s %s", project.bucket(job.gid), file, "deleted" if existed else "was deleted before")
+    return "done" if existed else "skipped"
