@@ -406,7 +406,7 @@ def test_an_errors_xml_is_not_expanded_and_is_quoted_in_part_only(server: Archiv
 
 def test_a_body_that_drips_ends_at_the_read_time_out(server: ArchiveServer, musicbrainz: MusicBrainz) -> None:
     server.faults.add(hazards.drip(seconds=0.05))
-    with pytest.raises(ArchiveError, match="(?i)timed out"):
+    with pytest.raises(ArchiveError, match=r"(?i)timed out"):
         run_index(ends(server.path_url, musicbrainz.ws_url, response_timeout=0.5))
 
 
