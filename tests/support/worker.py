@@ -64,19 +64,20 @@ def start(
     queues: Sequence[str] = _TASKS,
     concurrency: int = 2,
     options: Sequence[str] = (),
+    folder: Path = ROOT,
 ) -> Worker:
     """Start a worker; it is not ready yet, and runs until somebody ends it."""
     command = ["celery", "-A", app, "worker", "--without-gossip", "--without-mingle"]
     command += [f"--hostname={log.stem}@%h", f"--queues={','.join(queues)}", f"--concurrency={concurrency}"]
-    return start_module(environment, log, *command, *options)
+    return start_module(environment, log, *command, *options, folder=folder)
 
 
-def start_module(environment: Mapping[str, str], log: Path, *command: str) -> Worker:
+def start_module(environment: Mapping[str, str], log: Path, *command: str, folder: Path = ROOT) -> Worker:
     """Start `python -m` with a module and its arguments; it is not ready yet."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", *command],
-            cwd=ROOT,
+            cwd=folder,
             env={**os.environ, **environment},
             stdout=output,
             stderr=output,
@@ -94,9 +95,10 @@ def worker(
     queues: Sequence[str] = _TASKS,
     concurrency: int = 2,
     options: Sequence[str] = (),
+    folder: Path = ROOT,
 ) -> Iterator[Worker]:
     """Run a worker for the block; it is ready when the block begins, and gone when it ends."""
-    running = start(environment, log, app=app, queues=queues, concurrency=concurrency, options=options)
+    running = start(environment, log, app=app, queues=queues, concurrency=concurrency, options=options, folder=folder)
     try:
         eventually(running.ready, "the worker is ready", seconds=60)
         yield running
