@@ -46,6 +46,11 @@ def status(domain: str, *, settings: Settings | None = None) -> Status:
     redis = get_redis(settings.redis)
     progress = Frontier(redis, ttl=settings.crawl_ttl).progress(name)
     timer = Timers(redis).running(name)
+    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    try:
+        pack = asdict(read_manifest(store, name))
+    except PackNotFound:
+        pack = None
     return Status(
         domain=name,
         crawl_id=progress.crawl.id if progress.crawl else None,
@@ -56,12 +61,5 @@ def status(domain: str, *, settings: Settings | None = None) -> Status:
         indexed=progress.indexed,
         timer=max(timer.remaining, 0.0) if timer else None,
         callback=str(timer.callback.message["type"]) if timer else None,
-        pack=_pack(settings, name),
+        pack=pack,
     )
-
-
-def _pack(settings: Settings, domain: str) -> dict[str, Any] | None:
-    try:
-        return asdict(read_manifest(open_store(settings.store, endpoint_url=settings.s3_endpoint_url), domain))
-    except PackNotFound:
-        return None

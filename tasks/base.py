@@ -51,22 +51,23 @@ _contexts: dict[int, Context] = {}
 
 def context() -> Context:
     """Return this process's context, made on the first call."""
-    return _contexts.get(os.getpid()) or _contexts.setdefault(os.getpid(), _build(get_settings()))
-
-
-def _build(settings: Settings) -> Context:
-    redis = get_redis(settings.redis)
-    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
-    return Context(
-        settings=settings,
-        redis=redis,
-        store=store,
-        publisher=get_publisher(settings.broker, timeout=settings.publish_timeout),
-        budgets=budgets(settings),
-        frontier=Frontier(redis, ttl=settings.crawl_ttl),
-        timers=Timers(redis),
-        crawler=Crawler(settings=settings, redis=redis, raw_redis=get_raw_redis(settings.redis), store=store),
-    )
+    pid = os.getpid()
+    if pid not in _contexts:
+        settings = get_settings()
+        redis = get_redis(settings.redis)
+        store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+        made = Context(
+            settings=settings,
+            redis=redis,
+            store=store,
+            publisher=get_publisher(settings.broker, timeout=settings.publish_timeout),
+            budgets=budgets(settings),
+            frontier=Frontier(redis, ttl=settings.crawl_ttl),
+            timers=Timers(redis),
+            crawler=Crawler(settings=settings, redis=redis, raw_redis=get_raw_redis(settings.redis), store=store),
+        )
+        return _contexts.setdefault(pid, made)
+    return _contexts[pid]
 
 
 def target_of(message: Mapping[str, Any]) -> Target:
@@ -98,12 +99,14 @@ class PageTask(Task):
         message = as_message(args, kwargs, "url")
         page = target_of(message)
         rest = {name: value for name, value in message.items() if name not in TARGET_FIELDS}
-        place = {"url": page.url, "domain": page.domain, "crawl_id": page.crawl_id, "depth": page.depth}
-        message = {**rest, **{name: value for name, value in place.items() if value}}
-        return super().apply_async((), message, **(options if rest else _shown(message) | options))
+        fields = {"url": page.url, "domain": page.domain, "crawl_id": page.crawl_id, "depth": page.depth}
+        message = {**rest, **{name: value for name, value in fields.items() if value}}
+        if not rest:  # As Flower shows it. Celery's own conversion takes 100 us, since it is for objects of any kind.
+            options = {"argsrepr": "()", "kwargsrepr": repr(message)[:_SHOWN], **options}
+        return super().apply_async((), message, **options)
 
     def on_dead_letter(self, args: Any, kwargs: Any) -> None:
-        """Tell the frontier, so that a dead page does not hold its domain's pack back for ever.
+        """Complete a dead page's message in the frontier, so that it does not hold back its domain's pack forever.
 
         The page stays in its crawl's pack with what was stored of it before. So do the pages that only its links
         lead to: they are unknown now, not gone.
@@ -127,11 +130,6 @@ class DomainTask(Task):
         """Check and normalise the domain, then publish; raises InvalidUrl before anything is sent."""
         message = as_message(args, kwargs, "domain")
         return super().apply_async((), {**message, "domain": domain_of(message)}, **options)
-
-
-def _shown(message: Mapping[str, Any]) -> dict[str, str]:
-    """Return a message as Flower shows it; Celery's own conversion, for any object, takes 100 us."""
-    return {"argsrepr": "()", "kwargsrepr": repr(message)[:_SHOWN]}
 
 
 def task(kind: str, base: type[Task], *, bind: bool = False) -> Callable[[Callable[..., None]], Any]:

@@ -32,8 +32,8 @@ class LazyCommand(TyperCommand):
 COMMANDS = (
     LazyCommand("index", "app.cli.site", "Index a page, or with --crawl the whole site from it."),
     LazyCommand("pack", "app.cli.site", "Pack a domain now."),
-    LazyCommand("status", "app.cli.site", "Tell where a domain stands: pages, open work, timer, pack."),
-    LazyCommand("explain", "app.cli.site", "Tell where one page stands, and why: in the frontier and in the store."),
+    LazyCommand("status", "app.cli.site", "Report the status of a domain: pages, open messages, timer, pack."),
+    LazyCommand("explain", "app.cli.site", "Explain the state of one page in the frontier and in the store."),
     LazyCommand(
         "doctor",
         "app.cli.doctor",

@@ -16,7 +16,7 @@ from app.http.addresses import AddressPolicy
 from app.http.api import ApiClient, answering_scheme
 from app.state.client import get_redis
 from app.status import status as status_of
-from app.storage.layout import Tombstone, content_key, page_id, read_content
+from app.storage.layout import Page, Tombstone, content_key, page_id, read_content
 from app.storage.open import open_store
 from app.topology.declare import base_queues
 from app.topology.policies import budgets
@@ -45,8 +45,8 @@ def index(
 @cli.command()
 def pack(
     domain: Annotated[str, typer.Argument(help="The site's domain.")],
-    full: Annotated[bool, typer.Option("--full", help="Build it anew from every page stored.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write it even if it is much smaller than the last.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Rebuild it from every stored page.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the pack even by a much smaller one.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Pack a domain now."""
@@ -58,33 +58,32 @@ def pack(
 
 @cli.command()
 def status(domain: Annotated[str, typer.Argument(help="The site's domain.")], as_json: AsJson = False) -> None:
-    """Tell where a domain stands: pages, open work, timer, pack."""
+    """Report the status of a domain: pages, open messages, timer, pack."""
     found = status_of(domain)
     _print(asdict(found), str(found), as_json)
 
 
 @cli.command()
 def explain(url: Annotated[str, typer.Argument(help="A page.")], as_json: AsJson = False) -> None:
-    """Tell where one page stands, and why: in the frontier and in the store."""
+    """Explain the state of one page in the frontier and in the store."""
     settings, page = get_settings(), _target(url)
     frontier = Frontier(get_redis(settings.redis), ttl=settings.crawl_ttl)
     crawl, key = frontier.progress(page.domain).crawl, page.canonical_key
-    stored = _stored(page)
+    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    content = read_content(store, content_key(page.domain, page_id(key)))
+    match content:
+        case None:
+            stored = "nothing"
+        case Tombstone():
+            stored = f"gone ({content.why})"
+        case Page():
+            stored = f"page {content.title!r}"
     state = frontier.page_state(crawl.id, key) if crawl else {}
     states = ", ".join(name for name, holds in state.items() if holds) or "not seen"
     value: dict[str, Any] = {"url": page.url, "canonical": key, "domain": page.domain, "stored": stored}
     value["crawl"] = {"id": crawl.id, **state} if crawl else None
     crawled = f"crawl {crawl.id}: {states}" if crawl else "never crawled"
     _print(value, f"{page.url}\n  canonical: {key}\n  {crawled}\n  stored: {stored}", as_json)
-
-
-def _stored(page: Target) -> str:
-    settings = get_settings()
-    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
-    content = read_content(store, content_key(page.domain, page_id(page.canonical_key)))
-    if content is None:
-        return "nothing"
-    return f"gone ({content.why})" if isinstance(content, Tombstone) else f"page {content.title!r}"
 
 
 def _with_scheme(url: str) -> tuple[str, str]:

@@ -1,1 +1,1 @@
-"""From a URL to a page: resolve, obey, fetch, extract, remember."""
+"""From a URL to a stored page: frontier, politeness, fetch, extract, classify."""

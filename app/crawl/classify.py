@@ -210,30 +210,22 @@ def modified_date(dates: Iterable[str], headers: Mapping[str, str], *, now: date
     """
     now = now or datetime.now(UTC)
     latest = (now + timedelta(days=1)).date()
-    for moment in (*map(_parsed_date, dates), _last_modified(headers, now)):
+    changed, sent = _parsed_date(headers.get("last-modified", "")), _parsed_date(headers.get("date", "")) or now
+    if changed is not None and changed >= sent - _GENERATED_NOW:
+        changed = None
+    for moment in (*map(_parsed_date, dates), changed):
         if moment is not None and _EARLIEST <= moment.date() <= latest:
             return moment.date().isoformat()
     return ""
 
 
-def _last_modified(headers: Mapping[str, str], now: datetime) -> datetime | None:
-    """Return the time of Last-Modified; None where it is the time of the response."""
-    modified = _http_date(headers.get("last-modified", ""))
-    sent = _http_date(headers.get("date", "")) or now
-    return modified if modified is not None and modified < sent - _GENERATED_NOW else None
-
-
 def _parsed_date(text: str) -> datetime | None:
-    text = text.strip()
+    """Return the time of an ISO 8601 or HTTP date, as UTC where it has no time zone; None for any other text."""
     try:
-        return datetime.fromisoformat(text)
+        found = datetime.fromisoformat(text.strip())
     except ValueError:
-        return _http_date(text)
-
-
-def _http_date(text: str) -> datetime | None:
-    try:
-        found = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
+        try:
+            found = parsedate_to_datetime(text.strip())
+        except (ValueError, TypeError, IndexError, OverflowError):
+            return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Bytes to text: which character encoding a page is in, decided as browsers do, guessed only when nobody says."""
+"""Decode pages: find the character encoding as browsers do, and guess one that is not declared."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import webencodings
 from charset_normalizer import from_bytes
 
 _PRESCAN = 1024
-#: Bytes that the detector looks at: more costs time and changes nothing.
+#: Bytes that the detector reads; more cost time and did not change its guess.
 _SAMPLE = 64 * 1024
-#: With fewer bytes beyond ASCII than this a guess is a lottery.
-_ENOUGH = 12
-#: What the detector may guess: the encodings of the web. Left to itself it also finds EBCDIC and UTF-16 in short texts.
+#: Bytes beyond ASCII below which a guess is unreliable.
+_MIN_EVIDENCE = 12
+#: Encodings of the web. Without this list, charset-normalizer finds EBCDIC and UTF-16 in short texts.
 _GUESSES = [
     "big5hkscs", "cp1250", "cp1251", "cp1252", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp1258", "cp866",
     "cp874", "cp932", "cp949", "euc_jp", "gb18030", "iso2022_jp", "iso8859_10", "iso8859_13", "iso8859_14",
@@ -29,28 +29,37 @@ _ATTRIBUTE = re.compile(rb"""[\s/]*([^\s/>][^\s/>=]*)(?:\s*=\s*(?:"([^"]*)"|'([^
 
 
 def decode(body: bytes, content_type: str = "") -> str:
-    """Return the text of a page; bytes that mean nothing become U+FFFD. Never raises.
+    """Return the text of a page; invalid bytes become U+FFFD. Never raises.
 
-    Believed in this order: byte order mark, the charset of the Content-Type header, `<meta>` in the first 1024 bytes
-    or the XML declaration (WHATWG HTML section 13.2.3), UTF-8 if it fits, the detector's guess, windows-1252. Labels
-    mean what the WHATWG Encoding standard says: "latin-1" is windows-1252.
+    The first of these decides: byte order mark, charset of the Content-Type header, `<meta>` in the first 1024 bytes,
+    XML declaration (WHATWG HTML section 13.2.3). Without any, it is UTF-8 if the bytes are valid, else the detector's
+    guess, else windows-1252. Labels are those of the WHATWG Encoding standard: "latin-1" means windows-1252.
     """
     for mark, name in _BOMS:
         if body.startswith(mark):
             return body[len(mark) :].decode(name, "replace")
     encoding = declared(body, content_type)
-    if encoding is None:
-        return _undeclared(body)
-    return encoding.codec_info.decode(body, "replace")[0]
+    if encoding is not None:
+        return encoding.codec_info.decode(body, "replace")[0]
+    try:
+        return body.decode("utf-8")
+    except UnicodeDecodeError:
+        text = body.decode("utf-8", "replace")
+    # A few invalid bytes among many valid sequences are damage, not another encoding.
+    valid = sum(1 for char in text if char > "\x7f" and char != "\ufffd")
+    if valid > 20 * text.count("\ufffd"):
+        return text
+    return body.decode(_guessed(body[:_SAMPLE]), "replace")
 
 
 def declared(body: bytes, content_type: str = "") -> webencodings.Encoding | None:
-    """Return the encoding that the header or else the page names, if it is one that the standard knows."""
+    """Return the encoding that the header or else the page declares; None for a missing or unknown label."""
     by_header = _looked_up(_charset_in(content_type))
     if by_header is not None:
         return by_header
-    within = _looked_up(prescan(body[:_PRESCAN])) or _looked_up(_xml_encoding(body))
-    # A page that could be read so far as to find this is not in UTF-16 (WHATWG HTML section 13.2.3.3).
+    xml = _XML.match(body[:_PRESCAN])
+    within = _looked_up(prescan(body[:_PRESCAN])) or _looked_up(xml[1].decode("ascii") if xml else None)
+    # A page whose declaration was readable as ASCII is not in UTF-16 (WHATWG HTML section 13.2.3.3).
     return webencodings.UTF8 if within is not None and within.name.startswith("utf-16") else within
 
 
@@ -64,34 +73,16 @@ def _charset_in(text: str) -> str | None:
     return next((group for group in found.groups() if group), None) if found else None
 
 
-def _xml_encoding(body: bytes) -> str | None:
-    found = _XML.match(body[:_PRESCAN])
-    return found[1].decode("ascii") if found else None
-
-
-def _undeclared(body: bytes) -> str:
-    try:
-        return body.decode("utf-8")
-    except UnicodeDecodeError:
-        pass
-    text = body.decode("utf-8", "replace")
-    # A few bad bytes among many good sequences are damage, not another encoding.
-    good = sum(1 for char in text if char > "\x7f" and char != "�")
-    if good > 20 * text.count("�"):
-        return text
-    return body.decode(_guessed(body[:_SAMPLE]), "replace")
-
-
 def _guessed(sample: bytes) -> str:
-    """Return the codec that the detector finds most likely; among equals windows-1252, the most common."""
-    if sum(byte > 0x7F for byte in sample) < _ENOUGH:
+    """Return the codec that charset-normalizer finds most likely; of equals windows-1252, the most common."""
+    if sum(byte > 0x7F for byte in sample) < _MIN_EVIDENCE:
         return "cp1252"
     guesses = {guess.encoding: (guess.chaos, -guess.coherence) for guess in from_bytes(sample, cp_isolation=_GUESSES)}
     return min(guesses, key=lambda name: (guesses[name], name != "cp1252"), default="cp1252")
 
 
 def prescan(head: bytes) -> str | None:
-    """Return the label that a `<meta>` names (WHATWG HTML section 13.2.3.2, "prescan a byte stream")."""
+    """Return the label of a `<meta>` (WHATWG HTML section 13.2.3.2, "prescan a byte stream"), or None."""
     position = 0
     while (start := head.find(b"<", position)) >= 0:
         tag = _TAG.match(head, start)
@@ -100,14 +91,16 @@ def prescan(head: bytes) -> str | None:
             continue
         attributes, position = _attributes(head, tag.end())
         if head[start : start + 5].lower() == b"<meta" and tag[1].lower() == b"meta":
-            label = _meta_label(attributes)
+            label = attributes.get("charset", "").strip()
+            if not label and attributes.get("http-equiv", "").lower() == "content-type":
+                label = _charset_in(attributes.get("content", "")) or ""
             if _looked_up(label) is not None:
                 return label
     return None
 
 
 def _past_markup(head: bytes, start: int) -> int:
-    """Return the position after a comment, declaration or processing instruction, or after a lone `<`."""
+    """Return the position after a comment, declaration or processing instruction, or after a single `<`."""
     if head.startswith(b"<!--", start):
         end, length = head.find(b"-->", start + 2), 3
     elif head[start + 1 : start + 2] in (b"!", b"/", b"?"):
@@ -118,18 +111,10 @@ def _past_markup(head: bytes, start: int) -> int:
 
 
 def _attributes(head: bytes, position: int) -> tuple[dict[str, str], int]:
-    """Return the attributes that begin here, the first of each name, and where they end."""
+    """Return the attributes at a position, the first of each name, and the position of their end."""
     attributes: dict[str, str] = {}
     while found := _ATTRIBUTE.match(head, position):
         value = next((group for group in found.groups()[1:] if group is not None), b"")
         attributes.setdefault(found[1].decode("latin-1").lower(), value.decode("latin-1"))
         position = found.end()
     return attributes, position
-
-
-def _meta_label(attributes: dict[str, str]) -> str | None:
-    if attributes.get("charset"):
-        return attributes["charset"].strip()
-    if attributes.get("http-equiv", "").lower() == "content-type":
-        return _charset_in(attributes.get("content", ""))
-    return None

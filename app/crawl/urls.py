@@ -119,8 +119,8 @@ def parse_url(text: str, *, max_length: int = MAX_LENGTH) -> str:
     """Return the absolute URL of a page, normalised as the WHATWG URL standard says, without fragment.
 
     The host is lower case, with IDN as punycode and without a default port. A URL without a scheme ("Site.GOV/x") is
-    taken as https. Raises InvalidUrl, with the input and the reason, for an empty text and for other schemes,
-    credentials, control characters, a missing host or more than `max_length` characters.
+    taken as https. Raises InvalidUrl for an empty text, other schemes, credentials, control characters, a missing
+    host or more than `max_length` characters.
     """
     stripped = text.strip(" ")
     if not stripped:

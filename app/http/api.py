@@ -58,7 +58,7 @@ class ApiClient:
         when the connection broke later, or the response is invalid, too long, or in a content coding.
         """
         follow = self.follow_redirects and self.auth is None and method in ("GET", "HEAD")
-        with _session(self.policy) as session:
+        with _Session(self.policy) as session:
             for _ in range(_MAX_REDIRECTS + 1):
                 response = self._send_once(session, method, url, headers or {}, body)
                 location = response.headers.get("location")
@@ -115,17 +115,18 @@ def answering_scheme(url: str, client: ApiClient) -> str | None:
     return None
 
 
-def _session(policy: AddressPolicy) -> requests.Session:
-    session = _Session()
-    session.trust_env = False
-    session.headers.clear()
-    for scheme in ("http://", "https://"):
-        session.mount(scheme, _GuardedAdapter(policy))
-    return session
-
-
 class _Session(requests.Session):
-    """A session that leaves redirects to ApiClient: requests would read the body of each without a limit."""
+    """A session on the guarded pool, without settings of the environment and without headers of its own.
+
+    It leaves redirects to ApiClient: requests would read the body of each without a limit.
+    """
+
+    def __init__(self, policy: AddressPolicy) -> None:
+        super().__init__()
+        self.trust_env = False
+        self.headers.clear()
+        for scheme in ("http://", "https://"):
+            self.mount(scheme, _GuardedAdapter(policy))
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:  # noqa: ARG002
         """Return None, which requests reads as: not a redirect."""

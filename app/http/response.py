@@ -122,7 +122,9 @@ class _Inflate:
 
     def decompress(self, data: bytes, max_length: int, /) -> bytes:
         if self._inflate is None:
-            self._inflate = zlib.decompressobj(_window_bits(data))
+            zlib_header = len(data) > 1 and data[0] & 15 == 8 and int.from_bytes(data[:2]) % 31 == 0
+            # 47 reads a gzip or zlib header, -15 raw deflate.
+            self._inflate = zlib.decompressobj(47 if zlib_header or data[:1] == b"\x1f" else -15)
         part: bytes = self._inflate.decompress(data, max_length)
         while self._inflate.unused_data.startswith(b"\x1f\x8b") and len(part) < max_length:
             member = self._inflate.unused_data
@@ -130,12 +132,6 @@ class _Inflate:
             part += self._inflate.decompress(member, max_length - len(part))
         self.eof = self._inflate.eof
         return part
-
-
-def _window_bits(data: bytes) -> int:
-    """Return zlib's `wbits` for compressed data: 47 with a gzip or zlib header, -15 for raw deflate."""
-    zlib_header = len(data) > 1 and data[0] & 15 == 8 and int.from_bytes(data[:2]) % 31 == 0
-    return 47 if zlib_header or data[:1] == b"\x1f" else -15
 
 
 def _decoder(coding: str) -> _Decoder:

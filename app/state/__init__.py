@@ -1,1 +1,1 @@
-"""What is shared through Redis: the connection, scripts, leases."""
+"""Redis: clients, Lua scripts and leases."""

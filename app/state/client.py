@@ -1,4 +1,4 @@
-"""The Redis connection of a process, and its Lua scripts."""
+"""The Redis clients of a process, and its Lua scripts."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from redis.backoff import ExponentialBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.retry import Retry
 
-#: Every key of ours begins with this.
+#: Every Redis key of Perennial begins with this.
 PREFIX = "perennial:"
 
-#: What one Lua script takes and gives.
+#: Calls a Lua script with `keys` and `args`.
 Script = Callable[..., Any]
 
 
 @functools.cache
 def get_redis(url: str) -> Redis:
-    """Return the process's client with text answers; its pool notices a fork and reconnects by itself."""
+    """Return the process's client with replies as text; its pool notices a fork and reconnects by itself."""
     return _client(url, decode_responses=True)
 
 
 @functools.cache
 def get_quick_redis(url: str) -> Redis:
-    """Return the process's client for an event loop: it answers as text, or fails within a second, and tries once."""
+    """Return the process's client for an event loop, with text replies: it fails within a second, without retries."""
     return Redis.from_url(url, decode_responses=True, socket_timeout=1, socket_connect_timeout=1, retry=None)
 
 
 @functools.cache
 def get_raw_redis(url: str) -> Redis:
-    """Return the process's client with answers as bytes."""
+    """Return the process's client with replies as bytes."""
     return _client(url, decode_responses=False)
 
 
@@ -49,5 +49,5 @@ def _client(url: str, *, decode_responses: bool) -> Redis:
 
 
 def load_script(redis: Redis, path: Path) -> Script:
-    """Register the Lua script of a file: sent once, then called by its hash."""
+    """Return the Lua script of a file, which is sent to Redis once and then called by its hash."""
     return cast(Script, redis.register_script(path.read_text()))

@@ -1,4 +1,4 @@
-"""Extraction by BeautifulSoup: slow, patient, the second opinion on what lexbor says."""
+"""Extraction with BeautifulSoup: slower than lexbor, used for documents that lexbor rejects and to compare with it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class BeautifulSoupExtractor:
         self._features = features
 
     def extract(self, document: str) -> Extract:
-        """Return what the document holds."""
+        """Return the content of the document."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", XMLParsedAsHTMLWarning)  # XHTML served as HTML is HTML.
-            warnings.simplefilter("ignore", MarkupResemblesLocatorWarning)  # A page may well be one word.
+            warnings.simplefilter("ignore", XMLParsedAsHTMLWarning)  # XHTML served as HTML is parsed as HTML.
+            warnings.simplefilter("ignore", MarkupResemblesLocatorWarning)  # A page may be one word.
             soup = BeautifulSoup(
                 document.replace("\0", "").encode("utf-8", "replace").decode(),
                 self._features,
@@ -33,13 +33,18 @@ class BeautifulSoupExtractor:
 
 
 def _extract(soup: BeautifulSoup) -> Extract:
-    _remove(soup, ("template", "noframes"))  # Their content is no part of the document.
-    links = contract.links_to_follow((tag.name, _attributes(tag)) for tag in _tags(soup, contract.LINKS) if _leads(tag))
+    _remove(soup, ("template", "noframes"))  # Browsers do not show their content.
+    linking = [tag for tag in _tags(soup, contract.LINKS) if tag.has_attr(contract.LINKS[tag.name])]
+    links = contract.links_to_follow((tag.name, _attributes(tag)) for tag in linking)
     description, robots = contract.description_and_directives(map(_attributes, _tags(soup, ("meta",))))
     base = next((_attributes(tag) for tag in _tags(soup, ("base",)) if tag.has_attr("href")), {})
     dates = contract.dates_in(
         map(_attributes, _tags(soup, ("meta",))),
-        (tag.get_text() for tag in _tags(soup, ("script",)) if _is_json_ld(tag)),
+        (
+            tag.get_text()
+            for tag in _tags(soup, ("script",))
+            if (_attributes(tag).get("type") or "").strip().lower() == contract.JSON_LD
+        ),
         (
             _attributes(tag)
             for tag in _tags(soup, ("time",))
@@ -51,7 +56,8 @@ def _extract(soup: BeautifulSoup) -> Extract:
     _reduce_to_text(soup)
     title = _first_text(soup, "title")
     whole = _first_text(soup, "body")
-    breadcrumb = _breadcrumb(soup)
+    crumbs = soup.select_one(contract.BREADCRUMB)
+    breadcrumb = _text(crumbs) if crumbs and crumbs.find(list(contract.NEVER_BOILERPLATE)) is None else ""
     _remove(soup, contract.BOILERPLATE)
     _remove_boilerplate_by_attribute(soup)
     headings = [(tag.name, contract.heading(_text(tag))) for tag in _tags(soup, contract.HEADINGS)]
@@ -79,21 +85,13 @@ def _attributes(tag: Tag) -> contract.Attributes:
     return cast("contract.Attributes", tag.attrs)
 
 
-def _leads(tag: Tag) -> bool:
-    return tag.has_attr(contract.LINKS[tag.name])
-
-
-def _is_json_ld(tag: Tag) -> bool:
-    return (_attributes(tag).get("type") or "").strip().lower() == contract.JSON_LD
-
-
 def _remove(soup: BeautifulSoup, names: Iterable[str]) -> None:
     _decompose(_tags(soup, names))
 
 
 def _decompose(tags: Iterable[Tag]) -> None:
     for tag in tags:
-        if not tag.decomposed:  # One may lie within another.
+        if not tag.decomposed:  # It may be inside of one that was removed before.
             tag.decompose()
 
 
@@ -107,13 +105,8 @@ def _remove_boilerplate_by_attribute(soup: BeautifulSoup) -> None:
     _decompose(tag for tag in soup.select(contract.BOILERPLATE_BY_ATTRIBUTE) if id(tag) not in kept)
 
 
-def _breadcrumb(soup: BeautifulSoup) -> str:
-    tag = soup.select_one(contract.BREADCRUMB)
-    return _text(tag) if tag is not None and tag.find(list(contract.NEVER_BOILERPLATE)) is None else ""
-
-
 def _reduce_to_text(soup: BeautifulSoup) -> None:
-    """Remove what is never text, and end words at the edges of what does not stand within them."""
+    """Remove what is never text, and put a space at the edges of elements that cannot occur within a word."""
     _remove(soup, contract.NOT_TEXT)
     for string in soup.find_all(string=lambda string: isinstance(string, PreformattedString)):
         string.extract()

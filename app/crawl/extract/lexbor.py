@@ -1,9 +1,6 @@
-"""Extraction by lexbor, an HTML parser in C: the hot path."""
+"""Extraction with lexbor, an HTML parser in C: the default, for its speed."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from functools import cache
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
@@ -20,39 +17,37 @@ _NEVER_BOILERPLATE = ", ".join(contract.NEVER_BOILERPLATE)
 
 
 class LexborExtractor:
-    """Extracts with lexbor; what lexbor refuses is left to BeautifulSoup."""
+    """Extracts with lexbor, and with BeautifulSoup what lexbor rejects."""
 
     def extract(self, document: str) -> Extract:
-        """Return what the document holds."""
+        """Return the content of the document."""
         try:
             tree = LexborHTMLParser(document)
             root = tree.root
-        except (SelectolaxError, ValueError, RuntimeError):  # ValueError: of a lone surrogate.
+        except (SelectolaxError, ValueError, RuntimeError):  # ValueError for a lone surrogate.
             root = None
         if root is None:
-            return _second().extract(document)
+            return contract.extractor("beautifulsoup").extract(document)
         return _extract(tree, root, document)
 
 
-@cache
-def _second() -> contract.Extractor:
-    # Imported when first needed: it brings its own parser.
-    from app.crawl.extract.beautifulsoup import BeautifulSoupExtractor
-
-    return BeautifulSoupExtractor()
-
-
 def _extract(tree: LexborHTMLParser, root: LexborNode, document: str) -> Extract:
-    # Links are read first: what follows takes the tree apart.
+    # Links are read first: the steps below remove parts of the tree.
     links = contract.links_to_follow((node.tag or "", node.attributes) for node in tree.css(_LINKS))
     metas = [node.attributes for node in tree.css("meta")]
     description, robots = contract.description_and_directives(metas)
-    dates = contract.dates_in(metas, _json_ld(tree), (node.attributes for node in tree.css(_TIMES)))
+    json_ld = (
+        node.text()
+        for node in tree.css("script[type]")
+        if (node.attributes.get("type") or "").strip().lower() == contract.JSON_LD
+    )
+    dates = contract.dates_in(metas, json_ld, (node.attributes for node in tree.css(_TIMES)))
     base = tree.css_first("base[href]")
     canonical = contract.canonical_in(node.attributes for node in tree.css("link[rel]"))
     _reduce_to_text(tree, root, document)
     title = tree.css_first("title")
-    breadcrumb = _breadcrumb(tree)
+    crumbs = tree.css_first(contract.BREADCRUMB)
+    breadcrumb = _text(crumbs) if crumbs is not None and crumbs.css_first(_NEVER_BOILERPLATE) is None else ""
     tree.strip_tags(_BOILERPLATE)
     _strip_boilerplate_by_attribute(tree)
     headings = [(node.tag, contract.heading(_text(node))) for node in tree.css(_HEADINGS)]
@@ -71,14 +66,8 @@ def _extract(tree: LexborHTMLParser, root: LexborNode, document: str) -> Extract
     )
 
 
-def _json_ld(tree: LexborHTMLParser) -> Iterator[str]:
-    for node in tree.css("script[type]"):
-        if (node.attributes.get("type") or "").strip().lower() == contract.JSON_LD:
-            yield node.text()
-
-
 def _reduce_to_text(tree: LexborHTMLParser, root: LexborNode, document: str) -> None:
-    """Remove what is never text, and what stands within words: tags and comments."""
+    """Remove what is never text, and unwrap what may occur within a word: inline tags and comments."""
     tree.strip_tags(_NOT_TEXT)
     if "<!--" in document:
         for comment in [node for node in root.traverse() if node.is_comment_node]:
@@ -97,15 +86,10 @@ def _strip_boilerplate_by_attribute(tree: LexborHTMLParser) -> None:
         while parent is not None and parent.mem_id not in kept:
             kept.add(parent.mem_id)
             parent = parent.parent
-    # The last one first: one may lie within another, and is no more when that has gone.
+    # The last one first: an element inside of a removed one no longer exists.
     for node in reversed(boilerplate):
         if node.mem_id not in kept:
             node.decompose()
-
-
-def _breadcrumb(tree: LexborHTMLParser) -> str:
-    node = tree.css_first(contract.BREADCRUMB)
-    return _text(node) if node is not None and node.css_first(_NEVER_BOILERPLATE) is None else ""
 
 
 def _body(tree: LexborHTMLParser, breadcrumb: str, document: str) -> str:
