@@ -167,6 +167,12 @@ def test_the_reference_has_every_metric() -> None:
     assert {row[0].strip("`") for row in rows} == own | on_demand
 
 
+def test_the_reference_has_every_kind_of_redis_key() -> None:
+    in_code = {kind for path in generated.modules() for kind in re.findall(r'f"\{PREFIX\}([a-z]+)', path.read_text())}
+    page = read("docs/reference/redis-keys.md")
+    assert set(re.findall(r"(?:^\| |, )`([a-z]+)", page, re.MULTILINE)) == in_code
+
+
 @pytest.mark.parametrize("name", pages())
 def test_every_relative_link_leads_to_a_file_or_a_heading(name: str) -> None:
     links = re.findall(r"\]\(([^)\s]+)\)", read(name))
