@@ -1,4 +1,4 @@
-"""`make bench`: chosen rows, in rounds, as tables and as their part of benchmarks/RESULTS.md."""
+"""`make bench`: measure rows in rounds, print tables, and write benchmarks/RESULTS.md."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from rich.console import Console
 from app.broker.errors import ApplicationError
 from benchmarks import crawl, enqueue, machine, pack, parked, peer, report, search, sites
 from benchmarks.errors import BenchmarkError
-from benchmarks.kept import Section, keep, kept
 from benchmarks.profile import Share, summary
 from benchmarks.report import Results
-from benchmarks.runs import Run
+from benchmarks.runs import CrawlRun
+from benchmarks.stored_results import Section, load_sections, store_section
 from benchmarks.usage import quiet_within
 from config.settings import ROOT, Settings
 
-RESULTS, KEPT = Path(__file__).parent / "RESULTS.md", Path(__file__).parent / "results"
+RESULTS, STORED = Path(__file__).parent / "RESULTS.md", Path(__file__).parent / "results"
 ROWS = ("crawl", "pack", "enqueue", "parked", "search")
-#: Seconds that a run waits for other programs to leave the machine alone; then it runs all the same, and says so.
-PATIENCE = 10.0
-#: Times that a disturbed run is made, in all.
+#: Seconds that a run waits for other programs to become idle. Then it runs anyway, and the page says so.
+QUIET_TIMEOUT = 10.0
+#: Attempts of a disturbed run.
 ATTEMPTS = 2
 
 console = Console()
 
 
 def bench(
-    rows: Annotated[str, typer.Option(help=f"What to measure, with commas: {', '.join(ROWS)}.")] = ",".join(ROWS),
-    site: Annotated[str, typer.Option("--sites", help="Sites to crawl, with commas.")] = ",".join(sites.SITES),
+    rows: Annotated[str, typer.Option(help=f"Rows, separated by commas: {', '.join(ROWS)}.")] = ",".join(ROWS),
+    site: Annotated[str, typer.Option("--sites", help="Sites to crawl, separated by commas.")] = ",".join(sites.SITES),
     runs: Annotated[int, typer.Option(min=1, help="Rounds of crawl; enqueue has ten times as many.")] = 3,
-    concurrency: Annotated[str, typer.Option(help="Sizes of the worker's pool to try, with commas.")] = "2,4",
-    profile: Annotated[bool, typer.Option(help="Crawl once more under py-spy.")] = True,
+    concurrency: Annotated[str, typer.Option(help="Sizes of the worker's pool, separated by commas.")] = "2,4",
+    profile: Annotated[bool, typer.Option(help="Repeat the crawl under py-spy.")] = True,
     output: Annotated[
         Path | None,
-        typer.Option(help="File for the results of this run alone; by default, whole rows go to RESULTS.md."),
+        typer.Option(help="File for the results of this run alone. By default, complete rows go to RESULTS.md."),
     ] = None,
 ) -> None:
     """Measure side by side with comparable programs and write the results."""
-    wanted = _chosen(rows, ROWS, "row")
-    chosen = _chosen(site, list(sites.SITES), "site")
+    wanted = _chosen(rows, ROWS, kind="row")
+    chosen = _chosen(site, list(sites.SITES), kind="site")
     pools = [int(size) for size in concurrency.split(",")]
     folder = ROOT / ".perennial" / "bench"
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,14 +64,14 @@ def bench(
         output.write_text(report.page(sections))
         console.print(f"Written: {output}")
         return
-    whole = set(chosen) == set(sites.SITES) and profile
-    _keep([each for each in sections if whole or each.row != "crawl"])
+    complete = set(chosen) == set(sites.SITES) and profile
+    _store([section for section in sections if complete or section.row != "crawl"])
 
 
 def _section(row: str, measure: Callable[[], dict[str, Any]]) -> Section:
-    """Measure a row and show what was found."""
+    """Measure a row and print its tables."""
     console.print(f"{row} ...")
-    quiet_within(PATIENCE)
+    quiet_within(QUIET_TIMEOUT)
     figures = measure()
     figures["versions"] = machine.versions() | figures.pop("versions", {})
     date = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
@@ -83,93 +83,95 @@ def _section(row: str, measure: Callable[[], dict[str, Any]]) -> Section:
     return report.section(row, results)
 
 
-def _keep(sections: Sequence[Section]) -> None:
-    """Keep what was measured of whole rows, and write the page of all that is kept."""
+def _store(sections: Sequence[Section]) -> None:
+    """Store the results of complete rows, and write the page of all stored rows."""
     for section in sections:
-        keep(KEPT, section)
+        store_section(STORED, section)
     if sections:
-        RESULTS.write_text(report.page(kept(KEPT, ROWS)))
+        RESULTS.write_text(report.page(load_sections(STORED, ROWS)))
         console.print(f"Written: {RESULTS}")
 
 
 def _enqueued(folder: Path, *, runs: int) -> dict[str, Any]:
-    with crawl.system(folder) as here:
-        found = enqueue.run(here, rounds=10 * runs)
-        return {"enqueue": found, "versions": machine.broker_version(here.settings)}
+    with crawl.start_system(folder) as system:
+        figures = enqueue.run(system, rounds=10 * runs)
+        return {"enqueue": figures, "versions": machine.broker_version(system.settings)}
 
 
 def _parked(folder: Path) -> dict[str, Any]:
-    found, versions = [], {}
+    figures, versions = [], {}
     for queue_type in parked.QUEUE_TYPES:
-        with crawl.system(folder) as here:
-            found.append(parked.run(here, queue_type))
-            versions = machine.broker_version(here.settings)
-    return {"parked": found, "versions": versions}
+        with crawl.start_system(folder) as system:
+            figures.append(parked.run(system, queue_type))
+            versions = machine.broker_version(system.settings)
+    return {"parked": figures, "versions": versions}
 
 
 def _searched(folder: Path) -> dict[str, Any]:
-    with crawl.system(folder) as here:
-        found = search.run(here)
-        versions = machine.broker_version(here.settings)
-    return {"search": found, "versions": versions | _packages(sites.SITES, folder)}
+    with crawl.start_system(folder) as system:
+        figures = search.run(system)
+        versions = machine.broker_version(system.settings)
+    return {"search": figures, "versions": versions | _packages(sites.SITES, folder)}
 
 
 def _packages(chosen: Collection[str], folder: Path) -> dict[str, str]:
-    """Return package and version of each site that was downloaded."""
-    told = (sites.version(sites.SITES[site], folder / "sites").split("_") for site in chosen)
-    return {name: number for name, number, _ in told}
+    """Return package and version of each downloaded site."""
+    names = (sites.version(sites.SITES[site], folder / "sites").split("_") for site in chosen)
+    return {name: number for name, number, _ in names}
 
 
-def _chosen(text: str, known: Sequence[str], what: str) -> list[str]:
+def _chosen(text: str, choices: Sequence[str], *, kind: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in names if name not in known]
+    unknown = [name for name in names if name not in choices]
     if unknown or not names:
-        raise BenchmarkError(f"{what} {', '.join(unknown) or text!r}: expected some of {', '.join(known)}")
+        raise BenchmarkError(f"{kind} {', '.join(unknown) or text!r}: expected some of {', '.join(choices)}")
     return names
 
 
 def _crawls(chosen: Sequence[str], folder: Path, *, runs: int, pools: Sequence[int], profile: bool) -> dict[str, Any]:
-    """Measure the crawls of all sites; return the fields of `Results` that come of them."""
+    """Measure the crawls of all sites. Return the fields of `Results` for them."""
     with ExitStack() as stack:
         served = stack.enter_context(sites.serve(chosen, folder))
-        system = stack.enter_context(crawl.system(folder))
-        found = {site: _rounds(site, served, system, runs=runs, pools=pools) for site in chosen}
-        profiles = {site: _profile(site, served, system, found[site]) for site in chosen} if profile else {}
+        system = stack.enter_context(crawl.start_system(folder))
+        runs_by_site = {site: _rounds(site, served, system, runs=runs, pools=pools) for site in chosen}
+        profiles = {site: _profile(site, served, system, runs_by_site[site]) for site in chosen} if profile else {}
         versions = machine.server_versions(system.settings)
-    return {"crawls": found, "profiles": profiles, "versions": versions | _packages(chosen, folder)}
+    return {"crawls": runs_by_site, "profiles": profiles, "versions": versions | _packages(chosen, folder)}
 
 
-def _rounds(site: str, served: sites.Served, system: crawl.System, *, runs: int, pools: Sequence[int]) -> list[Run]:
-    contestants: list[Callable[[], Run]] = [
+def _rounds(
+    site: str, served: sites.ServedSites, system: crawl.BenchSystem, *, runs: int, pools: Sequence[int]
+) -> list[CrawlRun]:
+    contestants: list[Callable[[], CrawlRun]] = [
         *(lambda size=size: crawl.crawl(site, served, system, concurrency=size) for size in pools),
         lambda: peer.scrapy(site, served, system.folder),
     ]
     done = []
     for number in range(1, runs + 1):
-        found = [_measured(contestant, number) for contestant in contestants]
-        _same_pages(found)
-        done += found
+        round_runs = [_measured(contestant, number) for contestant in contestants]
+        _require_same_pages(round_runs)
+        done += round_runs
     return done
 
 
-def _measured(contestant: Callable[[], Run], number: int) -> Run:
-    """Return the first run that others left alone, or else the one that they disturbed least."""
-    tried: list[Run] = []
-    while len(tried) < ATTEMPTS and not (tried and tried[-1].others <= report.DISTURBED):
-        quiet_within(PATIENCE)
-        tried.append(contestant())
-        _tell(tried[-1], number)
-    return min(tried, key=lambda run: run.others)
+def _measured(contestant: Callable[[], CrawlRun], number: int) -> CrawlRun:
+    """Return the first undisturbed run, or else the least disturbed one."""
+    attempts: list[CrawlRun] = []
+    while len(attempts) < ATTEMPTS and not (attempts and attempts[-1].others <= report.DISTURBED):
+        quiet_within(QUIET_TIMEOUT)
+        attempts.append(contestant())
+        _print_run(attempts[-1], number)
+    return min(attempts, key=lambda run: run.others)
 
 
-def _tell(run: Run, number: int) -> None:
+def _print_run(run: CrawlRun, number: int) -> None:
     console.print(
         f"{run.site}, round {number}: {run.contestant}: {run.pages_per_second:.0f} pages/s, "
         f"{run.cpu_ms_per_page:.1f} CPU ms/page, others {run.others:.0%}"
     )
 
 
-def _same_pages(runs: Sequence[Run]) -> None:
+def _require_same_pages(runs: Sequence[CrawlRun]) -> None:
     first, *rest = runs
     for run in rest:
         if run.pages != first.pages:
@@ -177,11 +179,11 @@ def _same_pages(runs: Sequence[Run]) -> None:
                 each.contestant: sorted(each.pages - other.pages)[:5] for each, other in ((first, run), (run, first))
             }
             raise BenchmarkError(
-                f"{run.site}: not the same pages: {len(first.pages)} and {len(run.pages)}; only {only}"
+                f"{run.site}: contestants found different pages: {len(first.pages)} and {len(run.pages)}; only {only}"
             )
 
 
-def _profile(site: str, served: sites.Served, system: crawl.System, runs: Sequence[Run]) -> list[Share]:
+def _profile(site: str, served: sites.ServedSites, system: crawl.BenchSystem, runs: Sequence[CrawlRun]) -> list[Share]:
     size = int(report.best(runs).rpartition(" ")[2])
     stacks = system.folder / f"{site}.stacks"
     stacks.unlink(missing_ok=True)
@@ -189,16 +191,16 @@ def _profile(site: str, served: sites.Served, system: crawl.System, runs: Sequen
     return summary(stacks)
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
+def _exit_on_signal(number: int, frame: FrameType | None) -> None:
     del frame
     sys.exit(128 + number)
 
 
 def main() -> None:
-    """Run the command; an error of ours is one line on standard error and exit 1."""
-    # So that no service stays behind.
-    signal.signal(signal.SIGTERM, _leave)
-    # The figures are to be the same for everybody: what the user has set is taken away.
+    """Run the command. An ApplicationError prints one line on standard error and exits 1."""
+    # An exit by SystemExit also stops the private services.
+    signal.signal(signal.SIGTERM, _exit_on_signal)
+    # Figures are comparable only with default settings, so the user's settings are removed.
     for name, field in Settings.model_fields.items():
         os.environ.pop(str(field.validation_alias or name).upper(), None)
     try:

@@ -1,4 +1,4 @@
-"""The whole system on a real site: RabbitMQ, Redis and the Procfile's worker, from one message to the last page."""
+"""Crawl a real site with the whole system: private RabbitMQ and Redis, and the Procfile's worker."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from app.storage.layout import Page, content_prefix, from_json
 from app.topology.declare import base_queues
 from benchmarks.errors import BenchmarkError
 from benchmarks.processes import running
-from benchmarks.runs import Run
-from benchmarks.sites import Served
+from benchmarks.runs import CrawlRun
+from benchmarks.sites import ServedSites
 from benchmarks.usage import usage
 from config.settings import Settings
 
-#: Seconds after which a crawl is given up, and between two looks at the frontier.
-TIMEOUT, EVERY = 300.0, 0.05
+#: Seconds after which a crawl counts as failed, and between two checks of the frontier.
+TIMEOUT, INTERVAL = 300.0, 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class System:
-    """The private services of one benchmark: nobody else's, and nothing in them outlives a run."""
+class BenchSystem:
+    """The private services of one benchmark, whose data is deleted after each run."""
 
     settings: Settings
     pids: Mapping[str, int]
@@ -52,44 +52,46 @@ class System:
 
 
 @contextmanager
-def system(folder: Path) -> Iterator[System]:
-    """Run a RabbitMQ and a Redis for the block, with their data below `folder`."""
+def start_system(folder: Path) -> Iterator[BenchSystem]:
+    """Run RabbitMQ and Redis during the block, with their data below `folder`."""
     settings = Settings(data_dir=folder, broker_url=SecretStr(""), redis_url=SecretStr(""), store_url="")
-    # Queues and data of an earlier, broken off run are not to be found by this one.
+    # Delete queues and data of an earlier run that was interrupted.
     services.down(settings)
     shutil.rmtree(settings.services_file.parent, ignore_errors=True)
     services.up(settings)
     try:
         pids = state.load(settings.services_file.parent).pids
-        yield System(settings, {"RabbitMQ": pids["RabbitMQ"], "Redis": pids["Redis"]}, folder)
+        yield BenchSystem(settings, {"RabbitMQ": pids["RabbitMQ"], "Redis": pids["Redis"]}, folder)
     finally:
         services.down(settings)
 
 
-def crawl(site: str, served: Served, here: System, *, concurrency: int, profile: Path | None = None) -> Run:
-    """Crawl a served site with a fresh worker, store and Redis; `cpu` is that of every process but the web server's.
+def crawl(
+    site: str, served: ServedSites, system: BenchSystem, *, concurrency: int, profile: Path | None = None
+) -> CrawlRun:
+    """Crawl a served site with a new worker, empty store and empty Redis. `cpu` excludes the web server.
 
-    With `profile`, py-spy watches the worker meanwhile and leaves its stacks in that file; figures then suffer.
+    With `profile`, py-spy samples the worker and writes its stacks to that file, which slows the crawl.
     """
     domain = urlsplit(served.urls[site]).netloc
-    with TemporaryDirectory(prefix="crawl-", dir=here.folder) as name:
+    with TemporaryDirectory(prefix="crawl-", dir=system.folder) as name:
         home = Path(name)
-        _forget(here.settings)
-        environment = _environment(here.settings, home, concurrency)
+        _empty_redis_and_queues(system.settings)
+        environment = _environment(system.settings, home, concurrency)
         with running(procfile()["worker"], environment, home / "worker.log") as worker:
-            groups = {"worker": worker.pid, **here.pids, "nginx": served.pid}
-            with _watched(worker.pid, profile):
-                get_redis(here.settings.redis).config_resetstat()
+            groups = {"worker": worker.pid, **system.pids, "nginx": served.pid}
+            with _profiled(worker.pid, profile):
+                get_redis(system.settings.redis).config_resetstat()
                 before, began = usage(groups), time.perf_counter()
-                _post(here.settings, served.urls[site])
-                progress = _finished(here.settings, domain, worker, home / "worker.log")
+                _post(system.settings, served.urls[site])
+                progress = _finished(system.settings, domain, worker, home / "worker.log")
                 wall, after = time.perf_counter() - began, usage(groups)
-                commands = _commands(here.settings)
+                commands = _commands(system.settings)
         pages = _stored(home / "store", domain)
     _check(progress, pages, site)
     spent = dict(after.since(before))
     nginx = spent.pop("nginx") + spent.pop("nginx children")
-    return Run(
+    return CrawlRun(
         site=site,
         contestant=f"Perennial -c {concurrency}",
         pages=pages,
@@ -113,8 +115,8 @@ def _environment(settings: Settings, home: Path, concurrency: int) -> dict[str, 
     }
 
 
-def _forget(settings: Settings) -> None:
-    """Empty Redis and every queue: each run is a first crawl."""
+def _empty_redis_and_queues(settings: Settings) -> None:
+    """Empty Redis and every queue, so that each run is a first crawl."""
     redis: Redis = get_redis(settings.redis)
     redis.flushall()
     with Connection(settings.broker) as connection, connection.channel() as channel:
@@ -131,41 +133,43 @@ def _post(settings: Settings, url: str) -> None:
 
 
 def _finished(settings: Settings, domain: str, worker: subprocess.Popen[bytes], log: Path) -> Progress:
-    """Return the progress at the moment when nothing of the crawl is open."""
+    """Wait until the crawl has no open message. Return its progress."""
     frontier = Frontier(get_redis(settings.redis), ttl=settings.crawl_ttl)
-    # The start page alone is seen for a moment before its links are; by then it is open, too.
-    over = wait_until(
+    # For a moment only the start page is seen, and no message is open yet.
+    ended = wait_until(
         lambda: worker.poll() is not None or ((now := frontier.progress(domain)).open == 0 and now.seen > 1),
         TIMEOUT,
-        every=EVERY,
+        every=INTERVAL,
     )
     progress = frontier.progress(domain)
-    if not over or worker.poll() is not None:
-        raise BenchmarkError(f"the crawl of {domain} did not end: {progress}; the worker said:\n{tail(log, 30)}")
+    if not ended or worker.poll() is not None:
+        raise BenchmarkError(
+            f"the crawl of {domain} did not end: {progress}; the worker's log ends with:\n{tail(log, 30)}"
+        )
     return progress
 
 
 def _commands(settings: Settings) -> dict[str, int]:
-    """Return how often Redis was asked each command since its statistics were reset, those within scripts included."""
+    """Return the calls of each Redis command since its statistics were reset, including those in scripts."""
     stats = get_redis(settings.redis).info("commandstats")
-    return {name.removeprefix("cmdstat_"): int(each["calls"]) for name, each in stats.items()}
+    return {name.removeprefix("cmdstat_"): int(counters["calls"]) for name, counters in stats.items()}
 
 
 def _stored(folder: Path, domain: str) -> frozenset[str]:
-    """Return the canonical URLs of the pages in a store; tombstones are none."""
+    """Return the canonical keys of the stored pages, without tombstones."""
     store = FolderStore(folder)
-    objects = (from_json(store.get(stat.key).data) for stat in store.list(content_prefix(domain)))
-    return frozenset(each.canonical_key for each in objects if isinstance(each, Page))
+    contents = (from_json(store.get(stat.key).data) for stat in store.list(content_prefix(domain)))
+    return frozenset(content.canonical_key for content in contents if isinstance(content, Page))
 
 
 def _check(progress: Progress, pages: frozenset[str], site: str) -> None:
     if progress.dead or not pages:
-        raise BenchmarkError(f"{site}: {len(pages)} pages stored, {progress.dead} messages died: {progress}")
+        raise BenchmarkError(f"{site}: {len(pages)} pages stored, {progress.dead} dead letters: {progress}")
 
 
 @contextmanager
-def _watched(pid: int, stacks: Path | None) -> Iterator[None]:
-    """Sample the stacks of a tree of processes during the block."""
+def _profiled(pid: int, stacks: Path | None) -> Iterator[None]:
+    """Sample the stacks of a process and its children with py-spy during the block."""
     if stacks is None:
         yield
         return
@@ -181,4 +185,4 @@ def _watched(pid: int, stacks: Path | None) -> Iterator[None]:
         spy.send_signal(signal.SIGINT)
         spy.wait(60)
     if not stacks.exists():
-        raise BenchmarkError(f"py-spy left no stacks:\n{tail(log)}")
+        raise BenchmarkError(f"py-spy wrote no stacks:\n{tail(log)}")

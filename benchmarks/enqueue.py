@@ -1,4 +1,4 @@
-"""How long `delay()` takes its caller, beside plain Celery's and a bare publish, with and without confirms."""
+"""Time `delay()` beside plain Celery's and a bare publish, with and without confirms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import IO, Any
 from kombu import Connection, Queue
 
 from app.topology.policies import site_policy
-from benchmarks.crawl import System
+from benchmarks.crawl import BenchSystem
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import Spread, ratios
 from benchmarks.senders import SENDERS
@@ -24,31 +24,31 @@ from benchmarks.usage import usage
 from config.routes import INDEX
 from config.settings import ROOT, Settings
 
-#: Rounds, and calls of each sender in a round; calls before anything counts.
+#: Rounds, calls of each sender per round, and calls before those that count.
 ROUNDS, CALLS, WARM_UP = 30, 100, 300
-#: Seconds within which what was sent without a confirm must be there.
+#: Seconds within which messages sent without confirm must arrive.
 ARRIVAL = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Enqueued:
-    """Seconds of every call, by sender and round; `others` is the share of the machine that others took, 0 to 1."""
+class EnqueueFigures:
+    """Seconds of every call, by sender and round; `others` is the share of the machine that other programs took."""
 
     seconds: Mapping[str, Sequence[Sequence[float]]]
     others: float
 
     def percentile(self, sender: str, percent: int) -> float:
-        """Return the milliseconds within which so many of a hundred calls returned."""
+        """Return a percentile of the calls, in ms."""
         calls = [each for turn in self.seconds[sender] for each in turn]
         return 1_000 * statistics.quantiles(calls, n=100, method="inclusive")[percent - 1]
 
     def ratio(self, sender: str, other: str) -> Spread:
-        """Return a sender's median as times another's of the same round."""
+        """Return a sender's median as a multiple of another sender's in the same round."""
         return ratios(*([statistics.median(turn) for turn in self.seconds[name]] for name in (sender, other)))
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
+class EnqueueSender:
     """A process that sends to a queue."""
 
     name: str
@@ -56,14 +56,14 @@ class Sender:
     process: subprocess.Popen[str]
 
     def turn(self, calls: int) -> list[float]:
-        """Let it send so many messages; return the seconds that each call took."""
+        """Send `calls` messages. Return the seconds of each call."""
         into, out = self._pipes()
         into.write(f"{calls}\n")
         into.flush()
-        answer = out.readline()
-        if not answer:
+        reply = out.readline()
+        if not reply:
             raise BenchmarkError(f"the sender {self.name} ended with {self.process.wait(10)}")
-        seconds: list[float] = json.loads(answer)
+        seconds: list[float] = json.loads(reply)
         return seconds
 
     def _pipes(self) -> tuple[IO[str], IO[str]]:
@@ -72,30 +72,30 @@ class Sender:
         return self.process.stdin, self.process.stdout
 
 
-def run(here: System, *, rounds: int = ROUNDS, calls: int = CALLS) -> Enqueued:
-    """Let the senders take turns, each in a process of its own, for ours changes kombu's and py-amqp's ways."""
+def run(system: BenchSystem, *, rounds: int = ROUNDS, calls: int = CALLS) -> EnqueueFigures:
+    """Let the senders take turns, each in its own process, because Perennial changes kombu and py-amqp."""
     with ExitStack() as stack:
-        channel = stack.enter_context(Connection(here.settings.broker)).channel()
+        channel = stack.enter_context(Connection(system.settings.broker)).channel()
         senders = [
-            stack.enter_context(_sender(name, confirm, here.settings, channel))
+            stack.enter_context(_sender(name, confirm, system.settings, channel))
             for confirm in (False, True)
             for name in SENDERS
         ]
         for sender in senders:
             sender.turn(WARM_UP)
             _take(channel, sender.queue, WARM_UP)
-        groups = {"RabbitMQ": here.pids["RabbitMQ"], "own": os.getpid()}
+        groups = {"RabbitMQ": system.pids["RabbitMQ"], "own": os.getpid()}
         before = usage(groups)
         seconds = _rounds(channel, senders, rounds=rounds, calls=calls)
         after = usage(groups)
-    return Enqueued(seconds, after.others(before, ours=sum(after.since(before).values())))
+    return EnqueueFigures(seconds, after.others(before, ours=sum(after.since(before).values())))
 
 
-def _rounds(channel: Any, senders: Sequence[Sender], *, rounds: int, calls: int) -> dict[str, list[list[float]]]:
+def _rounds(channel: Any, senders: Sequence[EnqueueSender], *, rounds: int, calls: int) -> dict[str, list[list[float]]]:
     seconds: dict[str, list[list[float]]] = {sender.name: [] for sender in senders}
     for number in range(rounds):
         first = number % len(senders)
-        # Who follows whom changes: what one leaves the broker to do is in the way of the next.
+        # The order rotates, because work that one sender leaves to the broker slows the next.
         for sender in (*senders[first:], *senders[:first]):
             seconds[sender.name].append(sender.turn(calls))
             _take(channel, sender.queue, calls)
@@ -103,8 +103,8 @@ def _rounds(channel: Any, senders: Sequence[Sender], *, rounds: int, calls: int)
 
 
 @contextmanager
-def _sender(name: str, confirm: bool, settings: Settings, channel: Any) -> Iterator[Sender]:
-    """Run a sender for the block; all queues are of the kind that ours is."""
+def _sender(name: str, confirm: bool, settings: Settings, channel: Any) -> Iterator[EnqueueSender]:
+    """Run a sender during the block. All queues have the arguments of Perennial's queue."""
     title = f"{name}, confirmed" if confirm else name
     queue = INDEX if name == "Perennial" else title
     arguments = dict(site_policy(settings).work_arguments(queue))
@@ -120,17 +120,17 @@ def _sender(name: str, confirm: bool, settings: Settings, channel: Any) -> Itera
         command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
-        yield Sender(title, queue, process)
+        yield EnqueueSender(title, queue, process)
     finally:
         process.kill()
         process.communicate()
 
 
 def _take(channel: Any, queue: str, count: int) -> None:
-    """Wait until so many messages have arrived, and remove them, so that no queue grows."""
+    """Wait until `count` messages have arrived, and purge them, so that no queue grows."""
     deadline = time.monotonic() + ARRIVAL
     while (count := count - channel.queue_purge(queue)) > 0:
         if time.monotonic() > deadline:
             raise BenchmarkError(f"{count} messages did not arrive in {queue}")
     if count:
-        raise BenchmarkError(f"{-count} messages more than were sent arrived in {queue}")
+        raise BenchmarkError(f"{-count} more messages arrived in {queue} than were sent")

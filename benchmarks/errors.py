@@ -1,4 +1,4 @@
-"""What a benchmark raises."""
+"""The error of the benchmarks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from app.broker.errors import ApplicationError
 
 
 class BenchmarkError(ApplicationError):
-    """Raised when a benchmark cannot be run, or when its contestants did not do the same work; says which and why."""
+    """Raised when a benchmark cannot run, or when its contestants did different work."""
 
     permanent = True
     reason = "benchmark"

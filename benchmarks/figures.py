@@ -1,4 +1,4 @@
-"""Medians, ratios of one round and tables: what turns runs into a page that people read."""
+"""Medians, ratios within a round, verdicts and tables."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rich.table import Table as RichTable
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Median, least and greatest of several runs."""
+    """Median, lowest and highest value of several runs."""
 
     median: float
     low: float
     high: float
 
     def text(self, digits: int) -> str:
-        """Return `median (low-high)` with so many decimal places; one run alone has no range."""
+        """Return `median (low-high)` with this number of decimal places, without range for a single run."""
         if self.low == self.high:
             return f"{self.median:.{digits}f}"
         return f"{self.median:.{digits}f} ({self.low:.{digits}f}-{self.high:.{digits}f})"
@@ -29,27 +29,27 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(statistics.median(values), min(values), max(values))
 
 
-def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
-    """Return the spread of ours / theirs, each taken within one round.
+def ratios(values: Sequence[float], others: Sequence[float]) -> Spread:
+    """Return the spread of the ratios, each taken within one round.
 
-    A noisy neighbour slows both sides of a round alike; the ratio of two medians would mix rounds.
+    Other programs slow both sides of a round alike; the ratio of two medians would mix rounds.
     """
-    return spread([mine / other for mine, other in zip(ours, theirs, strict=True)])
+    return spread([own / other for own, other in zip(values, others, strict=True)])
 
 
 def verdict(reached: float, aim: float) -> str:
-    """Return in words whether a ratio of which more is better reached its aim."""
+    """Return in words whether a figure of which more is better reached its aim."""
     return "reached" if reached >= aim else f"not reached: {reached / aim:.0%} of it"
 
 
 def verdict_below(reached: float, aim: float) -> str:
-    """Return in words whether a figure of which less is better came down to its aim."""
+    """Return in words whether a figure of which less is better reached its aim."""
     return "reached" if reached <= aim else f"not reached: {reached / aim:.2f} times it"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of text below a header, the first column to the left and the others to the right."""
+    """Rows of text below a header, the first column aligned left and the others right."""
 
     title: str
     header: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The machine and the versions that figures were measured on."""
+"""The machine and the versions of a measurement."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PACKAGES = (
 
 
 def machine() -> dict[str, str]:
-    """Return what the machine is: processor, cores, memory, system."""
+    """Return processor, cores, memory and operating system."""
     try:
         system = platform.freedesktop_os_release()["PRETTY_NAME"]
     except OSError:
@@ -51,7 +51,7 @@ def _processor() -> str:
 
 
 def commit() -> str:
-    """Return the commit that is measured, marked where files differ from it, or an empty string outside of git."""
+    """Return the measured commit, marked if files differ from it; empty outside of git."""
     try:
         command = ["git", "describe", "--always", "--abbrev=12", "--dirty= with changes"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -61,7 +61,7 @@ def commit() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Perennial, Python, SQLite and the packages that matter."""
+    """Return the versions of Perennial, Python, SQLite and PACKAGES."""
     own = {
         "Perennial": commit() or version("perennial"),
         "Python": platform.python_version(),
@@ -71,15 +71,15 @@ def versions() -> dict[str, str]:
 
 
 def broker_version(settings: Settings) -> dict[str, str]:
-    """Return the version of the RabbitMQ that answers."""
+    """Return the version of the running RabbitMQ."""
     with Connection(settings.broker) as connection:
         connection.connect()
         return {"RabbitMQ": str(connection.connection.server_properties["version"])}
 
 
 def server_versions(settings: Settings) -> dict[str, str]:
-    """Return the versions of the RabbitMQ and Redis that answer, and of nginx."""
-    said = subprocess.run([ensure_nginx(), "-v"], capture_output=True, text=True, check=True).stderr
-    nginx = said.rpartition("/")[2].strip()
+    """Return the versions of the running RabbitMQ and Redis, and of nginx."""
+    output = subprocess.run([ensure_nginx(), "-v"], capture_output=True, text=True, check=True).stderr
+    nginx = output.rpartition("/")[2].strip()
     redis = str(get_redis(settings.redis).info()["redis_version"])
     return broker_version(settings) | {"Redis": redis, "nginx": nginx}

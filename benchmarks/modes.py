@@ -1,4 +1,4 @@
-"""Ways to ask many queries: how many at a time, how often, and on processors that are kept awake or fall asleep."""
+"""Modes of the search benchmark: concurrent queries, pauses, and processors kept awake or not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from config.settings import ROOT
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """So many `threads` ask, each one `pause` seconds after it was answered; `awake`: no processor falls asleep."""
+    """Each of `threads` waits `pause` seconds before a query. With `awake`, no processor goes to sleep."""
 
     name: str
     threads: int = 1
@@ -32,10 +32,10 @@ MODES = (AWAKE, ALONE, RESTED, CROWD)
 
 @contextmanager
 def kept_awake() -> Iterator[None]:
-    """Let no processor fall asleep during the block: on each a process runs that gives way to all others at once.
+    """Run an idle-priority process on each processor during the block, so that no processor goes to sleep.
 
-    A program that waits for others for most of its time is otherwise measured with the caches, the clock and the place
-    on its host that a sleeping processor is given back, however little it does itself.
+    A processor that wakes up has cold caches and a low clock rate. Without this, a program that mostly waits is
+    measured with those.
     """
     with ExitStack() as stack:
         for processor in sorted(os.sched_getaffinity(0)):
@@ -57,7 +57,7 @@ def _busy(processor: int) -> Iterator[None]:
 
 
 def _keep_busy(processor: int) -> None:
-    """Keep a processor busy, as idle as sched(7) allows, for as long as who started this process lives."""
+    """Keep a processor busy at the idle priority of sched(7), until the parent process ends."""
     parent = os.getppid()
     os.sched_setaffinity(0, {processor})
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

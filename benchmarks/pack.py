@@ -1,14 +1,14 @@
-"""How fast a full pack is built, beside bare loops that fill the same database.
+"""Build a full pack, beside bare loops that fill the same database.
 
-Two floors, with the schema, pragmas, statements and index settings of the packer itself:
+The two loops use the packer's schema, pragmas, statements and index settings:
 
-- *in memory*: pages already decoded -> `executemany` into `pages`, FTS5 'rebuild' and 'optimize', VACUUM. No store, no
-  JSON, no compression: what SQLite alone costs.
-- *from files*: the same, after opening each JSON file of the store's folder by its known path, and `json.loads`.
+- *in memory*: decoded pages, `executemany` into `pages`, FTS5 'rebuild' and 'optimize', VACUUM. Without store, JSON and
+  compression this is the cost of SQLite alone.
+- *from files*: the same, after opening each JSON file of the store's folder by its path, and `json.loads`.
 
-`pack_full` does more than either: it lists the store, computes and compares ETags, checks every page, compresses,
-hashes, checks the finished database and writes pack and manifest. Each figure is the median of three runs, taken in
-turns, of documents per second of wall time.
+`pack_full` also lists the store, compares ETags, checks every page, compresses and hashes the pack. It checks the
+finished database, and writes pack and manifest. Each figure is the median of three runs, in documents per second of
+wall time; the runs take turns.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RUNS = 3
 
 
 def run(documents: int = 3_000) -> dict[str, Any]:
-    """Measure on so many pages of at most 7 kB; return documents per second, and ratios to the floors."""
+    """Measure on `documents` pages of at most 7 kB. Return documents per second, and ratios to the bare loops."""
     with tempfile.TemporaryDirectory(prefix="perennial-bench-") as folder:
         store = FolderStore(Path(folder, "store"))
         pages = list(corpus(documents))
@@ -46,8 +46,8 @@ def run(documents: int = 3_000) -> dict[str, Any]:
             documents,
             {
                 "pack_full": lambda: _pack(store),
-                "from files": lambda: _floor(_row(json.loads(path.read_bytes()), path.stem) for path in files),
-                "in memory": lambda: _floor(rows),
+                "from files": lambda: _bare_loop(_row(json.loads(path.read_bytes()), path.stem) for path in files),
+                "in memory": lambda: _bare_loop(rows),
             },
         )
     ratios = {name: rates["pack_full"] / rates[name] for name in ("from files", "in memory")}
@@ -55,7 +55,7 @@ def run(documents: int = 3_000) -> dict[str, Any]:
 
 
 def corpus(documents: int, size: int = 7_000) -> Iterator[Page]:
-    """Yield pages of so many characters: Python's standard library, in order of its files, and again if it is short."""
+    """Yield `documents` pages of at most `size` characters from the standard library, repeated if it is too short."""
     pieces = cycle(_pieces(Path(sysconfig.get_path("stdlib")), size))
     for number, text in enumerate(islice(pieces, documents)):
         path = f"/section-{number % 17}/page-{number}"
@@ -93,7 +93,7 @@ def _pack(store: FolderStore) -> None:
     assert result.written
 
 
-def _floor(rows: Iterable[tuple[str, ...]]) -> None:
+def _bare_loop(rows: Iterable[tuple[str, ...]]) -> None:
     with tempfile.TemporaryDirectory(prefix="perennial-bench-") as name:
         folder = Path(name)
         with db.create(folder / "raw.sqlite") as database:

@@ -1,4 +1,4 @@
-"""Packs of real text: Debian's documentation packages, read by our own extractor and packed by our own packer."""
+"""Packs of real text: Debian's documentation packages, extracted and packed by Perennial."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from app.storage.layout import Page, content_key, page_id, to_json
 from app.storage.store import ObjectStore
 from benchmarks import sites
 
-#: Domain to the site whose pages it has.
+#: The site of each domain.
 DOMAINS = {"python.example": "python3.11-doc", "postgresql.example": "postgresql-doc-15"}
 
 
 def build(store: ObjectStore, *, downloads: Path, folder: Path) -> dict[str, Path]:
-    """Pack every domain into the store, and return the unpacked packs, which lie in `folder`.
+    """Pack every domain into the store. Return the decompressed packs in `folder`, by domain.
 
-    The packages are downloaded into `downloads` unless they are there. Raises BenchmarkError where they cannot be.
+    Missing packages are downloaded to `downloads`. Raises BenchmarkError when a download fails.
     """
     packs = {}
     for domain, site in DOMAINS.items():
@@ -34,7 +34,7 @@ def build(store: ObjectStore, *, downloads: Path, folder: Path) -> dict[str, Pat
 
 
 def _pages(domain: str, folder: Path) -> Iterator[Page]:
-    """Yield what a visit to each HTML file of a folder comes to."""
+    """Yield the page of each HTML file in a folder, as a crawl would extract it."""
     scope, parser = Scope(domain), extractor("lexbor")
     for file in sorted(folder.rglob("*.html")):
         url = f"https://{domain}/{file.relative_to(folder).as_posix()}"

@@ -1,4 +1,4 @@
-"""100,000 failed messages wait in delay queues at once: what that costs the broker, and whether all come back."""
+"""Park 100,000 failed messages in delay queues at once: their cost in the broker, and whether all come back."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from app.broker.publishing import Outgoing, Publisher
 from app.broker.worker.carry_out import replacement
 from app.broker.worker.failures import failure_of
 from app.errors import FetchError
-from benchmarks.crawl import System
+from benchmarks.crawl import BenchSystem
 from benchmarks.errors import BenchmarkError
 from benchmarks.usage import Usage, usage
 
 COUNT = 100_000
-#: Delays in ms, which the messages take in turn; all must be waiting before the first one is over.
+#: Delays in ms, taken in turn. All messages must be waiting before the first delay ends.
 DELAYS_MS = (90_000, 100_000, 110_000)
 #: Messages that are published before their confirms are awaited.
 BATCH = 500
-#: Seconds after the longest delay within which the last one must be back.
-PATIENCE = 120.0
+#: Seconds after the longest delay within which the last message must be back.
+RETURN_TIMEOUT = 120.0
 
 QUEUE_TYPES: tuple[QueueType, ...] = ("quorum", "classic")
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
-    """Figures of one kind of queue: seconds, and the broker's resident memory in bytes.
+class ParkedFigures:
+    """Figures of one queue type: seconds, and the broker's resident memory in bytes.
 
-    `memory` is taken before the first message, when all are waiting, and when all are gone. `late` is by how much they
-    came later than their delay after they were handed to the publisher: median and greatest. `others` is the share of
-    the machine, 0 to 1, that other programs took meanwhile.
+    `memory` is measured before the first message, with all waiting, and after the last is consumed. `late` is the time
+    beyond the delay since a message was given to the publisher: median and maximum. `twice` counts messages that came
+    back again. `others` is the share of the machine, 0 to 1, that other programs took.
     """
 
     queue_type: QueueType
@@ -55,34 +55,36 @@ class Parked:
 
     @property
     def bytes_each(self) -> float:
-        """Bytes of resident memory for each message that waits."""
+        """Bytes of resident memory per waiting message."""
         return (self.memory[1] - self.memory[0]) / self.count
 
 
-def run(here: System, queue_type: QueueType, *, count: int = COUNT, delays_ms: Sequence[int] = DELAYS_MS) -> Parked:
-    """Park so many messages through the policy, wait for all of them in their work queue, and count."""
+def run(
+    system: BenchSystem, queue_type: QueueType, *, count: int = COUNT, delays_ms: Sequence[int] = DELAYS_MS
+) -> ParkedFigures:
+    """Park `count` messages through the policy, and wait for all of them in their work queue."""
     policy = DelayQueues(f"parked-{queue_type}", queue_type=queue_type)
     work = policy.namespace + ".work"
-    publisher = Publisher(here.settings.broker, timeout=60)
+    publisher = Publisher(system.settings.broker, timeout=60)
     queues = [*map(policy.delay_queue, delays_ms), policy.dead, _work_queue(policy, work)]
-    with Connection(here.settings.broker) as connection:
+    with Connection(system.settings.broker) as connection:
         for queue in queues:
             queue(connection.default_channel).declare()
-        before, began, start = _memory(here), time.monotonic(), _usage(here)
+        before, began, start = _memory(system), time.monotonic(), _usage(system)
         due = _park(publisher, policy, work, count=count, delays_ms=delays_ms)
-        parking, parked = time.monotonic() - began, _memory(here)
+        parking, parked = time.monotonic() - began, _memory(system)
         if time.time() > min(due):
-            raise BenchmarkError(f"parking took {parking:.0f} s: the first messages were back before the last waited")
-        came, end = _back(connection, work, due), _usage(here)
+            raise BenchmarkError(f"parking took {parking:.0f} s: the first messages came back before the last was sent")
+        came, end = _back(connection, work, due), _usage(system)
         publisher.close()
         for queue in queues:
             connection.default_channel.queue_delete(queue.name)
     late = [first - then for first, then in zip((min(times) for times in came), due, strict=True)]
-    return Parked(
+    return ParkedFigures(
         queue_type=queue_type,
         count=count,
         parking=parking,
-        memory=(before, parked, _memory(here)),
+        memory=(before, parked, _memory(system)),
         late=(statistics.median(late), max(late)),
         twice=sum(len(times) for times in came) - count,
         others=end.others(start, ours=sum(end.since(start).values())),
@@ -94,7 +96,7 @@ def _work_queue(policy: DelayQueues, name: str) -> Queue:
 
 
 def _park(publisher: Publisher, policy: DelayQueues, work: str, *, count: int, delays_ms: Sequence[int]) -> list[float]:
-    """Publish what a worker would after as many failures; return when each is due, in seconds since the epoch."""
+    """Publish retries as a worker does. Return when each is due, in seconds since the epoch."""
     messages = (_parked(policy, work, number, delays_ms[number % len(delays_ms)]) for number in range(count))
     due: list[float] = []
     for batch in _batches(messages):
@@ -105,7 +107,7 @@ def _park(publisher: Publisher, policy: DelayQueues, work: str, *, count: int, d
 
 
 def _parked(policy: DelayQueues, work: str, number: int, delay_ms: int) -> Outgoing:
-    """Return what becomes of a message whose first run failed, when its first delay is this one."""
+    """Return the retry of a message whose first run failed, with this first delay."""
     body = b'{"type":"index","url":"https://site.gov/folder/page-%d.html","domain":"site.gov"}' % number
     headers = {**policy.budget_headers(timeout_ms=delay_ms, retry_max=3), "number": number}
     came = Delivery(
@@ -118,7 +120,7 @@ def _parked(policy: DelayQueues, work: str, number: int, delay_ms: int) -> Outgo
     )
     decision = policy.decide(came, failure_of(FetchError("503 Service Unavailable"), task="site.index"))
     if not isinstance(decision, Retry):
-        raise BenchmarkError(f"not to be retried: {decision}")
+        raise BenchmarkError(f"expected a retry, got {decision}")
     exchange = decision.queue.exchange.name
     return replacement(came, exchange=exchange, routing_key=decision.routing_key, headers=decision.headers)
 
@@ -129,7 +131,7 @@ def _batches(messages: Iterator[Outgoing]) -> Iterator[list[Outgoing]]:
 
 
 def _back(connection: Connection, queue: str, due: Sequence[float]) -> list[list[float]]:
-    """Consume until each has come; return when, by number. Raises BenchmarkError, saying how many are missing."""
+    """Consume until every message came. Return the times by number; raises BenchmarkError for missing messages."""
     came: list[list[float]] = [[] for _ in due]
     missing = len(due)
 
@@ -141,7 +143,7 @@ def _back(connection: Connection, queue: str, due: Sequence[float]) -> list[list
 
     channel = connection.channel()
     channel.basic_consume(queue, no_ack=True, callback=note)
-    deadline = max(due) + PATIENCE
+    deadline = max(due) + RETURN_TIMEOUT
     while missing and time.time() < deadline:
         try:
             connection.drain_events(timeout=1.0)
@@ -153,11 +155,11 @@ def _back(connection: Connection, queue: str, due: Sequence[float]) -> list[list
     return came
 
 
-def _usage(here: System) -> Usage:
-    return usage({"RabbitMQ": here.pids["RabbitMQ"], "own": os.getpid()})
+def _usage(system: BenchSystem) -> Usage:
+    return usage({"RabbitMQ": system.pids["RabbitMQ"], "own": os.getpid()})
 
 
-def _memory(here: System) -> int:
+def _memory(system: BenchSystem) -> int:
     """Return the resident bytes of RabbitMQ's processes."""
-    root = psutil.Process(here.pids["RabbitMQ"])
+    root = psutil.Process(system.pids["RabbitMQ"])
     return sum(each.memory_info().rss for each in (root, *root.children(recursive=True)))

@@ -1,4 +1,4 @@
-"""Runs Scrapy on a site in a process of its own and measures it."""
+"""Crawl a site with Scrapy, in its own process."""
 
 from __future__ import annotations
 
@@ -12,42 +12,44 @@ from pathlib import Path
 from app.crawl.urls import canonical_key
 from app.services.service import tail, wait_until
 from benchmarks.errors import BenchmarkError
-from benchmarks.runs import Run
-from benchmarks.sites import Served
+from benchmarks.runs import CrawlRun
+from benchmarks.sites import ServedSites
 from benchmarks.usage import usage
 
 SCRAPY = Path(__file__).parent / "peers" / "scrapy_site.py"
-#: Seconds after which a run is given up.
+#: Seconds after which a run counts as failed.
 TIMEOUT = 300.0
 
 
-def scrapy(site: str, served: Served, folder: Path) -> Run:
-    """Crawl a served site with Scrapy; its files are below `folder`.
+def scrapy(site: str, served: ServedSites, folder: Path) -> CrawlRun:
+    """Crawl a served site with Scrapy, with its files below `folder`.
 
-    `cpu` and `wall` are from the first request to the last page; what Python and Scrapy took to start and end is apart.
+    `cpu` and `wall` count from the first request to the last page. Starting and ending the process is in `apart`.
     """
     with tempfile.TemporaryDirectory(prefix="scrapy-", dir=folder) as name:
         home = Path(name)
         before = usage({"nginx": served.pid})
-        whole = _run([sys.executable, str(SCRAPY), served.urls[site], f"{home}/items.jl", f"{home}/figures"], home)
+        process_cpu = _run(
+            [sys.executable, str(SCRAPY), served.urls[site], f"{home}/items.jl", f"{home}/figures"], home
+        )
         after = usage({"nginx": served.pid})
         figures = json.loads((home / "figures").read_text())
         with (home / "items.jl").open() as lines:
             pages = frozenset(canonical_key(json.loads(line)["url"]) for line in lines)
     nginx = sum(after.since(before).values())
-    return Run(
+    return CrawlRun(
         site=site,
         contestant="Scrapy",
         pages=pages,
         wall=figures["wall"],
         cpu={"scrapy": figures["cpu"]},
-        apart={"nginx": nginx, "start and end": whole - figures["cpu"]},
-        others=after.others(before, ours=whole + nginx),
+        apart={"nginx": nginx, "start and end": process_cpu - figures["cpu"]},
+        others=after.others(before, ours=process_cpu + nginx),
     )
 
 
 def _run(command: list[str], home: Path) -> float:
-    """Run a command to its end; return the CPU seconds of its tree, as the kernel counts them for its parent."""
+    """Run a command to its end. Return its CPU seconds with children, as the kernel reports them to its parent."""
     log = home / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=home)
@@ -55,7 +57,7 @@ def _run(command: list[str], home: Path) -> float:
         exit_code, seconds = _wait(process.pid)
         process.returncode = exit_code
     finally:
-        if process.returncode is None:  # Too slow, or we are told to end.
+        if process.returncode is None:  # After the time limit or an interrupt.
             process.kill()
             process.wait()
     if exit_code:
@@ -64,15 +66,15 @@ def _run(command: list[str], home: Path) -> float:
 
 
 def _wait(pid: int) -> tuple[int, float]:
-    """Return the exit code of a child and the CPU seconds of its tree."""
+    """Return the exit code of a child process, and its CPU seconds with children."""
     ended: list[tuple[int, float]] = []
 
     def has_ended() -> bool:
-        found, status, spent = os.wait4(pid, os.WNOHANG)
-        if found:
-            ended.append((os.waitstatus_to_exitcode(status), spent.ru_utime + spent.ru_stime))
-        return bool(found)
+        ended_pid, status, resources = os.wait4(pid, os.WNOHANG)
+        if ended_pid:
+            ended.append((os.waitstatus_to_exitcode(status), resources.ru_utime + resources.ru_stime))
+        return bool(ended_pid)
 
     if not wait_until(has_ended, TIMEOUT):
-        raise BenchmarkError(f"Scrapy was not done after {TIMEOUT:g} s")
+        raise BenchmarkError(f"Scrapy did not end within {TIMEOUT:g} s")
     return ended[0]

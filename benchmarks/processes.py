@@ -1,4 +1,4 @@
-"""Programs that a benchmark runs beside itself: ready when the block begins, gone when it ends."""
+"""Run a program during a block, which begins when the program is ready."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START_TIMEOUT, END_TIMEOUT = 60.0, 30.0
 def running(
     command: str, environment: Mapping[str, str], log: Path, *, ready: str = " ready."
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a line of the shell for the block, which begins when its log says `ready`; raises BenchmarkError if never."""
+    """Run a shell command during the block, once its log contains `ready`; raises BenchmarkError if it never does."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             ["/bin/sh", "-c", f"exec {command}"],

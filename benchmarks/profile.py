@@ -1,4 +1,4 @@
-"""Where a worker's CPU time goes: stacks that py-spy wrote, counted by what the code was for."""
+"""Count py-spy's stacks of a worker by the purpose of the code."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Literal
 #: The worker's main process, or one of its pool.
 Role = Literal["parent", "pool"]
 
-#: Purposes with less than this share of a role's samples are told together, as `other`.
+#: Purposes with less than this share of a role's samples are summed up as `other`.
 SMALL = 0.01
 
 _FILE = re.compile(r"\((.+?)(?::\d+)?\)$")
 
-#: What the code in a file is for, by the beginning of its path; the first that fits counts.
+#: Purpose of the code in a file, by the beginning of its path. The first match counts.
 _POOL_PURPOSES = (
     ("app/crawl/extract", "parse"),
     ("app/crawl/classify", "parse"),
@@ -32,11 +32,11 @@ _POOL_PURPOSES = (
     ("app/broker/publishing", "publish"),
 )
 
-#: The same for the parent, by a word anywhere in its stack.
+#: Purpose of a stack of the parent, by a word anywhere in it.
 _PARENT_PURPOSES = (
     ("celery/events/", "task events"),
-    ("app/envelopes", "plain message to task"),
-    ("app/broker/delivery", "plain message to task"),
+    ("app/envelopes", "envelope to task"),
+    ("app/broker/delivery", "envelope to task"),
     ("app/broker/publishing", "publish"),
     ("basic_ack", "acknowledge"),
     ("_write_job", "pipe to and from the pool"),
@@ -44,13 +44,13 @@ _PARENT_PURPOSES = (
     ("handle_result_event", "pipe to and from the pool"),
     ("on_message (app/consumer", "Celery's message handling"),
     ("drain_events", "read from the broker"),
-    ("poll (kombu/utils/eventio", "ask for events (epoll)"),
+    ("poll (kombu/utils/eventio", "wait for events (epoll)"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many of a role's samples served one purpose; `share` is 0 to 1 of the role's samples."""
+    """The share, 0 to 1, of a role's samples that served one purpose."""
 
     role: Role
     purpose: str
@@ -58,7 +58,7 @@ class Share:
 
 
 def summary(stacks: Path) -> list[Share]:
-    """Count the stacks of a file of py-spy's format `raw` by role and purpose, the largest first in each role."""
+    """Count the stacks of a file in py-spy's `raw` format by role and purpose, the most frequent first."""
     counts: Counter[tuple[Role, str]] = Counter()
     with stacks.open() as lines:
         for line in lines:
@@ -73,31 +73,33 @@ def _shares(counts: Counter[tuple[Role, str]]) -> list[Share]:
     for (role, _), count in counts.items():
         totals[role] += count
     large: Counter[tuple[Role, str]] = Counter()
-    for (role, what), count in counts.items():
-        large[role, what if count >= SMALL * totals[role] else "other"] += count
-    return [Share(role, what, count / totals[role]) for (role, what), count in large.most_common()]
+    for (role, purpose), count in counts.items():
+        large[role, purpose if count >= SMALL * totals[role] else "other"] += count
+    return [Share(role, purpose, count / totals[role]) for (role, purpose), count in large.most_common()]
 
 
 def _role(frames: Sequence[str]) -> tuple[Role, Sequence[str]]:
-    """Return whose stack it is, and its frames; py-spy names the process and its ancestors first."""
+    """Return the role of a stack and its frames. py-spy puts the process and its ancestors first."""
     processes = sum(frame.startswith("process ") for frame in frames)
     return ("pool" if processes > 1 else "parent"), frames[processes:]
 
 
 def purpose(role: Role, frames: Sequence[str]) -> str:
-    """Return what a stack was for; frames go from the program's entry to the innermost call."""
+    """Return the purpose of a stack, whose frames go from the program's entry to the innermost call."""
     if role == "parent":
         text = ";".join(frames)
-        return next((what for word, what in _PARENT_PURPOSES if word in text), "event loop")
+        return next((purpose for word, purpose in _PARENT_PURPOSES if word in text), "event loop")
     return _of_pool([found[1] for frame in reversed(frames) if (found := _FILE.search(frame))])
 
 
 def _of_pool(files: Iterable[str]) -> str:
-    """Return what the innermost file of ours is for; calls of Redis are told apart from our own code."""
+    """Return the purpose of the innermost file of this project, marking calls that went to Redis."""
     through_redis = False
     for file in files:
         through_redis = through_redis or file.startswith("redis/")
         if file.startswith(("app/", "tasks/")):
-            what = next((what for beginning, what in _POOL_PURPOSES if file.startswith(beginning)), "task body")
-            return f"Redis: {what}" if through_redis else what
+            purpose = next(
+                (purpose for beginning, purpose in _POOL_PURPOSES if file.startswith(beginning)), "task body"
+            )
+            return f"Redis: {purpose}" if through_redis else purpose
     return "Celery's pool process"

@@ -1,4 +1,4 @@
-"""One crawl by one contestant, as it was measured."""
+"""One measured crawl of one contestant."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """`pages` are the canonical URLs stored; `wall` and `cpu` are seconds, `cpu` by group of processes.
+class CrawlRun:
+    """`pages` are the canonical keys of stored pages; `wall` and `cpu` are seconds, `cpu` by group of processes.
 
-    `apart` is CPU seconds of processes that the contestant did not bring (the web server), or spent before it began.
-    `others` is the share of the machine, 0 to 1, that other programs took meanwhile.
+    `apart` is CPU time that does not count: of the web server, and before the first request. `others` is the share of
+    the machine, 0 to 1, that other programs took.
     """
 
     site: str
@@ -25,10 +25,10 @@ class Run:
 
     @property
     def pages_per_second(self) -> float:
-        """Pages stored per second of wall time."""
+        """Stored pages per second of wall time."""
         return len(self.pages) / self.wall
 
     @property
     def cpu_ms_per_page(self) -> float:
-        """Milliseconds of CPU time of all its processes per page stored."""
+        """Milliseconds of CPU time of all processes per stored page."""
         return 1_000 * sum(self.cpu.values()) / len(self.pages)

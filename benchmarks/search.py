@@ -1,4 +1,4 @@
-"""How long a query takes through web, broker and searcher, beside the same query in one process and beside tantivy."""
+"""Time a query through web, broker and searcher, beside the same query in one process and in tantivy."""
 
 from __future__ import annotations
 
@@ -21,32 +21,38 @@ import requests
 
 from app.pack.manifest import list_manifests
 from app.storage.folder import FolderStore
-from benchmarks import packs, questions
-from benchmarks.crawl import System
+from benchmarks import packs
+from benchmarks.crawl import BenchSystem
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import Spread, spread
-from benchmarks.finders import FINDERS
 from benchmarks.modes import CROWD, MODES, Mode, kept_awake
 from benchmarks.processes import running
-from benchmarks.questions import Ask
+from benchmarks.queries import BenchQuery, make_queries
+from benchmarks.search_contestants import CONTESTANTS
 from benchmarks.usage import usage
 from config.settings import ROOT
 
 ROUNDS = 5
-#: Queries with which each thread begins, and which are not counted.
+#: Queries of each thread that are not counted.
 WARM_UP = 5
 SEARCHERS = 2
-#: Seconds within which every pack is on every searcher.
-PLACED = 60.0
-#: Finders that are compared by name.
-END_TO_END, ROUTER, SEARCHER, ECHO, HEALTH = "end to end", "RemoteFinder", "Searcher", "echo", "GET /healthz"
+#: Seconds within which every searcher must load every pack.
+PLACEMENT_TIMEOUT = 60.0
+#: Contestants that tables name.
+END_TO_END, SEARCH_CLIENT, PACK_SEARCHER, ECHO, HEALTH = (
+    "end to end",
+    "search client",
+    "PackSearcher",
+    "echo",
+    "GET /healthz",
+)
 
 _ORCHESTRATOR = "orchestrator"
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """All queries, once, by one contestant: seconds and pages found (-1: not counted) by query, and seconds in all."""
+    """One contestant's answers to all queries: seconds and total hits (-1: not counted) of each, and total seconds."""
 
     seconds: Sequence[float]
     totals: Sequence[int]
@@ -54,165 +60,172 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
-    """What was measured. `turns` are by contestant and mode, in the order of the rounds.
+class SearchFigures:
+    """Turns by contestant and mode, in the order of the rounds; `pages` is the number of pages of each domain.
 
-    `pages` are those of each domain; `cpu` is CPU seconds of each of our processes in all turns of `end to end` with
-    a crowd, and `others` the share of the machine that others took, 0 to 1.
+    `cpu` is CPU seconds by process, over all turns of `end to end` with 8 queries at once. `others` is the share of the
+    machine that other programs took, 0 to 1.
     """
 
-    asked: Sequence[Ask]
+    queries: Sequence[BenchQuery]
     pages: Mapping[str, int]
     turns: Mapping[str, Mapping[Mode, Sequence[Turn]]]
     cpu: Mapping[str, float]
     others: float
 
     def percentile(self, contestant: str, percent: int, mode: Mode, *, kind: str = "") -> float:
-        """Return the milliseconds within which so many of a hundred queries were answered, of a kind or of all."""
+        """Return a percentile, in ms, of the queries of a kind, or of all."""
         seconds = [
             each
             for turn in self.turns[contestant][mode]
-            for ask, each in zip(self.asked, turn.seconds, strict=True)
-            if kind in ("", ask.kind)
+            for query, each in zip(self.queries, turn.seconds, strict=True)
+            if kind in ("", query.kind)
         ]
         return _percentile(seconds, percent)
 
     def rate(self, contestant: str, mode: Mode) -> Spread:
-        """Return the queries answered a second, over the rounds."""
-        return spread([len(self.asked) / turn.wall for turn in self.turns[contestant][mode]])
+        """Return the queries per second over the rounds."""
+        return spread([len(self.queries) / turn.wall for turn in self.turns[contestant][mode]])
 
-    def more(self, contestant: str, other: str, mode: Mode, *, kind: str = "", percent: int = 50) -> Spread:
-        """Return by how many ms a contestant takes longer for the same query: of each round, this percentile."""
+    def added(self, contestant: str, other: str, mode: Mode, *, kind: str = "", percent: int = 50) -> Spread:
+        """Return how many ms a contestant takes longer than another per query: this percentile of each round."""
         pairs = zip(self.turns[contestant][mode], self.turns[other][mode], strict=True)
-        return spread([_percentile(self._differences(mine, its, kind), percent) for mine, its in pairs])
+        return spread([_percentile(self._differences(own, other_turn, kind), percent) for own, other_turn in pairs])
 
-    def _differences(self, mine: Turn, its: Turn, kind: str) -> list[float]:
-        each = zip(self.asked, mine.seconds, its.seconds, strict=True)
-        return [one - other for ask, one, other in each if kind in ("", ask.kind)]
+    def _differences(self, turn: Turn, other: Turn, kind: str) -> list[float]:
+        pairs = zip(self.queries, turn.seconds, other.seconds, strict=True)
+        return [own - others for query, own, others in pairs if kind in ("", query.kind)]
 
 
 def _percentile(seconds: Sequence[float], percent: int) -> float:
-    """Return in ms what so many of a hundred are below."""
+    """Return a percentile in ms."""
     return 1_000 * statistics.quantiles(seconds, n=100, method="inclusive")[percent - 1]
 
 
 @dataclass(frozen=True, slots=True)
-class Finder:
-    """A process that finds in one way."""
+class ContestantProcess:
+    """A process that runs one contestant."""
 
     name: str
     process: subprocess.Popen[str]
 
-    def begin(self, mode: Mode, asked: Sequence[Ask]) -> None:
-        """Have it begin anew, in another mode; the queries are not counted."""
-        self._order(asked, threads=mode.threads, pause=mode.pause)
+    def begin(self, mode: Mode, queries: Sequence[BenchQuery]) -> None:
+        """Start a mode with new connections and answer queries that are not counted."""
+        self._send(queries, threads=mode.threads, pause=mode.pause)
 
-    def answer(self, asked: Sequence[Ask]) -> Turn:
-        """Let its threads answer the queries."""
-        return Turn(**self._order(asked))
+    def answer(self, queries: Sequence[BenchQuery]) -> Turn:
+        """Answer the queries with the threads of the mode."""
+        return Turn(**self._send(queries))
 
-    def _order(self, asked: Sequence[Ask], **more: float) -> dict[str, Any]:
+    def _send(self, queries: Sequence[BenchQuery], **mode: float) -> dict[str, Any]:
         into, out = self._pipes()
-        into.write(json.dumps({"asked": [(ask.domain, ask.q) for ask in asked], **more}) + "\n")
+        into.write(json.dumps({"queries": [(query.domain, query.q) for query in queries], **mode}) + "\n")
         into.flush()
-        answer = out.readline()
-        if not answer:
-            raise BenchmarkError(f"the finder {self.name!r} ended with {self.process.wait(10)}")
-        told: dict[str, Any] = json.loads(answer)
-        return told
+        reply = out.readline()
+        if not reply:
+            raise BenchmarkError(f"the contestant {self.name!r} ended with {self.process.wait(10)}")
+        fields: dict[str, Any] = json.loads(reply)
+        return fields
 
     def _pipes(self) -> tuple[IO[str], IO[str]]:
         if self.process.stdin is None or self.process.stdout is None:
-            raise BenchmarkError(f"the finder {self.name!r} was started without pipes")
+            raise BenchmarkError(f"the contestant {self.name!r} was started without pipes")
         return self.process.stdin, self.process.stdout
 
 
-def run(here: System, *, rounds: int = ROUNDS, folder: Path | None = None) -> Searched:
-    """Build the packs, start the system, and let all ways to find take turns.
+def run(system: BenchSystem, *, rounds: int = ROUNDS, folder: Path | None = None) -> SearchFigures:
+    """Build the packs, start the search cluster and let all contestants take turns.
 
-    `folder` is where downloaded sites are kept: that of the system by default. Raises BenchmarkError where they do not
-    find the same number of pages.
+    `folder` is for downloaded sites, by default that of the system. Raises BenchmarkError if contestants find different
+    numbers of pages.
     """
-    with _packs(here, folder or here.folder) as (paths, pages), _started(here) as (web, groups):
-        asked = questions.make(paths)
+    with _packs(system, folder or system.folder) as (paths, pages), _started(system) as (web, groups):
+        queries = make_queries(paths)
         config = {
             "packs": {domain: str(path) for domain, path in paths.items()},
             "web": web,
-            "broker": here.settings.broker,
-            "folder": str(here.folder / "search"),
+            "broker": system.settings.broker,
+            "folder": str(system.folder / "search"),
         }
         with ExitStack() as stack:
-            finders = [stack.enter_context(_finder(name, config, here)) for name in FINDERS]
-            check(_by_turns(finders, asked, CROWD), asked)
-            return _measure(finders, asked, pages, groups, rounds=rounds)
+            contestants = [stack.enter_context(_contestant(name, config, system)) for name in CONTESTANTS]
+            check(_by_turns(contestants, queries, CROWD), queries)
+            return _measure(contestants, queries, pages, groups, rounds=rounds)
 
 
 def _measure(
-    finders: Sequence[Finder], asked: Sequence[Ask], pages: Mapping[str, int], groups: Mapping[str, int], *, rounds: int
-) -> Searched:
-    turns: dict[str, dict[Mode, list[Turn]]] = {each.name: {mode: [] for mode in MODES} for each in finders}
-    # Our own children are all that runs, but for the broker.
+    contestants: Sequence[ContestantProcess],
+    queries: Sequence[BenchQuery],
+    pages: Mapping[str, int],
+    groups: Mapping[str, int],
+    *,
+    rounds: int,
+) -> SearchFigures:
+    turns: dict[str, dict[Mode, list[Turn]]] = {
+        contestant.name: {mode: [] for mode in MODES} for contestant in contestants
+    }
+    # All processes but the broker are children of this one.
     own = {"own": os.getpid(), "RabbitMQ": groups["RabbitMQ"]}
-    start, watch = usage(own), Watch(groups)
+    start, meter = usage(own), CpuMeter(groups)
     for number in range(rounds):
-        # Who follows whom changes: what one leaves to be done is in the way of the next.
-        first = number % len(finders)
-        order = [*finders[first:], *finders[:first]]
+        # The order rotates, because work that one contestant leaves behind slows the next.
+        first = number % len(contestants)
+        order = [*contestants[first:], *contestants[:first]]
         for mode in MODES:
-            for name, turn in _by_turns(order, asked, mode, watch).items():
+            for name, turn in _by_turns(order, queries, mode, meter).items():
                 turns[name][mode].append(turn)
     end = usage(own)
-    return Searched(asked, pages, turns, watch.spent, end.others(start, ours=sum(end.since(start).values())))
+    return SearchFigures(queries, pages, turns, meter.spent, end.others(start, ours=sum(end.since(start).values())))
 
 
 def _by_turns(
-    finders: Sequence[Finder], asked: Sequence[Ask], mode: Mode, watch: Watch | None = None
+    contestants: Sequence[ContestantProcess], queries: Sequence[BenchQuery], mode: Mode, meter: CpuMeter | None = None
 ) -> dict[str, Turn]:
-    """Let one finder after the other answer all queries; a crowd's, end to end, under watch."""
-    found = {}
+    """Let one contestant after the other answer all queries, metering `end to end` with 8 queries at once."""
+    turns = {}
     with kept_awake() if mode.awake else nullcontext():
-        for finder in finders:
-            finder.begin(mode, asked[:WARM_UP])
-            with watch.on() if watch and mode is CROWD and finder.name == END_TO_END else nullcontext():
-                found[finder.name] = finder.answer(asked)
-    return found
+        for contestant in contestants:
+            contestant.begin(mode, queries[:WARM_UP])
+            with meter.on() if meter and mode is CROWD and contestant.name == END_TO_END else nullcontext():
+                turns[contestant.name] = contestant.answer(queries)
+    return turns
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """Adds up the CPU seconds of processes while it is on."""
+class CpuMeter:
+    """Adds up CPU seconds of processes during its blocks."""
 
     groups: Mapping[str, int]
     spent: Counter[str] = field(default_factory=Counter)
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Watch during the block."""
+        """Measure during the block."""
         before = usage(self.groups)
         yield
         self.spent.update(usage(self.groups).since(before))
 
 
-def check(turns: Mapping[str, Turn], asked: Sequence[Ask]) -> None:
-    """Raise BenchmarkError unless all who count the pages that match count the same."""
-    right = turns[SEARCHER].totals
+def check(turns: Mapping[str, Turn], queries: Sequence[BenchQuery]) -> None:
+    """Raise BenchmarkError unless all contestants that count matching pages agree."""
+    expected = turns[PACK_SEARCHER].totals
     for name, turn in turns.items():
         wrong = [
-            f"{ask.q!r} on {ask.domain}: {found}, not {count}"
-            for ask, found, count in zip(asked, turn.totals, right, strict=True)
-            if found not in (-1, count)
+            f"{query.q!r} on {query.domain}: {total}, not {count}"
+            for query, total, count in zip(queries, turn.totals, expected, strict=True)
+            if total not in (-1, count)
         ]
         if wrong or (name == END_TO_END and -1 in turn.totals):
-            raise BenchmarkError(f"{name} does not find what {SEARCHER} finds: {'; '.join(wrong[:5])}")
+            raise BenchmarkError(f"{name} does not find the pages that {PACK_SEARCHER} finds: {'; '.join(wrong[:5])}")
 
 
-# The system
+# The search cluster
 
 
 @contextmanager
-def _packs(here: System, folder: Path) -> Iterator[tuple[dict[str, Path], dict[str, int]]]:
-    """Fill a fresh store; yield the unpacked packs, and the number of pages of each, by domain."""
-    home = here.folder / "search"
+def _packs(system: BenchSystem, folder: Path) -> Iterator[tuple[dict[str, Path], dict[str, int]]]:
+    """Fill an empty store. Yield the decompressed packs and their numbers of pages, by domain."""
+    home = system.folder / "search"
     shutil.rmtree(home, ignore_errors=True)
     (home / "unpacked").mkdir(parents=True)
     store = FolderStore(home / "store")
@@ -222,9 +235,9 @@ def _packs(here: System, folder: Path) -> Iterator[tuple[dict[str, Path], dict[s
 
 
 @contextmanager
-def _started(here: System) -> Iterator[tuple[str, dict[str, int]]]:
-    """Run orchestrator, searchers, web and an echo; yield the web's address and the ids of the processes."""
-    home, environment = here.folder / "search", _environment(here)
+def _started(system: BenchSystem) -> Iterator[tuple[str, dict[str, int]]]:
+    """Run orchestrator, searchers, web and echo. Yield the web's address and the process ids."""
+    home, environment = system.folder / "search", _environment(system)
     with ExitStack() as stack:
 
         def start(name: str, command: str, ready: str = " ready.") -> int:
@@ -238,7 +251,7 @@ def _started(here: System) -> Iterator[tuple[str, dict[str, int]]]:
         start("echo", f"{sys.executable} -m benchmarks.echo", "echo is ready.")
         address = _address(home / "web.log")
         _await_packs(address)
-        yield address, {**groups, "RabbitMQ": here.pids["RabbitMQ"]}
+        yield address, {**groups, "RabbitMQ": system.pids["RabbitMQ"]}
 
 
 def _worker(queues: str, name: str) -> str:
@@ -246,16 +259,16 @@ def _worker(queues: str, name: str) -> str:
     return f"{sys.executable} -m celery -A app worker --hostname={name}@%h --queues={queues} {options}"
 
 
-def _environment(here: System) -> dict[str, str]:
+def _environment(system: BenchSystem) -> dict[str, str]:
     return {
         **os.environ,
-        "PERENNIAL_DATA_DIR": str(here.settings.data_dir),
-        "STORE_URL": (here.folder / "search" / "store").absolute().as_uri(),
-        "BROKER_URL": here.settings.broker,
-        "SEARCHER_DIR": str(here.folder / "search" / "searchers"),
+        "PERENNIAL_DATA_DIR": str(system.settings.data_dir),
+        "STORE_URL": (system.folder / "search" / "store").absolute().as_uri(),
+        "BROKER_URL": system.settings.broker,
+        "SEARCHER_DIR": str(system.folder / "search" / "searchers"),
         "REPLICAS": str(SEARCHERS),
         "WEB_PORT": "0",
-        # All queries come from one address.
+        # All queries come from one address, which the default limit would slow down.
         "WEB_RATE_LIMIT": "1000000/second",
     }
 
@@ -263,39 +276,39 @@ def _environment(here: System) -> dict[str, str]:
 def _address(log: Path) -> str:
     found = re.search(r"Search page: http://(\S+?)/", log.read_text(errors="replace"))
     if found is None:
-        raise BenchmarkError(f"the web does not say where it is: {log.read_text(errors='replace')[-500:]}")
+        raise BenchmarkError(f"the web process did not log its address: {log.read_text(errors='replace')[-500:]}")
     return found[1]
 
 
 def _await_packs(address: str) -> None:
-    """Wait until each domain answers; raises BenchmarkError after PLACED seconds."""
-    deadline, said = time.monotonic() + PLACED, ""
+    """Wait until a search of each domain succeeds; raises BenchmarkError after PLACEMENT_TIMEOUT seconds."""
+    deadline, reason = time.monotonic() + PLACEMENT_TIMEOUT, ""
     for domain in packs.DOMAINS:
-        while not (answer := _ask(address, domain))[0]:
-            said = answer[1]
+        while not (reply := _search(address, domain))[0]:
+            reason = reply[1]
             if time.monotonic() > deadline:
-                raise BenchmarkError(f"{domain} does not answer after {PLACED:g} s: {said}")
+                raise BenchmarkError(f"{domain} cannot be searched after {PLACEMENT_TIMEOUT:g} s: {reason}")
             time.sleep(0.1)
 
 
-def _ask(address: str, domain: str) -> tuple[bool, str]:
-    answer = requests.get(f"http://{address}/api/v1/search", params={"domain": domain, "q": "name"}, timeout=30)
-    return answer.ok, f"{answer.status_code}: {answer.text[:300]}"
+def _search(address: str, domain: str) -> tuple[bool, str]:
+    reply = requests.get(f"http://{address}/api/v1/search", params={"domain": domain, "q": "name"}, timeout=30)
+    return reply.ok, f"{reply.status_code}: {reply.text[:300]}"
 
 
 @contextmanager
-def _finder(name: str, config: Mapping[str, Any], here: System) -> Iterator[Finder]:
-    """Run a finder for the block."""
+def _contestant(name: str, config: Mapping[str, Any], system: BenchSystem) -> Iterator[ContestantProcess]:
+    """Run a contestant during the block."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.finders", name, json.dumps(config)],
+        [sys.executable, "-m", "benchmarks.search_contestants", name, json.dumps(config)],
         cwd=ROOT,
-        env=_environment(here),
+        env=_environment(system),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     try:
-        yield Finder(name, process)
+        yield ContestantProcess(name, process)
     finally:
         process.kill()
         process.communicate()

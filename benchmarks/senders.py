@@ -1,4 +1,4 @@
-"""One sender of a task's message, in a process of its own: it sends as often as it is asked, and tells its times."""
+"""One sender of the enqueue benchmark, in its own process: it sends messages on request and measures each call."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Send = Callable[[str], object]
 
 
 def perennial(_queue: str, confirm: bool) -> Send:
-    """Return our own `delay()`, with the setting CLIENT_CONFIRMS as given."""
+    """Return Perennial's `delay()`, with CLIENT_CONFIRMS set to `confirm`."""
     os.environ["CLIENT_CONFIRMS"] = str(confirm)
-    # Not at the top: what it changes in py-amqp is none of the others'.
+    # Imported by this sender only, because it changes py-amqp.
     from tasks.site import index
 
     send: Send = index.delay
@@ -26,7 +26,7 @@ def perennial(_queue: str, confirm: bool) -> Send:
 
 
 def celery(queue: str, confirm: bool) -> Send:
-    """Return the `delay()` of an application without anything of ours."""
+    """Return the `delay()` of a plain Celery application."""
     app = Celery("plain", broker=_broker())
     app.conf.task_queues = [Queue(queue, routing_key=queue, queue_arguments=_arguments())]
     app.conf.task_default_queue = queue
@@ -37,7 +37,7 @@ def celery(queue: str, confirm: bool) -> Send:
 
 
 def kombu(queue: str, confirm: bool) -> Send:
-    """Return the floor: one channel, one message of Celery's shape with next to no headers."""
+    """Return a bare publish on one channel: a message in Celery's format with two headers."""
     producer = Connection(_broker(), transport_options={"confirm_publish": confirm}).Producer(serializer="json")
     headers = {"task": "site.index", "id": queue}
 
@@ -52,7 +52,7 @@ SENDERS: dict[str, Callable[[str, bool], Send]] = {"Perennial": perennial, "Cele
 
 
 def _index(url: str, domain: str) -> None:
-    """Stand for a task; nobody runs it."""
+    """A task that no worker runs."""
 
 
 def _broker() -> str:
@@ -65,7 +65,7 @@ def _arguments() -> dict[str, Any]:
 
 
 def turn(send: Send, calls: int) -> list[float]:
-    """Return the seconds that each of so many calls took."""
+    """Return the seconds of each of `calls` calls."""
     taken = []
     for number in range(calls):
         url = f"https://site.gov/folder/page-{number}.html"
@@ -76,7 +76,7 @@ def turn(send: Send, calls: int) -> list[float]:
 
 
 def main(name: str, queue: str, confirm: bool) -> None:
-    """Read a number of calls a line, and answer with a JSON array of their seconds."""
+    """Read a number of calls from each line, and reply with a JSON array of their seconds."""
     send = SENDERS[name](queue, confirm)
     for line in sys.stdin:
         print(json.dumps(turn(send, int(line))), flush=True)

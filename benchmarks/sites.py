@@ -1,4 +1,4 @@
-"""Real sites from Debian packages, unpacked and not installed, behind an nginx of our own."""
+"""Real sites from Debian packages, unpacked but not installed, served by a private nginx."""
 
 from __future__ import annotations
 
@@ -20,49 +20,48 @@ from tests.support.programs import program
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """A site in a package; `root` is its folder below the package's own root. `/` is its start page."""
+class DebianSite:
+    """A site in a package. `root` is its folder in the package, `/` its start page."""
 
     package: str
     root: str
 
 
 SITES = {
-    "postgresql-doc-15": Site("postgresql-doc-15", "usr/share/doc/postgresql-doc-15/html"),
-    "python3.11-doc": Site("python3.11-doc", "usr/share/doc/python3.11/html"),
+    "postgresql-doc-15": DebianSite("postgresql-doc-15", "usr/share/doc/postgresql-doc-15/html"),
+    "python3.11-doc": DebianSite("python3.11-doc", "usr/share/doc/python3.11/html"),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """Sites that are being served: start URLs by name, and the server's process id."""
+class ServedSites:
+    """Served sites: start URLs by name, and the server's process id."""
 
     urls: dict[str, str]
     pid: int
 
 
-def unpack(site: Site, folder: Path) -> Path:
-    """Return the folder of a site's pages, downloaded and unpacked below `folder` if it is not there.
+def unpack(site: DebianSite, folder: Path) -> Path:
+    """Return the folder of a site's pages, downloading and unpacking its package below `folder` the first time.
 
-    Raises:
-        BenchmarkError: the package cannot be had.
+    Raises BenchmarkError when the package cannot be downloaded or unpacked.
     """
     target = folder / site.package
     if not target.exists():
-        fresh = target.with_name(f".{site.package}.new")
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir(parents=True)
-        _download(site.package, fresh)
-        (archive,) = fresh.glob("*.deb")
-        _run(["dpkg-deb", "-x", str(archive), str(fresh)], fresh)
-        (fresh / "name").write_text(archive.stem)
+        work = target.with_name(f".{site.package}.new")
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        _download(site.package, work)
+        (archive,) = work.glob("*.deb")
+        _run(["dpkg-deb", "-x", str(archive), str(work)], work)
+        (work / "name").write_text(archive.stem)
         archive.unlink()
-        fresh.rename(target)
+        work.rename(target)
     return target / site.root
 
 
-def version(site: Site, folder: Path) -> str:
-    """Return package, version and architecture of an unpacked site, as in its archive's name."""
+def version(site: DebianSite, folder: Path) -> str:
+    """Return package, version and architecture of an unpacked site, from its archive's name."""
     return (folder / site.package / "name").read_text().replace("%3a", ":")
 
 
@@ -76,7 +75,7 @@ def _download(package: str, folder: Path) -> None:
 
 
 def ensure_nginx() -> str:
-    """Return the nginx program, installed without starting its default site if it is not there."""
+    """Return the path of nginx, installing it without starting its default site if it is missing."""
     return program("nginx", "nginx-light")
 
 
@@ -132,8 +131,8 @@ _SERVER = '    server {{ listen 127.0.0.1:{port}; root "{root}"; }}'
 
 
 @contextmanager
-def serve(names: Collection[str], folder: Path) -> Iterator[Served]:
-    """Serve the named sites on free ports of 127.0.0.1 for the block; all files of the server are below `folder`."""
+def serve(names: Collection[str], folder: Path) -> Iterator[ServedSites]:
+    """Serve sites on free ports of 127.0.0.1 during the block, with the server's files below `folder`."""
     program, home = ensure_nginx(), folder / "nginx"
     home.mkdir(parents=True, exist_ok=True)
     roots = {name: unpack(SITES[name], folder / "sites") for name in names}
@@ -147,7 +146,7 @@ def serve(names: Collection[str], folder: Path) -> Iterator[Served]:
             raise BenchmarkError(f"nginx does not answer:\n{tail(home / 'error.log')}")
         if process.poll() is not None:
             raise BenchmarkError(f"nginx ended with {process.returncode}:\n{tail(home / 'error.log')}")
-        yield Served(urls, process.pid)
+        yield ServedSites(urls, process.pid)
     finally:
         process.terminate()
         process.wait(10)
@@ -155,7 +154,7 @@ def serve(names: Collection[str], folder: Path) -> Iterator[Served]:
 
 def _configure(home: Path, roots: dict[str, Path], chosen: dict[str, int]) -> None:
     servers = [_SERVER.format(port=chosen[name], root=root) for name, root in roots.items()]
-    # Started by root, nginx would read the pages as a user who may not be allowed to.
+    # By default nginx, started by root, reads pages as another user without permission.
     user = pwd.getpwuid(os.geteuid()).pw_name
     (home / "nginx.conf").write_text(_CONF.format(folder=home, user=user, servers="\n".join(servers)))
 

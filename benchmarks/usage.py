@@ -12,26 +12,23 @@ import psutil
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """CPU seconds since each process began, by group, and those of the whole machine: busy and in all."""
+    """CPU seconds by group of processes, and of the whole machine: busy and total."""
 
     groups: Mapping[str, float]
     busy: float
     total: float
 
     def since(self, before: Usage) -> Mapping[str, float]:
-        """Return the CPU seconds that each group has spent since `before`."""
+        """Return the CPU seconds of each group since `before`."""
         return {name: seconds - before.groups[name] for name, seconds in self.groups.items()}
 
     def others(self, before: Usage, *, ours: float) -> float:
-        """Return the share of the machine, 0 to 1, that others than our `ours` CPU seconds took since `before`."""
+        """Return the share of the machine, 0 to 1, that other programs took since `before`, beside `ours` seconds."""
         return max(0.0, self.busy - before.busy - ours) / (self.total - before.total)
 
 
 def usage(groups: Mapping[str, int]) -> Usage:
-    """Return the usage of the trees of processes below the given ids, by name.
-
-    A group named `x` whose tree has children counts them as `x children`, ended ones included.
-    """
+    """Return the usage of the processes with these ids. The children of `x`, ended ones included, are `x children`."""
     seconds: dict[str, float] = {}
     for name, pid in groups.items():
         root = psutil.Process(pid)
@@ -39,14 +36,14 @@ def usage(groups: Mapping[str, int]) -> Usage:
         seconds[name] = times.user + times.system
         seconds[f"{name} children"] = times.children_user + times.children_system + _children(root)
     machine = psutil.cpu_times()
-    total = float(sum(machine[:8]))  # Guests are counted within the user time already.
+    total = float(sum(machine[:8]))  # User time already includes guests.
     return Usage(seconds, total - machine.idle - machine.iowait, total)
 
 
 def quiet_within(seconds: float, *, busy: float = 0.1) -> bool:
-    """Wait up to `seconds` for a second in which the machine is less than `busy` (0 to 1); return whether one came.
+    """Wait up to `seconds` for a second in which the machine is less than `busy` (0 to 1). Return whether it came.
 
-    Called between runs, when nothing of ours has work to do.
+    Call it between runs, while the benchmark's own processes are idle.
     """
     deadline = time.monotonic() + seconds
     while psutil.cpu_percent(interval=1.0) >= 100 * busy:

@@ -1,1 +1,1 @@
-"""Other people's programs doing our work; each runs in a process of its own."""
+"""Comparable programs doing the same work, each in its own process."""

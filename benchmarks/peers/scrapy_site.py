@@ -16,7 +16,7 @@ from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.http import HtmlResponse, Response
 from scrapy.linkextractors import LinkExtractor
 
-#: Bytes of memory: without a limit one hostile page has taken all that a machine had.
+#: Bytes of memory, a limit because one hostile page once used all of a machine's.
 MEMORY = 4 << 30
 
 SETTINGS = {
@@ -31,21 +31,21 @@ SETTINGS = {
 
 
 class SiteSpider(scrapy.Spider):
-    """Follows every link of one host and port, and yields what a search index needs of each page."""
+    """Follows every link of one host and port, and yields the searchable text of each page."""
 
     name = "site"
 
     def __init__(self, start: str, **options: Any) -> None:
         super().__init__(**options)
         self.start_urls = [start]
-        # Compared with the netloc: without its port a host matches nothing.
+        # LinkExtractor compares the netloc, which includes the port.
         self.links = LinkExtractor(allow_domains=[urlsplit(start).netloc])
         self.pages = 0
         self.began: tuple[float, float] | None = None
         self.ended = (0.0, 0.0)
 
     async def start(self) -> Any:
-        """Note when the first request is made."""
+        """Record the time of the first request."""
         self.began = clocks()
         async for request in super().start():
             yield request
@@ -76,7 +76,7 @@ def clocks() -> tuple[float, float]:
 
 
 def main(start: str, items: str, figures: str) -> None:
-    """Crawl; write one JSON line a page to `items`, and `pages`, `wall` and `cpu` (seconds) to `figures`."""
+    """Crawl. Write a JSON line per page to `items`, and `pages`, `wall` and `cpu` (seconds) to `figures`."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     process = AsyncCrawlerProcess({**SETTINGS, "FEEDS": {items: {"format": "jsonlines", "encoding": "utf8"}}})
     crawler = process.create_crawler(SiteSpider)

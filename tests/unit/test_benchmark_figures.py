@@ -1,4 +1,4 @@
-"""Medians, ratios and tables of the benchmarks, and what a stack is counted as."""
+"""Medians, ratios and tables of the benchmarks, and the purpose of a stack."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.enqueue import Enqueued
+from benchmarks.enqueue import EnqueueFigures
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import Spread, Table, ratios, spread, verdict, verdict_below
-from benchmarks.kept import keep, kept
 from benchmarks.modes import AWAKE, MODES
-from benchmarks.parked import Parked
+from benchmarks.parked import ParkedFigures
 from benchmarks.profile import Share, summary
-from benchmarks.questions import KINDS, Ask, make
+from benchmarks.queries import KINDS, BenchQuery, make_queries
 from benchmarks.report import Results as Page
 from benchmarks.report import aims_table, best, cpu_ratio, crawl_ratio, page, section, warnings
-from benchmarks.runs import Run
-from benchmarks.search import END_TO_END, ROUTER, SEARCHER, Searched, Turn, check
+from benchmarks.runs import CrawlRun
+from benchmarks.search import END_TO_END, PACK_SEARCHER, SEARCH_CLIENT, SearchFigures, Turn, check
+from benchmarks.stored_results import load_sections, store_section
 from tests.packs import page as stored_page
 from tests.packs import write_pack
 
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.unit
 SITE = "python3.11-doc"
 
 
-def run(contestant: str, wall: float, cpu: float = 1.0) -> Run:
-    return Run(
+def run(contestant: str, wall: float, cpu: float = 1.0) -> CrawlRun:
+    return CrawlRun(
         site=SITE,
         contestant=contestant,
         pages=frozenset(f"http://site/{number}" for number in range(100)),
@@ -45,7 +45,7 @@ def run(contestant: str, wall: float, cpu: float = 1.0) -> Run:
 ROUNDS = [run("Perennial -c 2", 1, 2), run("Scrapy", 4, 4), run("Perennial -c 2", 10, 3), run("Scrapy", 40, 12)]
 
 
-def test_a_spread_tells_median_least_and_greatest() -> None:
+def test_a_spread_has_median_lowest_and_highest() -> None:
     assert spread([3, 1, 2]) == Spread(2, 1, 3)
     assert spread([3, 1, 2]).text(1) == "2.0 (1.0-3.0)"
     assert spread([2]).text(1) == "2.0"
@@ -58,16 +58,16 @@ def test_a_ratio_is_taken_within_a_round() -> None:
     assert cpu_ratio(ROUNDS, "Perennial -c 2") == Spread(0.375, 0.25, 0.5)
 
 
-def test_rounds_of_unlike_number_have_no_ratio() -> None:
+def test_different_numbers_of_rounds_have_no_ratio() -> None:
     with pytest.raises(ValueError, match="shorter"):
         ratios([1, 2], [1])
 
 
-def test_the_better_of_our_contestants_is_the_one_with_more_pages_a_second() -> None:
+def test_the_best_contestant_has_the_most_pages_per_second() -> None:
     assert best([*ROUNDS, run("Perennial -c 4", 1.5), run("Perennial -c 4", 1.6)]) == "Perennial -c 4"
 
 
-def test_an_aim_is_reached_or_the_page_says_how_far_it_is() -> None:
+def test_a_verdict_on_an_aim_names_the_distance() -> None:
     assert verdict(2.0, 2.0) == "reached"
     assert verdict(1.0, 2.0) == "not reached: 50% of it"
     (row,) = aims_table(Page(date="", machine={}, versions={}, crawls={SITE: ROUNDS})).rows
@@ -75,11 +75,11 @@ def test_an_aim_is_reached_or_the_page_says_how_far_it_is() -> None:
 
 
 def test_a_table_is_markdown() -> None:
-    table = Table("Speed", ("who", "pages/s"), (("we", "5"),))
-    assert table.markdown() == "**Speed**\n\n| who | pages/s |\n| --- | ---: |\n| we | 5 |"
+    table = Table("Speed", ("contestant", "pages/s"), (("Perennial", "5"),))
+    assert table.markdown() == "**Speed**\n\n| contestant | pages/s |\n| --- | ---: |\n| Perennial | 5 |"
 
 
-def test_the_page_tells_machine_versions_and_every_contestant() -> None:
+def test_the_page_names_machine_versions_and_every_contestant() -> None:
     shares = [Share("pool", "parse", 0.5), Share("parent", "event loop", 1.0)]
     results = Page(
         date="today", machine={"memory": "1 GB"}, versions={"X": "1.2"}, crawls={SITE: ROUNDS}, profiles={SITE: shares}
@@ -92,7 +92,7 @@ def test_the_page_tells_machine_versions_and_every_contestant() -> None:
     assert "2.5 |" in text  # Redis commands a page.
 
 
-def test_the_page_says_when_other_programs_disturbed_the_runs() -> None:
+def test_the_page_warns_of_runs_disturbed_by_other_programs() -> None:
     alone = [replace(each, others=0.1) for each in ROUNDS]
     assert not warnings(Page(date="", machine={}, versions={}, crawls={SITE: alone}))
     (warning,) = warnings(Page(date="", machine={}, versions={}, crawls={SITE: [*alone, *ROUNDS]}))
@@ -104,7 +104,7 @@ def milliseconds(*each: float) -> list[float]:
 
 
 # In the second round everything took ten times as long.
-ENQUEUED = Enqueued(
+ENQUEUED = EnqueueFigures(
     {
         "Perennial": [milliseconds(0.4, 0.4, 0.4), milliseconds(4, 4, 8)],
         "Celery": [milliseconds(0.5, 0.5, 0.5), milliseconds(5, 5, 5)],
@@ -112,10 +112,12 @@ ENQUEUED = Enqueued(
     },
     others=0.5,
 )
-PARKED = Parked("quorum", 1_000, parking=2.0, memory=(10_000, 1_010_000, 20_000), late=(0.5, 3.0), twice=0, others=0.0)
+PARKED = ParkedFigures(
+    "quorum", 1_000, parking=2.0, memory=(10_000, 1_010_000, 20_000), late=(0.5, 3.0), twice=0, others=0.0
+)
 
 
-def test_a_time_is_reached_from_above() -> None:
+def test_a_time_below_its_aim_is_reached() -> None:
     assert verdict_below(0.9, 1.0) == "reached"
     assert verdict_below(1.5, 1.0) == "not reached: 1.50 times it"
 
@@ -127,21 +129,21 @@ def test_the_ratio_of_enqueueing_is_taken_within_a_round() -> None:
     assert rows["`delay()` without confirms, p50, times plain Celery's"][2:] == ("0.80", "reached")
 
 
-def test_the_memory_of_a_parked_message_is_what_all_of_them_added() -> None:
+def test_the_memory_of_a_parked_message_is_an_equal_share() -> None:
     assert PARKED.bytes_each == 1_000
     text = page([section("parked", Page(date="", machine={}, versions={}, parked=[PARKED]))])
     assert "| bytes of memory a message | 1,000 |" in text
     assert "| messages parked a second | 500 |" in text
 
 
-def test_a_run_of_some_rows_leaves_what_was_measured_of_the_others(tmp_path: Path) -> None:
+def test_a_run_of_some_rows_keeps_the_results_of_the_others(tmp_path: Path) -> None:
     def measured(row: str, date: str) -> None:
-        keep(tmp_path / "results", section(row, Page(date=date, machine={}, versions={}, enqueue=ENQUEUED)))
+        store_section(tmp_path / "results", section(row, Page(date=date, machine={}, versions={}, enqueue=ENQUEUED)))
 
     measured("enqueue", "Monday")
     measured("parked", "Tuesday")
     measured("enqueue", "Wednesday")
-    sections = kept(tmp_path / "results", ["crawl", "parked", "enqueue"])
+    sections = load_sections(tmp_path / "results", ["crawl", "parked", "enqueue"])
     assert [(each.row, each.date) for each in sections] == [("parked", "Tuesday"), ("enqueue", "Wednesday")]
     assert sections[1] == section("enqueue", Page(date="Wednesday", machine={}, versions={}, enqueue=ENQUEUED))
     text = page(sections)
@@ -150,7 +152,7 @@ def test_a_run_of_some_rows_leaves_what_was_measured_of_the_others(tmp_path: Pat
     assert "**Disturbed:** other programs took 50% of the machine" in text
 
 
-def test_a_stack_counts_for_the_innermost_file_of_ours(tmp_path: Path) -> None:
+def test_a_stack_counts_for_the_innermost_file_of_the_project(tmp_path: Path) -> None:
     task = "__call__ (app/task.py:9);index (tasks/site.py:9)"
     stacks = [
         f'process 1:"a";process 2:"a";loop (billiard/pool.py:1);{task};put (app/storage/folder.py:2);open (os:1) 60',
@@ -170,51 +172,53 @@ def test_a_stack_counts_for_the_innermost_file_of_ours(tmp_path: Path) -> None:
     ]
 
 
-KINDS_ASKED = (("a.example", "word"), ("a.example", "rare"), ("b.example", "word"), ("b.example", "rare"))
-ASKED = [Ask(domain, kind, f"q{number}") for number, (domain, kind) in enumerate(KINDS_ASKED)]
+KINDS_OF_QUERIES = (("a.example", "word"), ("a.example", "rare"), ("b.example", "word"), ("b.example", "rare"))
+QUERIES = [BenchQuery(domain, kind, f"q{number}") for number, (domain, kind) in enumerate(KINDS_OF_QUERIES)]
 
 
 def turn(*each: float) -> Turn:
     return Turn(seconds=milliseconds(*each), totals=(1, 2, 3, 4), wall=sum(milliseconds(*each)))
 
 
-def searched(**turns: list[Turn]) -> Searched:
-    """Return what would be measured of two rounds, the second ten times as slow."""
-    names = {END_TO_END: "web", SEARCHER: "own", ROUTER: "router"}
+def figures(**turns: list[Turn]) -> SearchFigures:
+    """Return the figures of two rounds, the second ten times as slow."""
+    names = {END_TO_END: "web", PACK_SEARCHER: "own", SEARCH_CLIENT: "router"}
     found = {name: turns.get(short, [turn(1, 1, 1, 1), turn(1, 1, 1, 1)]) for name, short in names.items()}
     rest = {name: [turn(1, 1, 1, 1), turn(1, 1, 1, 1)] for name in ("SQLite", "tantivy", "echo", "GET /healthz")}
     by_size = {name: dict.fromkeys(MODES, each) for name, each in (found | rest).items()}
     cpu = {"web": 0.012, "web children": 0.012}
-    return Searched(asked=ASKED, pages={"a.example": 7}, turns=by_size, cpu=cpu, others=0.5)
+    return SearchFigures(queries=QUERIES, pages={"a.example": 7}, turns=by_size, cpu=cpu, others=0.5)
 
 
-SEARCHED = searched(web=[turn(3, 9, 4, 9), turn(30, 90, 40, 90)], own=[turn(1, 6, 1, 6), turn(10, 60, 10, 60)])
+SEARCHED = figures(web=[turn(3, 9, 4, 9), turn(30, 90, 40, 90)], own=[turn(1, 6, 1, 6), turn(10, 60, 10, 60)])
 
 
-def test_what_the_way_adds_is_taken_for_each_query_within_a_round() -> None:
+def test_added_time_is_the_difference_per_query_within_a_round() -> None:
     # In the first round 2, 3, 3 and 3 ms; 3 ms for the words would be the difference of two medians.
-    assert SEARCHED.more(END_TO_END, SEARCHER, AWAKE).text(1) == "16.5 (3.0-30.0)"
-    assert SEARCHED.more(END_TO_END, SEARCHER, AWAKE, kind="word").text(2) == "13.75 (2.50-25.00)"
+    assert SEARCHED.added(END_TO_END, PACK_SEARCHER, AWAKE).text(1) == "16.5 (3.0-30.0)"
+    assert SEARCHED.added(END_TO_END, PACK_SEARCHER, AWAKE, kind="word").text(2) == "13.75 (2.50-25.00)"
     awake, asleep = aims_table(Page(date="", machine={}, versions={}, search=SEARCHED)).rows
     assert awake[1:] == asleep[1:] == ("< 5", "16.50 (3.00-30.00)", "not reached: 3.30 times it")
 
 
-def test_the_page_tells_search_by_finder_part_kind_and_process() -> None:
+def test_the_page_shows_search_by_contestant_part_kind_and_process() -> None:
     text = page([section("search", Page(date="", machine={}, versions={}, search=SEARCHED))])
     assert "other programs took 50% of the machine" in text
     assert "4 queries in 2 rounds; a.example 7 pages" in text
-    assert "| end to end adds to Searcher | 16.50 (3.00-30.00) | 16.50 (3.00-30.00) | 16.50 (3.00-30.00) |" in text
+    assert "| end to end adds to PackSearcher | 16.50 (3.00-30.00) | 16.50 (3.00-30.00) | 16.50 (3.00-30.00) |" in text
     assert "| web | 3.00 |" in text  # 24 ms for the 8 queries of two turns.
     assert "| rare |" in text
 
 
-def test_finders_that_find_something_else_are_no_contestants() -> None:
+def test_contestants_must_find_the_same_number_of_pages() -> None:
     right = Turn(seconds=(), totals=(1, 2, 3, 4), wall=1.0)
-    check({SEARCHER: right, "SQLite": replace(right, totals=(-1, -1, -1, -1)), END_TO_END: right}, ASKED)
-    with pytest.raises(BenchmarkError, match=r"tantivy does not find what Searcher finds: 'q1' on a.example: 1, not 2"):
-        check({SEARCHER: right, "tantivy": replace(right, totals=(1, 1, 3, 4))}, ASKED)
+    check({PACK_SEARCHER: right, "SQLite": replace(right, totals=(-1, -1, -1, -1)), END_TO_END: right}, QUERIES)
+    with pytest.raises(
+        BenchmarkError, match=r"tantivy does not find the pages that PackSearcher finds: 'q1' on a.example: 1, not 2"
+    ):
+        check({PACK_SEARCHER: right, "tantivy": replace(right, totals=(1, 1, 3, 4))}, QUERIES)
     with pytest.raises(BenchmarkError, match="end to end"):
-        check({SEARCHER: right, END_TO_END: replace(right, totals=(1, -1, 3, 4))}, ASKED)
+        check({PACK_SEARCHER: right, END_TO_END: replace(right, totals=(1, -1, 3, 4))}, QUERIES)
 
 
 def test_the_queries_are_the_same_in_every_run(tmp_path: Path) -> None:
@@ -225,9 +229,9 @@ def test_the_queries_are_the_same_in_every_run(tmp_path: Path) -> None:
     ]
     rare = [stored_page(f"/rare{at}", "Rare page", "seldom") for at in range(3)]
     pack = write_pack(tmp_path / "pack.sqlite", [*pages, *rare])
-    asked = make({"site.example": pack})
-    assert asked == make({"site.example": pack})
-    assert asked != make({"site.example": pack}, seed=1)
-    assert {kind: sum(ask.kind == kind for ask in asked) for kind in KINDS} == KINDS
-    assert {ask.q for ask in asked if ask.kind == "rare"} <= {"seldom", "rare"}
-    assert all(ask.q.startswith('"') for ask in asked if ask.kind == "phrase")
+    queries = make_queries({"site.example": pack})
+    assert queries == make_queries({"site.example": pack})
+    assert queries != make_queries({"site.example": pack}, seed=1)
+    assert {kind: sum(query.kind == kind for query in queries) for kind in KINDS} == KINDS
+    assert {query.q for query in queries if query.kind == "rare"} <= {"seldom", "rare"}
+    assert all(query.q.startswith('"') for query in queries if query.kind == "phrase")

@@ -1,4 +1,4 @@
-"""What each row measured last, kept as JSON beside the page, so that a run of some rows leaves the others' results."""
+"""The last results of each row, stored as JSON, so that a run of some rows keeps the results of the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.figures import Table
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The results of one row as they are shown; `aims` are rows of the page's table of aims."""
+    """The results of one row as shown; `aims` are its rows in the page's table of aims."""
 
     row: str
     date: str
@@ -24,14 +24,14 @@ class Section:
     tables: tuple[Table, ...]
 
 
-def keep(folder: Path, section: Section) -> None:
-    """Write a section, instead of what was kept of its row."""
+def store_section(folder: Path, section: Section) -> None:
+    """Write a section in place of the former one of its row."""
     folder.mkdir(exist_ok=True)
     _file(folder, section.row).write_text(json.dumps(asdict(section), indent=1) + "\n")
 
 
-def kept(folder: Path, rows: Iterable[str]) -> list[Section]:
-    """Return the sections of those rows that were ever measured, in this order."""
+def load_sections(folder: Path, rows: Iterable[str]) -> list[Section]:
+    """Return the stored sections of the rows, in this order."""
     files = [_file(folder, row) for row in rows]
     return [_section(json.loads(file.read_text())) for file in files if file.exists()]
 
@@ -40,11 +40,11 @@ def _file(folder: Path, row: str) -> Path:
     return folder / f"{row}.json"
 
 
-def _section(told: Mapping[str, Any]) -> Section:
-    tables = tuple(Table(each["title"], *map(_rows, (each["header"], each["rows"]))) for each in told["tables"])
-    return Section(**{**told, "aims": _rows(told["aims"]), "warnings": tuple(told["warnings"]), "tables": tables})
+def _section(loaded: Mapping[str, Any]) -> Section:
+    tables = tuple(Table(each["title"], *map(_rows, (each["header"], each["rows"]))) for each in loaded["tables"])
+    return Section(**{**loaded, "aims": _rows(loaded["aims"]), "warnings": tuple(loaded["warnings"]), "tables": tables})
 
 
 def _rows(lists: list[Any]) -> Any:
-    """Turn lists, which JSON knows, into tuples."""
+    """Turn the lists of JSON into tuples."""
     return tuple(_rows(each) if isinstance(each, list) else each for each in lists)

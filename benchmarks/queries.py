@@ -1,4 +1,4 @@
-"""What the benchmark of search asks: queries of several kinds, made from a pack's own words, the same in every run."""
+"""Queries of the search benchmark: of several kinds, from a pack's own words, equal in every run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from app.search.tokens import words
 
 SEED = 5
-#: Queries of each kind that a domain is asked.
+#: Queries of each kind per domain.
 KINDS = {"word": 30, "title": 20, "rare": 10, "common": 10, "phrase": 10, "beginning": 10, "exclusion": 10}
 
 _VOCABULARY = """
@@ -22,7 +22,7 @@ _PHRASE_WORDS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class BenchQuery:
     """One query; `kind` is one of KINDS."""
 
     domain: str
@@ -32,38 +32,38 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """What queries are made of: `rare`, `known` and `common` words by the number of their pages; titles and bodies."""
+    """Words, titles and bodies of a pack. `rare`, `frequent` and `common` words differ in the number of pages."""
 
     rare: list[str]
-    known: list[str]
+    frequent: list[str]
     common: list[str]
     titles: list[str]
     bodies: list[str]
 
 
-def make(packs: Mapping[str, Path], *, seed: int = SEED) -> list[Ask]:
-    """Return the queries for these packs, kinds and domains mixed."""
+def make_queries(packs: Mapping[str, Path], *, seed: int = SEED) -> list[BenchQuery]:
+    """Return the queries for these packs, in random order."""
     chance = random.Random(seed)
-    asked = [
-        Ask(domain, kind, _MAKERS[kind](text, chance))
+    queries = [
+        BenchQuery(domain, kind, _MAKERS[kind](text, chance))
         for domain, text in ((domain, _read(path)) for domain, path in sorted(packs.items()))
         for kind, count in KINDS.items()
         for _ in range(count)
     ]
-    chance.shuffle(asked)
-    return asked
+    chance.shuffle(queries)
+    return queries
 
 
 def _read(pack: Path) -> _Text:
     with closing(sqlite3.connect(pack)) as database:
         database.executescript(_VOCABULARY)
         pages = [(str(title), str(body)) for title, body in database.execute("SELECT title, body FROM pages")]
-        found = database.execute("SELECT term, doc FROM vocabulary WHERE length(term) > 2 ORDER BY term")
-        # Of letters only, as people type them.
-        counts = {str(term): int(count) for term, count in found if str(term).isalpha()}
+        terms = database.execute("SELECT term, doc FROM vocabulary WHERE length(term) > 2 ORDER BY term")
+        # People type words of letters.
+        counts = {str(term): int(count) for term, count in terms if str(term).isalpha()}
     return _Text(
         rare=[word for word, count in counts.items() if 2 <= count <= 5],
-        known=[word for word, count in counts.items() if 0.01 <= count / len(pages) <= 0.1],
+        frequent=[word for word, count in counts.items() if 0.01 <= count / len(pages) <= 0.1],
         common=[word for word, count in counts.items() if count / len(pages) >= 0.25],
         titles=sorted({title for title, _ in pages if len(words(title)) > 1}),
         bodies=[body for _, body in pages if len(body) > 1_000],
@@ -71,30 +71,30 @@ def _read(pack: Path) -> _Text:
 
 
 def _title(text: _Text, chance: random.Random) -> str:
-    found = words(chance.choice(text.titles))
-    at = chance.randrange(len(found) - 1)
-    return " ".join(found[at : at + 2])
+    title = words(chance.choice(text.titles))
+    at = chance.randrange(len(title) - 1)
+    return " ".join(title[at : at + 2])
 
 
 def _phrase(text: _Text, chance: random.Random) -> str:
     body = chance.choice(text.bodies)
-    # From the middle, for pages begin with the same menus; without the first word, which may be cut.
-    found = words(body[len(body) // 2 :][:500])[1:]
-    phrases = [found[at : at + _PHRASE_WORDS] for at in range(len(found) - _PHRASE_WORDS)]
-    told = [phrase for phrase in phrases if all(word.isalpha() for word in phrase)]
-    return f'"{" ".join(chance.choice(told))}"' if told else _phrase(text, chance)
+    # From the middle, because pages begin with the same menus; without the first word, which may be cut.
+    middle = words(body[len(body) // 2 :][:500])[1:]
+    phrases = [middle[at : at + _PHRASE_WORDS] for at in range(len(middle) - _PHRASE_WORDS)]
+    alphabetic = [phrase for phrase in phrases if all(word.isalpha() for word in phrase)]
+    return f'"{" ".join(chance.choice(alphabetic))}"' if alphabetic else _phrase(text, chance)
 
 
 def _beginning(text: _Text, chance: random.Random) -> str:
-    return chance.choice([word for word in text.known if len(word) > 6])[:4]
+    return chance.choice([word for word in text.frequent if len(word) > 6])[:4]
 
 
 _MAKERS: dict[str, Callable[[_Text, random.Random], str]] = {
-    "word": lambda text, chance: chance.choice(text.known),
+    "word": lambda text, chance: chance.choice(text.frequent),
     "title": _title,
     "rare": lambda text, chance: chance.choice(text.rare),
     "common": lambda text, chance: chance.choice(text.common),
     "phrase": _phrase,
     "beginning": _beginning,
-    "exclusion": lambda text, chance: f"{chance.choice(text.known)} -{chance.choice(text.common)}",
+    "exclusion": lambda text, chance: f"{chance.choice(text.frequent)} -{chance.choice(text.common)}",
 }

@@ -1,4 +1,4 @@
-"""One way to find, in a process of its own: it answers lists of queries, and tells how long each one took."""
+"""One contestant of the search benchmark, in its own process: it answers lists of queries and measures each one."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from app.search.ranking import WEIGHTS
 from benchmarks.echo import QUEUE
 from benchmarks.errors import BenchmarkError
 
-#: Answers one query of a domain; returns the number of pages that match, or -1 where nobody counts them.
+#: Answers one query of a domain and returns the number of matching pages, or -1 if the contestant does not count.
 Search = Callable[[str, str], int]
-#: What each thread calls once, for connections that it shares with no other.
+#: Called once by each thread, which then has connections of its own.
 Make = Callable[[], Search]
 
 LIMIT = 10
@@ -36,33 +36,33 @@ _TOTAL = re.compile(rb'"total":\s*(\d+)')
 
 
 def end_to_end(config: dict[str, Any]) -> Make:
-    """Return who asks the web's API over one kept connection."""
+    """Search by the web's API over one persistent connection."""
 
     def make() -> Search:
         connection = _connect(config["web"])
 
         def search(domain: str, q: str) -> int:
             body = _get(connection, f"/api/v1/search?{urlencode({'domain': domain, 'q': q, 'limit': LIMIT})}")
-            found = _TOTAL.search(body)
-            return int(found[1]) if found else -1
+            total = _TOTAL.search(body)
+            return int(total[1]) if total else -1
 
         return search
 
     return make
 
 
-def router(config: dict[str, Any]) -> Make:
-    """Return what the web asks with: searchers over the broker, without HTTP."""
-    finder = ClusterSearchClient(config["broker"], deadline=30.0)
+def search_client(config: dict[str, Any]) -> Make:
+    """Search with the search client that the web uses, without HTTP."""
+    client = ClusterSearchClient(config["broker"], deadline=30.0)
 
     def search(domain: str, q: str) -> int:
-        return finder.search(SearchRequest(q=q, domains=(domain,), limit=LIMIT)).total
+        return client.search(SearchRequest(q=q, domains=(domain,), limit=LIMIT)).total
 
     return lambda: search
 
 
 def health(config: dict[str, Any]) -> Make:
-    """Return who asks the web whether it is well: HTTP and nothing else."""
+    """Request the web's health check: HTTP without a search."""
 
     def make() -> Search:
         connection = _connect(config["web"])
@@ -72,7 +72,7 @@ def health(config: dict[str, Any]) -> Make:
 
 
 def in_process(config: dict[str, Any]) -> Make:
-    """Return our own search on the same packs."""
+    """Search the same packs in this process."""
     searchers = {domain: PackSearcher(Path(pack), time_limit=60.0) for domain, pack in config["packs"].items()}
 
     def search(domain: str, q: str) -> int:
@@ -82,7 +82,7 @@ def in_process(config: dict[str, Any]) -> Make:
 
 
 def sqlite(config: dict[str, Any]) -> Make:
-    """Return the floor: the same expression, the ten best ids by rank, and their rows."""
+    """Run the bare SQL: the same MATCH expression, the ten best ids by rank, and their rows."""
 
     def make() -> Search:
         packs = {
@@ -100,7 +100,7 @@ def sqlite(config: dict[str, Any]) -> Make:
 
 
 def tantivy(config: dict[str, Any]) -> Make:
-    """Return the peer: an index of the same text, the ten best pages, what is stored of them, and snippets."""
+    """Search a tantivy index of the same text: the ten best pages, their stored fields, and snippets."""
     from benchmarks.peers.tantivy_pack import TantivyPack
 
     indexes = {
@@ -111,7 +111,7 @@ def tantivy(config: dict[str, Any]) -> Make:
 
 
 def echo(config: dict[str, Any]) -> Make:
-    """Return who asks the echo through our requestor."""
+    """Send the request to the echo process, which replies at once."""
     requestor = Requestor(config["broker"])
 
     def search(domain: str, q: str) -> int:
@@ -122,10 +122,10 @@ def echo(config: dict[str, Any]) -> Make:
     return lambda: search
 
 
-FINDERS: dict[str, Callable[[dict[str, Any]], Make]] = {
+CONTESTANTS: dict[str, Callable[[dict[str, Any]], Make]] = {
     "end to end": end_to_end,
-    "RemoteFinder": router,
-    "Searcher": in_process,
+    "search client": search_client,
+    "PackSearcher": in_process,
     "SQLite": sqlite,
     "tantivy": tantivy,
     "echo": echo,
@@ -149,62 +149,62 @@ def _connect(address: str) -> http.client.HTTPConnection:
 
 def _get(connection: http.client.HTTPConnection, path: str) -> bytes:
     connection.request("GET", path)
-    answer = connection.getresponse()
-    body = answer.read()
-    if answer.status != 200:
-        raise BenchmarkError(f"GET {path}: {answer.status}: {body[:300]!r}")
+    response = connection.getresponse()
+    body = response.read()
+    if response.status != 200:
+        raise BenchmarkError(f"GET {path}: {response.status}: {body[:300]!r}")
     return body
 
 
-# Orders
+# Commands from standard input
 
 
-class Asker:
-    """Answers queries with as many threads, and after such a pause, as it began with."""
+class QueryRunner:
+    """Answers queries with the threads and the pause (seconds) of the present mode."""
 
     def __init__(self, make: Make) -> None:
         self._make = make
         self._searches: list[Search] = []
         self._pause = 0.0
 
-    def begin(self, threads: int, pause: float, asked: Sequence[tuple[str, str]]) -> dict[str, Any]:
-        """Make new connections, for a server closes those that stood idle; the queries asked now are not counted."""
+    def begin(self, threads: int, pause: float, queries: Sequence[tuple[str, str]]) -> dict[str, Any]:
+        """Open new connections, because servers close idle ones, and answer queries that are not counted."""
         self._searches, self._pause = [self._make() for _ in range(threads)], pause
         for search in self._searches:
-            for domain, q in asked:
+            for domain, q in queries:
                 search(domain, q)
         return {}
 
-    def answer(self, asked: Sequence[tuple[str, str]]) -> dict[str, Any]:
-        """Answer, each thread the next query; return the seconds and the total of each query, and seconds in all."""
-        found: list[tuple[float, int]] = [(0.0, -1)] * len(asked)
-        waiting = iter(enumerate(asked))
+    def answer(self, queries: Sequence[tuple[str, str]]) -> dict[str, Any]:
+        """Answer the queries, each thread the next one. Return seconds and total of each query, and total seconds."""
+        answers: list[tuple[float, int]] = [(0.0, -1)] * len(queries)
+        waiting = iter(enumerate(queries))
         began = time.perf_counter()
         if len(self._searches) == 1:
-            _answer(self._searches[0], waiting, found, self._pause)
+            _answer(self._searches[0], waiting, answers, self._pause)
         else:
             with ThreadPoolExecutor(len(self._searches)) as pool:
-                for done in [pool.submit(_answer, search, waiting, found, self._pause) for search in self._searches]:
+                for done in [pool.submit(_answer, search, waiting, answers, self._pause) for search in self._searches]:
                     done.result()
         wall = time.perf_counter() - began
-        return {"wall": wall, "seconds": [each[0] for each in found], "totals": [each[1] for each in found]}
+        return {"wall": wall, "seconds": [seconds for seconds, _ in answers], "totals": [total for _, total in answers]}
 
 
-def _answer(search: Search, waiting: Any, found: list[tuple[float, int]], pause: float) -> None:
+def _answer(search: Search, waiting: Any, answers: list[tuple[float, int]], pause: float) -> None:
     for number, (domain, q) in waiting:
         if pause:
             time.sleep(pause)
         began = time.perf_counter()
         total = search(domain, q)
-        found[number] = (time.perf_counter() - began, total)
+        answers[number] = (time.perf_counter() - began, total)
 
 
 def main(name: str, config: dict[str, Any]) -> None:
-    """Read `{"asked": [[domain, q]...]}` a line, with `threads` and `pause` to begin anew, and answer in JSON."""
-    asker = Asker(FINDERS[name](config))
+    """Read `{"queries": [[domain, q]...]}` per line, with `threads` and `pause` to start a mode; reply in JSON."""
+    runner = QueryRunner(CONTESTANTS[name](config))
     for line in sys.stdin:
-        order = json.loads(line)
-        print(json.dumps(asker.begin(**order) if "threads" in order else asker.answer(**order)), flush=True)
+        command = json.loads(line)
+        print(json.dumps(runner.begin(**command) if "threads" in command else runner.answer(**command)), flush=True)
 
 
 if __name__ == "__main__":
