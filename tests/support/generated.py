@@ -60,6 +60,13 @@ def architecture(text: str) -> str:
     return re.sub(r"(?<=## Layers\n\n```text\n).*?(?=\n```)", layers, text, flags=re.DOTALL)
 
 
+def contributing(text: str) -> str:
+    """Return CONTRIBUTING with the targets of the Makefile, as `make help` prints them."""
+    targets = re.findall(r"^([\w-]+):.*?## (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    lines = "\n".join(f"  {f'make {name}':<13} {caption}" for name, caption in targets)
+    return re.sub(r"(?<=\$ make help\n).*?(?=\n```)", lambda _: lines, text, flags=re.DOTALL)
+
+
 def settings_page(text: str) -> str:
     """Return the reference of the settings."""
     lines = to_markdown().splitlines()
@@ -138,6 +145,7 @@ def decisions_page(text: str) -> str:
 #: Document -> function from its text to the text with the generated parts up to date.
 DOCUMENTS: dict[str, Callable[[str], str]] = {
     "ARCHITECTURE.md": architecture,
+    "CONTRIBUTING.md": contributing,
     "docs/decisions/index.md": decisions_page,
     "docs/reference/settings.md": settings_page,
     "docs/reference/commands.md": commands_page,

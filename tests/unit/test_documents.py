@@ -200,11 +200,6 @@ def test_a_decision_record_is_short_and_has_its_three_parts() -> None:
         assert len(lines) < 25, name
 
 
-def test_make_help_is_that_of_the_makefile() -> None:
-    listed = re.findall(r"^  make ([\w-]+) ", read("CONTRIBUTING.md"), re.MULTILINE)
-    assert listed == re.findall(r"^([\w-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
-
-
 def test_readme_and_architecture_stay_short() -> None:
     assert len(read("README.md").splitlines()) <= 150
     assert len(read("ARCHITECTURE.md").encode()) < 10_000
