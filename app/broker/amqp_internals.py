@@ -1,7 +1,7 @@
 """The only module that relies on internals of py-amqp and kombu. `install` changes how both read a message.
 
-py-amqp's decoder raises for values that RabbitMQ lets through: a timestamp after the year 9999 (milliseconds where
-AMQP has seconds), a text that is not UTF-8, tables nested by the thousand. It raises in its event loop, where neither
+RabbitMQ lets values through for which py-amqp's decoder raises. Examples are a timestamp after the year 9999, a text
+that is not UTF-8, and tables nested by the thousand. The decoder raises in its event loop, where neither
 Celery nor this package can catch it, and the redelivered message stops the next worker. After `install` these values
 are readable and are written again as they came. RabbitMQ itself refuses all other malformed values (an unknown type, a
 field cut short, NaN).

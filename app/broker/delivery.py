@@ -1,4 +1,4 @@
-"""A message as it came: what a retry policy looks at and what a replacement is made from."""
+"""A message as consumed: a retry policy decides on it, and a replacement is made from it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: Headers that the broker adds. RabbitMQ before 4.0 believes an `x-death` that a client sends and drops such a message
-#: as a loop; counts of the broker belong to one life of a message, so a replacement starts without them.
+#: Headers that the broker adds. A replacement starts without them: they count deaths and deliveries of one message.
+#: RabbitMQ before 4.0 also believes an `x-death` that a client sends, and drops such a message as a loop.
 BROKER_HEADERS = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
 
-#: Properties that a replacement keeps. Expiration is left out: the wait is the delay queue's. So is the user id, which
-#: the broker lets nobody give but that user itself: a replacement with another's would be refused for ever.
+#: Properties that a replacement keeps. Not the expiration: the delay queue sets the wait. Not the user id either: the
+#: broker accepts only that of the connection, and would refuse every replacement with another user's.
 KEPT_PROPERTIES = ("correlation_id", "reply_to", "priority", "message_id", "type", "timestamp", "app_id")
 
 
@@ -19,8 +19,8 @@ KEPT_PROPERTIES = ("correlation_id", "reply_to", "priority", "message_id", "type
 class Delivery:
     """One delivery of one message: raw body, headers and properties unchanged, and the queue it was consumed from.
 
-    `exchange` and `routing_key` are those of its last way through the broker: the default exchange's key is a queue's
-    name, and after a wait the exchange is the one that the delay queue gives its messages back to.
+    `exchange` and `routing_key` are those of its last hop. The key of the default exchange is a queue's name. After a
+    wait the exchange is the one to which the delay queue dead-letters.
     """
 
     body: bytes
@@ -34,15 +34,15 @@ class Delivery:
 
     @classmethod
     def of(cls, message: Any, queue: str) -> Delivery:
-        """Take the parts of a kombu message; later changes of the message do not change the delivery.
+        """Return the delivery of a kombu message; later changes of the message do not change it.
 
-        A compressed body has been decompressed by kombu, and loses the header that says otherwise.
+        If kombu has decompressed the body, the `compression` header is left out.
         """
         headers = dict(message.headers or {})
         if not message.errors:
             headers.pop("compression", None)
         return cls(
-            body=as_it_came(message.body, message.content_encoding),
+            body=raw_body(message.body, message.content_encoding),
             headers=headers,
             properties=dict(message.properties or {}),
             content_type=message.content_type,
@@ -57,12 +57,12 @@ class Delivery:
         return {name: value for name, value in self.headers.items() if not name.startswith(BROKER_HEADERS)}
 
     def kept_properties(self) -> dict[str, Any]:
-        """Return the properties that a replacement carries on."""
+        """Return the properties that a replacement keeps."""
         return {name: self.properties[name] for name in KEPT_PROPERTIES if self.properties.get(name) is not None}
 
 
-def as_it_came(body: Any, encoding: str | None) -> bytes:
-    """Return the bytes of a body; py-amqp has made a text of one whose content encoding names a charset."""
+def raw_body(body: Any, encoding: str | None) -> bytes:
+    """Return the bytes of a body, which py-amqp decodes if its content encoding names a charset."""
     if not isinstance(body, str):
         return bytes(body or b"")
     try:
@@ -72,6 +72,6 @@ def as_it_came(body: Any, encoding: str | None) -> bytes:
 
 
 def delivery_of(message: Any) -> Delivery:
-    """Return the message as it came: kept by the consumer where it was translated, taken from it otherwise."""
+    """Return the delivery of a message; if the consumer translated it, that of the message before."""
     original: Delivery | None = getattr(message, "original", None)
     return original or Delivery.of(message, message.delivery_info["queue"])

@@ -20,7 +20,7 @@ class ApplicationError(Exception):
 
 
 class InvalidMessage(ApplicationError):
-    """Raised when a message or a task's arguments cannot mean anything; names the field and the reason."""
+    """Raised for a message or a task's arguments that are invalid; names the field and the reason."""
 
     permanent = True
     reason = "invalid-message"
@@ -48,10 +48,11 @@ class Undecodable(ApplicationError):
 
 
 class Postpone(ApplicationError):
-    """Raised by a task whose time has not come: back to a delay queue with the retry budget unspent.
+    """Raised by a task to run again after `seconds`: the message waits in delay queues, its retry budget unspent.
 
-    The wait is a few hops down a ladder of durations, or `exactly` so long, in a queue of its own. A `mark` is a header
-    that the message comes back with; the task's `on_postponed` hook is called once it stands in the delay queue.
+    It waits in a few hops down a ladder of durations, or with `exactly` in one queue of that duration. A `mark` is a
+    header that the message comes back with. With one, the task's hook `on_postponed` is called once the message is in
+    the delay queue. `why` is for logs and events.
     """
 
     reason = "postponed"
@@ -64,7 +65,7 @@ class Postpone(ApplicationError):
         self.mark = mark
 
     def __reduce__(self) -> tuple[type[Postpone], tuple[float, str], dict[str, object]]:
-        """Travel from a pool process whole; by its arguments alone it would lose the rest."""
+        """Pickle every attribute, for the way from a pool process: the arguments alone are not all."""
         return type(self), (self.seconds, self.why), self.__dict__
 
 
@@ -75,16 +76,14 @@ class PublishFailed(ApplicationError):
 
 
 class WorkerMisconfigured(ApplicationError):
-    """Raised when a worker starts in a way in which it would lose messages: with a task whose failures would not reach
-    a retry policy, or with queues that it cannot serve; names them and the cause.
-    """
+    """Raised when a worker starts with a task or a queue whose messages it would lose; names it and the cause."""
 
     permanent = True
     reason = "not-wired"
 
 
 class Unroutable(PublishFailed):
-    """Raised when no queue is bound for a message's exchange and key; names both."""
+    """Raised when no queue is bound for the exchange and the routing key of a message; names both."""
 
     reason = "unroutable"
 
@@ -100,14 +99,14 @@ class RequestTimedOut(ApplicationError):
 
 
 class AlreadyRunning(ApplicationError):
-    """Raised when a process starts of which there must be one, and it runs already; names it."""
+    """Raised when a process starts of which only one may run, and one runs already; names it."""
 
     permanent = True
     reason = "already-running"
 
 
 class DeadSetBusy(ApplicationError):
-    """Raised when somebody else works on a dead set; names it."""
+    """Raised when another operator works on a dead set; names it."""
 
     reason = "dead-set-busy"
 
@@ -129,7 +128,7 @@ class ManagementFailed(ApplicationError):
 
 
 class TopologyDiffers(ApplicationError):
-    """Raised when the broker has an exchange or a queue of another kind than is to be declared; names it."""
+    """Raised when the broker has an exchange or a queue with other arguments than declared; names it."""
 
     permanent = True
     reason = "topology"
@@ -143,7 +142,7 @@ class MigrationRefused(ApplicationError):
 
 
 class SearcherBusy(ApplicationError):
-    """Raised when a searcher has more queries before it than it can answer in time."""
+    """Raised by a searcher whose queue of queries is full: it could not answer in time."""
 
     reason = "searcher-busy"
     problem = "busy"

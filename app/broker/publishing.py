@@ -1,4 +1,4 @@
-"""Publishing with confirms: many messages at once, each persistent, mandatory and answered for."""
+"""Publishing with confirms: many messages at once, each persistent, mandatory and confirmed by the broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WINDOW = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
-    """One message to publish. The body goes out as it stands."""
+    """One message to publish. The body is sent unchanged."""
 
     exchange: str
     routing_key: str
@@ -30,15 +30,15 @@ class Outgoing:
     properties: Mapping[str, Any] = field(default_factory=dict)
     content_type: str | None = "application/json"
     content_encoding: str | None = "utf-8"
-    #: Whether a message that no queue is bound for is an error. An event without subscribers is none.
+    #: Whether an unroutable message is an error. An event without subscribers is not an error.
     mandatory: bool = True
 
 
 class Publisher:
-    """One connection and one channel in confirm mode. Safe between threads; opened when first used.
+    """One connection and one channel in confirm mode, opened when first used. Safe for use by several threads.
 
-    A channel that saw a nack is replaced: on RabbitMQ 3.10 one whose first publish fell into a leader election of a
-    quorum queue gets a nack for every later one.
+    A channel that received a nack is replaced. On RabbitMQ 3.10 a channel whose first publish fell into a leader
+    election of a quorum queue receives a nack for every later one.
     """
 
     def __init__(self, url: str, *, timeout: float = 5.0) -> None:
@@ -57,15 +57,15 @@ class Publisher:
     def publish(self, messages: Sequence[Outgoing]) -> None:
         """Publish all and wait until the broker has confirmed each.
 
-        Raises PublishFailed when one is refused, cannot be routed, or is not confirmed within the time-out; any of the
-        messages may then have arrived, so that a caller who tries again may publish twice, and never loses one.
+        Raises PublishFailed if a message is refused, unroutable, or not confirmed within the timeout. Any of them may
+        have arrived then: a second attempt may duplicate messages, and loses none.
         """
         with self._lock:
             for first in range(0, len(messages), _WINDOW):
                 self._send(messages[first : first + _WINDOW])
 
     def declare(self, queues: Iterable[Queue]) -> None:
-        """Declare queues with their exchanges and bindings, once each in the life of a connection."""
+        """Declare queues with their exchanges and bindings, each once per connection."""
         with self._lock:
             try:
                 for queue in queues:
@@ -90,10 +90,10 @@ class Publisher:
             self._drop()
             if not was_open:
                 raise PublishFailed(f"{len(messages)} message(s) not confirmed: {why}") from error
-            # A connection that stood idle may have died long ago: a new one decides.
+            # An idle connection may have broken long ago: try once on a new one.
             self._send(messages)
         except BaseException:
-            # What cannot be encoded, or was broken off half written, leaves a channel that miscounts its messages.
+            # After an encoding error or an interrupt, the channel's delivery tags no longer match ours.
             self._drop()
             raise
 
@@ -120,7 +120,7 @@ class Publisher:
             raise PublishFailed(f"the broker refused {nacked} of {count} message(s)")
         if returned:
             self._returned = []
-            # A queue that was declared may have been deleted since: declared again, it is there for the next attempt.
+            # A declared queue may have been deleted since; the next attempt declares it again.
             self._declared.clear()
             raise Unroutable(f"no queue is bound for {', '.join(sorted(set(returned)))}")
 
@@ -150,29 +150,29 @@ class Publisher:
                 return
 
     def _on_blocked(self, _reason: str) -> None:
-        """Note that the broker reads no more of this connection (`connection.blocked`)."""
+        """Note that the broker stopped reading from this connection (`connection.blocked`)."""
         self._blocked = True
 
     def _on_unblocked(self) -> None:
         self._blocked = False
 
     def _on_ack(self, tag: int, multiple: bool) -> None:
-        self._settle(tag, multiple)
+        self._confirmed(tag, multiple)
 
     def _on_nack(self, tag: int, multiple: bool) -> None:
-        self._nacked += self._settle(tag, multiple)
+        self._nacked += self._confirmed(tag, multiple)
 
-    def _settle(self, tag: int, multiple: bool) -> int:
-        settled = {each for each in self._unconfirmed if each <= tag} if multiple else self._unconfirmed & {tag}
-        self._unconfirmed -= settled
-        return len(settled)
+    def _confirmed(self, tag: int, multiple: bool) -> int:
+        confirmed = {each for each in self._unconfirmed if each <= tag} if multiple else self._unconfirmed & {tag}
+        self._unconfirmed -= confirmed
+        return len(confirmed)
 
     def _on_return(self, _error: Exception, exchange: str, routing_key: str, _message: Any) -> None:
         self._returned.append(f"exchange {exchange!r} with key {routing_key!r}")
 
 
 def wire_message(channel: Any, message: Outgoing) -> Any:
-    """Return a message as a channel sends it: persistent and with an id, unless its properties say otherwise."""
+    """Return a channel's message: persistent and with a new message id, unless its properties say otherwise."""
     properties = {"delivery_mode": 2, **message.properties}
     if "message_id" not in properties:
         properties["message_id"] = str(uuid.uuid4())

@@ -1,4 +1,4 @@
-"""The contract of a retry policy: it looks at a delivery and a failure and returns a decision. It does nothing."""
+"""The contract of a retry policy: a delivery and a failure go in, a decision comes out, and nothing else happens."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..delivery import Delivery
 #: Characters of a traceback, and of an error's message, that travel with a dead message.
 MAX_TRACEBACK, MAX_MESSAGE = 6_000, 500
 
-#: What a replayed message gets: `keep` is its spent budget, so that it dies at its next failure; `fresh` a new one.
+#: Budget of a replayed message: with `keep` its next failure dead-letters it, with `fresh` it has all its retries.
 Budget = Literal["keep", "fresh"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why one run of a message failed. `at` is seconds since the epoch; everything is text, so that it can travel."""
+    """Why one run of a message failed, as text that can be pickled. `at` is in seconds since the epoch."""
 
     reason: str
     exception: str
@@ -36,7 +36,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a message is published to."""
+    """The exchange and routing key that a message is published to."""
 
     exchange: str
     routing_key: str
@@ -44,7 +44,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Wait `delay_ms` in a queue, reached through its exchange, and run again; a run of the budget is spent."""
+    """Publish to the exchange of `queue`, wait there for `delay_ms`, and run again. Spends one retry."""
 
     queue: Queue
     routing_key: str
@@ -54,14 +54,14 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Let the broker itself dead-letter the message to its retry queue, which holds it for `delay_ms`."""
+    """Reject: the broker dead-letters the message to its retry queue for `delay_ms`. Spends one retry."""
 
     delay_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Postponed:
-    """Wait `delay_ms` in a queue, reached through its exchange, and run again; the budget is unspent."""
+    """Publish to the exchange of `queue`, wait there for `delay_ms`, and run again. Spends nothing."""
 
     queue: Queue
     routing_key: str
@@ -71,7 +71,7 @@ class Postponed:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """Rest in a dead set, reached through its exchange, with these headers added."""
+    """Publish to the exchange of `queue`, which is a dead set, with these headers added."""
 
     queue: Queue
     routing_key: str
@@ -80,38 +80,38 @@ class Dead:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Forget the message: another one is coming anyway."""
+    """Acknowledge the message and do nothing: another one will come."""
 
 
 Decision = Retry | Reject | Postponed | Dead | Drop
 
 
 class Policy(Protocol):
-    """One answer to "it failed", with the queues in which it waits and ends.
+    """Decides what happens to failed messages, and names the queues in which they wait and end.
 
-    A policy is a value: it holds names and numbers, and no connection. None of its methods raises, whatever headers a
-    foreign producer sent.
+    A policy is a value of names and numbers, without a connection. Its methods never raise, whatever headers a foreign
+    producer sent.
     """
 
-    #: The name by which tables and pictures speak of it.
+    #: Its name in tables and diagrams.
     name: ClassVar[str]
-    #: What a replay gets unless the operator says otherwise.
+    #: The budget of a replay unless the operator chooses another.
     replay_budget: ClassVar[Budget]
-    #: Whether it may decide on Reject, so that its queues must have the dead-letter exchange of `work_arguments`.
+    #: Whether it may decide Reject: its queues then need the dead-letter exchange of `work_arguments`.
     rejects: ClassVar[bool]
 
     @property
     def dead(self) -> Queue | None:
-        """The dead set of this policy, bound to its exchange; None where nothing is ever buried."""
+        """The dead set of this policy, bound to its exchange; None if it never dead-letters."""
 
     def queues(self) -> Sequence[Queue]:
-        """Return what must stand on the broker for it, with exchanges and bindings; the dead set comes first."""
+        """Return the queues that it needs on the broker, with exchanges and bindings; the dead set comes first."""
 
     def work_arguments(self, queue: str) -> Mapping[str, Any]:
-        """Return the arguments to declare a work queue with, so that the broker buries nothing silently."""
+        """Return the arguments to declare a work queue with, so that the broker drops nothing silently."""
 
     def work_queue(self, queue: str) -> Queue:
-        """Return a work queue, with those arguments, as Celery's setting `task_queues` takes it."""
+        """Return a work queue with those arguments, for Celery's setting `task_queues`."""
 
     def attempts(self, delivery: Delivery) -> int:
         """Return how many runs of this message have failed before this delivery."""
@@ -120,16 +120,16 @@ class Policy(Protocol):
         """Return how many retries the budget of this message has in all."""
 
     def decide_before_run(self, delivery: Delivery) -> Decision | None:
-        """Return what is to become of a message before it runs, or None: let it run."""
+        """Return None to let a message run, or the decision that replaces the run."""
 
     def decide(self, delivery: Delivery, failure: Failure) -> Decision:
-        """Return what becomes of a message whose run failed."""
+        """Return the decision on a message whose run failed."""
 
     def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
-        """Return how a message waits for a while without having failed: `exactly`, or no longer than `seconds`."""
+        """Return the decision that lets a message wait: `exactly` for `seconds`, or at most that long."""
 
     def replay_address(self, queue: str, routing_key: str) -> Address:
-        """Return where a message of `queue` that was buried with `routing_key` is published, to be run again."""
+        """Return the replay address of a message of `queue` that was dead-lettered with `routing_key`."""
 
     def replay_headers(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
-        """Return the headers with which a dead message is replayed."""
+        """Return the headers with which a dead letter is replayed."""

@@ -1,4 +1,4 @@
-"""Exponential delays: 2^iteration x timeout, one queue per duration; the policy travels with the message."""
+"""Exponential delays of 2^iteration x timeout, in one queue per duration; the message carries its own budget."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ TIMEOUT, MAX, ITERATION = "retry-timeout-ms", "retry-max", "current-iteration"
 
 @dataclass(frozen=True, slots=True)
 class DelayQueues:
-    """The async-worker document's policy; a message without its headers gets these defaults.
+    """The policy of the async-worker document. Its numbers are the defaults for messages without its headers.
 
-    `retry_max` 3 means four runs, after waits of b, 2b and 4b. Delay queues are `<namespace>.delay.<ms>`, the dead set
-    is `<namespace>.dead`. They give messages back to `exchange` with the work queue's name as their key, which must be
-    bound there; the default exchange, where nothing is given, routes every queue by its name.
+    `retry_max` 3 means four runs, with waits of b, 2b and 4b between them. Delay queues are `<namespace>.delay.<ms>`,
+    the dead set is `<namespace>.dead`. A delay queue returns a message to `exchange` with the work queue's name as the
+    key, which must be bound there. The default exchange ("") routes every queue by its name.
     """
 
     namespace: str
@@ -48,25 +48,28 @@ class DelayQueues:
 
     @property
     def dead(self) -> Queue:
-        """A classic queue: looking into a quorum queue counts as a delivery."""
+        """`<namespace>.dead`, a classic queue: to read a message of a quorum queue counts as a delivery."""
         exchange = Exchange(f"{self.namespace}.dead", type="fanout")
         return Queue(exchange.name, exchange=exchange, routing_key="", durable=True)
 
     def queues(self) -> list[Queue]:
-        """Return dead set, the delays of the default budget and the ladder of postponements."""
+        """Return the dead set, the delay queues of the default budget and those of postponements."""
         delays = sorted({*POSTPONE_LADDER_MS, *self.delays_ms()})
         return [self.dead, *(self.delay_queue(ms) for ms in delays)]
 
     def delays_ms(self) -> list[int]:
-        """Return the delays of the default budget in ms, as they are waited."""
+        """Return the delays of the default budget in ms, rounded as in the queues' names."""
         return [two_digits(self.timeout_ms << iteration) for iteration in range(self.retry_max)]
 
     def delay_queue(self, delay_ms: int) -> Queue:
-        """Return the queue of one duration in ms; raises ValueError beyond what RabbitMQ can wait."""
+        """Return the queue of one duration in ms; raises ValueError if it is more than 2^31 - 1."""
         return delay_queue(self.namespace, delay_ms, back_to=self.exchange, queue_type=self.queue_type)
 
     def work_arguments(self, queue: str) -> dict[str, Any]:
-        """Let the broker bury what kills one worker after another: RabbitMQ 4 would drop it, RabbitMQ 3 never stop."""
+        """Let the broker dead-letter a message that crashes `delivery_limit` workers.
+
+        By default RabbitMQ 4 drops it after 20 deliveries, and RabbitMQ 3 delivers it without end.
+        """
         del queue
         limit = {} if self.queue_type == "classic" else {"x-delivery-limit": self.delivery_limit}
         return {DEAD_LETTER: f"{self.namespace}.dead", **limit, **safe_arguments(self.queue_type)}
@@ -77,14 +80,14 @@ class DelayQueues:
         return Queue(queue, exchange, routing_key=queue, durable=True, queue_arguments=arguments)
 
     def budget_headers(self, *, timeout_ms: int | None = None, retry_max: int | None = None) -> dict[str, Any]:
-        """Return the headers of a new message; raises InvalidMessage where its last delay is more than 2^31 - 1 ms."""
+        """Return the budget headers of a new message; raises InvalidMessage if its last delay is over 2^31 - 1 ms."""
         timeout_ms = self.timeout_ms if timeout_ms is None else timeout_ms
         retry_max = self.retry_max if retry_max is None else retry_max
         if type(timeout_ms) is not int or timeout_ms < 1:
             raise InvalidMessage(f"{TIMEOUT} {timeout_ms!r}: expected a whole number of milliseconds, 1 or more")
         if type(retry_max) is not int or retry_max < 0:
             raise InvalidMessage(f"{MAX} {retry_max!r}: expected a whole number, 0 or more")
-        # Beyond 31 doublings of a millisecond no power needs to be computed.
+        # 31 doublings of a millisecond exceed the limit already; `retry_max` may be huge.
         last_ms = two_digits(timeout_ms << min(retry_max - 1, 31)) if retry_max else 0
         if last_ms > MAX_TTL_MS:
             raise InvalidMessage(
@@ -94,7 +97,7 @@ class DelayQueues:
         return {TIMEOUT: timeout_ms, MAX: retry_max, ITERATION: 0}
 
     def attempts(self, delivery: Delivery) -> int:
-        """Return the current iteration."""
+        """Return the current iteration, which counts failed runs."""
         return whole_number(delivery.headers, ITERATION, default=0)
 
     def retries(self, delivery: Delivery) -> int:
@@ -102,44 +105,48 @@ class DelayQueues:
         return whole_number(delivery.headers, MAX, default=self.retry_max)
 
     def decide_before_run(self, delivery: Delivery) -> None:
-        """Let every message run: the broker's delivery limit buries what kills its workers."""
+        """Let every message run: the broker applies the delivery limit."""
         del delivery
 
     def decide(self, delivery: Delivery, failure: Failure) -> Decision:
-        """Return Retry while the budget lasts, else Dead; a permanent failure is dead at once."""
+        """Return Retry while retries are left and the failure is not permanent, else Dead."""
         headers, iteration = delivery.headers, self.attempts(delivery)
         timeout_ms = whole_number(headers, TIMEOUT, default=self.timeout_ms) or self.timeout_ms
         retry_max = self.retries(delivery)
-        spent = {TIMEOUT: timeout_ms, MAX: retry_max, ITERATION: iteration}
+        budget = {TIMEOUT: timeout_ms, MAX: retry_max, ITERATION: iteration}
         delay_ms: int = two_digits(timeout_ms << min(iteration, 31))
         if failure.permanent or keeps_budget(delivery) or iteration >= retry_max or delay_ms > MAX_TTL_MS:
-            told = dead_letter_headers(delivery, failure, attempts=iteration + 1)
-            return Dead(self.dead, delivery.queue, spent | told)
-        told = spent | failure_headers(delivery, failure) | {ITERATION: iteration + 1}
-        return Retry(self.delay_queue(delay_ms), delivery.queue, delay_ms, told)
+            return Dead(
+                self.dead, delivery.queue, budget | dead_letter_headers(delivery, failure, attempts=iteration + 1)
+            )
+        next_headers = budget | failure_headers(delivery, failure) | {ITERATION: iteration + 1}
+        return Retry(self.delay_queue(delay_ms), delivery.queue, delay_ms, next_headers)
 
     def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
-        """Return a wait on the ladder."""
+        """Return a wait in delay queues."""
         delay_ms = delay_for(seconds, exactly=exactly)
         return Postponed(self.delay_queue(delay_ms), delivery.queue, delay_ms)
 
     def replay_address(self, queue: str, routing_key: str) -> Address:
-        """Return the exchange that delay queues give back to, with the queue's name."""
+        """Return the exchange to which delay queues return messages, with the queue's name."""
         del routing_key
         return Address(self.exchange, queue)
 
     def replay_headers(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
-        """Keep the current iteration, as the document has it, or begin again."""
+        """Keep the current iteration, as the document specifies, or set it to 0 for a fresh budget."""
         return headers_for_replay(headers, budget) | ({ITERATION: 0} if budget == "fresh" else {})
 
 
 def budget_of(policy: Policy, *, timeout_ms: int | None = None, retry_max: int | None = None) -> Mapping[str, Any]:
-    """Return the headers by which a policy travels with a new message; raises InvalidMessage where none does."""
+    """Return the headers that carry the budget of a new message.
+
+    Only messages under `delay_queues` carry one: raises InvalidMessage for numbers under another policy.
+    """
     if isinstance(policy, DelayQueues):
         return policy.budget_headers(timeout_ms=timeout_ms, retry_max=retry_max)
     if timeout_ms is None and retry_max is None:
         return {}
     raise InvalidMessage(
         f"retry_timeout_ms {timeout_ms}, retry_max {retry_max}: the queue's policy is {policy.name}, "
-        f"and only under {DelayQueues.name} a message has a budget of its own"
+        f"and only under {DelayQueues.name} a message carries its own budget"
     )

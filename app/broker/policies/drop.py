@@ -1,4 +1,4 @@
-"""No retry and no dead set: for a message that a clock sends again anyway."""
+"""No retry and no dead set: for messages that a clock sends again, or that are obsolete when they are late."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DropAll:
     dead: ClassVar[None] = None
 
     def queues(self) -> list[Queue]:
-        """Return none."""
+        """Return an empty list."""
         return []
 
     def work_arguments(self, queue: str) -> dict[str, Any]:
@@ -41,7 +41,7 @@ class DropAll:
         )
 
     def attempts(self, delivery: Delivery) -> int:
-        """Return 0: nothing is ever tried twice."""
+        """Return 0: no message runs twice."""
         del delivery
         return 0
 
@@ -60,16 +60,16 @@ class DropAll:
         return Drop()
 
     def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
-        """Return Drop: by then another one has come."""
+        """Return Drop: the next message comes before the wait would end."""
         del delivery, seconds, exactly
         return Drop()
 
     def replay_address(self, queue: str, routing_key: str) -> Address:
-        """Return the queue itself."""
+        """Return the queue itself, through the default exchange."""
         del routing_key
         return Address("", queue)
 
     def replay_headers(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
-        """Return the headers as they are: nothing comes back from nowhere."""
+        """Return the headers unchanged: without a dead set there is no replay."""
         del budget
         return dict(headers)

@@ -1,4 +1,4 @@
-"""Which policy answers for which queue and task, and all that they need on the broker."""
+"""The policies of an application by queue and task, and the queues that they need on the broker."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .base import Policy
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """The policies of an application. A task may differ from its queue, in numbers: `by_task` is by (queue, task)."""
+    """The policies of an application. `by_task` is (queue, task) -> policy: its numbers may differ from its queue's."""
 
     by_queue: Mapping[str, Policy]
     default: Policy
     by_task: Mapping[tuple[str, str], Policy] = field(default_factory=dict)
 
     def policy_for(self, queue: str, task: object = None) -> Policy:
-        """Return the policy of a task on a queue; of a message that names no known task, that of its queue."""
+        """Return the policy of a task on a queue. A message without a known task has that of its queue."""
         own = self.by_task.get((queue, task)) if isinstance(task, str) else None
         return own or self.by_queue.get(queue, self.default)
 
@@ -32,13 +32,13 @@ class Policies:
                 yield policy
 
     def queues(self) -> list[Queue]:
-        """Return every queue that they wait and end in, each once."""
+        """Return every queue in which messages wait or end, each once."""
         return list({queue.name: queue for policy in self for queue in policy.queues()}.values())
 
     def work_queues(self) -> list[Queue]:
-        """Return the work queues, as Celery's setting `task_queues` takes them."""
+        """Return the work queues, for Celery's setting `task_queues`."""
         return [policy.work_queue(queue) for queue, policy in self.by_queue.items()]
 
     def dead_sets(self) -> dict[str, Policy]:
-        """Return the dead sets by name, each with the policy that buries there."""
+        """Return the dead sets by name, each with the first policy that dead-letters there."""
         return {policy.dead.name: policy for policy in reversed(list(self)) if policy.dead is not None}

@@ -1,4 +1,4 @@
-"""Queues to wait in: one per duration, shared by all that wait that long, declared when they are needed."""
+"""Delay queues: one per duration, shared by all messages that wait that long, declared when they are needed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from kombu import Exchange, Queue
 
 QueueType = Literal["quorum", "classic"]
 
-#: Durations of a postponement, in ms. Few, so that their queues are few; doubling, so that any wait is a few hops.
+#: Durations of a hop of a postponement, in ms. They double: there are few queues, and any wait takes few hops.
 POSTPONE_LADDER_MS = (250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 256_000, 512_000)
 
-#: The argument by which a broker keeps what expires or is rejected.
+#: The argument that names where the broker sends expired and rejected messages.
 DEAD_LETTER = "x-dead-letter-exchange"
 
-#: RabbitMQ keeps a TTL in 32 bits.
+#: The largest TTL that RabbitMQ accepts in all its versions, in ms.
 MAX_TTL_MS = 2**31 - 1
 
 
@@ -24,10 +24,10 @@ def delay_name(namespace: str, delay_ms: int) -> str:
 
 
 def delay_queue(namespace: str, delay_ms: int, *, back_to: str, queue_type: QueueType) -> Queue:
-    """Return the queue that holds a message for `delay_ms` and gives it to the exchange `back_to`, its key unchanged.
+    """Return the queue that holds a message for `delay_ms`, then sends it to the exchange `back_to` with its own key.
 
     The duration is part of the name: a new value is a new queue, and the old one drains by itself. The exchange in
-    front is a fanout, so that the routing key survives the wait. Raises ValueError for what RabbitMQ cannot wait.
+    front is a fanout, so that the message keeps its routing key. Raises ValueError for an invalid TTL.
     """
     if not 0 < delay_ms <= MAX_TTL_MS:
         raise ValueError(f"delay of {delay_ms} ms: expected 1 to {MAX_TTL_MS} ms")
@@ -37,9 +37,9 @@ def delay_queue(namespace: str, delay_ms: int, *, back_to: str, queue_type: Queu
 
 
 def safe_arguments(queue_type: QueueType) -> dict[str, Any]:
-    """Return the arguments under which a queue with a dead-letter exchange loses nothing on the way there.
+    """Return the arguments under which a queue loses no message on the way to its dead-letter exchange.
 
-    At-least-once dead-lettering is there on quorum queues only, and only together with `reject-publish`.
+    At-least-once dead-lettering needs a quorum queue and `reject-publish`.
     """
     if queue_type == "classic":
         return {}
@@ -49,17 +49,17 @@ def safe_arguments(queue_type: QueueType) -> dict[str, Any]:
 def two_digits(delay_ms: int) -> int:
     """Round a duration up to two significant digits.
 
-    Durations that clients ask for are thereby capped in number (90 a decade), and so are the queues they make.
+    This bounds the durations that clients can choose (90 a decade), and so the number of delay queues.
     """
     step = int(10 ** max(0, len(str(delay_ms)) - 2))
     return -(-delay_ms // step) * step
 
 
 def delay_for(seconds: float, *, exactly: bool) -> int:
-    """Return the ms that a message waits next: exactly so long, or one rung of the ladder."""
+    """Return the ms of the next hop: the whole wait if `exactly`, or else one rung of the ladder."""
     return min(max(1, round(seconds * 1_000)), MAX_TTL_MS) if exactly else ladder_rung(seconds)
 
 
 def ladder_rung(seconds: float) -> int:
-    """Return the longest rung in ms that is not longer than the wait, or the shortest rung."""
+    """Return the longest rung in ms that is not longer than the wait, or the shortest one."""
     return max((rung for rung in POSTPONE_LADDER_MS if rung <= seconds * 1_000), default=POSTPONE_LADDER_MS[0])

@@ -1,4 +1,4 @@
-"""The broker's own count: nack without requeue, a retry queue with a TTL, `x-death`, then the error exchange."""
+"""Retries by the broker: reject, a retry queue with a TTL, the broker's count in `x-death`, then the error queue."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from .waiting import DEAD_LETTER, QueueType, delay_for, delay_queue, safe_argume
 
 RETRY_INFO = "retry_info"
 
-#: The broker's count of deliveries that nobody settled, on quorum queues.
+#: Header of a quorum queue: earlier deliveries that were neither acknowledged nor rejected.
 DELIVERIES = "x-delivery-count"
 
-#: A limit that no message reaches: beyond it the broker would dead-letter by itself, to the retry queue, and then drop
-#: what comes round without a reject as a loop. RabbitMQ 4 has a limit of 20 unless another one is set.
+#: A delivery limit that no message reaches; RabbitMQ 4 sets 20 by default. Beyond it the broker would dead-letter the
+#: message to the retry queue without a reject, and drop it as a loop when it returns.
 NO_LIMIT = 2**31 - 1
 
-#: Lives of a message, and lines of a traceback, that `retry_info` tells of.
-MAX_LIVES, MAX_LINES = 10, 10
+#: Entries of `retry_info`, one for each time that the message was dead-lettered, and lines of a traceback in each.
+MAX_ENTRIES, MAX_LINES = 10, 10
 
 
 @dataclass(frozen=True, slots=True)
 class XDeath:
-    """The AMQP clients document's policy, for one client queue; `retry_max` 5 means six runs.
+    """The policy of the AMQP clients document for one queue; `retry_max` 5 means six runs.
 
-    The client's queue must be declared with `work_arguments`, whose dead-letter exchange is `<queue>.retry`. Sneakers
-    declares topic exchanges where the document says fanout, and puts a dash before the suffix: both are options, for
-    RabbitMQ refuses the other one where a broker has it already. Under a message of a quorum queue, `delivery_limit`
-    workers may die; a classic queue counts no deliveries.
+    The queue must be declared with `work_arguments`, whose dead-letter exchange is `<queue>.retry`. Sneakers declares
+    topic exchanges instead of fanout, and separates the suffix by a dash. Both are options, since RabbitMQ refuses to
+    redeclare an exchange with another type. A message of a quorum queue may crash `delivery_limit` workers; a classic
+    queue counts no deliveries.
     """
 
     queue: str
@@ -59,24 +59,24 @@ class XDeath:
 
     @property
     def dead(self) -> Queue:
-        """The client's error queue."""
+        """`<queue>.error`, the client's error queue."""
         return self._queue("error")
 
     @property
     def retry(self) -> Queue:
-        """The client's retry queue, which the broker dead-letters rejected messages to."""
+        """`<queue>.retry`, to which the broker dead-letters rejected messages."""
         arguments = {"x-message-ttl": self.retry_after_ms, DEAD_LETTER: self._named("retry-requeue")}
         return self._queue("retry", arguments | safe_arguments(self.queue_type))
 
     @property
     def client(self) -> Queue:
-        """The client's queue, bound to where its messages come back from."""
+        """The client's queue, bound to the exchange through which retried messages return."""
         exchange = self._exchange("retry-requeue")
         arguments = self.work_arguments(self.queue)
         return Queue(self.queue, exchange=exchange, routing_key="#", durable=True, queue_arguments=arguments)
 
     def queues(self) -> list[Queue]:
-        """Return error queue, retry queue and the client's own."""
+        """Return the error queue, the retry queue and the client's queue."""
         return [self.dead, self.retry, self.client]
 
     def work_arguments(self, queue: str) -> dict[str, Any]:
@@ -86,14 +86,14 @@ class XDeath:
         return {DEAD_LETTER: self._named("retry"), **limit, **safe_arguments(self.queue_type)}
 
     def work_queue(self, queue: str) -> Queue:
-        """Return the client's queue, reached through the default exchange; events are bound by the application."""
+        """Return the client's queue, reached through the default exchange; the application binds its events."""
         return Queue(queue, Exchange(""), routing_key=queue, durable=True, queue_arguments=self.work_arguments(queue))
 
     def attempts(self, delivery: Delivery) -> int:
-        """Return the failures that `x-death` counts for this queue, and those of before a postponement.
+        """Return the failures that `x-death` counts for this queue, plus those before a postponement.
 
-        The sum of `count`, for RabbitMQ keeps one entry for each queue and reason; entries are counted only where it
-        is absent, as very old brokers had it. Counting entries on a newer one would retry for ever.
+        RabbitMQ keeps one entry for each queue and reason, with a `count`. Very old brokers add an entry for each death
+        and no `count`.
         """
         counts = [entry.get("count") for entry in _deaths(delivery, self.queue)]
         counted = sum(_natural(count, absent=1) for count in counts)
@@ -105,18 +105,18 @@ class XDeath:
         return self.retry_max
 
     def decide_before_run(self, delivery: Delivery) -> Decision | None:
-        """Bury a message under which one worker after another died, for nobody lived to decide: the broker counted."""
+        """Dead-letter a message whose deliveries crashed `delivery_limit` workers, by the broker's x-delivery-count."""
         deliveries = whole_number(delivery.headers, DELIVERIES, default=0)
         if deliveries < self.delivery_limit:
             return None
-        text = f"{deliveries} deliveries of it were never settled"
+        text = f"{deliveries} deliveries were neither acknowledged nor rejected"
         failure = Failure(reason="delivery-limit", exception="", message=text, at=datetime.now(UTC).timestamp())
         return self._dead(delivery, failure, attempts=self.attempts(delivery) + deliveries)
 
     def decide(self, delivery: Delivery, failure: Failure) -> Decision:
-        """Return Reject while fewer than `retry_max` runs have failed before this one, else Dead.
+        """Return Reject if fewer than `retry_max` runs have failed before this one, else Dead.
 
-        A message of another queue, where nobody knows whether the broker keeps what is rejected, is Dead at once.
+        A message of another queue is Dead at once: the broker may drop what is rejected there.
         """
         attempts = self.attempts(delivery)
         if (
@@ -129,28 +129,29 @@ class XDeath:
         return self._dead(delivery, failure, attempts=attempts + 1)
 
     def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:
-        """Return a wait on the ladder; since a replacement has no `x-death`, a header of ours carries the count."""
+        """Return a wait in delay queues. A replacement has no `x-death`; `perennial-attempts` keeps the count."""
         delay_ms, back_to = delay_for(seconds, exactly=exactly), self._named("retry-requeue")
         queue = delay_queue(self.queue, delay_ms, back_to=back_to, queue_type=self.queue_type)
         first = _first_death(delivery, self.queue)
-        told = {ATTEMPTS: self.attempts(delivery)} | ({FIRST_FAILED: first} if first else {})
-        return Postponed(queue, delivery.routing_key, delay_ms, told)
+        headers = {ATTEMPTS: self.attempts(delivery)} | ({FIRST_FAILED: first} if first else {})
+        return Postponed(queue, delivery.routing_key, delay_ms, headers)
 
     def replay_address(self, queue: str, routing_key: str) -> Address:
-        """Return where retried messages come back from: the client's queue alone is bound there."""
+        """Return the exchange through which retried messages return: only the client's queue is bound to it."""
         del queue
         return Address(self._named("retry-requeue"), routing_key)
 
     def replay_headers(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
-        """Leave the count behind; `retry_info` stays, so that a second death adds to it."""
+        """Return the headers without the count; `retry_info` stays, and a second dead-lettering adds to it."""
         return headers_for_replay(headers, budget)
 
     def _dead(self, delivery: Delivery, failure: Failure, *, attempts: int) -> Dead:
-        told = dead_letter_headers(delivery, failure, attempts=attempts)
+        headers: dict[str, Any] = {RETRY_INFO: retry_info(delivery, failure, attempts)}
+        headers |= dead_letter_headers(delivery, failure, attempts=attempts)
         first = _first_death(delivery, self.queue)
         if first and FIRST_FAILED not in delivery.headers:
-            told[FIRST_FAILED] = first
-        return Dead(self.dead, delivery.routing_key, {RETRY_INFO: retry_info(delivery, failure, attempts), **told})
+            headers[FIRST_FAILED] = first
+        return Dead(self.dead, delivery.routing_key, headers)
 
     def _named(self, suffix: str) -> str:
         return f"{self.queue}{self.separator}{suffix}"
@@ -164,8 +165,8 @@ class XDeath:
 
 
 def retry_info(delivery: Delivery, failure: Failure, attempts: int) -> str:
-    """Return the JSON that Sneakers' error handler writes; with an earlier one, a list of both, the newest first."""
-    this = {
+    """Return the JSON of Sneakers' error handler; if there is an earlier one, a list with the newest first."""
+    entry = {
         "error": failure.reason,
         "num_attempts": attempts,
         "failed_at": datetime.fromtimestamp(failure.at, UTC).isoformat(timespec="seconds"),
@@ -175,7 +176,7 @@ def retry_info(delivery: Delivery, failure: Failure, attempts: int) -> str:
         "properties": {name: str(value)[:MAX_MESSAGE] for name, value in delivery.kept_properties().items()},
     }
     former = _former(delivery.headers.get(RETRY_INFO))
-    return json.dumps([this, *former][:MAX_LIVES] if former else this)
+    return json.dumps([entry, *former][:MAX_ENTRIES] if former else entry)
 
 
 def _former(header: Any) -> list[Any]:
@@ -189,7 +190,7 @@ def _former(header: Any) -> list[Any]:
 
 
 def _deaths(delivery: Delivery, queue: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the entries of `x-death` that are failures in this queue, whatever stands in the header."""
+    """Yield the entries of `x-death` that are failures in this queue; a client may have sent an invalid header."""
     entries = delivery.headers.get("x-death")
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, Mapping) and entry.get("queue") == queue and entry.get("reason") == "rejected":
@@ -197,7 +198,7 @@ def _deaths(delivery: Delivery, queue: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _first_death(delivery: Delivery, queue: str) -> float | None:
-    """Return when this message first failed in this queue, in seconds since the epoch; the broker tells UTC."""
+    """Return when this message first failed in this queue, in seconds since the epoch; the broker writes UTC."""
     times = [entry.get("time") for entry in _deaths(delivery, queue)]
     seconds = [time.replace(tzinfo=UTC).timestamp() for time in times if isinstance(time, datetime)]
     return min(seconds, default=None)

@@ -16,7 +16,7 @@ from typing import Any
 from kombu import Exchange
 
 from ..connection import CONNECTION_ERRORS
-from ..delivery import as_it_came
+from ..delivery import raw_body
 from ..errors import ApplicationError, BrokerUnreachable, PublishFailed, RequestTimedOut, Unroutable
 from ..publishing import Outgoing
 from .wire import Listener, Wire, publish
@@ -161,7 +161,7 @@ class Requestor(Listener):
     def _received(self, message: Any) -> None:
         properties = dict(message.properties)
         headers = properties.pop("application_headers", None) or {}
-        body = as_it_came(message.body, properties.get("content_encoding"))
+        body = raw_body(message.body, properties.get("content_encoding"))
         self._settle(properties.get("correlation_id"), Reply(body, properties, headers))
 
     def _returned(self, _error: Exception, exchange: str, routing_key: str, message: Any) -> None:

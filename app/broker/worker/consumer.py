@@ -60,8 +60,8 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
     def connect(self) -> Any:
         """Connect, and declare at once what the worker relies on: the broker may be a new one.
 
-        A step of the blueprint cannot do this: Celery starts independent steps in no fixed order, and the one that
-        declares the work queues may come first. The usual delay queues are declared long before their first use:
+        A step of the blueprint cannot do this. Celery starts independent steps in no fixed order, and the one that
+        declares the work queues may come first. The usual delay queues are declared long before their first use.
         RabbitMQ 3.10 can lose a quorum queue that it created just before it was killed.
         """
         connection = super().connect()

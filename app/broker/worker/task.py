@@ -18,8 +18,8 @@ from .failures import failure_of
 class AttemptFailed(Ignore):  # type: ignore[misc]
     """Carries a failure from a pool process to the main process.
 
-    Celery neither marks, logs nor signals an Ignore as a failure. An attempt that will be
-    retried is none, and only the main process knows whether it will be.
+    Celery neither marks, logs nor signals an Ignore as a failure. Only the main process
+    knows whether the attempt will be retried.
     """
 
     def __init__(self, failure: Failure) -> None:
@@ -44,7 +44,7 @@ class Task(CeleryTask):  # type: ignore[misc]
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the task; if it is called directly, its exceptions are raised unchanged.
 
-        A task that raises Celery's Reject or Retry has failed like any other: Celery would lose the message of a Reject
+        A task that raises Celery's Reject or Retry has failed like any other. Celery would lose the message of a Reject
         on a queue without a dead-letter exchange, and that of a Retry on every queue. Ignore is passed on: it says that
         nothing is left to do.
         """
