@@ -74,7 +74,7 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerDeath:
+class XDeathEntry:
     """The latest entry of RabbitMQ's header `x-death`. `at` is seconds since the epoch."""
 
     queue: str = ""
@@ -126,49 +126,49 @@ def _from_sneakers(headers: Mapping[str, Any]) -> Cause:
     except (KeyError, TypeError, ValueError, OverflowError):
         failed_at = None
     backtrace = info.get("backtrace")
-    death = _broker_death(headers)
+    entry = _latest_x_death(headers)
     return Cause(
         reason=_text(info.get("error") or "error"),
-        queue=death.queue,
+        queue=entry.queue,
         task=_text(headers.get("task")),
         exception=_text(info.get("error_class")),
         message=_text(info.get("error_message")),
         traceback="\n".join(_text(line) for line in backtrace) if isinstance(backtrace, list) else "",
         attempts=whole_number(info, "num_attempts", default=0),
-        first_failed_at=death.at,
+        first_failed_at=entry.at,
         failed_at=failed_at,
     )
 
 
 def _from_broker(delivery: Delivery) -> Cause:
-    death = _broker_death(delivery.headers)
+    entry = _latest_x_death(delivery.headers)
     task = _text(delivery.headers.get("task"))
-    if not death.reason:
+    if not entry.reason:
         failed_at = _epoch_seconds(delivery.properties.get("timestamp"))
         if delivery.exchange in ("", delivery.queue):
             return Cause(reason=BY_HAND, task=task, failed_at=failed_at)
         text = f"no queue was bound for key {delivery.routing_key!r} of exchange {delivery.exchange!r}"
         return Cause(reason=UNROUTABLE, task=task, message=text, failed_at=failed_at)
     return Cause(
-        reason=death.reason,
-        queue=death.queue,
+        reason=entry.reason,
+        queue=entry.queue,
         task=task,
         message=_text(delivery.headers.get(LAST_ERROR)),
-        attempts=death.count,
-        first_failed_at=_epoch_seconds(delivery.headers.get(FIRST_FAILED)) or death.at,
-        failed_at=death.at,
+        attempts=entry.count,
+        first_failed_at=_epoch_seconds(delivery.headers.get(FIRST_FAILED)) or entry.at,
+        failed_at=entry.at,
     )
 
 
-def _broker_death(headers: Mapping[str, Any]) -> BrokerDeath:
+def _latest_x_death(headers: Mapping[str, Any]) -> XDeathEntry:
     """Return the latest `x-death` entry. Earlier ones can be of delay queues that the message passed before."""
     deaths = headers.get("x-death")
     latest = deaths[0] if isinstance(deaths, list) and deaths else None
     if not isinstance(latest, Mapping):
-        return BrokerDeath()
+        return XDeathEntry()
     reason = _text(latest.get("reason")).replace("_", "-")
     count = whole_number(latest, "count", default=1)
-    return BrokerDeath(_text(latest.get("queue")), reason, count, _epoch_seconds(latest.get("time")))
+    return XDeathEntry(_text(latest.get("queue")), reason, count, _epoch_seconds(latest.get("time")))
 
 
 def _text(value: Any, limit: int = MAX_MESSAGE) -> str:
