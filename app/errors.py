@@ -323,3 +323,10 @@ class DemoFailed(ApplicationError):
 
     permanent = True
     reason = "demo"
+
+
+def unreachable_text(service: str, variable: str, error: BaseException, *, url_is_set: bool) -> str:
+    """Return what a command says of a service that does not answer; `variable` is the setting with its URL."""
+    if url_is_set:
+        return f"{service} does not answer: {error}. Check {variable}"
+    return f"{service} is not running: start it with `perennial up`, or set {variable}"

@@ -9,6 +9,7 @@ from kombu.exceptions import OperationalError
 from pydantic import ValidationError
 
 from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed
+from app.errors import unreachable_text
 from config.settings import get_settings
 
 
@@ -33,9 +34,8 @@ def explained(error: BaseException) -> Explanation | None:
 
 
 def _unreachable(service: str, variable: str, error: BaseException) -> str:
-    if getattr(get_settings(), variable.lower()).get_secret_value():
-        return f"{service} does not answer: {error}. Check {variable}"
-    return f"{service} is not running: start it with `perennial up`, or set {variable}"
+    url_is_set = bool(getattr(get_settings(), variable.lower()).get_secret_value())
+    return unreachable_text(service, variable, error, url_is_set=url_is_set)
 
 
 def _wrong_settings(error: ValidationError) -> tuple[str, ...]:

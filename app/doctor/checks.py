@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from celery.utils.imports import symbol_by_name
 from redis import Redis, RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from app.broker.connection import connected
 from app.broker.errors import ApplicationError, BrokerUnreachable
@@ -15,6 +17,7 @@ from app.broker.publishing import Publisher
 from app.broker.worker.consumer import Consumer
 from app.doctor import probes
 from app.doctor.consumer_timeout import REMEDY, consumer_timeout, max_unacknowledged_seconds, worker_prefetches
+from app.errors import unreachable_text
 from app.services.procfile import procfile
 from app.storage.open import check_conditional_writes, open_store
 from app.topology.check import TopologyReport, check
@@ -76,8 +79,9 @@ def run_checks(settings: Settings, celery: Any) -> Iterator[CheckResult]:
         finally:
             publisher.close()
     except BrokerUnreachable as error:
-        remedy = "check BROKER_URL" if settings.broker_url.get_secret_value() else "start it with `perennial up`"
-        yield CheckResult("problem", f"{error}; {remedy}", "broker")
+        url_is_set = bool(settings.broker_url.get_secret_value())
+        text = unreachable_text("RabbitMQ", "BROKER_URL", error, url_is_set=url_is_set)
+        yield CheckResult("problem", text, "broker")
     for name, independent_check in WITHOUT_BROKER.items():
         yield from _results(name, independent_check, settings)
 
@@ -234,8 +238,14 @@ def workers(context: CheckContext) -> Iterator[CheckResult]:
 
 def redis(settings: Settings) -> Iterator[CheckResult]:
     """Check that timers and the frontier survive a restart of Redis and a full memory."""
-    with Redis.from_url(settings.redis, socket_timeout=_REDIS_TIMEOUT, socket_connect_timeout=_REDIS_TIMEOUT) as client:
-        info: Any = client.info()
+    seconds = _REDIS_TIMEOUT
+    try:
+        with Redis.from_url(settings.redis, socket_timeout=seconds, socket_connect_timeout=seconds) as client:
+            info: Any = client.info()
+    except (RedisConnectionError, RedisTimeoutError) as error:
+        url_is_set = bool(settings.redis_url.get_secret_value())
+        yield CheckResult("problem", unreachable_text("Redis", "REDIS_URL", error, url_is_set=url_is_set))
+        return
     if not info.get("aof_enabled"):
         yield CheckResult("warning", "Redis writes no append-only file: a restart loses timers and frontier")
     elif info.get("aof_last_write_status", "ok") != "ok":

@@ -141,6 +141,7 @@ def test_redis_and_store_are_checked_without_a_broker(settings: Settings) -> Non
     assert list(found) == ["broker", "redis", "store"]
     assert [result.status for result in found["broker"]] == ["problem"]
     assert "secret" not in found["broker"][0].text
+    assert found["broker"][0].text.endswith(". Check BROKER_URL")
     assert {result.status for name in ("redis", "store") for result in found[name]} == {"ok"}
     without_redis = changed(away, redis_url=SecretStr("redis://127.0.0.1:1/0"))
     assert statuses(without_redis)["redis"] == {"problem"}

@@ -88,6 +88,17 @@ def test_without_the_management_api_check_names_what_it_did_not_compare(
     assert "BROKER_API_URL is not set: bindings, loops and foreign queues were not compared" in blind.stdout
 
 
+@pytest.mark.parametrize(
+    ("api", "problem"),
+    [("", "answers 404"), ("http://user:secret@127.0.0.1:1/api", "does not answer: ")],
+)
+def test_a_management_api_that_fails_is_named_without_its_password(settings: Settings, api: str, problem: str) -> None:
+    api = api or f"{settings.broker_api}/no-such-path"
+    report = check(changed(settings, broker_api_url=SecretStr(api)))
+    assert report.unseen.startswith(f"management API (BROKER_API_URL) {problem}")
+    assert "secret" not in report.unseen
+
+
 def test_other_arguments_are_found_with_and_without_the_api_and_refused_by_apply(
     declared: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
