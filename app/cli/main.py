@@ -51,7 +51,7 @@ COMMANDS = (
     LazyCommand(
         "search",
         "app.cli.search",
-        "Search indexed sites. Exit 0: found, 1: nothing found, never indexed or nobody answers, 2: wrong usage.",
+        "Search indexed sites. Exit 0: hits, 1: no hits, never indexed or no answer, 2: wrong usage.",
     ),
     LazyCommand(
         "searchers",
