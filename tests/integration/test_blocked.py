@@ -59,5 +59,5 @@ def test_a_request_to_such_a_broker_fails_at_its_deadline_with_that_reason(exhau
         raise AssertionError("nobody can have replied")
 
     eventually(blocked, "requests fail for that reason")
-    eventually(lambda: not requestor._wire._outbox, "what nobody waits for any more is not kept")
+    eventually(lambda: not requestor._thread._outbox, "what nobody waits for any more is not kept")
     requestor.close()

@@ -1,33 +1,31 @@
-"""Questions to whoever answers them: many in flight on one connection, each with its deadline."""
+"""Requests that expect a reply: many in flight on one connection, each with its own deadline."""
 
 from __future__ import annotations
 
-import heapq
 import itertools
-import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from kombu import Exchange
+from pika import BasicProperties
+from pika.channel import Channel
 
-from ..connection import CONNECTION_ERRORS
-from ..delivery import raw_body
 from ..errors import ApplicationError, BrokerUnreachable, PublishFailed, RequestTimedOut, Unroutable
 from ..publishing import Outgoing
-from .wire import Listener, Wire, publish
+from .channel import ChannelOwner, ChannelThread, properties_of, publish
 
-#: Milliseconds that AMQP takes for an expiration at most.
-_LONGEST_MS = 2**32 - 1
+#: The largest expiration in milliseconds that AMQP can carry.
+_MAX_EXPIRATION = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a request, its body and headers as they came."""
+    """The reply to a request: its body, properties and headers."""
 
     body: bytes
     properties: Mapping[str, Any]
@@ -36,38 +34,37 @@ class Reply:
 
 @dataclass(slots=True)
 class _Call:
-    """One request that is not answered yet; `until` is its deadline by the monotonic clock, `seconds` as given."""
+    """A request without a reply yet. `until` is its deadline by the monotonic clock, `seconds` as given."""
 
     id: str
     message: Outgoing
     future: Future[Reply]
     until: float
     seconds: float
+    timer: object = None
     sent: bool = False
 
     def address(self) -> str:
         return f"exchange {self.message.exchange!r} with key {self.message.routing_key!r}"
 
 
-class Requestor(Listener):
-    """Sends requests and gives each its reply. Safe between threads; connects when first used, and again when it must.
+class Requestor(ChannelOwner):
+    """Sends requests and hands each its reply. Safe between threads; connects when needed.
 
-    Replies come to an exclusive queue with a name that the broker gave, which goes with the connection
-    (the "dynamic queue" of the AMQP clients document). `exchanges` are declared on each new connection: a request to an
-    exchange that there is not would break it. `dropped` counts the replies that nobody waited for, late ones and second
-    ones, `connections` those that were made.
+    Replies arrive in an exclusive queue that the broker named and deletes with the connection (the "dynamic queue" of
+    the AMQP clients document). `exchanges` are declared on each new connection: the broker closes the channel for a
+    request to an exchange that does not exist. `dropped` counts late and second replies, `connections` the connections
+    that were opened.
     """
 
     def __init__(
         self, url: str, *, timeout: float = 5.0, heartbeat: float = 10.0, exchanges: Iterable[Exchange] = ()
     ) -> None:
         self._exchanges = tuple(exchanges)
-        self._wire = Wire(url, self, timeout=timeout, heartbeat=heartbeat, name="requestor")
+        self._thread = ChannelThread(url, self, timeout=timeout, heartbeat=heartbeat, name="requestor")
         self._prefix = uuid.uuid4().hex[:12]
         self._numbers = itertools.count()
         self._calls: dict[str, _Call] = {}
-        self._lock = threading.Lock()
-        self._deadlines: list[tuple[float, str]] = []
         self._reply_to = ""
         self.dropped = 0
         self.connections = 0
@@ -79,21 +76,21 @@ class Requestor(Listener):
     def send(self, message: Outgoing, *, deadline: float) -> Future[Reply]:
         """Send a request, and return at once; `deadline` is in seconds from now.
 
-        The future raises RequestTimedOut where no reply came by then, Unroutable as soon as the broker returned the
-        request since no queue is bound for it, BrokerUnreachable where the connection broke meanwhile or none could be
-        made by the deadline, and PublishFailed where the broker takes no messages or the request cannot be encoded. A
-        request whose future failed may still be worked on.
+        The future raises:
+            RequestTimedOut: no reply arrived by the deadline.
+            Unroutable: the broker returned the request, since no queue is bound for it.
+            BrokerUnreachable: the connection broke, or none could be opened by the deadline.
+            PublishFailed: the broker accepts no messages, or the request cannot be encoded.
+
+        A request whose future failed may still be processed.
         """
         until = time.monotonic() + deadline
         call = _Call(f"{self._prefix}.{next(self._numbers)}", message, Future(), until, deadline)
         self._calls[call.id] = call
-        with self._lock:
-            heapq.heappush(self._deadlines, (until, call.id))
         try:
-            self._wire.submit(partial(self._write, call), until=until)
-            self._wire.wake_by(until)
+            self._thread.run(partial(self._start, call))
         except BrokerUnreachable as error:
-            self._settle(call.id, error)
+            self._finish(call.id, error)
         return call.future
 
     def request(self, message: Outgoing, *, deadline: float) -> Reply:
@@ -101,83 +98,83 @@ class Requestor(Listener):
         return self.send(message, deadline=deadline).result()
 
     def close(self) -> None:
-        """Close the connection; what is in flight fails with BrokerUnreachable, and so does what is sent later."""
-        self._wire.close()
+        """Close the connection; requests in flight and later ones fail with BrokerUnreachable."""
+        self._thread.close()
+        for call in self._calls.values():
+            call.timer = None
         self._fail(BrokerUnreachable("the requestor was closed"), also_unsent=True)
 
-    # What follows is called in the thread of the wire, but for `opened`.
+    # All below runs in the channel's thread, after `close` also in the caller's.
 
-    def opened(self, channel: Any) -> None:
-        """Declare the reply queue, and consume from it."""
-        for exchange in self._exchanges:
-            exchange(channel).declare()
-        queue = channel.queue_declare(queue="", durable=False, exclusive=True, auto_delete=True).queue
-        channel.basic_consume(queue, no_ack=True, callback=self._received)
-        channel.events["basic_return"].add(self._returned)
-        self._reply_to = queue
-        self.connections += 1
+    def opened(self, channel: Channel, ready: Callable[[], None]) -> None:
+        """Declare the exchanges and the reply queue, and consume from it."""
+
+        def consume(declared: Any) -> None:
+            self._reply_to = declared.method.queue
+            self.connections += 1
+            channel.basic_consume(self._reply_to, self._on_reply, auto_ack=True, callback=lambda _: ready())
+
+        channel.add_on_return_callback(self._on_returned)
+        for each in self._exchanges:
+            # The broker works in order: the answer to the last declaration is the one to wait for.
+            channel.exchange_declare(
+                each.name, each.type, durable=each.durable, auto_delete=each.auto_delete, arguments=each.arguments
+            )
+        channel.queue_declare("", exclusive=True, auto_delete=True, callback=consume)
 
     def lost(self, error: BrokerUnreachable) -> None:
-        """Fail what was written: its replies go to a queue that is gone."""
+        """Fail the requests that were written: their replies go to a queue that no longer exists."""
         self._fail(error, also_unsent=False)
 
-    def due(self) -> float | None:
-        """Fail the requests whose deadline has passed; return the seconds to the next deadline."""
-        with self._lock:
-            now, late = time.monotonic(), []
-            while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][1] not in self._calls):
-                late.append(heapq.heappop(self._deadlines)[1])
-            pause = self._deadlines[0][0] - now if self._deadlines else None
-        for ident in late:
-            call = self._calls.get(ident)
-            if call is not None:
-                self._settle(ident, self._why_late(call))
-        return pause
+    def _start(self, call: _Call) -> None:
+        call.timer = self._thread.call_later(call.until - time.monotonic(), partial(self._on_deadline, call))
+        self._thread.write(partial(self._publish, call), until=call.until)
 
-    def _why_late(self, call: _Call) -> ApplicationError:
-        trouble = None if call.sent else self._wire.trouble
-        return trouble or RequestTimedOut(f"{call.address()}: no reply within {call.seconds:g} s")
-
-    def _write(self, call: _Call, channel: Any) -> None:
-        left_ms = int(1_000 * (call.until - time.monotonic()))
-        if call.id not in self._calls or left_ms < 1:
+    def _publish(self, call: _Call, channel: Channel) -> None:
+        left = int(1_000 * (call.until - time.monotonic()))
+        if call.id not in self._calls or left < 1:
             return
-        given = {
+        properties = {
+            **call.message.properties,
             "delivery_mode": 1,
             "reply_to": self._reply_to,
             "correlation_id": call.id,
             "message_id": call.id,
-            "expiration": str(min(left_ms, _LONGEST_MS)),
+            "expiration": str(min(left, _MAX_EXPIRATION)),
         }
-        message = replace(call.message, properties={**call.message.properties, **given}, mandatory=True)
         call.sent = True
         try:
-            publish(channel, message)
-        except CONNECTION_ERRORS:
-            raise
-        except Exception as error:  # noqa: BLE001 - What cannot be encoded is the trouble of this request alone.
-            self._settle(call.id, PublishFailed(f"{call.address()}: it cannot be sent: {error!r}"))
+            publish(channel, replace(call.message, properties=properties, mandatory=True))
+        except Exception as error:  # noqa: BLE001 - A request that cannot be encoded must not fail the others.
+            self._finish(call.id, PublishFailed(f"{call.address()}: it cannot be sent: {error!r}"))
 
-    def _received(self, message: Any) -> None:
-        properties = dict(message.properties)
-        headers = properties.pop("application_headers", None) or {}
-        body = raw_body(message.body, properties.get("content_encoding"))
-        self._settle(properties.get("correlation_id"), Reply(body, properties, headers))
+    def _on_deadline(self, call: _Call) -> None:
+        call.timer = None
+        if call.id in self._calls:
+            trouble = None if call.sent else self._thread.trouble
+            self._finish(call.id, trouble or RequestTimedOut(f"{call.address()}: no reply within {call.seconds:g} s"))
 
-    def _returned(self, _error: Exception, exchange: str, routing_key: str, message: Any) -> None:
-        why = f"no queue is bound for exchange {exchange!r} with key {routing_key!r}"
-        self._settle(message.properties.get("correlation_id"), Unroutable(why))
+    def _on_reply(self, _channel: Channel, _method: Any, properties: BasicProperties, body: bytes) -> None:
+        values, headers = properties_of(properties)
+        self._finish(values.get("correlation_id"), Reply(body, values, headers))
+
+    def _on_returned(self, _channel: Channel, method: Any, properties: BasicProperties, _body: bytes) -> None:
+        reason = f"no queue is bound for exchange {method.exchange!r} with key {method.routing_key!r}"
+        self._finish(properties.correlation_id, Unroutable(reason))
 
     def _fail(self, error: BrokerUnreachable, *, also_unsent: bool) -> None:
         for call in list(self._calls.values()):
             if call.sent or also_unsent:
-                self._settle(call.id, error)
+                self._finish(call.id, error)
 
-    def _settle(self, ident: Any, outcome: Reply | ApplicationError) -> None:
-        call = self._calls.pop(ident, None)
+    def _finish(self, call_id: Any, outcome: Reply | ApplicationError) -> None:
+        call = self._calls.pop(call_id, None)
         if call is None:
             self.dropped += 1
-        elif call.future.set_running_or_notify_cancel():
+            return
+        if call.timer is not None:
+            self._thread.cancel(call.timer)
+        if call.future.set_running_or_notify_cancel():
             if isinstance(outcome, Reply):
                 call.future.set_result(outcome)
             else:

@@ -12,11 +12,13 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
-from ..connection import CONNECTION_ERRORS
+from pika import BasicProperties
+from pika.channel import Channel
+
 from ..delivery import Delivery
 from ..errors import ApplicationError, BrokerUnreachable, SearcherBusy, Undecodable, UnknownType
 from ..publishing import Outgoing
-from .wire import Listener, Wire, publish
+from .channel import ChannelOwner, ChannelThread, properties_of, publish
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +33,7 @@ Returned = Callable[[str, Delivery], None]
 _PATIENCE = 10.0
 
 
-class Responder(Listener):
+class Responder(ChannelOwner):
     """Gives each request to the handler of its `type`, and sends what it returns to whoever asked.
 
     `problem` makes the reply of what a handler raised, of a body that cannot be read (Undecodable), of a type without a
@@ -54,7 +56,7 @@ class Responder(Listener):
         self._handlers = handlers
         self._problem = problem
         self._tell_returned = returned
-        self._wire = Wire(url, self, timeout=timeout, name="responder")
+        self._thread = ChannelThread(url, self, timeout=timeout, heartbeat=10.0, name="responder")
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="answers") if threads else None
         self._room = backlog
         self._lock = threading.Lock()
@@ -71,7 +73,7 @@ class Responder(Listener):
     @property
     def connected(self) -> bool:
         """Whether there is a connection; the first reply makes one."""
-        return self._wire.connected
+        return self._thread.connected
 
     def take(self, delivery: Delivery) -> None:
         """Answer a request, now or later; never raises, and waits for nothing but a handler where `threads` is 0."""
@@ -127,22 +129,30 @@ class Responder(Listener):
         if self._pool is not None:
             wait(set(self._running), timeout=grace)
             self._pool.shutdown(wait=False, cancel_futures=True)
-        self._wire.close()
+        self._thread.close()
 
-    def opened(self, channel: Any) -> None:
-        """Listen to what is returned."""
+    def opened(self, channel: Channel, ready: Callable[[], None]) -> None:
+        """Receive returned messages."""
+        channel.add_on_return_callback(self._on_returned)
+        ready()
 
-        def returned(_error: Exception, _exchange: str, queue: str, message: Any) -> None:
-            self._on_returned(queue, _as_delivery(channel, queue, message))
-
-        channel.events["basic_return"].add(returned)
-
-    def _on_returned(self, queue: str, delivery: Delivery) -> None:
+    def _on_returned(self, _channel: Channel, method: Any, properties: BasicProperties, body: bytes) -> None:
+        queue = method.routing_key
+        values, headers = properties_of(properties)
+        delivery = Delivery(
+            body=body,
+            headers=headers,
+            properties=values,
+            content_type=properties.content_type,
+            content_encoding=properties.content_encoding,
+            queue=queue,
+            routing_key=queue,
+        )
         try:
             if self._tell_returned is not None:
                 self._tell_returned(queue, delivery)
         except Exception:
-            logger.exception("A request that %s is not there for was not dealt with", queue)
+            logger.exception("Message that was returned from %s is lost: its handler failed", queue)
 
     def _has_room(self) -> bool:
         with self._lock:
@@ -194,16 +204,14 @@ class Responder(Listener):
 
     def _submit(self, message: Outgoing, until: float) -> None:
         try:
-            self._wire.submit(partial(_publish, message), until=until)
+            self._thread.run(partial(self._thread.write, partial(_publish, message), until=until))
         except BrokerUnreachable as error:
             logger.warning("Nothing is sent to %s: %s", message.routing_key, error)
 
 
-def _publish(message: Outgoing, channel: Any) -> None:
+def _publish(message: Outgoing, channel: Channel) -> None:
     try:
         publish(channel, message)
-    except CONNECTION_ERRORS:
-        raise
     except Exception as error:  # noqa: BLE001 - An address that no client could have given must stop nobody.
         logger.warning("Nothing can be sent to %r: %r", message.routing_key, error)
 
@@ -233,8 +241,3 @@ def _deadline(properties: Mapping[str, Any]) -> float:
     except ValueError:
         seconds = _PATIENCE
     return time.monotonic() + seconds
-
-
-def _as_delivery(channel: Any, queue: str, message: Any) -> Delivery:
-    message.delivery_info = {"exchange": "", "routing_key": queue}
-    return Delivery.of(channel.message_to_python(message), queue)

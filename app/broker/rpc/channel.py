@@ -1,0 +1,244 @@
+"""One pika channel in a thread of its own: any thread hands it work, and none waits for the broker."""
+
+from __future__ import annotations
+
+import logging
+import math
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import pika
+from kombu.utils.url import parse_url
+from pika.adapters.select_connection import IOLoop
+from pika.channel import Channel
+
+from ..connection import connection_error_text
+from ..errors import ApplicationError, BrokerUnreachable, PublishFailed
+from ..publishing import Outgoing
+
+logger = logging.getLogger(__name__)
+
+#: Writes to the channel, in the channel's thread.
+Write = Callable[[Channel], None]
+
+_State = Literal["idle", "connecting", "open", "waiting", "closed"]
+
+#: Seconds before the next attempt to connect: after the first failure, and at most. Each failure doubles them.
+_FIRST_BACKOFF, _LONGEST_BACKOFF = 0.05, 1.0
+#: Seconds in which a connection is closed in order.
+_CLOSE_TIMEOUT = 1.0
+
+
+class ChannelOwner:
+    """Receives the events of a channel, in the channel's thread, where no call may block."""
+
+    def opened(self, channel: Channel, ready: Callable[[], None]) -> None:
+        """Prepare a new channel and call `ready`; nothing is written before."""
+        del channel
+        ready()
+
+    def lost(self, error: BrokerUnreachable) -> None:
+        """Note that a connection broke: whether its last messages arrived is unknown."""
+
+
+class ChannelThread:
+    """Runs pika's I/O loop in a thread, with one connection that is opened when there is something to write.
+
+    `run` and `close` may be called from any thread, all other methods in the channel's thread only. Must not be shared
+    with a forked child.
+    """
+
+    def __init__(self, url: str, owner: ChannelOwner, *, timeout: float, heartbeat: float, name: str) -> None:
+        """Prepare a connection; `timeout` bounds connecting, `heartbeat` is AMQP's, both in seconds."""
+        self._hosts = [_parameters(each, timeout=timeout, heartbeat=heartbeat) for each in url.split(";")]
+        self._owner = owner
+        self._name = name
+        self._lock = threading.Lock()
+        # Opened by the first use: its sockets must not be inherited by a child that is forked before.
+        self._loop: Any = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._outbox: deque[tuple[float, Write]] = deque()
+        self._state: _State = "idle"
+        self._channel: Channel | None = None
+        self._backoff = _FIRST_BACKOFF
+        #: Why nothing is written at the moment, where that is known: BrokerUnreachable or PublishFailed.
+        self.trouble: ApplicationError | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection, as far as this process knows."""
+        return self._channel is not None
+
+    def run(self, function: Callable[[], None]) -> None:
+        """Call a function in the channel's thread, soon; raises BrokerUnreachable after `close`."""
+        with self._lock:
+            if self._state == "closed":
+                raise self._unreachable("this connection was closed")
+            if not self._thread.ident:
+                # pika logs each failed attempt with a traceback; this class reports a failure once, in its errors.
+                logging.getLogger("pika").setLevel(logging.CRITICAL)
+                self._loop = IOLoop()
+                self._thread.start()
+            self._loop.add_callback_threadsafe(function)
+
+    def close(self) -> None:
+        """Write what can be written, close the connection and end the thread; takes two seconds at most."""
+        with self._lock:
+            before: str = self._state
+            self._state = "closed"
+            if before == "closed" or not self._thread.ident:
+                return
+            self._loop.add_callback_threadsafe(self._close)
+        self._thread.join(2 * _CLOSE_TIMEOUT)
+
+    def call_later(self, seconds: float, function: Callable[[], None]) -> object:
+        """Call a function after so many seconds; return a handle for `cancel`."""
+        return self._loop.call_later(max(0.0, seconds), function)
+
+    def cancel(self, handle: Any) -> None:
+        """Cancel what `call_later` returned a handle for, before it is called."""
+        self._loop.remove_timeout(handle)
+
+    def write(self, write: Write, *, until: float) -> None:
+        """Have `write` called with the channel; forgotten when no channel is open by `until` (monotonic seconds)."""
+        self._outbox.append((until, write))
+        self._flush()
+        if self._outbox:
+            self.call_later(until - time.monotonic(), self._forget_late)
+
+    def _run(self) -> None:
+        loop: IOLoop = self._loop
+        while self._state != "closed" or self._channel is not None:
+            try:
+                loop.start()
+                break
+            except Exception:
+                # A callback failed. pika itself ends a connection that it cannot read.
+                logger.exception("%s: unexpected error in a callback", self._name)
+        loop.close()
+
+    def _flush(self) -> None:
+        """Write what is waiting, or open a connection for it."""
+        if self._channel is not None and self.trouble is None:
+            while self._outbox:
+                until, write = self._outbox.popleft()
+                if time.monotonic() < until:
+                    write(self._channel)
+        elif self._state == "idle" and self._outbox:
+            self._state = "connecting"
+            pika.SelectConnection.create_connection(self._hosts, self._on_connected, self._loop)
+
+    def _forget_late(self) -> None:
+        """Forget writes that are too late: a broker may be away, or low on memory, for hours."""
+        now = time.monotonic()
+        while self._outbox and self._outbox[0][0] <= now:
+            self._outbox.popleft()
+
+    def _on_connected(self, outcome: Any) -> None:
+        if isinstance(outcome, BaseException):
+            self._lose(outcome)
+            return
+        outcome.add_on_close_callback(lambda _connection, error: self._lose(error))
+        outcome.add_on_connection_blocked_callback(lambda *_: self._set_blocked(True))
+        outcome.add_on_connection_unblocked_callback(lambda *_: self._set_blocked(False))
+        outcome.channel(on_open_callback=self._on_channel)
+
+    def _on_channel(self, channel: Channel) -> None:
+        channel.add_on_close_callback(self._on_channel_closed)
+        self._owner.opened(channel, partial(self._on_ready, channel))
+
+    def _on_ready(self, channel: Channel) -> None:
+        self._channel, self.trouble, self._backoff = channel, None, _FIRST_BACKOFF
+        if self._state == "closed":
+            self._close()
+            return
+        self._state = "open"
+        self._flush()
+
+    def _on_channel_closed(self, channel: Channel, error: Exception) -> None:
+        """Begin anew where the broker closed the channel, for example for an exchange that does not exist."""
+        if channel.connection.is_open:
+            self._lose(error)
+            channel.connection.close()
+
+    def _set_blocked(self, blocked: bool) -> None:
+        self.trouble = PublishFailed("the broker takes no messages, it is low on memory or disk") if blocked else None
+        self._flush()
+
+    def _lose(self, error: BaseException) -> None:
+        if self._state == "closed":
+            self._channel = None
+            self._loop.stop()
+        elif self._state in ("connecting", "open"):
+            self._channel = None
+            self._state = "waiting"
+            self.trouble = lost = self._unreachable(_text(error))
+            self.call_later(self._backoff, self._retry)
+            self._backoff = min(2 * self._backoff, _LONGEST_BACKOFF)
+            self._owner.lost(lost)
+
+    def _retry(self) -> None:
+        if self._state == "waiting":
+            self._state = "idle"
+            self._flush()
+
+    def _close(self) -> None:
+        self._flush()
+        if self._channel is None or not self._channel.connection.is_open:
+            self._loop.stop()
+            return
+        self.call_later(_CLOSE_TIMEOUT, self._loop.stop)
+        self._channel.connection.close()
+
+    def _unreachable(self, reason: str) -> BrokerUnreachable:
+        host = self._hosts[0]
+        return BrokerUnreachable(f"broker amqp://{host.host}:{host.port}/{host.virtual_host}: {reason}")
+
+
+def publish(channel: Channel, message: Outgoing) -> None:
+    """Write a message; raises an exception of any kind for one that cannot be encoded."""
+    properties = pika.BasicProperties(
+        content_type=message.content_type,
+        content_encoding=message.content_encoding,
+        headers=dict(message.headers),
+        **message.properties,
+    )
+    channel.basic_publish(message.exchange, message.routing_key, message.body, properties, message.mandatory)
+
+
+def properties_of(properties: pika.BasicProperties) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the properties of a message that are set, and its headers."""
+    values = {name: value for name, value in vars(properties).items() if value is not None}
+    return values, values.pop("headers", {})
+
+
+def _parameters(url: str, *, timeout: float, heartbeat: float) -> pika.ConnectionParameters:
+    """Return pika's parameters for a URL as kombu reads it; TLS with the host's own certificate only (RFC 9525)."""
+    parts = parse_url(url)
+    host = parts["hostname"] or "localhost"
+    encrypted = parts["transport"] == "amqps"
+    return pika.ConnectionParameters(
+        host=host,
+        port=parts["port"] or (5671 if encrypted else 5672),
+        virtual_host=parts["virtual_host"] or "/",
+        credentials=pika.PlainCredentials(parts["userid"] or "guest", parts["password"] or "guest"),
+        heartbeat=math.ceil(heartbeat),
+        socket_timeout=timeout,
+        stack_timeout=timeout,
+        blocked_connection_timeout=None,
+        ssl_options=pika.SSLOptions(ssl.create_default_context(), host) if encrypted else None,
+    )
+
+
+def _text(error: BaseException) -> str:
+    """Return the text of the error that pika's own errors are made of."""
+    causes = getattr(error, "exceptions", None)
+    inner = causes[-1] if causes else getattr(error, "exception", None)
+    if isinstance(inner, BaseException):
+        return _text(inner)
+    return connection_error_text(error)
