@@ -121,6 +121,8 @@ class ChannelThread:
                 # A callback failed. pika itself ends a connection that it cannot read.
                 logger.exception("%s: unexpected error in a callback", self._name)
         loop.close()
+        # A broker that did not answer the close in time: pika has no other way to close the socket than to collect it.
+        self._loop = self._channel = None
 
     def _flush(self) -> None:
         """Write what is waiting, or open a connection for it."""
