@@ -1,4 +1,4 @@
-"""Crawls that need a system of their own: another pace, a worker killed."""
+"""Crawls that need a system of their own: another pace, a killed worker."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def test_a_worker_killed_in_mid_crawl_loses_no_page(
         with worker(environment, tmp_path / "second.log") as second:
             system = System(settings, environment, Broker(settings.broker), second, tmp_path / "packs")
             system.packed(site.domain)
-            eventually(lambda: system.paths(site.domain) == {"/", *paths}, "every page")
+            eventually(lambda: system.paths(site.domain) == {"/", *paths}, "every page is packed")
 
 
-def test_a_host_with_a_delay_gets_one_request_at_a_time(
+def test_requests_to_a_host_with_a_delay_are_spaced_out(
     environment: dict[str, str], settings: Settings, tmp_path: Path
 ) -> None:
     routes = {"/": page("Home", links=["/a", "/b", "/c"]), **{f"/{name}": page(name) for name in "abc"}}

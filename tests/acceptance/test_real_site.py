@@ -1,4 +1,4 @@
-"""Five hundred real pages: Debian's python3.11-doc, held against what wget finds."""
+"""A crawl of five hundred real pages, Debian's python3.11-doc, compared with `wget --mirror`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.system import System, running_system
 
 pytestmark = pytest.mark.acceptance
 
-#: Words of a phrase that is looked for.
+#: Words of a phrase that is searched.
 LENGTH = 6
 
 
@@ -41,14 +41,14 @@ def system(environment: dict[str, str], settings: Settings, tmp_path: Path) -> I
 def mirrored(url: str, folder: Path) -> set[str]:
     """Return the paths of the pages that `wget --mirror` finds, robots.txt obeyed."""
     wget = program("wget", "wget")
-    # It ends with 8 where a link is broken, and this site has one.
+    # Exit code 8 means a broken link, and this site has one.
     done = subprocess.run([wget, "--mirror", "--quiet", f"--directory-prefix={folder}", url], check=False)
     assert done.returncode in (0, 8)
     root = folder / urlsplit(url).netloc
     return {f"/{path.relative_to(root)}" for path in root.rglob("*") if path.suffix in (".html", ".txt")}
 
 
-def test_the_pack_has_the_pages_that_wget_finds_and_a_phrase_of_one_page_finds_it_first(
+def test_the_pack_has_the_pages_that_wget_finds_and_each_phrase_of_one_page_finds_it(
     system: System, url: str, tmp_path: Path
 ) -> None:
     domain = urlsplit(url).netloc
@@ -68,16 +68,16 @@ def test_the_pack_has_the_pages_that_wget_finds_and_a_phrase_of_one_page_finds_i
 
 
 def unique_phrases(pack: Path, *, seed: int) -> list[tuple[str, str]]:
-    """Return a phrase for each of 30 pages that stands on that page alone."""
+    """Return up to 60 phrases with their paths, of 30 pages, each on one page only."""
     with contextlib.closing(sqlite3.connect(pack)) as database:
         bodies = dict(database.execute("SELECT path, body FROM pages WHERE NOT hidden"))
-    told = {path: [" ".join(run) for run in runs(words(body))] for path, body in bodies.items()}
-    pages_with = Counter(phrase for phrases in told.values() for phrase in set(phrases))
-    chosen = random.Random(seed).sample(sorted(told), 30)
-    return [(path, phrase) for path in chosen for phrase in told[path][:400:20] if pages_with[phrase] == 1][:60]
+    phrases_of = {path: [" ".join(run) for run in runs(words(body))] for path, body in bodies.items()}
+    pages_with = Counter(phrase for phrases in phrases_of.values() for phrase in set(phrases))
+    chosen = random.Random(seed).sample(sorted(phrases_of), 30)
+    return [(path, phrase) for path in chosen for phrase in phrases_of[path][:400:20] if pages_with[phrase] == 1][:60]
 
 
 def runs(tokens: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield each run of so many words that follow each other."""
+    """Yield each run of LENGTH consecutive words."""
     for start in range(len(tokens) - LENGTH + 1):
         yield tokens[start : start + LENGTH]

@@ -30,7 +30,7 @@ WORDS = ["amber", "birch", "cedar", "dogwood", "elm", "fir", "gorse", "hazel", "
 
 @pytest.fixture(scope="module")
 def running(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """One system for most tests here: each has a site, and so a domain, of its own."""
+    """Run one system for most of these tests: each has a site, and so a domain, of its own."""
     folder = tmp_path_factory.mktemp("site")
     fast = {"RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "2"}
     with own_vhost(services) as url:
@@ -41,14 +41,14 @@ def running(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def system(running: System) -> Iterator[System]:
-    """The running system, nobody dead in it."""
+    """Return the running system, with an empty dead set."""
     yield running
     running.broker.take(DEAD)
 
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    """A home page, ten pages about trees in a ring, and one that only the last of them links."""
+    """Serve a home page, ten pages about trees in a ring, and one page that only the last of them links."""
     routes = {
         f"/{word}": page(word.title(), f"All about {word} trees", links=[f"/{after}", "/"])
         for word, after in itertools.pairwise([*WORDS, "last"])
@@ -59,7 +59,7 @@ def site() -> Iterator[Site]:
 
 
 def perennial(system: System, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command as an operator would."""
+    """Run `perennial` as an operator does."""
     command = [sys.executable, "-m", "app.cli.main", *arguments]
     return subprocess.run(
         command, cwd=ROOT, env={**os.environ, **system.environment}, capture_output=True, text=True, check=True
@@ -69,7 +69,7 @@ def perennial(system: System, *arguments: str) -> subprocess.CompletedProcess[st
 ALL = {"/", "/last", *(f"/{word}" for word in WORDS)}
 
 
-def test_a_site_is_crawled_packed_and_found_with_one_get_a_page(system: System, site: Site) -> None:
+def test_a_site_is_crawled_packed_and_searched_with_one_get_per_page(system: System, site: Site) -> None:
     system.post("index+crawl", url=site.at("/"))
     assert system.packed(site.domain).pages == 12
     assert system.paths(site.domain) == ALL
@@ -79,7 +79,7 @@ def test_a_site_is_crawled_packed_and_found_with_one_get_a_page(system: System, 
     assert system.broker.depth(DEAD) == 0
 
 
-def test_a_second_crawl_reflects_what_changed_vanished_and_came_and_an_index_of_one_page_only_that(
+def test_a_second_crawl_adds_changes_and_deletes_pages_and_an_index_updates_one_page(
     system: System, site: Site
 ) -> None:
     system.post("index+crawl", url=site.at("/"))
@@ -94,18 +94,18 @@ def test_a_second_crawl_reflects_what_changed_vanished_and_came_and_an_index_of_
     assert [hit.path for hit in system.search(site.domain, "rewritten")] == ["/amber"]
 
     site.set("/cedar", page("Cedar", "evergreen now"))
-    site.set("/birch", page("Birch", "changed but not asked for"))
+    site.set("/birch", page("Birch", "changed but not requested"))
     before = len(site.paths())
     system.post("index", url=site.at("/cedar"))
     third = system.packed(site.domain, generation=3)
     assert third.kind == "incremental"
     assert site.paths()[before:] == ["/cedar"]
     assert [hit.path for hit in system.search(site.domain, "evergreen")] == ["/cedar"]
-    assert system.search(site.domain, "asked for") == []
+    assert system.search(site.domain, "requested") == []
     assert system.paths(site.domain) == (ALL - {"/juniper", "/last"}) | {"/new"}
 
 
-def test_a_page_that_fails_twice_comes_back_and_one_that_always_fails_is_dead_and_replayed_when_mended(
+def test_a_page_that_fails_twice_is_retried_and_one_that_always_fails_is_dead_lettered_and_replayed(
     system: System, site: Site
 ) -> None:
     site.set("/birch", fail_times(2, 503, then=page("Birch", "third time lucky", links=["/cedar"])))
@@ -119,11 +119,11 @@ def test_a_page_that_fails_twice_comes_back_and_one_that_always_fails_is_dead_an
     site.set("/elm", page("Elm", "repaired", links=["/fir"]))
     replayed = perennial(system, "dead", "replay", "--all")
     assert replayed.stdout == "2 replayed\n"
-    eventually(lambda: "/elm" in system.paths(site.domain), "the mended page is packed")
-    eventually(lambda: system.paths(site.domain) >= ALL, "and the pages that only it led to")
+    eventually(lambda: "/elm" in system.paths(site.domain), "the repaired page is packed")
+    eventually(lambda: system.paths(site.domain) >= ALL, "the pages behind it are packed")
 
 
-def test_a_page_that_fails_keeps_its_place_and_that_of_the_pages_behind_it(system: System, site: Site) -> None:
+def test_a_failed_page_and_the_pages_behind_it_stay_in_the_pack(system: System, site: Site) -> None:
     system.post("index+crawl", url=site.at("/"))
     system.packed(site.domain)
     site.set("/dogwood", failure(500))
@@ -147,18 +147,18 @@ def test_a_burst_of_a_thousand_resets_fires_one_pack_after_the_last(system: Syst
     for _ in range(10):
         for _ in range(100):
             system.post("reset_timer", domain=site.domain)
-        clock = Timers(get_redis(system.settings.redis)).running(site.domain)
-        assert clock is not None, "the timer fired during the burst"
-        assert clock.callback.message["type"] == "pack_full"
+        timer = Timers(get_redis(system.settings.redis)).running(site.domain)
+        assert timer is not None, "the timer fired during the burst"
+        assert timer.callback.message["type"] == "pack_full"
     last = datetime.now(UTC)
     system.post("reset_timer", domain=site.domain)
     assert system.packed(site.domain, generation=2).kind == "full"
     assert open_store(system.settings.store).stat(pack_key(site.domain)).modified - last >= timedelta(seconds=2)
-    eventually(lambda: Timers(get_redis(system.settings.redis)).running(site.domain) is None, "the timer is gone")
+    eventually(lambda: Timers(get_redis(system.settings.redis)).running(site.domain) is None, "the timer is removed")
     assert system.packed(site.domain).generation == 2
 
 
-def test_what_robots_txt_forbids_is_not_fetched_and_a_redirect_is_a_page_of_its_own(system: System, site: Site) -> None:
+def test_robots_txt_is_obeyed_and_a_redirect_is_a_page_of_its_own(system: System, site: Site) -> None:
     site.set("/robots.txt", robots("User-agent: *\nDisallow: /hazel"))
     site.set("/birch", redirect("/grove"))
     site.set("/grove", page("Grove", "moved here", links=["/cedar"]))
@@ -176,38 +176,36 @@ def test_a_start_page_that_redirects_to_another_host_moves_the_crawl_there(syste
         assert system.manifest(old.domain) is None
 
 
-def test_a_page_outside_the_named_domain_is_dead_at_once_and_nothing_is_fetched(system: System, site: Site) -> None:
+def test_a_page_outside_the_named_domain_is_dead_lettered_at_once_without_a_fetch(system: System, site: Site) -> None:
     system.post("index", url=site.at("/"), domain="elsewhere.gov")
-    eventually(lambda: system.broker.depth(DEAD) == 1, "it is dead")
+    eventually(lambda: system.broker.depth(DEAD) == 1, "it is dead-lettered")
     listed = perennial(system, "dead", "list", "--json")
     assert "out-of-scope" in listed.stdout
     assert site.paths() == []
 
 
-def test_the_python_shell_normalises_validates_at_once_and_tells_the_status(system: System, site: Site) -> None:
+def test_python_code_that_publishes_gets_invalid_urls_and_queues_as_errors_at_the_call(
+    system: System, site: Site
+) -> None:
     code = f"""
-from tasks.site import index_and_crawl, status
+from tasks.site import index, index_and_crawl, status
 try:
     index_and_crawl.delay("ftp://site.gov/")
 except Exception as error:
     print(type(error).__name__, error)
+try:
+    index.apply_async(("https://site.gov/",), queue="site.indx")
+except Exception as error:
+    print(error)
 print(index_and_crawl.delay("HTTP://LocalHost:{site.port}/#top").id)
 """
     ran = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, **system.environment}, capture_output=True, text=True
     )
     assert "InvalidUrl URL 'ftp://site.gov/'" in ran.stdout, ran.stderr
+    assert "site.indx" in ran.stdout.splitlines()[1]
     domain = f"localhost:{site.port}"
     assert system.packed(domain).pages == 12
-    told = perennial(system, "status", domain)
-    assert told.stdout.startswith(f"{domain}: 12 pages seen, 0 messages open, 0 dead")
-    assert "pack 1 with 12 pages" in told.stdout
-
-
-def test_a_mistyped_queue_is_an_error_at_the_call(system: System) -> None:
-    code = "from tasks.site import index; index.apply_async(('https://site.gov/',), queue='site.indx')"
-    ran = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, **system.environment}, capture_output=True, text=True
-    )
-    assert ran.returncode != 0
-    assert "site.indx" in ran.stderr.splitlines()[-1]
+    reported = perennial(system, "status", domain)
+    assert reported.stdout.startswith(f"{domain}: 12 pages seen, 0 messages open, 0 dead")
+    assert "pack 1 with 12 pages" in reported.stdout

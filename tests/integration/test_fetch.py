@@ -39,7 +39,7 @@ def fetcher() -> Iterator[Fetcher]:
         yield fetcher
 
 
-def test_an_answer_comes_whole_with_its_status_and_headers(site: Site, fetcher: Fetcher) -> None:
+def test_a_response_has_its_status_headers_and_whole_body(site: Site, fetcher: Fetcher) -> None:
     site.set("/a", page("Title", "text", headers={"X-Mark": "é", "ETag": '"1"'}))
     answer = fetcher.get(site.at("/a?b=%20c|d"), headers={"If-None-Match": '"0"'})
     assert (answer.status, answer.truncated, answer.url) == (200, False, site.at("/a?b=%20c|d"))
@@ -52,7 +52,7 @@ def test_an_answer_comes_whole_with_its_status_and_headers(site: Site, fetcher: 
     assert sent.headers["host"] == site.domain
 
 
-def test_errors_of_the_server_are_answers(site: Site, fetcher: Fetcher) -> None:
+def test_a_server_error_is_a_response(site: Site, fetcher: Fetcher) -> None:
     site.set("/", failure(503, retry_after="7"))
     answer = fetcher.get(site.url)
     assert (answer.status, answer.headers["retry-after"]) == (503, "7")
@@ -71,7 +71,7 @@ def test_one_connection_serves_many_requests(site: Site, fetcher: Fetcher) -> No
     assert len(ports) == 1
 
 
-def test_a_redirect_is_an_answer_and_is_not_followed(site: Site, fetcher: Fetcher) -> None:
+def test_a_redirect_is_a_response_and_is_not_followed(site: Site, fetcher: Fetcher) -> None:
     site.set("/", redirect("/b"))
     answer = fetcher.get(site.url)
     assert (answer.status, answer.headers["location"]) == (302, "/b")
@@ -92,7 +92,7 @@ def test_a_proxy_of_the_environment_is_not_used(site: Site, fetcher: Fetcher, mo
 
 
 @pytest.mark.parametrize("path", ["/drip", "/drip-headers", "/silence"])
-def test_a_response_that_takes_too_long_is_cut_at_its_deadline(site: Site, fetcher: Fetcher, path: str) -> None:
+def test_a_slow_response_is_an_error_at_its_deadline(site: Site, fetcher: Fetcher, path: str) -> None:
     site.set("/drip", hazards.drip(seconds=0.05))
     site.set("/drip-headers", hazards.drip_headers(seconds=0.05))
     site.set("/silence", hazards.silence())
@@ -102,7 +102,7 @@ def test_a_response_that_takes_too_long_is_cut_at_its_deadline(site: Site, fetch
     assert 0.9 <= time.monotonic() - began < 3
 
 
-def test_floods_are_cut_at_the_size_limit_in_little_memory(site: Site, fetcher: Fetcher) -> None:
+def test_a_body_is_cut_at_the_size_limit_without_using_much_memory(site: Site, fetcher: Fetcher) -> None:
     site.set("/endless", hazards.endless())
     site.set("/bomb", hazards.bomb(512 * 1024 * 1024))
     site.set("/exact", reply(b"x" * LIMIT))
@@ -116,7 +116,7 @@ def test_floods_are_cut_at_the_size_limit_in_little_memory(site: Site, fetcher: 
     assert (whole.truncated, len(whole.body)) == (False, LIMIT)
 
 
-def test_bytes_on_the_wire_count_even_when_they_decompress_to_nothing(site: Site, fetcher: Fetcher) -> None:
+def test_received_bytes_count_even_if_they_decompress_to_nothing(site: Site, fetcher: Fetcher) -> None:
     empty = zlib.compressobj(wbits=31)
     members = (empty.flush()) * (2 * LIMIT // 20)
     site.set("/", reply(members, headers={"Content-Encoding": "gzip"}))
@@ -165,7 +165,7 @@ def test_compressed_bodies_are_read(site: Site, fetcher: Fetcher, coding: str, w
         "reset",
     ],
 )
-def test_a_broken_answer_is_an_error_and_the_next_one_is_not(
+def test_a_broken_response_is_an_error_and_the_next_one_is_not(
     site: Site, fetcher: Fetcher, answer: Answer, error: type[FetchError]
 ) -> None:
     site.set("/broken", answer)
@@ -176,7 +176,7 @@ def test_a_broken_answer_is_an_error_and_the_next_one_is_not(
     assert b"Well" in fetcher.get(site.url).body
 
 
-def test_nobody_listening_is_a_failed_connection(fetcher: Fetcher) -> None:
+def test_a_refused_connection_an_unknown_host_and_a_relative_url_are_errors(fetcher: Fetcher) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         with pytest.raises(ConnectionFailed):

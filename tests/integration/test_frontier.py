@@ -1,4 +1,4 @@
-"""The frontier, the host gate and leases in a real Redis."""
+"""The frontier, the host rate limiter, the single flight and leases in a real Redis."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def unseen(frontier: Frontier, *keys: str, max_pages: int, depth: int = 0) -> li
     return list(frontier.unseen("c", dict.fromkeys(keys, "url"), depth=depth, max_pages=max_pages, max_depth=1))
 
 
-def test_what_was_published_is_seen_and_open_until_both_its_messages_are_finished(frontier: Frontier) -> None:
+def test_a_published_page_is_seen_and_its_two_messages_are_open_until_they_are_completed(frontier: Frontier) -> None:
     frontier.note_published("c", ["k"])
     assert unseen(frontier, "k", "other", max_pages=9) == ["other"]
     assert frontier.open_messages("a.gov") == 2
@@ -55,7 +55,7 @@ STEPS = st.permutations(["published", "index", "crawl"])
 
 @given(STEPS)
 @hypothesis_settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_publication_and_ends_may_be_noted_in_any_order(frontier: Frontier, steps: list[str]) -> None:
+def test_publication_and_completion_may_be_noted_in_any_order(frontier: Frontier, steps: list[str]) -> None:
     key = "-".join(steps)
     for step in steps:
         if step == "published":
@@ -65,7 +65,7 @@ def test_publication_and_ends_may_be_noted_in_any_order(frontier: Frontier, step
     assert frontier.open_messages("a.gov") == 0
 
 
-def test_a_dead_message_is_not_open_and_not_done_so_that_a_replay_works(frontier: Frontier) -> None:
+def test_a_dead_message_is_no_longer_open_and_a_replay_completes_it(frontier: Frontier) -> None:
     frontier.note_published("c", ["k"])
     frontier.complete("c", "a.gov", "index", "k", page_id="p", dead=True)
     assert frontier.page_state("c", "k")["index dead"]
@@ -75,7 +75,7 @@ def test_a_dead_message_is_not_open_and_not_done_so_that_a_replay_works(frontier
     assert (state["index done"], state["index dead"]) == (True, False)
 
 
-def test_a_crawl_takes_no_more_pages_than_its_limit(frontier: Frontier) -> None:
+def test_a_crawl_has_no_more_pages_than_its_limit(frontier: Frontier) -> None:
     frontier.note_published("c", ["1", "2"])
     assert unseen(frontier, "3", "4", max_pages=4) == ["3", "4"]
     assert frontier.cuts("c") == set()
@@ -91,34 +91,36 @@ def test_a_crawl_is_cut_below_its_deepest_level(frontier: Frontier) -> None:
     assert frontier.cuts("c") == {LIMIT}
 
 
-def test_work_of_an_older_crawl_counts_as_outstanding_too(frontier: Frontier) -> None:
+def test_open_messages_of_an_older_crawl_of_the_domain_count_as_well(frontier: Frontier) -> None:
     frontier.note_published("c", ["k"])
     frontier.begin(Crawl("c2", "a.gov", "https://a.gov/", datetime.now(UTC)))
     assert frontier.open_messages("a.gov") == 2
 
 
-def test_a_redelivered_start_keeps_the_crawls_beginning(frontier: Frontier) -> None:
+def test_a_redelivered_start_keeps_the_time_at_which_the_crawl_started(frontier: Frontier) -> None:
     first = frontier.crawl("c")
     again = frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC)))
     assert again == first
 
 
-def test_a_host_lets_one_request_through_and_gives_the_next_their_slots(redis_url: str) -> None:
-    gate = HostRateLimiter(get_redis(redis_url))
-    assert gate.reserve("h", requester="1", delay=10) == 0
-    second, third = gate.reserve("h", requester="2", delay=10), gate.reserve("h", requester="3", delay=10)
+def test_the_first_request_to_a_host_may_go_and_the_next_ones_get_reservations(redis_url: str) -> None:
+    limiter = HostRateLimiter(get_redis(redis_url))
+    assert limiter.reserve("h", requester="1", delay=10) == 0
+    second, third = limiter.reserve("h", requester="2", delay=10), limiter.reserve("h", requester="3", delay=10)
     assert 9 < second <= 10
     assert 19 < third <= 20
-    assert gate.reserve("h", requester="3", delay=10) <= third
-    assert gate.reserve("elsewhere", requester="4", delay=10) == 0
+    assert limiter.reserve("h", requester="3", delay=10) <= third
+    assert limiter.reserve("elsewhere", requester="4", delay=10) == 0
 
 
-def test_slots_are_taken_in_turn_never_closer_than_the_delay(redis_url: str) -> None:
-    gate, delay = HostRateLimiter(get_redis(redis_url)), 0.2
+def test_requests_to_a_host_are_never_closer_than_its_delay(redis_url: str) -> None:
+    limiter, delay = HostRateLimiter(get_redis(redis_url)), 0.2
     times: list[float] = []
 
-    def go(asker: str) -> None:
-        eventually(lambda: gate.reserve("h", requester=asker, delay=delay) == 0, f"slot of {asker}")
+    def go(requester: str) -> None:
+        eventually(
+            lambda: limiter.reserve("h", requester=requester, delay=delay) == 0, f"{requester} may send its request"
+        )
         seconds, micros = get_redis(redis_url).time()
         times.append(seconds + micros / 1e6)
 
@@ -128,35 +130,35 @@ def test_slots_are_taken_in_turn_never_closer_than_the_delay(redis_url: str) -> 
     for thread in threads:
         thread.join()
     times.sort()
-    # The times are read a round trip after the gate opened, hence the tolerance.
+    # The tolerance is for the round trip between the limiter and the clock.
     assert all(later - earlier > delay - 0.05 for earlier, later in itertools.pairwise(times))
 
 
-def test_askers_whose_slots_passed_while_nobody_worked_get_new_slots_and_not_all_the_next_one(redis_url: str) -> None:
-    gate, delay, late = HostRateLimiter(get_redis(redis_url)), 0.1, [str(number) for number in range(10)]
-    last = [gate.reserve("h", requester=asker, delay=delay) for asker in ["first", *late]][-1]
+def test_requesters_that_missed_their_reservations_get_new_ones_at_different_times(redis_url: str) -> None:
+    limiter, delay, late = HostRateLimiter(get_redis(redis_url)), 0.1, [str(number) for number in range(10)]
+    last = [limiter.reserve("h", requester=requester, delay=delay) for requester in ["first", *late]][-1]
     threading.Event().wait(last + 3 * delay)
-    assert gate.reserve("h", requester=late[0], delay=delay) == 0
-    waits = [gate.reserve("h", requester=asker, delay=delay) for asker in late[1:]]
-    # Those whose slots had hardly passed may keep them and share; the others stand in line.
+    assert limiter.reserve("h", requester=late[0], delay=delay) == 0
+    waits = [limiter.reserve("h", requester=requester, delay=delay) for requester in late[1:]]
+    # Reservations that had only just passed may be kept and flight; the others are spread out.
     assert sum(later - earlier > delay / 2 for earlier, later in itertools.pairwise(waits)) >= 6
     assert max(waits) > 6 * delay
 
 
-def test_retry_after_holds_a_host_without_spending_anyones_slot(redis_url: str) -> None:
-    gate = HostRateLimiter(get_redis(redis_url))
-    gate.pause("h", 0.3)
-    assert 0 < gate.reserve("h", requester="1", delay=0) <= 0.3
-    eventually(lambda: gate.reserve("h", requester="1", delay=0) == 0, "the hold is over")
+def test_a_retry_after_pauses_a_host_without_using_up_reservations(redis_url: str) -> None:
+    limiter = HostRateLimiter(get_redis(redis_url))
+    limiter.pause("h", 0.3)
+    assert 0 < limiter.reserve("h", requester="1", delay=0) <= 0.3
+    eventually(lambda: limiter.reserve("h", requester="1", delay=0) == 0, "the pause is over")
 
 
 @pytest.fixture
-def shared(redis_url: str) -> SingleFlight:
+def flight(redis_url: str) -> SingleFlight:
     return SingleFlight(get_raw_redis(redis_url), ttl=60, lease=5)
 
 
 @pytest.mark.parametrize(
-    "visit",
+    "result",
     [
         Indexed(
             page=Page(canonical_key="k", url="u", domain="d", path="/", headings=("a", "é"), body="text"),
@@ -167,31 +169,33 @@ def shared(redis_url: str) -> SingleFlight:
         Skipped(why="robots", detail="disallowed"),
     ],
 )
-def test_the_second_asker_finds_what_the_first_one_fetched(shared: SingleFlight, visit: FetchResult) -> None:
-    assert shared.fetch("c", "index", "k", lambda: visit) == visit
-    assert shared.fetch("c", "index", "k", lambda: pytest.fail("fetched twice")) == visit
+def test_the_second_message_gets_the_result_that_the_first_one_fetched(
+    flight: SingleFlight, result: FetchResult
+) -> None:
+    assert flight.fetch("c", "index", "k", lambda: result) == result
+    assert flight.fetch("c", "index", "k", lambda: pytest.fail("fetched twice")) == result
 
 
-def test_many_askers_at_once_fetch_once(shared: SingleFlight) -> None:
+def test_many_messages_at_once_cause_one_fetch(flight: SingleFlight) -> None:
     fetched: list[int] = []
 
     def fetch() -> FetchResult:
         fetched.append(1)
         return Gone(why="404")
 
-    def ask() -> bool:
-        with suppress(Postpone):  # On a busy machine one may not get its turn in time; its message would come again.
-            shared.fetch("c", "index", "k", fetch)
+    def run() -> bool:
+        with suppress(Postpone):  # A busy machine may postpone some of them; their messages would come again.
+            flight.fetch("c", "index", "k", fetch)
             return True
         return False
 
     with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(eventually, ask, "the visit is answered") for _ in range(8)]
-    assert all(each.result() for each in asked)
+        runs = [pool.submit(eventually, run, "the page is fetched") for _ in range(8)]
+    assert all(each.result() for each in runs)
     assert len(fetched) == 1
 
 
-def test_an_asker_does_not_wait_for_a_slow_fetch_but_is_postponed(shared: SingleFlight) -> None:
+def test_the_second_message_is_postponed_during_a_slow_fetch(flight: SingleFlight) -> None:
     began, release = threading.Event(), threading.Event()
 
     def slow() -> FetchResult:
@@ -199,23 +203,23 @@ def test_an_asker_does_not_wait_for_a_slow_fetch_but_is_postponed(shared: Single
         release.wait(20)
         return Gone(why="404")
 
-    thread = threading.Thread(target=lambda: shared.fetch("c", "index", "k", slow))
+    thread = threading.Thread(target=lambda: flight.fetch("c", "index", "k", slow))
     thread.start()
     assert began.wait(20)
 
     def postponed() -> bool:
         try:
-            shared.fetch("c", "index", "k", slow)
+            flight.fetch("c", "index", "k", slow)
         except Postpone:
             return True
         return False
 
-    assert eventually(postponed, "the second asker is postponed")
+    assert eventually(postponed, "the second requester is postponed")
     release.set()
     thread.join()
 
 
-def test_a_slow_fetch_keeps_its_page_and_a_dead_fetchers_page_is_free_after_the_lease(redis_url: str) -> None:
+def test_a_slow_fetch_renews_its_lease_and_that_of_a_dead_worker_expires(redis_url: str) -> None:
     redis = get_raw_redis(redis_url)
     alive = SingleFlight(redis, ttl=60, lease=1)
     began, release = threading.Event(), threading.Event()
@@ -229,7 +233,7 @@ def test_a_slow_fetch_keeps_its_page_and_a_dead_fetchers_page_is_free_after_the_
     thread.start()
     assert began.wait(20)
     start = redis.time()[0]
-    eventually(lambda: redis.time()[0] - start >= 3, "three leases have gone by")
+    eventually(lambda: redis.time()[0] - start >= 3, "three leases have passed")
     with pytest.raises(Postpone):
         SingleFlight(redis, ttl=60).fetch("c", "crawl", "k", lambda: pytest.fail("fetched twice"))
     release.set()
@@ -246,16 +250,16 @@ def test_a_slow_fetch_keeps_its_page_and_a_dead_fetchers_page_is_free_after_the_
     assert eventually(fetched, "the page is free")
 
 
-def test_a_failed_fetch_is_not_shared(shared: SingleFlight) -> None:
+def test_a_failed_fetch_is_not_shared(flight: SingleFlight) -> None:
     def fail() -> FetchResult:
         raise ServerError("500")
 
     with pytest.raises(ServerError):
-        shared.fetch("c", "index", "k", fail)
-    assert shared.fetch("c", "index", "k", lambda: Gone(why="404")) == Gone(why="404")
+        flight.fetch("c", "index", "k", fail)
+    assert flight.fetch("c", "index", "k", lambda: Gone(why="404")) == Gone(why="404")
 
 
-def test_a_lease_has_one_holder_and_is_free_when_it_ends(redis_url: str) -> None:
+def test_a_lease_has_one_holder_and_is_released_at_the_end(redis_url: str) -> None:
     redis = get_redis(redis_url)
     with lease(redis, "pack:a.gov"), pytest.raises(Postpone, match=r"pack:a\.gov is held"), lease(redis, "pack:a.gov"):
         pytest.fail("held twice")
@@ -264,7 +268,7 @@ def test_a_lease_has_one_holder_and_is_free_when_it_ends(redis_url: str) -> None
     assert not redis.exists("perennial:lease:pack:a.gov")
 
 
-def test_a_lease_outlives_its_seconds_while_it_is_held(redis_url: str) -> None:
+def test_a_lease_is_renewed_while_it_is_held(redis_url: str) -> None:
     redis = get_redis(redis_url)
     with lease(redis, "long", seconds=1):
         holder = redis.get("perennial:lease:long")

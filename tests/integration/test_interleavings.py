@@ -1,4 +1,4 @@
-"""Messages of one domain that come across each other: the pack is right in the end, and comes."""
+"""Messages of one domain that overlap in time: the pack is published, and is right in the end."""
 
 from __future__ import annotations
 
@@ -18,33 +18,35 @@ from tasks.base import Context
 from tasks.pack import pack_full, pack_incremental
 from tasks.site import crawl, index, index_and_crawl
 from tasks.timers import start_timer, tick
-from tests.integration.test_tick import broker, here, ticked
+from tests.integration.test_tick import broker, process, ticked
 from tests.servers.site import Request, Site, Wire, failure, page, redirect
 from tests.support.broker import Broker
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
-__all__ = ["broker", "here"]
+__all__ = ["broker", "process"]
 
 DOMAIN = "a.gov"
 
 
-def begin(here: Context, crawl_id: str, domain: str = DOMAIN) -> None:
-    here.frontier.begin(Crawl(crawl_id, domain, f"http://{domain}/", datetime.now(UTC)))
+def begin(process: Context, crawl_id: str, domain: str = DOMAIN) -> None:
+    process.frontier.begin(Crawl(crawl_id, domain, f"http://{domain}/", datetime.now(UTC)))
 
 
-def indexed(here: Context, crawl_id: str, path: str, domain: str = DOMAIN, body: str = "") -> None:
+def indexed(process: Context, crawl_id: str, path: str, domain: str = DOMAIN, body: str = "") -> None:
     """Store a page and note it as indexed in a crawl."""
     url = f"http://{domain}{path}"
     content = Page(canonical_key=url, url=url, domain=domain, path=path, title=path, body=body)
-    here.store.put(content_key(domain, page_id(url)), to_json(content))
-    here.frontier.complete(crawl_id, domain, "index", url, page_id=page_id(url))
+    process.store.put(content_key(domain, page_id(url)), to_json(content))
+    process.frontier.complete(crawl_id, domain, "index", url, page_id=page_id(url))
 
 
-def test_a_callback_that_no_utf8_can_hold_is_posted_and_holds_up_no_other_timer(here: Context, broker: Broker) -> None:
+def test_a_callback_that_is_not_valid_utf_8_is_published_and_delays_no_other_timer(
+    process: Context, broker: Broker
+) -> None:
     start_timer(domain="a.gov", timeout=0.01, callback_msg={"type": "pack_full", "note": "\ud800"})
-    here.timers.start("b.gov", timeout=0.01, callback=full_pack("b.gov", "c"))
+    process.timers.start("b.gov", timeout=0.01, callback=full_pack("b.gov", "c"))
 
     def both() -> bool:
         tick()
@@ -54,31 +56,33 @@ def test_a_callback_that_no_utf8_can_hold_is_posted_and_holds_up_no_other_timer(
     assert {json.loads(message.body)["domain"] for message in broker.take("site.pack")} == {"a.gov", "b.gov"}
 
 
-def test_lost_work_of_an_earlier_crawl_neither_spoils_nor_delays_the_packs_of_later_ones(
-    here: Context, broker: Broker
+def test_lost_messages_of_an_earlier_crawl_do_not_affect_the_pack_of_a_later_one(
+    process: Context, broker: Broker
 ) -> None:
-    begin(here, "old")
-    here.frontier.note_published("old", ["lost"])
-    begin(here, "new")
-    here.timers.start(DOMAIN, timeout=0.05, callback=full_pack(DOMAIN, "new"))
+    begin(process, "old")
+    process.frontier.note_published("old", ["lost"])
+    begin(process, "new")
+    process.timers.start(DOMAIN, timeout=0.05, callback=full_pack(DOMAIN, "new"))
     assert ticked(broker) == {"type": "pack_full", "domain": DOMAIN, "crawl_id": "new"}
-    assert here.frontier.open_messages(DOMAIN) == 0
+    assert process.frontier.open_messages(DOMAIN) == 0
 
 
-def test_a_full_pack_that_is_tried_again_does_not_replace_that_of_a_later_crawl(here: Context) -> None:
-    begin(here, "old")
+def test_a_retried_full_pack_does_not_replace_the_pack_of_a_later_crawl(process: Context) -> None:
+    begin(process, "old")
     for path in ("/a", "/b", "/c"):
-        indexed(here, "old", path)
-    begin(here, "new")
+        indexed(process, "old", path)
+    begin(process, "new")
     for path in ("/b", "/c", "/d"):
-        indexed(here, "new", path, body="rewritten")
+        indexed(process, "new", path, body="rewritten")
     pack_full(domain=DOMAIN, crawl_id="new")
     pack_full(domain=DOMAIN, crawl_id="old")
-    packed = read_manifest(here.store, DOMAIN)
+    packed = read_manifest(process.store, DOMAIN)
     assert (packed.crawl_id, packed.generation, packed.pages) == ("new", 1, 3)
 
 
-def test_a_page_that_was_fetched_while_its_domains_timer_ran_out_starts_another(here: Context, broker: Broker) -> None:
+def test_a_page_whose_fetch_lasts_longer_than_the_timer_starts_the_timer_again(
+    process: Context, broker: Broker
+) -> None:
     released = threading.Event()
 
     def slow(request: Request, wire: Wire) -> None:
@@ -88,27 +92,25 @@ def test_a_page_that_was_fetched_while_its_domains_timer_ran_out_starts_another(
     with Site({"/slow": slow}) as site:
         thread = threading.Thread(target=index, kwargs={"url": site.at("/slow")})
         thread.start()
-        eventually(lambda: "/slow" in site.paths(), "it is being fetched")
+        eventually(lambda: "/slow" in site.paths(), "the page is being fetched")
         ticked(broker)
-        eventually(lambda: tick() is None and here.timers.running(site.domain) is None, "the timer is forgotten")
+        eventually(lambda: tick() is None and process.timers.running(site.domain) is None, "the timer is removed")
         released.set()
         thread.join()
-        assert here.timers.running(site.domain) is not None
+        assert process.timers.running(site.domain) is not None
 
 
-def test_a_page_indexed_on_its_own_during_a_crawl_is_in_the_crawls_pack(here: Context) -> None:
+def test_a_page_indexed_outside_of_a_crawl_meanwhile_is_in_the_crawls_pack(process: Context) -> None:
     with Site({"/orphan": page("Orphan", "text")}) as site:
-        begin(here, "c", site.domain)
-        here.timers.start(site.domain, timeout=60, callback=full_pack(site.domain, "c"))
-        indexed(here, "c", "/", site.domain)
+        begin(process, "c", site.domain)
+        process.timers.start(site.domain, timeout=60, callback=full_pack(site.domain, "c"))
+        indexed(process, "c", "/", site.domain)
         index(url=site.at("/orphan"))
         pack_full(domain=site.domain, crawl_id="c")
-        assert read_manifest(here.store, site.domain).pages == 2
+        assert read_manifest(process.store, site.domain).pages == 2
 
 
-def test_two_start_pages_that_send_their_visitors_to_each_other_do_not_keep_the_crawl_going_for_ever(
-    here: Context, broker: Broker
-) -> None:
+def test_two_start_pages_that_redirect_to_each_other_end_the_crawl(process: Context, broker: Broker) -> None:
     with Site({}) as one, Site({"/": redirect(one.at("/"))}) as other:
         one.set("/", redirect(other.at("/")))
         index_and_crawl(url=one.at("/"), crawl_id="0")
@@ -123,10 +125,10 @@ def test_two_start_pages_that_send_their_visitors_to_each_other_do_not_keep_the_
                 else:
                     {"index": index, "crawl": crawl}[kind](**payload)
         assert messages == []
-        assert here.frontier.open_messages(one.domain) == 0
+        assert process.frontier.open_messages(one.domain) == 0
 
 
-def test_a_host_whose_robots_txt_fails_is_not_asked_for_it_once_for_every_page(here: Context) -> None:
+def test_an_unavailable_robots_txt_is_not_requested_once_for_every_page(process: Context) -> None:
     with Site({"/robots.txt": failure(503)}) as site:
         for number in range(20):
             with pytest.raises(RobotsUnavailable, match="503"):
@@ -134,32 +136,30 @@ def test_a_host_whose_robots_txt_fails_is_not_asked_for_it_once_for_every_page(h
         assert 1 <= len(site.paths()) <= 3
 
 
-def test_a_crawl_that_goes_on_is_not_forgotten_and_one_that_was_is_taken_off_its_domains_list(here: Context) -> None:
-    begin(here, "forgotten")
-    begin(here, "long")
-    here.redis.delete("perennial:crawl:forgotten")
+def test_a_running_crawl_does_not_expire_and_an_expired_one_leaves_its_domains_set(process: Context) -> None:
+    begin(process, "forgotten")
+    begin(process, "long")
+    process.redis.delete("perennial:crawl:forgotten")
     for key in ("perennial:crawl:long", f"perennial:domain:{DOMAIN}:crawls"):
-        here.redis.expire(key, 5)
-    indexed(here, "long", "/")
-    begin(here, "new")
-    assert here.redis.smembers(f"perennial:domain:{DOMAIN}:crawls") == {"long", "new"}
-    assert int(here.redis.ttl("perennial:crawl:long")) > 5
+        process.redis.expire(key, 5)
+    indexed(process, "long", "/")
+    begin(process, "new")
+    assert process.redis.smembers(f"perennial:domain:{DOMAIN}:crawls") == {"long", "new"}
+    assert int(process.redis.ttl("perennial:crawl:long")) > 5
 
 
 @pytest.mark.parametrize("flags", [{"force": "false"}, {"deletions": 0}])
-def test_a_flag_of_a_pack_is_true_or_false_and_nothing_that_looks_like_it(
-    here: Context, flags: dict[str, object]
-) -> None:
-    indexed(here, "c", "/")
+def test_a_flag_of_a_pack_message_must_be_true_or_false(process: Context, flags: dict[str, object]) -> None:
+    indexed(process, "c", "/")
     pack = pack_full if "force" in flags else pack_incremental
     with pytest.raises(InvalidMessage, match="expected true or false"):
         pack(domain=DOMAIN, **flags)
 
 
 @pytest.mark.parametrize("crawl_id", ["c:open", "c:seen", "\n", "é" * 5_000, "urn:uuid:1"])
-def test_an_odd_crawl_id_touches_no_other_crawl(here: Context, crawl_id: str) -> None:
-    begin(here, crawl_id)
-    begin(here, "c")
-    here.frontier.note_published("c", ["k"])
-    here.frontier.note_published(crawl_id, ["k", "l"])
-    assert (here.frontier.open_messages_of("c"), here.frontier.open_messages_of(crawl_id)) == (2, 4)
+def test_an_unusual_crawl_id_does_not_affect_other_crawls(process: Context, crawl_id: str) -> None:
+    begin(process, crawl_id)
+    begin(process, "c")
+    process.frontier.note_published("c", ["k"])
+    process.frontier.note_published(crawl_id, ["k", "l"])
+    assert (process.frontier.open_messages_of("c"), process.frontier.open_messages_of(crawl_id)) == (2, 4)

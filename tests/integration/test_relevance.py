@@ -35,7 +35,7 @@ def read(file: Path, root: Path) -> Page | None:
 
 @pytest.mark.parametrize(
     ("package", "best_pages"),
-    [("python3.11-doc", PYTHON), ("postgresql-doc-15", POSTGRESQL)],
+    [("python3.11-doc", PYTHON), pytest.param("postgresql-doc-15", POSTGRESQL, marks=pytest.mark.long)],
     ids=["python", "postgresql"],
 )
 def test_the_best_page_is_among_the_first_three_for_nine_of_ten_queries(

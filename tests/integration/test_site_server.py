@@ -1,4 +1,4 @@
-"""The test server itself: it answers as told, remembers, and closes cleanly with clients still connected."""
+"""The test server: routes, recorded requests, and closing while clients are connected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.servers.site import Site, fail_times, page, redirect, with_etag
 pytestmark = pytest.mark.integration
 
 
-def test_routes_answer_as_told_and_requests_are_remembered() -> None:
+def test_routes_answer_and_requests_are_recorded() -> None:
     with (
         Site({"/": page("Home", "Welcome", links=["/a?b=1"]), "/a": redirect("/")}) as site,
         requests.Session() as client,
@@ -26,7 +26,7 @@ def test_routes_answer_as_told_and_requests_are_remembered() -> None:
         assert site.hits("/a") == 1
 
 
-def test_a_route_fails_so_often_and_then_answers() -> None:
+def test_a_route_fails_a_number_of_times_and_then_answers() -> None:
     with Site({"/": fail_times(2, 503, page("Home"), retry_after="1")}) as site, requests.Session() as client:
         assert [client.get(site.url).status_code for _ in range(4)] == [503, 503, 200, 200]
 

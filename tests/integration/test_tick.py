@@ -1,4 +1,4 @@
-"""What a tick does with a timer that is due, on a real Redis and a real broker."""
+"""Ticks: due timers fire, on a real Redis and a real broker."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def here(environment: dict[str, str], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
-    """This process as a worker's would be, with the test's settings."""
-    for name, value in {**environment, "TIMER_MAX_WAIT": "2"}.items():
+def process(environment: dict[str, str], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
+    """Return the context of this process as in a worker, with the settings of the test."""
+    for name, value in {**environment, "TIMER_MAX_WAIT": "1"}.items():
         monkeypatch.setenv(name, value)
     get_settings.cache_clear()
     base._contexts.clear()
@@ -56,50 +56,50 @@ def ticked(broker: Broker) -> dict[str, Any]:
     return payload
 
 
-def test_a_due_timer_publishes_its_callback_once_and_is_forgotten(here: Context, broker: Broker) -> None:
-    here.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov", "c"))
+def test_a_due_timer_publishes_its_callback_once_and_is_removed(process: Context, broker: Broker) -> None:
+    process.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov", "c"))
     assert ticked(broker) == {"type": "pack_full", "domain": "a.gov", "crawl_id": "c"}
-    assert here.timers.running("a.gov") is None
+    assert process.timers.running("a.gov") is None
     tick()
     assert broker.depth("site.pack") == 0
 
 
-def test_a_timer_waits_while_work_of_its_domain_is_open_and_fires_when_it_is_done(
-    here: Context, broker: Broker
+def test_a_timer_is_rearmed_while_messages_of_its_domain_are_open_and_then_fires(
+    process: Context, broker: Broker
 ) -> None:
-    here.frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC)))
-    here.frontier.note_published("c", ["k"])
-    here.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov", "c"))
+    process.frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC)))
+    process.frontier.note_published("c", ["k"])
+    process.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov", "c"))
 
     def rearmed() -> bool:
-        before = here.timers.running("a.gov")
+        before = process.timers.running("a.gov")
         tick()
-        after = here.timers.running("a.gov")
+        after = process.timers.running("a.gov")
         return bool(before and after and before.remaining < 0 < after.remaining)
 
     eventually(rearmed, "the timer is armed again")
     assert broker.depth("site.pack") == 0
-    here.frontier.complete("c", "a.gov", "index", "k")
-    here.frontier.complete("c", "a.gov", "crawl", "k")
+    process.frontier.complete("c", "a.gov", "index", "k")
+    process.frontier.complete("c", "a.gov", "crawl", "k")
     assert ticked(broker)["type"] == "pack_full"
 
 
-def test_work_that_never_ends_holds_a_pack_back_no_longer_than_max_wait_and_then_nothing_is_deleted(
-    here: Context, broker: Broker
+def test_lost_messages_hold_a_pack_back_for_max_wait_at_most_and_then_it_deletes_nothing(
+    process: Context, broker: Broker
 ) -> None:
-    here.frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC)))
-    here.frontier.note_published("c", ["k"])
-    here.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov", "c"))
+    process.frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC)))
+    process.frontier.note_published("c", ["k"])
+    process.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov", "c"))
     assert ticked(broker) == {"type": "pack_incremental", "domain": "a.gov", "deletions": False}
 
 
-def test_start_and_reset_take_the_documents_names_and_values(here: Context) -> None:
+def test_start_timer_and_reset_timer_accept_the_names_of_the_reference_document(process: Context) -> None:
     start_timer(domain="A.gov", timeout=60, callback_queue="PACK", callback_msg="full_pack_callback")
     reset_timer(domain="a.gov", callback_msg={"type": "pack_incremental"})
-    clock = here.timers.running("a.gov")
-    assert clock is not None
-    assert clock.callback == full_pack("a.gov")
+    timer = process.timers.running("a.gov")
+    assert timer is not None
+    assert timer.callback == full_pack("a.gov")
     reset_timer(domain="b.gov")
-    other = here.timers.running("b.gov")
+    other = process.timers.running("b.gov")
     assert other is not None
     assert other.callback == incremental_pack("b.gov")

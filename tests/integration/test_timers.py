@@ -1,4 +1,4 @@
-"""Timers in a real Redis: starting, resetting, claiming, and who wins."""
+"""Timers in a real Redis: start, reset, claim, remove, rearm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def due(timers: Timers, *, lease: float = 30) -> list[Timer]:
     return eventually(lambda: timers.claim_due(lease=lease), "a timer is due")
 
 
-def test_a_timer_fires_its_callback_after_its_timeout_and_is_then_forgotten(timers: Timers) -> None:
+def test_a_timer_is_due_after_its_timeout_and_then_removed(timers: Timers) -> None:
     timers.start("a.gov", timeout=0.2, callback=full_pack("a.gov", "c1"))
     assert timers.claim_due() == []
     [timer] = due(timers)
@@ -29,41 +29,41 @@ def test_a_timer_fires_its_callback_after_its_timeout_and_is_then_forgotten(time
     assert timers.running("a.gov") is None
 
 
-def test_a_reset_sets_the_clock_back_to_the_stored_timeout_and_leaves_the_callback(timers: Timers) -> None:
+def test_a_reset_restores_the_stored_timeout_and_keeps_the_callback(timers: Timers) -> None:
     timers.start("a.gov", timeout=100, callback=full_pack("a.gov"))
     assert not timers.reset("a.gov", timeout=5, callback=incremental_pack("a.gov"))
-    clock = timers.running("a.gov")
-    assert clock is not None
-    assert clock.callback == full_pack("a.gov")
-    assert 95 < clock.remaining <= 100
+    timer = timers.running("a.gov")
+    assert timer is not None
+    assert timer.callback == full_pack("a.gov")
+    assert 95 < timer.remaining <= 100
 
 
 def test_a_reset_without_a_timer_starts_one_with_the_incremental_callback(timers: Timers) -> None:
     assert timers.reset("a.gov", timeout=50, callback=incremental_pack("a.gov"))
-    clock = timers.running("a.gov")
-    assert clock is not None
-    assert clock.callback == incremental_pack("a.gov")
+    timer = timers.running("a.gov")
+    assert timer is not None
+    assert timer.callback == incremental_pack("a.gov")
 
 
 @pytest.mark.parametrize("order", [("full", "incremental"), ("incremental", "full")])
-def test_the_stronger_callback_wins_whatever_the_order_of_arrival(timers: Timers, order: tuple[str, str]) -> None:
+def test_the_stronger_callback_wins_in_any_order_of_arrival(timers: Timers, order: tuple[str, str]) -> None:
     callbacks = {"full": full_pack("a.gov"), "incremental": incremental_pack("a.gov")}
     for name in order:
         timers.start("a.gov", timeout=50, callback=callbacks[name])
-    clock = timers.running("a.gov")
-    assert clock is not None
-    assert clock.callback == full_pack("a.gov")
+    timer = timers.running("a.gov")
+    assert timer is not None
+    assert timer.callback == full_pack("a.gov")
 
 
 def test_of_two_full_packs_the_later_crawl_is_packed(timers: Timers) -> None:
     timers.start("a.gov", timeout=50, callback=full_pack("a.gov", "old"))
     timers.start("a.gov", timeout=50, callback=full_pack("a.gov", "new"))
-    clock = timers.running("a.gov")
-    assert clock is not None
-    assert clock.callback == full_pack("a.gov", "new")
+    timer = timers.running("a.gov")
+    assert timer is not None
+    assert timer.callback == full_pack("a.gov", "new")
 
 
-def test_a_claimed_timer_is_not_claimed_twice_until_its_lease_runs_out(timers: Timers) -> None:
+def test_a_claimed_timer_is_due_again_only_when_its_lease_has_expired(timers: Timers) -> None:
     timers.start("a.gov", timeout=0.01, callback=full_pack("a.gov"))
     [first] = due(timers, lease=0.3)
     assert timers.claim_due() == []
@@ -71,7 +71,7 @@ def test_a_claimed_timer_is_not_claimed_twice_until_its_lease_runs_out(timers: T
     assert again == first
 
 
-def test_a_timer_that_was_reset_since_its_claim_is_not_forgotten(timers: Timers) -> None:
+def test_a_timer_that_was_reset_since_its_claim_is_not_removed(timers: Timers) -> None:
     timers.start("a.gov", timeout=0.01, callback=full_pack("a.gov"))
     [timer] = due(timers)
     timers.reset("a.gov", timeout=1, callback=incremental_pack("a.gov"))
@@ -84,12 +84,12 @@ def test_a_rearmed_timer_waits_for_its_own_timeout(timers: Timers) -> None:
     timers.start("a.gov", timeout=0.2, callback=full_pack("a.gov"))
     [timer] = due(timers)
     assert timers.rearm(timer)
-    clock = timers.running("a.gov")
-    assert clock is not None
-    assert 0 < clock.remaining <= 0.2
+    running = timers.running("a.gov")
+    assert running is not None
+    assert 0 < running.remaining <= 0.2
 
 
-def test_each_domain_has_a_clock_of_its_own(timers: Timers) -> None:
+def test_each_domain_has_a_timer_of_its_own(timers: Timers) -> None:
     timers.start("busy.gov", timeout=100, callback=full_pack("busy.gov"))
     timers.start("quiet.gov", timeout=0.01, callback=full_pack("quiet.gov"))
     assert [timer.domain for timer in due(timers)] == ["quiet.gov"]

@@ -1,4 +1,4 @@
-"""Faults on order: the next requests of a kind get another answer than they would."""
+"""Faults: the next requests that match a pattern get another answer than usual."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class _Fault:
 
 
 class Faults:
-    """A list of faults; the first that fits a request is used up by one."""
+    """A list of faults; a request uses up one of the first that matches it."""
 
     def __init__(self) -> None:
         self._faults: list[_Fault] = []
         self._lock = threading.Lock()
 
     def add(self, answer: Answer, *, method: str = "*", path: str = "*", times: int = 1) -> None:
-        """Answer so the next `times` requests whose method and path, without its query, fit these patterns."""
+        """Give this answer to the next `times` requests whose method and path, without query, match the patterns."""
         with self._lock:
             self._faults.append(_Fault(answer, method, path, times))
 
     def take(self, request: Request) -> Answer | None:
-        """Return the answer that is ordered for a request, if any."""
+        """Return the answer of the first fault that matches a request, or None."""
         path = request.path.partition("?")[0]
         with self._lock:
             for fault in self._faults:
@@ -40,6 +40,6 @@ class Faults:
         return None
 
     def clear(self) -> None:
-        """Forget every fault."""
+        """Remove every fault."""
         with self._lock:
             self._faults.clear()

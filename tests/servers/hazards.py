@@ -141,7 +141,7 @@ def reset() -> Answer:
 
 
 def endless_redirect(prefix: str) -> Answer:
-    """Redirect to a new URL below `prefix` each time, for ever; set it as the route of `prefix` (a query is added)."""
+    """Redirect to a new URL below `prefix` each time, forever; set it as the route of `prefix` (a query is added)."""
     numbers = count(1)
 
     def answer(_: Request, wire: Wire) -> None:

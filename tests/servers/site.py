@@ -1,4 +1,4 @@
-"""A web site on a free port of 127.0.0.1 that answers as it is told and remembers every request."""
+"""A web site on a free port of 127.0.0.1, with a function per path that answers, and a record of every request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HTML = "text/html; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as it came in. `path` has its query, header names are lower case, `at` is monotonic seconds."""
+    """One received request. `path` has its query, header names are lower case, `at` is monotonic seconds."""
 
     method: str
     path: str
@@ -28,7 +28,7 @@ class Request:
 
 
 class Wire:
-    """What an answer writes to: the bare connection, and whether the site is closing."""
+    """The connection that an answer writes to, and whether the site is closing."""
 
     def __init__(self, connection: socket.socket, closing: threading.Event) -> None:
         self.connection = connection
@@ -40,7 +40,7 @@ class Wire:
         self.connection.sendall(data)
 
     def pause(self, seconds: float) -> None:
-        """Wait, but no longer than the site is open; raises ConnectionError when it closes."""
+        """Wait; raises ConnectionError when the site closes meanwhile."""
         if self._closing.wait(seconds):
             raise ConnectionError("the site is closing")
 
@@ -49,7 +49,7 @@ class Wire:
         self.keep_alive = False
 
 
-#: An answer is a function that writes one; `reply` and its friends make them.
+#: Writes the response to a request; `reply` and the functions below return them.
 Answer = Callable[[Request, Wire], None]
 
 
@@ -197,7 +197,7 @@ class Site:
         self._routes[path] = answer
 
     def remove(self, path: str) -> None:
-        """Forget a route: it answers 404 from now on."""
+        """Remove a route, which answers 404 from now on."""
         del self._routes[path]
 
     @property
@@ -207,20 +207,19 @@ class Site:
             return list(self._requests)
 
     def paths(self) -> list[str]:
-        """The path of every request so far, in order of arrival."""
+        """Return the path of every request so far, in order of arrival."""
         return [request.path for request in self.requests]
 
     def hits(self, path: str) -> int:
-        """How often this path, with its query, was asked for."""
+        """Return the number of requests for this path with its query."""
         return self.paths().count(path)
 
     def wait_for_hits(self, path: str, count: int = 1, *, timeout: float = 10.0) -> None:
-        """Wait until this path was asked for so often; raises TimeoutError."""
+        """Wait until `count` requests for this path have arrived; raises TimeoutError."""
         with self._changed:
             if not self._changed.wait_for(lambda: sum(r.path == path for r in self._requests) >= count, timeout):
-                raise TimeoutError(
-                    f"{path} was asked for {sum(r.path == path for r in self._requests)} of {count} times"
-                )
+                arrived = sum(r.path == path for r in self._requests)
+                raise TimeoutError(f"{arrived} of {count} requests for {path} arrived")
 
     def answer(self, request: Request, wire: Wire) -> None:
         """Record a request and answer it; called by the server's threads."""
@@ -232,7 +231,7 @@ class Site:
         self.route(request)(request, wire)
 
     def route(self, request: Request) -> Answer:
-        """Return what a request is answered with."""
+        """Return the answer to a request."""
         return self._routes.get(request.path) or self._routes.get(request.path.partition("?")[0]) or failure(404)
 
 
@@ -248,11 +247,11 @@ class _Handler(BaseHTTPRequestHandler):
         wire = Wire(self.connection, self.server.closing)
         try:
             self.server.site.answer(request, wire)
-        except OSError:  # The client went away, or the site is closing: both are what some tests are about.
+        except OSError:  # The client or the site closed the connection, as some tests intend.
             wire.close()
         self.close_connection = self.close_connection or not wire.keep_alive
 
-    do_HEAD = do_PUT = do_DELETE = do_GET  # noqa: N815 - The names are the server library's.
+    do_HEAD = do_PUT = do_DELETE = do_GET  # noqa: N815 - The names that http.server calls.
 
     def handle(self) -> None:
         with contextlib.suppress(OSError):
@@ -263,7 +262,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = False  # So that closing waits for every answer's end and no socket is left behind.
+    daemon_threads = False  # Closing waits for every answer, so that no socket is left open.
     request_queue_size = 128
 
     def __init__(self, site: Site, port: int) -> None:

@@ -1,4 +1,4 @@
-"""What people ask two real documentation sites, with the page that answers best: written down before any was asked."""
+"""Queries that people have for two documentation sites, each with its best page, chosen before any search was run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A constant load of queries, every answer of which is checked: from the right pack, and whole."""
+"""A constant load of queries, with a check of every answer: of the right pack, and complete."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from app.search.contract import SearchRequest, SearchResult
 from tests.support.fleet import pages_of, title_of
 from tests.support.waiting import eventually
 
-#: Threads that ask, and seconds between two queries of one.
+#: Threads that send queries, and seconds between two queries of one thread.
 THREADS, PAUSE = 4, 0.01
 
 
 @dataclass
 class Versions:
-    """Which versions of each domain may answer: `oldest` to `newest`."""
+    """The versions of each domain that may answer: `oldest` to `newest`."""
 
     newest: dict[str, int]
     oldest: dict[str, int] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Versions:
 
 @dataclass
 class Load:
-    """What came of the queries: how many were answered, which wrongly, and which not at all, by phase and error."""
+    """Results of the queries: the number answered, the wrong ones, and the failed ones by phase and error."""
 
     finder: SearchClient
     versions: Versions
@@ -46,7 +46,7 @@ class Load:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def goes_on(self, queries: int = 100, *, seconds: float = 30) -> None:
-        """Wait until so many more queries are answered, and none was answered wrongly."""
+        """Wait until `queries` more are answered; fails if an answer was wrong."""
         enough = self.answered + queries
         eventually(lambda: self.answered >= enough, f"{queries} more queries are answered: {self}", seconds=seconds)
         assert not self.wrong, self.wrong[:5]
@@ -66,7 +66,7 @@ class Load:
             with self._lock:
                 self.failed[f"{self.phase}: {type(error).__name__}: {error}"[:150]] += 1
             return
-        except Exception as error:  # noqa: BLE001 - A thread must not end unseen.
+        except Exception as error:  # noqa: BLE001 - The thread must not end without a report.
             with self._lock:
                 self.wrong.append(f"{word} of {domain}: {error!r}")
             return
@@ -86,13 +86,13 @@ class Load:
 
 
 def name_of(domain: str) -> str:
-    """Return the word that only this domain's pages have."""
+    """Return the word that is on this domain's pages only."""
     return domain.partition(".")[0]
 
 
 @contextmanager
 def load(finder: SearchClient, versions: Mapping[str, int]) -> Iterator[Load]:
-    """Ask for the block; nothing may have been answered wrongly at its end."""
+    """Send queries during the block; fails at its end if an answer was wrong."""
     found = Load(finder, Versions(dict(versions)))
     threads = [threading.Thread(target=found._ask_on, args=(seed,)) for seed in range(THREADS)]
     for thread in threads:

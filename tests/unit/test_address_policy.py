@@ -1,4 +1,4 @@
-"""Which addresses may be connected to."""
+"""The address policy: which addresses may be connected to."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def test_a_public_address(address: str) -> None:
 
 
 def test_a_range_holds_the_address_that_an_ipv6_one_carries() -> None:
-    rule = AddressPolicy(["127.0.0.0/8", "fd00::/8", "[fe80::1]:81"])
-    rule.check("x.gov", 80, "::ffff:127.0.0.1")
-    rule.check("x.gov", 80, "fd00::2")
-    rule.check("fe80::1", 81, "fe80::1%eth0")
+    policy = AddressPolicy(["127.0.0.0/8", "fd00::/8", "[fe80::1]:81"])
+    policy.check("x.gov", 80, "::ffff:127.0.0.1")
+    policy.check("x.gov", 80, "fd00::2")
+    policy.check("fe80::1", 81, "fe80::1%eth0")
     with pytest.raises(ForbiddenAddress, match=r"x\.gov:80 has the address 10\.0\.0\.1"):
-        rule.check("x.gov", 80, "10.0.0.1")
+        policy.check("x.gov", 80, "10.0.0.1")

@@ -1,4 +1,4 @@
-"""Which encoding a page is read in."""
+"""Detection of the encoding of a page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RUSSIAN = "Съешь же ещё этих мягких французских �
         (b"", "", ""),
     ],
 )  # fmt: skip
-def test_an_encoding_is_believed_in_the_order_of_the_standard(body: bytes, header: str, expected: str | None) -> None:
+def test_encodings_are_detected_in_the_order_of_the_standard(body: bytes, header: str, expected: str | None) -> None:
     text = decode(body, header)
     if expected is not None:
         assert text == expected
@@ -46,11 +46,11 @@ def test_an_encoding_is_believed_in_the_order_of_the_standard(body: bytes, heade
 @pytest.mark.parametrize(
     ("text", "name"), [(GREEK, "iso8859-7"), (RUSSIAN, "cp1251"), (RUSSIAN, "koi8-r"), (FRENCH, "cp1252")]
 )
-def test_an_encoding_that_nobody_names_is_detected(text: str, name: str) -> None:
+def test_an_undeclared_encoding_is_guessed(text: str, name: str) -> None:
     assert decode(text.encode(name)) == text
 
 
-def test_a_bad_byte_does_not_turn_utf_8_into_something_else() -> None:
+def test_an_invalid_byte_does_not_make_utf_8_another_encoding() -> None:
     assert decode(GREEK.encode() + b"\xff") == GREEK + "�"
     assert decode(GREEK.strip().encode()[:-1] + b"\xce") == GREEK.strip()[:-1] + "�"
 
@@ -85,7 +85,7 @@ def test_decoding_never_raises(body: bytes, header: str) -> None:
 
 
 @given(st.text())
-def test_utf_8_comes_back_as_it_was(text: str) -> None:
+def test_utf_8_is_decoded_unchanged(text: str) -> None:
     encoded = text.encode("utf-8", "surrogatepass")
     expected = encoded.decode("utf-8", "replace")
     assert decode(encoded, "text/html; charset=utf-8") == expected.removeprefix("\ufeff")

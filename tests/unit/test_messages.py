@@ -1,4 +1,4 @@
-"""Messages of the `site` vocabulary: what they mean, and what is refused with a reason."""
+"""Messages of the `site` vocabulary: the tasks they call, and the invalid ones."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def test_every_type_becomes_the_task_of_its_route(kind: str) -> None:
     assert envelope.headers["mine"] == 1
 
 
-def test_host_is_read_as_domain() -> None:
+def test_the_key_host_is_read_as_domain() -> None:
     assert decode(b'{"type":"index","host":"a.gov"}') == {"type": "index", "domain": "a.gov"}
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_json_object_or_refused_with_a_reason(body: bytes) -> None:
+def test_any_bytes_are_a_json_object_or_rejected_with_a_reason(body: bytes) -> None:
     try:
         decoded = json.loads(body.decode())
     except (ValueError, RecursionError):
@@ -62,7 +62,7 @@ def test_any_bytes_are_a_json_object_or_refused_with_a_reason(body: bytes) -> No
 
 
 @pytest.mark.parametrize("kind", ["indx", "", None, 7, ["index"], {"index": 1}])
-def test_an_unknown_type_is_refused_and_the_known_ones_are_named(kind: Any) -> None:
+def test_an_unknown_type_is_rejected_with_the_known_ones(kind: Any) -> None:
     with pytest.raises(UnknownType, match=r"index\+crawl, index, crawl"):
         call_of_envelope(plain(json.dumps({"type": kind}).encode()))
 
@@ -96,7 +96,7 @@ def test_a_page_is_named_by_url_or_by_domain_path_and_scheme(message: dict[str, 
         ({"url": "https://a.gov/" + "x" * 3_000}, InvalidUrl, "2000"),
     ],
 )
-def test_a_page_that_makes_no_sense_is_refused_by_name_and_reason(
+def test_an_invalid_page_is_rejected_with_the_reason(
     message: dict[str, Any], error: type[ApplicationError], says: str
 ) -> None:
     with pytest.raises(error) as refused:
@@ -123,9 +123,9 @@ def test_no_timeout_is_the_default() -> None:
     ("name", "kind"),
     [("full_end", "pack_full"), ("incremental_end", "pack_incremental"), ("pack_full", "pack_full")],
 )
-def test_a_callback_may_be_named_as_the_document_does(name: str, kind: str) -> None:
-    told = callback_of({"callback_msg": name, "callback_queue": "PACK"}, "a.gov")
-    assert told == Callback("site.pack", {"type": kind, "domain": "a.gov"})
+def test_a_callback_may_have_a_name_of_the_reference_document(name: str, kind: str) -> None:
+    callback = callback_of({"callback_msg": name, "callback_queue": "PACK"}, "a.gov")
+    assert callback == Callback("site.pack", {"type": kind, "domain": "a.gov"})
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_callback_may_be_named_as_the_document_does(name: str, kind: str) -> N
         {"callback_msg": "pack_full", "callback_queue": 7},
     ],
 )
-def test_a_callback_that_could_not_be_delivered_is_refused(message: dict[str, Any]) -> None:
+def test_an_invalid_callback_is_rejected(message: dict[str, Any]) -> None:
     with pytest.raises(InvalidMessage, match="callback"):
         callback_of(message, "a.gov")
 
@@ -148,7 +148,7 @@ def test_head_is_an_alias_of_the_index_queue() -> None:
     assert callback_queue("nope") is None
 
 
-def test_routes_name_tasks_that_exist_and_all_of_them() -> None:
+def test_every_task_has_a_route_and_every_route_a_task() -> None:
     from app.celery import app
 
     app.loader.import_default_modules()

@@ -25,14 +25,14 @@ def parse(text: str) -> RobotsRules:
 
 
 class Answers:
-    """Gives scripted answers, and remembers what was asked."""
+    """Returns scripted responses, and records the requested URLs."""
 
     def __init__(self, answers: dict[str, Response | FetchError]) -> None:
         self.answers = answers
-        self.asked: list[str] = []
+        self.requested: list[str] = []
 
     def get(self, url: str) -> Response:
-        self.asked.append(url)
+        self.requested.append(url)
         answer = self.answers.get(url, Response(url, 404, {}, b"not here"))
         if isinstance(answer, FetchError):
             raise answer
@@ -44,7 +44,7 @@ def at(path: str, status: int = 200, body: bytes = b"", **headers: str) -> dict[
     return {url: Response(url, status, headers, body)}
 
 
-def test_the_rules_of_our_own_group_are_the_ones_that_count() -> None:
+def test_the_rules_of_the_robots_own_group_count() -> None:
     text = (
         "\ufeffUser-Agent: *\nDisallow: /\n\n"
         "User-agent: PERENNIAL\nDisallow: /private\nAllow: /private/open\nCrawl-delay: 2"
@@ -83,7 +83,7 @@ def test_the_product_token_is_the_name_before_the_version() -> None:
     assert product_token("7bot") == "7bot"
 
 
-def test_robots_txt_stands_at_the_root_of_the_origin() -> None:
+def test_robots_txt_is_at_the_root_of_the_origin() -> None:
     assert robots_url("https://x.gov:8443/a/b?c#d") == "https://x.gov:8443/robots.txt"
     with pytest.raises(InvalidUrl):
         robots_url("/a")
@@ -100,7 +100,7 @@ def test_a_server_error_forbids_until_it_ends(status: int) -> None:
         fetch_robots("https://x.gov/a", Answers(at("/robots.txt", status)))
 
 
-def test_no_answer_forbids_and_a_private_host_is_said_to_be_private() -> None:
+def test_a_failed_request_forbids_and_a_private_host_is_an_error_of_its_own() -> None:
     with pytest.raises(RobotsUnavailable, match="refused"):
         fetch_robots("https://x.gov/a", Answers({"https://x.gov/robots.txt": ConnectionFailed("refused")}))
     with pytest.raises(ForbiddenAddress):
@@ -115,11 +115,11 @@ def test_five_redirects_are_followed_and_no_more() -> None:
     assert fetch_robots("https://x.gov/", fetcher).endswith("Disallow: /")
     fetcher = Answers(chain | at("/5", 302, location="/6") | at("/6", 200, b"User-agent: *\nDisallow: /"))
     assert fetch_robots("https://x.gov/", fetcher) == ""
-    assert len(fetcher.asked) == 6
+    assert len(fetcher.requested) == 6
 
 
 @pytest.mark.parametrize("location", ["file:///etc/passwd", "http://[bad", "http://me:pw@x.gov/"])
-def test_a_redirect_to_nowhere_is_no_robots_txt(location: str) -> None:
+def test_a_redirect_to_an_invalid_or_private_address_is_no_robots_txt(location: str) -> None:
     assert fetch_robots("https://x.gov/", Answers(at("/robots.txt", 301, location=location))) == ""
     private = {"http://10.0.0.1/": ForbiddenAddress("private")}
     assert fetch_robots("https://x.gov/", Answers(at("/robots.txt", 301, location="http://10.0.0.1/") | private)) == ""

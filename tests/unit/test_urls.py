@@ -1,4 +1,4 @@
-"""URLs: what a message names, how links resolve, what tells pages apart, what lies in a scope."""
+"""URLs: parsing, resolving links, canonical keys, scope."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def parse(*, url: str = "", domain: str = "", **parts: str) -> str:
         ({"domain": "site.gov", "url": "http://other.gov/"}, "http://other.gov/"),
     ],
 )
-def test_a_target_is_normalised(arguments: dict[str, str], expected: str) -> None:
+def test_a_url_is_normalised(arguments: dict[str, str], expected: str) -> None:
     assert parse(**arguments) == expected
 
 
@@ -82,7 +82,7 @@ def test_a_target_is_normalised(arguments: dict[str, str], expected: str) -> Non
         ({"domain": "site.gov", "scheme": "gopher"}, "neither http nor https"),
     ],
 )
-def test_a_target_that_cannot_be_crawled_is_refused_with_the_reason(arguments: dict[str, str], reason: str) -> None:
+def test_an_invalid_url_is_rejected_with_the_reason(arguments: dict[str, str], reason: str) -> None:
     with pytest.raises(InvalidUrl, match=reason):
         parse(**arguments)
 
@@ -114,7 +114,7 @@ def test_a_target_that_cannot_be_crawled_is_refused_with_the_reason(arguments: d
         ("x" * 2000, None),
     ],
 )
-def test_a_link_resolves_as_in_a_browser_or_to_nothing(link: str, expected: str | None) -> None:
+def test_a_link_resolves_as_in_a_browser_or_to_none(link: str, expected: str | None) -> None:
     assert resolve(BASE, link) == expected
 
 
@@ -186,7 +186,7 @@ names = st.text(st.sampled_from("ab.-_~09AZ"), min_size=1, max_size=4)
 
 
 @given(st.lists(st.tuples(names, names), max_size=4), names)
-def test_the_short_way_to_a_key_agrees_with_the_library(pairs: list[tuple[str, str]], path: str) -> None:
+def test_the_fast_path_to_a_canonical_key_agrees_with_w3lib(pairs: list[tuple[str, str]], path: str) -> None:
     query = "&".join(f"{name}={value}" for name, value in pairs)
     url = ada_url.normalize_url(f"https://x.gov/{path}" + ("?" + query if query else ""))
     assert urls._PLAIN.fullmatch(url.partition("?")[0])
@@ -218,7 +218,7 @@ def test_an_exact_scope_holds_what_has_its_domain(url: str, host: str) -> None:
         assert Scope(domain).contains(normal) == (host_of(normal) == domain)
 
 
-def test_links_come_absolute_distinct_in_order_and_in_scope() -> None:
+def test_links_are_absolute_distinct_in_order_and_in_scope() -> None:
     hrefs = [
         "b.html#1", "b.html#2", "http://[bad", "../c?y=2&x=1", "/docs/c?x=1&y=2", "https://other.gov/",
         "mailto:a@x.gov", "b.html", "/d", "#top", "e.html \n",
@@ -241,7 +241,7 @@ def test_links_are_in_scope_and_no_two_are_one_page(hrefs: list[str]) -> None:
     assert all(scope.contains(link) for link in links)
 
 
-def test_links_that_nest_for_ever_are_left_out() -> None:
+def test_trap_urls_are_left_out() -> None:
     traps = ["https://x.gov/a/x/b/x/c/x", "https://x.gov/a/a/a/", "https://x.gov/q/a/b/a/b/a/b/p.html"]
     pages = [
         "https://x.gov/a/x/b/x/c",

@@ -34,7 +34,7 @@ def visit(site: Site, fetcher: Fetcher, path: str) -> FetchResult:
     return classify(fetcher.get(site.at(path)), scope=Scope(site.domain), extractor=extractor("lexbor"))
 
 
-def test_pages_come_out_right_whatever_their_labels_say(site: Site, fetcher: Fetcher) -> None:
+def test_pages_are_classified_and_decoded_despite_wrong_labels(site: Site, fetcher: Fetcher) -> None:
     greek = "<title>Καλημέρα κόσμε</title>"
     site.set("/meta", reply(b"<meta charset=iso-8859-7>" + greek.encode("iso8859-7"), content_type="text/html"))
     site.set("/header", reply(greek.encode("cp1253"), content_type="text/html; charset=windows-1253"))
@@ -75,7 +75,7 @@ def test_each_repeated_robot_header_addresses_its_own_robot(site: Site, fetcher:
     assert found.links == ()
 
 
-def test_robots_txt_is_found_through_redirects_or_its_absence_is(site: Site, fetcher: Fetcher) -> None:
+def test_robots_txt_is_found_through_redirects_or_is_missing(site: Site, fetcher: Fetcher) -> None:
     site.set("/robots.txt", redirect("/moved.txt"))
     site.set("/moved.txt", robots("User-agent: perennial\nDisallow: /private"))
     text = fetch_robots(site.at("/any/page?x"), fetcher)

@@ -1,4 +1,4 @@
-"""What a response comes to."""
+"""Classification of responses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.unit
 URL = "https://x.gov/docs/a.html?v=1"
 
 
-def visit(
+def classified(
     body: bytes | str = b"", status: int = 200, *, truncated: bool = False, url: str = URL, **headers: str
 ) -> FetchResult:
     fields = {"content-type": "text/html"} | {name.replace("_", "-"): value for name, value in headers.items()}
@@ -37,7 +37,7 @@ def page(head: str = "", *links: str) -> str:
 
 
 def test_a_page_is_indexed_with_its_links() -> None:
-    found = visit(page("", "b.html#x", "https://y.gov/", "/c", "/d", "/e"))
+    found = classified(page("", "b.html#x", "https://y.gov/", "/c", "/d", "/e"))
     assert isinstance(found, Indexed)
     assert found.links == ("https://x.gov/docs/b.html", "https://x.gov/c", "https://x.gov/d")
     assert (found.page.canonical_key, found.page.url, found.page.domain) == (URL, URL, "x.gov")
@@ -55,14 +55,14 @@ def test_a_page_has_the_date_that_it_or_its_server_gives() -> None:
         (page(), served | {"last_modified": served["date"]}, ""),
         ("text", served | {"content_type": "text/plain"}, "2015-01-02"),
     ):
-        found = visit(body, 200, **headers)  # type: ignore[arg-type]  # No header is called `truncated`.
+        found = classified(body, 200, **headers)  # type: ignore[arg-type]  # No header is called `truncated`.
         assert isinstance(found, Indexed)
         assert found.page.modified == expected
 
 
-def test_links_start_from_the_base_that_the_page_names() -> None:
-    assert visit(page('<base href="/base/x">', "b")) == visit(page('<base href="https://x.gov/base/">', "b"))
-    found = visit(page('<base href="http://[bad">', "b"))
+def test_links_are_resolved_against_the_base_of_the_page() -> None:
+    assert classified(page('<base href="/base/x">', "b")) == classified(page('<base href="https://x.gov/base/">', "b"))
+    found = classified(page('<base href="http://[bad">', "b"))
     assert isinstance(found, Indexed)
     assert found.links == ("https://x.gov/docs/b",)
 
@@ -77,18 +77,16 @@ def test_links_start_from_the_base_that_the_page_names() -> None:
         ("", "noarchive\nperennial: none", Gone(why="noindex")),
     ],
 )
-def test_a_page_that_is_not_to_be_indexed_is_gone_but_may_be_followed(
-    head: str, header: str, expected: FetchResult
-) -> None:
-    assert visit(page(head, "/b"), x_robots_tag=header) == expected
+def test_a_noindex_page_is_gone_and_its_links_may_be_followed(head: str, header: str, expected: FetchResult) -> None:
+    assert classified(page(head, "/b"), x_robots_tag=header) == expected
 
 
 @pytest.mark.parametrize(("head", "header"), [('<meta name="robots" content="nofollow">', ""), ("", "nofollow")])
 def test_the_links_of_a_nofollow_page_are_not_followed(head: str, header: str) -> None:
-    found = visit(page(head, "/b"), x_robots_tag=header)
+    found = classified(page(head, "/b"), x_robots_tag=header)
     assert isinstance(found, Indexed)
     assert found.links == ()
-    assert isinstance(visit(page("", "/b"), x_robots_tag="otherbot: noindex"), Indexed)
+    assert isinstance(classified(page("", "/b"), x_robots_tag="otherbot: noindex"), Indexed)
 
 
 @pytest.mark.parametrize(
@@ -101,8 +99,8 @@ def test_the_links_of_a_nofollow_page_are_not_followed(head: str, header: str) -
         ("/docs/a.html", "https://x.gov/docs/a.html"),
     ],
 )
-def test_a_canonical_counts_within_the_scope_only(href: str, canonical: str) -> None:
-    found = visit(page(f'<link rel="canonical" href="{href}">'))
+def test_a_canonical_link_outside_the_scope_is_ignored(href: str, canonical: str) -> None:
+    found = classified(page(f'<link rel="canonical" href="{href}">'))
     assert isinstance(found, Indexed)
     assert found.page.canonical == canonical
 
@@ -120,9 +118,9 @@ def test_a_canonical_counts_within_the_scope_only(href: str, canonical: str) -> 
         ("", Skipped(why="redirect", detail="to ''")),
     ],
 )
-def test_a_redirect_says_where_to_and_whether_that_is_in_scope(location: str, expected: FetchResult) -> None:
+def test_a_redirect_has_its_target_and_whether_that_is_in_scope(location: str, expected: FetchResult) -> None:
     for status in (301, 302, 303, 307, 308):
-        assert visit(b"", status, location=location) == expected
+        assert classified(b"", status, location=location) == expected
 
 
 @pytest.mark.parametrize(
@@ -139,14 +137,14 @@ def test_a_redirect_says_where_to_and_whether_that_is_in_scope(location: str, ex
         (300, Skipped(why="300")),
     ],
 )
-def test_a_status_decides(status: int, expected: FetchResult) -> None:
-    assert visit(page("", "/b"), status) == expected
+def test_a_status_other_than_200_is_classified(status: int, expected: FetchResult) -> None:
+    assert classified(page("", "/b"), status) == expected
 
 
 @pytest.mark.parametrize("status", [429, 408, 500, 502, 503, 599])
-def test_an_error_that_may_pass_is_raised(status: int) -> None:
+def test_a_transient_status_is_raised_as_a_server_error(status: int) -> None:
     with pytest.raises(ServerError, match=f"a.html.*{status}") as caught:
-        visit(b"", status, retry_after="120")
+        classified(b"", status, retry_after="120")
     assert caught.value.retry_after == 120
 
 
@@ -187,8 +185,8 @@ def test_retry_after_counts_from_now() -> None:
         (b"just words", ""),
     ],
 )
-def test_what_is_not_text_by_label_and_by_content_is_skipped(body: bytes | str, label: str) -> None:
-    found = visit(body, content_type=label)
+def test_a_body_that_is_not_text_by_label_or_content_is_skipped(body: bytes | str, label: str) -> None:
+    found = classified(body, content_type=label)
     assert isinstance(found, Skipped)
     assert found.why == "content-type"
     assert found.detail == label
@@ -204,20 +202,20 @@ def test_what_is_not_text_by_label_and_by_content_is_skipped(body: bytes | str, 
         (page().encode("utf-16le"), "text/html; charset=utf-16le", "text/html"),
     ],
 )
-def test_what_is_a_page_is_indexed_under_its_type(body: bytes | str, label: str, kind: str) -> None:
-    found = visit(body, content_type=label)
+def test_a_page_is_indexed_under_its_media_type(body: bytes | str, label: str, kind: str) -> None:
+    found = classified(body, content_type=label)
     assert isinstance(found, Indexed)
     assert (found.page.content_type, found.page.title) == (kind, "Title")
 
 
 def test_plain_text_is_a_page_without_links() -> None:
-    found = visit("See <a href='/b'>\nhere", content_type="text/plain", url="https://x.gov/notes/read%20me.txt?x")
+    found = classified("See <a href='/b'>\nhere", content_type="text/plain", url="https://x.gov/notes/read%20me.txt?x")
     assert isinstance(found, Indexed)
     assert (found.page.title, found.page.body, found.links) == ("read%20me.txt", "See <a href='/b'> here", ())
-    assert visit("hidden", content_type="text/plain", x_robots_tag="noindex") == Gone(why="noindex")
+    assert classified("hidden", content_type="text/plain", x_robots_tag="noindex") == Gone(why="noindex")
 
 
-def test_a_body_that_was_cut_is_not_indexed_as_whole() -> None:
-    found = visit(page(), truncated=True)
+def test_a_truncated_body_is_skipped() -> None:
+    found = classified(page(), truncated=True)
     assert isinstance(found, Skipped)
     assert found.why == "too-large"

@@ -1,4 +1,4 @@
-"""The date of a page, from what it says and what its server says."""
+"""The date of a page: its own, or that of its server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DATE = "Sat, 21 Nov 2026 12:00:00 GMT"
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("given", "expected"),
     [
         ("2026-11-20", "2026-11-20"),
         ("2026-11-20T23:59:59-05:00", "2026-11-20"),
@@ -34,11 +34,11 @@ DATE = "Sat, 21 Nov 2026 12:00:00 GMT"
         ("", ""),
     ],
 )
-def test_what_a_page_says_is_its_date_where_it_can_be_true(said: str, expected: str) -> None:
-    assert modified_date([said], {}, now=NOW) == expected
+def test_a_plausible_date_of_a_page_is_its_date(given: str, expected: str) -> None:
+    assert modified_date([given], {}, now=NOW) == expected
 
 
-def test_the_first_date_that_can_be_true_counts() -> None:
+def test_the_first_plausible_date_counts() -> None:
     headers = {"last-modified": "Thu, 01 Jan 2015 00:00:00 GMT", "date": DATE}
     assert modified_date(["1970-01-01", "2020-02-02", "2021-01-01"], headers, now=NOW) == "2020-02-02"
     assert modified_date(["1970-01-01"], headers, now=NOW) == "2015-01-01"
@@ -57,12 +57,14 @@ def test_the_first_date_that_can_be_true_counts() -> None:
         ("soon", DATE, ""),
     ],
 )
-def test_a_server_says_when_it_does_not_say_now(modified: str, answered: str, expected: str) -> None:
+def test_last_modified_counts_unless_it_is_the_time_of_the_response(
+    modified: str, answered: str, expected: str
+) -> None:
     assert modified_date([], {"last-modified": modified, "date": answered}, now=NOW) == expected
 
 
 @given(st.lists(st.text(max_size=40) | st.dates().map(str) | st.datetimes().map(str)), st.text(), st.text())
 @example(["9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+14:00"], "Mon, 32 Foo 99999 99:99:99 +9999", "")
-def test_whatever_is_said_there_is_a_plausible_date_or_none(said: list[str], modified: str, answered: str) -> None:
-    found = modified_date(said, {"last-modified": modified, "date": answered}, now=NOW)
+def test_any_dates_give_a_plausible_date_or_none(given: list[str], modified: str, answered: str) -> None:
+    found = modified_date(given, {"last-modified": modified, "date": answered}, now=NOW)
     assert found == "" or date(1990, 1, 1) <= date.fromisoformat(found) <= date(2026, 11, 22)

@@ -1,0 +1,60 @@
+"""`perennial index` and `perennial status`, called in this process."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli import site as command
+from app.state.client import get_redis
+from app.timers.timers import Timers, full_pack
+from config.settings import get_settings
+from tests.servers.site import Site, page
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def posted(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Run commands with the settings of the test, and record messages instead of publishing them."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    get_settings.cache_clear()
+    messages: list[dict[str, Any]] = []
+    monkeypatch.setattr(command, "_post", lambda kind, **payload: messages.append({"type": kind, **payload}))
+    return messages
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(command.cli, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def test_index_tries_the_scheme_that_answers_and_names_it(posted: list[dict[str, Any]]) -> None:
+    with Site({"/a": page("A")}) as site:
+        assert run("index", f"{site.domain}/a") == f"index of {site.at('/a')} posted (http answers)\n"
+        assert run("index", site.url) == f"index of {site.url} posted\n"
+    assert [message["url"] for message in posted] == [site.at("/a"), site.url]
+
+
+def test_index_assumes_https_where_no_scheme_answers(posted: list[dict[str, Any]]) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{unused.getsockname()[1]}"
+        assert "neither https nor http answers; https is assumed" in run("index", host)
+    assert posted == [{"type": "index", "url": f"https://{host}/", "domain": host}]
+
+
+def test_status_of_an_overdue_timer_shows_no_negative_seconds(posted: list[dict[str, Any]], redis_url: str) -> None:
+    timers = Timers(get_redis(redis_url))
+    timers.start("a.gov", timeout=0.01, callback=full_pack("a.gov"))
+    eventually(lambda: (timer := timers.running("a.gov")) and timer.remaining < 0, "the timer is overdue")
+    assert "pack_full in 0 s" in run("status", "a.gov")
+    assert json.loads(run("status", "a.gov", "--json"))["timer"] == 0
+    assert posted == []
