@@ -27,7 +27,7 @@ install(
     policies(get_settings()),
     publish_timeout=get_settings().publish_timeout,
     confirm=get_settings().client_confirms,
-    consumer="app.consumer:Consumer",
+    consumer="app.consumer:EnvelopeConsumer",
 )
 
 # Flower without options would listen on every address without a password.
@@ -36,7 +36,7 @@ os.environ.setdefault("FLOWER_CONF", str(ROOT / "config" / "flowerconfig.py"))
 
 @signals.setup_logging.connect  # type: ignore[untyped-decorator]
 def _own_logging(loglevel: Any = None, **_: Any) -> None:
-    # Celery says WARNING where nobody said anything.
+    # WARNING is Celery's default: LOG_LEVEL decides then.
     configure(None if loglevel in (None, logging.WARNING, "WARNING") else loglevel)
 
 

@@ -1,4 +1,4 @@
-"""The worker's consumer: plain messages become tasks, an archive that is away is let alone."""
+"""The worker's consumer: envelopes become tasks, and art messages wait while the archive is unavailable."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from redis.exceptions import RedisError
 
 from app.broker.amqp_internals import forget_decoded_body
 from app.broker.delivery import Delivery
-from app.broker.worker import consumer
+from app.broker.worker.consumer import Consumer
 from app.coverart.coordination import CircuitBreaker
 from app.coverart.jobs import arguments, parse
-from app.envelopes import Call, call_of_envelope, to_task_message
+from app.envelopes import TaskCall, call_of_envelope, to_task_message
 from app.state.client import get_quick_redis
 from app.topology.declare import declare_all
 from config.routes import Route, art_routes
@@ -22,12 +22,12 @@ from config.settings import get_settings
 
 logger = get_logger(__name__)
 
-#: Seconds between two looks whether the archive may be asked: what comes in between goes through a delay queue.
-_LOOK_EVERY = 0.2
+#: Seconds between two checks of the circuit breaker. Messages consumed in between are postponed by their task.
+_CHECK_EVERY = 0.2
 
 
-class Consumer(consumer.Consumer):
-    """The consumer of app/retry, for messages of producers that never heard of Celery, too."""
+class EnvelopeConsumer(Consumer):
+    """Consumes messages of producers that do not use Celery, too: envelopes and lines of the cover art archive."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -35,63 +35,58 @@ class Consumer(consumer.Consumer):
         self._art: dict[str, tuple[str, Route]] = {
             route.queue: (exchange, route) for exchange in settings.art_exchanges for route in art_routes(exchange)
         }
-        self._blind = False
+        self._redis_failed = False
         if self._art:
-            self._outage = CircuitBreaker(get_quick_redis(settings.redis), settings.art_outage_pause)
-            self.timer.call_repeatedly(_LOOK_EVERY, self._mind_outage)
+            self._circuit_breaker = CircuitBreaker(get_quick_redis(settings.redis), settings.art_outage_pause)
+            self.timer.call_repeatedly(_CHECK_EVERY, self._check_circuit_breaker)
 
     def declare(self, channel: Any) -> None:
         """Declare every queue and exchange of the application; raises TopologyDiffers, which ends the worker."""
         declare_all(channel, get_settings())
 
     def to_task(self, message: Any) -> None:
-        """Turn a plain kombu message into Celery's, in place, and keep it as it came.
+        """Turn a kombu message into a task's message, in place; its Delivery keeps it as it came.
 
         Raises Undecodable, UnknownType or InvalidJob.
         """
-        message.original = Delivery.of(message, message.delivery_info["queue"])
-        envelope = to_task_message(message.original, self._call(message.original))
-        message.headers = envelope.headers
-        message.body = envelope.body
+        delivery = message.original = Delivery.of(message, message.delivery_info["queue"])
+        if delivery.queue in self._art:
+            # An art message has no type: its queue is its type.
+            exchange, route = self._art[delivery.queue]
+            call = TaskCall(route.task, {**arguments(parse(route.type, delivery.body)), "archive": exchange})
+        else:
+            call = call_of_envelope(delivery)
+        task_message = to_task_message(delivery, call)
+        message.headers = task_message.headers
+        message.body = task_message.body
         message.content_type, message.content_encoding = "application/json", "utf-8"
-        message.properties.setdefault("correlation_id", envelope.id)
+        message.properties.setdefault("correlation_id", task_message.id)
         forget_decoded_body(message)
 
-    def _call(self, delivery: Delivery) -> Call:
-        """Return what a plain message asks for; an art message has no type, its queue says what it is."""
-        if delivery.queue not in self._art:
-            return call_of_envelope(delivery)
-        exchange, route = self._art[delivery.queue]
-        return Call(route.task, {**arguments(parse(route.type, delivery.body)), "archive": exchange})
-
-    def _mind_outage(self) -> None:
-        """Stop consuming art messages while the archive is let alone, and begin again afterwards."""
-        # A worker that is told to stop has let go of its queues, and must not take them again.
-        if self.task_consumer is None or self.blueprint.state != bootsteps.RUN or is_stopping():
+    def _check_circuit_breaker(self) -> None:
+        """Stop consuming art messages while the circuit breaker is open, and start again when it is closed."""
+        # A stopping worker must not consume again. Celery keeps its exit status in these two, which may be 0.
+        stopping = any(
+            status is not None and status is not False for status in (state.should_stop, state.should_terminate)
+        )
+        if self.task_consumer is None or self.blueprint.state != bootsteps.RUN or stopping:
             return
         try:
-            let_alone = self._outage.seconds_open() > 0
+            is_open = self._circuit_breaker.seconds_open() > 0
         except RedisError as error:
-            # Said once: the next look is soon, and no job runs without Redis.
-            if not self._blind:
-                logger.warning("Cannot tell whether the archive is let alone: %s", error)
-            self._blind = True
+            # Logged once: the next check is soon, and no job runs without Redis.
+            if not self._redis_failed:
+                logger.warning("Redis does not answer; the circuit breaker of the archive is not checked: %s", error)
+            self._redis_failed = True
             return
-        self._blind = False
+        self._redis_failed = False
         for queue in self._art:
-            if queue in self.app.amqp.queues.consume_from:
-                self._let_alone(queue, let_alone)
-
-    def _let_alone(self, queue: str, let_alone: bool) -> None:
-        consuming = bool(self.task_consumer.consuming_from(queue))
-        if let_alone and consuming:
-            logger.warning("The archive does not answer: %s is let alone", queue)
-            self.note_queues()
-            self.task_consumer.cancel_by_queue(queue)
-        elif not let_alone and not consuming:
-            self.add_task_queue(queue)
-
-
-def is_stopping() -> bool:
-    """Return whether this worker was told to stop: Celery keeps an exit status for that, which may be 0."""
-    return any(told is not None and told is not False for told in (state.should_stop, state.should_terminate))
+            if queue not in self.app.amqp.queues.consume_from:
+                continue
+            is_consuming = bool(self.task_consumer.consuming_from(queue))
+            if is_open and is_consuming:
+                logger.warning("Circuit breaker open, the archive does not answer: stop consuming from %s", queue)
+                self.note_queues()
+                self.task_consumer.cancel_by_queue(queue)
+            elif not is_open and not is_consuming:
+                self.add_task_queue(queue)

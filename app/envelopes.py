@@ -1,4 +1,4 @@
-"""Plain AMQP messages as tasks: what a foreign producer posts becomes the Celery message that its route names."""
+"""Envelopes: plain JSON messages with a `type`, and the Celery messages that they become."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from app.topology.policies import Budgets
 from app.topology.queues import events_exchange, requests_exchange, site_exchange
 from config.routes import ROUTE_BY_TYPE, Route, routes_by_type, searcher_queue_name
 
-#: Celery's "embed": no callbacks, no chain.
+#: Celery's "embed" part of a body: no callbacks, no chain.
 _NO_CANVAS: dict[str, None] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
-#: Compact JSON; `json.dumps` makes an encoder anew for each value that is to be compact.
+#: Compact JSON. `json.dumps` creates a new encoder for each value if separators are given.
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 _NO_BUDGETS: Budgets = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TaskCall:
     """A task by name, with its arguments by name."""
 
     task: str
@@ -34,20 +34,24 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class TaskMessage:
-    """What Celery expects of a message of its protocol 2: headers and a JSON body."""
+    """A message of Celery's protocol 2: its headers, JSON body and task id."""
 
     headers: dict[str, Any]
     body: str
     id: str
 
 
-def decode(body: bytes, encoding: str | None = None) -> dict[str, Any]:
-    """Return the JSON object of a plain body, `host` read as `domain`; raises Undecodable naming what is wrong.
+def decode_envelope(body: bytes, encoding: str | None = None) -> dict[str, Any]:
+    """Return the JSON object of an envelope's body, with `host` renamed to `domain`; raises Undecodable.
 
-    `encoding` is the content encoding; where it names no charset the body is UTF-8.
+    `encoding` is the content encoding; if it names no charset, the body is UTF-8.
     """
     try:
-        payload = json.loads(_text(body, encoding or "utf-8"))
+        try:
+            text = body.decode(encoding or "utf-8")
+        except LookupError:
+            text = body.decode()
+        payload = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Undecodable(f"not {encoding or 'UTF-8'} JSON: {error}: {body[:60]!r}") from error
     if not isinstance(payload, dict):
@@ -57,32 +61,25 @@ def decode(body: bytes, encoding: str | None = None) -> dict[str, Any]:
     return payload
 
 
-def _text(body: bytes, encoding: str) -> str:
-    try:
-        return body.decode(encoding)
-    except LookupError:
-        return body.decode()
-
-
 def route_of(payload: Mapping[str, Any], queue: str = "") -> Route:
-    """Return the route that a payload's `type` names among those of the queue it came from; raises UnknownType."""
-    kind, known = payload.get("type"), routes_by_type(queue)
-    route = known.get(kind) if isinstance(kind, str) else None
+    """Return the route of a payload's `type` in the queue it came from; raises UnknownType."""
+    message_type, routes = payload.get("type"), routes_by_type(queue)
+    route = routes.get(message_type) if isinstance(message_type, str) else None
     if route is None:
-        raise UnknownType(f"type {kind!r}: expected one of {', '.join(known)}")
+        raise UnknownType(f"type {message_type!r}: expected one of {', '.join(routes)}")
     return route
 
 
-def call_of_envelope(delivery: Delivery) -> Call:
-    """Return the call that a JSON body means, be it site work or an event; raises Undecodable or UnknownType."""
-    payload = decode(delivery.body, delivery.content_encoding)
+def call_of_envelope(delivery: Delivery) -> TaskCall:
+    """Return the task call of an envelope or an event; raises Undecodable or UnknownType."""
+    payload = decode_envelope(delivery.body, delivery.content_encoding)
     route = route_of(payload, delivery.queue)
     del payload["type"]
-    return Call(route.task, payload)
+    return TaskCall(route.task, payload)
 
 
-def to_task_message(delivery: Delivery, call: Call) -> TaskMessage:
-    """Translate a plain delivery; the task's id is the sender's message or correlation id, the same in every retry."""
+def to_task_message(delivery: Delivery, call: TaskCall) -> TaskMessage:
+    """Return the task's message for an envelope; its id, the sender's message or correlation id, stays in every retry."""
     given = delivery.properties.get("message_id") or delivery.properties.get("correlation_id")
     task_id = str(given or uuid.uuid4())
     headers = {
@@ -105,41 +102,45 @@ def to_task_message(delivery: Delivery, call: Call) -> TaskMessage:
     return TaskMessage(headers=headers, body=json.dumps([[], call.kwargs, _NO_CANVAS]), id=task_id)
 
 
-def site_message(kind: str, budgets: Budgets = _NO_BUDGETS, /, **payload: Any) -> Outgoing:
-    """Return a plain message of the `site` exchange, as any foreign producer would post it.
+def site_message(message_type: str, budgets: Budgets = _NO_BUDGETS, /, **payload: Any) -> Outgoing:
+    """Return an envelope for the exchange `site`, as a foreign producer would publish it.
 
-    With the `budgets` of app/topology/declare.py its retry policy travels with it from the start; without, and as a
-    foreign producer's, it gets that of the worker which sees it fail.
+    With the `budgets` of app/topology/policies.py it carries its retry budget. Without, it has the budget of the worker
+    in which it fails, as a foreign producer's envelope.
     """
-    route = ROUTE_BY_TYPE[kind]
-    body = _as_json({"type": kind, **payload})
-    return Outgoing(exchange=site_exchange.name, routing_key=route.type, body=body, headers=budgets.get(kind, {}))
+    route = ROUTE_BY_TYPE[message_type]
+    body = _as_json({"type": message_type, **payload})
+    return Outgoing(
+        exchange=site_exchange.name, routing_key=route.type, body=body, headers=budgets.get(message_type, {})
+    )
 
 
 def queue_message(queue: str, payload: Mapping[str, Any], budgets: Budgets = _NO_BUDGETS) -> Outgoing:
-    """Return a plain message for one of our queues, by its name: a timer's callback."""
+    """Return an envelope for a queue of the site group, by the queue's name: the callback of a timer."""
     body = _as_json(payload)
     headers = budgets.get(str(payload.get("type")), {})
     return Outgoing(exchange=site_exchange.name, routing_key=queue, body=body, headers=headers)
 
 
-def searcher_message(searcher_id: str, kind: str, payload: Mapping[str, Any]) -> Outgoing:
-    """Return a message for a searcher's own queue: not kept on disk, for a searcher that is gone needs it no more."""
-    body = _as_json({"type": kind, **payload})
+def searcher_message(searcher_id: str, message_type: str, payload: Mapping[str, Any]) -> Outgoing:
+    """Return a message for a searcher's own queue. It is transient: the queue is deleted with its searcher."""
+    body = _as_json({"type": message_type, **payload})
     queue = searcher_queue_name(searcher_id)
     return Outgoing(exchange="", routing_key=queue, body=body, properties={"delivery_mode": 1})
 
 
-def event(kind: str, payload: Mapping[str, Any]) -> Outgoing:
-    """Return an event: told to whoever listens, and to nobody if nobody does."""
-    body = _as_json({"type": kind, **payload})
-    return Outgoing(exchange=events_exchange.name, routing_key=kind, body=body, mandatory=False)
+def event_message(message_type: str, payload: Mapping[str, Any]) -> Outgoing:
+    """Return an event for all subscribers; without any it is dropped."""
+    body = _as_json({"type": message_type, **payload})
+    return Outgoing(exchange=events_exchange.name, routing_key=message_type, body=body, mandatory=False)
 
 
-def request(kind: str, payload: Mapping[str, Any]) -> Outgoing:
-    """Return a request to whoever is bound for its type: not kept on disk, for its answer is awaited now."""
-    body = _as_json({"type": kind, **payload})
-    return Outgoing(exchange=requests_exchange.name, routing_key=kind, body=body, properties={"delivery_mode": 1})
+def request_message(message_type: str, payload: Mapping[str, Any]) -> Outgoing:
+    """Return a request for the queue that is bound to its type. It is transient: its sender waits for the reply."""
+    body = _as_json({"type": message_type, **payload})
+    return Outgoing(
+        exchange=requests_exchange.name, routing_key=message_type, body=body, properties={"delivery_mode": 1}
+    )
 
 
 def _as_json(payload: Mapping[str, Any]) -> bytes:

@@ -19,7 +19,7 @@ task_routes = {route.task: {"queue": route.queue} for route in (*ROUTES, *SUBSCR
 task_default_queue = INDEX
 task_default_exchange = SITE
 
-# How a message is settled is said in app/broker/worker/install.py.
+# app/broker/worker/install.py sets when messages are acknowledged.
 # Quorum queues know prefetch per consumer only.
 worker_prefetch_multiplier = _settings.worker_prefetch
 worker_concurrency = _settings.worker_concurrency
@@ -35,7 +35,7 @@ worker_send_task_events = True
 worker_enable_remote_control = True
 worker_hijack_root_logger = True
 worker_redirect_stdouts = False
-# On SIGQUIT running pages get this many seconds; what is not done by then goes back to its queue.
+# On SIGQUIT running tasks get this many seconds; then their messages go back to their queues.
 worker_soft_shutdown_timeout = 3.0
 worker_enable_soft_shutdown_on_idle = False
 enable_utc = True

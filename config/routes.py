@@ -1,4 +1,4 @@
-"""The contract in one table: message type -> task -> queue -> retry policy."""
+"""The routes of all messages: message type -> task -> queue -> retry policy."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ INDEX, CRAWL, TIMER, TICK, PACK = "site.index", "site.crawl", "site.timer", "sit
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where one message type goes and what answers its failures.
+    """The queue, the task and the retry policy of one message type.
 
-    `type` is the plain message's `type` and its routing key on its exchange; `task` is the Celery name.
-    `time_limit` and `soft_time_limit` are seconds of one run. `retry_timeout_ms` and `retry_max` override the settings
-    RETRY_TIMEOUT_MS and RETRY_MAX where a route needs other defaults.
+    `type` is the `type` of the envelope and its routing key on its exchange; `task` is the name of the Celery task.
+    `time_limit` and `soft_time_limit` are seconds of one run. `retry_timeout_ms` and `retry_max` replace the settings
+    RETRY_TIMEOUT_MS and RETRY_MAX for this route.
     """
 
     type: str
@@ -30,7 +30,7 @@ class Route:
 
     @property
     def soft_time_limit(self) -> int:
-        """Seconds after which the task is asked to end, before it is killed."""
+        """Seconds after which an exception is raised in the task; at `time_limit` its process is killed."""
         return self.time_limit - 10
 
 
@@ -40,16 +40,16 @@ ROUTES: tuple[Route, ...] = (
     Route("crawl", "site.crawl", CRAWL),
     Route("start_timer", "site.start_timer", TIMER),
     Route("reset_timer", "site.reset_timer", TIMER),
-    # A tick comes again in a second: it is never retried, never buried, and dies in its queue when nobody listens.
+    # The next tick comes in a second: a tick is neither retried nor dead-lettered, and expires in its queue.
     Route("tick", "site.tick", TICK, policy="drop", time_limit=30),
     Route("pack_full", "site.pack_full", PACK, time_limit=1_500),
     Route("pack_incremental", "site.pack_incremental", PACK, time_limit=1_500),
 )
 
-#: The client queue of the orchestrator. It holds what must not be missed.
+#: The orchestrator's queue of events, none of which may be lost.
 ORCHESTRATOR = "orchestrator"
 
-#: Events that client queues are subscribed to: of `perennial.events`, bound by their type.
+#: Events of the exchange `perennial.events`, and the queues that are bound to it by their types.
 SUBSCRIPTIONS: tuple[Route, ...] = (
     Route("update", "orchestrator.update", ORCHESTRATOR, policy="x_death", time_limit=20),
     Route("register", "orchestrator.register", ORCHESTRATOR, policy="x_death", time_limit=20),
@@ -58,40 +58,40 @@ SUBSCRIPTIONS: tuple[Route, ...] = (
     Route("failed", "orchestrator.failed", ORCHESTRATOR, policy="x_death", time_limit=20),
 )
 
-#: The queue of what is worth nothing when it is late, and the types in it, of `perennial.requests`: answered beside the
-#: tasks, by a responder. `search` and `suggest` are passed on to a searcher that has the domain.
+#: The orchestrator's queue of requests, and their types on the exchange `perennial.requests`. It answers them beside its
+#: tasks, and forwards `search` and `suggest` to a searcher that has the domain. A late request is worthless.
 REQUESTS = "orchestrator.requests"
 REQUEST_TYPES = ("search", "suggest", "get_routes", "heartbeat")
 
-#: What a searcher answers in its own queue, `site.searcher.<id>`, and the event that every searcher listens to.
+#: Request types of a searcher's own queue, `site.searcher.<id>`, and the event that every searcher subscribes to.
 SEARCHER = "site.searcher"
 SEARCHER_TYPES = ("search", "suggest", "load", "unload")
 REGISTER_AGAIN = "register_again"
 
-#: Jobs of an art archive: routing keys of its exchange, and the last parts of its queues' names and its tasks'.
+#: Jobs of an art archive: routing keys of its exchange, and the last parts of the names of its queues and tasks.
 ART_JOBS = ("index", "move", "delete")
 
 
 def art_routes(exchange: str) -> tuple[Route, ...]:
-    """Return the routes of an art archive. Its messages are lines of text, and their queue says what they are."""
+    """Return the routes of an art archive. Its messages are lines of text without a type: their queue is their type."""
     return tuple(
         Route(job, f"coverart.{job}", f"{exchange}.{job}", policy="fixed_ttl", time_limit=300) for job in ART_JOBS
     )
 
 
-#: The vocabulary of the exchange `site`.
+#: The message types of the exchange `site`.
 ROUTE_BY_TYPE = {route.type: route for route in ROUTES}
 ROUTE_BY_TASK = {route.task: route for route in (*ROUTES, *SUBSCRIPTIONS)}
 
-#: The retry policy of each queue of the site group: what answers a message that names no task at all.
+#: The name of the retry policy of each queue of the site group, also for messages without a known task.
 POLICY_OF_QUEUE = {route.queue: route.policy for route in ROUTES}
 
-#: Names of queues in the reference document that are aliases of ours. `HEAD` was its front door.
+#: Names of queues in the reference document -> our queues. `HEAD` is its entry queue.
 ALIASES = {"HEAD": INDEX, "INDEX": INDEX, "CRAWL": CRAWL, "TIMER": TIMER, "PACK": PACK}
 
 
 def routes_by_type(queue: str) -> dict[str, Route]:
-    """Return type -> route of what a queue may hold: the events of a client queue, or any message of `site`."""
+    """Return type -> route of the messages that a queue may hold: events of a subscriber, or any message of `site`."""
     return {route.type: route for route in SUBSCRIPTIONS if route.queue == queue} or ROUTE_BY_TYPE
 
 
@@ -107,7 +107,7 @@ def searcher_of(queue: str) -> str | None:
 
 
 def callback_queue(name: str) -> str | None:
-    """Return our queue for a name as it may stand in a `callback_queue`, or None where there is no such queue."""
+    """Return the queue that a `callback_queue` names, by its name or its alias, or None if it is unknown."""
     if name in POLICY_OF_QUEUE:
         return name
     return ALIASES.get(name.upper())

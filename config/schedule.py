@@ -1,4 +1,4 @@
-"""Beat entries."""
+"""The schedule of Celery beat."""
 
 from __future__ import annotations
 

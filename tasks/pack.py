@@ -10,7 +10,7 @@ from celery.utils.log import get_task_logger
 from app.broker.errors import InvalidMessage
 from app.crawl.frontier import LIMIT
 from app.crawl.urls import canonical_key
-from app.envelopes import event
+from app.envelopes import event_message
 from app.errors import PackError
 from app.pack import packer
 from app.pack.manifest import read_manifest
@@ -75,4 +75,4 @@ def _announce(result: PackResult) -> None:
     """Log the result, and publish `update` for a new pack, as the packer's last act."""
     logger.info("Pack of %s: %s", result.domain, result)
     if result.written:
-        context().publisher.publish([event("update", result.as_event())])
+        context().publisher.publish([event_message("update", result.as_event())])

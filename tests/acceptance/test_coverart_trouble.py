@@ -123,7 +123,7 @@ def test_a_worker_that_is_told_to_stop_takes_no_queue_again(
         assert begun.wait(30)
         worker.process.send_signal(signal.SIGTERM)
         eventually(lambda: art.broker.consumers("cover-art-archive.delete") == 0, "it consumes no more")
-        # Longer than between two looks whether the archive is let alone.
+        # Longer than between two checks of the circuit breaker.
         assert not threading.Event().wait(1.5)
         assert [art.broker.consumers(queue) for queue in art.queues] == [0, 0, 0]
         go_on.set()

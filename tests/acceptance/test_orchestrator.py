@@ -13,7 +13,7 @@ from app.broker.errors import RequestTimedOut
 from app.broker.publishing import Outgoing, Publisher
 from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import MB, Load, ProblemReply, Route, Routes, read
-from app.envelopes import event, request
+from app.envelopes import event_message, request_message
 from app.pack.manifest import Manifest
 from app.storage.layout import manifest_key
 from app.storage.open import open_store
@@ -40,7 +40,7 @@ class Client:
         self._publisher.close()
 
     def ask(self, kind: str, **payload: object) -> bytes:
-        return self._requestor.request(request(kind, payload), deadline=5).body
+        return self._requestor.request(request_message(kind, payload), deadline=5).body
 
     def search(self, domain: str) -> dict[str, str]:
         found: dict[str, str] = json.loads(self.ask("search", domain=domain, q="words"))
@@ -81,7 +81,7 @@ class Client:
         open_store(self._store).put(manifest_key(domain), manifest.to_json())
 
     def tell(self, kind: str, **payload: object) -> None:
-        self._publisher.publish([event(kind, payload)])
+        self._publisher.publish([event_message(kind, payload)])
 
     def publish(self, message: Outgoing) -> None:
         self._publisher.publish([message])

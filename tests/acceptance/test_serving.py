@@ -15,7 +15,7 @@ from celery import Celery
 from app.broker.errors import Unroutable
 from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import ProblemReply, Routes, read
-from app.envelopes import request
+from app.envelopes import request_message
 from config.routes import ORCHESTRATOR, REQUESTS
 from config.settings import ROOT
 from tests.support.broker import Broker
@@ -28,7 +28,7 @@ from tests.support.worker import worker
 pytestmark = pytest.mark.acceptance
 
 SOLO = ("--pool=solo",)
-ROUTES = request("get_routes", {})
+ROUTES = request_message("get_routes", {})
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from kombu import Connection
 from app.broker.delivery import Delivery
 from app.broker.publishing import Publisher
 from app.broker.worker.carry_out import replacement
-from app.envelopes import decode
+from app.envelopes import decode_envelope
 
 pytestmark = pytest.mark.integration
 
@@ -56,7 +56,7 @@ def test_a_body_of_any_charset_goes_round_as_it_came(channel: Any, publisher: Pu
     second = again(channel, publisher, first)
     assert first.body == second.body == body
     assert second.content_encoding == charset
-    assert decode(second.body, second.content_encoding) == {"domain": "köln.example"}
+    assert decode_envelope(second.body, second.content_encoding) == {"domain": "köln.example"}
 
 
 @pytest.mark.parametrize(

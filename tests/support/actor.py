@@ -13,7 +13,7 @@ from kombu import Connection
 
 from app.broker.publishing import Publisher
 from app.cluster.protocol import Holding, Load, Outcome, Report, Unload, read, to_payload
-from app.envelopes import event, request
+from app.envelopes import event_message, request_message
 from app.topology.declare import declare_base
 from app.topology.queues import searcher_queue
 from config.settings import Settings
@@ -57,10 +57,10 @@ class Actor(Peer):
             self._register()
         if time.monotonic() >= self._beat_at:
             self._beat_at = time.monotonic() + HEARTBEAT
-            self._publisher.publish([request("heartbeat", to_payload(self._report()))])
+            self._publisher.publish([request_message("heartbeat", to_payload(self._report()))])
 
     def _register(self) -> None:
-        self._publisher.publish([event("register", to_payload(self._report()))])
+        self._publisher.publish([event_message("register", to_payload(self._report()))])
 
     def _report(self) -> Report:
         self._seq += 1
@@ -91,7 +91,7 @@ class Actor(Peer):
         else:
             del self._held[order.domain]
         outcome = Outcome(report=self._report(), domain=order.domain, sha256=order.sha256)
-        self._publisher.publish([event(told, to_payload(outcome))])
+        self._publisher.publish([event_message(told, to_payload(outcome))])
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from app.broker.publishing import Publisher
 from app.cluster.protocol import Routes
-from app.envelopes import event
+from app.envelopes import event_message
 from app.storage.layout import Page, manifest_key
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
@@ -102,7 +102,7 @@ class Packs:
         """Tell of the newest version, as a packer does."""
         told = json.loads(self._store.get(manifest_key(domain)).data)
         publisher = Publisher(self._broker)
-        publisher.publish([event("update", told)])
+        publisher.publish([event_message("update", told)])
         publisher.close()
 
 

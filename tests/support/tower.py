@@ -11,7 +11,7 @@ from typing import Any
 
 from kombu import Connection
 
-from app import envelopes as plain
+from app import envelopes
 from app.broker.publishing import Outgoing, Publisher
 from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import Load, Outcome, ProblemReply, Report, Unload, read, to_payload
@@ -95,7 +95,7 @@ class Tower:
 
     def call_again(self) -> None:
         """Have every searcher register."""
-        self.publisher.publish([plain.event(REGISTER_AGAIN, {})])
+        self.publisher.publish([envelopes.event_message(REGISTER_AGAIN, {})])
 
     def search(self, searcher_id: str, domain: str, q: str, **fields: Any) -> SearchReply | ProblemReply:
         """Ask a searcher, and return its answer; raises Unroutable, RequestTimedOut."""
@@ -105,7 +105,7 @@ class Tower:
 
 def searcher_message(searcher_id: str, kind: str, **payload: Any) -> Outgoing:
     """Return a message for a searcher's own queue."""
-    return plain.searcher_message(searcher_id, kind, payload)
+    return envelopes.searcher_message(searcher_id, kind, payload)
 
 
 def answer_of(body: bytes) -> SearchReply | ProblemReply:

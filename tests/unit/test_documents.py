@@ -16,7 +16,7 @@ from app.broker.policies.waiting import POSTPONE_LADDER_MS
 from app.broker.policies.x_death import XDeath
 from app.cli.mermaid import search_flowchart, site_flowchart
 from app.crawl.urls import parse_message_domain, parse_target
-from app.envelopes import decode, route_of
+from app.envelopes import decode_envelope, route_of
 from app.timers.timers import callback_of, timeout_of
 from app.topology.policies import site_policy, subscriber_policy
 from app.topology.queues import orchestrator_queues, searcher_queue
@@ -122,7 +122,7 @@ def test_the_table_of_the_search_cluster_has_every_type() -> None:
 
 @pytest.mark.parametrize("row", MESSAGES, ids=lambda row: str(row[0]).strip("`"))
 def test_the_example_of_each_message_is_valid(row: list[str]) -> None:
-    message = decode(row[4].strip("`").encode())
+    message = decode_envelope(row[4].strip("`").encode())
     assert json.dumps(message) == row[4].strip("`")
     route = route_of(message)
     assert f"`{route.type}`" == row[0]

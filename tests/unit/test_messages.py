@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.broker.delivery import Delivery
 from app.broker.errors import ApplicationError, InvalidMessage, Undecodable, UnknownType
 from app.crawl.urls import Target, parse_message_domain, parse_target
-from app.envelopes import call_of_envelope, decode, site_message, to_task_message
+from app.envelopes import call_of_envelope, decode_envelope, site_message, to_task_message
 from app.errors import InvalidUrl, OutOfScope
 from app.timers.timers import Callback, callback_of, timeout_of
 from config.routes import ROUTE_BY_TYPE, ROUTES, callback_queue
@@ -45,7 +45,7 @@ def test_every_type_becomes_the_task_of_its_route(kind: str) -> None:
 
 
 def test_the_key_host_is_read_as_domain() -> None:
-    assert decode(b'{"type":"index","host":"a.gov"}') == {"type": "index", "domain": "a.gov"}
+    assert decode_envelope(b'{"type":"index","host":"a.gov"}') == {"type": "index", "domain": "a.gov"}
 
 
 @given(st.binary(max_size=200))
@@ -55,10 +55,10 @@ def test_any_bytes_are_a_json_object_or_rejected_with_a_reason(body: bytes) -> N
     except (ValueError, RecursionError):
         decoded = None
     if isinstance(decoded, dict):
-        assert decode(body).keys() | {"host", "domain"} == decoded.keys() | {"host", "domain"}
+        assert decode_envelope(body).keys() | {"host", "domain"} == decoded.keys() | {"host", "domain"}
     else:
         with pytest.raises(Undecodable, match="JSON"):
-            decode(body)
+            decode_envelope(body)
 
 
 @pytest.mark.parametrize("kind", ["indx", "", None, 7, ["index"], {"index": 1}])

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.unit
 def started(*queues: str) -> Celery:
     """Return a Celery application as a worker with `--queues` finds it after its first signal."""
     fresh = Celery("fresh", set_as_current=False)
-    fresh.conf.update(task_queues=app.celery.app.conf.task_queues, worker_consumer="app.consumer:Consumer")
+    fresh.conf.update(task_queues=app.celery.app.conf.task_queues, worker_consumer="app.consumer:EnvelopeConsumer")
     app.celery._choose_consumer(instance=SimpleNamespace(app=fresh), options={"queues": queues or None})
     return fresh
 
@@ -29,7 +29,7 @@ def test_a_worker_without_queues_takes_all_tasks_but_the_orchestrators() -> None
     taken = set(fresh.amqp.queues.consume_from)
     assert {"site.index", "site.pack", "site.tick"} <= taken
     assert not {ORCHESTRATOR, REQUESTS} & taken
-    assert fresh.conf.worker_consumer == "app.consumer:Consumer"
+    assert fresh.conf.worker_consumer == "app.consumer:EnvelopeConsumer"
 
 
 def test_a_worker_of_the_orchestrators_queue_is_the_orchestrator() -> None:

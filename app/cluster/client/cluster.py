@@ -16,7 +16,7 @@ from app.cluster.client.hedging import Deadline, HedgedRequest, Searchers, arun,
 from app.cluster.client.route_cache import MAX_AGE, RouteCache
 from app.cluster.client.scatter_gather import check, interleave, merge, replies_of, split, split_suggest
 from app.cluster.protocol import Route, Routes
-from app.envelopes import request as broker_request
+from app.envelopes import request_message as broker_request
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 from app.search.contract import SearchReply, SearchRequest, SearchResult, SuggestRequest
 from app.topology.queues import requests_exchange

@@ -17,7 +17,7 @@ from app.cluster.orchestrator.look import Found, Look, Stock
 from app.cluster.orchestrator.state import Orchestrator
 from app.cluster.placement.values import Command
 from app.cluster.protocol import MISSED, Load, Outcome, Report, problem_reply, read, to_json, to_payload
-from app.envelopes import event, searcher_message
+from app.envelopes import event_message, searcher_message
 from app.errors import PackNotFound
 from config.routes import REGISTER_AGAIN, searcher_of, searcher_queue_name
 
@@ -150,7 +150,7 @@ class OrchestratorService:
         if self._call_at is None or now < self._call_at:
             return
         try:
-            self._publish([event(REGISTER_AGAIN, {})])
+            self._publish([event_message(REGISTER_AGAIN, {})])
         except PublishFailed as error:
             log.warning("Searchers cannot be told to register again: %s", error)
             self._call_at = self._clock() + _FIRST_PAUSE

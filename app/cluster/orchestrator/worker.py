@@ -22,7 +22,7 @@ from app.cluster.orchestrator.look import Stock
 from app.cluster.orchestrator.service import OrchestratorService
 from app.cluster.placement.values import Pack
 from app.cluster.protocol import size_mb
-from app.consumer import Consumer
+from app.consumer import EnvelopeConsumer
 from app.pack.manifest import Manifest, list_manifests, read_manifest
 from app.storage.open import open_store
 from app.topology.queues import request_queue
@@ -49,7 +49,7 @@ def running_service() -> OrchestratorService:
     return _running[0]
 
 
-class OrchestratorConsumer(Consumer):
+class OrchestratorConsumer(EnvelopeConsumer):
     """Celery's consumer of the only orchestrator. Requests are consumed on a channel of their own, beside the tasks.
 
     Tasks, requests and the timer all run in the worker's event loop, so the state needs no lock.

@@ -12,7 +12,7 @@ from app.broker.errors import PublishFailed
 from app.broker.publishing import Outgoing, Publisher
 from app.cluster.protocol import MISSED, Outcome, Report, to_payload
 from app.cluster.searcher.loader import Change
-from app.envelopes import event, request
+from app.envelopes import event_message, request_message
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Reporter:
             # Made anew each time: what is told late is how it stands then.
             outcome = Outcome(report=self.report(), domain=change.domain, sha256=change.sha256, reason=change.reason)
             try:
-                self._post.events.publish([event(change.kind, to_payload(outcome))])
+                self._post.events.publish([event_message(change.kind, to_payload(outcome))])
             except PublishFailed as error:
                 log.warning("%s of %s not told: %s", change.kind, change.domain, error)
             else:
@@ -86,7 +86,7 @@ class Reporter:
         self._leaving = True
         self._stop()
         try:
-            self._post.events.publish([event("register", to_payload(self.report()))])
+            self._post.events.publish([event_message("register", to_payload(self.report()))])
         except PublishFailed as error:
             log.warning("Leaving untold: %s", error)
 
@@ -151,9 +151,9 @@ class Reporter:
         return True
 
     def _registration(self) -> Outgoing:
-        return event("register", to_payload(self.report()))
+        return event_message("register", to_payload(self.report()))
 
     def _heartbeat(self) -> Outgoing:
-        beat = request("heartbeat", to_payload(self.report()))
+        beat = request_message("heartbeat", to_payload(self.report()))
         expiration = str(round(self._every * MISSED * 1_000))
         return replace(beat, properties={**beat.properties, "expiration": expiration}, mandatory=False)

@@ -17,7 +17,7 @@ from app.cluster.protocol import Load, Unload, problem_reply, read, to_json
 from app.cluster.searcher.loader import Doubt, Loader
 from app.cluster.searcher.packs import Packs
 from app.cluster.searcher.reporter import Reporter
-from app.envelopes import decode
+from app.envelopes import decode_envelope
 from app.errors import PackCorrupt
 from app.search.contract import SearchReply, SearchRequest, SuggestRequest
 from app.search.pack_searcher import PackSearcher
@@ -116,7 +116,7 @@ class SearcherService:
     def take(self, delivery: Delivery) -> None:
         """Have a query answered by a thread, and an order carried out; raises InvalidMessage for a wrong one."""
         try:
-            payload = decode(delivery.body, delivery.content_encoding)
+            payload = decode_envelope(delivery.body, delivery.content_encoding)
         except Undecodable as error:
             self._responder.answer(delivery, partial(_refuse, error))
             return
