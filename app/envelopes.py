@@ -79,7 +79,7 @@ def call_of_envelope(delivery: Delivery) -> TaskCall:
 
 
 def to_task_message(delivery: Delivery, call: TaskCall) -> TaskMessage:
-    """Return the task's message for an envelope; its id, the sender's message or correlation id, stays in every retry."""
+    """Return the task's message for an envelope. Its id, the message or correlation id, stays in every retry."""
     given = delivery.properties.get("message_id") or delivery.properties.get("correlation_id")
     task_id = str(given or uuid.uuid4())
     headers = {

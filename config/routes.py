@@ -58,8 +58,8 @@ SUBSCRIPTIONS: tuple[Route, ...] = (
     Route("failed", "orchestrator.failed", ORCHESTRATOR, policy="x_death", time_limit=20),
 )
 
-#: The orchestrator's queue of requests, and their types on the exchange `perennial.requests`. It answers them beside its
-#: tasks, and forwards `search` and `suggest` to a searcher that has the domain. A late request is worthless.
+#: The orchestrator's queue of requests, and their types on the exchange `perennial.requests`. It answers them
+#: beside its tasks, and forwards `search` and `suggest` to a searcher that has the domain. A late request is worthless.
 REQUESTS = "orchestrator.requests"
 REQUEST_TYPES = ("search", "suggest", "get_routes", "heartbeat")
 
