@@ -159,11 +159,6 @@ def test_wrong_usage_is_reported_and_changes_nothing(
 ) -> None:
     assert "The dead sets are empty." in perennial(environment, "list")
     dead_letter(settings, publisher, {"type": "index", "domain": "a.gov"})
-    perennial(environment, "replay", exit_status=2)
-    perennial(environment, "replay", "--reason", "exception", exit_status=2)
-    perennial(environment, "replay", "abc", "--all", exit_status=2)
-    perennial(environment, "replay", "--all", "--budget", "double", exit_status=2)
-    perennial(environment, "list", "--older", "soon", exit_status=2)
     perennial(environment, "drop", "--all", "--yes", "--reason", "", exit_status=2)
     assert "'' matches none" in perennial(environment, "drop", "", "--yes", exit_status=1)
     assert "confirm with --yes" in perennial(environment, "drop", "--all", exit_status=2)

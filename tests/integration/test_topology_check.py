@@ -53,7 +53,7 @@ def by_amqp(settings: Settings) -> Settings:
     return changed(settings, broker_api_url=SecretStr(""))
 
 
-def there(settings: Settings, connection: Any) -> Topology:
+def broker_topology(settings: Settings, connection: Any) -> Topology:
     return management_api(settings, connection).topology()
 
 
@@ -65,11 +65,11 @@ def run(monkeypatch: pytest.MonkeyPatch, settings: Settings, *arguments: str) ->
 def test_check_lists_what_is_missing_without_declaring_it_and_apply_declares_it(
     settings: Settings, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    empty = there(settings, connection)
+    empty = broker_topology(settings, connection)
     fully, simply = check(settings), check(by_amqp(settings))
     assert {finding.subject for finding in fully.findings} == {finding.subject for finding in simply.findings}
     assert {finding.problem for finding in fully.findings} == {"missing"}
-    assert there(settings, connection) == empty
+    assert broker_topology(settings, connection) == empty
     assert run(monkeypatch, settings, "check").exit_code == 1
     assert run(monkeypatch, settings, "apply").exit_code == 0
     assert check(settings).findings == check(by_amqp(settings)).findings == []
@@ -142,7 +142,7 @@ def test_an_unreachable_broker_is_one_error_without_its_password(settings: Setti
 
 
 def test_the_flowchart_of_the_site_is_what_the_broker_has(declared: Settings, connection: Any) -> None:
-    found, drawn = part(there(declared, connection), "site."), Picture(site_flowchart(declared))
+    found, drawn = subset(broker_topology(declared, connection), "site."), DrawnTopology(site_flowchart(declared))
     assert drawn.bindings == {
         each
         for each in found.bindings
@@ -153,7 +153,7 @@ def test_the_flowchart_of_the_site_is_what_the_broker_has(declared: Settings, co
     alternates = {(name, each.alternate) for name, each in found.exchanges.items() if each.alternate}
     assert drawn.arrows("unknown key") == alternates
     delays = [queue for name, queue in found.queues.items() if ".delay." in name]
-    assert drawn.delays == (len(delays), *ends([int(queue.arguments["x-message-ttl"]) for queue in delays]))
+    assert drawn.delays == (len(delays), *range_in_seconds([int(queue.arguments["x-message-ttl"]) for queue in delays]))
     assert drawn.arrows("time is up") == {("site.delay.ms", queue.dead_letter_exchange) for queue in delays}
     kinds = {found.exchanges[f"site.delay.{queue.arguments['x-message-ttl']}"].type for queue in delays}
     assert kinds == {drawn.exchanges.pop("site.delay.ms")}
@@ -172,18 +172,18 @@ def test_the_flowchart_of_a_policy_is_what_the_broker_has(
         for queue in (*example.policy.queues(), *example.work):
             queue(channel).declare()
     work = {queue.name for queue in example.work}
-    require_drawn(policy_flowchart(example), there(settings, connection), work)
+    require_drawn(policy_flowchart(example), broker_topology(settings, connection), work)
 
 
 def test_the_flowchart_of_searching_is_what_the_broker_has(declared: Settings, connection: Any) -> None:
     searcher = searcher_queue("ID")
     with connection.channel() as channel:
         searcher(channel).declare()
-    found = part(there(declared, connection), "orchestrator", searcher.name)
+    found = subset(broker_topology(declared, connection), "orchestrator", searcher.name)
     require_drawn(search_flowchart(declared), found, {ORCHESTRATOR, REQUESTS, searcher.name})
 
 
-def part(found: Topology, *prefixes: str) -> Topology:
+def subset(found: Topology, *prefixes: str) -> Topology:
     """Return the queues with these prefixes, their bindings, and their exchanges for both directions."""
     queues = {name: queue for name, queue in found.queues.items() if name.startswith(prefixes)}
     bindings = frozenset(each for each in found.bindings if each.destination in queues)
@@ -212,11 +212,11 @@ def require_drawn(text: str, found: Topology, work: set[str]) -> None:
     assert set(re.findall(queue, text)) == set(found.queues)
 
 
-def ends(numbers: list[int]) -> tuple[float, float]:
+def range_in_seconds(numbers: list[int]) -> tuple[float, float]:
     return min(numbers) / 1_000, max(numbers) / 1_000
 
 
-class Picture:
+class DrawnTopology:
     """The content of a flowchart of `perennial topology mermaid`, with the broker's names instead of node names."""
 
     def __init__(self, text: str) -> None:
@@ -265,7 +265,7 @@ def post(connection: Any, key: str = "index") -> None:
             channel.basic_publish_confirm(message, exchange="site", routing_key=key, timeout=5)
 
 
-def whole(settings: Settings, queue: str) -> list[tuple[bytes, dict[str, Any], str]]:
+def take_all(settings: Settings, queue: str) -> list[tuple[bytes, dict[str, Any], str]]:
     """Take every message: body, properties and routing key."""
     with Connection(settings.broker) as connection, connection.channel() as channel:
         channel.auto_decode = False
@@ -282,7 +282,7 @@ def test_a_migrated_queue_has_new_arguments_and_its_messages_unchanged_in_order(
     declared: Settings, connection: Any
 ) -> None:
     post(connection)
-    as_posted = whole(declared, "site.index")
+    as_posted = take_all(declared, "site.index")
     assert len(as_posted) == len(MESSAGES)
     post(connection)
     with connection.channel() as channel:
@@ -291,8 +291,8 @@ def test_a_migrated_queue_has_new_arguments_and_its_messages_unchanged_in_order(
     other = changed(declared, delivery_limit=7)
     assert migration.migrate("site.index", other, lines.append) == len(MESSAGES)
     assert len(lines) == 3
-    assert whole(declared, "site.index") == as_posted
-    found = there(declared, connection)
+    assert take_all(declared, "site.index") == as_posted
+    found = broker_topology(declared, connection)
     assert found.queues["site.index"].arguments["x-delivery-limit"] == 7
     assert Binding("amq.topic", "site.index", "tapped.#") in found.bindings
     assert not [name for name in (*found.queues, *found.exchanges) if "aside" in name]
@@ -306,14 +306,14 @@ def test_messages_of_a_migrated_delay_queue_wait_again_and_return(declared: Sett
     other = changed(declared, queue_type="classic")
     Broker(declared.broker).post(b"{}", exchange="site.delay.8000", key="site.index")
     assert migration.migrate("site.delay.8000", other, print) == 1
-    assert there(declared, connection).queues["site.delay.8000"].type == "classic"
+    assert broker_topology(declared, connection).queues["site.delay.8000"].type == "classic"
     eventually(lambda: Broker(declared.broker).depth("site.index") == 1, "the message is back")
-    [(_, _, key)] = whole(declared, "site.index")
+    [(_, _, key)] = take_all(declared, "site.index")
     assert key == "site.index"
 
 
 def test_a_used_or_unknown_queue_or_one_without_the_api_is_not_migrated(declared: Settings, connection: Any) -> None:
-    other, before = changed(declared, delivery_limit=7), there(declared, connection)
+    other, before = changed(declared, delivery_limit=7), broker_topology(declared, connection)
     with connection.channel() as channel:
         channel.basic_consume("site.index", callback=print)
         with pytest.raises(MigrationRefused, match=r"site\.index has 1 consumer"):
@@ -322,7 +322,7 @@ def test_a_used_or_unknown_queue_or_one_without_the_api_is_not_migrated(declared
         migration.migrate("site.index", by_amqp(other), print)
     with pytest.raises(InvalidMessage, match="unknown queue"):
         migration.migrate("cover-art-archive.index", other, print)
-    assert there(declared, connection) == before
+    assert broker_topology(declared, connection) == before
 
 
 class Killed(BaseException):
@@ -364,9 +364,9 @@ def test_a_migration_killed_before_any_operation_loses_nothing_and_the_next_run_
             except Killed:
                 pass
         migration.migrate("site.index", changed(declared, delivery_limit=limit), print)
-        left = whole(declared, "site.index")
+        left = take_all(declared, "site.index")
         assert {body for body, _, _ in left} == bodies, operation
         limit = 57 - limit
         post(connection)
     assert operation > 30
-    assert not [name for name in there(declared, connection).queues if "aside" in name]
+    assert not [name for name in broker_topology(declared, connection).queues if "aside" in name]

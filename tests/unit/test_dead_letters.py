@@ -15,6 +15,7 @@ import typer
 from amqp.serialization import dumps
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from app.broker.amqp_internals import LateTimestamp, UndecodableText
 from app.broker.dead_letters.audit import append_lines
@@ -22,7 +23,7 @@ from app.broker.dead_letters.causes import cause_of
 from app.broker.dead_letters.exports import from_record, read_export, to_record
 from app.broker.dead_letters.letters import DeadLetter, LetterIds, group_letters, id_matches, letter_of
 from app.broker.errors import InvalidMessage
-from app.cli.dead import age_seconds
+from app.cli.dead import age_seconds, cli
 from app.cli.dead_output import age
 from app.cli.printing import short
 from app.dead_sets import domain_of, task_of, where
@@ -206,3 +207,19 @@ def test_ages_are_short() -> None:
     assert [age(now - past) for past in (5, 90, 7_300, 3 * 86_400)] == ["5s", "2m", "2h", "3d"]
     assert age(None) == ""
     assert short("1d6a0f0e-6c5a-4d0a-9c0b-2f6b7a1f0c11.12") == "1d6a0f0e.12"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("replay",),
+        ("replay", "--reason", "exception"),
+        ("replay", "abc", "--all"),
+        ("replay", "--all", "--budget", "double"),
+        ("list", "--older", "soon"),
+        ("drop", "--all", "--yes", "--reason", ""),
+    ],
+    ids=" ".join,
+)
+def test_an_invalid_choice_of_letters_is_a_usage_error(arguments: tuple[str, ...]) -> None:
+    assert CliRunner().invoke(cli, arguments).exit_code == 2
