@@ -253,7 +253,7 @@ def test_a_worker_on_a_broker_that_has_a_queue_of_another_kind_says_what_to_do(
         with Connection(url) as connection, connection.channel() as channel:
             channel.queue_declare("site.index", durable=True, auto_delete=False)
         environment = environment_of(settings_for(tmp_path, url, redis_url, services.broker_api_url))
-        told = r"TopologyDiffers.*perennial topology check says what to do"
+        told = r"TopologyDiffers.*perennial topology check. names the remedy"
         with pytest.raises(AssertionError, match=told), worker(environment, tmp_path / "worker.log"):
             raise RuntimeError("it has started")
 
