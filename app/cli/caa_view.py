@@ -1,4 +1,4 @@
-"""How `perennial caa` tells of findings: lines for people and for programs, JSON, and how far it is."""
+"""Output of `perennial caa`: findings as text for people, as lines for programs and as JSON, and a progress bar."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from app.coverart.audit import ArtFinding, Kind
 from app.coverart.jobs import Move, kind_of
 
-#: What each kind of finding means, for people.
+#: The text of each kind of finding.
 MEANING: Mapping[Kind, str] = {
-    "dark": "the item is dark: nothing in it can be seen or changed",
-    "listing-missing": "has images, or an item, and no listing",
-    "listing-stale": "says something else than the database",
-    "listing-left": "should be gone",
-    "image-missing": "is in the database and not in the archive",
-    "image-left": "should be gone",
+    "dark": "the item is dark: nothing in it can be read or changed",
+    "listing-missing": "the item has no listing",
+    "listing-stale": "differs from the database",
+    "listing-left": "should not exist",
+    "image-missing": "is in the database, but not in the archive",
+    "image-left": "should not exist",
     "image-elsewhere": "belongs to",
 }
 
@@ -47,7 +47,7 @@ def fields(finding: ArtFinding) -> dict[str, Any]:
 
 
 def jobs(sent: Counter[str]) -> str:
-    """Return a number of jobs, and of which kinds, in words."""
+    """Return "3 jobs (1 delete, 2 index)"."""
     total = sent.total()
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(sent.items()))
     return f"{total:,} job{'' if total == 1 else 's'}" + (f" ({kinds})" if kinds else "")
@@ -55,12 +55,12 @@ def jobs(sent: Counter[str]) -> str:
 
 @contextmanager
 def progress(total: Callable[[], int], *, shown: bool) -> Iterator[Callable[[int], None]]:
-    """Yield what tells how many more are done: a bar on a terminal, nothing elsewhere; `total` is asked for a bar."""
+    """Yield a function that advances a progress bar; without a terminal it does nothing, and `total` is not called."""
     if not (shown and sys.stderr.isatty()):
         yield lambda _: None
         return
     columns = TextColumn("{task.percentage:>3.0f} %"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    # What is printed meanwhile stands above the bar, but a pipe gets it as it is.
+    # Output to the terminal is printed above the bar; output to a pipe is not redirected.
     console, to_terminal = Console(stderr=True), sys.stdout.isatty()
     with Progress(*columns, console=console, transient=True, redirect_stdout=to_terminal) as bar:
         task = bar.add_task("", total=total())
@@ -69,5 +69,5 @@ def progress(total: Callable[[], int], *, shown: bool) -> Iterator[Callable[[int
 
 def _meaning(finding: ArtFinding) -> str:
     home = f" {finding.fix.new_gid}" if isinstance(finding.fix, Move) else ""
-    fix = f"; {kind_of(finding.fix)} mends it" if finding.fix else "; a person must look"
+    fix = f"; {kind_of(finding.fix)} repairs it" if finding.fix else "; no job repairs it"
     return f"{MEANING[finding.kind]}{home}{fix}"

@@ -1,4 +1,4 @@
-"""What `perennial caa` works on and with: an archive, the gids that are meant, and the queue that jobs go to."""
+"""What the commands of `perennial caa` share: the archive, the selected gids, publishing of jobs, rate and progress."""
 
 from __future__ import annotations
 
@@ -25,20 +25,23 @@ from app.errors import ArtNotServed, EntityNotFound, InvalidJob
 from app.topology.declare import base_queues
 from config.settings import Settings
 
-#: Messages whose confirms are awaited together.
+#: Messages that are published before their confirms are awaited.
 BATCH = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One archive as the settings have it."""
+class ServedArchive:
+    """One archive that the settings serve."""
 
     settings: Settings
     project: Project
 
     @classmethod
-    def named(cls, exchange: str, settings: Settings) -> Place:
-        """Return the archive of an exchange, the first one for an empty name; raises ArtNotServed, or a usage error."""
+    def of(cls, exchange: str, settings: Settings) -> ServedArchive:
+        """Return the archive of an exchange, the first one for an empty name.
+
+        Raises ArtNotServed where none is served, and a usage error for an exchange that is not.
+        """
         projects = served(settings)
         if not projects:
             empty = "MUSICBRAINZ_URL is" if not settings.musicbrainz_url.get_secret_value() else "its exchanges are"
@@ -48,8 +51,8 @@ class Place:
         return cls(settings, projects[exchange or next(iter(projects))])
 
     @property
-    def holdings(self) -> PublicArchive:
-        """What anybody may read of the archive."""
+    def public(self) -> PublicArchive:
+        """The archive as everyone can read it."""
         return PublicArchive.of(self.settings)
 
     @contextmanager
@@ -58,14 +61,14 @@ class Place:
         with musicbrainz.connect(self.settings.musicbrainz_url.get_secret_value()) as connection:
             yield connection
 
-    def things(self, count: int) -> str:
-        """Return a number of what has the images in words."""
+    def count_text(self, count: int) -> str:
+        """Return "1 release", "2 events"."""
         return f"{count:,} {self.project.entity}{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
-    """Which gids are meant: some, or all behind `after` in their order, `limit` at most."""
+class GidSelection:
+    """The gids that a command works on: given ones, or all after `after` in their order, at most `limit`."""
 
     gids: tuple[str, ...]
     every: bool
@@ -73,27 +76,35 @@ class Scope:
     limit: int | None
 
     @classmethod
-    def of(cls, gids: Sequence[str] | None, *, every: bool, after: str, limit: int | None) -> Scope:
-        """Return what the arguments say; a usage error where they do not go together or a gid is none."""
+    def of(cls, gids: Sequence[str] | None, *, every: bool, after: str, limit: int | None) -> GidSelection:
+        """Return the selection of a command's arguments; raises a usage error where they are invalid."""
         if bool(gids) == every:
             raise typer.BadParameter("give GIDs, or --all")
         if not every and (after or limit):
             raise typer.BadParameter("--after and --limit go with --all")
         try:
-            named = tuple(dict.fromkeys(canonical_gid(gid) for gid in gids or ()))
-            return cls(named, every, canonical_gid(after) if after else FIRST_GID, limit)
+            given = tuple(dict.fromkeys(canonical_gid(gid) for gid in gids or ()))
+            return cls(given, every, canonical_gid(after) if after else FIRST_GID, limit)
         except InvalidJob as error:
             raise typer.BadParameter(str(error)) from error
 
     def existing(self, connection: Connection, project: Project) -> Iterator[str]:
-        """Yield the gids that the database has, of a merged one the one that it leads to; raises EntityNotFound."""
+        """Yield the gids of the database; a merged gid is replaced by its target.
+
+        Raises EntityNotFound for a given gid that the database does not have, before the first one is yielded.
+        """
         if self.every:
             return islice(musicbrainz.all_gids(connection, project, after=self.after), self.limit)
-        # Looked for at once: where one is unknown, nothing is begun.
-        return iter(dict.fromkeys([_canonical(connection, project, gid) for gid in self.gids]))
+        found: list[str] = []
+        for gid in self.gids:
+            entity = musicbrainz.entity(connection, project, gid)
+            if entity is None:
+                raise EntityNotFound(f"{project.entity} {gid}: MusicBrainz's database does not have it")
+            found.append(entity.gid)
+        return iter(dict.fromkeys(found))
 
     def auditable(self, connection: Connection, project: Project) -> Iterator[str]:
-        """Yield the gids whose items are to be looked at: of all, those that were merged away as well."""
+        """Yield the gids whose items are compared; with --all also those that were merged into others."""
         if not self.every:
             return iter(self.gids)
         merged = (old for old, _ in musicbrainz.merged_gids(connection, project, after=self.after))
@@ -101,7 +112,7 @@ class Scope:
         return islice(heapq.merge(gids, merged), self.limit)
 
     def count(self, connection: Connection, project: Project, *, merged: bool) -> int:
-        """Return how many there are; with `merged`, also of those that were merged away."""
+        """Return the number of gids; `merged` counts those that were merged into others, too."""
         if not self.every:
             return len(self.gids)
         with_art, gone = musicbrainz.count_gids(connection, project, after=self.after)
@@ -110,32 +121,32 @@ class Scope:
 
 
 @dataclass(slots=True)
-class Sender:
-    """Enqueues jobs as the plain messages that MusicBrainz itself would post, confirmed, and counts them by kind."""
+class JobPublisher:
+    """Publishes jobs as the plain messages of MusicBrainz, confirmed, and counts them by kind."""
 
-    place: Place
-    sent: Counter[str] = field(default_factory=Counter)
+    archive: ServedArchive
+    published: Counter[str] = field(default_factory=Counter)
 
-    def post(self, jobs: Sequence[Job]) -> None:
-        """Enqueue jobs; raises PublishFailed."""
+    def publish(self, jobs: Sequence[Job]) -> None:
+        """Publish jobs; raises PublishFailed."""
         if not jobs:
             return
-        settings = self.place.settings
+        settings = self.archive.settings
         publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
         publisher.declare(base_queues(settings))
-        publisher.publish([message(job, self.place.project.prefix, str(uuid.uuid4())) for job in jobs])
-        self.sent.update(map(kind_of, jobs))
+        publisher.publish([message(job, self.archive.project.prefix, str(uuid.uuid4())) for job in jobs])
+        self.published.update(map(kind_of, jobs))
 
 
-class Pace:
-    """Lets so many a second through; None is as many as come."""
+class Throttle:
+    """Limits a loop to `rate` items a second; None is no limit."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
         self._next = time.monotonic()
 
     def wait(self, count: int = 1) -> None:
-        """Wait until it is the turn of the next `count`."""
+        """Wait until `count` more items may be processed."""
         if self._rate is None:
             return
         threading.Event().wait(max(0.0, self._next - time.monotonic()))
@@ -143,47 +154,40 @@ class Pace:
 
     @property
     def batch(self) -> int:
-        """How many may go together: those of a second at most."""
+        """The items of one batch: those of a second, at most `BATCH`."""
         return BATCH if self._rate is None else max(1, min(BATCH, int(self._rate)))
 
 
 @dataclass(slots=True)
-class Way:
-    """How far a command has come in the order of the gids."""
+class ResumePoint:
+    """The number of processed gids, and the last one, after which a command can be resumed."""
 
-    scope: Scope
+    selection: GidSelection
     count: int = 0
     last: str = ""
 
-    def went(self, gids: Sequence[str]) -> None:
-        """Note that these are done."""
+    def advance(self, gids: Sequence[str]) -> None:
+        """Note that these gids are done."""
         self.count += len(gids)
         self.last = gids[-1]
 
     @contextmanager
-    def told(self) -> Iterator[None]:
-        """Say after the block where to go on, if it broke off or came to its limit."""
+    def printed(self) -> Iterator[None]:
+        """Print after the block how to resume, if the block failed or reached the limit."""
         try:
             yield
         except (KeyboardInterrupt, ApplicationError):
-            self._tell()
+            self._print()
             raise
-        if self.count == self.scope.limit:
-            self._tell()
+        if self.count == self.selection.limit:
+            self._print()
 
-    def _tell(self) -> None:
-        if self.scope.every and self.last:
-            typer.echo(f"{self.count:,} done; go on with --after {self.last}", err=True)
+    def _print(self) -> None:
+        if self.selection.every and self.last:
+            typer.echo(f"{self.count:,} done; continue with --after {self.last}", err=True)
 
 
 def batches(gids: Iterator[str], size: int) -> Iterator[list[str]]:
     """Yield the gids in lists of `size`."""
     while batch := list(islice(gids, size)):
         yield batch
-
-
-def _canonical(connection: Connection, project: Project, gid: str) -> str:
-    entity = musicbrainz.entity(connection, project, gid)
-    if entity is None:
-        raise EntityNotFound(f"{project.entity} {gid}: MusicBrainz's database does not have it")
-    return entity.gid
