@@ -249,7 +249,7 @@ class Settings(BaseSettings):
         return self.data_dir / "services" / "state.json"
 
     def private_urls(self) -> dict[str, str]:
-        """URLs of the private services: `broker_url`, `redis_url`, `broker_api_url`; empty when there are none."""
+        """URLs of the private services: `broker_url`, `redis_url`, `broker_api_url`; empty if they never ran."""
         try:
             state = json.loads(self.services_file.read_text())
         except FileNotFoundError:
@@ -258,12 +258,12 @@ class Settings(BaseSettings):
 
     @property
     def broker(self) -> str:
-        """The broker's URL with its password: given, or the private one, or an address where nobody listens."""
+        """The broker's URL with its password: given, or the private one, or an address without a server."""
         return self.broker_url.get_secret_value() or self.private_urls().get("broker_url", "amqp://127.0.0.1:1//")
 
     @property
     def redis(self) -> str:
-        """The Redis URL with its password: given, or the private one, or an address where nobody listens."""
+        """The Redis URL with its password: given, or the private one, or an address without a server."""
         return self.redis_url.get_secret_value() or self.private_urls().get("redis_url", "redis://127.0.0.1:1/0")
 
     @property

@@ -75,7 +75,7 @@ def _task(kind: str) -> Callable[[Callable[..., None]], Any]:
 
 @_task("index")
 def index(self: ArtTask, **call: Any) -> None:
-    """Write the listing and metadata of a release's item anew: `index.delay(gid)`."""
+    """Write the listing and metadata of a release's item again: `index.delay(gid)`."""
     self.handle(call)
 
 

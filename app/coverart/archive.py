@@ -176,7 +176,7 @@ class ArchiveItem:
 
 @dataclass(frozen=True, slots=True)
 class PublicArchive:
-    """Reads what the archive shows to everybody, below `url`, which has no slash at its end."""
+    """Reads the public part of the archive, below `url`, which has no slash at its end."""
 
     url: str
     http: ApiClient

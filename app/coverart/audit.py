@@ -43,9 +43,9 @@ def audit(
 ) -> tuple[ArtFinding, ...]:
     """Return the differences between the item of `gid` and `entity`, which the database returned for it.
 
-    `entity` is None if the database has none. It has another gid if this one was merged into it: then all of this item
-    should be gone. A dark item is reported without details, since nothing in it can be read or changed. Raises the
-    errors of `find_homes` and of `archive`.
+    There may be no entity, for a gid that the database does not have. The entity has another gid if `gid` was merged
+    into it: then nothing of this item should exist. A dark item is reported without details, since nothing in it can
+    be read or changed. Raises the errors of `find_homes` and of `archive`.
     """
     if item is not None and item.dark:
         return (ArtFinding(gid, "dark", ""),)
@@ -63,7 +63,7 @@ def audit(
 def same_listing(stored: bytes, expected: bytes) -> bool:
     """Return whether two listings mean the same.
 
-    Older indexers wrote ids as text, URLs with http and types in any order; readers accept all of these.
+    Older indexers wrote ids as text, URLs with http and types in any order; readers accept either form.
     """
     try:
         return _normalised(json.loads(stored)) == _normalised(json.loads(expected))

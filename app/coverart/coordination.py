@@ -22,8 +22,8 @@ COALESCED = "perennial-settled"
 
 #: Value of a window's key: a message waits in its delay queue.
 _WAITING = "waits"
-#: Replaces the reservation of one message only, and keeps the key's end: a worker that was stopped for longer than
-#: the window would otherwise announce a message that has run.
+#: Replaces the reservation of one message only, and keeps the key's expiration. A worker that was stopped for longer
+#: than the window would otherwise announce a message that has run.
 _MARK_WAITING = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL') end"
 
 _OPEN_UNTIL, _FAILURES = f"{PREFIX}art:outage:until", f"{PREFIX}art:outage:count"
@@ -48,8 +48,8 @@ class CoalescingWindow:
     def decide(self, job: Job, message_id: str) -> Literal["drop"] | Postpone:
         """Return what to do with a new message: drop it, since an equal one waits, or postpone it.
 
-        It is postponed for the window, or for a part of the window while an equal one is on its way to the delay
-        queue: that one may still fail to reach it.
+        It is postponed for the window. While an equal message is being published to the delay queue, which may still
+        fail, it is postponed for a part of the window.
         """
         key, reservation = self._key(job), f"asked by {message_id}"
         if not self.redis.set(key, reservation, nx=True, px=max(1, round(self.seconds * 1_000))):
@@ -108,7 +108,7 @@ class ItemLocks:
 
     The locks are leases in Redis: a lock in the database would keep one of its few connections for as long as the
     archive takes. A lease cannot stop a holder that has lost it. So a job checks at its end that it held its leases
-    throughout, and is postponed if not: the last writer has always read the current state.
+    throughout. If not, it is postponed, so the last writer has always read the current state.
 
     A killed holder's lock expires after `seconds`; a job that finds a lock held is postponed for `retry_after` seconds.
     """

@@ -126,7 +126,7 @@ def index(project: Project, job: Index, *, entity: Entity | None, archive: Archi
     if metadata is None:
         _log.info("%s %s was deleted: no metadata written", project.entity, entity.gid)
         return "done"
-    # Old versions are not kept: the metadata can be written anew at any time.
+    # Old versions are not kept: the metadata can be written again at any time.
     archive.put(project, bucket, project.metadata_file(entity.gid), metadata, content_type=xml_type)
     _log.info("%s %s indexed: %d images", project.entity, entity.gid, len(entity.images))
     return "done"

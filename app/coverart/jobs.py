@@ -26,7 +26,7 @@ _MAX_ID = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Write the listing and the metadata of an entity's item anew."""
+    """Write the listing and the metadata of an entity's item."""
 
     gid: str
 
@@ -43,7 +43,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete one file of an entity's item: an image, or (`id` is None) its `index.json`."""
+    """Delete one file of an entity's item: an image, or without `id` its `index.json`."""
 
     gid: str
     id: int | None = None

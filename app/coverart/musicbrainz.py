@@ -1,7 +1,7 @@
-"""Reading MusicBrainz's database: what has which images. Nothing is ever written to it.
+"""Read releases and events with their images from MusicBrainz's database. Nothing is ever written to it.
 
-Made for a database that is somebody else's, and may be behind pgbouncer with transaction pooling: nothing is prepared
-on the server, nothing is set for a session, every read is one short read-only transaction with its own time limit.
+The database has other users, and may be behind pgbouncer with transaction pooling. So nothing is prepared on the
+server or set for a session, and every read is one short read-only transaction with its own time limit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from app.errors import DatabaseFailed, DatabaseUnavailable
 #: Rows are tuples.
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-#: Below every gid.
+#: The gid before every other one.
 FIRST_GID = "00000000-0000-0000-0000-000000000000"
 
 _READ_ONLY = SQL("SET TRANSACTION READ ONLY")
@@ -34,16 +34,16 @@ _TIME_LIMIT = SQL("SELECT set_config('statement_timeout', %s, true)")
 def connect(url: str, *, timeout: float = 10.0) -> Iterator[Connection]:
     """Open a connection for the block; `timeout` is in seconds, at least 2.
 
-    One for each job: that costs a few milliseconds beside a job's requests, and there is none to go stale or to hold.
+    Each job opens its own: that costs a few milliseconds, and no connection is held between jobs.
 
-    Raises, from what the block does with the connection as well:
-        DatabaseUnavailable: it cannot be reached, or broke off, or a read took too long.
+    Raises, also within the block:
+        DatabaseUnavailable: it cannot be reached, the connection broke, or a read took too long.
         DatabaseFailed: it answered with an error.
     """
     parameters = _parameters(url)
     try:
         with psycopg.connect(
-            # The URL may ask for another time-out, but not for another encoding.
+            # The URL may set another time-out, but no other encoding.
             **{"connect_timeout": round(timeout), **parameters, "client_encoding": "UTF8"},
             autocommit=True,
             prepare_threshold=None,
@@ -51,15 +51,15 @@ def connect(url: str, *, timeout: float = 10.0) -> Iterator[Connection]:
             yield connection
     except psycopg.Error as error:
         kind = DatabaseUnavailable if _is_outage(error) else DatabaseFailed
-        # libpq's advice stands in lines of its own.
+        # libpq adds hints in further lines.
         raise kind(f"{_address(parameters)}: {' '.join(str(error).split()) or type(error).__name__}") from error
 
 
 def entity(connection: Connection, project: Project, gid: str, *, time_limit: float = 30.0) -> Entity | None:
-    """Return an entity with its images in order, or None where there is none; `time_limit` is in seconds.
+    """Return an entity with its images in order, or None if it does not exist; `time_limit` is in seconds.
 
-    A gid that was merged away gives the entity that it leads to, which has another gid. All is read by one statement,
-    and therefore at one moment.
+    The gid of a merged entity returns its target, which has another gid. One statement reads everything, so the
+    result is consistent.
     """
     rows = _read(connection, _query("entity", project), {"gid": gid}, time_limit=time_limit)
     if not rows:
@@ -70,10 +70,10 @@ def entity(connection: Connection, project: Project, gid: str, *, time_limit: fl
 def all_gids(
     connection: Connection, project: Project, *, after: str = FIRST_GID, batch: int = 1_000, time_limit: float = 30.0
 ) -> Iterator[str]:
-    """Yield the gid of every entity that has images, in the order of the gids, behind `after`.
+    """Yield the gid of every entity that has images, in the order of the gids, after `after`.
 
-    Read in batches, each in a transaction of its own: no snapshot is kept for the hours that a caller may take, and an
-    entity that gets its first image meanwhile may be missed, as its trigger tells of it.
+    Each batch is read in a transaction of its own: a caller may take hours, and must not keep a snapshot open. An
+    entity that gets its first image meanwhile may be missed; the database's trigger sends a message for it.
     """
     pages = _pages(connection, _query("with_art", project), after=after, batch=batch, time_limit=time_limit)
     return (gid for (gid,) in pages)
@@ -82,10 +82,10 @@ def all_gids(
 def merged_gids(
     connection: Connection, project: Project, *, after: str = FIRST_GID, batch: int = 1_000, time_limit: float = 30.0
 ) -> Iterator[tuple[str, str]]:
-    """Yield every gid that was merged away with the gid that it leads to: its item should hold no image any more.
+    """Yield the gid of every merged entity with the gid of its target: the merged one's item should have no image.
 
-    In the order of the gids, behind `after`, in batches as `all_gids` reads them. What was deleted and not merged is
-    not known here.
+    In the order of the gids, after `after`, in batches as `all_gids` reads them. Deleted entities are not in the
+    database and not yielded.
     """
     pages = _pages(connection, _query("merged", project), after=after, batch=batch, time_limit=time_limit)
     return ((old, new) for old, new in pages)
@@ -94,7 +94,7 @@ def merged_gids(
 def count_gids(
     connection: Connection, project: Project, *, after: str = FIRST_GID, time_limit: float = 120.0
 ) -> tuple[int, int]:
-    """Return how many gids `all_gids` and `merged_gids` would yield."""
+    """Return the numbers of gids that `all_gids` and `merged_gids` yield."""
     [row] = _read(connection, _query("counts", project), {"after": after}, time_limit=time_limit)
     return int(row[0]), int(row[1])
 
@@ -102,14 +102,14 @@ def count_gids(
 def homes(
     connection: Connection, project: Project, images: Collection[int], *, time_limit: float = 30.0
 ) -> dict[int, str]:
-    """Return the gid of the entity that each of these images belongs to; an image that is not there is left out."""
+    """Return the gid of each image's entity; an image that the database does not have is left out."""
     return dict(_read(connection, _query("homes", project), {"images": list(images)}, time_limit=time_limit))
 
 
 def _pages(
     connection: Connection, query: Composed, *, after: object, batch: int, time_limit: float
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a query page by page; the first column of a row is what the next page begins behind."""
+    """Yield the rows of a query page by page; the next page begins after the first column of the last row."""
     while rows := _read(connection, query, {"after": after, "limit": batch}, time_limit=time_limit):
         yield from rows
         after = rows[-1][0]
@@ -155,9 +155,9 @@ def _parameters(url: str) -> dict[str, Any]:
     try:
         parameters = conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError:
-        # Neither the URL nor libpq's complaint is quoted: both may hold the password.
+        # Neither the URL nor libpq's error is quoted: both may contain the password.
         raise DatabaseUnavailable("MUSICBRAINZ_URL cannot be read as a PostgreSQL URL") from None
-    # Of a password with a slash or an at-sign, libpq takes the rest for a host or a database, and these are quoted.
+    # libpq reads the rest of a password with an unescaped / or @ as a host or a database, and would quote it.
     if any("@" in str(parameters.get(name, "")) for name in ("host", "port", "dbname")):
         raise DatabaseUnavailable("MUSICBRAINZ_URL: write a / or @ of its user or password as %2F or %40")
     return parameters
@@ -169,10 +169,10 @@ def _address(parameters: Mapping[str, Any]) -> str:
 
 
 def _is_outage(error: psycopg.Error) -> bool:
-    """Tell whether the database was not there or had no time, rather than answered that something is wrong.
+    """Return whether the database was unreachable or overloaded, and did not answer with an error of the query.
 
-    A connection that breaks has no SQLSTATE. Class 08 is connection exceptions, 53 insufficient resources, 57 operator
-    intervention, which a time limit and a shutdown are (PostgreSQL, appendix A).
+    A broken connection has no SQLSTATE. Class 08 is connection exceptions, 53 insufficient resources, 57 operator
+    intervention: a time limit or a shutdown (PostgreSQL, appendix A).
     """
     if not isinstance(error, psycopg.OperationalError):
         return False

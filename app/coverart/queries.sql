@@ -1,7 +1,7 @@
--- What is read from MusicBrainz. Each query begins with a line that names it; the words in braces are names of a project.
+-- Reads of MusicBrainz's database. Each query begins with a line with its name; a project fills in the braces.
 
 -- name: entity
--- One row for each image in order, or one row without an image. A gid that was merged away leads to its target. The
+-- One row for each image in order, or one row without an image. The gid of a merged entity returns its target. The
 -- view says which image is the front or the back; its array of types has no order, so they are read anew, by number.
 SELECT
     entity.gid::text,
@@ -40,7 +40,7 @@ WHERE entity.id = coalesce(
 ORDER BY art.ordering, art.id
 
 -- name: with_art
--- Entities that have images, behind a given gid.
+-- Entities that have images, after a given gid.
 SELECT entity.gid::text
 FROM musicbrainz.{entity} AS entity
 WHERE entity.gid > %(after)s AND EXISTS (SELECT FROM {schema}.{table} AS art WHERE art.{entity} = entity.id)
@@ -48,7 +48,7 @@ ORDER BY entity.gid
 LIMIT %(limit)s
 
 -- name: merged
--- Gids that were merged away, each with the gid that it leads to, behind a given one.
+-- Gids of merged entities, each with the gid of its target, after a given one.
 SELECT redirect.gid::text, entity.gid::text
 FROM musicbrainz.{redirect} AS redirect JOIN musicbrainz.{entity} AS entity ON entity.id = redirect.new_id
 WHERE redirect.gid > %(after)s
@@ -56,7 +56,7 @@ ORDER BY redirect.gid
 LIMIT %(limit)s
 
 -- name: counts
--- How many rows the two queries above have without a limit.
+-- The numbers of rows of the two queries above without a limit.
 SELECT
     (
         SELECT count(*)
@@ -66,7 +66,7 @@ SELECT
     (SELECT count(*) FROM musicbrainz.{redirect} AS redirect WHERE redirect.gid > %(after)s)
 
 -- name: homes
--- Which entity an image belongs to.
+-- The entity of each image.
 SELECT art.id, entity.gid::text
 FROM {schema}.{table} AS art JOIN musicbrainz.{entity} AS entity ON entity.id = art.{entity}
 WHERE art.id = ANY(%(images)s)

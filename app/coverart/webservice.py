@@ -28,8 +28,8 @@ class WebService:
     def metadata(self, project: Project, gid: str) -> bytes | None:
         """Return the XML of an entity, unchanged, or None if the entity does not exist.
 
-        Raises WebServiceError, which is retryable, for every other response, and for one that is not a complete
-        `metadata` document: the result is written to the archive.
+        Raises WebServiceError, which is retryable, for every other response. A body that is not a complete `metadata`
+        document is an error, too, since the result is written to the archive.
         """
         url = f"{self.url}/{project.entity}/{gid}?inc={project.inc}"
         try:

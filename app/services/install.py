@@ -12,7 +12,7 @@ from pathlib import Path
 
 from app.errors import ServicesError
 
-#: What an error message tells a user to do instead.
+#: What a user can do instead, for error messages.
 ALTERNATIVES = "Install it yourself, set BROKER_URL and REDIS_URL to servers that you have, or run `docker compose up`."
 
 #: The file that invoke-rc.d(8) runs before it starts a service; exit code 101 forbids the start.

@@ -1,162 +1,147 @@
-"""Up, down and status of the private services, one command at a time."""
+"""Start, stop and report the private services, one command at a time."""
 
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import IO, Any, Literal
 from urllib.parse import urlsplit
 
 from app.errors import ServicesError
 from app.services import install, ports, rabbitmq, redis, state
 from app.services.service import Service, wait_until
-from app.services.state import State, Urls
+from app.services.state import ServicesState, Urls
 from config.settings import Settings
+
+Name = Literal["rabbitmq", "redis"]
 
 #: Seconds that a command waits for another one on the same folder, which may be installing packages.
 _LOCK_TIMEOUT = 600.0
+
+#: Starts with new ports, where another process takes a port in between.
 _ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
-    """How one service stands; `address` is `host:port`, `pid` that of a private process that runs."""
+    """State of one service; `address` is `host:port`, `pid` the process id of a private service that runs."""
 
-    name: Literal["rabbitmq", "redis"]
+    name: Name
     state: Literal["up", "down", "given"]
     address: str
     pid: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Which services are private, that is not given by a URL."""
-
-    broker: bool
-    redis: bool
-
-    @classmethod
-    def by(cls, settings: Settings) -> _Wanted:
-        return cls(not settings.broker_url.get_secret_value(), not settings.redis_url.get_secret_value())
-
-
 def up(settings: Settings) -> Urls:
     """Start the private services that are not given by a URL and do not run; return when all of them answer.
 
-    Raises:
-        ServicesError: a service cannot be installed or started; says why and what to do.
+    Raises ServicesError, which says what to do, where a service cannot be installed or started.
     """
-    wanted = _Wanted.by(settings)
-    if wanted.broker or wanted.redis:
+    if names := _private_names(settings):
         folder = _folder(settings)
         with _lock(folder):
-            install.ensure(broker=wanted.broker, redis=wanted.redis)
-            _start_all(folder, wanted)
+            install.ensure(broker="rabbitmq" in names, redis="redis" in names)
+            _start(folder, names)
     return Urls(settings.broker, settings.redis, settings.broker_api)
 
 
 def down(settings: Settings) -> None:
-    """Stop whatever private service runs; its data stay. Services given by a URL are not touched."""
+    """Stop the private services that run; their data stay. Services given by a URL are not touched."""
     if not settings.services_file.parent.exists():
         return
     folder = _folder(settings)
     with _lock(folder):
-        known = _with_all_ports(state.load(folder))
-        for service in _services(folder, known, _Wanted(broker=True, redis=True)):
+        for service in _services(folder, _with_all_ports(state.load(folder)), ("rabbitmq", "redis")):
             service.stop()
 
 
 def status(settings: Settings) -> list[ServiceStatus]:
-    """Return how the broker and Redis stand; what is given by a URL is named, not asked."""
-    wanted = _Wanted.by(settings)
-    return [
-        _private(settings, "rabbitmq") if wanted.broker else _given("rabbitmq", settings.broker),
-        _private(settings, "redis") if wanted.redis else _given("redis", settings.redis),
-    ]
+    """Return the state of broker and Redis; a service that is given by a URL is not contacted."""
+    private, result = _private_names(settings), []
+    names: tuple[tuple[Name, str, int], ...] = (("rabbitmq", settings.broker, 5672), ("redis", settings.redis, 6379))
+    for name, url, default_port in names:
+        if name in private:
+            result.append(_private_status(settings, name))
+        else:
+            # The rest of the URL may contain a password.
+            parts = urlsplit(url)
+            result.append(ServiceStatus(name, "given", f"{parts.hostname or 'localhost'}:{parts.port or default_port}"))
+    return result
 
 
-def _start_all(folder: Path, wanted: _Wanted) -> State:
-    known = _known(folder)
+def _private_names(settings: Settings) -> tuple[Name, ...]:
+    """Return the services that no URL is given for."""
+    given: dict[Name, str] = {
+        "rabbitmq": settings.broker_url.get_secret_value(),
+        "redis": settings.redis_url.get_secret_value(),
+    }
+    return tuple(name for name, url in given.items() if not url)
+
+
+def _start(folder: Path, names: Collection[Name]) -> None:
+    kept = state.load(folder)
+    current = _with_all_ports(kept)
+    if not kept.ports:
+        # The state file was lost: services that run use unknown ports, and are stopped.
+        for service in _services(folder, current, ("rabbitmq", "redis")):
+            service.stop()
     for attempt in range(1, _ATTEMPTS + 1):
-        known = _move_from_taken_ports(folder, known, wanted)
-        known = state.with_urls(known, _urls(known, wanted), {})
-        state.save(folder, known)
-        _configure(folder, known, wanted)
+        taken = _taken_ports(folder, current, names)
+        current = state.with_ports(current, ports.choose(taken, avoid=current.ports.values()))
+        current = state.with_urls(current, _urls(current, names), {})
+        state.save(folder, current)
+        if "rabbitmq" in names:
+            rabbitmq.configure(folder, current)
+        if "redis" in names:
+            redis.configure(folder, current)
         try:
-            pids = {service.name: service.start() for service in reversed(_services(folder, known, wanted))}
+            pids = {service.name: service.start() for service in reversed(_services(folder, current, names))}
         except ServicesError:
-            # Somebody may have taken a port between our look and the service's start.
-            if attempt == _ATTEMPTS or not _taken(folder, known, wanted):
+            # Another process may have taken a port after it was checked.
+            if attempt == _ATTEMPTS or not _taken_ports(folder, current, names):
                 raise
             continue
-        known = state.with_urls(known, {}, pids)
-        state.save(folder, known)
-        break
-    return known
+        state.save(folder, state.with_urls(current, {}, pids))
+        return
 
 
-def _known(folder: Path) -> State:
-    """Return the state kept in `folder`; where it was lost, what runs is on ports unknown to us, and is stopped."""
-    kept = state.load(folder)
-    known = _with_all_ports(kept)
-    if not kept.ports:
-        for service in _services(folder, known, _Wanted(broker=True, redis=True)):
-            service.stop()
-    return known
+def _services(folder: Path, current: ServicesState, names: Collection[Name]) -> list[Service]:
+    """Return the services in the order in which they are stopped: the node before its port mapper."""
+    services: list[Service] = []
+    if "rabbitmq" in names:
+        script = install.rabbitmq_script() or Path("rabbitmq-server")
+        services += [rabbitmq.broker(folder, current, script=script), rabbitmq.port_mapper(folder, current)]
+    return services + ([redis.server(folder, current)] if "redis" in names else [])
 
 
-def _services(folder: Path, known: State, wanted: _Wanted) -> list[Service]:
-    """Return the wanted services in the order in which they are stopped: a node before its port mapper."""
-    script = install.rabbitmq_script() or Path("rabbitmq-server")
-    node = [rabbitmq.broker(folder, known, script=script), rabbitmq.port_mapper(folder, known)] if wanted.broker else []
-    return node + ([redis.server(folder, known)] if wanted.redis else [])
+def _urls(current: ServicesState, names: Collection[Name]) -> dict[str, str]:
+    broker = {"broker_url": current.broker_url, "broker_api_url": current.broker_api_url}
+    return (broker if "rabbitmq" in names else {}) | ({"redis_url": current.redis_url} if "redis" in names else {})
 
 
-def _configure(folder: Path, known: State, wanted: _Wanted) -> None:
-    if wanted.broker:
-        rabbitmq.configure(folder, known)
-    if wanted.redis:
-        redis.configure(folder, known)
+def _with_all_ports(current: ServicesState) -> ServicesState:
+    names = [name for name in (*rabbitmq.PORTS, "epmd", *redis.PORTS) if name not in current.ports]
+    return state.with_ports(current, ports.choose(names, avoid=current.ports.values()))
 
 
-def _urls(known: State, wanted: _Wanted) -> dict[str, str]:
-    broker = {"broker_url": known.broker_url, "broker_api_url": known.broker_api_url} if wanted.broker else {}
-    return broker | ({"redis_url": known.redis_url} if wanted.redis else {})
+def _taken_ports(folder: Path, current: ServicesState, names: Collection[Name]) -> list[str]:
+    """Return the names of the ports of services that do not run which another process listens on."""
+    idle = [service for service in _services(folder, current, names) if not service.pids()]
+    return [name for service in idle for name in service.ports if not ports.is_free(current.ports[name])]
 
 
-def _with_all_ports(known: State) -> State:
-    names = [name for name in (*rabbitmq.PORTS, "epmd", *redis.PORTS) if name not in known.ports]
-    return state.with_ports(known, ports.choose(names, avoid=known.ports.values()))
-
-
-def _taken(folder: Path, known: State, wanted: _Wanted) -> list[str]:
-    idle = [service for service in _services(folder, known, wanted) if not service.pids()]
-    return [name for service in idle for name in service.ports if not ports.is_free(known.ports[name])]
-
-
-def _move_from_taken_ports(folder: Path, known: State, wanted: _Wanted) -> State:
-    return state.with_ports(known, ports.choose(_taken(folder, known, wanted), avoid=known.ports.values()))
-
-
-def _private(settings: Settings, name: Literal["rabbitmq", "redis"]) -> ServiceStatus:
+def _private_status(settings: Settings, name: Name) -> ServiceStatus:
     if not settings.services_file.exists():
         return ServiceStatus(name, "down", "")
     folder = _folder(settings)
-    known = _with_all_ports(state.load(folder))
-    service = _services(folder, known, _Wanted(broker=name == "rabbitmq", redis=name == "redis"))[0]
-    address = f"127.0.0.1:{known.ports['amqp' if name == 'rabbitmq' else 'redis']}"
-    pids: Sequence[int] = service.pids()
+    current = _with_all_ports(state.load(folder))
+    service = _services(folder, current, (name,))[0]
+    address = f"127.0.0.1:{current.ports['amqp' if name == 'rabbitmq' else 'redis']}"
+    pids = service.pids()
     return ServiceStatus(name, "up" if service.is_up() else "down", address, pids[0] if pids else None)
-
-
-def _given(name: Literal["rabbitmq", "redis"], url: str) -> ServiceStatus:
-    # The password, and whatever else stands in the URL, is not shown.
-    parts = urlsplit(url)
-    port = parts.port or {"rabbitmq": 5672, "redis": 6379}[name]
-    return ServiceStatus(name, "given", f"{parts.hostname or 'localhost'}:{port}")
 
 
 def _folder(settings: Settings) -> Path:
@@ -168,14 +153,15 @@ def _folder(settings: Settings) -> Path:
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
     with (folder / "lock").open("w") as file:
-        if not wait_until(lambda: _locked(file.fileno()), _LOCK_TIMEOUT):
+        if not wait_until(lambda: locked(file), _LOCK_TIMEOUT):
             raise ServicesError(f"another command holds {folder / 'lock'} for {_LOCK_TIMEOUT:.0f} s; is it stuck?")
         yield
 
 
-def _locked(descriptor: int) -> bool:
+def locked(file: IO[Any]) -> bool:
+    """Take the lock on an open file if it is free; return whether this process has it."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

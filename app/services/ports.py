@@ -8,16 +8,16 @@ from collections.abc import Collection
 
 from app.errors import ServicesError
 
-#: Below the range that the kernel gives to outgoing connections (32768 and up), above what packages listen on.
+#: Below the kernel's range for outgoing connections (32768 and up), above the ports of packages.
 CHOICE = range(20_000, 30_000)
-#: 25672 is the distribution port of a default RabbitMQ node; it starts after us as often as before.
+#: The distribution ports of a default RabbitMQ node, which may start later.
 RESERVED = frozenset({25_672, 25_673})
 
 
 def is_free(port: int) -> bool:
     """Return whether `port` can be listened on at 127.0.0.1."""
     with socket.socket() as probe:
-        # As servers do: connections of a dead process in TIME_WAIT do not make its port taken.
+        # As servers do: connections in TIME_WAIT must not make a port look used.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -40,4 +40,4 @@ def _one(avoid: Collection[int]) -> int:
         port = random.choice(CHOICE)  # noqa: S311 - not a secret.
         if port not in avoid and is_free(port):
             return port
-    raise ServicesError(f"no free port of 127.0.0.1 was found in {CHOICE.start}-{CHOICE.stop}")
+    raise ServicesError(f"no free port of 127.0.0.1 in {CHOICE.start}-{CHOICE.stop}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import queue
 import signal
@@ -14,13 +13,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from honcho.colour import get_colours
 from honcho.environ import parse_procfile
 from honcho.printer import Message, Printer
 
 from app.errors import ServicesError
+from app.services.lifecycle import locked
 from config.settings import ROOT, get_settings
 
 #: The process that needs MUSICBRAINZ_URL: without it, its queues do not exist.
@@ -40,7 +40,7 @@ SYSTEM = "system"
 
 
 def procfile() -> dict[str, str]:
-    """Return the Procfile's commands by name, in its order; raises ServicesError where there is none."""
+    """Return the Procfile's commands by name, in its order; raises ServicesError if the file is missing."""
     path = ROOT / "Procfile"
     if not path.exists():
         raise ServicesError(f"{path}: no Procfile; run from a checkout")
@@ -166,7 +166,7 @@ def only_one(data_dir: Path) -> Iterator[None]:
     """
     data_dir.mkdir(parents=True, exist_ok=True)
     with _lock_file(data_dir).open("a+") as file:
-        if not _locked(file):
+        if not locked(file):
             raise ServicesError(f"perennial up runs already, as process {_holder(file)}")
         file.truncate(0)
         file.write(str(os.getpid()))
@@ -182,12 +182,12 @@ def stop(data_dir: Path) -> bool:
     if not _lock_file(data_dir).exists():
         return False
     with _lock_file(data_dir).open("a+") as file:
-        if _locked(file):
+        if locked(file):
             return False
         # The holder of a lock is alive, so its process id cannot have been given to another process.
         os.kill(_holder(file), signal.SIGTERM)
         deadline = time.monotonic() + KILL_WAIT + 10
-        while not _locked(file):
+        while not locked(file):
             if time.monotonic() > deadline:
                 raise ServicesError(f"process {_holder(file)} (perennial up) does not end")
             time.sleep(POLL)
@@ -196,15 +196,6 @@ def stop(data_dir: Path) -> bool:
 
 def _lock_file(data_dir: Path) -> Path:
     return data_dir / "up.lock"
-
-
-def _locked(file: IO[Any]) -> bool:
-    """Take the lock if it is free; return whether this process has it."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _holder(file: IO[str]) -> int:

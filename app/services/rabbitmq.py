@@ -1,4 +1,4 @@
-"""A RabbitMQ node of our own: its name, cookie, port mapper, user and data are shared with nobody."""
+"""The private RabbitMQ node, with a name, cookie, port mapper, user and data of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import amqp
 import requests
 
 from app.services.service import Service
-from app.services.state import USER, State, make_directory, write_private
+from app.services.state import USER, ServicesState, make_directory, write_private
 
 PORTS = ("amqp", "management", "dist")
 
@@ -29,8 +29,8 @@ log.console = false
 """
 
 
-def port_mapper(directory: Path, state: State) -> Service:
-    """Return the private epmd: one that a node starts by itself would outlive it, on whatever address it likes."""
+def port_mapper(directory: Path, state: ServicesState) -> Service:
+    """Return the private epmd; the one that a node starts itself would outlive it and listen on all addresses."""
     home = make_directory(directory / "epmd")
     port = state.ports["epmd"]
     return Service(
@@ -47,7 +47,7 @@ def port_mapper(directory: Path, state: State) -> Service:
     )
 
 
-def broker(directory: Path, state: State, *, script: Path) -> Service:
+def broker(directory: Path, state: ServicesState, *, script: Path) -> Service:
     """Return the private broker; `script` is the real rabbitmq-server, not the wrapper that changes users."""
     home = make_directory(directory / "rabbitmq")
     return Service(
@@ -64,12 +64,12 @@ def broker(directory: Path, state: State, *, script: Path) -> Service:
     )
 
 
-def configure(directory: Path, state: State) -> None:
+def configure(directory: Path, state: ServicesState) -> None:
     """Write the node's files. The user and password take effect on the first boot only."""
     home = make_directory(directory / "rabbitmq")
     conf = _CONF.format(**state.ports, user=USER, password=state.password)
     write_private(home / "rabbitmq.conf", conf)
-    # These three stand in for files below /etc/rabbitmq, which may be there and are not meant for us.
+    # These three replace files below /etc/rabbitmq, which may belong to another node.
     write_private(home / "rabbitmq-env.conf", "")
     write_private(home / "advanced.config", "[].\n")
     write_private(home / "enabled_plugins", "[rabbitmq_management].\n")
@@ -80,8 +80,8 @@ def configure(directory: Path, state: State) -> None:
         cookie.chmod(0o400)
 
 
-def logs_in(state: State) -> bool:
-    """Return whether a broker on our port accepts our user: a stranger on the same port does not."""
+def logs_in(state: ServicesState) -> bool:
+    """Return whether the broker on the node's port accepts its user; another broker on that port does not."""
     host = f"127.0.0.1:{state.ports['amqp']}"
     connection = amqp.Connection(
         host, userid=USER, password=state.password, connect_timeout=5, read_timeout=5, write_timeout=5
@@ -94,9 +94,9 @@ def logs_in(state: State) -> bool:
     return True
 
 
-def _manages(state: State) -> bool:
+def _manages(state: ServicesState) -> bool:
     with requests.Session() as session:
-        session.trust_env = False  # A proxy of the environment is not for loopback.
+        session.trust_env = False  # A proxy of the environment cannot reach loopback.
         try:
             return session.get(f"{state.broker_api_url}whoami", timeout=5).ok
         except requests.RequestException:
@@ -112,11 +112,11 @@ def _listens(port: int) -> bool:
 
 
 def _base_env(home: Path) -> dict[str, str]:
-    # HOME holds the Erlang cookie; nothing else of the user's environment is meant for the node.
+    # HOME has the Erlang cookie. The node gets nothing else of the user's environment.
     return {"HOME": str(home), "PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8"}
 
 
-def _node_env(home: Path, state: State) -> dict[str, str]:
+def _node_env(home: Path, state: ServicesState) -> dict[str, str]:
     return {
         "RABBITMQ_NODENAME": state.node,
         "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
@@ -131,9 +131,9 @@ def _node_env(home: Path, state: State) -> dict[str, str]:
         "RABBITMQ_ADVANCED_CONFIG_FILE": str(home / "advanced.config"),
         "RABBITMQ_CONF_ENV_FILE": str(home / "rabbitmq-env.conf"),
         "RABBITMQ_PID_FILE": str(home / "pid"),
-        "ERL_CRASH_DUMP_SECONDS": "0",  # A failed start leaves its log, not the memory of the machine.
+        "ERL_CRASH_DUMP_SECONDS": "0",  # A failed start must not write a dump of its memory.
         "ERL_EPMD_PORT": str(state.ports["epmd"]),
         "ERL_EPMD_ADDRESS": "127.0.0.1",
-        # With this the start script becomes the node instead of standing before it, and SIGTERM is a graceful stop.
+        # The start script execs the node, so SIGTERM stops the node gracefully.
         "RUNNING_UNDER_SYSTEMD": "true",
     }

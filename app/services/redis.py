@@ -1,4 +1,4 @@
-"""A Redis server of our own, with an append-only file and a password."""
+"""The private Redis server, with an append-only file and a password."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import redis
 
 from app.services.service import Service
-from app.services.state import State, make_directory, write_private
+from app.services.state import ServicesState, make_directory, write_private
 
 PORTS = ("redis",)
 
@@ -26,8 +26,8 @@ daemonize no
 """
 
 
-def server(directory: Path, state: State) -> Service:
-    """Return the private Redis server. Its password stands in a file, as arguments are open to every user."""
+def server(directory: Path, state: ServicesState) -> Service:
+    """Return the private Redis server. Its password is in a file: every user can read a process's arguments."""
     home = make_directory(directory / "redis")
     return Service(
         name="Redis",
@@ -43,15 +43,15 @@ def server(directory: Path, state: State) -> Service:
     )
 
 
-def configure(directory: Path, state: State) -> None:
+def configure(directory: Path, state: ServicesState) -> None:
     """Write the server's configuration."""
     home = make_directory(directory / "redis")
     conf = _CONF.format(port=state.ports["redis"], directory=home, password=state.password)
     write_private(home / "redis.conf", conf)
 
 
-def logs_in(state: State) -> bool:
-    """Return whether a Redis on our port accepts our password and has its data loaded."""
+def logs_in(state: ServicesState) -> bool:
+    """Return whether the Redis on the server's port accepts its password and has loaded its data."""
     with redis.Redis.from_url(state.redis_url, socket_connect_timeout=5, socket_timeout=5) as client:
         try:
             return bool(client.ping())

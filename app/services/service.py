@@ -94,7 +94,7 @@ def start(argv: Sequence[str], *, directory: Path, env: Mapping[str, str], log: 
 def running(directory: Path, programs: Collection[str]) -> list[int]:
     """Return the ids of this user's processes of these programs that run in `directory` or were started for it.
 
-    Reads /proc each time, so a process id that the kernel has reused is never taken for one of ours.
+    Reads /proc each time, so a process id that the kernel has reused is never returned.
     """
     reap()
     pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())

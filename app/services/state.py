@@ -1,4 +1,4 @@
-"""What is known of the private services between two commands: passwords, ports, URLs."""
+"""The state of the private services between two commands: password, ports, URLs and process ids, in one file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ USER = "perennial"
 
 @dataclass(frozen=True, slots=True)
 class Urls:
-    """Where the services are, passwords included; `broker_api_url` is empty where nobody named one."""
+    """URLs of the services, with passwords; `broker_api_url` is empty where the management API is unknown."""
 
     broker_url: str = field(repr=False)
     redis_url: str = field(repr=False)
@@ -28,8 +28,8 @@ class Urls:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """One checkout's private services. `ports` and `pids` are by name; `urls` are those of what was ever started."""
+class ServicesState:
+    """The private services of one checkout. `ports` and `pids` are by name; `urls` are of services that ever ran."""
 
     node: str
     password: str = field(repr=False)
@@ -59,18 +59,18 @@ def node_name(directory: Path) -> str:
     return f"perennial-{digest[:12]}@localhost"
 
 
-def load(directory: Path) -> State:
-    """Return the state kept in `directory`, or a new one; a lost file is made again from the broker's configuration."""
+def load(directory: Path) -> ServicesState:
+    """Return the state of the file in `directory`; without a valid file a new one, with the broker's password."""
     try:
         kept = json.loads((directory / "state.json").read_text())
-        known = {item.name for item in dataclasses.fields(State)}
-        return State(**{key: value for key, value in kept.items() if key in known})
+        names = {item.name for item in dataclasses.fields(ServicesState)}
+        return ServicesState(**{key: value for key, value in kept.items() if key in names})
     except (FileNotFoundError, ValueError, TypeError):
-        return State(node=node_name(directory), password=_kept_password(directory) or secrets.token_hex(20))
+        return ServicesState(node=node_name(directory), password=_kept_password(directory) or secrets.token_hex(20))
 
 
-def save(directory: Path, state: State) -> None:
-    """Write `state` to `directory` at once or not at all, readable by its owner only."""
+def save(directory: Path, state: ServicesState) -> None:
+    """Write `state` to `directory` atomically, readable by its owner only."""
     write_private(directory / "state.json", json.dumps(dataclasses.asdict(state), indent=2) + "\n")
 
 
@@ -87,11 +87,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def make_directory(path: Path) -> Path:
-    """Make the folder `path` for its owner only and return it.
-
-    Raises:
-        ServicesError: it cannot be made or written.
-    """
+    """Make the folder `path` for its owner only and return it; raises ServicesError where it cannot be written."""
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -102,7 +98,7 @@ def make_directory(path: Path) -> Path:
 
 
 def _kept_password(directory: Path) -> str | None:
-    # The broker knows its user from its first boot on: a new password would lock us out of our own data.
+    # The broker keeps the password of its first boot with its data: a new one would not be accepted.
     try:
         found = re.search(
             r"^default_pass = (\w+)$", (directory / "rabbitmq" / "rabbitmq.conf").read_text(), re.MULTILINE
@@ -112,12 +108,12 @@ def _kept_password(directory: Path) -> str | None:
     return found[1] if found else None
 
 
-def with_ports(state: State, ports: dict[str, int]) -> State:
+def with_ports(state: ServicesState, ports: dict[str, int]) -> ServicesState:
     """Return `state` with `ports` in place of those of the same names."""
     return dataclasses.replace(state, ports={**state.ports, **ports})
 
 
-def with_urls(state: State, urls: dict[str, str], pids: dict[str, int]) -> State:
+def with_urls(state: ServicesState, urls: dict[str, str], pids: dict[str, int]) -> ServicesState:
     """Return `state` with these URLs and process ids added."""
     merged: dict[str, Any] = {"urls": {**state.urls, **urls}, "pids": {**state.pids, **pids}}
     return dataclasses.replace(state, **merged)

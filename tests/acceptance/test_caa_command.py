@@ -1,4 +1,4 @@
-"""`perennial caa` as a user runs it: on a database, an archive and a broker; a worker runs the jobs that an audit enqueued."""
+"""`perennial caa` as a user runs it, on a database, an archive and a broker; a worker runs the jobs of an audit."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_an_unavailable_archive_ends_an_audit_which_names_the_point_to_continue_
 
 @pytest.mark.parametrize("command", ["reindex", "audit"])
 def test_an_impossible_command_prints_one_line(caa: Command, command: str) -> None:
-    assert f"release {UNKNOWN}: " in caa.failing(command, NOBODY)
+    assert f"release {UNKNOWN}: " in caa.failing(command, UNKNOWN)
     assert caa.failing(command, A, MUSICBRAINZ_URL="") == (
         "perennial: cover art is not served here: MUSICBRAINZ_URL is empty"
     )
