@@ -48,7 +48,7 @@ def verdict_below(reached: float, aim: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class FigureTable:
     """Rows of text below a header, the first column aligned left and the others right."""
 
     title: str

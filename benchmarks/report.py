@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks import search_tables
 from benchmarks.enqueue import EnqueueFigures
-from benchmarks.figures import Spread, Table, ratios, spread, verdict, verdict_below
+from benchmarks.figures import FigureTable, Spread, ratios, spread, verdict, verdict_below
 from benchmarks.parked import ParkedFigures
 from benchmarks.profile import Share
 from benchmarks.runs import CrawlRun
@@ -111,7 +111,7 @@ def cpu_ratio(runs: Sequence[CrawlRun], contestant: str) -> Spread:
 # Tables
 
 
-def aims_table(results: Results) -> Table:
+def aims_table(results: Results) -> FigureTable:
     """Return the aims and how far each is reached."""
     rows = []
     for site, runs in results.crawls.items():
@@ -126,7 +126,7 @@ def aims_table(results: Results) -> Table:
     rows += _enqueue_aims(results.enqueue) if results.enqueue else []
     rows += [_parked_aim(parked) for parked in results.parked]
     rows += search_tables.aims(results.search) if results.search else []
-    return Table("Aims", AIMS, tuple(rows))
+    return FigureTable("Aims", AIMS, tuple(rows))
 
 
 AIMS = ("figure", "aim", "measured", "aim is")
@@ -149,12 +149,12 @@ def _parked_aim(parked: ParkedFigures) -> tuple[str, str, str, str]:
     return f"parked in {parked.queue_type} queues and come back", f"{parked.count:,}", back, "reached"
 
 
-def crawl_table(site: str, runs: Sequence[CrawlRun]) -> Table:
+def crawl_table(site: str, runs: Sequence[CrawlRun]) -> FigureTable:
     """Return the figures of every contestant on one site."""
     contestants = sorted({run.contestant for run in runs})
     header = ("contestant", "pages/s", "times Scrapy", "CPU ms/page", "times Scrapy", "others")
     title = f"{site}: {len(runs[0].pages)} pages; rounds: {len(of(runs, PEER))}"
-    return Table(title, header, tuple(_crawl_row(runs, name) for name in contestants))
+    return FigureTable(title, header, tuple(_crawl_row(runs, name) for name in contestants))
 
 
 def _crawl_row(runs: Sequence[CrawlRun], name: str) -> tuple[str, ...]:
@@ -169,14 +169,14 @@ def _crawl_row(runs: Sequence[CrawlRun], name: str) -> tuple[str, ...]:
     )
 
 
-def processes_table(crawls: Mapping[str, Sequence[CrawlRun]]) -> Table:
+def processes_table(crawls: Mapping[str, Sequence[CrawlRun]]) -> FigureTable:
     """Return CPU time by process, for the best Perennial contestant on each site."""
     own = {site: of(runs, best(runs)) for site, runs in crawls.items()}
     rows = [(title, *(f"{_cpu_ms(runs, groups):.2f}" for runs in own.values())) for title, groups in PROCESSES.items()]
     commands = (f"{statistics.median(_commands(run) for run in runs):.1f}" for runs in own.values())
     rows.append(("Redis commands a page, those in scripts included", *commands))
     header = ("CPU ms a page", *(f"{site} ({best(crawls[site])})" for site in own))
-    return Table("CPU time by process", header, tuple(rows))
+    return FigureTable("CPU time by process", header, tuple(rows))
 
 
 #: Titles of the groups of processes that a run measures.
@@ -196,7 +196,7 @@ def _commands(run: CrawlRun) -> float:
     return sum(run.redis_commands.values()) / len(run.pages)
 
 
-def profile_table(results: Results) -> Table:
+def profile_table(results: Results) -> FigureTable:
     """Return the worker's CPU time by purpose: share of its process's samples, and that share of its ms per page."""
     keys = list(dict.fromkeys((share.role, share.purpose) for shares in results.profiles.values() for share in shares))
     cells = {site: _purposes(results, site) for site in results.profiles}
@@ -205,7 +205,7 @@ def profile_table(results: Results) -> Table:
         for role, figure in sorted(keys, key=lambda key: key[0])
     ]
     header = ("worker", *(title for site in cells for title in (f"{site}: share", "ms/page")))
-    return Table("What the worker's CPU time is for", header, tuple(rows))
+    return FigureTable("What the worker's CPU time is for", header, tuple(rows))
 
 
 def _purposes(results: Results, site: str) -> dict[tuple[str, str], tuple[str, str]]:
@@ -217,15 +217,15 @@ def _purposes(results: Results, site: str) -> dict[tuple[str, str], tuple[str, s
     }
 
 
-def pack_table(pack: Mapping[str, Any]) -> Table:
+def pack_table(pack: Mapping[str, Any]) -> FigureTable:
     """Return the figures of a full pack beside the bare loops."""
     rates, to = pack["docs_per_second"], pack["ratio_to"]
     rows = [(name, f"{rate:.0f}", f"{to[name]:.2f}" if name in to else "") for name, rate in rates.items()]
     title = f"Packing {pack['documents']} documents, median of 3"
-    return Table(title, ("contestant", "documents/s", "pack_full is times this"), tuple(rows))
+    return FigureTable(title, ("contestant", "documents/s", "pack_full is times this"), tuple(rows))
 
 
-def enqueue_table(enqueue: EnqueueFigures) -> Table:
+def enqueue_table(enqueue: EnqueueFigures) -> FigureTable:
     """Return the time of one call by sender, compared with plain Celery with the same confirms."""
     rows = []
     for name in enqueue.seconds:
@@ -234,10 +234,10 @@ def enqueue_table(enqueue: EnqueueFigures) -> Table:
         rows.append((name, *(f"{enqueue.percentile(name, percent):.2f}" for percent in (50, 90, 99)), ratio))
     turns = next(iter(enqueue.seconds.values()))
     title = f"One call, {len(turns) * len(turns[0])} calls each in {len(turns)} rounds"
-    return Table(title, ("sender", "p50 ms", "p90 ms", "p99 ms", "p50, times Celery's"), tuple(rows))
+    return FigureTable(title, ("sender", "p50 ms", "p90 ms", "p99 ms", "p50, times Celery's"), tuple(rows))
 
 
-def parked_table(parked: Sequence[ParkedFigures]) -> Table:
+def parked_table(parked: Sequence[ParkedFigures]) -> FigureTable:
     """Return the cost of waiting messages, by queue type."""
     rows = {
         "seconds to park them": [f"{each.parking:.1f}" for each in parked],
@@ -252,12 +252,12 @@ def parked_table(parked: Sequence[ParkedFigures]) -> Table:
         "seconds late, the last one": [f"{each.late[1]:.1f}" for each in parked],
     }
     title = f"{parked[0].count:,} messages in delay queues at once"
-    return Table(
+    return FigureTable(
         title, ("figure", *(each.queue_type for each in parked)), tuple((name, *cells) for name, cells in rows.items())
     )
 
 
-def tables(results: Results) -> list[Table]:
+def tables(results: Results) -> list[FigureTable]:
     """Return the tables of all measured rows, in reading order."""
     measured = [crawl_table(site, runs) for site, runs in results.crawls.items()]
     measured += [processes_table(results.crawls)] if results.crawls else []
@@ -302,7 +302,7 @@ def section(row: str, results: Results) -> Section:
 
 def page(sections: Sequence[Section]) -> str:
     """Return the results of all rows as a Markdown page."""
-    aims = Table("Aims", AIMS, tuple(aim for each in sections for aim in each.aims))
+    aims = FigureTable("Aims", AIMS, tuple(aim for each in sections for aim in each.aims))
     about = "Each row was measured in one run, on the given date. Compare figures within a row, not between rows."
     parts = ["# Benchmarks", "Written by `make bench`; do not edit.", about, aims.markdown()]
     parts += [part for each in sections for part in _parts(each)]

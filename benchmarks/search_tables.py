@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
-from benchmarks.figures import Table, spread, verdict_below
+from benchmarks.figures import FigureTable, spread, verdict_below
 from benchmarks.modes import ALONE, AWAKE, CROWD, RESTED, Mode
 from benchmarks.queries import KINDS
 from benchmarks.search import ECHO, END_TO_END, HEALTH, PACK_SEARCHER, SEARCH_CLIENT, SearchFigures
@@ -50,7 +50,7 @@ def _aim(figures: SearchFigures, figure: str, mode: Mode) -> tuple[str, str, str
     return figure, f"< {OVERHEAD_AIM:g}", added.text(2), verdict_below(added.median, OVERHEAD_AIM)
 
 
-def tables(figures: SearchFigures) -> Iterator[Table]:
+def tables(figures: SearchFigures) -> Iterator[FigureTable]:
     """Yield every table in reading order."""
     yield _finders(figures)
     yield _breakdown(figures)
@@ -58,7 +58,7 @@ def tables(figures: SearchFigures) -> Iterator[Table]:
     yield _cpu(figures)
 
 
-def _finders(figures: SearchFigures) -> Table:
+def _finders(figures: SearchFigures) -> FigureTable:
     pages = ", ".join(f"{domain} {count} pages" for domain, count in figures.pages.items())
     rounds = len(figures.turns[END_TO_END][ALONE])
     modes = (AWAKE, ALONE, CROWD)
@@ -67,10 +67,10 @@ def _finders(figures: SearchFigures) -> Table:
     for name in figures.turns:
         row = [f"{figures.percentile(name, percent, mode):.2f}" for mode in modes for percent in (50, 99)]
         rows.append((name, *row, figures.rate(name, CROWD).text(0)))
-    return Table(f"{len(figures.queries)} queries in {rounds} rounds; {pages}", tuple(header), tuple(rows))
+    return FigureTable(f"{len(figures.queries)} queries in {rounds} rounds; {pages}", tuple(header), tuple(rows))
 
 
-def _breakdown(figures: SearchFigures) -> Table:
+def _breakdown(figures: SearchFigures) -> FigureTable:
     modes = (AWAKE, ALONE, RESTED)
     names = (
         f"{PACK_SEARCHER}: the search itself",
@@ -83,7 +83,7 @@ def _breakdown(figures: SearchFigures) -> Table:
     )
     columns = [_parts(figures, mode) for mode in modes]
     header = ("part, ms", *(mode.name for mode in modes))
-    return Table("Where the time of one query goes", header, tuple(zip(names, *columns, strict=True)))
+    return FigureTable("Where the time of one query goes", header, tuple(zip(names, *columns, strict=True)))
 
 
 def _parts(figures: SearchFigures, mode: Mode) -> list[str]:
@@ -102,19 +102,19 @@ def _median(figures: SearchFigures, name: str, mode: Mode) -> str:
     return spread([1_000 * statistics.median(turn.seconds) for turn in figures.turns[name][mode]]).text(2)
 
 
-def _kinds(figures: SearchFigures) -> Table:
+def _kinds(figures: SearchFigures) -> FigureTable:
     rows = []
     for kind in (kind for kind in KINDS if any(query.kind == kind for query in figures.queries)):
         own = [f"{figures.percentile(name, 50, AWAKE, kind=kind):.2f}" for name in _COMPARED]
         rows.append((kind, *own, figures.added(END_TO_END, PACK_SEARCHER, AWAKE, kind=kind).text(2)))
     header = ("kind of query", *(f"{name}, p50 ms" for name in _COMPARED), "added")
-    return Table(f"By kind of query, {AWAKE.name}", header, tuple(rows))
+    return FigureTable(f"By kind of query, {AWAKE.name}", header, tuple(rows))
 
 
-def _cpu(figures: SearchFigures) -> Table:
+def _cpu(figures: SearchFigures) -> FigureTable:
     queries = len(figures.queries) * len(figures.turns[END_TO_END][CROWD])
     groups = [name for name in figures.cpu if not name.endswith(" children")]
     spent = {name: figures.cpu[name] + figures.cpu[f"{name} children"] for name in groups}
     rows = [(name, f"{1_000 * seconds / queries:.2f}") for name, seconds in spent.items()]
     rows.append(("all", f"{1_000 * sum(spent.values()) / queries:.2f}"))
-    return Table(f"CPU time by process, end to end, {CROWD.name}", ("process", "ms a query"), tuple(rows))
+    return FigureTable(f"CPU time by process, end to end, {CROWD.name}", ("process", "ms a query"), tuple(rows))

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import Table
+from benchmarks.figures import FigureTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Section:
     versions: Mapping[str, str]
     aims: tuple[tuple[str, ...], ...]
     warnings: tuple[str, ...]
-    tables: tuple[Table, ...]
+    tables: tuple[FigureTable, ...]
 
 
 def store_section(folder: Path, section: Section) -> None:
@@ -41,7 +41,7 @@ def _file(folder: Path, row: str) -> Path:
 
 
 def _section(loaded: Mapping[str, Any]) -> Section:
-    tables = tuple(Table(each["title"], *map(_rows, (each["header"], each["rows"]))) for each in loaded["tables"])
+    tables = tuple(FigureTable(each["title"], *map(_rows, (each["header"], each["rows"]))) for each in loaded["tables"])
     return Section(**{**loaded, "aims": _rows(loaded["aims"]), "warnings": tuple(loaded["warnings"]), "tables": tables})
 
 

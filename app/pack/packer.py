@@ -132,7 +132,10 @@ def pack_full(
     with _run(store, domain, "full", work) as run:
         previous = find_previous(store, domain, run.work / "previous.sqlite")
         listed = list_pages(store, domain)
-        members = listed if page_ids is None else _members(listed, page_ids)
+        members = listed
+        if page_ids is not None:
+            wanted = page_ids if isinstance(page_ids, Set) else frozenset(page_ids)
+            members = {page_id: stat for page_id, stat in listed.items() if page_id in wanted}
         with _loaded(run, members) as database:
             pages = db.count_pages(database)
             _refuse_empty(domain, pages, previous)
@@ -221,11 +224,6 @@ def _loaded(run: PackRun, members: Mapping[str, Stat]) -> Iterator[sqlite3.Conne
             rows.load(database, read_pages(run.store, members.values()))
             db.rebuild_index(database)
         yield database
-
-
-def _members(listed: Mapping[str, Stat], page_ids: Collection[str]) -> dict[str, Stat]:
-    wanted = page_ids if isinstance(page_ids, Set) else frozenset(page_ids)
-    return {page_id: stat for page_id, stat in listed.items() if page_id in wanted}
 
 
 def _refuse_empty(domain: str, pages: int, previous: PreviousPack) -> None:

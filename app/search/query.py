@@ -124,7 +124,9 @@ def parse(text: str) -> Query:
             excluded.append(phrase)
         elif in_chunk:
             ends_text = in_chunk[-1][1] == len(text)
-            required.append(replace(phrase, prefix=ends_text and _is_selective_prefix(phrase.words[-1])))
+            # One Latin letter begins half of all words, so it is not worth a prefix search.
+            is_selective = len(phrase.words[-1]) > 1 or not phrase.words[-1].isascii()
+            required.append(replace(phrase, prefix=ends_text and is_selective))
             word_spans += in_chunk
     _require_searchable(text, required, excluded)
     return Query(
@@ -147,8 +149,3 @@ def _require_searchable(text: str, required: list[Phrase], excluded: list[Phrase
     if text.strip():
         raise InvalidQuery(f"there is no letter or digit to search for in “{text.strip()}”")
     raise InvalidQuery("the query is empty")
-
-
-def _is_selective_prefix(prefix: str) -> bool:
-    """Return whether a prefix search is worth its time: one Latin letter begins half of all words."""
-    return len(prefix) > 1 or not prefix.isascii()

@@ -155,26 +155,18 @@ def _marks(text: str, matcher: _Matcher) -> tuple[tuple[int, int], ...]:
 @lru_cache(maxsize=64)
 def _matcher(phrases: tuple[Phrase, ...]) -> _Matcher:
     """Compile the phrases, the longest first."""
-    choices = "|".join(
-        f"({_phrase_pattern(phrase)})" for phrase in sorted(phrases, key=lambda phrase: -len(phrase.words))
-    )
-    spelled = [_folded_words(phrase) for phrase in phrases]
+    folded = {phrase: [word for typed in phrase.words for word in words(typed)] for phrase in phrases}
+    choices = []
+    for phrase in sorted(phrases, key=lambda phrase: -len(phrase.words)):
+        word_patterns = (f"{MARK}*".join(map(re.escape, word)) + f"{MARK}*" for word in folded[phrase])
+        choices.append(f"({f'{GAP}+'.join(word_patterns)}{f'[^{GAP}]*' if phrase.prefix else ''})")
     return _Matcher(
-        pattern=re.compile(f"(?<![^{GAP}])(?:{choices})(?![^{GAP}])"),
-        words=frozenset(first for first, *_ in spelled),
+        pattern=re.compile(f"(?<![^{GAP}])(?:{'|'.join(choices)})(?![^{GAP}])"),
+        words=frozenset(folded[phrase][0] for phrase in phrases),
         phrases=len(phrases),
-        longest=max(map(len, spelled)),
-        least=len(GAP.join(word for phrase in spelled for word in phrase)),
+        longest=max(map(len, folded.values())),
+        least=len(GAP.join(word for phrase in phrases for word in folded[phrase])),
     )
-
-
-def _folded_words(phrase: Phrase) -> list[str]:
-    return [word for typed in phrase.words for word in words(typed)]
-
-
-def _phrase_pattern(phrase: Phrase) -> str:
-    spelled = (f"{MARK}*".join(map(re.escape, word)) + f"{MARK}*" for word in _folded_words(phrase))
-    return f"{GAP}+".join(spelled) + (f"[^{GAP}]*" if phrase.prefix else "")
 
 
 def _best_passage(text: str, matcher: _Matcher, width: int, *, first_will_do: bool) -> _Passage | None:
@@ -200,40 +192,38 @@ def _matches(text: str, matcher: _Matcher, at: int, end: int) -> Iterator[_Match
     size = _PIECE
     while at < end:
         folded = fold(text[at : min(at + size, end)])
-        sure = len(folded) if at + len(folded) == end else _before_last_words(folded, matcher.longest)
-        after = sure
+        complete = len(folded)
+        if at + complete < end:
+            # A phrase may continue after this piece, so its last words are left for the next one.
+            parts = folded.rsplit(maxsplit=matcher.longest)
+            complete = len(parts[0]) if len(parts) > matcher.longest else 0
+        after = complete
         for start, stop, phrase in matcher.matches(folded):
-            if start >= sure:
+            if start >= complete:
                 break
             yield at + start, at + stop, phrase
-            after = max(sure, stop)
+            after = max(complete, stop)
         at += after
         # A piece with too few complete words is scanned again together with the text that follows it.
         size = _PIECE if after else 2 * size
 
 
-def _before_last_words(folded: str, count: int) -> int:
-    """Return the offset of the gap before the last `count` words of a text; 0 if it has no other words."""
-    parts = folded.rsplit(maxsplit=count)
-    return len(parts[0]) if len(parts) > count else 0
-
-
 def _until_adjacent(matches: Iterable[_Match], matcher: _Matcher) -> list[_Match]:
     """Return the first adjacent matches of all phrases, which no passage exceeds; otherwise all matches."""
-    found: list[_Match] = []
+    seen: list[_Match] = []
     for match in matches:
-        found.append(match)
-        last = found[-matcher.phrases :]
+        seen.append(match)
+        last = seen[-matcher.phrases :]
         if match[1] - last[0][0] == matcher.least and len({phrase for _, _, phrase in last}) == matcher.phrases:
             return last
-    return found
+    return seen
 
 
 def _densest(matches: Sequence[_Match], width: int) -> _Passage | None:
     """Return the best passage of at most `width` characters that begins and ends with a match."""
     rarity = {phrase: 1 / count for phrase, count in Counter(phrase for _, _, phrase in matches).items()}
     inside = dict.fromkeys(rarity, 0)
-    place, best = (0, 0), (0, 0.0, 0)
+    span, best = (0, 0), (0, 0.0, 0)
     left = 0
     for at, (_, end, phrase) in enumerate(matches):
         inside[phrase] += 1
@@ -244,31 +234,24 @@ def _densest(matches: Sequence[_Match], width: int) -> _Passage | None:
         held = [rarity[phrase] for phrase, count in inside.items() if count]
         score = len(held), sum(held), start - end
         if score > best:
-            place, best = (start, end), score
-    return _Passage(*place, best) if matches else None
+            span, best = (start, end), score
+    return _Passage(*span, best) if matches else None
 
 
 def _cut(text: str, passage: _Passage, width: int) -> str:
     """Return `width` characters around the passage, cut at white space, or at the start of a sentence nearby."""
     start = max(0, min(passage.start - (width - (passage.end - passage.start)) // 3, len(text) - width))
-    start = _start(text, min(start, passage.start), passage.start)
-    end = _end(text, min(len(text), start + width), min(passage.end, start + width))
-    middle = " ".join(text[start:end].split())
-    return (_BEFORE if start else "") + middle + (_AFTER if end < len(text) else "")
-
-
-def _start(text: str, earliest: int, latest: int) -> int:
-    if earliest == 0:
-        return 0
-    if sentence := _SENTENCE_END.search(text, earliest, latest + 1):
-        return sentence.end()
-    while earliest < latest and not text[earliest - 1].isspace():
-        earliest += 1
-    return earliest
-
-
-def _end(text: str, latest: int, earliest: int) -> int:
-    end = latest
+    start = min(start, passage.start)
+    if start and (sentence := _SENTENCE_END.search(text, start, passage.start + 1)):
+        start = sentence.end()
+    elif start:
+        while start < passage.start and not text[start - 1].isspace():
+            start += 1
+    end = latest = min(len(text), start + width)
+    earliest = min(passage.end, start + width)
     while earliest < end < len(text) and not text[end].isspace():
         end -= 1
-    return end if end > earliest or end == len(text) or text[end].isspace() else latest
+    if end <= earliest and end != len(text) and not text[end].isspace():
+        end = latest
+    middle = " ".join(text[start:end].split())
+    return (_BEFORE if start else "") + middle + (_AFTER if end < len(text) else "")

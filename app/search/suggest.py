@@ -66,22 +66,18 @@ def _completed(
     # A word that most pages have distinguishes them least, so it comes last.
     ordered = [word for word, _ in sorted(candidates, key=lambda pair: 2 * pair[1] > pages)]
     if len(query.words) > 1:
-        ordered = _by_adjacency(connection, query.words[-2], ordered)
+        before = query.words[-2]
+        adjacent = {
+            word: len(index.first_matches(connection, Phrase((before, word)).match, hidden=(), limit=_MAX_ADJACENT))
+            for word in ordered
+        }
+        ordered.sort(key=lambda word: -adjacent[word])
     for word in ordered:
         text = query.text + word[len(prefix) :]
         if len(text) < MAX_CHARACTERS and index.first_matches(
             connection, parse(text + " ").match, hidden=hidden, limit=1
         ):
             yield text
-
-
-def _by_adjacency(connection: sqlite3.Connection, before: str, candidates: list[str]) -> list[str]:
-    """Return the words sorted by the number of pages on which they follow the word `before`, most first."""
-    adjacent = {
-        word: len(index.first_matches(connection, Phrase((before, word)).match, hidden=(), limit=_MAX_ADJACENT))
-        for word in candidates
-    }
-    return sorted(candidates, key=lambda word: -adjacent[word])
 
 
 def _matching_names(connection: sqlite3.Connection, query: Query, *, limit: int) -> list[str]:

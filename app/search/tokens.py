@@ -50,15 +50,9 @@ class _FoldingTable:
             for code, word in self._connection.execute("SELECT doc, term FROM probe_words"):
                 words[code].append(word)
             self._connection.execute("INSERT INTO probe (probe) VALUES ('delete-all')")
-            learned = {code: _folded(words[code]) for code in codes}
+            learned = {code: (words[code][0][1:-1] or MARK) if len(words[code]) == 1 else GAP for code in codes}
             self.table.update(learned)
             self.gaps.update(chr(code) for code, folded in learned.items() if folded == GAP)
-
-
-def _folded(words: list[str]) -> str:
-    if len(words) != 1:
-        return GAP
-    return words[0][1:-1] or MARK
 
 
 _folding = _FoldingTable()

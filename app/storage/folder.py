@@ -57,7 +57,7 @@ class FolderStore:
         try:
             for folder in (self._etags, self._locks, self._writing):
                 os.makedirs(folder, exist_ok=True)
-            self._delete_abandoned()
+            self._delete_abandoned_files()
         except OSError as error:
             raise StoreError(f"folder store {self.root}: {error}") from error
 
@@ -119,12 +119,18 @@ class FolderStore:
         temporary = f"{self._writing}{os.getpid()}-{self._token}-{next(self._numbers)}"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
-            _write(descriptor, data)
+            written = os.write(descriptor, data)
+            while written < len(data):
+                written += os.write(descriptor, memoryview(data)[written:])
             # The kernel's time stamps have a resolution of milliseconds; two writes within one must differ.
             now = time.time_ns()
             os.utime(descriptor, ns=(now, now))
             identity = _identity(os.fstat(descriptor))
-            _rename(temporary, target)
+            try:
+                os.rename(temporary, target)
+            except FileNotFoundError:
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                os.rename(temporary, target)
         except BaseException:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
@@ -137,18 +143,14 @@ class FolderStore:
         status = os.stat(self._objects + key)
         if not S_ISREG(status.st_mode):
             raise FileNotFoundError(key)
-        etag = self._stored_etag(key, _identity(status))
-        if etag is None:
+        try:
+            etag, _, identity = _read(self._etags + key).decode().rstrip("\n").partition(" ")
+        except (OSError, UnicodeDecodeError):
+            identity = ""
+        # An ETag file that is missing, or describes another file than this, is invalid.
+        if identity != _identity(status):
             etag, status = self._compute_etag(key)
         return Stat(key, etag, status.st_size, EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000))
-
-    def _stored_etag(self, key: str, identity: str) -> str | None:
-        """Return the ETag from the ETag file, or None if that is missing or describes another file."""
-        try:
-            etag, _, of_identity = _read(self._etags + key).decode().rstrip("\n").partition(" ")
-        except (OSError, UnicodeDecodeError):
-            return None
-        return etag if of_identity == identity else None
 
     def _compute_etag(self, key: str) -> tuple[str, os.stat_result]:
         with open(self._objects + key, "rb") as file:
@@ -191,7 +193,7 @@ class FolderStore:
             else:
                 yield folder + entry_name
 
-    def _delete_abandoned(self) -> None:
+    def _delete_abandoned_files(self) -> None:
         oldest = time.time() - ABANDONED
         with os.scandir(self._writing) as entries:
             for entry in entries:
@@ -227,14 +229,6 @@ def _writing(key: str) -> Iterator[None]:
         raise StoreError(f"{key}: {error}") from error
 
 
-def _rename(source: str, target: str) -> None:
-    try:
-        os.rename(source, target)
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.rename(source, target)
-
-
 def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -256,9 +250,3 @@ def _read(path: str) -> bytes:
         return b"".join(parts)
     finally:
         os.close(descriptor)
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    written = os.write(descriptor, data)
-    while written < len(data):
-        written += os.write(descriptor, memoryview(data)[written:])

@@ -51,7 +51,20 @@ def check_conditional_writes(store: ObjectStore) -> None:
         etag = store.put(key, b"first", if_absent=True)
         _require_refusal(store, key, "If-None-Match: * is ignored where there is an object", if_absent=True)
         _require_refusal(store, key, "If-Match is ignored with another object's ETag", if_match=WRONG_ETAG)
-        _require_one_winner(store, key, etag)
+
+        def wins(writer: int) -> bool:
+            try:
+                store.put(key, b"writer %d" % writer, if_match=etag)
+            except PreconditionFailed:
+                return False
+            return True
+
+        with ThreadPoolExecutor(WRITERS) as pool:
+            winners = sum(pool.map(wins, range(WRITERS)))
+        if winners != 1:
+            raise StoreError(
+                f"{store!r}: of {WRITERS} concurrent writers with the same If-Match, {winners} succeeded instead of 1"
+            )
     finally:
         with suppress(StoreError):
             store.delete(key)
@@ -63,19 +76,3 @@ def _require_refusal(store: ObjectStore, key: str, fault: str, **condition: Any)
     except PreconditionFailed:
         return
     raise StoreError(f"{store!r}: {fault}; packs would overwrite each other")
-
-
-def _require_one_winner(store: ObjectStore, key: str, etag: str) -> None:
-    def attempt(writer: int) -> bool:
-        try:
-            store.put(key, b"writer %d" % writer, if_match=etag)
-        except PreconditionFailed:
-            return False
-        return True
-
-    with ThreadPoolExecutor(WRITERS) as pool:
-        winners = sum(pool.map(attempt, range(WRITERS)))
-    if winners != 1:
-        raise StoreError(
-            f"{store!r}: of {WRITERS} concurrent writers with the same If-Match, {winners} succeeded instead of 1"
-        )

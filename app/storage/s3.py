@@ -116,42 +116,37 @@ class S3Store:
     def _client(self) -> S3Client:
         with self._lock:
             if self._process_client is None or self._process_client[0] != os.getpid():
-                self._process_client = (os.getpid(), _connect(self.endpoint_url))
+                config = Config(
+                    signature_version="s3v4",
+                    s3={"addressing_style": "path" if self.endpoint_url else "auto"},
+                    retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+                    connect_timeout=CONNECT_TIMEOUT,
+                    read_timeout=READ_TIMEOUT,
+                    max_pool_connections=CONNECTIONS,
+                    # Some servers do not support the newer checksum trailers; TLS and ETags already protect the bytes.
+                    request_checksum_calculation="when_required",
+                    response_checksum_validation="when_required",
+                )
+                # A new session, because creating clients from boto3's shared session is not thread-safe.
+                session = boto3.session.Session()
+                client = session.client("s3", endpoint_url=self.endpoint_url, config=config)
+                self._process_client = (os.getpid(), client)
             return self._process_client[1]
 
     @contextmanager
     def _errors_translated(self, key: str) -> Iterator[None]:
+        name = f"s3://{self.bucket}/{self.prefix}{key}"
         try:
             yield
         except ClientError as error:
-            raise _translate(error, f"s3://{self.bucket}/{self.prefix}{key}") from error
+            code = error.response.get("Error", {}).get("Code", "")
+            if code in NOT_FOUND:
+                raise ObjectNotFound(f"{name}: no such object") from error
+            if code in CONFLICT:
+                raise PreconditionFailed(f"{name}: another writer changed it or is writing it: {error}") from error
+            raise StoreError(f"{name}: {error}") from error
         except (BotoCoreError, HTTPClientError) as error:
-            raise StoreError(f"s3://{self.bucket}/{self.prefix}{key}: {error}") from error
-
-
-def _translate(error: ClientError, name: str) -> StoreError:
-    code = error.response.get("Error", {}).get("Code", "")
-    if code in NOT_FOUND:
-        return ObjectNotFound(f"{name}: no such object")
-    if code in CONFLICT:
-        return PreconditionFailed(f"{name}: another writer changed it or is writing it: {error}")
-    return StoreError(f"{name}: {error}")
-
-
-def _connect(endpoint_url: str | None) -> S3Client:
-    config = Config(
-        signature_version="s3v4",
-        s3={"addressing_style": "path" if endpoint_url else "auto"},
-        retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
-        connect_timeout=CONNECT_TIMEOUT,
-        read_timeout=READ_TIMEOUT,
-        max_pool_connections=CONNECTIONS,
-        # Some servers do not support the newer checksum trailers; TLS and ETags already protect the bytes.
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-    )
-    # A new session, because creating clients from boto3's shared session is not thread-safe.
-    return boto3.session.Session().client("s3", endpoint_url=endpoint_url, config=config)
+            raise StoreError(f"{name}: {error}") from error
 
 
 def _unquoted(etag: str) -> str:

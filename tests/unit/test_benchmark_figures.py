@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.enqueue import EnqueueFigures
 from benchmarks.errors import BenchmarkError
-from benchmarks.figures import Spread, Table, ratios, spread, verdict, verdict_below
+from benchmarks.figures import FigureTable, Spread, ratios, spread, verdict, verdict_below
 from benchmarks.modes import AWAKE, MODES
 from benchmarks.parked import ParkedFigures
 from benchmarks.profile import Share, summary
@@ -75,7 +75,7 @@ def test_a_verdict_on_an_aim_names_the_distance() -> None:
 
 
 def test_a_table_is_markdown() -> None:
-    table = Table("Speed", ("contestant", "pages/s"), (("Perennial", "5"),))
+    table = FigureTable("Speed", ("contestant", "pages/s"), (("Perennial", "5"),))
     assert table.markdown() == "**Speed**\n\n| contestant | pages/s |\n| --- | ---: |\n| Perennial | 5 |"
 
 

@@ -54,7 +54,7 @@ def tombstone(name: str | int, why: str = "404") -> Tombstone:
     return Tombstone(canonical_key=url(name), url=url(name), domain=DOMAIN, why=why)
 
 
-class Site:
+class StoredSite:
     """A domain in a folder store."""
 
     def __init__(self, folder: Path) -> None:
@@ -105,8 +105,8 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
+def site(tmp_path: Path) -> StoredSite:
+    return StoredSite(tmp_path)
 
 
 def changes(result: PackResult) -> tuple[bool, int, int, int, int]:
@@ -114,7 +114,7 @@ def changes(result: PackResult) -> tuple[bool, int, int, int, int]:
 
 
 class TestFull:
-    def test_every_stored_page_is_found_by_its_words(self, site: Site) -> None:
+    def test_every_stored_page_is_found_by_its_words(self, site: StoredSite) -> None:
         site.put(page("a", "apples and pears"), page("b", "pears"), tombstone("c"))
         result = site.full()
         assert changes(result) == (True, 2, 2, 0, 0)
@@ -124,7 +124,7 @@ class TestFull:
             ("Page a", "First\nSecond", url("a"), 0)
         ]
 
-    def test_the_manifest_describes_the_written_pack(self, site: Site) -> None:
+    def test_the_manifest_describes_the_written_pack(self, site: StoredSite) -> None:
         site.put(page("a"))
         site.full()
         result = site.full()
@@ -144,7 +144,7 @@ class TestFull:
         }
         assert json.loads(json.dumps(result.as_event()))["generation"] == 2
 
-    def test_vanished_pages_become_tombstones_and_stay_out_of_incremental_packs(self, site: Site) -> None:
+    def test_vanished_pages_become_tombstones_and_stay_out_of_incremental_packs(self, site: StoredSite) -> None:
         site.put(page("a"), page("b"), page("c"))
         site.full()
         assert changes(site.full("ab")) == (True, 2, 2, 0, 1)
@@ -152,7 +152,7 @@ class TestFull:
         assert changes(site.increment()) == (False, 2, 0, 0, 0)
         assert site.paths() == ["/a", "/b"]
 
-    def test_a_page_written_since_the_crawl_began_has_not_vanished(self, site: Site) -> None:
+    def test_a_page_written_since_the_crawl_began_has_not_vanished(self, site: StoredSite) -> None:
         site.put(page("a"))
         began = datetime.now(timezone(timedelta(hours=5)))
         site.put(page("late"))
@@ -160,13 +160,13 @@ class TestFull:
         assert site.paths() == ["/a"]
         assert changes(site.increment()) == (True, 2, 1, 0, 0)
 
-    def test_a_beginning_without_time_zone_is_refused(self, site: Site) -> None:
+    def test_a_beginning_without_time_zone_is_refused(self, site: StoredSite) -> None:
         with pytest.raises(InvalidMessage, match="time zone"):
             pack_full(site.store, DOMAIN, page_ids=None, crawl_id="c", began=datetime.now())
 
     @pytest.mark.parametrize("force", [False, True])
     @pytest.mark.parametrize("names", ["", "t", "x"], ids=["none", "a tombstone", "one that is not stored"])
-    def test_an_empty_pack_never_replaces_one_with_pages(self, site: Site, names: str, force: bool) -> None:
+    def test_an_empty_pack_never_replaces_one_with_pages(self, site: StoredSite, names: str, force: bool) -> None:
         site.put(page("a"), tombstone("t"))
         site.full()
         before = site.packed()
@@ -175,7 +175,7 @@ class TestFull:
         assert site.packed() == before
         assert site.stored("a") == page("a")
 
-    def test_a_pack_with_fewer_than_half_the_pages_is_refused_unless_forced(self, site: Site) -> None:
+    def test_a_pack_with_fewer_than_half_the_pages_is_refused_unless_forced(self, site: StoredSite) -> None:
         site.put(*(page(number) for number in range(9)))
         site.full()
         before = site.packed()
@@ -186,7 +186,7 @@ class TestFull:
         assert site.full(range(4), force=True).pages == 4
         assert site.full(range(2)).pages == 2
 
-    def test_a_page_is_hidden_while_its_canonical_page_is_in_the_pack(self, site: Site) -> None:
+    def test_a_page_is_hidden_while_its_canonical_page_is_in_the_pack(self, site: StoredSite) -> None:
         site.put(
             page("a"),
             page("b", canonical="a"),
@@ -213,7 +213,7 @@ class TestFull:
         ],
         ids=["nul", "unicode", "odd signs", "huge"],
     )
-    def test_any_text_is_packed_and_found(self, site: Site, body: str, word: str) -> None:
+    def test_any_text_is_packed_and_found(self, site: StoredSite, body: str, word: str) -> None:
         site.put(page("a"))
         site.full()
         site.put(page("b", body))
@@ -222,14 +222,14 @@ class TestFull:
         site.full()
         assert site.search(word) == ["/b"]
 
-    def test_a_page_with_a_lone_surrogate_is_packed(self, site: Site) -> None:
+    def test_a_page_with_a_lone_surrogate_is_packed(self, site: StoredSite) -> None:
         text = to_json(page("a", "broken SIGN found")).replace(b"SIGN", rb"\ud800")
         site.store.put(content_key(DOMAIN, page_id(url("a"))), text)
         site.full()
         assert site.search("broken found") == ["/a"]
 
     def test_an_invalid_stored_page_is_left_out_with_a_warning(
-        self, site: Site, caplog: pytest.LogCaptureFixture
+        self, site: StoredSite, caplog: pytest.LogCaptureFixture
     ) -> None:
         site.put(page("a"))
         odd = [b"", b"[]", b"{}", to_json(page("other")), b'{"kind": "page"}']
@@ -243,12 +243,12 @@ class TestFull:
         assert content_key(DOMAIN, page_id(url(0))) in caplog.text
 
     @pytest.mark.parametrize("domain", ["", "..", "a/b", "a\0b", ".hidden", "a" * 256])
-    def test_an_invalid_domain_is_refused(self, site: Site, domain: str) -> None:
+    def test_an_invalid_domain_is_refused(self, site: StoredSite, domain: str) -> None:
         with pytest.raises(InvalidMessage, match="not a host name"):
             pack_incremental(site.store, domain)
 
     def test_a_full_disk_is_reported_before_anything_is_written(
-        self, site: Site, monkeypatch: pytest.MonkeyPatch
+        self, site: StoredSite, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         site.put(page("a", "x" * 300_000))
         usage = namedtuple("usage", ["total", "used", "free"])
@@ -257,7 +257,7 @@ class TestFull:
             site.full()
         assert [stat.key for stat in site.store.list("packs/")] == []
 
-    def test_the_work_folder_is_empty_afterwards(self, site: Site, tmp_path: Path) -> None:
+    def test_the_work_folder_is_empty_afterwards(self, site: StoredSite, tmp_path: Path) -> None:
         site.put(page("a"))
         work = tmp_path / "work"
         work.mkdir()
@@ -281,7 +281,7 @@ class CountingStore(FolderStore):
 
 
 class TestIncremental:
-    def test_it_applies_additions_changes_tombstones_and_deletions(self, site: Site) -> None:
+    def test_it_applies_additions_changes_tombstones_and_deletions(self, site: StoredSite) -> None:
         site.put(page("a", "old"), page("b"), page("c"), page("d"))
         site.full()
         site.put(page("a", "new"), tombstone("b"), page("e"))
@@ -296,7 +296,7 @@ class TestIncremental:
         assert site.paths() == ["/a", "/d", "/e"]
         assert (site.search("old"), site.search("new")) == ([], ["/a"])
 
-    def test_without_deletions_rows_stay_until_the_next_pack_with_deletions(self, site: Site) -> None:
+    def test_without_deletions_rows_stay_until_the_next_pack_with_deletions(self, site: StoredSite) -> None:
         site.put(page("a"), page("b"), page("c"))
         site.full()
         site.put(tombstone("b"), page("d"))
@@ -304,7 +304,7 @@ class TestIncremental:
         assert changes(site.increment(deletions=False)) == (True, 4, 1, 0, 0)
         assert changes(site.increment()) == (True, 2, 0, 0, 2)
 
-    def test_an_unchanged_site_writes_nothing(self, site: Site) -> None:
+    def test_an_unchanged_site_writes_nothing(self, site: StoredSite) -> None:
         site.put(page("a"), page("b"), tombstone("c"))
         site.full()
         before = site.packed()
@@ -313,7 +313,7 @@ class TestIncremental:
         assert changes(site.increment()) == (False, 2, 0, 0, 0)
         assert site.packed() == before
 
-    def test_only_changed_pages_are_read(self, site: Site, tmp_path: Path) -> None:
+    def test_only_changed_pages_are_read(self, site: StoredSite, tmp_path: Path) -> None:
         site.put(*(page(number) for number in range(5)), tombstone("t"))
         site.full()
         site.put(page(3, "changed"))
@@ -321,7 +321,7 @@ class TestIncremental:
         assert pack_incremental(store, DOMAIN).changed == 1
         assert [key for key in store.read if key.startswith("content/")] == [content_key(DOMAIN, page_id(url(3)))]
 
-    def test_a_tombstone_is_read_once(self, site: Site, tmp_path: Path) -> None:
+    def test_a_tombstone_is_read_once(self, site: StoredSite, tmp_path: Path) -> None:
         site.put(page("a"), page("b"), page("c"))
         site.full()
         site.put(tombstone("b"))
@@ -331,7 +331,7 @@ class TestIncremental:
         pack_incremental(store, DOMAIN)
         assert [key for key in store.read if key.startswith("content/")] == [content_key(DOMAIN, page_id(url("c")))]
 
-    def test_a_page_can_be_added_and_removed_repeatedly(self, site: Site) -> None:
+    def test_a_page_can_be_added_and_removed_repeatedly(self, site: StoredSite) -> None:
         site.put(page("a"))
         site.full()
         for _ in range(2):
@@ -340,17 +340,17 @@ class TestIncremental:
             site.put(tombstone("b"))
             assert changes(site.increment()) == (True, 1, 0, 0, 1)
 
-    def test_a_missing_pack_is_built_from_all_pages(self, site: Site) -> None:
+    def test_a_missing_pack_is_built_from_all_pages(self, site: StoredSite) -> None:
         site.put(page("a"), tombstone("b"))
         assert changes(site.increment()) == (True, 1, 1, 0, 0)
         assert changes(site.increment()) == (False, 1, 0, 0, 0)
 
-    def test_a_domain_without_pack_and_pages_writes_nothing(self, site: Site) -> None:
+    def test_a_domain_without_pack_and_pages_writes_nothing(self, site: StoredSite) -> None:
         site.put(tombstone("a"))
         assert changes(site.increment()) == (False, 0, 0, 0, 0)
         assert [stat.key for stat in site.store.list("packs/")] == []
 
-    def test_a_pack_never_loses_its_last_page(self, site: Site) -> None:
+    def test_a_pack_never_loses_its_last_page(self, site: StoredSite) -> None:
         site.put(page("a"))
         site.full()
         before = site.packed()
@@ -359,7 +359,7 @@ class TestIncremental:
             site.increment()
         assert site.packed() == before
 
-    def test_a_manifest_that_a_killed_writer_did_not_write_is_written(self, site: Site) -> None:
+    def test_a_manifest_that_a_killed_writer_did_not_write_is_written(self, site: StoredSite) -> None:
         site.put(page("a"))
         site.full()
         old = site.packed()[1]
@@ -375,7 +375,7 @@ class TestIncremental:
             assert (result.written, result.generation, result.added) == (True, 2, 0)
             assert site.packed() == expected
 
-    def test_a_pack_restored_from_a_backup_is_written_as_a_new_generation(self, site: Site) -> None:
+    def test_a_pack_restored_from_a_backup_is_written_as_a_new_generation(self, site: StoredSite) -> None:
         site.put(page("a"))
         site.full()
         copy = site.packed()[0]
@@ -388,13 +388,13 @@ class TestIncremental:
 class TestNames:
     """Vocabulary, names and properties after full and incremental packs."""
 
-    def names(self, site: Site) -> list[object]:
+    def names(self, site: StoredSite) -> list[object]:
         return [row[0] for row in site.query("SELECT title FROM names ORDER BY title")]
 
-    def docs(self, site: Site, word: str) -> list[tuple[object, ...]]:
+    def docs(self, site: StoredSite, word: str) -> list[tuple[object, ...]]:
         return site.query("SELECT docs FROM words WHERE word = ?", word)
 
-    def test_words_and_names_are_counted_again_by_an_incremental_pack(self, site: Site) -> None:
+    def test_words_and_names_are_counted_again_by_an_incremental_pack(self, site: StoredSite) -> None:
         site.put(page("a"), page("b", "more words"), page("c", canonical="a"))
         site.full()
         assert (self.names(site), self.docs(site, "words")) == (["Page a", "Page b"], [(3,)])
@@ -404,13 +404,13 @@ class TestNames:
         assert self.names(site) == ["Own", "Page a", "Page d"]
         assert (self.docs(site, "words"), self.docs(site, "more"), self.docs(site, "uber")) == ([(1,)], [(1,)], [(1,)])
 
-    def test_names_are_titles_without_the_name_of_the_site(self, site: Site) -> None:
+    def test_names_are_titles_without_the_name_of_the_site(self, site: StoredSite) -> None:
         titles = ["Search | Site", "Find - Seek | Site", "A | B", "Site", "Site | Else", "Ends | Site"]
         site.put(*(page(number, title=title) for number, title in enumerate(titles)))
         site.full()
         assert self.names(site) == ["A | B", "Else", "Ends", "Find - Seek", "Search", "Site"]
 
-    def test_a_page_has_its_section_and_date(self, site: Site) -> None:
+    def test_a_page_has_its_section_and_date(self, site: StoredSite) -> None:
         paths = {"": "", "a.html": "", "a/": "a", "a/b/c": "a", "caf%C3%A9/x": "café", "q?x=/y/": ""}
         site.put(*(replace(page(name), modified="2026-11-21") for name in paths))
         site.full()
@@ -418,41 +418,41 @@ class TestNames:
         assert set(found) == {(f"/{name}", section, "2026-11-21") for name, section in paths.items()}
 
 
-def garbage(site: Site, whole: bytes) -> bytes:
+def garbage(site: StoredSite, whole: bytes) -> bytes:
     return b"not a pack"
 
 
-def truncated(site: Site, whole: bytes) -> bytes:
+def truncated(site: StoredSite, whole: bytes) -> bytes:
     return whole[: len(whole) // 2]
 
 
-def altered(site: Site, sql: str) -> bytes:
+def altered(site: StoredSite, sql: str) -> bytes:
     path = fetch_pack(site.store, DOMAIN, site.folder)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.executescript(sql)
     return compress(path)
 
 
-def of_a_newer_schema(site: Site, whole: bytes) -> bytes:
+def of_a_newer_schema(site: StoredSite, whole: bytes) -> bytes:
     return altered(site, f"PRAGMA user_version = {database.SCHEMA_VERSION + 1}")
 
 
-def of_the_first_schema(site: Site, whole: bytes) -> bytes:
+def of_the_first_schema(site: StoredSite, whole: bytes) -> bytes:
     gone = "".join(f"ALTER TABLE pages DROP COLUMN {name};" for name in ("section", "modified"))
     return altered(
         site, f"DROP TABLE names; DROP TABLE words; DROP INDEX pages_properties; {gone} PRAGMA user_version = 1"
     )
 
 
-def of_another_program(site: Site, whole: bytes) -> bytes:
+def of_another_program(site: StoredSite, whole: bytes) -> bytes:
     return altered(site, "PRAGMA application_id = 1")
 
 
-def with_a_stale_index(site: Site, whole: bytes) -> bytes:
+def with_a_stale_index(site: StoredSite, whole: bytes) -> bytes:
     return altered(site, "DROP TRIGGER pages_updated; UPDATE pages SET body = 'not what was indexed'")
 
 
-def without_tables(site: Site, whole: bytes) -> bytes:
+def without_tables(site: StoredSite, whole: bytes) -> bytes:
     return altered(site, "DROP TABLE meta")
 
 
@@ -470,7 +470,9 @@ class TestDamage:
         ],
     )
     @pytest.mark.parametrize("full", [False, True])
-    def test_a_damaged_pack_is_rebuilt(self, site: Site, damage: Callable[[Site, bytes], bytes], full: bool) -> None:
+    def test_a_damaged_pack_is_rebuilt(
+        self, site: StoredSite, damage: Callable[[StoredSite, bytes], bytes], full: bool
+    ) -> None:
         site.put(page("a"), page("b"))
         site.full()
         site.store.put(pack_key(DOMAIN), damage(site, site.packed()[0]))
@@ -479,14 +481,14 @@ class TestDamage:
         assert result.generation == 2
         assert site.search("words") == ["/a", "/b"]
 
-    def test_a_page_stored_by_a_release_without_dates_is_packed(self, site: Site) -> None:
+    def test_a_page_stored_by_a_release_without_dates_is_packed(self, site: StoredSite) -> None:
         fields = json.loads(to_json(page("a")))
         del fields["modified"]
         site.store.put(content_key(DOMAIN, page_id(url("a"))), json.dumps(fields).encode())
         assert site.full().pages == 1
         assert site.query("SELECT path, modified FROM pages") == [("/a", "")]
 
-    def test_a_damaged_pack_is_not_replaced_by_an_empty_one(self, site: Site) -> None:
+    def test_a_damaged_pack_is_not_replaced_by_an_empty_one(self, site: StoredSite) -> None:
         site.put(page("a"))
         site.full()
         site.store.put(pack_key(DOMAIN), b"not a pack")
@@ -507,7 +509,7 @@ class RacingStore(FolderStore):
 
 class TestRaces:
     @pytest.mark.parametrize("first", [False, True])
-    def test_the_loser_of_a_race_leaves_the_winners_pack(self, site: Site, first: bool) -> None:
+    def test_the_loser_of_a_race_leaves_the_winners_pack(self, site: StoredSite, first: bool) -> None:
         site.put(page("a"), page("b"))
         if not first:
             site.full()
@@ -528,7 +530,7 @@ class TestRaces:
         assert site.stored("c") == page("c")
         assert site.paths() == ["/a", "/b", "/c", "/d"]
 
-    def test_a_late_manifest_does_not_replace_that_of_a_later_pack(self, site: Site) -> None:
+    def test_a_late_manifest_does_not_replace_that_of_a_later_pack(self, site: StoredSite) -> None:
         site.put(page("a"))
         site.full()
         slow = read_manifest(site.store, DOMAIN)
@@ -551,7 +553,7 @@ steps = st.one_of(
 )
 
 
-def apply(site: Site, step: tuple[object, ...]) -> None:
+def apply(site: StoredSite, step: tuple[object, ...]) -> None:
     match step:
         case ("page", int(name), str(text), canonical):
             site.put(page(name, text, title=text, canonical="" if canonical is None else str(canonical)))
@@ -567,7 +569,7 @@ def apply(site: Site, step: tuple[object, ...]) -> None:
             site.full()
 
 
-def packed_contents(site: Site) -> tuple[list[tuple[object, ...]], list[list[object]]]:
+def packed_contents(site: StoredSite) -> tuple[list[tuple[object, ...]], list[list[object]]]:
     columns = "object, etag, key, url, path, lang, content_type, canonical, hidden, title, description, headings, body"
     return site.query(f"SELECT {columns} FROM pages ORDER BY object"), [site.search(f'"{word}"') for word in WORDS]
 
@@ -576,7 +578,7 @@ def packed_contents(site: Site) -> tuple[list[tuple[object, ...]], list[list[obj
 @given(st.lists(steps, max_size=12))
 def test_incremental_packs_equal_a_full_pack(taken: list[tuple[object, ...]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        site = Site(Path(folder))
+        site = StoredSite(Path(folder))
         site.put(page("always"))
         for step in taken:
             apply(site, step)
