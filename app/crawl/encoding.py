@@ -89,7 +89,12 @@ def prescan(head: bytes) -> str | None:
         if tag is None:
             position = _past_markup(head, start)
             continue
-        attributes, position = _attributes(head, tag.end())
+        attributes: dict[str, str] = {}
+        position = tag.end()
+        while found := _ATTRIBUTE.match(head, position):
+            value = next((group for group in found.groups()[1:] if group is not None), b"")
+            attributes.setdefault(found[1].decode("latin-1").lower(), value.decode("latin-1"))
+            position = found.end()
         if head[start : start + 5].lower() == b"<meta" and tag[1].lower() == b"meta":
             label = attributes.get("charset", "").strip()
             if not label and attributes.get("http-equiv", "").lower() == "content-type":
@@ -108,13 +113,3 @@ def _past_markup(head: bytes, start: int) -> int:
     else:
         return start + 1
     return end + length if end >= 0 else len(head)
-
-
-def _attributes(head: bytes, position: int) -> tuple[dict[str, str], int]:
-    """Return the attributes at a position, the first of each name, and the position of their end."""
-    attributes: dict[str, str] = {}
-    while found := _ATTRIBUTE.match(head, position):
-        value = next((group for group in found.groups()[1:] if group is not None), b"")
-        attributes.setdefault(found[1].decode("latin-1").lower(), value.decode("latin-1"))
-        position = found.end()
-    return attributes, position

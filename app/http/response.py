@@ -24,8 +24,6 @@ from urllib3.exceptions import (
 from app.errors import ConnectionFailed, FetchError, ResponseTimeout
 
 _READ_SIZE = 65_536
-#: Content codings that `read_body` undoes (RFC 9110 section 8.4.1).
-_ZLIB_CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,10 @@ def read_body(raw: urllib3.BaseHTTPResponse, *, max_bytes: int) -> tuple[bytes, 
     so that a slow drip meets the pool's deadline. Raises HTTPError for a content coding other than gzip and deflate,
     zlib.error for a compressed body that is damaged or incomplete.
     """
-    decoder = _decoder(raw.headers.get("content-encoding", ""))
+    coding = raw.headers.get("content-encoding", "").strip().lower()
+    if coding not in _DECODERS:
+        raise HTTPError(f"content coding {coding[:40]!r} was not requested")
+    decoder = _DECODERS[coding]()
     parts: list[bytes] = []
     size = received = 0
     while data := raw.read1(_READ_SIZE, decode_content=False):
@@ -134,13 +135,14 @@ class _Inflate:
         return part
 
 
-def _decoder(coding: str) -> _Decoder:
-    name = coding.strip().lower()
-    if name in ("", "identity"):
-        return _Identity()
-    if name in _ZLIB_CODINGS:
-        return _Inflate()
-    raise HTTPError(f"content coding {coding[:40]!r} was not requested")
+#: Content codings that `read_body` undoes (RFC 9110 section 8.4.1).
+_DECODERS: dict[str, type[_Decoder]] = {
+    "": _Identity,
+    "identity": _Identity,
+    "gzip": _Inflate,
+    "x-gzip": _Inflate,
+    "deflate": _Inflate,
+}
 
 
 def fetch_error(request: str, error: Exception, *, broken: type[FetchError] = ConnectionFailed) -> FetchError:

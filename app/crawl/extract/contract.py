@@ -152,21 +152,19 @@ def dates_in(metas: Iterable[Attributes], scripts: Iterable[str], times: Iterabl
     `metas` are its `<meta>` elements, `scripts` the texts of its `<script type="application/ld+json">`
     (https://schema.org/dateModified), `times` its `<time>` elements within the main text: the first one counts.
     """
+    named = [
+        (name, attributes.get("content") or "")
+        for attributes in metas
+        for kind in ("property", "name", "itemprop", "http-equiv")
+        if (name := (attributes.get(kind) or "").strip().lower()) in DATES
+    ]
     first: dict[str, str] = {}
-    for name, text in (*_meta_dates(metas), *(pair for script in scripts for pair in _json_ld_dates(script))):
+    for name, text in (*named, *(pair for script in scripts for pair in _json_ld_dates(script))):
         if text.strip():
             first.setdefault(name, text.strip()[:_MAX_DATE_LENGTH])
     ranked = sorted((DATES.index(name), text) for name, text in first.items())
     shown = next((attributes.get("datetime") or "" for attributes in times), "")
     return tuple(text for text in (*(text for _, text in ranked), shown) if text)
-
-
-def _meta_dates(metas: Iterable[Attributes]) -> Iterator[tuple[str, str]]:
-    for attributes in metas:
-        for kind in ("property", "name", "itemprop", "http-equiv"):
-            name = (attributes.get(kind) or "").strip().lower()
-            if name in DATES:
-                yield name, attributes.get("content") or ""
 
 
 def _json_ld_dates(script: str) -> Iterator[tuple[str, str]]:
