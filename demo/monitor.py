@@ -22,7 +22,7 @@ from app.pack.manifest import Manifest
 from app.status import status
 from app.topology.declare import all_queues
 from app.topology.policies import site_policy
-from app.topology.queues import DEAD, events_exchange
+from app.topology.queues import DEAD_SET, events_exchange
 from config.routes import INDEX, POLICY_OF_QUEUE, SITE, TICK
 from config.settings import Settings
 
@@ -124,8 +124,8 @@ class BrokerMonitor:
     def depths(self) -> QueueDepths:
         """Return the present depths of all queues."""
         ready = {name: int(self._channel.queue_declare(name, passive=True).message_count) for name in self._queues}
-        delayed = sum(count for name, count in ready.items() if name not in WORK_QUEUES and name != DEAD)
-        return QueueDepths({name: ready[name] for name in WORK_QUEUES}, delayed, ready[DEAD])
+        delayed = sum(count for name, count in ready.items() if name not in WORK_QUEUES and name != DEAD_SET)
+        return QueueDepths({name: ready[name] for name in WORK_QUEUES}, delayed, ready[DEAD_SET])
 
     def events(self) -> Iterator[MessageEvent]:
         """Yield the events of the domain's messages since the last call."""
@@ -144,7 +144,7 @@ class BrokerMonitor:
         copies.name = copies.queue_declare().queue
         for delay in site_policy(settings).delays_ms():
             copies.bind_to(exchange=delay_name(SITE, delay), routing_key="")
-        copies.bind_to(exchange=DEAD, routing_key="")
+        copies.bind_to(exchange=DEAD_SET, routing_key="")
         copies.bind_to(exchange=events_exchange.name, routing_key="update")
         return copies
 
@@ -155,7 +155,7 @@ class BrokerMonitor:
         if exchange == events_exchange.name:
             text = f"pack {payload.get('generation')} is published: {payload.get('pages')} pages"
             return MessageEvent("pack", message_type, page, text)
-        if exchange == DEAD:
+        if exchange == DEAD_SET:
             reason = headers.get("perennial-message") or headers.get("perennial-reason")
             return MessageEvent("dead", message_type, page, f"{message_type} of {page} is dead-lettered: {reason}", url)
         # Postponed messages share delay queues with retries; only a retry has an error.

@@ -22,10 +22,10 @@ from config.routes import (
 from config.settings import Settings
 
 #: The dead set: an exchange and its queue, for messages whose budget is spent and for unroutable ones.
-DEAD = "site.dead"
+DEAD_SET = "site.dead"
 
 #: Bound by every message type and every queue name. A message with another key is unroutable.
-site_exchange = Exchange(SITE, type="direct", durable=True, arguments={"alternate-exchange": DEAD})
+site_exchange = Exchange(SITE, type="direct", durable=True, arguments={"alternate-exchange": DEAD_SET})
 
 #: Events by their type, for every subscriber that binds a queue: `update` announces a new pack.
 events_exchange = Exchange("perennial.events", type="topic", durable=True)

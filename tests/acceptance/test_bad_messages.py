@@ -12,7 +12,7 @@ from amqp import serialization
 from kombu import Connection
 
 from app.broker.headers import ATTEMPTS, DEAD_ID, REASON
-from app.topology.queues import DEAD
+from app.topology.queues import DEAD_SET
 from config.settings import ROOT, Settings
 from tests.support import raw
 from tests.support.broker import Broker
@@ -88,9 +88,9 @@ def test_absurd_headers_end_in_the_dead_set_and_the_worker_lives_on(
     with worker({**environment, **BUDGET}, tmp_path / "worker.log") as running:
         for headers, _ in BAD:
             broker.post(b"no JSON", headers=headers)
-        eventually(lambda: broker.depth(DEAD) == len(BAD), "all are dead")
+        eventually(lambda: broker.depth(DEAD_SET) == len(BAD), "all are dead")
         assert running.process.poll() is None
-    reasons = sorted(message.headers[REASON] for message in broker.take(DEAD))
+    reasons = sorted(message.headers[REASON] for message in broker.take(DEAD_SET))
     assert reasons == sorted(reason for _, reason in BAD)
 
 
@@ -103,10 +103,10 @@ def test_what_py_amqp_cannot_decode_spends_its_budget_as_it_came_and_stops_neith
             post(settings, raw.Raw(b"no JSON: " + name.encode(), properties), "index")
         # A key that nothing is bound for leads to the dead set at once.
         post(settings, raw.Raw(b"no JSON: key", raw.headers()), raw.Key(b"caf\xe9"))
-        eventually(lambda: broker.depth(DEAD) == len(WIRE) + 1, "all are dead", seconds=60)
+        eventually(lambda: broker.depth(DEAD_SET) == len(WIRE) + 1, "all are dead", seconds=60)
         assert running.process.poll() is None
     seen = listed(environment)
-    dead = {bytes(message.body).removeprefix(b"no JSON: ").decode(): message for message in broker.take(DEAD)}
+    dead = {bytes(message.body).removeprefix(b"no JSON: ").decode(): message for message in broker.take(DEAD_SET)}
     assert set(dead) == {*WIRE, "key"}
     assert dead.pop("key").delivery_info["routing_key"] == r"caf\xe9"
     assert all(message.headers[DEAD_ID] in seen for message in dead.values())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.topology.queues import DEAD
+from app.topology.queues import DEAD_SET
 from config.settings import Settings
 from tests.servers.site import Site, page
 from tests.support.broker import Broker
@@ -45,4 +45,4 @@ def test_requests_to_a_host_with_a_delay_are_spaced_out(
         times = [request.at for request in site.requests if request.path != "/robots.txt"]
         assert len(times) == 4
         assert all(later - earlier > 0.45 for earlier, later in itertools.pairwise(times))
-        assert system.broker.depth(DEAD) == 0
+        assert system.broker.depth(DEAD_SET) == 0

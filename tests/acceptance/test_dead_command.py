@@ -19,7 +19,7 @@ from app.broker.worker.carry_out import carry_out
 from app.dead_sets import dead_sets, where
 from app.topology.declare import declare_base
 from app.topology.policies import site_policy
-from app.topology.queues import DEAD
+from app.topology.queues import DEAD_SET
 from config.settings import ROOT, Settings
 from tests.support.broker import Broker
 from tests.support.dead import failed_delivery, failure
@@ -115,7 +115,7 @@ def test_dead_letters_are_listed_shown_grouped_and_filtered(
     for filters, count in (
         (["--domain", "A.gov"], 60),
         (["--task", "site.crawl"], 1),
-        (["--reason", "unroutable", "--set", DEAD], 1),
+        (["--reason", "unroutable", "--set", DEAD_SET], 1),
         (["--exception", "KeyError", "--older", "1d"], 61),
         (["--newer", "1d"], 0),
     ):
@@ -165,7 +165,7 @@ def test_wrong_usage_is_reported_and_changes_nothing(
     assert "'zzz' matches none" in perennial(environment, "show", "zzz", exit_status=1)
     assert "no dead set 'x'" in perennial(environment, "list", "--set", "x", exit_status=1)
     perennial(environment, "replay", "--all", "--dry-run")
-    assert broker.depth(DEAD) == 1
+    assert broker.depth(DEAD_SET) == 1
 
 
 def test_a_drop_is_confirmed_and_can_be_restored(
@@ -174,11 +174,11 @@ def test_a_drop_is_confirmed_and_can_be_restored(
     dead_letter(settings, publisher, *({"type": "index", "domain": f"{name}.gov"} for name in "abc"))
     question = on_a_terminal(environment, "drop", "--all", width=80, typed="n\n")
     assert any("Drop 3 of site.dead? They are exported first [y/N]:" in line for line in question)
-    assert broker.depth(DEAD) == 3
+    assert broker.depth(DEAD_SET) == 3
     dropped = json.loads(perennial(environment, "drop", "--all", "--domain", "a.gov", "--yes", "--json"))
-    assert (len(dropped["dropped"]), broker.depth(DEAD)) == (1, 2)
+    assert (len(dropped["dropped"]), broker.depth(DEAD_SET)) == (1, 2)
     assert perennial(environment, "restore", dropped["file"]) == "1 restored\n"
-    assert broker.depth(DEAD) == 3
+    assert broker.depth(DEAD_SET) == 3
     file = tmp_path / "all.jsonl"
     perennial(environment, "export", "--output", str(file))
     assert sorted(file.read_text().splitlines()) == sorted(perennial(environment, "export").splitlines())
@@ -196,21 +196,21 @@ def test_other_letters_follow_a_canary_only_if_it_succeeds(
     # No worker runs yet, so there is no outcome.
     waited = perennial(environment, "replay", "--all", "--canary", "--wait", "0.5", exit_status=1)
     assert "no outcome within 0.5 s; is a worker there?" in waited
-    assert broker.depth(DEAD) == 4
+    assert broker.depth(DEAD_SET) == 4
     with worker(slow, tmp_path / "worker.log", app="tests.support.failing"):
-        eventually(lambda: journals[0].exists() and broker.depth(DEAD) == 5, "the one that was sent is dead again")
+        eventually(lambda: journals[0].exists() and broker.depth(DEAD_SET) == 5, "the one that was sent is dead again")
         relapse = perennial(environment, "replay", "--all", "--canary", exit_status=1)
         assert "died again: KeyError: 'boom'" in relapse
-        eventually(lambda: broker.depth(DEAD) == 5, "the canary is dead again")
+        eventually(lambda: broker.depth(DEAD_SET) == 5, "the canary is dead again")
         # With a fresh budget, the canary that fails is retried: it waits in the broker.
         fresh = perennial(environment, "replay", "--all", "--canary", "--budget", "fresh", "--json", exit_status=1)
         result = json.loads(fresh)
         assert "failed again, and waits in the broker" in result["stopped"]
         for journal in journals:
             journal.write_text("1\n")
-        left = broker.depth(DEAD)
+        left = broker.depth(DEAD_SET)
         assert perennial(environment, "replay", "--all", "--canary") == f"{left} replayed\n"
-    assert broker.depth(DEAD) == 0
+    assert broker.depth(DEAD_SET) == 0
 
 
 def test_a_python_shell_lists_and_replays_as_the_command_does(

@@ -19,7 +19,7 @@ from app.broker.headers import OUTCOME_TO, REASON
 from app.broker.publishing import Publisher
 from app.services import Urls
 from app.topology.policies import site_policy
-from app.topology.queues import DEAD
+from app.topology.queues import DEAD_SET
 from config.settings import Settings
 from tests.support.broker import Broker
 from tests.support.corner import environment_of, own_vhost, settings_for
@@ -56,7 +56,7 @@ def dead_set(settings: Settings, broker: Broker) -> Iterator[DeadSet]:
     publisher = Publisher(settings.broker)
     yield DeadSet(settings.broker, site_policy(settings), publisher)
     publisher.close()
-    broker.take(DEAD)
+    broker.take(DEAD_SET)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def send(broker: Broker, task: str, *, key: str = "site.index", more: Mapping[st
 
 
 def the_dead(broker: Broker, dead_set: DeadSet, count: int = 1) -> list[DeadLetter]:
-    eventually(lambda: broker.depth(DEAD) >= count, f"{count} dead")
+    eventually(lambda: broker.depth(DEAD_SET) >= count, f"{count} dead")
     return dead_set.letters()
 
 
@@ -124,7 +124,7 @@ def test_a_message_that_fails_twice_comes_back_and_succeeds(
 def test_a_postponed_message_spends_nothing(running: Worker, broker: Broker, journal: Path, dead_set: DeadSet) -> None:
     send(broker, "failing.postpone", journal=journal, times=5)
     eventually(lambda: runs(journal) == 6, "six runs with a budget of three")
-    assert broker.depth(DEAD) == 0
+    assert broker.depth(DEAD_SET) == 0
 
 
 def test_a_postponement_that_nobody_can_wait_is_a_failure(
@@ -216,9 +216,9 @@ def test_a_task_that_exits_spends_its_budget_where_no_process_ends_too(
         broker, options = Broker(url), [f"--pool={pool}"]
         with worker(environment, tmp_path / f"{pool}.log", app="tests.support.failing", options=options):
             send(broker, "failing.leave", journal=journal)
-            eventually(lambda: broker.depth(DEAD) == 1, "it is dead")
+            eventually(lambda: broker.depth(DEAD_SET) == 1, "it is dead")
         assert runs(journal) == 3
-        assert broker.look(DEAD)[0].headers[REASON] == "worker-lost"
+        assert broker.look(DEAD_SET)[0].headers[REASON] == "worker-lost"
 
 
 def test_what_has_expired_by_the_time_it_is_replayed_runs(

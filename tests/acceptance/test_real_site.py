@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from app.search.tokens import words
-from app.topology.queues import DEAD
+from app.topology.queues import DEAD_SET
 from benchmarks import sites
 from config.settings import ROOT, Settings
 from tests.support.programs import program
@@ -58,7 +58,7 @@ def test_the_pack_has_the_pages_that_wget_finds_and_each_phrase_of_one_page_find
     assert {path.replace("/index.html", "/") for path in system.paths(domain)} == {
         path.replace("/index.html", "/") for path in mirrored(url, tmp_path / "mirror")
     }
-    assert system.broker.depth(DEAD) == 0
+    assert system.broker.depth(DEAD_SET) == 0
 
     phrases = unique_phrases(system.pack(domain), seed=pages)
     assert len(phrases) >= 20

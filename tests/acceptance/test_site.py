@@ -16,7 +16,7 @@ from app.state.client import get_redis
 from app.storage.layout import pack_key
 from app.storage.open import open_store
 from app.timers.timers import Timers
-from app.topology.queues import DEAD
+from app.topology.queues import DEAD_SET
 from config.settings import ROOT
 from tests.servers.site import Site, fail_times, failure, page, redirect, robots
 from tests.support.corner import environment_of, own_vhost, settings_for
@@ -43,7 +43,7 @@ def running(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def system(running: System) -> Iterator[System]:
     """Return the running system, with an empty dead set."""
     yield running
-    running.broker.take(DEAD)
+    running.broker.take(DEAD_SET)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_site_is_crawled_packed_and_searched_with_one_get_per_page(system: Sys
     assert next(hit.path for hit in system.search(site.domain, "dogwood")) == "/dogwood"
     assert sorted(site.paths()) == sorted({"/robots.txt", *ALL})
     assert system.progress(site.domain).open == 0
-    assert system.broker.depth(DEAD) == 0
+    assert system.broker.depth(DEAD_SET) == 0
 
 
 def test_a_second_crawl_adds_changes_and_deletes_pages_and_an_index_updates_one_page(
@@ -114,7 +114,7 @@ def test_a_page_that_fails_twice_is_retried_and_one_that_always_fails_is_dead_le
     system.packed(site.domain)
     assert "/birch" in system.paths(site.domain)
     assert "/elm" not in system.paths(site.domain)
-    assert system.broker.depth(DEAD) == 2
+    assert system.broker.depth(DEAD_SET) == 2
 
     site.set("/elm", page("Elm", "repaired", links=["/fir"]))
     replayed = perennial(system, "dead", "replay", "--all")
@@ -178,7 +178,7 @@ def test_a_start_page_that_redirects_to_another_host_moves_the_crawl_there(syste
 
 def test_a_page_outside_the_named_domain_is_dead_lettered_at_once_without_a_fetch(system: System, site: Site) -> None:
     system.post("index", url=site.at("/"), domain="elsewhere.gov")
-    eventually(lambda: system.broker.depth(DEAD) == 1, "it is dead-lettered")
+    eventually(lambda: system.broker.depth(DEAD_SET) == 1, "it is dead-lettered")
     listed = perennial(system, "dead", "list", "--json")
     assert "out-of-scope" in listed.stdout
     assert site.paths() == []

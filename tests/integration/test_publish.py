@@ -17,7 +17,7 @@ from app.broker.publishing import Outgoing, Publisher, get_publisher
 from app.broker.worker.carry_out import carry_out
 from app.topology.declare import all_queues, base_queues
 from app.topology.policies import site_policy
-from app.topology.queues import DEAD
+from app.topology.queues import DEAD_SET
 from config.settings import Settings
 from tests.support.broker import Broker
 from tests.support.deliveries import delivery
@@ -74,7 +74,7 @@ def test_a_message_that_no_queue_is_bound_for_raises_and_the_next_one_goes_throu
 
 def test_an_unknown_key_of_site_goes_to_the_dead_set_and_not_to_nowhere(publisher: Publisher, broker: Broker) -> None:
     publisher.publish([message(key="indx")])
-    eventually(lambda: broker.depth(DEAD) == 1, "it is in the dead set")
+    eventually(lambda: broker.depth(DEAD_SET) == 1, "it is in the dead set")
 
 
 def test_an_event_without_subscribers_is_no_error(publisher: Publisher, settings: Settings) -> None:

@@ -159,7 +159,9 @@ class DeadSet:
 class DeadSets:
     """The dead sets of an application, by name.
 
-    dead.groups()                                             causes, with the number of letters of each
+    Methods raise DeadSetBusy and BrokerUnreachable, as those of `DeadSet` do. For example:
+
+        dead.groups()                                             causes, with the number of letters of each
         dead.letters(LetterFilter(reason="server-error"))         the letters themselves
         dead.replay(["1d6a0f0e"], budget="fresh")                 one, by the beginning of its id
         dead.replay(LetterFilter(group="3f2a90c1"), canary=60.0)  one first; the others if it succeeds
