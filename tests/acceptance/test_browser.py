@@ -103,7 +103,7 @@ def test_a_person_searches_turns_the_page_and_follows_a_link(open_tab: OpenTab, 
     assert "referer" not in next(each for each in site.requests if each.path == "/guide/1").headers
 
 
-def test_facets_and_sites_narrow_the_results_and_let_go_again(open_tab: OpenTab, site: Site) -> None:
+def test_facets_and_sites_narrow_the_results_and_can_be_removed(open_tab: OpenTab, site: Site) -> None:
     tab = open_tab("/?q=streams").page
     status = tab.locator(".count")
     tab.get_by_role("link", name="/library/ 8 pages").click()
@@ -121,7 +121,7 @@ def test_facets_and_sites_narrow_the_results_and_let_go_again(open_tab: OpenTab,
     expect(tab.get_by_role("link", name="Date")).to_have_count(0)  # The order that was chosen stays.
 
 
-def test_did_you_mean_leads_on(open_tab: OpenTab) -> None:
+def test_did_you_mean_links_to_results(open_tab: OpenTab) -> None:
     tab = open_tab("/?q=libarry").page
     tab.get_by_role("link", name="library").click()
     expect(tab.locator(".count")).to_have_text(re.compile("for “library”"))
@@ -143,7 +143,7 @@ def test_everything_is_reached_by_keyboard(open_tab: OpenTab) -> None:
     tab.page.wait_for_url("**/guide/*")
 
 
-def test_the_slash_goes_to_the_search_box_unless_somebody_types_or_turned_it_off(open_tab: OpenTab) -> None:
+def test_the_slash_key_focuses_the_search_box_unless_a_person_types_or_turned_it_off(open_tab: OpenTab) -> None:
     tab = open_tab("/?q=streams").page
     box, hint = tab.get_by_label("Words to look for"), tab.locator(".key")
     expect(hint).to_be_visible()
@@ -164,7 +164,7 @@ def test_the_slash_goes_to_the_search_box_unless_somebody_types_or_turned_it_off
     expect(tab.get_by_role("button", name="Turn on the shortcut key /")).to_be_visible()
 
 
-def test_suggestions_come_while_one_types_and_are_chosen_by_keyboard(open_tab: OpenTab) -> None:
+def test_suggestions_are_chosen_by_keyboard(open_tab: OpenTab) -> None:
     tab = open_tab().page
     box, options = tab.get_by_role("combobox"), tab.get_by_role("option")
     box.press_sequentially("stre")
@@ -201,7 +201,7 @@ def test_a_suggestion_is_chosen_by_touch(open_tab: OpenTab) -> None:
     expect(tab.locator(".count")).to_have_text(re.compile(f"for “{re.escape(chosen)}”"))
 
 
-def test_late_suggestions_do_not_replace_those_for_what_is_typed_now(open_tab: OpenTab) -> None:
+def test_late_suggestions_do_not_replace_newer_ones(open_tab: OpenTab) -> None:
     tab = open_tab().page
     held: list[Route] = []
     tab.route(re.compile(r"/suggest\?q=s$"), lambda route: held.append(route))
@@ -215,7 +215,7 @@ def test_late_suggestions_do_not_replace_those_for_what_is_typed_now(open_tab: O
     assert len(held) == 1
 
 
-def test_without_script_nothing_is_lost(open_tab: OpenTab) -> None:
+def test_the_page_works_without_scripts(open_tab: OpenTab) -> None:
     tab = open_tab(java_script_enabled=False).page
     tab.get_by_label("Words to look for").fill("streams")
     tab.keyboard.press("Enter")
@@ -226,7 +226,7 @@ def test_without_script_nothing_is_lost(open_tab: OpenTab) -> None:
     expect(tab.locator(".key, .shortcut, [role=listbox]")).to_have_count(0)
 
 
-def test_on_a_phone_filters_are_behind_a_summary_and_on_a_wide_screen_they_stand_open(open_tab: OpenTab) -> None:
+def test_filters_are_closed_on_a_phone_and_open_on_a_wide_screen(open_tab: OpenTab) -> None:
     tab = open_tab("/?q=streams", viewport=PHONE).page
     library = tab.get_by_role("link", name="/library/ 8 pages")
     expect(library).to_be_hidden()
@@ -238,7 +238,7 @@ def test_on_a_phone_filters_are_behind_a_summary_and_on_a_wide_screen_they_stand
     expect(tab.get_by_text("Filter the results")).to_be_hidden()
 
 
-def test_what_a_hostile_page_wrote_shows_as_text_and_runs_nothing(open_tab: OpenTab) -> None:
+def test_texts_of_a_hostile_page_run_no_script(open_tab: OpenTab) -> None:
     tab = open_tab(f"/?domain={ATTACK}&q=x")
     for path in (f"/?q={ATTACK}", f"/?q=streams&section={ATTACK}", "/?q=hostile"):
         tab.open(path)

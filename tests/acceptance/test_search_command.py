@@ -78,7 +78,7 @@ def perennial(running: Running) -> Perennial:
     return command(running.environment)
 
 
-def test_hits_are_printed_plainly_when_nobody_looks(perennial: Perennial) -> None:
+def test_hits_are_printed_without_colours_to_a_pipe(perennial: Perennial) -> None:
     done = perennial("search", "Site.EXAMPLE", "word")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("1–2 of 2 in ")
@@ -106,7 +106,7 @@ def test_several_sites_are_searched_together_sorted_and_filtered(perennial: Pere
     assert none.stderr == "perennial: no page on other.example with these filters matches: word\n"
 
 
-def test_the_exit_status_tells_nothing_found_from_wrong_usage(perennial: Perennial) -> None:
+def test_exit_status_1_is_no_hits_and_2_wrong_usage(perennial: Perennial) -> None:
     nothing = perennial("search", "site.example", "nonexistent")
     assert (nothing.returncode, nothing.stdout) == (1, "")
     assert nothing.stderr == "perennial: no page on site.example matches: nonexistent\n"
@@ -121,7 +121,7 @@ def test_the_exit_status_tells_nothing_found_from_wrong_usage(perennial: Perenni
     assert perennial("search", "site.example").returncode == 2
 
 
-def test_without_an_orchestrator_it_says_what_to_do(settings: Settings) -> None:
+def test_without_an_orchestrator_the_command_names_a_remedy(settings: Settings) -> None:
     alone = command(environment_of(settings) | {"SEARCH_DEADLINE": "1"})
     search = alone("search", "site.example", "word")
     assert (search.returncode, search.stdout) == (1, "")
@@ -133,9 +133,9 @@ def test_without_an_orchestrator_it_says_what_to_do(settings: Settings) -> None:
     assert "perennial up" in searchers.stderr
 
 
-def test_a_pack_that_nobody_has_is_told_with_the_reason(settings: Settings) -> None:
-    told = routes(route("big.example", missing=2, why="9 MB, and no searcher has so much"), route("a.example", "one"))
-    with orchestrator(settings.broker, lambda: told):
+def test_a_pack_without_searcher_is_reported_with_the_reason(settings: Settings) -> None:
+    placed = routes(route("big.example", missing=2, why="9 MB, and no searcher has so much"), route("a.example", "one"))
+    with orchestrator(settings.broker, lambda: placed):
         shown = command(environment_of(settings))("searchers")
         searched = command(environment_of(settings))("search", "big.example", "word")
     assert shown.returncode == searched.returncode == 1
@@ -149,12 +149,12 @@ def test_searchers_and_packs_are_shown(perennial: Perennial) -> None:
     kinds = [line.split("\t") for line in shown.stdout.splitlines()]
     assert [(kind, name) for kind, name, *_ in kinds[1:]] == [("pack", "other.example"), ("pack", "site.example")]
     assert kinds[0][0] == "searcher"
-    told = json.loads(perennial("searchers", "--json").stdout)
-    assert [route["domain"] for route in told["routes"]] == ["other.example", "site.example"]
-    assert told["searchers"][0]["domains"] == ["other.example", "site.example"]
+    shown = json.loads(perennial("searchers", "--json").stdout)
+    assert [route["domain"] for route in shown["routes"]] == ["other.example", "site.example"]
+    assert shown["searchers"][0]["domains"] == ["other.example", "site.example"]
 
 
-def test_a_pack_s_file_is_searched_without_services(tmp_path: Path) -> None:
+def test_a_pack_file_is_searched_without_services(tmp_path: Path) -> None:
     nowhere = {"PERENNIAL_DATA_DIR": str(tmp_path / "data"), "PATH": "/usr/bin:/bin"}
     perennial = command(nowhere)
     other = write_pack(tmp_path / "other.sqlite", [page("/", "Other", "elsewhere")], domain="other.example")
@@ -171,7 +171,7 @@ def test_a_pack_s_file_is_searched_without_services(tmp_path: Path) -> None:
     assert perennial("search", "--pack", __file__, "x").returncode == 1
 
 
-def test_the_web_process_says_where_it_is_serves_and_ends_on_sigterm(running: Running) -> None:
+def test_the_web_process_prints_its_address_serves_and_ends_on_sigterm(running: Running) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "app.web"], env=running.environment, stdout=subprocess.PIPE, text=True
     )
@@ -180,8 +180,8 @@ def test_the_web_process_says_where_it_is_serves_and_ends_on_sigterm(running: Ru
         with process.stdout:
             url = re.fullmatch(r"Search page: (http://127\.0\.0\.1:\d+/)\n", process.stdout.readline())
             assert url is not None
-            asked = {"domain": "site.example", "q": "second"}
-            assert "Page two" in httpx.get(url[1], params=asked, timeout=30).text
+            parameters = {"domain": "site.example", "q": "second"}
+            assert "Page two" in httpx.get(url[1], params=parameters, timeout=30).text
             process.send_signal(signal.SIGTERM)
             assert process.wait(timeout=30) in {0, -signal.SIGTERM}
             assert process.stdout.read() == ""

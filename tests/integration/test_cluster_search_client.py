@@ -32,10 +32,10 @@ pytestmark = pytest.mark.integration
 def says(name: str) -> Script:
     """Answer every search with one hit that is called so, and every beginning of a word with two ends."""
 
-    def answer(asked: dict[str, Any]) -> bytes:
-        if asked["type"] == "suggest":
-            return to_json((f"{asked['q']} {name}", f"{asked['q']} more"))
-        domain = asked["domain"]
+    def answer(request: dict[str, Any]) -> bytes:
+        if request["type"] == "suggest":
+            return to_json((f"{request['q']} {name}", f"{request['q']} more"))
+        domain = request["domain"]
         hit = Hit(
             url=f"https://{domain}/{name}", path="/", title=name, snippet=Snippet(""), headings=(), lang="", score=0.5
         )
@@ -46,16 +46,16 @@ def says(name: str) -> Script:
 
 
 class World:
-    """What a test puts up: searchers by name, and the routes that the orchestrator tells."""
+    """The peers of a test: searchers by name, and an orchestrator that replies with `routes`."""
 
     def __init__(self, url: str, stack: ExitStack, kind: type[ClusterSearchClient]) -> None:
-        self.told: Routes | None = routes()
+        self.routes: Routes | None = routes()
         self._kind = kind
         self._url = url
         self._stack = stack
 
     def orchestrator(self) -> Peer:
-        found: Peer = self._stack.enter_context(orchestrator(self._url, lambda: self.told))
+        found: Peer = self._stack.enter_context(orchestrator(self._url, lambda: self.routes))
         return found
 
     def searcher(self, name: str, script: Script | None = None) -> Peer:
@@ -87,21 +87,21 @@ def titles(found: SearchResult) -> list[str]:
 
 
 def soon(client: ClusterSearchClient, domain: str) -> list[str]:
-    """Return what is found once the routes tell of the domain."""
+    """Return the titles found once the routes have the domain."""
     try:
         return titles(ask(client, domain))
     except (SearchUnavailable, PackNotFound):
         return []
 
 
-def test_of_the_newest_version_one_replica_answers_while_it_has_nothing_else_to_do(world: World) -> None:
-    world.told = routes(route("a.example", "one", "two", "old", newest=2))
-    asked = [world.orchestrator(), *(world.searcher(name) for name in ("one", "two", "old"))]
+def test_an_idle_replica_of_the_newest_version_gets_all_requests(world: World) -> None:
+    world.routes = routes(route("a.example", "one", "two", "old", newest=2))
+    peers = [world.orchestrator(), *(world.searcher(name) for name in ("one", "two", "old"))]
     client = world.client()
     began = time.monotonic()
     assert Counter(titles(ask(client))[0] for _ in range(20)) == {"one": 20}
-    assert asked[2].asked == asked[3].asked == []
-    assert asked[1].asked[0] == {
+    assert peers[2].asked == peers[3].asked == []
+    assert peers[1].asked[0] == {
         "type": "search",
         "domain": "a.example",
         "q": "words",
@@ -110,7 +110,7 @@ def test_of_the_newest_version_one_replica_answers_while_it_has_nothing_else_to_
         "sort": "relevance",
         "filters": {"section": "", "lang": "", "type": ""},
     }
-    assert len(asked[0].asked) <= 1 + (time.monotonic() - began) / MAX_AGE
+    assert len(peers[0].asked) <= 1 + (time.monotonic() - began) / MAX_AGE
     assert client.counts() | {"lookups": 1} == dict.fromkeys(client.counts(), 0) | {
         "searches": 20,
         "sent": 20,
@@ -118,15 +118,15 @@ def test_of_the_newest_version_one_replica_answers_while_it_has_nothing_else_to_
     }
 
 
-def test_of_many_questions_at_once_each_replica_has_its_part_but_those_of_an_older_version(world: World) -> None:
+def test_concurrent_requests_are_spread_over_replicas_of_the_newest_version(world: World) -> None:
     def slow(name: str) -> Script:
-        def answer(asked: dict[str, Any]) -> bytes | None:
+        def answer(request: dict[str, Any]) -> bytes | None:
             threading.Event().wait(0.05)
-            return says(name)(asked)
+            return says(name)(request)
 
         return answer
 
-    world.told = routes(route("a.example", "one", "two", "old", newest=2))
+    world.routes = routes(route("a.example", "one", "two", "old", newest=2))
     world.orchestrator()
     peers = [world.searcher(name, slow(name)) for name in ("one", "two", "old")]
     client = world.client()
@@ -138,8 +138,8 @@ def test_of_many_questions_at_once_each_replica_has_its_part_but_those_of_an_old
     assert peers[2].asked == []
 
 
-def test_several_domains_are_one_answer_and_suggestions_take_turns(world: World) -> None:
-    world.told = routes(route("a.example", "one"), route("b.example", "two"))
+def test_several_domains_give_one_result_and_interleaved_suggestions(world: World) -> None:
+    world.routes = routes(route("a.example", "one"), route("b.example", "two"))
     world.orchestrator(), world.searcher("one"), world.searcher("two")
     client = world.client()
     found = ask(client, "B.example", "a.example")
@@ -149,8 +149,8 @@ def test_several_domains_are_one_answer_and_suggestions_take_turns(world: World)
 
 
 @pytest.mark.parametrize("trouble", ["gone", "busy", "not-here", "broken"])
-def test_what_one_replica_cannot_answer_the_next_one_does_at_once(world: World, trouble: str) -> None:
-    world.told = routes(route("a.example", "one", "two"))
+def test_when_a_replica_fails_the_next_one_is_asked_at_once(world: World, trouble: str) -> None:
+    world.routes = routes(route("a.example", "one", "two"))
     world.orchestrator(), world.searcher("two")
     if trouble != "gone":
         world.searcher("one", fault(trouble))
@@ -161,8 +161,8 @@ def test_what_one_replica_cannot_answer_the_next_one_does_at_once(world: World, 
     assert (counts[count], counts["hedged"], counts["sent"]) == (1, 0, 5)
 
 
-def test_a_silent_replica_is_helped_after_a_moment_and_asked_last_from_then_on(world: World) -> None:
-    world.told = routes(route("a.example", "one", "two"))
+def test_a_silent_replica_is_hedged_and_comes_last_from_then_on(world: World) -> None:
+    world.routes = routes(route("a.example", "one", "two"))
     world.orchestrator(), world.searcher("two")
     silent = world.searcher("one", silence)
     client = world.client(deadline=3.0)
@@ -171,14 +171,14 @@ def test_a_silent_replica_is_helped_after_a_moment_and_asked_last_from_then_on(w
     assert client.counts()["hedged"] == 1
 
 
-def test_an_answer_that_comes_late_is_dropped_and_its_searcher_is_asked_again(world: World) -> None:
-    world.told = routes(route("a.example", "slow", "quick"))
+def test_a_late_reply_is_dropped_and_its_searcher_is_used_again(world: World) -> None:
+    world.routes = routes(route("a.example", "slow", "quick"))
     world.orchestrator(), world.searcher("quick")
     wake, slow = threading.Event(), says("slow")
 
-    def answer(asked: dict[str, Any]) -> bytes | None:
+    def answer(request: dict[str, Any]) -> bytes | None:
         wake.wait(30)
-        return slow(asked)
+        return slow(request)
 
     world.searcher("slow", answer)
     client = world.client(deadline=3.0)
@@ -188,8 +188,8 @@ def test_an_answer_that_comes_late_is_dropped_and_its_searcher_is_asked_again(wo
     assert {titles(ask(client))[0] for _ in range(4)} == {"slow"}
 
 
-def test_while_the_orchestrator_is_away_what_it_told_last_holds(world: World) -> None:
-    world.told = routes(route("a.example", "one"))
+def test_cached_routes_are_used_while_the_orchestrator_is_away(world: World) -> None:
+    world.routes = routes(route("a.example", "one"))
     keeper = world.orchestrator()
     world.searcher("one")
     client = world.client(deadline=1.0)
@@ -200,25 +200,25 @@ def test_while_the_orchestrator_is_away_what_it_told_last_holds(world: World) ->
     assert titles(ask(client)) == ["one"]
     with pytest.raises(SearchUnavailable, match=r"whether never\.example was indexed"):
         ask(client, "never.example")
-    world.told = routes(route("a.example", "one"), route("new.example", "one"), settled=False)
+    world.routes = routes(route("a.example", "one"), route("new.example", "one"), settled=False)
     world.orchestrator()  # A new one, that still gathers.
     assert titles(ask(client)) == ["one"]
-    world.told = routes(route("a.example", "one"), route("new.example", "one"))
+    world.routes = routes(route("a.example", "one"), route("new.example", "one"))
     assert eventually(lambda: soon(client, "new.example"), "the new orchestrator is asked") == ["one"]
 
 
-def test_a_pack_that_moved_is_found_by_asking_the_orchestrator_again(world: World) -> None:
-    world.told = routes(route("a.example", "one"))
+def test_a_pack_that_moved_is_found_along_newer_routes(world: World) -> None:
+    world.routes = routes(route("a.example", "one"))
     keeper = world.orchestrator()
     first = world.searcher("one")
     world.searcher("two")
     client = world.client()
     assert titles(ask(client)) == ["one"]
-    world.told = routes(route("a.example", "two"))
+    world.routes = routes(route("a.example", "two"))
     first.stop()
     assert titles(ask(client)) == ["two"]
     assert client.counts()["returned"] == 1
-    world.told = routes(route("a.example", "two"), route("b.example", "two"))
+    world.routes = routes(route("a.example", "two"), route("b.example", "two"))
     assert eventually(lambda: soon(client, "b.example"), "routes that know of it") == ["two"]
     assert len(keeper.asked) <= 5
 
@@ -231,17 +231,17 @@ def test_a_pack_that_moved_is_found_by_asking_the_orchestrator_again(world: Worl
         ([fault("not-here"), fault("not-here")], NotPlaced),
         ([fault("timeout"), says("two")], SearchTimeout),
         ([fault("invalid-query"), says("two")], InvalidQuery),
-        ([lambda _asked: b"{}", lambda _asked: b"no json"], PackCorrupt),
+        ([lambda _request: b"{}", lambda _request: b"no json"], PackCorrupt),
         ([silence, silence], RequestTimedOut),
         ([silence, fault("busy")], SearcherBusy),
         ([], NotPlaced),
     ],
 )
-def test_what_no_replica_answers_ends_in_the_error_that_tells_most(
+def test_if_all_replicas_fail_the_most_telling_error_is_raised(
     world: World, scripts: list[Script], error: type[ApplicationError]
 ) -> None:
     names = ("one", "two")[: len(scripts)]
-    world.told = routes(route("a.example", *names))
+    world.routes = routes(route("a.example", *names))
     world.orchestrator()
     for name, script in zip(names, scripts, strict=True):
         world.searcher(name, script)
@@ -253,8 +253,8 @@ def test_what_no_replica_answers_ends_in_the_error_that_tells_most(
         assert time.monotonic() - began >= 1.0
 
 
-def test_a_domain_that_nobody_answers_for_is_silent_while_another_one_does(world: World) -> None:
-    world.told = routes(route("a.example", "one"), route("b.example", "gone"), route("c.example"))
+def test_a_domain_without_answer_is_silent_if_another_one_answers(world: World) -> None:
+    world.routes = routes(route("a.example", "one"), route("b.example", "gone"), route("c.example"))
     world.orchestrator(), world.searcher("one")
     found = ask(world.client(), "c.example", "a.example", "b.example")
     assert titles(found) == ["one"]
@@ -265,8 +265,8 @@ def test_a_domain_that_nobody_answers_for_is_silent_while_another_one_does(world
     }
 
 
-def test_what_was_never_indexed_and_what_cannot_be_asked_are_said_apart(world: World) -> None:
-    world.told = routes(route("a.example", "one"))
+def test_unknown_domains_and_invalid_requests_have_different_errors(world: World) -> None:
+    world.routes = routes(route("a.example", "one"))
     world.orchestrator()
     one = world.searcher("one")
     client = world.client()
@@ -280,11 +280,11 @@ def test_what_was_never_indexed_and_what_cannot_be_asked_are_said_apart(world: W
     assert one.asked == []
 
 
-def test_without_an_orchestrator_searching_is_not_possible_and_says_so(world: World) -> None:
+def test_without_an_orchestrator_search_is_unavailable_with_the_reason(world: World) -> None:
     client = world.client(deadline=1.0)
     with pytest.raises(SearchUnavailable, match="there is no orchestrator"):
         ask(client)
-    world.told = None
+    world.routes = None
     world.orchestrator()
     silent = world.client(deadline=1.0)
     began = time.monotonic()
@@ -296,28 +296,28 @@ def test_without_an_orchestrator_searching_is_not_possible_and_says_so(world: Wo
         ask(nowhere)
 
 
-def test_an_orchestrator_that_still_gathers_is_waited_for(world: World) -> None:
-    world.told = routes(route("a.example"), settled=False)
+def test_the_first_search_waits_for_settled_routes(world: World) -> None:
+    world.routes = routes(route("a.example"), settled=False)
     keeper = world.orchestrator()
     world.searcher("one")
     client = world.client(deadline=30.0)
     with ThreadPoolExecutor() as pool:
-        asked = pool.submit(ask, client)
+        search_due = pool.submit(ask, client)
         eventually(lambda: len(keeper.asked) > 3, "it asks again")
-        assert not asked.done()
-        world.told = routes(route("a.example", "one"))
-        assert titles(asked.result(30)) == ["one"]
+        assert not search_due.done()
+        world.routes = routes(route("a.example", "one"))
+        assert titles(search_due.result(30)) == ["one"]
 
 
-def test_a_python_shell_has_a_search_of_one_line(world: World, settings: Settings) -> None:
-    world.told = routes(route("a.example", "one"), route("b.example", "one"))
+def test_the_shell_helper_searches_in_one_line(world: World, settings: Settings) -> None:
+    world.routes = routes(route("a.example", "one"), route("b.example", "one"))
     world.orchestrator(), world.searcher("one")
     assert titles(search("a.example", "some words", settings=settings)) == ["one"]
     assert search(["a.example", "b.example"], "some words", limit=1, settings=settings).total == 2
 
 
-def test_many_threads_search_at_once_while_a_searcher_goes(world: World) -> None:
-    world.told = routes(route("a.example", "one", "two"), route("b.example", "two", "one"))
+def test_many_threads_search_while_a_searcher_stops(world: World) -> None:
+    world.routes = routes(route("a.example", "one", "two"), route("b.example", "two", "one"))
     world.orchestrator()
     first = world.searcher("one")
     world.searcher("two")

@@ -41,7 +41,7 @@ def ask(q: str, *domains: str, offset: int = 0, limit: int = 10) -> SearchReques
     return SearchRequest(q=q, domains=domains, offset=offset, limit=limit)
 
 
-def test_one_pack_answers_for_itself_and_several_together(finder: LocalSearchClient) -> None:
+def test_one_pack_or_several_are_searched(finder: LocalSearchClient) -> None:
     alone = finder.search(ask("tea", "tea.example"))
     assert (alone.total, len(alone.hits), {hit.domain for hit in alone.hits}) == (15, 10, {"tea.example"})
     assert [info.domain for info in alone.sources] == ["tea.example"]
@@ -53,7 +53,7 @@ def test_one_pack_answers_for_itself_and_several_together(finder: LocalSearchCli
     assert finder.search(ask("pen", *DOMAINS)).total == 1
 
 
-def test_what_each_site_calls_by_the_query_stands_before_what_others_only_mention(tmp_path: Path) -> None:
+def test_pages_named_by_the_query_come_before_pages_that_mention_it(tmp_path: Path) -> None:
     small = [page("/json", "json", "An encoder and a decoder."), *(page(f"/{at}", "Other", "words") for at in range(9))]
     often = (page(f"/often{at}", "Elsewhere", "json " * 20) for at in range(20))
     large = [page("/json", "json - data", "A module."), *often, *(page(f"/{at}", "Any", "text") for at in range(300))]
@@ -72,7 +72,7 @@ def _of(domain: str, each: Page) -> Page:
     )
 
 
-def test_a_name_on_one_site_stands_before_what_stands_side_by_side_on_a_page_of_another(tmp_path: Path) -> None:
+def test_a_page_named_by_the_query_comes_before_a_phrase_match_of_another_site(tmp_path: Path) -> None:
     loose = [page(f"/{at}", f"Glass {at}", "a window to look through, and what functions it has") for at in range(9)]
     mentioned = [*loose, page("/old", "Old", "it has no window functions")]
     named = [
@@ -99,7 +99,7 @@ def test_routes_describe_the_files(finder: LocalSearchClient) -> None:
     assert {each.searchers for each in routes.routes} == {(routes.searchers[0].searcher_id,)}
 
 
-def test_what_is_not_there_is_an_error(finder: LocalSearchClient, tmp_path: Path) -> None:
+def test_missing_packs_and_domains_are_errors(finder: LocalSearchClient, tmp_path: Path) -> None:
     with pytest.raises(PackNotFound, match=r"never\.example"):
         finder.search(ask("tea", "tea.example", "never.example"))
     with pytest.raises(InvalidQuery):

@@ -1,4 +1,4 @@
-"""What stands around all routes of the web: header fields, methods, limits, refusals, and who watches it."""
+"""The web middleware: header fields, methods, limits and refusals; monitoring; slow and odd clients."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_every_answer_carries_the_security_headers_and_head_is_get_without_a_bod
 
 @pytest.mark.parametrize("path", ["/", "/api/v1/search", "/nowhere", "/static/style.css"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "QUERY"])
-def test_nothing_can_be_done_but_reading(client: httpx.Client, method: str, path: str) -> None:
+def test_other_methods_than_get_and_head_are_refused(client: httpx.Client, method: str, path: str) -> None:
     answer = client.request(method, path, content=b"x=1" if method == "POST" else None)
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
 
@@ -97,7 +97,7 @@ def test_bodies_and_long_addresses_are_refused(client: httpx.Client) -> None:
     assert client.get("/" + "x" * MAX_TARGET).status_code == 414
 
 
-def test_what_one_address_searches_is_limited_and_nothing_else_is(pack: Path) -> None:
+def test_only_searches_count_against_an_address_rate_limit(pack: Path) -> None:
     with served(create_app(ScriptedSearchClient([pack]), rate_limit="3/hour")) as client:
         first = client.get("/api/v1/search", params=SEARCH)
         assert first.headers["ratelimit-policy"] == '"searches";q=3;w=3600'
@@ -113,13 +113,13 @@ def test_what_one_address_searches_is_limited_and_nothing_else_is(pack: Path) ->
         assert int(people.headers["retry-after"]) >= 1
         for path in ("/", "/healthz", "/static/style.css", "/api/v1/domains", "/metrics"):
             assert client.get(path).status_code == 200, path
-        # This machine is a proxy that may say for whom it asks.
+        # A proxy on this machine may name its client.
         elsewhere = client.get("/suggest", params=SEARCH, headers={"X-Forwarded-For": "198.51.100.7"})
         assert elsewhere.status_code == 200
 
 
 class SlowSearchClient(ScriptedSearchClient):
-    """Searches when it is let."""
+    """Searches once `let` is set."""
 
     let = Event()
 
@@ -128,15 +128,15 @@ class SlowSearchClient(ScriptedSearchClient):
         return super().search(question)
 
 
-def test_when_all_places_are_taken_searches_are_told_to_come_again(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_searches_beyond_the_concurrency_limit_get_503(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "ConcurrencyLimit", partial(ConcurrencyLimit, running=2, waiting=3, patience=0.3))
     with served(create_app(SlowSearchClient([pack]))) as client, ThreadPoolExecutor(7) as threads:
-        asked = [threads.submit(client.get, "/api/v1/search", params=SEARCH) for _ in range(7)]
-        eventually(lambda: sum(each.done() for each in asked) == 5, "five are refused")
-        # Whoever watches is answered all the while.
+        answers_due = [threads.submit(client.get, "/api/v1/search", params=SEARCH) for _ in range(7)]
+        eventually(lambda: sum(each.done() for each in answers_due) == 5, "five are refused")
+        # Monitoring is answered at the same time.
         assert [client.get(path).status_code for path in ("/healthz", "/readyz")] == [200, 200]
         SlowSearchClient.let.set()
-        answers = [each.result() for each in asked]
+        answers = [each.result() for each in answers_due]
     refused = [answer for answer in answers if answer.status_code != 200]
     assert [(each.status_code, each.json()["type"], each.headers["retry-after"]) for each in refused] == [
         (503, "/problems/busy", "1")
@@ -156,7 +156,7 @@ def test_the_process_is_ready_when_searches_can_be_answered(client: httpx.Client
     assert "perennial_packs{" not in metrics
 
 
-def test_metrics_tell_of_requests_searches_routes_and_the_finders_own_counts(pack: Path) -> None:
+def test_metrics_count_requests_searches_routes_and_requests_to_searchers(pack: Path) -> None:
     with served(create_app(ScriptedSearchClient([pack]), rate_limit="3/hour", counts=lambda: {"sent": 3})) as client:
         client.get("/api/v1/search", params=SEARCH)
         client.get("/", params=SEARCH | {"q": "nonexistent"})
@@ -205,7 +205,7 @@ def read_to_the_end(connection: socket.socket) -> None:
         b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET",
     ],
 )
-def test_a_request_that_does_not_come_to_its_end_is_not_awaited_for_long(
+def test_an_incomplete_request_is_closed_after_the_time_limit(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch, beginning: bytes
 ) -> None:
     monkeypatch.setattr(server, "REQUEST_SECONDS", 0.2)
@@ -216,7 +216,7 @@ def test_a_request_that_does_not_come_to_its_end_is_not_awaited_for_long(
     assert time.monotonic() - began >= 0.2
 
 
-def test_a_head_without_end_is_refused(client: httpx.Client) -> None:
+def test_an_endless_head_is_refused(client: httpx.Client) -> None:
     with connected(client) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\n" + b"X-Filler: y\r\n" * 8_000)
         assert connection.recv(65_536).startswith(b"HTTP/1.1 431 ")

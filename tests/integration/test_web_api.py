@@ -54,9 +54,9 @@ def test_hits_are_plain_text_with_ranges_to_mark(client: httpx.Client) -> None:
     assert found["sources"] == [{"domain": "site.example", "built_at": BUILT_AT, "pages": len(PAGES)}]
 
 
-def test_pages_of_hits_are_followed_by_their_links(client: httpx.Client) -> None:
-    asked = {"domain": "https://Site.Example/", "q": "many & pages", "limit": "20", "lang": "en"}
-    first = client.get(SEARCH, params=asked).json()
+def test_each_page_of_hits_links_to_the_next(client: httpx.Client) -> None:
+    parameters = {"domain": "https://Site.Example/", "q": "many & pages", "limit": "20", "lang": "en"}
+    first = client.get(SEARCH, params=parameters).json()
     assert (len(first["hits"]), first["total"], first["next_offset"]) == (20, 35, 20)
     last = client.get(first["next"]).json()
     assert (len(last["hits"]), last["next"], last["query"]) == (15, None, "many & pages")
@@ -72,7 +72,7 @@ def test_several_domains_are_searched_at_once(client: httpx.Client, domains: lis
     assert {source["domain"] for source in found["sources"]} == {"site.example", LONG}
 
 
-def test_a_domain_that_is_silent_is_told_beside_the_hits_of_the_others(
+def test_a_silent_domain_is_reported_beside_the_hits_of_others(
     client: httpx.Client, finder: ScriptedSearchClient
 ) -> None:
     finder.change = lambda found: replace(found, silent=((LONG, "no searcher answered in 3 s"),), did_you_mean="money")
@@ -84,7 +84,7 @@ def test_a_domain_that_is_silent_is_told_beside_the_hits_of_the_others(
     assert found["did_you_mean"] == "money"
 
 
-def test_what_can_be_searched_is_listed(client: httpx.Client) -> None:
+def test_all_indexed_sites_are_listed(client: httpx.Client) -> None:
     domains = client.get("/api/v1/domains").json()["domains"]
     assert domains == [
         {"domain": LONG, "pages": 1, "built_at": BUILT_AT, "available": True},
@@ -110,7 +110,7 @@ def test_what_can_be_searched_is_listed(client: httpx.Client) -> None:
     ],
 )
 @pytest.mark.parametrize("path", [SEARCH])
-def test_what_cannot_be_answered_is_told_with_the_reason(
+def test_invalid_requests_are_answered_with_the_reason(
     client: httpx.Client, path: str, params: dict[str, str], status: int, detail: str
 ) -> None:
     answer = client.get(path, params=params)
@@ -134,7 +134,7 @@ def test_what_cannot_be_answered_is_told_with_the_reason(
         (ApplicationError("what is this?"), 500, "internal"),
     ],
 )
-def test_faults_behind_the_web_are_told_apart(
+def test_each_search_error_has_its_problem_type_and_status(
     client: httpx.Client, finder: ScriptedSearchClient, error: ApplicationError, status: int, name: str
 ) -> None:
     finder.fault = error
@@ -153,7 +153,7 @@ def test_unknown_addresses_of_the_api_are_problems(client: httpx.Client) -> None
     assert client.post(SEARCH).json()["type"] == "/problems/not-allowed"
 
 
-def test_a_browser_learns_how_to_search_all_sites_or_one(client: httpx.Client) -> None:
+def test_browsers_get_an_opensearch_description_of_all_sites_or_one(client: httpx.Client) -> None:
     answer = client.get("/opensearch.xml")
     assert answer.headers["content-type"] == "application/opensearchdescription+xml"
     everything, one = ET.fromstring(answer.content), described(client, domain=LONG)
@@ -188,7 +188,7 @@ def text(root: ET.Element, name: str) -> str:
     return element.text
 
 
-def test_only_sites_that_are_indexed_and_hosts_that_can_be_are_described(client: httpx.Client) -> None:
+def test_unknown_sites_and_invalid_hosts_have_no_description(client: httpx.Client) -> None:
     assert client.get("/opensearch.xml?domain=never.example").json()["type"] == "/problems/never-indexed"
     assert client.get("/opensearch.xml?domain=a%20b").status_code == 400
     for host in ('"><script>', "a/b", "user@a", "{searchTerms}", "a b"):
@@ -199,7 +199,7 @@ def test_only_sites_that_are_indexed_and_hosts_that_can_be_are_described(client:
     assert "https://search.example/?q=" in secure.text
 
 
-def test_suggestions_go_on_from_what_was_typed(client: httpx.Client) -> None:
+def test_suggestions_start_with_the_typed_text(client: httpx.Client) -> None:
     answer = client.get("/suggest", params={"domain": "site.example", "q": "hosti"})
     assert answer.headers["content-type"] == "application/x-suggestions+json"
     assert answer.json() == ["hosti", ["hostile"]]
@@ -210,10 +210,10 @@ def test_suggestions_go_on_from_what_was_typed(client: httpx.Client) -> None:
     assert programs.json() == {"query": "hosti", "suggestions": ["hostile"]}
 
 
-def test_the_link_to_the_next_hits_repeats_what_was_asked(client: httpx.Client) -> None:
-    asked = {"domain": ["site.example", LONG], "q": 'many "pages"', "limit": "5", "sort": "date"}
-    link = client.get(SEARCH, params=asked).json()["next"]
+def test_the_link_to_the_next_hits_repeats_the_parameters(client: httpx.Client) -> None:
+    parameters = {"domain": ["site.example", LONG], "q": 'many "pages"', "limit": "5", "sort": "date"}
+    link = client.get(SEARCH, params=parameters).json()["next"]
     assert urlsplit(link).path == SEARCH
     again = parse_qs(urlsplit(link).query)
     assert again.pop("offset") == ["5"]
-    assert again == {"domain": asked["domain"], "q": [asked["q"]], "limit": ["5"], "sort": ["date"]}
+    assert again == {"domain": parameters["domain"], "q": [parameters["q"]], "limit": ["5"], "sort": ["date"]}

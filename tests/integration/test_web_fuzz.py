@@ -1,4 +1,4 @@
-"""The web is asked what nobody thought of: schemathesis on the API's description, and any text as a query."""
+"""Unexpected requests to the web: schemathesis on the API's description, and any text as a query."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ PAGES = [
     page(f"/library/{number}", f"Event loop {number}", "The event loop runs callbacks. Café, naïve, 東京.", lang="en")
     for number in range(30)
 ]
-#: Queries over a socket, and queries given to the application directly, so many at a time.
+#: Queries over a socket, and queries that the application gets directly, in batches.
 FEW, MANY, BATCH = 500, 10_000, 50
 PATHS = ("/", "/api/v1/search", "/suggest")
 
-#: Whether a name is a host, and whether words can be searched for, a JSON Schema does not say: an answer of 400 to what
-#: the schema allows is right there. All other checks are as they come.
+#: A JSON Schema cannot say whether a name is a host or whether words can be searched for. So the answer 400 to values
+#: that the schema allows is right. All other checks have their defaults.
 CONFIG = """
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", "400", "404"]
@@ -95,13 +95,13 @@ def test_any_text_over_http_is_answered_or_refused(client: httpx.Client) -> None
 
     @settings(bounded, max_examples=FEW)
     @given(requests)
-    def asked(request: tuple[str, bytes]) -> None:
+    def check(request: tuple[str, bytes]) -> None:
         path, query = request
         status = client.get(f"{path}?{query_string(query).decode()}").status_code
         seen.add(status)
         assert status in {200, 400, 404}
 
-    asked()
+    check()
     assert {200, 400} <= seen
 
 
@@ -147,7 +147,7 @@ def test_ten_thousand_queries_are_answered_or_refused(finder: LocalSearchClient)
 
         @settings(bounded, max_examples=MANY // BATCH)
         @given(st.lists(requests, min_size=BATCH, max_size=BATCH))
-        def asked(batch: list[tuple[str, bytes]]) -> None:
+        def check(batch: list[tuple[str, bytes]]) -> None:
             nonlocal count
             wrong = [
                 (request, status)
@@ -157,5 +157,5 @@ def test_ten_thousand_queries_are_answered_or_refused(finder: LocalSearchClient)
             assert wrong == []
             count += len(batch)
 
-        asked()
+        check()
     assert count >= MANY

@@ -100,7 +100,7 @@ def test_the_start_page_is_a_labelled_search_form(client: httpx.Client) -> None:
     assert client.head("/").status_code == 200
 
 
-def test_nothing_is_inline_and_browsers_find_the_search_of_their_bar(client: httpx.Client) -> None:
+def test_no_script_is_inline_and_the_page_links_its_opensearch_description(client: httpx.Client) -> None:
     tree = get(client, "/", q="many")
     assert [script.attributes["src"] for script in tree.css("script")] == ["/static/search.js"]
     assert not tree.css("style, [style], [onclick]")
@@ -127,7 +127,7 @@ def test_results_are_counted_marked_linked_and_paged(client: httpx.Client) -> No
     assert first(tree, "input[name=q]").attributes["value"] == "many pages"
 
 
-def test_no_hits_never_indexed_and_no_words_are_told_apart(client: httpx.Client) -> None:
+def test_each_reason_for_no_hits_has_its_own_message(client: httpx.Client) -> None:
     nothing = get(client, "/", q="nonexistent")
     assert text_of(nothing, "[role=status]") == "No page on site.example matches “nonexistent”."
     assert nothing.css("ul.hints li")
@@ -149,13 +149,13 @@ def test_pages_with_some_of_the_words_are_announced(client: httpx.Client) -> Non
     assert "some of them" in text_of(get(client, "/", q="many nonexistent"), ".notice")
 
 
-def test_a_misspelled_word_leads_on_to_what_is_there(client: httpx.Client) -> None:
+def test_a_misspelled_word_gets_a_proposal(client: httpx.Client) -> None:
     tree = get(client, "/", q="hostlie")
     assert text_of(tree, ".meant") == "Did you mean hostile?"
     assert "of 1 for “hostile”" in text_of(get(client, links(tree, ".meant")["hostile"]), "[role=status]")
 
 
-def test_what_a_page_or_a_person_wrote_is_never_markup(client: httpx.Client) -> None:
+def test_texts_of_pages_and_queries_are_never_markup(client: httpx.Client) -> None:
     tree = get(client, "/", q="hostile")
     (hit,) = tree.css("ol.hits > li")
     assert text_of(tree, "ol.hits h2") == "<script>alert(1)</script>"
@@ -175,7 +175,7 @@ def test_only_web_addresses_become_links(client: httpx.Client) -> None:
     assert not tree.css("ol.hits a")
 
 
-def test_letters_of_an_address_are_shown_as_such_unless_they_could_deceive(tmp_path: Path) -> None:
+def test_letters_of_an_address_are_decoded_unless_they_could_deceive(tmp_path: Path) -> None:
     urls = ["https://small.example/%E6%97%A5%E6%9C%AC?q=%2Fx%20y", "https://small.example/%E2%80%AEfdp%FF"]
     pages = [page(f"/{at}", "Address", "letters", url=url) for at, url in enumerate(urls)]
     with serving(tmp_path, small=pages) as (client, _):
@@ -183,7 +183,7 @@ def test_letters_of_an_address_are_shown_as_such_unless_they_could_deceive(tmp_p
     assert shown == ["small.example/日本?q=%2Fx%20y", "small.example/%E2%80%AEfdp%FF"]
 
 
-def test_facets_filter_are_counted_and_can_be_taken_off(tmp_path: Path) -> None:
+def test_facets_filter_and_count_and_can_be_removed(tmp_path: Path) -> None:
     with serving(tmp_path, mixed=MIXED) as (client, _):
         tree = get(client, "/", q="mixed")
         assert list(links(tree, ".facets")) == [
@@ -210,7 +210,7 @@ def test_facets_filter_are_counted_and_can_be_taken_off(tmp_path: Path) -> None:
         assert "of 4 for" in text_of(get(client, links(nothing, ".hints")["Search without filters"]), "[role=status]")
 
 
-def test_the_newest_come_first_where_that_is_asked_for_and_dates_are_told(tmp_path: Path) -> None:
+def test_results_can_be_sorted_by_date(tmp_path: Path) -> None:
     with serving(tmp_path, mixed=MIXED) as (client, _):
         tree = get(client, links(get(client, "/", q="mixed"), ".sorts")["Date"])
         assert text_of(tree, ".sorts [aria-current=true]") == "Date"
@@ -218,7 +218,7 @@ def test_the_newest_come_first_where_that_is_asked_for_and_dates_are_told(tmp_pa
         assert first(tree, "input[name=sort]").attributes["value"] == "date"
 
 
-def test_all_sites_are_searched_or_those_that_are_chosen(tmp_path: Path) -> None:
+def test_all_sites_are_searched_unless_some_are_chosen(tmp_path: Path) -> None:
     other = [page("/", "Other", "many")]
     with serving(tmp_path, site=PAGES, other=other, third=other) as (client, _):
         start = get(client, "/")
@@ -242,7 +242,7 @@ def test_all_sites_are_searched_or_those_that_are_chosen(tmp_path: Path) -> None
         )
 
 
-def test_more_sites_than_can_be_asked_at_once_have_to_be_chosen_from(tmp_path: Path) -> None:
+def test_a_person_chooses_sites_if_there_are_too_many(tmp_path: Path) -> None:
     sites = {f"s{number}": [page("/", "Same", "many")] for number in range(17)}
     with serving(tmp_path, **sites) as (client, _):
         assert text_of(get(client, "/"), "legend") == "Choose up to 16 sites"
@@ -253,7 +253,7 @@ def test_more_sites_than_can_be_asked_at_once_have_to_be_chosen_from(tmp_path: P
         assert get(client, "/", q="many", domain=["s3.example"]).css("ol.hits")
 
 
-def test_a_site_that_did_not_answer_is_told_where_others_did(tmp_path: Path) -> None:
+def test_a_site_that_did_not_answer_is_reported_beside_the_results_of_others(tmp_path: Path) -> None:
     with serving(tmp_path, site=PAGES, other=PAGES) as (client, finder):
         finder.change = lambda found: _without(found, "other.example")
         tree = get(client, "/", q="many")
@@ -280,7 +280,7 @@ def _without(found: SearchResult, domain: str) -> SearchResult:
         (PackNotFound("site.example"), 404, "site.example was never indexed"),
     ],
 )
-def test_each_failure_has_its_own_words_and_a_way_on(
+def test_each_error_has_its_own_message_and_a_link(
     client: httpx.Client, finder: ScriptedSearchClient, fault: ApplicationError, status: int, heading: str
 ) -> None:
     finder.fault = fault
@@ -293,9 +293,7 @@ def test_each_failure_has_its_own_words_and_a_way_on(
         assert int(client.get("/", params={"q": "many"}).headers["retry-after"]) > 0
 
 
-def test_what_was_asked_stays_in_the_form_while_nobody_knows_what_there_is(
-    client: httpx.Client, finder: ScriptedSearchClient
-) -> None:
+def test_the_form_keeps_its_values_while_routes_are_unknown(client: httpx.Client, finder: ScriptedSearchClient) -> None:
     finder.unknown = True
     tree = get(client, "/", 503, q="many", domain=["site.example", "b.example"])
     assert text_of(tree, "main h2") == "The search cannot be reached"
@@ -303,7 +301,7 @@ def test_what_was_asked_stays_in_the_form_while_nobody_knows_what_there_is(
     assert [box.attributes["value"] for box in tree.css("input[checked]")] == ["site.example", "b.example"]
 
 
-def test_without_any_pack_the_page_says_how_to_make_one(tmp_path: Path) -> None:
+def test_without_any_pack_the_page_shows_the_command_to_index_a_site(tmp_path: Path) -> None:
     with serving(tmp_path) as (client, _):
         tree = get(client, "/", q="x")
         assert text_of(tree, "h1") == "Nothing is indexed yet"
@@ -311,7 +309,7 @@ def test_without_any_pack_the_page_says_how_to_make_one(tmp_path: Path) -> None:
         assert not tree.css("form")
 
 
-def test_too_many_searches_are_told_as_such_and_can_be_tried_again(tmp_path: Path) -> None:
+def test_too_many_searches_have_a_page_of_their_own(tmp_path: Path) -> None:
     pack = write_pack(tmp_path / "site.sqlite", PAGES)
     with served(create_app(ScriptedSearchClient([pack]), rate_limit="1/hour")) as client:
         get(client, "/", q="many")

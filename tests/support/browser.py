@@ -31,7 +31,7 @@ DESKTOP: ViewportSize = {"width": 1280, "height": 800}
 #: The narrowest that WCAG 2.2 asks for (1.4.10).
 PHONE: ViewportSize = {"width": 320, "height": 640}
 
-#: What Chromium writes to the console of a page that was answered with an error, as some of ours are meant to be.
+#: Chromium writes this to the console for a page with an error status, which some tests expect.
 _MEANT = "Failed to load resource: the server responded with a status of"
 
 
@@ -94,13 +94,13 @@ def _listen(opened: Tab) -> None:
         if message.type in {"error", "warning"} and not message.text.startswith(_MEANT):
             opened.faults.append(f"console: {message.text}")
 
-    def asked(dialog: Dialog) -> None:
+    def on_dialog(dialog: Dialog) -> None:
         opened.faults.append(f"dialog: {dialog.message}")
         dialog.dismiss()
 
     opened.page.on("console", said)
     opened.page.on("pageerror", lambda error: opened.faults.append(f"script: {error}"))
-    opened.page.on("dialog", asked)
+    opened.page.on("dialog", on_dialog)
     opened.page.on("request", lambda request: _note_stranger(opened, request.url))
 
 

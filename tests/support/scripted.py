@@ -1,4 +1,4 @@
-"""A finder that answers as it is told, where no real one can be brought to do so in time."""
+"""A search client that fails or changes its results on request."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from app.search.contract import SearchRequest, SearchResult
 
 
 class ScriptedSearchClient(LocalSearchClient):
-    """Finds in packs of this machine, unless it is told to fail.
+    """Searches packs on this machine.
 
-    `fault` is what every search raises; `unknown` is whether nobody knows what there is; `change` is done to what is
-    found.
+    Every search raises `fault`, and its result passes through `change`. If `unknown`, there are no routes.
     """
 
     fault: ApplicationError | None = None
@@ -23,17 +22,17 @@ class ScriptedSearchClient(LocalSearchClient):
     change: Callable[[SearchResult], SearchResult] | None = None
 
     def behave(self) -> None:
-        """Answer as any other finder again."""
+        """Search without faults again."""
         self.fault, self.unknown, self.change = None, False, None
 
     def routes(self) -> Routes:
-        """Return what there is, or raise SearchUnavailable."""
+        """Return the packs, or raise SearchUnavailable."""
         if self.unknown:
-            raise SearchUnavailable("nobody answers")
+            raise SearchUnavailable("no orchestrator answers")
         return super().routes()
 
     def search(self, question: SearchRequest) -> SearchResult:
-        """Search, or raise what there is to raise."""
+        """Search, or raise `fault`."""
         if self.fault is not None:
             raise self.fault
         found = super().search(question)

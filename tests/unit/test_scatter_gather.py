@@ -1,4 +1,4 @@
-"""Merging the answers of several packs: laws that hold for any packs, and cases that people notice."""
+"""The replies of several packs are merged: laws that hold for any packs, and cases that people notice."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ pytestmark = pytest.mark.unit
 
 @dataclass(frozen=True)
 class Pack:
-    """What one domain would answer, whole."""
+    """All hits of one domain."""
 
     answer: SearchReply
 
-    def asked(self, offset: int, limit: int) -> SearchReply:
+    def reply_to(self, offset: int, limit: int) -> SearchReply:
         results = self.answer.results
         return replace(self.answer, results=replace(results, hits=results.hits[offset : offset + limit]))
 
@@ -34,8 +34,8 @@ def hit(url: str, score: float = 1.0, modified: str = "") -> Hit:
     return Hit(url=url, path="/", title=url, snippet=Snippet(""), headings=(), lang="", score=score, modified=modified)
 
 
-def pack(domain: str, hits: Sequence[Hit], *, pages: int = 100, **told: object) -> Pack:
-    fields = {"capped": False, "relaxed": False, "seconds": 0.001, "ideal": 1.0, "total": len(hits), **told}
+def pack(domain: str, hits: Sequence[Hit], *, pages: int = 100, **changes: object) -> Pack:
+    fields = {"capped": False, "relaxed": False, "seconds": 0.001, "ideal": 1.0, "total": len(hits), **changes}
     results = PackHits(hits=tuple(hits), **fields)  # type: ignore[arg-type]
     return Pack(SearchReply(info=PackInfo(domain=domain, generation="1", built_at="", pages=pages), results=results))
 
@@ -48,7 +48,7 @@ def ask(packs: Sequence[Pack], *, offset: int = 0, limit: int = 10, sort: Sort =
     domains = tuple(each.answer.info.domain for each in packs)
     question = check(SearchRequest(q="words", domains=domains, offset=offset, limit=limit, sort=sort))
     outcomes = {
-        request.domain: each.asked(request.offset, request.limit)
+        request.domain: each.reply_to(request.offset, request.limit)
         for each, request in zip(packs, split(question), strict=True)
     }
     return merge(question, outcomes, 0.5)
@@ -93,7 +93,7 @@ def test_pages_of_any_size_are_parts_of_one_order(data: st.DataObject, sort: Sor
 
 
 @given(st.data(), st.sampled_from(["relevance", "date"]))
-def test_each_pack_s_own_order_is_kept_and_no_page_comes_twice(data: st.DataObject, sort: Sort) -> None:
+def test_each_pack_keeps_its_own_order_and_no_page_comes_twice(data: st.DataObject, sort: Sort) -> None:
     made = data.draw(packs(least=2, sort=sort))
     found = whole(made, sort)
     assert len(set(found)) == len(found)
@@ -103,32 +103,32 @@ def test_each_pack_s_own_order_is_kept_and_no_page_comes_twice(data: st.DataObje
 
 
 @given(packs(), st.integers(0, 40), st.integers(1, 20))
-def test_a_page_of_one_domain_is_that_domain_s_own_answer(made: list[Pack], offset: int, limit: int) -> None:
+def test_the_result_for_one_domain_is_its_own_reply(made: list[Pack], offset: int, limit: int) -> None:
     alone = made[0]
-    found, own = ask([alone], offset=offset, limit=limit), alone.asked(offset, limit).results
+    found, own = ask([alone], offset=offset, limit=limit), alone.reply_to(offset, limit).results
     assert [replace(each, domain="") for each in found.hits] == list(own.hits)
     assert {each.domain for each in found.hits} <= {alone.answer.info.domain}
     assert (found.total, found.capped, found.did_you_mean) == (own.total, own.capped, own.did_you_mean)
 
 
 @given(packs(least=2))
-def test_no_page_with_some_of_the_words_stands_beside_one_with_all(made: list[Pack]) -> None:
+def test_pages_with_some_of_the_words_are_left_out_if_others_have_all(made: list[Pack]) -> None:
     found = ask(made, limit=MAX_MERGED)
     strict = [each for each in made if each.answer.results.total and not each.answer.results.relaxed]
-    told = strict or [each for each in made if each.answer.results.total]
-    assert found.total == sum(each.answer.results.total for each in told)
-    assert found.relaxed == (bool(told) and not strict)
-    assert {each.domain for each in found.hits} <= {each.answer.info.domain for each in told}
+    merged = strict or [each for each in made if each.answer.results.total]
+    assert found.total == sum(each.answer.results.total for each in merged)
+    assert found.relaxed == (bool(merged) and not strict)
+    assert {each.domain for each in found.hits} <= {each.answer.info.domain for each in merged}
     assert len(found.sources) == len(made)
 
 
-def test_scores_are_compared_as_shares_of_the_best_that_a_pack_can_give() -> None:
+def test_scores_are_compared_as_shares_of_the_best_possible_score() -> None:
     small = pack("small.example", [hit("s1", 0.9), hit("s2", 0.1)], ideal=1.0)
     large = pack("large.example", [hit("l1", 8.0), hit("l2", 4.0)], ideal=10.0)
     assert urls(ask([small, large])) == ["s1", "l1", "l2", "s2"]
 
 
-def test_where_a_pack_does_not_tell_its_best_the_best_found_in_each_are_equals() -> None:
+def test_without_best_possible_scores_the_best_hits_of_all_packs_are_equal() -> None:
     one = pack("one.example", [hit("a1", 0.2), hit("a2", 0.1)], ideal=1.0)
     two = pack("two.example", [hit("b1", 8.0), hit("b2", 6.0)], ideal=0.0)
     assert urls(ask([one, two])) == ["a1", "b1", "b2", "a2"]
@@ -136,26 +136,26 @@ def test_where_a_pack_does_not_tell_its_best_the_best_found_in_each_are_equals()
     assert urls(ask([nothing, two]))[0] == "b1"
 
 
-def test_packs_take_turns_among_equals() -> None:
+def test_packs_take_turns_on_a_tie() -> None:
     one = pack("one.example", [hit(f"a{at}", 0.5) for at in range(4)] + [hit("a4", 0.1)])
     two = pack("two.example", [hit("b0", 0.504), hit("b1", 0.498), hit("b2", 0.49)])
     assert urls(ask([one, two])) == ["a0", "b0", "a1", "b1", "a2", "a3", "b2", "a4"]
 
 
-def test_what_a_pack_puts_first_does_not_wait_for_its_own_low_score() -> None:
+def test_a_hit_that_its_pack_puts_first_counts_as_its_best() -> None:
     named = pack("named.example", [hit("named", 0.1), hit("n2", 0.9)])
     other = pack("other.example", [hit("o1", 0.8), hit("o2", 0.7)])
     assert urls(ask([other, named])) == ["named", "n2", "o1", "o2"]
     assert urls(ask([other, named], limit=1)) == ["named"]
 
 
-def test_dates_go_down_and_pages_without_one_are_last() -> None:
+def test_hits_sorted_by_date_are_newest_first_and_undated_last() -> None:
     one = pack("one.example", [hit("a1", modified="2026-03-01"), hit("a2", modified="2025-01-01"), hit("a3")])
     two = pack("two.example", [hit("b1", 0.9, "2026-03-01"), hit("b2", 0.2, "2025-12-31"), hit("b3", 0.1)])
     assert urls(ask([two, one], sort="date")) == ["a1", "b1", "b2", "a2", "a3", "b3"]
 
 
-def test_counts_are_summed_and_only_so_many_hits_can_be_paged_through() -> None:
+def test_counts_are_added_up_and_paging_is_limited() -> None:
     facets = (facet("lang", (("en", 5), ("fr", 2))), facet("type", (("text/html", 7),)))
     one = pack("one.example", [hit(f"a{at}", 0.5) for at in range(300)], facets=facets, total=5_000, capped=True)
     two = pack("two.example", [hit("b", 0.6)], facets=(facet("lang", (("fr", 9),)),))
@@ -166,13 +166,13 @@ def test_counts_are_summed_and_only_so_many_hits_can_be_paged_through() -> None:
     assert ask([one], offset=290).reachable == 5_000
 
 
-def test_facets_of_a_pack_whose_pages_are_all_filtered_away_still_tell_what_there_is() -> None:
+def test_a_pack_without_hits_after_filtering_still_counts_in_facets() -> None:
     facets = (facet("section", (("library", 3),)),)
     gone, other = pack("gone.example", [], facets=facets), pack("other.example", [hit("o")])
     assert ask([gone]).facets == ask([gone, other]).facets == facets
 
 
-def test_the_proposal_that_most_packs_make_stands_unless_one_found_enough() -> None:
+def test_the_proposal_of_most_packs_is_used_unless_a_pack_has_matches_without_one() -> None:
     few = pack("few.example", [hit("f")], did_you_mean="benefits", pages=10)
     none = pack("none.example", [], did_you_mean="benefit", pages=5_000)
     enough = pack("enough.example", [hit("e")])
@@ -182,7 +182,7 @@ def test_the_proposal_that_most_packs_make_stands_unless_one_found_enough() -> N
     assert ask([pack("some.example", [hit("s")], relaxed=True), none]).did_you_mean == "benefit"
 
 
-def test_suggestions_of_several_packs_take_turns() -> None:
+def test_suggestions_of_several_packs_are_interleaved() -> None:
     assert interleave([["a", "b", "c"], ["b", "d"], []], limit=3) == ("a", "b", "d")
     assert interleave([], limit=3) == ()
 
@@ -201,13 +201,13 @@ def test_suggestions_of_several_packs_take_turns() -> None:
         ({"limit": 1_001}, InvalidQuery),
     ],
 )
-def test_what_cannot_be_asked_is_refused_before_anybody_is(wrong: dict[str, object], error: type[Exception]) -> None:
+def test_invalid_requests_are_refused_before_they_are_sent(wrong: dict[str, object], error: type[Exception]) -> None:
     fields = {"q": "words", "domains": ("site.example",), **wrong}
     with pytest.raises(error):
         check(SearchRequest(**fields))  # type: ignore[arg-type]
 
 
-def test_domains_are_asked_by_the_names_they_are_indexed_under_and_once_each() -> None:
+def test_domains_are_normalised_and_asked_once() -> None:
     question = check(
         SearchRequest(q="words", domains=("Site.EXAMPLE", "https://site.example/x", "b.example"), offset=30)
     )

@@ -1,4 +1,4 @@
-"""What orchestrator, searchers and those who ask say to each other, read as it was written."""
+"""Messages between orchestrator, searchers and search clients: their fields, and what is refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SEARCHES = st.builds(SearchRequest, domains=st.tuples(st.text()))
 
 
 @given(st.one_of(st.builds(Load, **_VERSION), st.builds(Outcome, report=_REPORTS), _SEARCHES))
-def test_a_message_is_read_as_it_was_written_and_what_a_later_release_adds_is_ignored(message: Any) -> None:
+def test_messages_survive_json_and_unknown_fields_are_ignored(message: Any) -> None:
     assert read(type(message), to_json(message)) == message
     assert read(type(message), {**to_payload(message), "added": [1]}) == message
 
@@ -66,7 +66,7 @@ def test_search_requests_with_wrong_fields_are_refused(change: dict[str, Any]) -
         read(SearchRequest, payload | change)
 
 
-def test_what_is_wrong_with_a_message_is_named() -> None:
+def test_an_invalid_message_names_its_wrong_fields() -> None:
     with pytest.raises(
         InvalidMessage, match=r"^load: domain: Field required; size_mb: Input should be a valid integer"
     ):
@@ -74,7 +74,7 @@ def test_what_is_wrong_with_a_message_is_named() -> None:
 
 
 @pytest.mark.parametrize("fault", get_args(Fault))
-def test_a_fault_is_the_same_to_whoever_asked_as_to_whoever_answers(fault: Fault) -> None:
+def test_a_reply_code_survives_the_way_to_the_client(fault: Fault) -> None:
     problem = ProblemReply(fault=fault, detail="why")
     assert problem_reply(error_of(problem), process="searcher") == problem
 
@@ -88,28 +88,28 @@ def test_a_fault_is_the_same_to_whoever_asked_as_to_whoever_answers(fault: Fault
         (StoreError("away"), "broken"),
     ],
 )
-def test_errors_that_need_not_be_told_apart_share_a_fault(error: ApplicationError, fault: Fault) -> None:
+def test_similar_errors_share_a_reply_code(error: ApplicationError, fault: Fault) -> None:
     assert problem_reply(error, process="searcher") == ProblemReply(fault=fault, detail=str(error))
 
 
-def test_of_an_error_that_nobody_foresaw_only_the_log_tells() -> None:
-    told = problem_reply(KeyError("/home/secret"), process="searcher")
-    assert told == ProblemReply(fault="broken", detail="the searcher failed; see its log")
+def test_unexpected_errors_are_detailed_only_in_the_log() -> None:
+    reply = problem_reply(KeyError("/home/secret"), process="searcher")
+    assert reply == ProblemReply(fault="broken", detail="the searcher failed; see its log")
 
 
 @pytest.mark.parametrize("domain", ["\ud800", "x" * 200_000])
-def test_what_could_not_be_sent_on_is_refused(domain: str) -> None:
+def test_text_that_json_cannot_carry_is_refused(domain: str) -> None:
     with pytest.raises(InvalidMessage, match="domain"):
         read(Load, {"domain": domain, "sha256": "0", "generation": 1, "size_mb": 1})
     assert b"invalid-query" in to_json(problem_reply(UnknownType(domain), process="searcher"))
 
 
-def test_of_many_wrong_fields_the_first_are_named() -> None:
+def test_only_the_first_of_many_wrong_fields_are_named() -> None:
     report = {"searcher_id": "a", "seq": 1, "free_space": 10**400, "holdings": [{"domain": 5}] * 10_000}
     with pytest.raises(InvalidMessage, match=r"^report: free_space: .*and \d+ more$") as error:
         read(Report, report)
     assert len(str(error.value)) < 1_000
 
 
-def test_a_searcher_that_leaves_answers_for_longer_than_routes_are_taken_for_fresh() -> None:
+def test_a_leaving_searcher_drains_for_longer_than_routes_are_cached() -> None:
     assert DRAIN > MAX_AGE

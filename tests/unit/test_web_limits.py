@@ -1,4 +1,4 @@
-"""Whose requests are counted as one's, what is granted, and when the web is ready."""
+"""Limits, readiness and metrics of the web application, and what it relies on in uvicorn."""
 
 from __future__ import annotations
 
@@ -33,41 +33,41 @@ UNPLACED = replace(ROUTE, domain="b.example", searchers=(), missing=2)
         ("unix:", "unix:", True),
     ],
 )
-def test_an_ipv6_host_is_all_of_its_64_bits(one: str, other: str, same: bool) -> None:
+def test_addresses_of_an_ipv6_network_share_a_quota(one: str, other: str, same: bool) -> None:
     assert (client_key(one) == client_key(other)) is same
 
 
-def test_what_is_granted_is_counted_down_for_each_address() -> None:
-    async def asked() -> None:
+def test_each_address_has_a_quota_that_counts_down() -> None:
+    async def scenario() -> None:
         limiter = RateLimiter("2/hour")
         granted = [await limiter.hit("198.51.100.7") for _ in range(3)]
         assert [(each.granted, each.remaining) for each in granted] == [(True, 1), (True, 0), (False, 0)]
         assert all(1 <= each.reset <= 3_600 for each in granted)
         assert (await limiter.hit("198.51.100.8")).granted
 
-    asyncio.run(asked())
+    asyncio.run(scenario())
 
 
-def test_addresses_are_forgotten_once_their_window_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_are_removed_after_their_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SWEEP", 0.05)
 
-    async def asked() -> None:
+    async def scenario() -> None:
         limiter = RateLimiter("5/second")
         for number in range(50):
             await limiter.hit(f"10.0.0.{number}")
-        known = limiter._storage.storage
-        assert len(known) == 50
-        # The count of a window is of use for one more window.
+        storage = limiter._storage.storage
+        assert len(storage) == 50
+        # The next window still needs the count of the previous one.
         async with asyncio.timeout(20):
-            while "10.0.0.0" in " ".join(known):
+            while "10.0.0.0" in " ".join(storage):
                 await asyncio.sleep(0.1)
                 await limiter.hit("10.0.1.1")
-        assert len(known) <= 3
+        assert len(storage) <= 3
 
-    asyncio.run(asked())
+    asyncio.run(scenario())
 
 
-def test_a_place_that_was_given_back_is_given_again() -> None:
+def test_a_released_place_is_reused() -> None:
     async def entered() -> None:
         gate = ConcurrencyLimit(running=1, waiting=1, patience=0.05)
         async with gate.admit() as first:
@@ -91,24 +91,24 @@ def test_a_place_that_was_given_back_is_given_again() -> None:
         (replace(ROUTES, routes=(ROUTE, UNPLACED)), True, "ok, but 1 of 2 packs are on no searcher"),
     ],
 )
-def test_one_pack_on_no_searcher_does_not_make_the_others_unsearchable(routes: Routes, ready: bool, why: str) -> None:
+def test_a_process_is_ready_unless_no_pack_can_be_searched(routes: Routes, ready: bool, why: str) -> None:
     assert readiness(routes) == (ready, why)
 
 
-def test_of_very_many_domains_those_with_the_oldest_index_have_an_age() -> None:
+def test_metrics_have_the_age_of_the_oldest_indexes_only() -> None:
     many = tuple(
         replace(ROUTE, domain=f"{n}.example", built_at=f"2026-11-21T10:{n // 60:02}:{n % 60:02}Z") for n in range(300)
     )
     routes = replace(ROUTES, routes=(*many, UNPLACED))
-    told = {family.name: family for family in route_metrics(routes, now=1_800_000_000.0)}
-    ages = {sample.labels["domain"]: sample.value for sample in told["perennial_index_age_seconds"].samples}
+    metrics = {family.name: family for family in route_metrics(routes, now=1_800_000_000.0)}
+    ages = {sample.labels["domain"]: sample.value for sample in metrics["perennial_index_age_seconds"].samples}
     assert len(ages) == MAX_DOMAINS
     assert min(ages.values()) == ages["99.example"]
-    assert [sample.value for sample in told["perennial_packs"].samples] == [300, 1]
-    assert told["perennial_copies_missing"].samples[0].value == 2
+    assert [sample.value for sample in metrics["perennial_packs"].samples] == [300, 1]
+    assert metrics["perennial_copies_missing"].samples[0].value == 2
 
 
-def test_what_stands_in_a_description_is_escaped_and_cut() -> None:
+def test_names_in_an_opensearch_description_are_escaped_and_cut() -> None:
     document = describe("http://[::1]:8000", ["a&b.example", "x" * 60]).decode()
     assert "a&amp;b.example" in document
     assert "domain=a%26b.example&amp;domain=" in document

@@ -1,4 +1,4 @@
-"""The search page's addresses and numbers: laws that hold whatever is asked."""
+"""The search page's addresses and numbers: laws that hold for any request."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_first_current_and_last_page_are_always_shown_in_order(page: int, total:
     assert (bool(view.previous), bool(view.next)) == (page > 1, page < last)
 
 
-def test_codes_are_shown_as_words() -> None:
+def test_languages_types_and_sections_have_labels() -> None:
     shown = [label_of("lang", tag) for tag in ("en", "de-at", "zh-hant-tw", "tlh")]
     assert shown == ["English", "German (de-AT)", "Chinese (zh-Hant-TW)", "tlh"]
     assert [label_of("type", kind) for kind in ("application/pdf", "x/y")] == ["PDF", "x/y"]
