@@ -23,28 +23,28 @@ def _task(name: str) -> Callable[[Callable[..., None]], Any]:
 @_task("orchestrator.update")
 def update(**message: Any) -> None:
     """Look what the store has of a domain; raises StoreError, and PackCorrupt for a manifest that cannot be read."""
-    running_service().updated(domain_of(message))
+    running_service().pack_updated(domain_of(message))
 
 
 @_task("orchestrator.register")
 def register(**message: Any) -> None:
     """Take what a searcher tells of itself."""
-    running_service().heard(read(Report, message))
+    running_service().receive_report(read(Report, message))
 
 
 @_task("orchestrator.loaded")
 def loaded(**message: Any) -> None:
     """Take that a searcher answers from a version of a pack."""
-    running_service().done(read(Outcome, message))
+    running_service().order_done(read(Outcome, message))
 
 
 @_task("orchestrator.unloaded")
 def unloaded(**message: Any) -> None:
     """Take that a searcher forgot a version of a pack."""
-    running_service().done(read(Outcome, message))
+    running_service().order_done(read(Outcome, message))
 
 
 @_task("orchestrator.failed")
 def failed(**message: Any) -> None:
     """Take that a searcher could not do what it was told."""
-    running_service().failed(read(Outcome, message))
+    running_service().order_failed(read(Outcome, message))

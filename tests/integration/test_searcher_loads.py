@@ -18,10 +18,10 @@ from queue import Queue
 import pytest
 
 from app.cluster.protocol import Holding, Load, Unload
-from app.cluster.searcher.loader import Change, Doubt, Loader
-from app.cluster.searcher.packs import Packs
+from app.cluster.searcher.data_directory import DataDirectory
+from app.cluster.searcher.loader import IntegrityCheck, JobOutcome, Loader
+from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.process import fetch_from
-from app.cluster.searcher.slot import Slot
 from app.errors import NotHere, PackCorrupt
 from app.pack import database
 from app.pack.fetch import sha256
@@ -45,7 +45,7 @@ class Disk:
         self.folder = folder
         self.root = folder / "searchers"
         self.store = FolderStore(folder / "store")
-        self.told: Queue[Change] = Queue()
+        self.told: Queue[JobOutcome] = Queue()
         self.generation = 0
 
     def offer(self, title: str, *, domain: str = "a.example", body: str = "word", version: int | None = None) -> Load:
@@ -66,24 +66,24 @@ class Disk:
     @contextmanager
     def open(self, *, budget_mb: int = BUDGET_MB, check: Callable[[Path], None] = database.check) -> Iterator[Shelf]:
         """Run a searcher's loader on the first free slot for the block, which begins when it says what it took over."""
-        slot = Slot.take(self.root)
-        packs = Packs(remove=slot.remove, time_limit=1.0)
+        directory = DataDirectory.take(self.root)
+        packs = OpenPacks(remove=directory.remove, time_limit=1.0)
         loader = Loader(
-            slot=slot,
+            directory=directory,
             packs=packs,
             budget_mb=budget_mb,
             fetch=fetch_from(self.store),
             check=check,
         )
         words = Queue[tuple[int, int]]()
-        loader.start(adopted=lambda: words.put((len(packs.holdings()), len(loader.loading()))), tell=self.told.put)
-        shelf = Shelf(slot, packs, loader, self.told, words.get(timeout=20), words)
+        loader.start(recovered=lambda: words.put((len(packs.holdings()), len(loader.loading()))), tell=self.told.put)
+        shelf = Shelf(directory, packs, loader, self.told, words.get(timeout=20), words)
         try:
             yield shelf
         finally:
             loader.close(20)
             packs.close()
-            slot.close()
+            directory.close()
 
 
 class Shelf:
@@ -91,17 +91,17 @@ class Shelf:
 
     def __init__(
         self,
-        slot: Slot,
-        packs: Packs,
+        directory: DataDirectory,
+        packs: OpenPacks,
         loader: Loader,
-        told: Queue[Change],
+        told: Queue[JobOutcome],
         first_word: tuple[int, int],
         words: Queue[tuple[int, int]],
     ) -> None:
-        self.slot, self.packs, self.loader, self.told = slot, packs, loader, told
+        self.directory, self.packs, self.loader, self.told = directory, packs, loader, told
         self.first_word, self.words = first_word, words
 
-    def have(self, job: Load | Unload | Doubt) -> Change:
+    def have(self, job: Load | Unload | IntegrityCheck) -> JobOutcome:
         """Have a job done and return what was told of it."""
         self.loader.submit(job)
         return self.told.get(timeout=20)
@@ -111,7 +111,7 @@ class Shelf:
             return searcher.search(parse("word")).hits[0].title
 
     def files(self) -> list[str]:
-        return sorted(path.suffix for path in self.slot.folder.rglob("*") if path.is_file() and path.suffix)
+        return sorted(path.suffix for path in self.directory.folder.rglob("*") if path.is_file() and path.suffix)
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_a_pack_is_loaded_and_answered_from(disk: Disk) -> None:
         with pytest.raises(NotHere, match=r"a\.example is not on this searcher"):
             shelf.title()
         load = disk.offer("one")
-        assert shelf.have(load) == Change(kind="loaded", domain="a.example", sha256=load.sha256)
+        assert shelf.have(load) == JobOutcome(kind="loaded", domain="a.example", sha256=load.sha256)
         assert shelf.title() == "one"
         assert shelf.packs.holdings() == (
             Holding(domain="a.example", sha256=load.sha256, generation=load.generation, size_mb=1),
@@ -179,7 +179,7 @@ def test_whatever_is_wrong_with_a_new_version_the_old_one_goes_on_answering(disk
     with disk.open() as shelf:
         shelf.have(disk.offer("one"))
         wrongs = {
-            "flipped bytes": "is not the one of its manifest",
+            "flipped bytes": "does not match its manifest",
             "wrong schema version": "schema version 99",
             "no pack at all": "has a manifest but no pack",
             "no manifest": "has no pack",
@@ -232,9 +232,9 @@ def test_more_than_there_is_room_for_is_not_written_whatever_the_order_says(disk
 def test_of_a_version_that_was_replaced_in_the_store_the_newer_one_is_loaded_and_named(disk: Disk) -> None:
     with disk.open() as shelf:
         old, new = disk.offer("old"), disk.offer("new")
-        assert shelf.have(old) == Change(kind="loaded", domain="a.example", sha256=new.sha256)
+        assert shelf.have(old) == JobOutcome(kind="loaded", domain="a.example", sha256=new.sha256)
         assert shelf.title() == "new"
-        assert shelf.have(new) == Change(kind="loaded", domain="a.example", sha256=new.sha256)
+        assert shelf.have(new) == JobOutcome(kind="loaded", domain="a.example", sha256=new.sha256)
 
 
 def test_only_the_version_named_is_unloaded_and_searches_in_flight_end(disk: Disk) -> None:
@@ -268,7 +268,7 @@ def test_a_pack_that_turns_out_broken_is_dropped_and_one_that_is_whole_stays(dis
     with disk.open() as shelf:
         load = disk.offer("one")
         shelf.have(load)
-        doubt = Doubt(domain="a.example", sha256=load.sha256)
+        doubt = IntegrityCheck(domain="a.example", sha256=load.sha256)
         shelf.loader.submit(doubt)
         assert shelf.have(load).kind == "loaded"
         assert shelf.title() == "one"
@@ -277,7 +277,7 @@ def test_a_pack_that_turns_out_broken_is_dropped_and_one_that_is_whole_stays(dis
         path = shelf.packs.path("a.example")
         assert path is not None
         path.write_bytes(path.read_bytes()[:8192])
-        change = shelf.have(Doubt(domain="a.example", sha256=later.sha256))
+        change = shelf.have(IntegrityCheck(domain="a.example", sha256=later.sha256))
         assert (change.kind, change.sha256) == ("failed", later.sha256)
         assert "quick_check" in change.reason or "malformed" in change.reason
         assert shelf.packs.holdings() == ()
@@ -290,7 +290,7 @@ def test_the_next_process_takes_over_what_is_whole_and_removes_the_rest(disk: Di
         for domain in ("a.example", "b.example:8080", "c.example"):
             shelf.have(disk.offer(domain, domain=domain))
         broken = shelf.packs.path("c.example")
-        left = shelf.slot.folder
+        left = shelf.directory.folder
     assert broken is not None
     broken.write_bytes(broken.read_bytes()[:8192] + b"\0" * (broken.stat().st_size - 8192))
     (left / ".loading" / "half.sqlite").write_bytes(b"half")
@@ -299,7 +299,7 @@ def test_the_next_process_takes_over_what_is_whole_and_removes_the_rest(disk: Di
     (left / "e.example").mkdir()
     shutil.copy(broken.with_suffix(".json"), left / "e.example" / "elsewhere.json")
     with disk.open() as shelf:
-        assert shelf.slot.folder == left
+        assert shelf.directory.folder == left
         assert [holding.domain for holding in shelf.packs.holdings()] == ["a.example", "b.example:8080"]
         assert shelf.title("b.example:8080") == "b.example:8080"
         assert shelf.files() == [".json", ".json", ".sqlite", ".sqlite"]
@@ -349,18 +349,18 @@ def test_of_two_versions_that_a_killed_process_left_the_one_placed_last_is_taken
 
 
 def test_two_processes_never_have_the_same_folder_and_a_killed_one_s_is_free_at_once(disk: Disk) -> None:
-    imports = "import pathlib, time; from app.cluster.searcher.slot import Slot"
-    taking = f"{imports}; s = Slot.take(pathlib.Path({str(disk.root)!r}))"
+    imports = "import pathlib, time; from app.cluster.searcher.data_directory import DataDirectory"
+    taking = f"{imports}; s = DataDirectory.take(pathlib.Path({str(disk.root)!r}))"
     command = [sys.executable, "-c", f"{taking}; print(s.folder.name, flush=True); time.sleep(60)"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as other:
         try:
             assert other.stdout is not None
             assert other.stdout.readline().strip() == "1"
             with disk.open() as shelf:
-                assert shelf.slot.folder.name == "2"
+                assert shelf.directory.folder.name == "2"
             os.kill(other.pid, signal.SIGKILL)
             other.wait()
             with disk.open() as shelf:
-                assert shelf.slot.folder.name == "1"
+                assert shelf.directory.folder.name == "1"
         finally:
             other.kill()

@@ -16,8 +16,8 @@ from app.broker.errors import Unroutable
 from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import Load, ProblemReply, Report, Unload
-from app.cluster.searcher.packs import Packs as SearcherPacks
-from app.cluster.searcher.reporter import Post, Reporter
+from app.cluster.searcher.packs import OpenPacks
+from app.cluster.searcher.reporter import Publishers, Reporter
 from app.cluster.searcher.service import Searching
 from app.errors import NotPlaced
 from app.search.contract import SearchReply
@@ -189,7 +189,7 @@ def test_a_pack_that_is_broken_in_the_store_or_on_the_disk_is_told_and_never_ans
     store.put(pack_key(DOMAIN), bytes(data))
     failed = ear.order(me, load_of(settings, DOMAIN))
     assert failed.type == "failed"
-    assert "is not the one of its manifest" in failed.value.reason
+    assert "does not match its manifest" in failed.value.reason
     assert [holding.sha256 for holding in failed.report.holdings] == [good.sha256]
     assert found(ear.search(me, DOMAIN, "alpha"))[0] == title_of(DOMAIN, 1)
 
@@ -229,7 +229,7 @@ def test_it_says_nothing_while_its_queries_are_stuck_or_its_queue_is_gone(ear: T
     posts = Publisher(settings.broker), Publisher(settings.broker)
     stands = Report(searcher_id="it", seq=0, free_space=1)
     reporter = Reporter(
-        Post(events=posts[0], heartbeats=posts[1]), every=0.1, state=lambda: stands, unwell=lambda: trouble[0]
+        Publishers(events=posts[0], heartbeats=posts[1]), every=0.1, state=lambda: stands, unwell=lambda: trouble[0]
     )
     with closing(reporter):
         reporter.register()
@@ -250,7 +250,7 @@ def test_it_says_nothing_while_its_queries_are_stuck_or_its_queue_is_gone(ear: T
 def test_queries_are_stuck_when_every_thread_is_at_one_for_too_long(tmp_path: Path) -> None:
     go_on = threading.Event()
 
-    class Slow(SearcherPacks):
+    class Slow(OpenPacks):
         """Packs on a disk that does not answer."""
 
         def holding(self, domain: str) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cluster.orchestrator.look import Look, Stock
-from app.cluster.placement.values import Pack
+from app.cluster.orchestrator.store_scan import PackSource, StoreScan
+from app.cluster.placement.model import Pack
 from app.pack.manifest import read_manifest
 from app.storage.folder import FolderStore
 from tests.support.waiting import eventually
@@ -23,7 +23,7 @@ def test_what_no_store_can_have_is_gone_and_hinders_no_look(tmp_path: Path) -> N
         raise AssertionError(f"there is a manifest: {manifest}")
 
     named = frozenset({"../../etc/passwd", "a//b", "", "x\0y", "x" * 5_000, "\ud800", "never.example"})
-    look = Look(Stock(packs=list, pack=pack))
+    look = StoreScan(PackSource(packs=list, pack=pack))
     look.begin(named, whole=True)
     found = eventually(look.take, "the look is over")
     assert found is not None

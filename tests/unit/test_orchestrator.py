@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from app.cluster.orchestrator.state import Orchestrator
-from app.cluster.placement.values import Command, Pack
+from app.cluster.orchestrator.state import OrchestratorState
+from app.cluster.placement.model import AddressedOrder, Pack
 from app.cluster.protocol import Holding, Load, Outcome, Report, Unload
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 
@@ -44,10 +44,10 @@ def outcome(told: Report, one: Pack, reason: str = "") -> Outcome:
     return Outcome(report=told, domain=one.domain, sha256=one.sha256, reason=reason)
 
 
-def settled(*packs: Pack, replicas: int = 1) -> Orchestrator:
-    found = Orchestrator(replicas=replicas, heartbeat=BEAT, now=0)
+def settled(*packs: Pack, replicas: int = 1) -> OrchestratorState:
+    found = OrchestratorState(replicas=replicas, heartbeat=BEAT, now=0)
     for one in packs:
-        found.updated(one)
+        found.pack_updated(one)
     found.settle()
     return found
 
@@ -56,36 +56,36 @@ def load(name: str, one: Pack) -> tuple[str, Load]:
     return name, Load(domain=one.domain, sha256=one.sha256, generation=one.generation, size_mb=one.size_mb)
 
 
-def told(commands: tuple[Command, ...]) -> list[tuple[str, Load | Unload]]:
+def told(commands: tuple[AddressedOrder, ...]) -> list[tuple[str, Load | Unload]]:
     return [(command.searcher_id, command.order) for command in commands]
 
 
 def test_nothing_is_placed_before_it_has_settled_but_what_searchers_hold_is_answered() -> None:
-    orchestrator = Orchestrator(replicas=1, heartbeat=BEAT, now=0)
-    orchestrator.heard(report("a", 1, pack("held.example")), now=0)
+    orchestrator = OrchestratorState(replicas=1, heartbeat=BEAT, now=0)
+    orchestrator.receive_report(report("a", 1, pack("held.example")), now=0)
 
     assert orchestrator.tick(now=0.1) == ()
-    assert orchestrator.holder("held.example") == "a"
+    assert orchestrator.next_searcher("held.example") == "a"
     with pytest.raises(SearchUnavailable):
-        orchestrator.holder("other.example")
+        orchestrator.next_searcher("other.example")
 
     orchestrator.settle()
     with pytest.raises(PackNotFound, match=r"other\.example"):
-        orchestrator.holder("other.example")
+        orchestrator.next_searcher("other.example")
 
 
 def test_a_pack_is_loaded_and_from_then_on_answered_for() -> None:
     orchestrator = settled(pack())
     with pytest.raises(NotPlaced):
-        orchestrator.holder("x.example")
-    orchestrator.heard(report("a", 1), now=0)
+        orchestrator.next_searcher("x.example")
+    orchestrator.receive_report(report("a", 1), now=0)
 
     assert told(orchestrator.tick(now=0.1)) == [load("a", pack())]
     assert orchestrator.tick(now=0.2) == ()
     before = orchestrator.routes(now=0.2)
-    orchestrator.done(outcome(report("a", 2, pack()), pack()), now=0.3)
+    orchestrator.order_done(outcome(report("a", 2, pack()), pack()), now=0.3)
 
-    assert orchestrator.holder("x.example") == "a"
+    assert orchestrator.next_searcher("x.example") == "a"
     after = orchestrator.routes(now=0.3)
     assert (before.routes[0].searchers, before.routes[0].missing) == ((), 1)
     assert (after.routes[0].searchers, after.routes[0].newest, after.routes[0].missing) == (("a",), 1, 0)
@@ -95,144 +95,144 @@ def test_a_pack_is_loaded_and_from_then_on_answered_for() -> None:
 
 def test_questions_are_spread_over_those_who_have_the_newest_version() -> None:
     orchestrator = settled(pack(generation=2))
-    orchestrator.heard(report("old", 1, pack()), now=0)
+    orchestrator.receive_report(report("old", 1, pack()), now=0)
     for name in "ab":
-        orchestrator.heard(report(name, 1, pack(generation=2)), now=0)
+        orchestrator.receive_report(report(name, 1, pack(generation=2)), now=0)
 
-    assert [orchestrator.holder("x.example") for _ in range(4)] == ["a", "b", "a", "b"]
+    assert [orchestrator.next_searcher("x.example") for _ in range(4)] == ["a", "b", "a", "b"]
     assert orchestrator.routes(now=0).routes[0].searchers == ("a", "b", "old")
 
 
 def test_the_version_of_the_routes_changes_only_with_who_answers_what() -> None:
     orchestrator = settled(pack())
-    orchestrator.heard(report("a", 1, pack()), now=0)
+    orchestrator.receive_report(report("a", 1, pack()), now=0)
     version = orchestrator.routes(now=0).version
 
-    orchestrator.heard(report("b", 1), now=1)
-    orchestrator.heard(report("a", 2, pack()), now=2)
+    orchestrator.receive_report(report("b", 1), now=1)
+    orchestrator.receive_report(report("a", 2, pack()), now=2)
     assert orchestrator.routes(now=2).version == version
-    orchestrator.heard(report("b", 2, pack()), now=3)
+    orchestrator.receive_report(report("b", 2, pack()), now=3)
     assert orchestrator.routes(now=3).version == version + 1
 
 
 def test_a_report_that_is_older_than_the_last_one_changes_nothing() -> None:
     orchestrator = settled(pack())
-    orchestrator.heard(report("a", 5, pack()), now=0)
+    orchestrator.receive_report(report("a", 5, pack()), now=0)
 
-    orchestrator.heard(report("a", 4), now=1)
-    assert orchestrator.holder("x.example") == "a"
-    orchestrator.lost("a", "its queue is no more")
-    orchestrator.heard(report("a", 5, pack()), now=1)
+    orchestrator.receive_report(report("a", 4), now=1)
+    assert orchestrator.next_searcher("x.example") == "a"
+    orchestrator.searcher_lost("a", "its queue is no more")
+    orchestrator.receive_report(report("a", 5, pack()), now=1)
     assert orchestrator.routes(now=1).searchers == ()
-    orchestrator.heard(report("a", 6, pack()), now=1)
-    assert orchestrator.holder("x.example") == "a"
+    orchestrator.receive_report(report("a", 6, pack()), now=1)
+    assert orchestrator.next_searcher("x.example") == "a"
 
 
 def test_a_searcher_is_gone_after_three_heartbeats_were_missed_and_its_packs_are_placed_again() -> None:
     orchestrator = settled(pack())
-    orchestrator.heard(report("a", 1, pack()), now=0)
+    orchestrator.receive_report(report("a", 1, pack()), now=0)
     for beat in range(1, 4):
-        orchestrator.heard(report("b", beat), now=beat * BEAT)
+        orchestrator.receive_report(report("b", beat), now=beat * BEAT)
         assert orchestrator.tick(now=beat * BEAT) == ()
 
-    orchestrator.heard(report("b", 4), now=3 * BEAT + 0.1)
+    orchestrator.receive_report(report("b", 4), now=3 * BEAT + 0.1)
     assert told(orchestrator.tick(now=3 * BEAT + 0.1)) == [load("b", pack())]
 
 
 def test_an_orchestrator_that_did_not_listen_does_not_take_others_for_silent() -> None:
     orchestrator = settled(pack())
-    orchestrator.heard(report("a", 1, pack()), now=0)
+    orchestrator.receive_report(report("a", 1, pack()), now=0)
     orchestrator.tick(now=0.1)
 
     orchestrator.tick(now=60)
 
-    assert orchestrator.holder("x.example") == "a"
+    assert orchestrator.next_searcher("x.example") == "a"
     for now in range(61, 68):
         orchestrator.tick(now=now)
     with pytest.raises(NotPlaced):
-        orchestrator.holder("x.example")
+        orchestrator.next_searcher("x.example")
 
 
 def test_after_the_broker_was_away_nothing_is_placed_until_searchers_had_the_time_to_come_back() -> None:
     orchestrator = settled(pack())
     orchestrator.connected(now=0)
-    orchestrator.heard(report("a", 1, pack()), now=0)
-    orchestrator.heard(report("b", 1), now=0)
+    orchestrator.receive_report(report("a", 1, pack()), now=0)
+    orchestrator.receive_report(report("b", 1), now=0)
     orchestrator.tick(now=0)
 
     orchestrator.connected(now=30)
-    orchestrator.lost("a", "its queue is no more")
-    orchestrator.heard(report("b", 2), now=31)
+    orchestrator.searcher_lost("a", "its queue is no more")
+    orchestrator.receive_report(report("b", 2), now=31)
     assert orchestrator.tick(now=31) == ()
-    orchestrator.heard(report("a", 2, pack()), now=32)
+    orchestrator.receive_report(report("a", 2, pack()), now=32)
     assert orchestrator.tick(now=32) == ()
-    assert orchestrator.holder("x.example") == "a"
+    assert orchestrator.next_searcher("x.example") == "a"
 
 
 def test_who_died_before_an_orchestrator_began_is_not_waited_for() -> None:
     orchestrator = settled(pack())
     # Told by what stood in the queue from the orchestrator before.
-    orchestrator.heard(report("a", 1, pack()), now=0)
+    orchestrator.receive_report(report("a", 1, pack()), now=0)
     orchestrator.connected(now=0)
-    orchestrator.heard(report("b", 1), now=0)
+    orchestrator.receive_report(report("b", 1), now=0)
 
     for beat in (1, 2, 3):
-        orchestrator.heard(report("b", 1 + beat), now=beat * BEAT)
+        orchestrator.receive_report(report("b", 1 + beat), now=beat * BEAT)
         assert orchestrator.tick(now=beat * BEAT) == ()
-    orchestrator.heard(report("b", 5), now=4 * BEAT)
+    orchestrator.receive_report(report("b", 5), now=4 * BEAT)
     assert told(orchestrator.tick(now=4 * BEAT)) == [load("b", pack())]
 
 
 def test_an_order_that_is_not_heeded_for_three_heartbeats_is_given_again() -> None:
     orchestrator = settled(pack())
-    orchestrator.heard(report("a", 1), now=0)
+    orchestrator.receive_report(report("a", 1), now=0)
     assert told(orchestrator.tick(now=0)) == [load("a", pack())]
 
     for beat in range(1, 3):
-        orchestrator.heard(report("a", 1 + beat), now=beat * BEAT)
+        orchestrator.receive_report(report("a", 1 + beat), now=beat * BEAT)
         assert orchestrator.tick(now=beat * BEAT) == ()
-    orchestrator.heard(report("a", 4), now=3 * BEAT)
+    orchestrator.receive_report(report("a", 4), now=3 * BEAT)
 
     assert told(orchestrator.tick(now=3 * BEAT)) == [load("a", pack())]
 
 
 def test_an_order_that_is_under_way_is_waited_for_however_long_it_takes() -> None:
     orchestrator = settled(pack())
-    orchestrator.heard(report("a", 1), now=0)
+    orchestrator.receive_report(report("a", 1), now=0)
     orchestrator.tick(now=0)
 
     for beat in range(1, 100):
-        orchestrator.heard(report("a", 1 + beat, loading=(pack().sha256,)), now=beat * BEAT)
+        orchestrator.receive_report(report("a", 1 + beat, loading=(pack().sha256,)), now=beat * BEAT)
         assert orchestrator.tick(now=beat * BEAT) == ()
 
 
 def test_what_an_orchestrator_before_it_had_ordered_is_not_ordered_again() -> None:
     orchestrator = settled(pack(), pack("y.example", size_mb=95))
-    orchestrator.heard(report("a", 1, loading=(pack().sha256,)), now=0)
+    orchestrator.receive_report(report("a", 1, loading=(pack().sha256,)), now=0)
 
     assert orchestrator.tick(now=0) == ()
 
 
 def test_a_searcher_that_loads_what_nobody_here_knows_is_told_nothing_until_it_has_done_so() -> None:
     orchestrator = settled(pack())
-    orchestrator.heard(report("a", 1, loading=("of unknown size",)), now=0)
+    orchestrator.receive_report(report("a", 1, loading=("of unknown size",)), now=0)
     assert orchestrator.tick(now=0) == ()
 
-    orchestrator.heard(report("a", 2), now=1)
+    orchestrator.receive_report(report("a", 2), now=1)
     assert told(orchestrator.tick(now=1)) == [load("a", pack())]
 
 
 def test_what_failed_rests_for_longer_each_time() -> None:
     orchestrator = settled(pack())
-    orchestrator.heard(report("a", 0), now=0)
+    orchestrator.receive_report(report("a", 0), now=0)
     given_at: list[float] = []
     now = 0.0
     while len(given_at) < 5:
         if orchestrator.tick(now=now):
             given_at.append(now)
-            orchestrator.failed(outcome(report("a", int(now * 10) + 1), pack(), "the disk is full"), now=now)
+            orchestrator.order_failed(outcome(report("a", int(now * 10) + 1), pack(), "the disk is full"), now=now)
         now += 0.5
-        orchestrator.heard(report("a", int(now * 10)), now=now)
+        orchestrator.receive_report(report("a", int(now * 10)), now=now)
 
     assert [after - before for before, after in pairwise(given_at)] == [4, 8, 16, 32]
     orchestrator.tick(now=now)
@@ -241,60 +241,60 @@ def test_what_failed_rests_for_longer_each_time() -> None:
 
 def test_a_failure_counts_even_if_a_later_report_came_first() -> None:
     orchestrator = settled(pack())
-    orchestrator.heard(report("a", 1), now=0)
+    orchestrator.receive_report(report("a", 1), now=0)
     orchestrator.tick(now=0)
 
-    orchestrator.heard(report("a", 3), now=0.1)
-    orchestrator.failed(outcome(report("a", 2), pack(), "the disk is full"), now=0.2)
-    orchestrator.heard(report("b", 1), now=0.3)
+    orchestrator.receive_report(report("a", 3), now=0.1)
+    orchestrator.order_failed(outcome(report("a", 2), pack(), "the disk is full"), now=0.2)
+    orchestrator.receive_report(report("b", 1), now=0.3)
 
     assert told(orchestrator.tick(now=0.4)) == [load("b", pack())]
 
 
 def test_a_pack_that_vanished_is_unloaded_and_is_never_indexed_at_once() -> None:
     orchestrator = settled(pack())
-    orchestrator.heard(report("a", 1, pack()), now=0)
+    orchestrator.receive_report(report("a", 1, pack()), now=0)
 
-    orchestrator.vanished("x.example")
+    orchestrator.pack_deleted("x.example")
 
     with pytest.raises(PackNotFound):
-        orchestrator.holder("x.example")
+        orchestrator.next_searcher("x.example")
     assert told(orchestrator.tick(now=0)) == [("a", Unload(domain="x.example", sha256=pack().sha256))]
-    orchestrator.done(outcome(report("a", 2), pack()), now=1)
+    orchestrator.order_done(outcome(report("a", 2), pack()), now=1)
     assert orchestrator.tick(now=1) == ()
     assert orchestrator.routes(now=1).routes == ()
 
 
 def test_a_version_later_than_the_store_told_of_is_kept_until_the_store_was_asked() -> None:
     orchestrator = settled(pack(generation=4))
-    orchestrator.heard(report("a", 1, pack(generation=5)), now=0)
+    orchestrator.receive_report(report("a", 1, pack(generation=5)), now=0)
 
-    assert orchestrator.in_doubt() == {"x.example"}
+    assert orchestrator.unclear_domains() == {"x.example"}
     assert orchestrator.tick(now=0) == ()
     assert orchestrator.routes(now=0).routes[0].missing == 0
 
-    orchestrator.updated(pack(generation=4))
-    assert orchestrator.in_doubt() == frozenset()
-    orchestrator.heard(replace(report("a", 2, pack(generation=5)), free_space=90), now=1)
+    orchestrator.pack_updated(pack(generation=4))
+    assert orchestrator.unclear_domains() == frozenset()
+    orchestrator.receive_report(replace(report("a", 2, pack(generation=5)), free_space=90), now=1)
     assert told(orchestrator.tick(now=1)) == [load("a", pack(generation=4))]
 
 
 def test_a_searcher_that_leaves_answers_nothing_new() -> None:
     orchestrator = settled(pack())
-    orchestrator.heard(report("a", 1, pack()), now=0)
-    orchestrator.heard(report("b", 1), now=0)
+    orchestrator.receive_report(report("a", 1, pack()), now=0)
+    orchestrator.receive_report(report("b", 1), now=0)
 
-    orchestrator.heard(report("a", 2, pack(), leaving=True), now=1)
+    orchestrator.receive_report(report("a", 2, pack(), leaving=True), now=1)
 
     with pytest.raises(NotPlaced):
-        orchestrator.holder("x.example")
+        orchestrator.next_searcher("x.example")
     assert told(orchestrator.tick(now=1)) == [load("b", pack())]
 
 
 def test_garbage_that_names_domains_nobody_has_leaves_nothing_behind() -> None:
     orchestrator = settled()
     for number in range(100):
-        orchestrator.vanished(f"{number}.example")
+        orchestrator.pack_deleted(f"{number}.example")
 
     assert orchestrator.tick(now=0) == ()
     assert orchestrator.routes(now=0).routes == ()
@@ -302,14 +302,14 @@ def test_garbage_that_names_domains_nobody_has_leaves_nothing_behind() -> None:
 
 def test_a_searcher_in_whose_name_somebody_counted_too_far_is_heard_again() -> None:
     orchestrator = settled(pack())
-    orchestrator.heard(report("a", 1, pack()), now=0)
-    orchestrator.heard(report("a", 2**50), now=0)
+    orchestrator.receive_report(report("a", 1, pack()), now=0)
+    orchestrator.receive_report(report("a", 2**50), now=0)
     for beat in range(5):
         orchestrator.tick(now=beat * BEAT)
-    orchestrator.heard(report("a", 2, pack()), now=4 * BEAT)
+    orchestrator.receive_report(report("a", 2, pack()), now=4 * BEAT)
     assert orchestrator.routes(now=4 * BEAT).searchers == ()
 
     for beat in range(5, 9):
         orchestrator.tick(now=beat * BEAT)
-    orchestrator.heard(report("a", 3, pack()), now=8 * BEAT)
-    assert orchestrator.holder(pack().domain) == "a"
+    orchestrator.receive_report(report("a", 3, pack()), now=8 * BEAT)
+    assert orchestrator.next_searcher(pack().domain) == "a"

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from app.cluster.orchestrator.state import Orchestrator
-from app.cluster.placement.values import Command, Pack
+from app.cluster.orchestrator.state import OrchestratorState
+from app.cluster.placement.model import AddressedOrder, Pack
 from app.cluster.protocol import Holding, Load, Outcome, Report, Routes, Unload
 
 pytestmark = pytest.mark.unit
@@ -75,10 +75,10 @@ class World(RuleBasedStateMachine):
         self.told = 0
         self.orchestrator = self._begin()
 
-    def _begin(self) -> Orchestrator:
-        found = Orchestrator(replicas=REPLICAS, heartbeat=BEAT, now=self.now)
+    def _begin(self) -> OrchestratorState:
+        found = OrchestratorState(replicas=REPLICAS, heartbeat=BEAT, now=self.now)
         for pack in self.store.values():
-            found.updated(pack)
+            found.pack_updated(pack)
         return found
 
     # What happens.
@@ -156,7 +156,7 @@ class World(RuleBasedStateMachine):
             self._step(chance)
 
     def _look_at_all(self) -> None:
-        for domain in sorted(self.orchestrator.domains() | self.orchestrator.in_doubt() | set(self.store)):
+        for domain in sorted(self.orchestrator.domains() | self.orchestrator.unclear_domains() | set(self.store)):
             self._look(domain)
 
     # How it happens.
@@ -233,13 +233,13 @@ class World(RuleBasedStateMachine):
         def arrives() -> None:
             self.outstanding.pop((node.name, job.domain), None)
             self._note(outcome.report)
-            (self.orchestrator.failed if reason else self.orchestrator.done)(outcome, now=self.now)
+            (self.orchestrator.order_failed if reason else self.orchestrator.order_done)(outcome, now=self.now)
 
         return arrives
 
     def _hear(self, report: Report) -> None:
         self._note(report)
-        self.orchestrator.heard(report, now=self.now)
+        self.orchestrator.receive_report(report, now=self.now)
 
     def _note(self, report: Report) -> None:
         if report.seq > self.heard.get(report.searcher_id, Report(searcher_id="", seq=0, free_space=0)).seq:
@@ -253,9 +253,9 @@ class World(RuleBasedStateMachine):
 
     def _look(self, domain: str) -> None:
         if domain in self.store:
-            self.orchestrator.updated(self.store[domain])
+            self.orchestrator.pack_updated(self.store[domain])
         else:
-            self.orchestrator.vanished(domain)
+            self.orchestrator.pack_deleted(domain)
 
     def _tick(self) -> None:
         before = self.orchestrator.routes(now=self.now)
@@ -281,7 +281,7 @@ class World(RuleBasedStateMachine):
                 needed[name] = needed.get(name, 0) + order.size_mb
         return needed
 
-    def _tell(self, command: Command) -> None:
+    def _tell(self, command: AddressedOrder) -> None:
         name, order = command.searcher_id, command.order
         earlier = self.outstanding.get((name, order.domain))
         assert earlier is None or self.now - earlier[2] >= EXPIRY, f"{order} is told while {earlier} is under way"
@@ -290,7 +290,7 @@ class World(RuleBasedStateMachine):
         if name in self.nodes:
             self.nodes[name].inbox.append((self.now, order))
         else:
-            self.orchestrator.lost(name, "its queue is no more")
+            self.orchestrator.searcher_lost(name, "its queue is no more")
             self._forget(name)
 
     def _forget(self, name: str) -> None:
@@ -308,7 +308,7 @@ class World(RuleBasedStateMachine):
         self._look_at_all()
         for _ in range(400):
             self._step(seconds=BEAT)
-            if self.orchestrator.in_doubt():
+            if self.orchestrator.unclear_domains():
                 self._look_at_all()
         told = self.told
         for _ in range(100):

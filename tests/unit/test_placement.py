@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.cluster.placement.model import AddressedOrder, ClusterState, LoadFailure, Pack, SearcherState
 from app.cluster.placement.place import place
-from app.cluster.placement.values import Command, Failure, Pack, Searcher, State
 from app.cluster.protocol import Holding, Load, Unload
 
 pytestmark = pytest.mark.unit
@@ -27,24 +27,26 @@ def held(*packs: Pack) -> dict[str, Holding]:
     }
 
 
-def searcher(name: str, capacity: int, *packs: Pack, **fields: object) -> Searcher:
+def searcher(name: str, capacity: int, *packs: Pack, **fields: object) -> SearcherState:
     """Return one of this capacity that holds these."""
     free = capacity - sum(each.size_mb for each in packs)
-    return replace(Searcher(searcher_id=name, free=free, capacity=capacity, held=held(*packs)), **fields)  # type: ignore[arg-type]
+    return replace(SearcherState(searcher_id=name, free=free, capacity=capacity, held=held(*packs)), **fields)  # type: ignore[arg-type]
 
 
-def state(packs: Iterable[Pack], *searchers: Searcher, replicas: int = 2, gone: Iterable[str] = ()) -> State:
-    return State(
+def state(
+    packs: Iterable[Pack], *searchers: SearcherState, replicas: int = 2, gone: Iterable[str] = ()
+) -> ClusterState:
+    return ClusterState(
         packs={each.domain: each for each in packs}, searchers=searchers, replicas=replicas, gone=frozenset(gone)
     )
 
 
-def told(decided: State) -> list[tuple[str, str, str]]:
+def told(decided: ClusterState) -> list[tuple[str, str, str]]:
     """Return the orders of a decision as (searcher, order, domain)."""
     return [(each.searcher_id, type(each.order).__name__, each.order.domain) for each in place(decided).commands]
 
 
-def done(before: State, commands: Iterable[Command]) -> State:
+def done(before: ClusterState, commands: Iterable[AddressedOrder]) -> ClusterState:
     """Return the state once orders are carried out."""
     after = {each.searcher_id: each for each in before.searchers}
     for command in commands:
@@ -52,7 +54,7 @@ def done(before: State, commands: Iterable[Command]) -> State:
     return replace(before, searchers=tuple(after.values()))
 
 
-def _done(before: Searcher, order: Load | Unload) -> Searcher:
+def _done(before: SearcherState, order: Load | Unload) -> SearcherState:
     now = dict(before.held)
     old = now.pop(order.domain, None)
     free = before.free + (old.size_mb if old else 0)
@@ -64,7 +66,7 @@ def _done(before: Searcher, order: Load | Unload) -> Searcher:
     return replace(before, held=now, free=free)
 
 
-def at_rest(begin: State, *, most: int = 300) -> State:
+def at_rest(begin: ClusterState, *, most: int = 300) -> ClusterState:
     """Return the state in which nothing more is to be done."""
     now = begin
     for _ in range(most):
@@ -75,7 +77,7 @@ def at_rest(begin: State, *, most: int = 300) -> State:
     raise AssertionError(f"no rest after {most} decisions: {place(now)}")
 
 
-def where(now: State, domain: str) -> dict[str, int]:
+def where(now: ClusterState, domain: str) -> dict[str, int]:
     """Return searcher -> generation of a domain's copies."""
     return {each.searcher_id: each.held[domain].generation for each in now.searchers if domain in each.held}
 
@@ -136,7 +138,7 @@ def test_an_older_version_makes_room_for_the_newer_only_while_another_copy_answe
 
     alone = state([new], searcher("a", 100, old))
     assert told(alone) == []
-    assert place(alone).stuck == {
+    assert place(alone).unplaced == {
         "x.example": "60 MB beside the version that it replaces, and no other searcher has more than 40 MB free"
     }
 
@@ -147,7 +149,7 @@ def test_a_pack_too_big_for_everyone_is_said_to_be_and_is_placed_when_a_bigger_s
 
     alone = place(state([big], small, replicas=1))
     assert alone.commands == ()
-    assert alone.stuck == {"big.example": "500 MB, and no other searcher has a capacity of more than 100 MB"}
+    assert alone.unplaced == {"big.example": "500 MB, and no other searcher has a capacity of more than 100 MB"}
     assert told(state([big], small, searcher("b", 501), replicas=1)) == [("b", "Load", "big.example")]
 
 
@@ -183,12 +185,14 @@ def test_a_searcher_that_comes_later_gets_its_share_one_pack_at_a_time() -> None
 
 def test_a_load_that_failed_is_tried_elsewhere_first_and_not_here_while_it_rests() -> None:
     wanted = pack("x.example", 10)
-    failed = searcher("a", 1_000, failures={wanted.sha256: Failure(count=1, reason="disk full")})
+    failed = searcher("a", 1_000, failures={wanted.sha256: LoadFailure(count=1, reason="disk full")})
     resting = replace(failed, resting=frozenset({wanted.sha256}))
 
     assert told(state([wanted], failed, searcher("b", 100), replicas=1)) == [("b", "Load", "x.example")]
     assert told(state([wanted], resting, replicas=1)) == []
-    assert place(state([wanted], resting, replicas=1)).stuck == {"x.example": "searcher a failed to load it: disk full"}
+    assert place(state([wanted], resting, replicas=1)).unplaced == {
+        "x.example": "searcher a failed to load it: disk full"
+    }
 
 
 def test_a_searcher_that_leaves_gets_nothing_and_its_copies_count_no_more() -> None:
@@ -212,18 +216,18 @@ DOMAINS = tuple(f"{name}.example" for name in "pqrstu")
 
 
 @st.composite
-def states(draw: st.DrawFn, *, busy: bool) -> State:
+def states(draw: st.DrawFn, *, busy: bool) -> ClusterState:
     packs = {
         domain: pack(domain, draw(st.integers(1, 60)), draw(st.integers(1, 2)))
         for domain in draw(st.lists(st.sampled_from(DOMAINS), unique=True))
     }
     searchers = tuple(draw(_searchers(name, packs, busy=busy)) for name in "abcd"[: draw(st.integers(0, 4))])
     gone = frozenset(DOMAINS) - set(packs) - {"u.example"}
-    return State(packs=packs, searchers=searchers, replicas=draw(st.integers(1, 3)), gone=gone)
+    return ClusterState(packs=packs, searchers=searchers, replicas=draw(st.integers(1, 3)), gone=gone)
 
 
 @st.composite
-def _searchers(draw: st.DrawFn, name: str, packs: dict[str, Pack], *, busy: bool) -> Searcher:
+def _searchers(draw: st.DrawFn, name: str, packs: dict[str, Pack], *, busy: bool) -> SearcherState:
     capacity, left = (draw(st.integers(0, 150)),) * 2
     holds = []
     for domain in draw(st.lists(st.sampled_from(DOMAINS), unique=True)):
@@ -245,16 +249,16 @@ def _searchers(draw: st.DrawFn, name: str, packs: dict[str, Pack], *, busy: bool
             orders[domain] = Load(domain=domain, sha256=one.sha256, generation=1, size_mb=one.size_mb)
             left -= one.size_mb
     checksums = st.sampled_from([each.sha256 for each in packs.values()]) if packs else st.nothing()
-    failures = dict.fromkeys(draw(st.lists(checksums, max_size=2, unique=True)), Failure(count=1)) if packs else {}
+    failures = dict.fromkeys(draw(st.lists(checksums, max_size=2, unique=True)), LoadFailure(count=1)) if packs else {}
     resting = frozenset(failures) if draw(st.booleans()) else frozenset()
     return replace(found, orders=orders, failures=failures, resting=resting)
 
 
-def _checksum(found: Searcher, domain: str) -> str:
+def _checksum(found: SearcherState, domain: str) -> str:
     return found.held[domain].sha256 if domain in found.held else ""
 
 
-def answering(now: State, domain: str) -> set[str]:
+def answering(now: ClusterState, domain: str) -> set[str]:
     """Return who answers for a domain and was not told to forget it."""
     return {
         each.searcher_id
@@ -265,7 +269,7 @@ def answering(now: State, domain: str) -> set[str]:
 
 @given(states(busy=True))
 @settings(max_examples=200)
-def test_no_decision_does_harm(before: State) -> None:
+def test_no_decision_does_harm(before: ClusterState) -> None:
     commands = place(before).commands
     assert place(replace(before, searchers=before.searchers[::-1])).commands == commands
 
@@ -292,7 +296,7 @@ def test_no_decision_does_harm(before: State) -> None:
 
 @given(states(busy=False))
 @settings(max_examples=200)
-def test_decisions_come_to_rest_with_everything_where_it_can_be(begin: State) -> None:
+def test_decisions_come_to_rest_with_everything_where_it_can_be(begin: ClusterState) -> None:
     now = at_rest(begin)
     there = [each for each in now.searchers if not each.leaving]
     want = min(now.replicas, len(there))
@@ -307,7 +311,7 @@ def test_decisions_come_to_rest_with_everything_where_it_can_be(begin: State) ->
         if len(newest[domain]) == want:
             assert not any(domain in each.held for each in others), "an older version stays"
             continue
-        assert domain in place(now).stuck
+        assert domain in place(now).unplaced
         assert all(each.free < one.size_mb for each in others), "it has room, and is not placed"
         for each in others:
             assert not _would_fit_by_a_move(each, one, there, newest)
@@ -318,7 +322,9 @@ def test_decisions_come_to_rest_with_everything_where_it_can_be(begin: State) ->
                 assert each.free + spare < one.size_mb, "it has no copy, where others have two"
 
 
-def _would_fit_by_a_move(host: Searcher, one: Pack, there: list[Searcher], newest: dict[str, list[Searcher]]) -> bool:
+def _would_fit_by_a_move(
+    host: SearcherState, one: Pack, there: list[SearcherState], newest: dict[str, list[SearcherState]]
+) -> bool:
     return any(
         host.free + holding.size_mb >= one.size_mb and target.free >= holding.size_mb and name not in target.held
         for name, holding in host.held.items()
@@ -328,12 +334,12 @@ def _would_fit_by_a_move(host: Searcher, one: Pack, there: list[Searcher], newes
     )
 
 
-def _spare(host: Searcher, name: str, newest: dict[str, list[Searcher]]) -> bool:
+def _spare(host: SearcherState, name: str, newest: dict[str, list[SearcherState]]) -> bool:
     return any(each is not host for each in newest[name])
 
 
 @given(states(busy=False), st.integers(0, 3))
-def test_with_room_for_all_of_it_everything_is_placed(begin: State, more: int) -> None:
+def test_with_room_for_all_of_it_everything_is_placed(begin: ClusterState, more: int) -> None:
     roomy = tuple(
         replace(each, capacity=each.capacity + 1_000, free=each.free + 1_000, leaving=False) for each in begin.searchers
     )

@@ -13,9 +13,9 @@ from app.broker.delivery import Delivery
 from app.broker.errors import InvalidMessage, PublishFailed
 from app.broker.publishing import Outgoing
 from app.broker.rpc.responder import Handler, Responder
-from app.cluster.orchestrator.look import Found, Look, Stock
-from app.cluster.orchestrator.state import Orchestrator
-from app.cluster.placement.values import Command
+from app.cluster.orchestrator.state import OrchestratorState
+from app.cluster.orchestrator.store_scan import PackSource, ScanResult, StoreScan
+from app.cluster.placement.model import AddressedOrder
 from app.cluster.protocol import MISSED, Load, Outcome, Report, problem_reply, read, to_json, to_payload
 from app.envelopes import event_message, searcher_message
 from app.errors import PackNotFound
@@ -53,7 +53,7 @@ class OrchestratorService:
         *,
         replicas: int,
         heartbeat: float,
-        stock: Stock,
+        source: PackSource,
         respond: Callable[..., Responder],
         publish: Callable[[Sequence[Outgoing]], None],
         every: Callable[[float, Callable[[], None]], Callable[[], None]],
@@ -64,9 +64,9 @@ class OrchestratorService:
         `respond(handlers, problem=..., returned=...)` makes the responder, and `publish` tells events or raises
         PublishFailed. `every(seconds, call)` has something called so often, until what it returns is called.
         """
-        self.state = Orchestrator(replicas=replicas, heartbeat=heartbeat, now=clock())
-        self._stock = stock
-        self._look = Look(stock)
+        self.state = OrchestratorState(replicas=replicas, heartbeat=heartbeat, now=clock())
+        self._source = source
+        self._look = StoreScan(source)
         self._publish = publish
         self._every = every
         self._heartbeat = heartbeat
@@ -105,25 +105,25 @@ class OrchestratorService:
         self._stop()
         self._responder.close()
 
-    def heard(self, report: Report) -> None:
+    def receive_report(self, report: Report) -> None:
         """Take what a searcher tells of itself."""
-        self.state.heard(report, now=self._clock())
+        self.state.receive_report(report, now=self._clock())
 
-    def done(self, outcome: Outcome) -> None:
+    def order_done(self, outcome: Outcome) -> None:
         """Take that a searcher did what it was told."""
-        self.state.done(outcome, now=self._clock())
+        self.state.order_done(outcome, now=self._clock())
 
-    def failed(self, outcome: Outcome) -> None:
+    def order_failed(self, outcome: Outcome) -> None:
         """Take that a searcher could not do what it was told."""
-        self.state.failed(outcome, now=self._clock())
+        self.state.order_failed(outcome, now=self._clock())
 
-    def updated(self, domain: str) -> None:
+    def pack_updated(self, domain: str) -> None:
         """Take that the store has something new of a domain; raises PackCorrupt and StoreError."""
         self._look.overtake(domain)
         try:
-            self.state.updated(self._stock.pack(domain))
+            self.state.pack_updated(self._source.pack(domain))
         except PackNotFound:
-            self.state.vanished(domain)
+            self.state.pack_deleted(domain)
 
     # What time brings.
 
@@ -141,7 +141,7 @@ class OrchestratorService:
     def _take_what_came_back(self) -> None:
         while not self._came_back.empty():
             name, delivery = self._came_back.get()
-            self.state.lost(searcher_of(name) or "", "its queue is no more")
+            self.state.searcher_lost(searcher_of(name) or "", "its queue is no more")
             if delivery.properties.get("reply_to"):
                 # Somebody waits for the answer of another one.
                 self.take(delivery)
@@ -165,23 +165,23 @@ class OrchestratorService:
         if self._look.is_on:
             return
         if now >= self._look_at:
-            self._look.begin(self.state.domains() | self.state.in_doubt(), whole=True)
+            self._look.begin(self.state.domains() | self.state.unclear_domains(), whole=True)
         elif self._is_stocked and now >= self._doubt_at:
-            doubted = self.state.in_doubt()
+            doubted = self.state.unclear_domains()
             self._doubt_at = now + (DOUBT_AGAIN if doubted else DOUBT_EVERY)
             if doubted:
                 self._look.begin(doubted, whole=False)
 
-    def _note(self, found: Found, now: float) -> None:
+    def _note(self, found: ScanResult, now: float) -> None:
         if found.error:
             log.warning("The store does not say which packs there are; again in %g s: %s", self._pause, found.error)
             self._look_at = now + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
             return
         for pack in found.packs:
-            self.state.updated(pack)
+            self.state.pack_updated(pack)
         for domain in sorted(found.gone):
-            self.state.vanished(domain)
+            self.state.pack_deleted(domain)
         self._pause = _FIRST_PAUSE
         if found.whole:
             self._is_stocked = True
@@ -189,7 +189,7 @@ class OrchestratorService:
 
     # What goes out, and what comes in.
 
-    def _send(self, command: Command) -> None:
+    def _send(self, command: AddressedOrder) -> None:
         """Send an order; where it is not taken before it would be given again, it must not come as a second one."""
         kind = "load" if isinstance(command.order, Load) else "unload"
         order = searcher_message(command.searcher_id, kind, to_payload(command.order))
@@ -203,10 +203,10 @@ class OrchestratorService:
         domain = payload.get("domain", payload.get("host"))
         if not isinstance(domain, str):
             raise InvalidMessage(f"domain {domain!r:.100}: expected a name")
-        self._responder.forward(delivery, searcher_queue_name(self.state.holder(domain)))
+        self._responder.forward(delivery, searcher_queue_name(self.state.next_searcher(domain)))
 
     def _routes(self, _delivery: Delivery, _payload: dict[str, Any]) -> bytes:
         return to_json(self.state.routes(now=self._clock()))
 
     def _heartbeat_of(self, _delivery: Delivery, payload: dict[str, Any]) -> None:
-        self.heard(read(Report, payload))
+        self.receive_report(read(Report, payload))

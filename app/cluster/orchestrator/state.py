@@ -6,10 +6,10 @@ import logging
 import uuid
 from collections.abc import Iterator
 
-from app.cluster.orchestrator.known import Known
-from app.cluster.orchestrator.table import Table
+from app.cluster.orchestrator.routing_table import RoutingTable
+from app.cluster.orchestrator.searcher_record import SearcherRecord
+from app.cluster.placement.model import AddressedOrder, ClusterState, Pack
 from app.cluster.placement.place import place
-from app.cluster.placement.values import Command, Pack, State
 from app.cluster.protocol import MISSED, Holding, Outcome, Report, Routes
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 
@@ -21,7 +21,7 @@ GRACE = 15.0
 _REMEMBERED = 1_000
 
 
-class Orchestrator:
+class OrchestratorState:
     """The state in memory, for one thread. `now` is in seconds, of a clock that only goes forward.
 
     Nothing is persisted: the store says what there is, and searchers say what they have, all of it each time. So a
@@ -38,67 +38,67 @@ class Orchestrator:
         self._packs: dict[str, Pack] = {}
         self._gone: set[str] = set()
         self._refuted: set[str] = set()
-        self._known: dict[str, Known] = {}
+        self._records: dict[str, SearcherRecord] = {}
         self._seqs: dict[str, int] = {}
         self._lost_at: dict[str, float] = {}
         self._ticked = now
         self._grace_until = now
         self._awaited: set[str] = set()
-        self._was_connected = False
-        self._rested_at = float("inf")
-        self._stuck: dict[str, str] = {}
-        self._said: dict[str, str] = {}
-        self._table = Table(replicas=replicas)
+        self._has_connected = False
+        self._backoff_ends_at = float("inf")
+        self._unplaced: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
+        self._table = RoutingTable(replicas=replicas)
         self._is_built = False
         self._is_placed = False
 
     # What searchers tell.
 
-    def heard(self, report: Report, *, now: float) -> None:
+    def receive_report(self, report: Report, *, now: float) -> None:
         """Take what a searcher tells of itself: `register`, `heartbeat`. One older than the last is ignored."""
         ident = report.searcher_id
         if report.seq <= self._seqs.get(ident, -1):
             return
         self._seqs[ident] = report.seq
         self._awaited.discard(ident)
-        known = self._known.get(ident)
-        if known is None:
+        record = self._records.get(ident)
+        if record is None:
             if not report.leaving:
                 log.info(
                     "Searcher %s: here, with %d packs and %d MB free", ident, len(report.holdings), report.free_space
                 )
-                self._known[ident] = Known(report, now)
+                self._records[ident] = SearcherRecord(report, now)
                 self._changed()
             return
-        if report.leaving and not known.report.leaving:
+        if report.leaving and not record.report.leaving:
             log.info("Searcher %s: leaves", ident)
-        if known.hear(report, now=now, patience=self._patience):
+        if record.receive(report, now=now, patience=self._patience):
             self._changed()
 
-    def done(self, outcome: Outcome, *, now: float) -> None:
+    def order_done(self, outcome: Outcome, *, now: float) -> None:
         """Take that a searcher did what it was told: `loaded`, `unloaded`."""
         log.info("Searcher %s: done %s (%.12s)", outcome.report.searcher_id, outcome.domain, outcome.sha256)
-        self._end(outcome)
-        self.heard(outcome.report, now=now)
+        self._end_order(outcome)
+        self.receive_report(outcome.report, now=now)
 
-    def failed(self, outcome: Outcome, *, now: float) -> None:
+    def order_failed(self, outcome: Outcome, *, now: float) -> None:
         """Take that a searcher could not do what it was told. It is let rest from this version for a while."""
         ident = outcome.report.searcher_id
         log.warning("Searcher %s: failed on %s (%.12s): %.1000s", ident, outcome.domain, outcome.sha256, outcome.reason)
-        self._end(outcome)
-        self.heard(outcome.report, now=now)
-        if ident in self._known:
-            self._known[ident].failed(outcome.sha256, outcome.reason, now=now)
+        self._end_order(outcome)
+        self.receive_report(outcome.report, now=now)
+        if ident in self._records:
+            self._records[ident].order_failed(outcome.sha256, outcome.reason, now=now)
 
-    def _end(self, outcome: Outcome) -> None:
+    def _end_order(self, outcome: Outcome) -> None:
         # Heartbeats come another way, and may be here before: what this says of the order holds all the same.
-        known = self._known.get(outcome.report.searcher_id)
-        if known is not None and known.end(outcome.domain, outcome.sha256):
+        record = self._records.get(outcome.report.searcher_id)
+        if record is not None and record.end(outcome.domain, outcome.sha256):
             self._changed()
 
-    def lost(self, searcher_id: str, why: str) -> None:
+    def searcher_lost(self, searcher_id: str, why: str) -> None:
         """Take that a searcher is gone, whatever it last said of itself."""
-        if self._known.pop(searcher_id, None) is not None:
+        if self._records.pop(searcher_id, None) is not None:
             log.warning("Searcher %s: gone, %s", searcher_id, why)
             self._lost_at[searcher_id] = self._ticked
             self._table.forget(searcher_id)
@@ -106,9 +106,9 @@ class Orchestrator:
 
     # What the store tells.
 
-    def updated(self, pack: Pack) -> None:
+    def pack_updated(self, pack: Pack) -> None:
         """Take that this is what the store has of a domain."""
-        held = (known.holding(pack.domain) for known in self._known.values())
+        held = (record.holding(pack.domain) for record in self._records.values())
         # Whoever holds a later generation holds what is no more: the pack was begun anew.
         refuted = {each.sha256 for each in held if each and _is_later(each, pack)} - self._refuted
         if refuted or self._packs.get(pack.domain) != pack:
@@ -117,9 +117,11 @@ class Orchestrator:
             self._gone.discard(pack.domain)
             self._changed()
 
-    def vanished(self, domain: str) -> None:
+    def pack_deleted(self, domain: str) -> None:
         """Take that the store has no pack of a domain: nobody is to answer for it any more."""
-        known_of = self._packs.pop(domain, None) is not None or any(each.minds(domain) for each in self._known.values())
+        known_of = self._packs.pop(domain, None) is not None or any(
+            each.concerns(domain) for each in self._records.values()
+        )
         if known_of and domain not in self._gone:
             log.info("%s: has no pack any more", domain)
             self._gone.add(domain)
@@ -129,7 +131,7 @@ class Orchestrator:
         """Return the domains that have a pack, as far as is known here."""
         return frozenset(self._packs)
 
-    def in_doubt(self) -> frozenset[str]:
+    def unclear_domains(self) -> frozenset[str]:
         """Return the domains of which the store should be asked, for a searcher holds what is not known of here."""
         return frozenset(
             each.domain
@@ -143,77 +145,81 @@ class Orchestrator:
         return pack is not None and holding.sha256 not in self._refuted and _is_later(holding, pack)
 
     def _held(self) -> Iterator[Holding]:
-        return (holding for known in self._known.values() for holding in known.report.holdings)
+        return (holding for record in self._records.values() for holding in record.report.holdings)
 
     # What time brings.
 
     def settle(self) -> None:
         """Begin to place: the store is known, and who is here has had the time to say so."""
         if not self.settled:
-            log.info("Settled: %d packs, %d searchers", len(self._packs), len(self._known))
+            log.info("Settled: %d packs, %d searchers", len(self._packs), len(self._records))
             self.settled = True
             self._changed()
 
     def connected(self, *, now: float) -> None:
         """Take that the broker is there; if again, nothing is placed until searchers had the time to come back."""
         # Whoever is known the first time said so just now, or before the last orchestrator died.
-        again, self._was_connected = self._was_connected, True
-        if again and self._known:
+        again, self._has_connected = self._has_connected, True
+        if again and self._records:
             self._grace_until = now + max(GRACE, self._patience)
-            self._awaited = set(self._known)
+            self._awaited = set(self._records)
 
-    def tick(self, *, now: float) -> tuple[Command, ...]:
+    def tick(self, *, now: float) -> tuple[AddressedOrder, ...]:
         """Let time pass, and return what is to be told to searchers now."""
-        self._look_for_silence(now)
-        self._forget_counts(now)
-        if not self.settled or self._awaited or (self._is_placed and now < self._rested_at):
+        self._drop_silent_searchers(now)
+        self._forget_sequences(now)
+        if not self.settled or self._awaited or (self._is_placed and now < self._backoff_ends_at):
             return ()
         placement = place(self._state(now))
         for command in placement.commands:
             log.info("Searcher %s: %s (%s)", command.searcher_id, _shown(command), command.why)
-            self._known[command.searcher_id].told(command.order, now=now)
-        self._stuck = dict(placement.stuck)
-        self._rested_at = min((known.rested_at(now=now) for known in self._known.values()), default=float("inf"))
+            self._records[command.searcher_id].note_order(command.order, now=now)
+        self._unplaced = dict(placement.unplaced)
+        self._backoff_ends_at = min(
+            (record.backoff_ends_at(now=now) for record in self._records.values()), default=float("inf")
+        )
         self._is_placed, self._is_built = True, False
-        self._say_stuck()
+        self._log_unplaced()
         return placement.commands
 
-    def _look_for_silence(self, now: float) -> None:
+    def _drop_silent_searchers(self, now: float) -> None:
         late, self._ticked = now - self._ticked, now
         if late > self._heartbeat:
             # Who did not listen cannot say that others were silent.
             self._grace_until = max(self._grace_until, now + self._patience)
         if now >= self._grace_until:
             self._awaited.clear()
-            silent = [ident for ident, known in self._known.items() if now - known.heard > self._patience]
+            silent = [ident for ident, record in self._records.items() if now - record.last_seen > self._patience]
             for ident in silent:
-                self.lost(ident, f"silent for {now - self._known[ident].heard:.1f} s")
+                self.searcher_lost(ident, f"silent for {now - self._records[ident].last_seen:.1f} s")
 
-    def _forget_counts(self, now: float) -> None:
+    def _forget_sequences(self, now: float) -> None:
         """Forget how far searchers had counted that are gone for as long as a heartbeat lives in its queue.
 
         One whose count was wrong, be it that somebody spoke in its name, would be ignored for good otherwise.
         """
         for ident in [ident for ident, at in self._lost_at.items() if now - at > self._patience]:
             del self._lost_at[ident]
-            if ident not in self._known:
+            if ident not in self._records:
                 self._seqs.pop(ident, None)
 
-    def _say_stuck(self) -> None:
+    def _log_unplaced(self) -> None:
         """Say once what stands against a copy, until it is placed or something else does."""
         routes = self._routing().routes
-        self._said = {domain: why for domain, why in self._said.items() if domain in routes and routes[domain].missing}
-        for domain, why in self._stuck.items():
-            if self._said.get(domain) != why:
+        self._logged = {
+            domain: why for domain, why in self._logged.items() if domain in routes and routes[domain].missing
+        }
+        for domain, why in self._unplaced.items():
+            if self._logged.get(domain) != why:
                 log.warning("%s: cannot be placed as wanted: %s", domain, why)
-                self._said[domain] = why
+                self._logged[domain] = why
 
-    def _state(self, now: float) -> State:
+    def _state(self, now: float) -> ClusterState:
         self._forget()
         by_checksum = {pack.sha256: pack for pack in self._packs.values()}
-        return State(
+        return ClusterState(
             packs=self._packs,
-            searchers=tuple(known.view(by_checksum, now=now) for known in self._known.values()),
+            searchers=tuple(record.view(by_checksum, now=now) for record in self._records.values()),
             replicas=self._replicas,
             gone=frozenset(self._gone),
             trusted=self._trusted(),
@@ -224,9 +230,11 @@ class Orchestrator:
 
     def _forget(self) -> None:
         """Forget what matters to nobody here any more."""
-        self._gone = {domain for domain in self._gone if any(known.minds(domain) for known in self._known.values())}
+        self._gone = {
+            domain for domain in self._gone if any(record.concerns(domain) for record in self._records.values())
+        }
         self._refuted &= {each.sha256 for each in self._held()}
-        gone = [ident for ident in self._seqs if ident not in self._known]
+        gone = [ident for ident in self._seqs if ident not in self._records]
         for ident in gone[:-_REMEMBERED]:
             del self._seqs[ident]
 
@@ -235,7 +243,7 @@ class Orchestrator:
 
     # What is asked.
 
-    def holder(self, domain: str) -> str:
+    def next_searcher(self, domain: str) -> str:
         """Return who is to answer for a domain: in turn, among those that have its newest version.
 
         Raises PackNotFound and NotPlaced, and SearchUnavailable while it cannot be told which of them it is.
@@ -259,17 +267,17 @@ class Orchestrator:
             version=table.version,
             settled=self.settled,
             routes=tuple(table.routes[domain] for domain in sorted(table.routes)),
-            searchers=tuple(self._known[ident].node(now=now) for ident in sorted(self._known)),
+            searchers=tuple(self._records[ident].node(now=now) for ident in sorted(self._records)),
         )
 
-    def _routing(self) -> Table:
+    def _routing(self) -> RoutingTable:
         if not self._is_built:
-            packs = [*self._packs.values(), *self._strangers()]
-            self._table.build(packs, self._known.values(), trusted=self._trusted(), stuck=self._stuck)
+            packs = [*self._packs.values(), *self._packs_of_searchers()]
+            self._table.build(packs, self._records.values(), trusted=self._trusted(), unplaced=self._unplaced)
             self._is_built = True
         return self._table
 
-    def _strangers(self) -> list[Pack]:
+    def _packs_of_searchers(self) -> list[Pack]:
         """Return packs that searchers hold and the store has not told of yet; of several versions the latest."""
         unknown = [each for each in self._held() if each.domain not in self._packs and each.domain not in self._gone]
         unknown.sort(key=lambda each: (each.generation, each.sha256))
@@ -284,6 +292,6 @@ def _as_pack(holding: Holding) -> Pack:
     return Pack(domain=holding.domain, sha256=holding.sha256, generation=holding.generation, size_mb=holding.size_mb)
 
 
-def _shown(command: Command) -> str:
+def _shown(command: AddressedOrder) -> str:
     order = command.order
     return f"{type(order).__name__.lower()} {order.domain} ({order.sha256:.12})"

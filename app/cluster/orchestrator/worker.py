@@ -18,9 +18,9 @@ from app.broker.errors import AlreadyRunning, WorkerMisconfigured
 from app.broker.publishing import get_publisher
 from app.broker.rpc.responder import Responder
 from app.broker.worker.consumer import BROKER_PATIENCE
-from app.cluster.orchestrator.look import Stock
 from app.cluster.orchestrator.service import OrchestratorService
-from app.cluster.placement.values import Pack
+from app.cluster.orchestrator.store_scan import PackSource
+from app.cluster.placement.model import Pack
 from app.cluster.protocol import size_mb
 from app.consumer import EnvelopeConsumer
 from app.pack.manifest import Manifest, list_manifests, read_manifest
@@ -129,7 +129,7 @@ def build(
     return OrchestratorService(
         replicas=settings.replicas,
         heartbeat=settings.heartbeat,
-        stock=Stock(
+        source=PackSource(
             packs=lambda: [_pack(manifest) for manifest in list_manifests(store())],
             pack=lambda domain: _pack(read_manifest(store(), domain)),
         ),

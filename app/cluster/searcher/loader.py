@@ -14,8 +14,8 @@ from typing import Literal, Protocol
 
 from app.broker.errors import ApplicationError
 from app.cluster.protocol import MB, Holding, Load, Report, Unload
-from app.cluster.searcher.packs import Packs
-from app.cluster.searcher.slot import Held, Slot
+from app.cluster.searcher.data_directory import DataDirectory, StoredPack
+from app.cluster.searcher.packs import OpenPacks
 from app.errors import PackCorrupt, PackError
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ _TRUSTED = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class JobOutcome:
     """What became of a load, an unload or a check, as the message of this name tells it."""
 
     kind: Literal["loaded", "unloaded", "failed"]
@@ -42,7 +42,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doubt:
+class IntegrityCheck:
     """A query could not read this version: it is to be looked at as a whole."""
 
     domain: str
@@ -50,7 +50,7 @@ class Doubt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class DiskSpace:
     """MB for packs: `free` besides what is there, `capacity` if nothing were."""
 
     free: int
@@ -67,7 +67,7 @@ class Fetch(Protocol):
         """
 
 
-Job = Load | Unload | Doubt
+Job = Load | Unload | IntegrityCheck
 
 
 class Loader:
@@ -76,42 +76,42 @@ class Loader:
     def __init__(
         self,
         *,
-        slot: Slot,
-        packs: Packs,
+        directory: DataDirectory,
+        packs: OpenPacks,
         budget_mb: int,
         fetch: Fetch,
         check: Callable[[Path], None],
     ) -> None:
         """Keep at most `budget_mb` in the slot; `check` raises PackCorrupt for a file that is no whole pack."""
-        self._slot = slot
+        self._directory = directory
         self._packs = packs
         self._budget = budget_mb
         self._fetch = fetch
         self._check = check
-        self._left: deque[Held] = deque()
+        self._left: deque[StoredPack] = deque()
         self._jobs: list[Job] = []
         self._trusted: dict[str, float] = {}
         self._closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
 
-    def start(self, *, adopted: Callable[[], None], tell: Callable[[Change], None]) -> None:
+    def start(self, *, recovered: Callable[[], None], tell: Callable[[JobOutcome], None]) -> None:
         """Begin to work: first with what stands in the slot.
 
-        `adopted` is called when that is taken over, and where it takes longer, after half a second, too; `tell` with
+        `recovered` is called when that is taken over, and where it takes longer, after half a second, too; `tell` with
         each later change, when it is so. Both are called in threads of the loader's.
         """
-        self._adopted, self._tell = adopted, tell
+        self._on_recovered, self._tell = recovered, tell
         try:
             # At once: whatever is reported from now on tells of it.
-            self._left.extend(self._slot.adopt())
+            self._left.extend(self._directory.recover())
         except OSError as error:
             log.warning("Not all is taken over: %s", error)
         self._thread.start()
 
     def submit(self, job: Job) -> None:
         """Have something done, unless it is what comes last for its domain already."""
-        if isinstance(job, Doubt) and time.monotonic() < self._trusted.get(job.sha256, 0.0):
+        if isinstance(job, IntegrityCheck) and time.monotonic() < self._trusted.get(job.sha256, 0.0):
             return
         with self._changed:
             if next((each for each in reversed(self._jobs) if each.domain == job.domain), None) != job:
@@ -124,11 +124,11 @@ class Loader:
             left = [holding.sha256 for holding, _path in self._left]
             return (*left, *(job.sha256 for job in self._jobs if isinstance(job, Load)))
 
-    def room(self) -> Room:
+    def room(self) -> DiskSpace:
         """Return how much room there is: less than the budget where the disk is full."""
         used = self._packs.used_mb()
-        disk = shutil.disk_usage(self._slot.folder).free // MB
-        return Room(free=max(0, min(self._budget - used, disk)), capacity=min(self._budget, used + disk))
+        disk = shutil.disk_usage(self._directory.folder).free // MB
+        return DiskSpace(free=max(0, min(self._budget - used, disk)), capacity=min(self._budget, used + disk))
 
     def report(self, searcher_id: str) -> Report:
         """Return how the searcher stands, without a number."""
@@ -151,38 +151,38 @@ class Loader:
         self._thread.join(seconds)
 
     def _run(self) -> None:
-        self._adopt()
-        self._adopted()
+        self._recover()
+        self._on_recovered()
         while (job := self._next()) is not None:
             change = self._outcome(job)
             with self._changed:
                 self._jobs.pop(0)
             if change is not None:
-                self._tell_safely(change)
+                self._report_safely(change)
 
-    def _adopt(self) -> None:
+    def _recover(self) -> None:
         """Answer from what the slot's last process left, as far as it is whole and there is room for it."""
-        soon = threading.Timer(_FIRST_WORD, self._adopted)
+        soon = threading.Timer(_FIRST_WORD, self._on_recovered)
         soon.start()
         while self._left and not self._closed:
-            self._take_over(*self._left[0])
+            self._recover_pack(*self._left[0])
             with self._changed:
                 self._left.popleft()
         soon.cancel()
 
-    def _take_over(self, holding: Holding, path: Path) -> None:
+    def _recover_pack(self, holding: Holding, path: Path) -> None:
         if self._packs.used_mb() + holding.size_mb > self._budget:
             log.warning("Not taken over: %s: no more room for its %d MB", holding.domain, holding.size_mb)
-            self._slot.remove(path)
+            self._directory.remove(path)
             return
         try:
             self._check(path)
             self._packs.put(holding, path)
         except Exception as error:  # noqa: BLE001 - One that cannot be read must not keep the others waiting for good.
             log.warning("Not taken over: %s", error if isinstance(error, ApplicationError | OSError) else repr(error))
-            self._slot.remove(path)
+            self._directory.remove(path)
 
-    def _tell_safely(self, change: Change) -> None:
+    def _report_safely(self, change: JobOutcome) -> None:
         try:
             self._tell(change)
         except Exception:
@@ -194,24 +194,24 @@ class Loader:
             self._changed.wait_for(lambda: self._jobs or self._closed)
             return None if self._closed else self._jobs[0]
 
-    def _outcome(self, job: Job) -> Change | None:
+    def _outcome(self, job: Job) -> JobOutcome | None:
         try:
             match job:
                 case Load():
                     holding = self._load(job)
-                    return Change(kind="loaded", domain=holding.domain, sha256=holding.sha256)
+                    return JobOutcome(kind="loaded", domain=holding.domain, sha256=holding.sha256)
                 case Unload():
                     self._packs.drop(job.domain, job.sha256)
-                    return Change(kind="unloaded", domain=job.domain, sha256=job.sha256)
-                case Doubt():
-                    self._look_at(job)
+                    return JobOutcome(kind="unloaded", domain=job.domain, sha256=job.sha256)
+                case IntegrityCheck():
+                    self._check_pack(job)
                     return None
         except Exception as error:
             # Whatever it is, a loader that ended would leave a searcher that only looks alive.
             expected = isinstance(error, ApplicationError | OSError)
             reason = str(error).removeprefix(f"{job.domain}: ") if expected else repr(error)
             log.warning("%s: %s", job.domain, reason, exc_info=None if expected else error)
-            return Change(kind="failed", domain=job.domain, sha256=job.sha256, reason=reason[:_LONGEST_REASON])
+            return JobOutcome(kind="failed", domain=job.domain, sha256=job.sha256, reason=reason[:_LONGEST_REASON])
 
     def _load(self, load: Load) -> Holding:
         """Put the store's version in the place of any other, unless it is there."""
@@ -221,11 +221,11 @@ class Loader:
         free = self._free(load.size_mb)
         if load.size_mb > free:
             raise PackError(f"{load.size_mb} MB needed, {free} MB free on this searcher")
-        with self._slot.workplace() as written:
+        with self._directory.workplace() as written:
             holding = self._fetch(load, written, room=free * MB)
             if held and held.sha256 == holding.sha256:
                 return held
-            self._put(holding, self._slot.keep(holding, written))
+            self._put(holding, self._directory.keep(holding, written))
         log.info("%s: answering from generation %d (%d MB)", holding.domain, holding.generation, holding.size_mb)
         return holding
 
@@ -239,10 +239,10 @@ class Loader:
         try:
             self._packs.put(holding, path)
         except BaseException:
-            self._slot.remove(path)
+            self._directory.remove(path)
             raise
 
-    def _look_at(self, doubt: Doubt) -> None:
+    def _check_pack(self, doubt: IntegrityCheck) -> None:
         """Drop a pack that is broken; raises PackCorrupt then. A whole one met a query it could not answer."""
         path, held = self._packs.path(doubt.domain), self._packs.holding(doubt.domain)
         if path is None or held is None or held.sha256 != doubt.sha256:

@@ -23,7 +23,7 @@ class _Copy:
     retired: bool = field(default=False)
 
 
-class Packs:
+class OpenPacks:
     """Lends searchers by domain, from any thread.
 
     A version that is replaced or dropped is closed and removed when the last query that uses it has ended, or at once;

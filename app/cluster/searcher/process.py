@@ -15,11 +15,11 @@ from app.broker.publishing import Publisher
 from app.broker.rpc.queue_consumer import QueueConsumer
 from app.broker.rpc.responder import Responder
 from app.cluster.protocol import Holding, Load, size_mb
+from app.cluster.searcher.data_directory import DataDirectory
 from app.cluster.searcher.loader import Fetch, Loader
-from app.cluster.searcher.packs import Packs
-from app.cluster.searcher.reporter import Post, Reporter
+from app.cluster.searcher.packs import OpenPacks
+from app.cluster.searcher.reporter import Publishers, Reporter
 from app.cluster.searcher.service import BACKLOG, STUCK_LIMITS, STUCK_SECONDS, SearcherService, Searching, problem
-from app.cluster.searcher.slot import Slot
 from app.pack import database
 from app.pack.fetch import fetch_version
 from app.storage.open import open_store
@@ -43,11 +43,15 @@ def run(settings: Settings, *, stopping: Callable[[], bool]) -> None:
     """
     searcher_id = str(uuid.uuid4())
     _raise_file_limit()
-    slot = Slot.take(settings.searcher_dir or settings.data_dir / "searchers")
-    packs = Packs(remove=slot.remove, time_limit=settings.search_time_limit)
+    directory = DataDirectory.take(settings.searcher_dir or settings.data_dir / "searchers")
+    packs = OpenPacks(remove=directory.remove, time_limit=settings.search_time_limit)
     store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
     loader = Loader(
-        slot=slot, packs=packs, budget_mb=settings.searcher_disk_mb, fetch=fetch_from(store), check=database.check
+        directory=directory,
+        packs=packs,
+        budget_mb=settings.searcher_disk_mb,
+        fetch=fetch_from(store),
+        check=database.check,
     )
     threads = settings.searcher_threads
     patience = max(STUCK_SECONDS, STUCK_LIMITS * settings.search_time_limit)
@@ -59,14 +63,14 @@ def run(settings: Settings, *, stopping: Callable[[], bool]) -> None:
         return "every thread is stuck in a query" if searching.is_stuck() else ""
 
     reporter = Reporter(
-        Post(
+        Publishers(
             events=Publisher(settings.broker, timeout=settings.publish_timeout),
             heartbeats=Publisher(settings.broker, timeout=min(settings.heartbeat, settings.publish_timeout)),
         ),
         every=settings.heartbeat,
         state=partial(loader.report, searcher_id),
         unwell=why_silent,
-        beaten=slot.touch,
+        beaten=directory.touch,
     )
     service = SearcherService(
         packs=packs,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from app.broker.errors import PublishFailed
 from app.broker.publishing import Outgoing, Publisher
 from app.cluster.protocol import MISSED, Outcome, Report, to_payload
-from app.cluster.searcher.loader import Change
+from app.cluster.searcher.loader import JobOutcome
 from app.envelopes import event_message, request_message
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ _ATTEMPTS, _PAUSE = 3, 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Post:
+class Publishers:
     """Two ways to the broker: `events` are waited for as long as that takes, and heartbeats do not wait for them."""
 
     events: Publisher
@@ -37,14 +37,14 @@ class Reporter:
 
     def __init__(
         self,
-        post: Post,
+        publishers: Publishers,
         *,
         every: float,
         state: Callable[[], Report],
         unwell: Callable[[], str] = lambda: "",
         beaten: Callable[[], None] = lambda: None,
     ) -> None:
-        self._post = post
+        self._publishers = publishers
         self._every = every
         self._state = state
         self._unwell = unwell
@@ -67,7 +67,7 @@ class Reporter:
             if self._thread.ident is None and not self._stopped:
                 self._thread.start()
 
-    def tell(self, change: Change) -> None:
+    def tell(self, change: JobOutcome) -> None:
         """Tell what became of a change; returns when the broker has it, or when it is left to the next heartbeat."""
         for attempt in range(_ATTEMPTS):
             if attempt:
@@ -75,7 +75,7 @@ class Reporter:
             # Made anew each time: what is told late is how it stands then.
             outcome = Outcome(report=self.report(), domain=change.domain, sha256=change.sha256, reason=change.reason)
             try:
-                self._post.events.publish([event_message(change.kind, to_payload(outcome))])
+                self._publishers.events.publish([event_message(change.kind, to_payload(outcome))])
             except PublishFailed as error:
                 log.warning("%s of %s not told: %s", change.kind, change.domain, error)
             else:
@@ -86,7 +86,7 @@ class Reporter:
         self._leaving = True
         self._stop()
         try:
-            self._post.events.publish([event_message("register", to_payload(self.report()))])
+            self._publishers.events.publish([event_message("register", to_payload(self.report()))])
         except PublishFailed as error:
             log.warning("Leaving untold: %s", error)
 
@@ -99,7 +99,7 @@ class Reporter:
     def close(self) -> None:
         """Say no more, and close the connections."""
         self._stop()
-        for publisher in (self._post.events, self._post.heartbeats):
+        for publisher in (self._publishers.events, self._publishers.heartbeats):
             publisher.close()
 
     def _stop(self) -> None:
@@ -115,7 +115,7 @@ class Reporter:
                 continue
             with self._changed:
                 registering, self._due = self._due, False
-            said = self._say(self._post.events, self._registration) if registering else self._beat()
+            said = self._say(self._publishers.events, self._registration) if registering else self._beat()
             if registering and not said:
                 self._due = True
 
@@ -136,7 +136,7 @@ class Reporter:
         return not self._silent
 
     def _beat(self) -> bool:
-        return self._say(self._post.heartbeats, self._heartbeat)
+        return self._say(self._publishers.heartbeats, self._heartbeat)
 
     def _say(self, publisher: Publisher, message: Callable[[], Outgoing]) -> bool:
         try:

@@ -14,8 +14,8 @@ from app.broker.delivery import Delivery
 from app.broker.errors import ApplicationError, Undecodable, UnknownType
 from app.broker.rpc.responder import Responder
 from app.cluster.protocol import Load, Unload, problem_reply, read, to_json
-from app.cluster.searcher.loader import Doubt, Loader
-from app.cluster.searcher.packs import Packs
+from app.cluster.searcher.loader import IntegrityCheck, Loader
+from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.reporter import Reporter
 from app.envelopes import decode_envelope
 from app.errors import PackCorrupt
@@ -36,7 +36,9 @@ STUCK_LIMITS: Final = 3
 class Searching:
     """Answers `search` and `suggest` from packs, in any thread, and keeps an eye on whether that ends."""
 
-    def __init__(self, packs: Packs, *, doubt: Callable[[Doubt], None], threads: int, patience: float) -> None:
+    def __init__(
+        self, packs: OpenPacks, *, doubt: Callable[[IntegrityCheck], None], threads: int, patience: float
+    ) -> None:
         """`doubt` is told of packs that a query could not read; a query of more than `patience` seconds is stuck.
 
         `threads` is the number of those that call `search` and `suggest`.
@@ -77,7 +79,7 @@ class Searching:
         except PackCorrupt as error:
             log.warning("%s: %s", domain, error)
             if held is not None:
-                self._doubt(Doubt(domain=domain, sha256=held.sha256))
+                self._doubt(IntegrityCheck(domain=domain, sha256=held.sha256))
             raise
 
     @contextmanager
@@ -104,7 +106,7 @@ class SearcherService:
         responder: Responder,
         loader: Loader,
         reporter: Reporter,
-        packs: Packs,
+        packs: OpenPacks,
     ) -> None:
         self._searching = searching
         self._responder = responder
@@ -141,7 +143,7 @@ class SearcherService:
             self._reporter.register()
         else:
             self._started = True
-            self._loader.start(adopted=self._reporter.register, tell=self._reporter.tell)
+            self._loader.start(recovered=self._reporter.register, tell=self._reporter.tell)
 
     def close(self) -> None:
         """Finish the queries under way and close the packs. The end of the process unlocks the data directory."""

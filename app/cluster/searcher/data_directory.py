@@ -30,10 +30,10 @@ _LOCK: Final = "lock"
 _LOADING: Final = ".loading"
 
 #: A version of a pack, and its database.
-Held = tuple[Holding, Path]
+StoredPack = tuple[Holding, Path]
 
 
-class Slot:
+class DataDirectory:
     """One numbered folder, this process's own until `close` or its death."""
 
     def __init__(self, folder: Path, lock: int) -> None:
@@ -46,7 +46,7 @@ class Slot:
         self._loading.mkdir()
 
     @classmethod
-    def take(cls, root: Path) -> Slot:
+    def take(cls, root: Path) -> DataDirectory:
         """Take the first slot below `root` that no process uses, a new one where all are used; raises PackError."""
         try:
             for number in count(1):
@@ -59,12 +59,12 @@ class Slot:
             raise PackError(f"{root}: no folder for packs: {error}") from error
         raise AssertionError("numbers do not end")
 
-    def adopt(self) -> list[Held]:
+    def recover(self) -> list[StoredPack]:
         """Return the packs that stand here, one of each domain, in order of domain, and remove everything else.
 
         Nothing is said of what is in them: they are to be checked.
         """
-        newest: dict[str, tuple[int, Held]] = {}
+        newest: dict[str, tuple[int, StoredPack]] = {}
         for note in self.folder.glob("*/*.json"):
             held = _held(note)
             # Of two, a process was killed between placing the one and removing the other.
@@ -133,7 +133,7 @@ def _locked(path: Path) -> int | None:
     return descriptor
 
 
-def _held(note: Path) -> Held | None:
+def _held(note: Path) -> StoredPack | None:
     """Return the pack that a note is of, or None where the two do not belong together."""
     path = note.with_suffix(".sqlite")
     try:

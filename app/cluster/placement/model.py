@@ -30,7 +30,7 @@ class Pack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class LoadFailure:
     """That a searcher could not load a version, so often; the reason is the last one."""
 
     count: int
@@ -38,7 +38,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Searcher:
+class SearcherState:
     """A searcher as it last told of itself.
 
     `free` is MB besides what it holds; what the loads among `orders` need of it is still to be subtracted. `held` and
@@ -51,13 +51,13 @@ class Searcher:
     capacity: int
     held: Mapping[str, Holding] = field(default_factory=dict)
     orders: Mapping[str, Order] = field(default_factory=dict)
-    failures: Mapping[str, Failure] = field(default_factory=dict)
+    failures: Mapping[str, LoadFailure] = field(default_factory=dict)
     resting: frozenset[str] = frozenset()
     leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class ClusterState:
     """All that a decision depends on.
 
     `packs` are by domain. `gone` are domains whose pack is known to be no more; what is held of a domain that is in
@@ -66,14 +66,14 @@ class State:
     """
 
     packs: Mapping[str, Pack]
-    searchers: tuple[Searcher, ...]
+    searchers: tuple[SearcherState, ...]
     replicas: int
     gone: frozenset[str] = frozenset()
     trusted: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class AddressedOrder:
     """An order for a searcher, and what it is for: a line in the log."""
 
     searcher_id: str
@@ -85,5 +85,5 @@ class Command:
 class Placement:
     """What is to be told, and the domains of which copies cannot be placed now: domain -> why."""
 
-    commands: tuple[Command, ...]
-    stuck: Mapping[str, str]
+    commands: tuple[AddressedOrder, ...]
+    unplaced: Mapping[str, str]

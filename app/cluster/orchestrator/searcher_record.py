@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from app.cluster.placement.values import Failure, Order, Pack, Searcher
+from app.cluster.placement.model import LoadFailure, Order, Pack, SearcherState
 from app.cluster.protocol import Holding, Load, Node, Report, Unload
 
 log = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ LONGEST_REST = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _PendingOrder:
     """An order that is neither done nor failed. `before` is the checksum of what was held of the domain then."""
 
     order: Order
@@ -27,74 +27,74 @@ class _Told:
 
 
 @dataclass(frozen=True, slots=True)
-class _Failed:
+class _Backoff:
     """How often a version could not be loaded, and why it could not the last time."""
 
-    failure: Failure
+    failure: LoadFailure
     until: float
 
 
-class Known:
-    """What is known of one searcher. `heard` is when, on the orchestrator's clock."""
+class SearcherRecord:
+    """What is known of one searcher. `last_seen` is when, on the orchestrator's clock."""
 
     def __init__(self, report: Report, now: float) -> None:
         self.report = report
-        self.heard = now
+        self.last_seen = now
         self._held = _by_domain(report)
-        self._told: dict[str, _Told] = {}
-        self._failed: dict[str, _Failed] = {}
+        self._pending: dict[str, _PendingOrder] = {}
+        self._failed: dict[str, _Backoff] = {}
 
-    def hear(self, report: Report, *, now: float, patience: float) -> bool:
+    def receive(self, report: Report, *, now: float, patience: float) -> bool:
         """Take a later report; return whether it says anything new.
 
         An order that it does not heed for `patience` seconds is taken for lost, and may be given again.
         """
-        before, self.report, self.heard = self.report, report, now
+        before, self.report, self.last_seen = self.report, report, now
         self._held = _by_domain(report)
         held = {holding.sha256 for holding in report.holdings}
         self._failed = {sha256: each for sha256, each in self._failed.items() if sha256 not in held or each.until > now}
-        settled = [domain for domain, told in self._told.items() if self._is_settled(told, now, patience)]
+        settled = [domain for domain, pending in self._pending.items() if self._is_settled(pending, now, patience)]
         for domain in settled:
-            del self._told[domain]
+            del self._pending[domain]
         return bool(settled) or replace(before, seq=report.seq) != report
 
-    def _is_settled(self, told: _Told, now: float, patience: float) -> bool:
-        order, held = told.order, self._held.get(told.order.domain)
+    def _is_settled(self, pending: _PendingOrder, now: float, patience: float) -> bool:
+        order, held = pending.order, self._held.get(pending.order.domain)
         sha256 = held.sha256 if held else ""
         if isinstance(order, Load):
             # The store may have had a newer version by then, and a searcher loads what there is.
-            if sha256 and sha256 != told.before:
+            if sha256 and sha256 != pending.before:
                 return True
             if order.sha256 in self.report.loading:
-                self._told[order.domain] = replace(told, since=now)
+                self._pending[order.domain] = replace(pending, since=now)
                 return False
         elif sha256 != order.sha256:
             return True
-        lost = now - told.since >= patience
-        if lost:
+        is_lost = now - pending.since >= patience
+        if is_lost:
             log.warning("Searcher %s does not heed: %s", self.report.searcher_id, order)
-        return lost
+        return is_lost
 
-    def told(self, order: Order, *, now: float) -> None:
+    def note_order(self, order: Order, *, now: float) -> None:
         """Note an order that is given."""
         held = self._held.get(order.domain)
-        self._told[order.domain] = _Told(order, held.sha256 if held else "", now)
+        self._pending[order.domain] = _PendingOrder(order, held.sha256 if held else "", now)
 
     def end(self, domain: str, sha256: str) -> bool:
         """Note that an order came to its end, whichever; return whether there was one."""
-        told = self._told.get(domain)
-        if told is None or told.order.sha256 != sha256:
+        pending = self._pending.get(domain)
+        if pending is None or pending.order.sha256 != sha256:
             return False
-        del self._told[domain]
+        del self._pending[domain]
         return True
 
-    def failed(self, sha256: str, reason: str, *, now: float) -> None:
+    def order_failed(self, sha256: str, reason: str, *, now: float) -> None:
         """Note that a version could not be loaded, or unloaded."""
         count = self._failed[sha256].failure.count + 1 if sha256 in self._failed else 1
         rest = min(FIRST_REST * 2 ** min(count - 1, 30), LONGEST_REST)
-        self._failed[sha256] = _Failed(Failure(count=count, reason=reason), now + rest)
+        self._failed[sha256] = _Backoff(LoadFailure(count=count, reason=reason), now + rest)
 
-    def rested_at(self, *, now: float) -> float:
+    def backoff_ends_at(self, *, now: float) -> float:
         """Return when it may next be told what it rests from now; infinity if there is nothing."""
         return min((each.until for each in self._failed.values() if each.until > now), default=float("inf"))
 
@@ -104,17 +104,17 @@ class Known:
 
     def answers(self, domain: str) -> bool:
         """Return whether it answers for a domain, and is to go on doing so."""
-        unloading = domain in self._told and isinstance(self._told[domain].order, Unload)
+        unloading = domain in self._pending and isinstance(self._pending[domain].order, Unload)
         return domain in self._held and not unloading and not self.report.leaving
 
-    def minds(self, domain: str) -> bool:
+    def concerns(self, domain: str) -> bool:
         """Return whether it holds a domain, or was told something about it."""
-        return domain in self._held or domain in self._told
+        return domain in self._held or domain in self._pending
 
-    def view(self, by_checksum: Mapping[str, Pack], *, now: float) -> Searcher:
+    def view(self, by_checksum: Mapping[str, Pack], *, now: float) -> SearcherState:
         """Return it as a decision sees it."""
         self._forget(now)
-        orders = {domain: told.order for domain, told in self._told.items()}
+        orders = {domain: pending.order for domain, pending in self._pending.items()}
         ordered = {order.sha256 for order in orders.values()}
         unknown = False
         for sha256 in self.report.loading:
@@ -126,7 +126,7 @@ class Known:
                 orders[pack.domain] = pack.load()
             unknown = unknown or pack is None
         used = sum(holding.size_mb for holding in self.report.holdings)
-        return Searcher(
+        return SearcherState(
             searcher_id=self.report.searcher_id,
             # Nobody knows how much room it needs for what it is loading.
             free=0 if unknown else self.report.free_space,
@@ -147,7 +147,7 @@ class Known:
             searcher_id=self.report.searcher_id,
             free_space=self.report.free_space,
             capacity=self.report.capacity,
-            age=round(max(now - self.heard, 0.0), 3),
+            age=round(max(now - self.last_seen, 0.0), 3),
             domains=tuple(sorted(self._held)),
             loading=self.report.loading,
             leaving=self.report.leaving,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from app.cluster.orchestrator.known import Known
-from app.cluster.placement.values import Pack
+from app.cluster.orchestrator.searcher_record import SearcherRecord
+from app.cluster.placement.model import Pack
 from app.cluster.protocol import Holding, Route
 
 
-class Table:
+class RoutingTable:
     """Routes by domain. `version` increases with each change of who answers what."""
 
     def __init__(self, *, replicas: int) -> None:
@@ -23,17 +23,17 @@ class Table:
     def build(
         self,
         packs: Iterable[Pack],
-        known: Iterable[Known],
+        records: Iterable[SearcherRecord],
         *,
         trusted: frozenset[str],
-        stuck: Mapping[str, str],
+        unplaced: Mapping[str, str],
     ) -> None:
-        """Build it anew. `trusted` and `stuck` are as app/cluster/placement/values.py has them."""
+        """Build it anew. `trusted` and `unplaced` are as app/cluster/placement/model.py has them."""
         before = {domain: (route.sha256, route.searchers) for domain, route in self.routes.items()}
-        holders = _holders(known)
+        holders = _holders(records)
         self.routes, self._newest = {}, {}
         for pack in packs:
-            self._add(pack, holders.get(pack.domain, ()), trusted, stuck.get(pack.domain, ""))
+            self._add(pack, holders.get(pack.domain, ()), trusted, unplaced.get(pack.domain, ""))
         after = {domain: (route.sha256, route.searchers) for domain, route in self.routes.items()}
         self.version += before != after
 
@@ -74,9 +74,9 @@ class Table:
         self._turns.pop(searcher_id, None)
 
 
-def _holders(known: Iterable[Known]) -> dict[str, list[tuple[str, Holding]]]:
+def _holders(records: Iterable[SearcherRecord]) -> dict[str, list[tuple[str, Holding]]]:
     holders: dict[str, list[tuple[str, Holding]]] = {}
-    for each in known:
+    for each in records:
         for holding in each.report.holdings:
             if each.answers(holding.domain):
                 holders.setdefault(holding.domain, []).append((each.report.searcher_id, holding))

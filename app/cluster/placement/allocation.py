@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from app.cluster.placement.values import LOADS_AT_ONCE, Command, Order, Pack, Searcher, State
+from app.cluster.placement.model import LOADS_AT_ONCE, AddressedOrder, ClusterState, Order, Pack, SearcherState
 from app.cluster.protocol import Holding, Load, Unload
 
 Ids = dict[str, set[str]]
 
 
-class Ledger:
+class Allocation:
     """The books of one decision.
 
     By domain, `fresh` are the searchers that answer from the newest version, `stale` from another one, and `coming`
@@ -18,12 +18,12 @@ class Ledger:
     being unloaded answers no more, and its room is not free yet. Searchers that are leaving do not appear.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: ClusterState) -> None:
         self.packs = state.packs
         self.gone = state.gone
         self.searchers = {each.searcher_id: each for each in sorted(state.searchers, key=_by_id) if not each.leaving}
         self.want = min(state.replicas, len(self.searchers))
-        self.commands: list[Command] = []
+        self.commands: list[AddressedOrder] = []
         self.room: dict[str, int] = {}
         self.orders: dict[str, dict[str, Order]] = {}
         self.fresh: Ids = defaultdict(set)
@@ -32,7 +32,7 @@ class Ledger:
         for searcher in self.searchers.values():
             self._enter(searcher, state.trusted)
 
-    def _enter(self, searcher: Searcher, trusted: frozenset[str]) -> None:
+    def _enter(self, searcher: SearcherState, trusted: frozenset[str]) -> None:
         ident = searcher.searcher_id
         self.room[ident] = searcher.free
         self.orders[ident] = {}
@@ -59,13 +59,13 @@ class Ledger:
         """Have a searcher load the newest version of a pack."""
         order = pack.load()
         self._note(ident, order)
-        self.commands.append(Command(searcher_id=ident, order=order, why=why))
+        self.commands.append(AddressedOrder(searcher_id=ident, order=order, why=why))
 
     def unload(self, ident: str, domain: str, why: str) -> None:
         """Have a searcher forget what it holds of a domain."""
         order = Unload(domain=domain, sha256=self.holding(ident, domain).sha256)
         self._note(ident, order)
-        self.commands.append(Command(searcher_id=ident, order=order, why=why))
+        self.commands.append(AddressedOrder(searcher_id=ident, order=order, why=why))
 
     def holding(self, ident: str, domain: str) -> Holding:
         """Return what a searcher holds of a domain."""
@@ -126,5 +126,5 @@ class Ledger:
         return any(self.copies(domain) > self.want for domain in self.packs)
 
 
-def _by_id(searcher: Searcher) -> str:
+def _by_id(searcher: SearcherState) -> str:
     return searcher.searcher_id
