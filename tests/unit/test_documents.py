@@ -167,6 +167,16 @@ def test_the_reference_has_every_metric() -> None:
     assert {row[0].strip("`") for row in rows} == own | on_demand
 
 
+def test_each_explained_log_line_is_one_of_the_code() -> None:
+    in_code = "\n".join(text for path in generated.modules() for text in _texts(path))
+    rows = table(read("docs/troubleshooting.md"), "## Log lines")
+    assert len(rows) > 10
+    for line in (row[0].strip("`") for row in rows):
+        parts = [part.strip(": ") for part in line.split("…")]
+        missing = [part for part in parts if len(part) > 2 and part not in in_code]
+        assert not missing, f"docs/troubleshooting.md: {line}"
+
+
 def test_the_reference_has_every_kind_of_redis_key() -> None:
     in_code = {kind for path in generated.modules() for kind in re.findall(r'f"\{PREFIX\}([a-z]+)', path.read_text())}
     page = read("docs/reference/redis-keys.md")
