@@ -32,25 +32,29 @@ def files(tmp_path: Path) -> list[Path]:
 
 
 @pytest.fixture
-def finder(files: list[Path]) -> Iterator[LocalSearchClient]:
-    with closing(LocalSearchClient(files)) as finder:
-        yield finder
+def search_client(files: list[Path]) -> Iterator[LocalSearchClient]:
+    with closing(LocalSearchClient(files)) as search_client:
+        yield search_client
 
 
 def ask(q: str, *domains: str, offset: int = 0, limit: int = 10) -> SearchRequest:
     return SearchRequest(q=q, domains=domains, offset=offset, limit=limit)
 
 
-def test_one_pack_or_several_are_searched(finder: LocalSearchClient) -> None:
-    alone = finder.search(ask("tea", "tea.example"))
+def test_one_pack_or_several_are_searched(search_client: LocalSearchClient) -> None:
+    alone = search_client.search(ask("tea", "tea.example"))
     assert (alone.total, len(alone.hits), {hit.domain for hit in alone.hits}) == (15, 10, {"tea.example"})
     assert [info.domain for info in alone.sources] == ["tea.example"]
-    both = finder.search(ask("tea", "Ink.example", "tea.example", limit=16))
+    both = search_client.search(ask("tea", "Ink.example", "tea.example", limit=16))
     assert both.total == both.reachable == 16
     assert {hit.domain for hit in both.hits} == {"tea.example", "ink.example"}
-    pages = [hit.path for at in range(0, 16, 5) for hit in finder.search(ask("tea", *DOMAINS, offset=at, limit=5)).hits]
+    pages = [
+        hit.path
+        for at in range(0, 16, 5)
+        for hit in search_client.search(ask("tea", *DOMAINS, offset=at, limit=5)).hits
+    ]
     assert pages == [hit.path for hit in both.hits]
-    assert finder.search(ask("pen", *DOMAINS)).total == 1
+    assert search_client.search(ask("pen", *DOMAINS)).total == 1
 
 
 def test_pages_named_by_the_query_come_before_pages_that_mention_it(tmp_path: Path) -> None:
@@ -61,8 +65,8 @@ def test_pages_named_by_the_query_come_before_pages_that_mention_it(tmp_path: Pa
         write_pack(tmp_path / "small.sqlite", [_of("small.example", each) for each in small], domain="small.example"),
         write_pack(tmp_path / "large.sqlite", [_of("large.example", each) for each in large], domain="large.example"),
     ]
-    with closing(LocalSearchClient(packs)) as finder:
-        found = finder.search(ask("json", "large.example", "small.example"))
+    with closing(LocalSearchClient(packs)) as search_client:
+        found = search_client.search(ask("json", "large.example", "small.example"))
     assert {hit.url for hit in found.hits[:2]} == {"https://small.example/json", "https://large.example/json"}
 
 
@@ -84,13 +88,13 @@ def test_a_page_named_by_the_query_comes_before_a_phrase_match_of_another_site(t
         write_pack(tmp_path / f"{name}.sqlite", pages, domain=f"{name}.example")
         for name, pages in (("a", mentioned), ("b", named))
     ]
-    with closing(LocalSearchClient(packs)) as finder:
-        first, second, *_ = finder.search(ask("window functions", "a.example", "b.example")).hits
+    with closing(LocalSearchClient(packs)) as search_client:
+        first, second, *_ = search_client.search(ask("window functions", "a.example", "b.example")).hits
     assert (first.path, second.path) == ("/fn", "/old")
 
 
-def test_routes_describe_the_files(finder: LocalSearchClient) -> None:
-    routes = finder.routes()
+def test_routes_describe_the_files(search_client: LocalSearchClient) -> None:
+    routes = search_client.routes()
     assert routes.settled
     assert [(each.domain, each.generation, each.pages) for each in routes.routes] == [
         ("tea.example", 7, 15),
@@ -99,11 +103,11 @@ def test_routes_describe_the_files(finder: LocalSearchClient) -> None:
     assert {each.searchers for each in routes.routes} == {(routes.searchers[0].searcher_id,)}
 
 
-def test_missing_packs_and_domains_are_errors(finder: LocalSearchClient, tmp_path: Path) -> None:
+def test_missing_packs_and_domains_are_errors(search_client: LocalSearchClient, tmp_path: Path) -> None:
     with pytest.raises(PackNotFound, match=r"never\.example"):
-        finder.search(ask("tea", "tea.example", "never.example"))
+        search_client.search(ask("tea", "tea.example", "never.example"))
     with pytest.raises(InvalidQuery):
-        finder.search(ask("-tea", "tea.example"))
+        search_client.search(ask("-tea", "tea.example"))
     with pytest.raises(PackNotFound):
         LocalSearchClient([tmp_path / "none.sqlite"])
     with pytest.raises(PackCorrupt):

@@ -37,13 +37,13 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finder(pack: Path) -> ScriptedSearchClient:
+def search_client(pack: Path) -> ScriptedSearchClient:
     return ScriptedSearchClient([pack])
 
 
 @pytest.fixture(scope="module")
-def client(finder: ScriptedSearchClient) -> Iterator[httpx.Client]:
-    with served(create_app(finder, counts=lambda: {"sent": 3})) as client:
+def client(search_client: ScriptedSearchClient) -> Iterator[httpx.Client]:
+    with served(create_app(search_client, counts=lambda: {"sent": 3})) as client:
         yield client
 
 
@@ -143,15 +143,17 @@ def test_searches_beyond_the_concurrency_limit_get_503(pack: Path, monkeypatch: 
     ] * 5
 
 
-def test_the_process_is_ready_when_searches_can_be_answered(client: httpx.Client, finder: ScriptedSearchClient) -> None:
+def test_the_process_is_ready_when_searches_can_be_answered(
+    client: httpx.Client, search_client: ScriptedSearchClient
+) -> None:
     assert (client.get("/readyz").status_code, client.get("/readyz").text) == (200, "ok\n")
-    finder.unknown = True
+    search_client.unknown = True
     try:
         assert (client.get("/readyz").status_code, client.get("/readyz").text) == (503, "search-unavailable\n")
         assert client.get("/healthz").text == "ok\n"
         metrics = client.get("/metrics").text
     finally:
-        finder.behave()
+        search_client.behave()
     assert "perennial_routes_known 0.0" in metrics
     assert "perennial_packs{" not in metrics
 

@@ -29,7 +29,7 @@ OPENSEARCH = "{http://a9.com/-/spec/opensearch/1.1/}"
 
 
 @pytest.fixture(scope="module")
-def finder(tmp_path_factory: pytest.TempPathFactory) -> ScriptedSearchClient:
+def search_client(tmp_path_factory: pytest.TempPathFactory) -> ScriptedSearchClient:
     folder = tmp_path_factory.mktemp("packs")
     other = [page("/elsewhere", "Elsewhere", "One more of many pages")]
     return ScriptedSearchClient(
@@ -38,8 +38,8 @@ def finder(tmp_path_factory: pytest.TempPathFactory) -> ScriptedSearchClient:
 
 
 @pytest.fixture(scope="module")
-def client(finder: ScriptedSearchClient) -> Iterator[httpx.Client]:
-    with served(create_app(finder, rate_limit="1000/second")) as client:
+def client(search_client: ScriptedSearchClient) -> Iterator[httpx.Client]:
+    with served(create_app(search_client, rate_limit="1000/second")) as client:
         yield client
 
 
@@ -73,13 +73,15 @@ def test_several_domains_are_searched_at_once(client: httpx.Client, domains: lis
 
 
 def test_a_silent_domain_is_reported_beside_the_hits_of_others(
-    client: httpx.Client, finder: ScriptedSearchClient
+    client: httpx.Client, search_client: ScriptedSearchClient
 ) -> None:
-    finder.change = lambda found: replace(found, silent=((LONG, "no searcher answered in 3 s"),), did_you_mean="money")
+    search_client.change = lambda found: replace(
+        found, silent=((LONG, "no searcher answered in 3 s"),), did_you_mean="money"
+    )
     try:
         found = client.get(SEARCH, params={"domain": "site.example", "q": "many"}).json()
     finally:
-        finder.behave()
+        search_client.behave()
     assert found["silent"] == [{"domain": LONG, "reason": "no searcher answered in 3 s"}]
     assert found["did_you_mean"] == "money"
 
@@ -135,13 +137,13 @@ def test_invalid_requests_are_answered_with_the_reason(
     ],
 )
 def test_each_search_error_has_its_problem_type_and_status(
-    client: httpx.Client, finder: ScriptedSearchClient, error: ApplicationError, status: int, name: str
+    client: httpx.Client, search_client: ScriptedSearchClient, error: ApplicationError, status: int, name: str
 ) -> None:
-    finder.fault = error
+    search_client.fault = error
     try:
         answer = client.get(SEARCH, params={"domain": "site.example", "q": "many"})
     finally:
-        finder.behave()
+        search_client.behave()
     assert (answer.status_code, answer.json()["type"]) == (status, f"/problems/{name}")
     assert ("retry-after" in answer.headers) == (name != "internal")
     assert client.get(answer.json()["type"]).text.startswith(f"{name}: {answer.json()['title']}")

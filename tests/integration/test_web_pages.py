@@ -42,9 +42,9 @@ MIXED = [
 def serving(folder: Path, **sites: list[Page]) -> Iterator[tuple[httpx.Client, ScriptedSearchClient]]:
     """Serve packs of sites: `small` is small.example."""
     packs = [write_pack(folder / f"{name}.sqlite", pages, domain=f"{name}.example") for name, pages in sites.items()]
-    finder = ScriptedSearchClient(packs)
-    with served(create_app(finder)) as client:
-        yield client, finder
+    search_client = ScriptedSearchClient(packs)
+    with served(create_app(search_client)) as client:
+        yield client, search_client
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def one_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.C
 
 
 @pytest.fixture
-def finder(one_site: tuple[httpx.Client, ScriptedSearchClient]) -> Iterator[ScriptedSearchClient]:
+def search_client(one_site: tuple[httpx.Client, ScriptedSearchClient]) -> Iterator[ScriptedSearchClient]:
     yield one_site[1]
     one_site[1].behave()
 
@@ -254,8 +254,8 @@ def test_a_person_chooses_sites_if_there_are_too_many(tmp_path: Path) -> None:
 
 
 def test_a_site_that_did_not_answer_is_reported_beside_the_results_of_others(tmp_path: Path) -> None:
-    with serving(tmp_path, site=PAGES, other=PAGES) as (client, finder):
-        finder.change = lambda found: _without(found, "other.example")
+    with serving(tmp_path, site=PAGES, other=PAGES) as (client, search_client):
+        search_client.change = lambda found: _without(found, "other.example")
         tree = get(client, "/", q="many")
         assert text_of(tree, ".notice").startswith("other.example did not answer, so its pages are missing below.")
         assert [said(each) for each in tree.css("footer p")] == [
@@ -281,9 +281,9 @@ def _without(found: SearchResult, domain: str) -> SearchResult:
     ],
 )
 def test_each_error_has_its_own_message_and_a_link(
-    client: httpx.Client, finder: ScriptedSearchClient, fault: ApplicationError, status: int, heading: str
+    client: httpx.Client, search_client: ScriptedSearchClient, fault: ApplicationError, status: int, heading: str
 ) -> None:
-    finder.fault = fault
+    search_client.fault = fault
     tree = get(client, "/", status, q="many")
     assert text_of(tree, "main h2") == heading
     assert first(tree, "input[name=q]").attributes["value"] == "many"
@@ -293,8 +293,10 @@ def test_each_error_has_its_own_message_and_a_link(
         assert int(client.get("/", params={"q": "many"}).headers["retry-after"]) > 0
 
 
-def test_the_form_keeps_its_values_while_routes_are_unknown(client: httpx.Client, finder: ScriptedSearchClient) -> None:
-    finder.unknown = True
+def test_the_form_keeps_its_values_while_routes_are_unknown(
+    client: httpx.Client, search_client: ScriptedSearchClient
+) -> None:
+    search_client.unknown = True
     tree = get(client, "/", 503, q="many", domain=["site.example", "b.example"])
     assert text_of(tree, "main h2") == "The search cannot be reached"
     assert first(tree, "input[name=q]").attributes["value"] == "many"
