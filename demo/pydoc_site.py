@@ -1,6 +1,6 @@
-"""The standard library's own documentation as HTML pages; run as a script, in a process of its own."""
+"""Render the standard library's documentation as HTML pages. Run as a script, in its own process."""
 
-# Nothing but the standard library is imported: `demo/rendering.py` runs this file without site-packages.
+# Imports only the standard library, because `demo/site.py` runs this file without site-packages.
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Opens a window or a browser, prints, installs, or is tables and tests rather than a library.
+#: Modules that open a window or a browser, print, install, or hold data and tests rather than a library.
 SKIPPED = frozenset(
     {
         "__hello__", "__main__", "__phello__", "antigravity", "distutils", "encodings", "ensurepip", "idlelib",
@@ -28,17 +28,17 @@ SKIPPED = frozenset(
 )  # fmt: skip
 
 #: Characters of a module's summary in its title.
-_SUMMARY = 100
+_SUMMARY_LENGTH = 100
 
 _ANCHOR = re.compile(r'<a href="([^"]*)">(.*?)</a>', re.DOTALL)
-#: pydoc strips these from values, but not from signatures.
+#: Addresses in memory: pydoc strips them from values, but not from signatures.
 _OBJECT_ADDRESS = re.compile(r"(?:(?: |&nbsp;)at(?: |&nbsp;)0x|, handle )[0-9a-f]+", re.IGNORECASE)
 _TITLE = re.compile(r"<title>.*?</title>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class ModulePage:
-    """One module's page. `summary` is the first line of its documentation, or empty."""
+    """The page of a module. `summary` is the first line of its documentation, or empty."""
 
     name: str
     summary: str
@@ -46,14 +46,14 @@ class ModulePage:
 
 
 def module_names() -> list[str]:
-    """Return the public modules of the standard library with their submodules, found without importing any."""
-    found = []
+    """Return the public modules and submodules of the standard library, without importing any."""
+    names = []
     for name in sorted(sys.stdlib_module_names):
         spec = None if name in SKIPPED or name.startswith("_") else importlib.util.find_spec(name)
         if spec is not None:
-            found.append(name)
-            found += _submodules(spec.submodule_search_locations or (), f"{name}.")
-    return found
+            names.append(name)
+            names += _submodules(spec.submodule_search_locations or (), f"{name}.")
+    return names
 
 
 def _submodules(folders: Iterable[str], prefix: str) -> Iterator[str]:
@@ -66,25 +66,21 @@ def _submodules(folders: Iterable[str], prefix: str) -> Iterator[str]:
 
 
 def render(name: str) -> ModulePage | None:
-    """Import a module and return its page as pydoc writes it; None for one that cannot be imported here."""
+    """Import a module and return its page by pydoc, or None for a module that cannot be imported."""
     try:
         module = importlib.import_module(name)
         body = _OBJECT_ADDRESS.sub("", pydoc.html.document(module, name))
-    except (Exception, SystemExit):  # noqa: BLE001 - A module for another system is left out, however it says so.
+    except (Exception, SystemExit):  # noqa: BLE001 - A module for another system may fail in any way.
         return None
-    summary = _summary(module.__doc__)
+    lines = (module.__doc__ or "").strip().splitlines()
+    summary = " ".join(lines[0].split())[:_SUMMARY_LENGTH] if lines else ""
     title = f"{name} \N{EM DASH} {summary}" if summary else name
     page = _TITLE.sub(lambda _: f"<title>{html.escape(title)}</title>", pydoc.html.page(name, body), count=1)
     return ModulePage(name, summary, page)
 
 
-def _summary(documentation: str | None) -> str:
-    lines = (documentation or "").strip().splitlines()
-    return " ".join(lines[0].split())[:_SUMMARY] if lines else ""
-
-
 def with_real_links(page: str, names: Collection[str]) -> str:
-    """Return a page without the links that lead nowhere: to files, and to modules that have no page."""
+    """Return a page without links to files and to modules that have no page."""
 
     def kept(match: re.Match[str]) -> str:
         target, text = match.groups()
@@ -97,7 +93,7 @@ def with_real_links(page: str, names: Collection[str]) -> str:
 
 
 def main(folder: Path) -> None:
-    """Write `<module>.html` for every module that can be imported, and `modules.json`: name to summary."""
+    """Write `<module>.html` for every importable module, and `modules.json` with their summaries by name."""
     warnings.simplefilter("ignore")
     pages = [page for page in map(render, module_names()) if page is not None]
     names = {page.name for page in pages}
@@ -108,7 +104,7 @@ def main(folder: Path) -> None:
 
 
 def end_with_parent() -> None:
-    """Have the kernel end this process when the one that started it ends: prctl(2), PR_SET_PDEATHSIG."""
+    """Ask the kernel to kill this process when its parent ends: prctl(2), PR_SET_PDEATHSIG."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
