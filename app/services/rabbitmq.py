@@ -10,8 +10,9 @@ from contextlib import closing
 from pathlib import Path
 
 import amqp
-import requests
 
+from app.errors import FetchError
+from app.http.api import ApiClient
 from app.services.service import Service
 from app.services.state import USER, ServicesState, make_directory, write_private
 
@@ -95,12 +96,10 @@ def logs_in(state: ServicesState) -> bool:
 
 
 def _manages(state: ServicesState) -> bool:
-    with requests.Session() as session:
-        session.trust_env = False  # A proxy of the environment cannot reach loopback.
-        try:
-            return session.get(f"{state.broker_api_url}whoami", timeout=5).ok
-        except requests.RequestException:
-            return False
+    try:
+        return ApiClient(connect_timeout=5, response_timeout=5).send("GET", f"{state.broker_api_url}whoami").ok
+    except FetchError:
+        return False
 
 
 def _listens(port: int) -> bool:
