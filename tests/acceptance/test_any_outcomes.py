@@ -70,11 +70,11 @@ class Bench:
         ident = str(uuid.uuid4())
         kwargs = {"journal": str(self.folder / ident), "outcomes": script.outcomes}
         headers = {"task": "tests.support.shop.scripted", "id": ident, "lang": "py"}
-        way = shop.policies.policy_for(script.queue).work_queue(script.queue)
+        work_queue = shop.policies.policy_for(script.queue).work_queue(script.queue)
         self.broker.post(
             json.dumps([[], kwargs, {}]).encode(),
-            exchange=way.exchange.name,
-            key=way.routing_key,
+            exchange=work_queue.exchange.name,
+            key=work_queue.routing_key,
             headers=headers,
             content_type="application/json",
             content_encoding="utf-8",

@@ -96,9 +96,11 @@ def runs(journal: Path) -> int:
 def test_however_a_run_fails_it_spends_the_same_budget_and_ends_in_the_dead_set(
     running: Worker, broker: Broker, dead_set: DeadSet, journal: Path, task: str, reason: str, exception: str
 ) -> None:
-    send(broker, task, journal=journal)
+    task_id = send(broker, task, journal=journal)
     [letter] = the_dead(broker, dead_set)
     assert runs(journal) == 3
+    assert f"[{task_id}] Retry 1 of 2 of {task} from site.index in 0.1 s: {exception}" in running.log
+    assert f"[{task_id}] Dead-lettered {task} from site.index ({reason}): {exception}" in running.log
     assert (
         letter.reason,
         letter.delivery.headers["perennial-exception"],
@@ -237,12 +239,14 @@ def test_whoever_waits_for_a_message_that_a_worker_throws_away_is_not_told_that_
     running: Worker, broker: Broker, settings: Settings, journal: Path
 ) -> None:
     with Connection(settings.broker) as connection, connection.channel() as channel:
-        told = channel.queue_declare("", exclusive=True).queue
+        replies = channel.queue_declare("", exclusive=True).queue
         before = datetime.now(UTC) - timedelta(seconds=1)
-        more = {"expires": before.isoformat(), OUTCOME_TO: told}
+        more = {"expires": before.isoformat(), OUTCOME_TO: replies}
         send(broker, "failing.permanent", journal=journal, more=more)
-        outcome = eventually(lambda: channel.basic_get(told, no_ack=True), "an outcome")
+        outcome = eventually(lambda: channel.basic_get(replies, no_ack=True), "an outcome")
     assert json.loads(outcome.body) == {"outcome": "revoked", "text": "expired", "of": ""}
+    assert "Discarding revoked task" not in running.log
+    assert "[???]" not in running.log
     assert runs(journal) == 0
 
 
@@ -253,8 +257,8 @@ def test_a_worker_on_a_broker_that_has_a_queue_of_another_kind_says_what_to_do(
         with Connection(url) as connection, connection.channel() as channel:
             channel.queue_declare("site.index", durable=True, auto_delete=False)
         environment = environment_of(settings_for(tmp_path, url, redis_url, services.broker_api_url))
-        told = r"TopologyDiffers.*perennial topology check. names the remedy"
-        with pytest.raises(AssertionError, match=told), worker(environment, tmp_path / "worker.log"):
+        remedy = r"TopologyDiffers.*perennial topology check. names the remedy"
+        with pytest.raises(AssertionError, match=remedy), worker(environment, tmp_path / "worker.log"):
             raise RuntimeError("it has started")
 
 

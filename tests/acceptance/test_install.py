@@ -16,7 +16,7 @@ from tests.support.worker import worker
 
 pytestmark = pytest.mark.acceptance
 
-#: A client: sends, and tells the states that it saw until the end.
+#: A client: sends a task and prints the states that it saw until the end.
 CLIENT = """
 import json, sys
 from tests.support import shop

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.acceptance
 
 QUEUES = ("slow.mail", "slow.labels.print", "slow.orders")
 
-#: Where the message is at the end of a run that nobody kills, by what becomes of it.
+#: Where the message is at the end of a run that is not killed, by queue and kind of failure.
 ENDS = {
     ("slow.mail", "retry"): "slow.delay.60000",
     ("slow.mail", "dead"): "slow.dead",
@@ -63,11 +63,11 @@ class Bench:
 
     def post(self, queue: str, task: str, **kwargs: str) -> None:
         """Send one message for one of the tasks that fail."""
-        way = killing.policies.policy_for(queue).work_queue(queue)
+        work_queue = killing.policies.policy_for(queue).work_queue(queue)
         self.broker.post(
             json.dumps([[], kwargs, {}]).encode(),
-            exchange=way.exchange.name,
-            key=way.routing_key,
+            exchange=work_queue.exchange.name,
+            key=work_queue.routing_key,
             headers={"task": f"killing.{task}", "id": str(uuid.uuid4()), "lang": "py"},
             content_type="application/json",
             content_encoding="utf-8",
@@ -88,7 +88,7 @@ class Bench:
         return run
 
     def found(self, queue: str, *, least: int) -> list[str]:
-        """Wait for so many messages and take all away; return the queues in which they were."""
+        """Wait for `least` messages and take them all; return the queues in which they were."""
         places = dict.fromkeys([queue, *(end for (of, _), end in ENDS.items() if of == queue)])
         eventually(lambda: sum(self.broker.depths(places)) >= least, f"{least} in {list(places)}")
         return [place for place in places for _ in self.broker.take(place)]
@@ -127,33 +127,35 @@ def declare(channel: object) -> None:
 
 def copies(run: Run) -> set[int]:
     """Return how many copies of the message there may be: two from when its replacement is published until the
-    original is acknowledged. Whether the broker took what was published and never confirmed, nobody knows.
+    original is acknowledged. A publish that was not confirmed may have arrived or not.
     """
     if not run.killed or "Basic.Publish" not in run.operations[:-1]:
         return {1}
     return {1, 2} if run.operations[-1] == "await confirm" else {2}
 
 
-@pytest.mark.parametrize("what", ["retry", "dead", "postpone"])
+@pytest.mark.parametrize("failure", ["retry", "dead", "postpone"])
 @pytest.mark.parametrize("queue", QUEUES)
-def test_a_worker_killed_before_any_operation_loses_no_message(bench: Bench, queue: str, what: str) -> None:
-    kill_at_every_operation(bench, queue, what, pool="solo")
+def test_a_worker_killed_before_any_operation_loses_no_message(bench: Bench, queue: str, failure: str) -> None:
+    kill_at_every_operation(bench, queue, failure, pool="solo")
 
 
 def test_nor_does_one_with_a_pool_of_processes(bench: Bench) -> None:
     kill_at_every_operation(bench, "slow.mail", "retry", pool="prefork")
 
 
-def kill_at_every_operation(bench: Bench, queue: str, what: str, *, pool: str) -> None:
+def kill_at_every_operation(bench: Bench, queue: str, failure: str, *, pool: str) -> None:
     for at in count(1):
-        bench.post(queue, what)
+        bench.post(queue, failure)
         run = bench.run(queue, at=at, pool=pool)
         found = bench.found(queue, least=min(copies(run)))
         assert len(found) in copies(run), f"{run}: {found}"
-        assert set(found) <= {queue, ENDS[queue, what]}
+        assert set(found) <= {queue, ENDS[queue, failure]}
         if not run.killed:
-            assert found == [ENDS[queue, what]]
-            assert run.operations[-1] == ("Basic.Reject" if (queue, what) == ("slow.orders", "retry") else "Basic.Ack")
+            assert found == [ENDS[queue, failure]]
+            assert run.operations[-1] == (
+                "Basic.Reject" if (queue, failure) == ("slow.orders", "retry") else "Basic.Ack"
+            )
             return
 
 

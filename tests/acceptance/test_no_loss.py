@@ -63,11 +63,11 @@ class Vhost:
 
 
 def post(broker: Broker, queue: str, task: str, journal: Path) -> None:
-    way = shop.policies.policy_for(queue).work_queue(queue)
+    work_queue = shop.policies.policy_for(queue).work_queue(queue)
     broker.post(
         json.dumps([[], {"journal": str(journal)}, {}]).encode(),
-        exchange=way.exchange.name,
-        key=way.routing_key,
+        exchange=work_queue.exchange.name,
+        key=work_queue.routing_key,
         headers={"task": f"tests.support.shop.{task}", "id": str(uuid.uuid4()), "lang": "py"},
         content_type="application/json",
         content_encoding="utf-8",

@@ -1,4 +1,4 @@
-"""Three policies, each way of failing: a real worker of an application that is not ours, on a real broker."""
+"""Three policies, each failure of failing: a real worker of an application that is not ours, on a real broker."""
 
 from __future__ import annotations
 
@@ -117,27 +117,27 @@ class Bench:
         """Post a task as Celery's protocol 2 has it."""
         self.ids[case] = ident = str(uuid.uuid4())
         body = json.dumps([[], {"journal": str(self.journal(case))}, {}]).encode()
-        told = {"task": f"tests.support.shop.{task}", "id": ident, "lang": "py", "root_id": ident, "case": case}
-        self.post(queue, body, {**told, **headers})
+        base = {"task": f"tests.support.shop.{task}", "id": ident, "lang": "py", "root_id": ident, "case": case}
+        self.post(queue, body, {**base, **headers})
 
     def post(self, queue: str, body: bytes, headers: dict[str, Any], **properties: Any) -> None:
-        """Post a message to a queue, by the way that its producers take."""
-        way = shop.policies.policy_for(queue).work_queue(queue)
+        """Publish a message to a queue through the exchange that its producers use."""
+        target = shop.policies.policy_for(queue).work_queue(queue)
         as_json = {"content_type": "application/json", "content_encoding": "utf-8"}
         properties = {"reply_to": "answers", "correlation_id": "question", **as_json, **properties}
-        self.broker.post(body, exchange=way.exchange.name, key=way.routing_key, headers=headers, **properties)
+        self.broker.post(body, exchange=target.exchange.name, key=target.routing_key, headers=headers, **properties)
 
-    def asked(self, what: str) -> Any:
-        """Return what the management API tells of the vhost."""
+    def listing(self, kind: str) -> Any:
+        """Return the objects of a kind in the vhost, by the management API."""
         vhost = quote(urlsplit(self.url).path.removeprefix("/"), safe="")
-        answer = requests.get(f"{self.api.rstrip('/')}/{what}/{vhost}", timeout=10)
+        answer = requests.get(f"{self.api.rstrip('/')}/{kind}/{vhost}", timeout=10)
         answer.raise_for_status()
         return answer.json()
 
     def _times(self, case: str, kind: str) -> list[float]:
         path = self.journal(case)
         lines = [line.rsplit(" ", 1) for line in path.read_text().splitlines()] if path.exists() else []
-        return [float(time) for what, time in lines if what.startswith(kind)]
+        return [float(time) for name, time in lines if name.startswith(kind)]
 
 
 @pytest.fixture(scope="module")
@@ -171,14 +171,14 @@ def bench(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def send_all(bench: Bench, queue: str) -> None:
-    for way, (task, *_) in RUNNING.items():
-        bench.send(f"{queue}: {way}", queue, task)
+    for failure, (task, *_) in RUNNING.items():
+        bench.send(f"{queue}: {failure}", queue, task)
     bench.send(f"{queue}: permanent", queue, "out_of_stock")
     bench.send(f"{queue}: unknown task", queue, "never_written")
     bench.post(queue, GARBAGE, {"case": f"{queue}: garbage"}, content_type="image/png", content_encoding="binary")
-    told = {"task": "tests.support.shop.fail", "lang": "py"}
-    bench.post(queue, b"[[], {}, {}]", {"case": f"{queue}: missing argument", "id": str(uuid.uuid4()), **told})
-    bench.post(queue, b"[[], {", {"case": f"{queue}: undecodable body", "id": str(uuid.uuid4()), **told})
+    base = {"task": "tests.support.shop.fail", "lang": "py"}
+    bench.post(queue, b"[[], {}, {}]", {"case": f"{queue}: missing argument", "id": str(uuid.uuid4()), **base})
+    bench.post(queue, b"[[], {", {"case": f"{queue}: undecodable body", "id": str(uuid.uuid4()), **base})
 
 
 class listening:  # noqa: N801 - Used as a context manager's function is.
@@ -208,49 +208,49 @@ def gaps_in_ms(times: list[float]) -> list[float]:
     return [(later - earlier) * 1_000 for earlier, later in pairwise(times)]
 
 
-def told(message: Any, name: str) -> Any:
+def header(message: Any, name: str) -> Any:
     return message.headers[f"perennial-{name}"]
 
 
-@pytest.mark.parametrize("way", RUNNING)
+@pytest.mark.parametrize("failure", RUNNING)
 @pytest.mark.parametrize("queue", QUEUES)
 def test_however_a_run_fails_it_runs_its_budget_with_its_delays_and_ends_in_its_dead_set(
-    bench: Bench, queue: str, way: str
+    bench: Bench, queue: str, failure: str
 ) -> None:
-    case, (_, reason, exception, text) = f"{queue}: {way}", RUNNING[way]
+    case, (_, reason, exception, text) = f"{queue}: {failure}", RUNNING[failure]
     message = bench.dead(queue, case)
     delays = QUEUES[queue][1]
     gaps = gaps_in_ms(bench.runs(case))
     assert len(gaps) == len(delays)
     assert all(gap >= delay for gap, delay in zip(gaps, delays, strict=True)), f"{gaps} for {delays}"
-    assert (told(message, "reason"), told(message, "exception")) == (reason, exception)
-    assert text in told(message, "message")
-    assert told(message, "attempts") == 3
-    assert told(message, "queue") == queue
-    assert told(message, "task").startswith("tests.support.shop.")
-    assert told(message, "worker").startswith("worker@")
-    assert told(message, "failed-at") >= bench.runs(case)[2]
+    assert (header(message, "reason"), header(message, "exception")) == (reason, exception)
+    assert text in header(message, "message")
+    assert header(message, "attempts") == 3
+    assert header(message, "queue") == queue
+    assert header(message, "task").startswith("tests.support.shop.")
+    assert header(message, "worker").startswith("worker@")
+    assert header(message, "failed-at") >= bench.runs(case)[2]
     # RabbitMQ tells when it rejected a message to the second.
-    assert bench.runs(case)[0] - 1 <= told(message, "first-failed-at") <= bench.runs(case)[1]
-    assert len(told(message, "traceback")) <= 6_000
+    assert bench.runs(case)[0] - 1 <= header(message, "first-failed-at") <= bench.runs(case)[1]
+    assert len(header(message, "traceback")) <= 6_000
     if reason in ("exception", "soft-time-limit", "out-of-memory"):
-        assert f"in {RUNNING[way][0]}" in told(message, "traceback")
+        assert f"in {RUNNING[failure][0]}" in header(message, "traceback")
     assert json.loads(message.body)[1] == {"journal": str(bench.journal(case))}
 
 
-@pytest.mark.parametrize("way", BEFORE)
+@pytest.mark.parametrize("failure", BEFORE)
 @pytest.mark.parametrize("queue", QUEUES)
 def test_what_cannot_run_spends_the_same_budget_and_ends_in_the_same_dead_set_as_it_came(
-    bench: Bench, queue: str, way: str
+    bench: Bench, queue: str, failure: str
 ) -> None:
-    message = bench.dead(queue, f"{queue}: {way}")
+    message = bench.dead(queue, f"{queue}: {failure}")
     delays = QUEUES[queue][1]
-    assert (told(message, "reason"), told(message, "exception")) == BEFORE[way]
-    assert told(message, "attempts") == 3
-    lasted = (told(message, "failed-at") - told(message, "first-failed-at")) * 1_000
+    assert (header(message, "reason"), header(message, "exception")) == BEFORE[failure]
+    assert header(message, "attempts") == 3
+    lasted = (header(message, "failed-at") - header(message, "first-failed-at")) * 1_000
     # In x_death the last delay is lost in the broker's time, which is in seconds, rounded down: it may only be longer.
     assert lasted >= sum(delays)
-    if way == "garbage":
+    if failure == "garbage":
         assert message.body == GARBAGE
         assert (message.content_type, message.content_encoding) == ("image/png", "binary")
 
@@ -271,16 +271,16 @@ def test_a_permanent_error_dies_at_once_except_in_a_countdown_that_does_not_fail
     case = f"{queue}: permanent"
     message = bench.dead(queue, case)
     runs = 3 if queue == "labels.print" else 1
-    assert len(bench.runs(case)) == told(message, "attempts") == runs
-    assert told(message, "exception") == "OutOfStock"
+    assert len(bench.runs(case)) == header(message, "attempts") == runs
+    assert header(message, "exception") == "OutOfStock"
     assert message.headers.get("mb-retries") == (-1 if queue.endswith(".print") else None)
 
 
 def test_a_retry_with_other_arguments_is_no_silent_retry_with_the_same(bench: Bench) -> None:
     message = bench.dead("mail", "mail: other arguments")
-    assert len(bench.runs("mail: other arguments")) == told(message, "attempts") == 1
-    assert told(message, "reason") == "invalid-message"
-    assert "a message comes back with the arguments that it has" in told(message, "message")
+    assert len(bench.runs("mail: other arguments")) == header(message, "attempts") == 1
+    assert header(message, "reason") == "invalid-message"
+    assert "a message comes back with the arguments that it has" in header(message, "message")
 
 
 def test_a_message_that_cannot_be_a_task_shows_as_retried_and_as_failed_too(bench: Bench) -> None:
@@ -300,12 +300,12 @@ def test_what_is_dropped_has_failed_and_is_not_retried(bench: Bench) -> None:
     assert len(bench.runs(case)) == 1
 
 
-@pytest.mark.parametrize("way", RUNNING)
+@pytest.mark.parametrize("failure", RUNNING)
 @pytest.mark.parametrize("queue", QUEUES)
 def test_an_attempt_that_will_be_retried_shows_as_retried_and_a_death_as_failed(
-    bench: Bench, queue: str, way: str
+    bench: Bench, queue: str, failure: str
 ) -> None:
-    case = f"{queue}: {way}"
+    case = f"{queue}: {failure}"
     bench.dead(queue, case)
     ident = bench.ids[case]
     eventually(lambda: "task-failed" in bench.events[ident], f"{case} is announced: {bench.events[ident]}")
@@ -320,11 +320,11 @@ def test_an_attempt_that_will_be_retried_shows_as_retried_and_a_death_as_failed(
 def test_the_countdown_is_followed_whatever_the_producer_wrote(bench: Bench, name: str) -> None:
     case, runs = f"mb-retries is {name}", COUNTDOWNS[name][1]
     message = bench.dead("labels.print", case)
-    assert len(bench.runs(case)) == told(message, "attempts") == runs
+    assert len(bench.runs(case)) == header(message, "attempts") == runs
     assert message.headers["mb-retries"] == -1
     assert message.headers["mb-exceptions"] == ["KeyError: 'no such shelf'"] * runs
     garbage = bench.dead("labels.print", f"garbage, {name}")
-    assert (garbage.body, told(garbage, "attempts")) == (GARBAGE, runs)
+    assert (garbage.body, header(garbage, "attempts")) == (GARBAGE, runs)
     assert len(garbage.headers["mb-exceptions"]) == runs
     assert garbage.delivery_info["routing_key"] == "print"
 
@@ -355,7 +355,7 @@ def test_the_brokers_count_holds_over_many_rounds(bench: Bench, queue: str) -> N
     gaps = gaps_in_ms(bench.runs(f"{queue}: exception"))
     assert len(gaps) == 7
     assert min(gaps) >= 100
-    assert told(message, "attempts") == 8
+    assert header(message, "attempts") == 8
 
 
 @pytest.mark.parametrize("queue", ["orders", "orders.classic", "topics"])
@@ -379,7 +379,7 @@ def test_an_exchange_of_sneakers_type_and_name_is_declared_where_it_is_asked_for
 def exchanges(bench: Bench, prefix: str) -> dict[str, Any]:
     return {
         each["name"]: {key: each[key] for key in ("type", "durable", "auto_delete", "internal", "arguments")}
-        for each in bench.asked("exchanges")
+        for each in bench.listing("exchanges")
         if each["name"].startswith(prefix)
     }
 
@@ -387,7 +387,7 @@ def exchanges(bench: Bench, prefix: str) -> dict[str, Any]:
 def queues(bench: Bench, prefix: str) -> dict[str, Any]:
     return {
         each["name"]: {key: each[key] for key in ("durable", "auto_delete", "exclusive", "arguments")}
-        for each in bench.asked("queues")
+        for each in bench.listing("queues")
         if each["name"].startswith(prefix) and ".delay." not in each["name"]
     }
 
@@ -395,6 +395,6 @@ def queues(bench: Bench, prefix: str) -> dict[str, Any]:
 def bindings(bench: Bench, prefix: str) -> set[tuple[str, str, str]]:
     return {
         (each["source"], each["routing_key"], each["destination"])
-        for each in bench.asked("bindings")
+        for each in bench.listing("bindings")
         if each["source"].startswith(prefix)
     }

@@ -58,7 +58,7 @@ def test_a_request_to_such_a_broker_fails_at_its_deadline_with_that_reason(exhau
             return False
         except PublishFailed as error:
             return "the broker takes no messages, it is low on memory or disk" in str(error)
-        raise AssertionError("nobody can have replied")
+        raise AssertionError("a reply has come, but no responder runs")
 
     eventually(blocked, "requests fail for that reason")
     eventually(lambda: not requestor._thread._outbox, "what nobody waits for any more is not kept")

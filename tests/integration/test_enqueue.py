@@ -36,7 +36,7 @@ def post(number: int = 0) -> None:
 
 
 def application(broker_url: str, *, confirm: bool = True) -> Any:
-    """Return a task of somebody's application."""
+    """Return a task of another application."""
     app = Celery("post", broker=broker_url, set_as_current=False)
     full = {"x-max-length": 1, "x-overflow": "reject-publish"}
     app.conf.task_queues = [Queue("mail", routing_key="mail"), Queue("full", routing_key="full", queue_arguments=full)]
@@ -80,13 +80,13 @@ def numbers(broker: Broker, queue: str = "mail") -> list[int]:
 def test_a_message_arrives_with_its_budget_and_celerys_signals_tell_of_it(
     task: Any, broker: Broker, confirm: bool
 ) -> None:
-    told: list[tuple[str, Any]] = []
+    published: list[tuple[str, Any]] = []
 
     def before(headers: dict[str, Any] | None = None, **_: Any) -> None:
-        told.append(("before", headers))
+        published.append(("before", headers))
 
     def after(headers: dict[str, Any] | None = None, **_: Any) -> None:
-        told.append(("after", headers))
+        published.append(("after", headers))
 
     signals.before_task_publish.connect(before)
     signals.after_task_publish.connect(after)
@@ -100,7 +100,7 @@ def test_a_message_arrives_with_its_budget_and_celerys_signals_tell_of_it(
         "current-iteration": 0,
     }
     assert message.properties["delivery_mode"] == 2
-    assert [(when, headers["retry-max"]) for when, headers in told] == [("before", 1), ("after", 1)]
+    assert [(when, headers["retry-max"]) for when, headers in published] == [("before", 1), ("after", 1)]
 
 
 def test_by_default_a_client_waits_for_the_broker_and_the_application_may_say_otherwise(broker_url: str) -> None:

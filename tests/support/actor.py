@@ -24,7 +24,7 @@ HEARTBEAT = 0.5
 
 
 class Actor(Peer):
-    """Registers, sends heartbeats, does what it is told at once, and notes it in `orders`.
+    """Registers, sends heartbeats, carries out orders at once, and notes it in `orders`.
 
     A question is answered with its own id.
     """
@@ -68,8 +68,8 @@ class Actor(Peer):
         free = self._capacity - sum(each.size_mb for each in held)
         return Report(searcher_id=self.id, seq=self._seq, free_space=free, capacity=self._capacity, holdings=held)
 
-    def _answer(self, asked: dict[str, Any]) -> bytes | None:
-        payload = dict(asked)
+    def _answer(self, request: dict[str, Any]) -> bytes | None:
+        payload = dict(request)
         match payload.pop("type"):
             case "load":
                 self._obey("loaded", read(Load, payload))
@@ -81,7 +81,7 @@ class Actor(Peer):
                 return json.dumps({"by": self.id, **payload}).encode()
         return None
 
-    def _obey(self, told: str, order: Load | Unload) -> None:
+    def _obey(self, outcome_type: str, order: Load | Unload) -> None:
         self.orders.append(order)
         if isinstance(order, Load):
             size, generation = order.size_mb, order.generation
@@ -91,12 +91,12 @@ class Actor(Peer):
         else:
             del self._held[order.domain]
         outcome = Outcome(report=self._report(), domain=order.domain, sha256=order.sha256)
-        self._publisher.publish([event_message(told, to_payload(outcome))])
+        self._publisher.publish([event_message(outcome_type, to_payload(outcome))])
 
 
 @contextmanager
 def actors(settings: Settings, *capacities: int) -> Iterator[list[Actor]]:
-    """Run searchers with so many MB each, for the block."""
+    """Run a searcher of each capacity in MB, for the block."""
     cast = [Actor(settings, capacity) for capacity in capacities]
     try:
         for actor in cast:

@@ -32,7 +32,7 @@ class Broker:
             return int(channel.queue_declare(queue, passive=True).consumer_count)
 
     def post(self, body: bytes, *, exchange: str = "site", key: str = "index", **properties: Any) -> None:
-        """Publish raw bytes with nothing but the given properties, as a producer that never heard of Celery."""
+        """Publish raw bytes with nothing but the given properties, as a producer that does not use Celery."""
         if "headers" in properties:
             properties["application_headers"] = properties.pop("headers")
         message = Message(body, **properties)

@@ -37,28 +37,28 @@ def _note(task: Any, journal: str) -> int:
 
 @task(name="failing.fail")
 def fail(self: Any, journal: str, times: int = 1_000) -> None:
-    """Raise KeyError the first so many times."""
+    """Raise KeyError the first `times` times."""
     if _note(self, journal) < times:
         raise KeyError("boom")
 
 
 @task(name="failing.permanent")
 def permanent(self: Any, journal: str) -> None:
-    """Raise an error that no retry mends."""
+    """Raise an error that no retry can fix."""
     _note(self, journal)
     raise InvalidUrl("ftp://x: not http")
 
 
 @task(name="failing.postpone")
 def postpone(self: Any, journal: str, times: int) -> None:
-    """Postpone the first so many times."""
+    """Postpone the first `times` times."""
     if _note(self, journal) < times:
         raise Postpone(0.3, "not yet")
 
 
 @task(name="failing.never")
 def never(self: Any, journal: str) -> None:
-    """Postpone for longer than anybody can wait."""
+    """Postpone forever."""
     _note(self, journal)
     raise Postpone(float("inf"), "never", exactly=True)
 
@@ -72,7 +72,7 @@ def leave(self: Any, journal: str) -> None:
 
 @task(name="failing.suicide")
 def suicide(self: Any, journal: str, times: int = 1_000) -> None:
-    """Kill the own process the first so many times, as the OOM killer would."""
+    """Kill the own process the first `times` times, as the OOM killer would."""
     if _note(self, journal) < times:
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -50,7 +50,7 @@ task: Callable[..., Callable[[Callable[..., Any]], Any]] = app.task
 
 
 class HopelessError(Exception):
-    """Raised for what no retry mends."""
+    """Raised for an error that no retry can fix."""
 
     permanent = True
 

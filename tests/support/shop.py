@@ -59,7 +59,7 @@ task: Callable[..., Callable[[Callable[..., Any]], Any]] = app.task
 
 
 class OutOfStock(Exception):
-    """Raised for what no retry mends."""
+    """Raised for an error that no retry can fix."""
 
     permanent = True
 
@@ -75,7 +75,7 @@ def note(journal: str, line: str = "run") -> int:
 
 @task()
 def fail(journal: str, times: int = 1_000) -> str:
-    """Raise KeyError the first so many times."""
+    """Raise KeyError the first `times` times."""
     if note(journal) < times:
         raise KeyError("no such shelf")
     return "done"
@@ -182,6 +182,6 @@ def scripted(journal: str, outcomes: list[str]) -> str:
 
 @signals.task_failure.connect  # type: ignore[untyped-decorator]
 def _noted(kwargs: Any = None, exception: Any = None, **_: Any) -> None:
-    """Note a death, as somebody's alarm would."""
+    """Note a death, as an alarm would."""
     if kwargs and "journal" in kwargs:
         note(kwargs["journal"], f"task_failure:{str(exception).split(':')[0]}")

@@ -10,8 +10,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(condition: Callable[[], T], what: str, *, seconds: float = 30.0, every: float = 0.02) -> T:
-    """Return the first true value of the condition; fails with `what` when none comes within `seconds`."""
+def eventually(condition: Callable[[], T], description: str, *, seconds: float = 30.0, every: float = 0.02) -> T:
+    """Return the first true value of the condition; fails with `description` when none comes within `seconds`."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while True:
@@ -19,5 +19,5 @@ def eventually(condition: Callable[[], T], what: str, *, seconds: float = 30.0, 
         if value:
             return value
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds:g} s: {what} (last value: {value!r})")
+            raise AssertionError(f"not within {seconds:g} s: {description} (last value: {value!r})")
         pause.wait(every)

@@ -66,7 +66,7 @@ def start(
     options: Sequence[str] = (),
     folder: Path = ROOT,
 ) -> Worker:
-    """Start a worker; it is not ready yet, and runs until somebody ends it."""
+    """Start a worker; it is not ready yet, and runs until it is stopped."""
     command = ["celery", "-A", app, "worker", "--without-gossip", "--without-mingle"]
     command += [f"--hostname={log.stem}@%h", f"--queues={','.join(queues)}", f"--concurrency={concurrency}"]
     return start_module(environment, log, *command, *options, folder=folder)

@@ -1,4 +1,4 @@
-"""The retry policy that travels with a new message, and what is refused at the call, before any broker is asked."""
+"""The retry policy that travels with a new message, and what is refused at the call, before anything is sent."""
 
 from __future__ import annotations
 

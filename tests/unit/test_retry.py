@@ -41,7 +41,7 @@ ANYTHING = st.recursive(
 
 
 def policy_of(name: str, budget: int) -> Policy:
-    """Return a policy with a budget of so many retries, for the queue `q`."""
+    """Return a policy with a budget of `budget` retries, for the queue `q`."""
     made: dict[str, Policy] = {
         "delay_queues": DelayQueues("ns", timeout_ms=100, retry_max=budget),
         "fixed_ttl": FixedTtl("ns", {"q": "key"}, ttl_ms=100, retry_max=budget),
@@ -84,10 +84,10 @@ def test_a_message_runs_until_its_first_success_or_its_budget_and_one(
 @pytest.mark.parametrize("name", NAMES)
 def test_a_death_tells_queue_attempts_worker_error_and_when_it_failed_first_and_last(name: str) -> None:
     headers = end(policy_of(name, 3)).headers
-    told = {key.removeprefix("perennial-"): value for key, value in headers.items() if key.startswith("perennial-")}
-    assert (told["queue"], told["attempts"], told["worker"]) == ("q", 4, "w")
-    assert (told["reason"], told["exception"], told["message"]) == ("exception", "KeyError", "boom")
-    assert told["first-failed-at"] == told["failed-at"] == 1_000.0
+    headers = {key.removeprefix("perennial-"): value for key, value in headers.items() if key.startswith("perennial-")}
+    assert (headers["queue"], headers["attempts"], headers["worker"]) == ("q", 4, "w")
+    assert (headers["reason"], headers["exception"], headers["message"]) == ("exception", "KeyError", "boom")
+    assert headers["first-failed-at"] == headers["failed-at"] == 1_000.0
 
 
 @pytest.mark.parametrize("name", NAMES)
