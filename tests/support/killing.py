@@ -143,7 +143,7 @@ class _Killer:
 
         AbstractChannel.send_method = send_method
         AbstractChannel.dispatch_method = dispatch_method
-        for name in ("failed", "postponed", "arrived"):
+        for name in ("fail", "postpone", "may_run"):
             setattr(FailureHandler, name, self._arming(getattr(FailureHandler, name)))
 
     def _arming(self, act: Callable[..., Any]) -> Callable[..., Any]:
