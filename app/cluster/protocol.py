@@ -1,4 +1,4 @@
-"""What orchestrator, searchers and those who ask say to each other, as values and as JSON."""
+"""Messages between search clients, the orchestrator and searchers, as values and as JSON."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_a_pack_too_big_for_everybody_is_told_of_and_waits_for_who_has_room(
     with orchestrator(environment, tmp_path) as running, actors(settings, 100) as cast:
         eventually(lambda: client.route("big.example").why and client.route("big.example"), "it is told of")
         assert client.route("big.example").why == "500 MB, and no other searcher has a capacity of more than 100 MB"
-        assert "big.example: cannot be placed as wanted: 500 MB" in running.log
+        assert "big.example: a copy cannot be placed: 500 MB" in running.log
         assert read(ProblemReply, client.search("big.example")).fault == "not-placed"
 
         with actors(settings, 501) as (bigger,):
@@ -197,7 +197,7 @@ def test_what_cannot_be_read_is_buried_and_a_store_that_is_away_is_asked_again(
         client.tell("update", domain="not a domain/")
         broker = Broker(settings.broker)
         eventually(lambda: broker.depth("orchestrator.error") == 2, "both are buried")
-        eventually(lambda: "The store does not say which packs there are" in running.log, "the store is missed")
+        eventually(lambda: "Scan of the store failed" in running.log, "it reports the failed scan")
         routes = client.routes()
         assert routes is not None
         assert not routes.settled

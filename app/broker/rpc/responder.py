@@ -1,4 +1,4 @@
-"""Answers to requests, by their type: in threads of its own or the caller's, by the default exchange to `reply_to`."""
+"""Replies to requests: a handler for each type runs in a thread pool or in the caller's thread."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class Responder(ChannelOwner):
         level = _level(error)
         logger.log(
             level,
-            "A request of %s is not answered: %s: %s",
+            "Request of %s failed: %s: %s",
             delivery.queue,
             type(error).__name__,
             error,
@@ -200,20 +200,20 @@ class Responder(ChannelOwner):
         try:
             self.reply(delivery, self._problem(error))
         except Exception:
-            logger.exception("Who asked is not told that %r", error)
+            logger.exception("No reply sent for the error %r", error)
 
     def _submit(self, message: Outgoing, until: float) -> None:
         try:
             self._thread.run(partial(self._thread.write, partial(_publish, message), until=until))
         except BrokerUnreachable as error:
-            logger.warning("Nothing is sent to %s: %s", message.routing_key, error)
+            logger.warning("Nothing sent to %s: %s", message.routing_key, error)
 
 
 def _publish(message: Outgoing, channel: Channel) -> None:
     try:
         publish(channel, message)
     except Exception as error:  # noqa: BLE001 - An address that no client could have given must stop nobody.
-        logger.warning("Nothing can be sent to %r: %r", message.routing_key, error)
+        logger.warning("Message to %r cannot be encoded: %r", message.routing_key, error)
 
 
 def _level(error: Exception) -> int:

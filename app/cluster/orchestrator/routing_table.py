@@ -1,4 +1,4 @@
-"""The table of routes: who answers what, the newest version first, and whose turn it is."""
+"""The routing table: the searchers of each domain, newest version first, and which one is next."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.cluster.protocol import Holding, Route
 
 
 class RoutingTable:
-    """Routes by domain. `version` increases with each change of who answers what."""
+    """Routes by domain. `version` increases whenever the searchers of a domain or its version change."""
 
     def __init__(self, *, replicas: int) -> None:
         self.version = 0
@@ -28,7 +28,7 @@ class RoutingTable:
         trusted: frozenset[str],
         unplaced: Mapping[str, str],
     ) -> None:
-        """Build it anew. `trusted` and `unplaced` are as app/cluster/placement/model.py has them."""
+        """Rebuild the table. `trusted` and `unplaced` are as app/cluster/placement/model.py has them."""
         before = {domain: (route.sha256, route.searchers) for domain, route in self.routes.items()}
         holders = _holders(records)
         self.routes, self._newest = {}, {}
@@ -60,7 +60,7 @@ class RoutingTable:
         )
 
     def next(self, domain: str) -> str | None:
-        """Return whose turn it is among those who answer from the newest version: who was longest without one."""
+        """Return the searcher with the newest version that was chosen least recently."""
         newest = self._newest.get(domain)
         if not newest:
             return None
@@ -70,7 +70,7 @@ class RoutingTable:
         return chosen
 
     def forget(self, searcher_id: str) -> None:
-        """Forget the turns of a searcher that is gone."""
+        """Drop a removed searcher."""
         self._turns.pop(searcher_id, None)
 
 

@@ -1,4 +1,4 @@
-"""One searcher as the orchestrator knows it: its last report, what it was told, and what it failed at."""
+"""A searcher as the orchestrator knows it: its last report, pending orders and backoff."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from app.cluster.protocol import Holding, Load, Node, Report, Unload
 
 log = logging.getLogger(__name__)
 
-#: Seconds that a searcher rests from a version after the first failure; doubled with each further one, up to...
+#: Seconds of backoff from a version after its first failure; each further failure doubles them, up to the next number.
 FIRST_REST = 4.0
-#: ...so many. As long after its last rest, a failure is forgotten.
+#: Seconds of the longest backoff. As long after it, the failures are dropped.
 LONGEST_REST = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class _PendingOrder:
-    """An order that is neither done nor failed. `before` is the checksum of what was held of the domain then."""
+    """An order without an outcome yet. `before` is the checksum of the version held when the order was sent."""
 
     order: Order
     before: str
@@ -28,14 +28,14 @@ class _PendingOrder:
 
 @dataclass(frozen=True, slots=True)
 class _Backoff:
-    """How often a version could not be loaded, and why it could not the last time."""
+    """A version that the searcher failed to load; it is not ordered again before `until`."""
 
     failure: LoadFailure
     until: float
 
 
 class SearcherRecord:
-    """What is known of one searcher. `last_seen` is when, on the orchestrator's clock."""
+    """One searcher. `last_seen` is the time of its last report, on the orchestrator's clock."""
 
     def __init__(self, report: Report, now: float) -> None:
         self.report = report
@@ -45,9 +45,9 @@ class SearcherRecord:
         self._failed: dict[str, _Backoff] = {}
 
     def receive(self, report: Report, *, now: float, patience: float) -> bool:
-        """Take a later report; return whether it says anything new.
+        """Receive a later report; return whether it changes anything.
 
-        An order that it does not heed for `patience` seconds is taken for lost, and may be given again.
+        An order without effect for `patience` seconds counts as lost and may be sent again.
         """
         before, self.report, self.last_seen = self.report, report, now
         self._held = _by_domain(report)
@@ -72,16 +72,18 @@ class SearcherRecord:
             return True
         is_lost = now - pending.since >= patience
         if is_lost:
-            log.warning("Searcher %s does not heed: %s", self.report.searcher_id, order)
+            log.warning(
+                "Searcher %s did not execute an order in time, it may be sent again: %s", self.report.searcher_id, order
+            )
         return is_lost
 
     def note_order(self, order: Order, *, now: float) -> None:
-        """Note an order that is given."""
+        """Add a pending order."""
         held = self._held.get(order.domain)
         self._pending[order.domain] = _PendingOrder(order, held.sha256 if held else "", now)
 
     def end(self, domain: str, sha256: str) -> bool:
-        """Note that an order came to its end, whichever; return whether there was one."""
+        """Remove a pending order that has an outcome; return whether there was one."""
         pending = self._pending.get(domain)
         if pending is None or pending.order.sha256 != sha256:
             return False
@@ -89,30 +91,30 @@ class SearcherRecord:
         return True
 
     def order_failed(self, sha256: str, reason: str, *, now: float) -> None:
-        """Note that a version could not be loaded, or unloaded."""
+        """Back off from a version: twice as long after each further failure."""
         count = self._failed[sha256].failure.count + 1 if sha256 in self._failed else 1
         rest = min(FIRST_REST * 2 ** min(count - 1, 30), LONGEST_REST)
         self._failed[sha256] = _Backoff(LoadFailure(count=count, reason=reason), now + rest)
 
     def backoff_ends_at(self, *, now: float) -> float:
-        """Return when it may next be told what it rests from now; infinity if there is nothing."""
+        """Return when the next backoff ends; infinity where there is none."""
         return min((each.until for each in self._failed.values() if each.until > now), default=float("inf"))
 
     def holding(self, domain: str) -> Holding | None:
-        """Return what it holds of a domain."""
+        """Return the version that it holds of a domain."""
         return self._held.get(domain)
 
     def answers(self, domain: str) -> bool:
-        """Return whether it answers for a domain, and is to go on doing so."""
+        """Return whether it answers for a domain and is not about to unload it or to leave."""
         unloading = domain in self._pending and isinstance(self._pending[domain].order, Unload)
         return domain in self._held and not unloading and not self.report.leaving
 
     def concerns(self, domain: str) -> bool:
-        """Return whether it holds a domain, or was told something about it."""
+        """Return whether it holds a domain or has a pending order for it."""
         return domain in self._held or domain in self._pending
 
     def view(self, by_checksum: Mapping[str, Pack], *, now: float) -> SearcherState:
-        """Return it as a decision sees it."""
+        """Return the searcher's part of the state that placement decides on."""
         self._forget(now)
         orders = {domain: pending.order for domain, pending in self._pending.items()}
         ordered = {order.sha256 for order in orders.values()}
@@ -120,7 +122,7 @@ class SearcherRecord:
         for sha256 in self.report.loading:
             if sha256 in ordered:
                 continue
-            # Somebody before us has told it so, or it takes over what its last process left: perhaps thousands.
+            # An earlier orchestrator ordered it, or the searcher recovers its data directory: perhaps thousands.
             pack = by_checksum.get(sha256)
             if pack is not None and pack.domain not in orders:
                 orders[pack.domain] = pack.load()
@@ -128,7 +130,7 @@ class SearcherRecord:
         used = sum(holding.size_mb for holding in self.report.holdings)
         return SearcherState(
             searcher_id=self.report.searcher_id,
-            # Nobody knows how much room it needs for what it is loading.
+            # The room that an unknown version needs is unknown.
             free=0 if unknown else self.report.free_space,
             capacity=max(self.report.capacity, self.report.free_space + used),
             held=self._held,

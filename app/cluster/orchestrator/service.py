@@ -1,4 +1,4 @@
-"""The orchestrator at work: requests are answered, orders go out, the store is looked at, all in one event loop."""
+"""The orchestrator's service: answer requests, send orders and scan the store, all in one event loop."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ from config.routes import REGISTER_AGAIN, searcher_of, searcher_queue_name
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks at what is to be done.
+#: Seconds between two turns.
 EVERY: Final = 0.05
-#: Seconds in which searchers say that they are here, before anything is placed.
+#: Seconds in which searchers register before anything is placed.
 SETTLE: Final = 1.0
-#: Seconds between two looks at all packs of the store: an `update` may never have been sent.
+#: Seconds between two scans of the whole store: an `update` may have been lost.
 LOOK_EVERY: Final = 300.0
-#: Seconds between two looks whether a searcher knows of a pack that is not known of here, and before the store is asked
-#: about it again.
+#: Seconds between two checks for unknown packs on searchers, and before the store is read for the same ones again.
 DOUBT_EVERY: Final = 1.0
 DOUBT_AGAIN: Final = 10.0
-#: Seconds after which a store that did not answer is asked again, and a broker told again: the first time, and at most.
+#: Seconds before a failed scan or publish is repeated: after the first failure, and at most.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 
 
@@ -43,7 +42,7 @@ def problem(error: Exception) -> bytes:
 
 
 class OrchestratorService:
-    """Answers the queue of requests, and lets time pass for the state.
+    """Answers requests, and advances the state.
 
     All but what the responder returns happens in the thread that calls it.
     """
@@ -86,14 +85,14 @@ class OrchestratorService:
         self._pause = _FIRST_PAUSE
         self._is_stocked = False
 
-    # What the worker calls.
+    # Called by the worker.
 
     def take(self, delivery: Delivery) -> None:
-        """Answer a request, or pass it on."""
+        """Answer a request, or forward it to a searcher."""
         self._responder.take(delivery)
 
     def connected(self) -> None:
-        """Have searchers register again, and let time pass."""
+        """Have searchers register again, and start the turns."""
         self.state.connected(now=self._clock())
         self._call_at = self._clock()
         self._stop()
@@ -101,31 +100,31 @@ class OrchestratorService:
         self.turn()
 
     def close(self) -> None:
-        """Stop; nothing that is known here is worth keeping."""
+        """Stop; the state is not persisted."""
         self._stop()
         self._responder.close()
 
     def receive_report(self, report: Report) -> None:
-        """Take what a searcher tells of itself."""
+        """Receive a searcher's report."""
         self.state.receive_report(report, now=self._clock())
 
     def order_done(self, outcome: Outcome) -> None:
-        """Take that a searcher did what it was told."""
+        """Receive `loaded` or `unloaded`."""
         self.state.order_done(outcome, now=self._clock())
 
     def order_failed(self, outcome: Outcome) -> None:
-        """Take that a searcher could not do what it was told."""
+        """Receive `failed`."""
         self.state.order_failed(outcome, now=self._clock())
 
     def pack_updated(self, domain: str) -> None:
-        """Take that the store has something new of a domain; raises PackCorrupt and StoreError."""
+        """Read a domain's pack from the store again; raises PackCorrupt or StoreError."""
         self._look.overtake(domain)
         try:
             self.state.pack_updated(self._source.pack(domain))
         except PackNotFound:
             self.state.pack_deleted(domain)
 
-    # What time brings.
+    # Passage of time.
 
     def turn(self) -> None:
         """Do what is due."""
@@ -141,9 +140,9 @@ class OrchestratorService:
     def _take_what_came_back(self) -> None:
         while not self._came_back.empty():
             name, delivery = self._came_back.get()
-            self.state.searcher_lost(searcher_of(name) or "", "its queue is no more")
+            self.state.searcher_lost(searcher_of(name) or "", "its queue does not exist")
             if delivery.properties.get("reply_to"):
-                # Somebody waits for the answer of another one.
+                # A client waits for a reply: forward it to another searcher.
                 self.take(delivery)
 
     def _call_searchers(self, now: float) -> None:
@@ -152,7 +151,7 @@ class OrchestratorService:
         try:
             self._publish([event_message(REGISTER_AGAIN, {})])
         except PublishFailed as error:
-            log.warning("Searchers cannot be told to register again: %s", error)
+            log.warning("register_again not published, it is repeated: %s", error)
             self._call_at = self._clock() + _FIRST_PAUSE
         else:
             self._call_at = None
@@ -174,7 +173,7 @@ class OrchestratorService:
 
     def _note(self, found: ScanResult, now: float) -> None:
         if found.error:
-            log.warning("The store does not say which packs there are; again in %g s: %s", self._pause, found.error)
+            log.warning("Scan of the store failed, again in %g s: %s", self._pause, found.error)
             self._look_at = now + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
             return
@@ -187,10 +186,10 @@ class OrchestratorService:
             self._is_stocked = True
             self._look_at = now + LOOK_EVERY
 
-    # What goes out, and what comes in.
+    # Messages.
 
     def _send(self, command: AddressedOrder) -> None:
-        """Send an order; where it is not taken before it would be given again, it must not come as a second one."""
+        """Send an order. It expires before it would be sent again, so that it is not executed twice."""
         kind = "load" if isinstance(command.order, Load) else "unload"
         order = searcher_message(command.searcher_id, kind, to_payload(command.order))
         expiration = str(round(MISSED * self._heartbeat * 1_000))

@@ -1,4 +1,4 @@
-"""What the orchestrator knows, and what follows from it: who answers what, and what is to be told to whom."""
+"""Orchestrator state: known packs and searchers, the routing table and pending orders."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _REMEMBERED = 1_000
 class OrchestratorState:
     """The state in memory, for one thread. `now` is in seconds, of a clock that only goes forward.
 
-    Nothing is persisted: the store says what there is, and searchers say what they have, all of it each time. So a
-    message that was lost is made good by the next one.
+    Nothing is persisted: the store lists the packs, and each report of a searcher is complete. The next report makes up
+    for a lost message.
     """
 
     def __init__(self, *, replicas: int, heartbeat: float, now: float) -> None:
@@ -52,10 +52,10 @@ class OrchestratorState:
         self._is_built = False
         self._is_placed = False
 
-    # What searchers tell.
+    # Events of searchers.
 
     def receive_report(self, report: Report, *, now: float) -> None:
-        """Take what a searcher tells of itself: `register`, `heartbeat`. One older than the last is ignored."""
+        """Receive a `register` or `heartbeat`; a report older than the last one is ignored."""
         ident = report.searcher_id
         if report.seq <= self._seqs.get(ident, -1):
             return
@@ -64,27 +64,33 @@ class OrchestratorState:
         record = self._records.get(ident)
         if record is None:
             if not report.leaving:
-                log.info(
-                    "Searcher %s: here, with %d packs and %d MB free", ident, len(report.holdings), report.free_space
-                )
+                log.info("Searcher %s registered: %d packs, %d MB free", ident, len(report.holdings), report.free_space)
                 self._records[ident] = SearcherRecord(report, now)
                 self._changed()
             return
         if report.leaving and not record.report.leaving:
-            log.info("Searcher %s: leaves", ident)
+            log.info("Searcher %s is leaving", ident)
         if record.receive(report, now=now, patience=self._patience):
             self._changed()
 
     def order_done(self, outcome: Outcome, *, now: float) -> None:
-        """Take that a searcher did what it was told: `loaded`, `unloaded`."""
-        log.info("Searcher %s: done %s (%.12s)", outcome.report.searcher_id, outcome.domain, outcome.sha256)
+        """Receive `loaded` or `unloaded`: a searcher executed an order."""
+        log.info(
+            "Searcher %s executed an order for %s (%.12s)", outcome.report.searcher_id, outcome.domain, outcome.sha256
+        )
         self._end_order(outcome)
         self.receive_report(outcome.report, now=now)
 
     def order_failed(self, outcome: Outcome, *, now: float) -> None:
-        """Take that a searcher could not do what it was told. It is let rest from this version for a while."""
+        """Receive `failed`: a searcher could not execute an order. It backs off from this version for a while."""
         ident = outcome.report.searcher_id
-        log.warning("Searcher %s: failed on %s (%.12s): %.1000s", ident, outcome.domain, outcome.sha256, outcome.reason)
+        log.warning(
+            "Searcher %s failed to execute an order for %s (%.12s): %.1000s",
+            ident,
+            outcome.domain,
+            outcome.sha256,
+            outcome.reason,
+        )
         self._end_order(outcome)
         self.receive_report(outcome.report, now=now)
         if ident in self._records:
@@ -97,17 +103,17 @@ class OrchestratorState:
             self._changed()
 
     def searcher_lost(self, searcher_id: str, why: str) -> None:
-        """Take that a searcher is gone, whatever it last said of itself."""
+        """Remove a searcher, whatever its last report said."""
         if self._records.pop(searcher_id, None) is not None:
-            log.warning("Searcher %s: gone, %s", searcher_id, why)
+            log.warning("Searcher %s removed: %s", searcher_id, why)
             self._lost_at[searcher_id] = self._ticked
             self._table.forget(searcher_id)
             self._changed()
 
-    # What the store tells.
+    # Events of the store.
 
     def pack_updated(self, pack: Pack) -> None:
-        """Take that this is what the store has of a domain."""
+        """Receive the version of a domain's pack that is in the store."""
         held = (record.holding(pack.domain) for record in self._records.values())
         # Whoever holds a later generation holds what is no more: the pack was begun anew.
         refuted = {each.sha256 for each in held if each and _is_later(each, pack)} - self._refuted
@@ -118,21 +124,21 @@ class OrchestratorState:
             self._changed()
 
     def pack_deleted(self, domain: str) -> None:
-        """Take that the store has no pack of a domain: nobody is to answer for it any more."""
+        """Note that the store has no pack of a domain: every searcher is to unload it."""
         known_of = self._packs.pop(domain, None) is not None or any(
             each.concerns(domain) for each in self._records.values()
         )
         if known_of and domain not in self._gone:
-            log.info("%s: has no pack any more", domain)
+            log.info("%s: its pack was deleted from the store", domain)
             self._gone.add(domain)
             self._changed()
 
     def domains(self) -> frozenset[str]:
-        """Return the domains that have a pack, as far as is known here."""
+        """Return the domains of all known packs."""
         return frozenset(self._packs)
 
     def unclear_domains(self) -> frozenset[str]:
-        """Return the domains of which the store should be asked, for a searcher holds what is not known of here."""
+        """Return the domains of which searchers hold an unknown or a later version, to be read again."""
         return frozenset(
             each.domain
             for each in self._held()
@@ -147,17 +153,17 @@ class OrchestratorState:
     def _held(self) -> Iterator[Holding]:
         return (holding for record in self._records.values() for holding in record.report.holdings)
 
-    # What time brings.
+    # Passage of time.
 
     def settle(self) -> None:
-        """Begin to place: the store is known, and who is here has had the time to say so."""
+        """Begin to place packs: the store was read, and running searchers had time to register."""
         if not self.settled:
             log.info("Settled: %d packs, %d searchers", len(self._packs), len(self._records))
             self.settled = True
             self._changed()
 
     def connected(self, *, now: float) -> None:
-        """Take that the broker is there; if again, nothing is placed until searchers had the time to come back."""
+        """Note a connection to the broker. After a break searchers get time to return."""
         # Whoever is known the first time said so just now, or before the last orchestrator died.
         again, self._has_connected = self._has_connected, True
         if again and self._records:
@@ -165,7 +171,7 @@ class OrchestratorState:
             self._awaited = set(self._records)
 
     def tick(self, *, now: float) -> tuple[AddressedOrder, ...]:
-        """Let time pass, and return what is to be told to searchers now."""
+        """Remove silent searchers and return the orders to send now."""
         self._drop_silent_searchers(now)
         self._forget_sequences(now)
         if not self.settled or self._awaited or (self._is_placed and now < self._backoff_ends_at):
@@ -204,14 +210,14 @@ class OrchestratorState:
                 self._seqs.pop(ident, None)
 
     def _log_unplaced(self) -> None:
-        """Say once what stands against a copy, until it is placed or something else does."""
+        """Log once why a copy cannot be placed, and again when the reason changes."""
         routes = self._routing().routes
         self._logged = {
             domain: why for domain, why in self._logged.items() if domain in routes and routes[domain].missing
         }
         for domain, why in self._unplaced.items():
             if self._logged.get(domain) != why:
-                log.warning("%s: cannot be placed as wanted: %s", domain, why)
+                log.warning("%s: a copy cannot be placed: %s", domain, why)
                 self._logged[domain] = why
 
     def _state(self, now: float) -> ClusterState:
@@ -229,7 +235,7 @@ class OrchestratorState:
         return frozenset(each.sha256 for each in self._held() if self._is_ahead(each))
 
     def _forget(self) -> None:
-        """Forget what matters to nobody here any more."""
+        """Drop facts that concern no searcher."""
         self._gone = {
             domain for domain in self._gone if any(record.concerns(domain) for record in self._records.values())
         }
@@ -241,12 +247,12 @@ class OrchestratorState:
     def _changed(self) -> None:
         self._is_placed = self._is_built = False
 
-    # What is asked.
+    # Requests.
 
     def next_searcher(self, domain: str) -> str:
-        """Return who is to answer for a domain: in turn, among those that have its newest version.
+        """Return the searcher to query for a domain: those with its newest version take turns.
 
-        Raises PackNotFound and NotPlaced, and SearchUnavailable while it cannot be told which of them it is.
+        Raises PackNotFound or NotPlaced, and SearchUnavailable while the state is incomplete.
         """
         table = self._routing()
         chosen = table.next(domain)
@@ -256,11 +262,11 @@ class OrchestratorState:
             why = table.routes[domain].why
             raise NotPlaced(f"{domain} is on no searcher{f': {why}' if why else ''}")
         if not self.settled:
-            raise SearchUnavailable(f"{domain}: it is not known yet what there is")
+            raise SearchUnavailable(f"{domain}: the orchestrator has just started and does not know all packs yet")
         raise PackNotFound(f"{domain} has no pack")
 
     def routes(self, *, now: float) -> Routes:
-        """Return all that has a pack and who answers for it, and every searcher."""
+        """Return the route of each domain with a pack, and every searcher."""
         table = self._routing()
         return Routes(
             orchestrator=self.ident,
@@ -278,7 +284,7 @@ class OrchestratorState:
         return self._table
 
     def _packs_of_searchers(self) -> list[Pack]:
-        """Return packs that searchers hold and the store has not told of yet; of several versions the latest."""
+        """Return the latest version of each pack that searchers hold and the store has not listed yet."""
         unknown = [each for each in self._held() if each.domain not in self._packs and each.domain not in self._gone]
         unknown.sort(key=lambda each: (each.generation, each.sha256))
         return list({each.domain: _as_pack(each) for each in unknown}.values())

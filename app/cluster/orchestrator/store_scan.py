@@ -1,4 +1,4 @@
-"""Looks into the store, in a thread: a listing may take longer than searchers and those who ask can be kept waiting."""
+"""Scans of the store for packs, in a thread: a listing may take longer than requests can wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSource:
-    """How the store was asked about packs."""
+    """Functions that read packs from the store."""
 
     #: Returns all that there are; one that cannot be read is left out. Raises StoreError.
     packs: Callable[[], Iterable[Pack]]
@@ -26,7 +26,7 @@ class PackSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanResult:
-    """What a look came to. `whole` is false for one at some domains only; `error` says why there is nothing."""
+    """The result of a scan. `whole` is false for a scan of some domains; `error` is why it failed."""
 
     packs: tuple[Pack, ...] = ()
     gone: frozenset[str] = frozenset()
@@ -35,7 +35,7 @@ class ScanResult:
 
 
 class StoreScan:
-    """One look at a time; begun and taken by one thread."""
+    """One scan at a time, started and collected by the same thread."""
 
     def __init__(self, source: PackSource) -> None:
         self._source = source
@@ -45,21 +45,21 @@ class StoreScan:
 
     @property
     def is_on(self) -> bool:
-        """Whether one was begun whose end was not taken yet."""
+        """Whether a scan was started whose result was not collected yet."""
         return self._thread is not None
 
     def begin(self, domains: frozenset[str], *, whole: bool) -> None:
-        """Look at these domains; with `whole` at all packs, and at those of these domains that are not among them."""
+        """Scan these domains; with `whole` all packs, and then those of the domains that were not among them."""
         self._overtaken.clear()
         self._thread = threading.Thread(target=self._run, args=(domains, whole), name="look", daemon=True)
         self._thread.start()
 
     def overtake(self, domain: str) -> None:
-        """Note that something newer is known of a domain than a look that is under way may tell."""
+        """Discard what the running scan finds of a domain: something newer is known."""
         self._overtaken.add(domain)
 
     def take(self) -> ScanResult | None:
-        """Return what was found once it is over, or None."""
+        """Return the result of a finished scan, or None."""
         if self._thread is None or self._thread.is_alive():
             return None
         self._thread = None
@@ -77,7 +77,7 @@ class StoreScan:
         except (StoreError, OSError) as error:
             self._found = ScanResult(error=str(error))
         except Exception as error:
-            log.exception("The store cannot be looked at")
+            log.exception("Scan of the store failed")
             self._found = ScanResult(error=repr(error))
 
     def _look(self, domains: frozenset[str], whole: bool) -> ScanResult:
@@ -87,9 +87,9 @@ class StoreScan:
             try:
                 packs.append(self._source.pack(domain))
             except (PackNotFound, InvalidKey, InvalidMessage):
-                # What no store can have nobody is to answer for, whoever said that it is held.
+                # No store can hold it, so no searcher is to answer for it.
                 gone.add(domain)
             except PackCorrupt as error:
-                # It may be a good one that is held; nothing is done about it until this can be read.
+                # Searchers may hold a good version: nothing changes until the manifest is readable.
                 log.warning("%s: %s", domain, error)
         return ScanResult(packs=tuple(packs), gone=frozenset(gone), whole=whole)

@@ -1,1 +1,1 @@
-"""Which searcher is to have which pack: from what there is, to what is to be told. No clock, no I/O."""
+"""Placement: from packs and searchers to orders, without clock or I/O."""

@@ -1,4 +1,4 @@
-"""Who has what and how much room is left, while a decision is made: each order changes it at once."""
+"""The allocation of packs and room during a placement decision; each order updates it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Ids = dict[str, set[str]]
 
 
 class Allocation:
-    """The books of one decision.
+    """Packs, copies, orders and room per searcher during one decision.
 
     By domain, `fresh` are the searchers that answer from the newest version, `stale` from another one, and `coming`
     those that were told to load the newest. `room` is in MB, with what is promised to loads subtracted. A copy that is
@@ -85,7 +85,7 @@ class Allocation:
         return any(not self.free_to_order(ident, domain) for ident in others)
 
     def free_to_order(self, ident: str, domain: str) -> bool:
-        """Return whether nothing was told this searcher about this domain that is not done yet, or has just failed."""
+        """Return whether the searcher has no pending order for the domain and is not backing off."""
         searcher = self.searchers[ident]
         held = searcher.held.get(domain)
         return domain not in self.orders[ident] and (held is None or held.sha256 not in searcher.resting)

@@ -1,4 +1,4 @@
-"""What stands against a copy that is wanted, in words."""
+"""Diagnostics: why a copy of a pack cannot be placed."""
 
 from __future__ import annotations
 

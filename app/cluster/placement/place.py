@@ -1,4 +1,4 @@
-"""From a state to the orders that bring it nearer to what is wanted: each pack on so many searchers, the newest."""
+"""The placement decision: orders that bring the newest version of each pack to enough searchers."""
 
 from __future__ import annotations
 

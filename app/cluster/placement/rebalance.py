@@ -1,4 +1,4 @@
-"""Spreading again, when somebody new has come: one pack at a time, and only as long as it is worth it."""
+"""Rebalancing onto searchers with more room: one pack at a time, while it evens out the load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder in which one searcher's process keeps its packs; a new process takes over what a dead one left.
+"""A data directory: the packs of one searcher process; the next process recovers what it left.
 
 <root>/<number>/lock                     locked while a process uses the slot
 <root>/<number>/<domain>/<name>.sqlite   a pack, checked; no two copies ever have the same name
@@ -34,14 +34,14 @@ StoredPack = tuple[Holding, Path]
 
 
 class DataDirectory:
-    """One numbered folder, this process's own until `close` or its death."""
+    """One numbered folder, locked until `close` or the end of the process."""
 
     def __init__(self, folder: Path, lock: int) -> None:
         self.folder = folder
         self._lock = lock
         self._renaming = threading.Lock()
         self._loading = folder / _LOADING
-        # Nobody else is here: what stands half written was left by a process that was killed.
+        # The lock is held: unfinished files are those of a process that was killed.
         shutil.rmtree(self._loading, ignore_errors=True)
         self._loading.mkdir()
 

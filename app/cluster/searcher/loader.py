@@ -1,4 +1,4 @@
-"""What changes a searcher's packs: loads, unloads and checks, one at a time, in a thread of its own."""
+"""Loads, unloads and integrity checks of a searcher's packs: one at a time, in a thread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TRUSTED = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """What became of a load, an unload or a check, as the message of this name tells it."""
+    """The outcome of a job; `kind` is the type of the message that reports it."""
 
     kind: Literal["loaded", "unloaded", "failed"]
     domain: str
@@ -43,7 +43,7 @@ class JobOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntegrityCheck:
-    """A query could not read this version: it is to be looked at as a whole."""
+    """A check of the whole file, ordered when a query could not read this version."""
 
     domain: str
     sha256: str
@@ -58,7 +58,7 @@ class DiskSpace:
 
 
 class Fetch(Protocol):
-    """Whence packs come."""
+    """Fetches packs from the store."""
 
     def __call__(self, load: Load, target: Path, *, room: int) -> Holding:
         """Write the database that the store holds for `load` to `target`, checked, and return which version it is.
@@ -71,7 +71,7 @@ Job = Load | Unload | IntegrityCheck
 
 
 class Loader:
-    """Works in the order asked. Whatever fails, what was there before goes on answering, and the failure is told."""
+    """Runs jobs in order. On failure the previous version keeps serving and the error is reported."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Loader:
         self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
 
     def start(self, *, recovered: Callable[[], None], tell: Callable[[JobOutcome], None]) -> None:
-        """Begin to work: first with what stands in the slot.
+        """Start the thread, which first recovers the data directory.
 
         `recovered` is called when that is taken over, and where it takes longer, after half a second, too; `tell` with
         each later change, when it is so. Both are called in threads of the loader's.
@@ -106,11 +106,11 @@ class Loader:
             # At once: whatever is reported from now on tells of it.
             self._left.extend(self._directory.recover())
         except OSError as error:
-            log.warning("Not all is taken over: %s", error)
+            log.warning("Data directory not completely recovered: %s", error)
         self._thread.start()
 
     def submit(self, job: Job) -> None:
-        """Have something done, unless it is what comes last for its domain already."""
+        """Append a job, unless it equals the last one of its domain."""
         if isinstance(job, IntegrityCheck) and time.monotonic() < self._trusted.get(job.sha256, 0.0):
             return
         with self._changed:
@@ -119,7 +119,7 @@ class Loader:
                 self._changed.notify_all()
 
     def loading(self) -> tuple[str, ...]:
-        """Return the checksums that are still to be taken over or loaded, the present one first."""
+        """Return the checksums still to be recovered or loaded, the current one first."""
         with self._changed:
             left = [holding.sha256 for holding, _path in self._left]
             return (*left, *(job.sha256 for job in self._jobs if isinstance(job, Load)))
@@ -131,7 +131,7 @@ class Loader:
         return DiskSpace(free=max(0, min(self._budget - used, disk)), capacity=min(self._budget, used + disk))
 
     def report(self, searcher_id: str) -> Report:
-        """Return how the searcher stands, without a number."""
+        """Return a report of the searcher's state, with sequence number 0."""
         # In this order, what is loaded meanwhile is in one of the two.
         loading, holdings, room = self.loading(), self._packs.holdings(), self.room()
         return Report(
@@ -144,7 +144,7 @@ class Loader:
         )
 
     def close(self, seconds: float) -> None:
-        """Begin nothing more; wait for what is under way, `seconds` at most. What is half done then is done anew."""
+        """Start no further job, and wait for the current one, `seconds` at most."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -161,7 +161,7 @@ class Loader:
                 self._report_safely(change)
 
     def _recover(self) -> None:
-        """Answer from what the slot's last process left, as far as it is whole and there is room for it."""
+        """Serve the packs of the data directory's previous process that are intact and fit the budget."""
         soon = threading.Timer(_FIRST_WORD, self._on_recovered)
         soon.start()
         while self._left and not self._closed:
@@ -172,21 +172,23 @@ class Loader:
 
     def _recover_pack(self, holding: Holding, path: Path) -> None:
         if self._packs.used_mb() + holding.size_mb > self._budget:
-            log.warning("Not taken over: %s: no more room for its %d MB", holding.domain, holding.size_mb)
+            log.warning("Pack of %s not recovered: no room for its %d MB", holding.domain, holding.size_mb)
             self._directory.remove(path)
             return
         try:
             self._check(path)
             self._packs.put(holding, path)
         except Exception as error:  # noqa: BLE001 - One that cannot be read must not keep the others waiting for good.
-            log.warning("Not taken over: %s", error if isinstance(error, ApplicationError | OSError) else repr(error))
+            log.warning(
+                "Pack not recovered: %s", error if isinstance(error, ApplicationError | OSError) else repr(error)
+            )
             self._directory.remove(path)
 
     def _report_safely(self, change: JobOutcome) -> None:
         try:
             self._tell(change)
         except Exception:
-            log.exception("Not told: %s", change)
+            log.exception("Outcome not reported: %s", change)
 
     def _next(self) -> Job | None:
         """Wait for a job, which stays in the list until it is done."""
@@ -214,7 +216,7 @@ class Loader:
             return JobOutcome(kind="failed", domain=job.domain, sha256=job.sha256, reason=reason[:_LONGEST_REASON])
 
     def _load(self, load: Load) -> Holding:
-        """Put the store's version in the place of any other, unless it is there."""
+        """Replace the held version by the store's, unless they are the same."""
         held = self._packs.holding(load.domain)
         if held and held.sha256 == load.sha256:
             return held

@@ -1,4 +1,4 @@
-"""The packs that a searcher answers from: lent to queries, and replaced between two of them."""
+"""The open packs of a searcher: lent to queries, and replaced between two queries."""
 
 from __future__ import annotations
 

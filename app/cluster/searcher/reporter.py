@@ -1,4 +1,4 @@
-"""What a searcher tells of itself: that it is there, how it stands, and what became of each change."""
+"""A searcher's reports to the orchestrator: registration, heartbeats and the outcome of each order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ATTEMPTS, _PAUSE = 3, 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publishers:
-    """Two ways to the broker: `events` are waited for as long as that takes, and heartbeats do not wait for them."""
+    """Two connections, so that heartbeats do not wait for the confirm of an event."""
 
     events: Publisher
     heartbeats: Publisher
@@ -77,18 +77,23 @@ class Reporter:
             try:
                 self._publishers.events.publish([event_message(change.kind, to_payload(outcome))])
             except PublishFailed as error:
-                log.warning("%s of %s not told: %s", change.kind, change.domain, error)
+                log.warning(
+                    "Outcome %s of %s not published, the next heartbeat has the state: %s",
+                    change.kind,
+                    change.domain,
+                    error,
+                )
             else:
                 return
 
     def leave(self) -> None:
-        """Say farewell: what is under way is answered, and nothing more is wanted. No heartbeat follows."""
+        """Announce that the searcher is leaving; no heartbeat follows."""
         self._leaving = True
         self._stop()
         try:
             self._publishers.events.publish([event_message("register", to_payload(self.report()))])
         except PublishFailed as error:
-            log.warning("Leaving untold: %s", error)
+            log.warning("Leaving not announced: %s", error)
 
     def report(self) -> Report:
         """Return how the searcher stands; of two reports, the one with the higher number is later."""
@@ -97,7 +102,7 @@ class Reporter:
             return replace(self._state(), seq=self._seq, leaving=self._leaving)
 
     def close(self) -> None:
-        """Say no more, and close the connections."""
+        """Stop, and close the connections."""
         self._stop()
         for publisher in (self._publishers.events, self._publishers.heartbeats):
             publisher.close()
@@ -132,7 +137,7 @@ class Reporter:
     def _may_speak(self) -> bool:
         before, self._silent = self._silent, self._unwell()
         if self._silent and not before:
-            log.warning("This searcher does not say that it is there: %s", self._silent)
+            log.warning("No heartbeats are sent: %s", self._silent)
         return not self._silent
 
     def _beat(self) -> bool:
@@ -144,7 +149,7 @@ class Reporter:
             self._beaten()
         except Exception as error:  # noqa: BLE001 - Whatever it was, the next heartbeat is tried.
             if not self._lost:
-                log.warning("Nobody can be told how this searcher stands: %r", error)
+                log.warning("Report not published, again with the next heartbeat: %r", error)
             self._lost = True
             return False
         self._lost = False

@@ -1,4 +1,4 @@
-"""A searcher's answers: queries from its packs, and what the orchestrator wants of it."""
+"""A searcher's service: answer queries from its packs and execute the orchestrator's orders."""
 
 from __future__ import annotations
 
