@@ -108,19 +108,19 @@ PROPERTIES: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def everything(art: ArtSystem, running: Worker) -> dict[str, str]:
     """A message of every kind, posted at once; return the gid that each is about."""
-    gids = {what: str(uuid.uuid4()) for what in PROPERTIES}
-    for what, properties in PROPERTIES.items():
-        user = {"user_id": user_of(art)} if "Perl" in what else {}
-        art.post("delete", delete_of(gids[what]), **properties, **user)
+    gids = {case: str(uuid.uuid4()) for case in PROPERTIES}
+    for case, properties in PROPERTIES.items():
+        user = {"user_id": user_of(art)} if "Perl" in case else {}
+        art.post("delete", delete_of(gids[case]), **properties, **user)
     return gids
 
 
-@pytest.mark.parametrize("what", PROPERTIES)
-def test_a_message_is_served_whatever_it_carries(art: ArtSystem, everything: dict[str, str], what: str) -> None:
-    eventually(lambda: art.archive.hits(listing_of(everything[what])) == 1, f"served: {what}")
+@pytest.mark.parametrize("case", PROPERTIES)
+def test_a_message_is_served_whatever_it_carries(art: ArtSystem, everything: dict[str, str], case: str) -> None:
+    eventually(lambda: art.archive.hits(listing_of(everything[case])) == 1, f"served: {case}")
 
 
-#: Body, routing key, headers, number of attempts, and what is told of each.
+#: Body, routing key, headers, number of attempts, and a part of each error.
 BAD: dict[str, tuple[bytes, str, dict[str, Any], int, str]] = {
     "empty": (b"", "index", {}, 5, "the body is empty"),
     "nothing but ends of lines": (b"\n\n", "delete", {}, 5, "the body is empty"),
@@ -142,9 +142,9 @@ def the_failed(art: ArtSystem, running: Worker) -> dict[bytes, Any]:
     return {bytes(each.body or b""): each for each in art.broker.take(FAILED)}
 
 
-@pytest.mark.parametrize("what", BAD)
-def test_what_cannot_be_read_is_retried_and_ends_failed_as_it_came(the_failed: dict[bytes, Any], what: str) -> None:
-    body, key, headers, attempts, told = BAD[what]
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_read_is_retried_and_ends_failed_as_it_came(the_failed: dict[bytes, Any], case: str) -> None:
+    body, key, headers, attempts, error_text = BAD[case]
     assert len(the_failed) == len(BAD)
     failed = the_failed[body]
     assert failed.headers["mb-retries"] == -1
@@ -152,7 +152,7 @@ def test_what_cannot_be_read_is_retried_and_ends_failed_as_it_came(the_failed: d
     errors = failed.headers["mb-exceptions"]
     before = headers.get("mb-exceptions", [])
     assert errors[: len(before)] == before
-    assert [told in error for error in errors[len(before) :]] == [True] * (attempts - len(before))
+    assert [error_text in error for error in errors[len(before) :]] == [True] * (attempts - len(before))
     assert failed.headers["perennial-attempts"] == attempts
     assert failed.headers["perennial-reason"] == "invalid-job"
     assert "x-death" not in failed.headers
@@ -317,11 +317,11 @@ def test_a_call_from_python_posts_the_plain_message_and_a_bad_one_is_refused(art
 # The outage breaker
 
 
-def test_while_the_archive_asks_to_slow_down_nobody_else_spends_a_retry(art: ArtSystem, running: Worker) -> None:
+def test_while_the_archive_is_unavailable_other_messages_spend_no_retry(art: ArtSystem, running: Worker) -> None:
     gids = [str(uuid.uuid4()) for _ in range(300)]
     paths = {listing_of(gid) for gid in gids}
 
-    def asked() -> int:
+    def requested() -> int:
         return sum(each.path in paths for each in art.archive.requests)
 
     art.archive.faults.add(stand_in.slow_down("5"), method="DELETE", times=2)
@@ -333,16 +333,16 @@ def test_while_the_archive_asks_to_slow_down_nobody_else_spends_a_retry(art: Art
     posts = [message(Delete(gid), "cover-art-archive", gid) for gid in gids]
     with closing(Publisher(art.environment["BROKER_URL"])) as publisher:
         publisher.publish([replace(each, headers={COALESCED: True}) for each in posts])
-    eventually(lambda: asked() >= 1, "the archive was asked")
+    eventually(lambda: requested() >= 1, "the archive was asked")
     eventually(lambda: art.broker.consumers("cover-art-archive.delete") == 0, "nobody consumes")
     stood = art.broker.depth("cover-art-archive.delete")
-    asked_by_then = asked()
+    asked_by_then = requested()
     assert stood >= 150
     assert asked_by_then <= 2
     eventually(lambda: len({each.path for each in art.archive.requests} & paths) == 300, "all are done", seconds=60)
     spent = art.broker.take(spy.name)
     assert 1 <= len(spent) <= 2
-    assert asked() == 300 + len(spent)
+    assert requested() == 300 + len(spent)
     assert art.broker.depth(FAILED) == 0
 
 
@@ -361,8 +361,10 @@ def test_the_topology_is_the_documents_to_the_letter(art: ArtSystem, running: Wo
         ),
     }
     exchanges = {each["name"]: each for each in art.on_broker("exchanges")}
-    told = [(exchanges[name]["type"], exchanges[name]["durable"], exchanges[name]["arguments"]) for name in EXCHANGES]
-    assert told == [(kind, True, {}) for kind in EXCHANGES.values()]
+    declared = [
+        (exchanges[name]["type"], exchanges[name]["durable"], exchanges[name]["arguments"]) for name in EXCHANGES
+    ]
+    assert declared == [(kind, True, {}) for kind in EXCHANGES.values()]
     bindings = {
         (each["source"], each["destination"], each["routing_key"], str(each["arguments"]))
         for each in art.on_broker("bindings")

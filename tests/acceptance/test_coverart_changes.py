@@ -32,7 +32,7 @@ INSERTED, COMMENTED, REMOVED, RETYPED, BY_ARTIST, RENAMED, OLD, NEW, GONE, BARE 
 FRONT, BACK, BOOKLET = 1, 2, 3
 
 
-# What the archive is asked, written out
+# The expected requests, written out
 
 AGENT = {"user-agent": Settings.model_fields["user_agent"].default}
 LOW = AGENT | {"authorization": f"LOW {ACCESS_KEY}:{SECRET_KEY}"}
@@ -85,7 +85,7 @@ def deleting(gid: str, file: str) -> list[Sent]:
 
 @dataclass
 class Library:
-    """Releases with art, of which nobody has been told yet; `edits` has the number of each image's edit."""
+    """Releases with art whose messages are not relayed yet; `edits` has the number of each image's edit."""
 
     art: ArtSystem
     artist: int
@@ -200,9 +200,9 @@ def test_each_change_in_sql_is_exactly_these_requests(art: ArtSystem, library: L
         eventually(lambda: len(art.requests()) >= count, f"{count} requests", seconds=60)
     assert art.waiting() == {}, "a job was left over"
     requests = [sent(request) for request in art.requests()]
-    for what, job in jobs_expected(library.edits).items():
+    for job_name, job in jobs_expected(library.edits).items():
         found = [request for request in requests if request in job]
-        assert found == job, what
+        assert found == job, job_name
         requests = [request for request in requests if request not in job]
     assert requests == [], "requests that no change asks for"
     assert art.broker.depth(art.failed) == 0

@@ -45,7 +45,7 @@ def post(art: ArtSystem, gid: str, **headers: object) -> None:
 
 
 def done(server: ArchiveServer, wanted: list[str]) -> bool:
-    """Return whether each was asked for at least once."""
+    """Return whether each was requested at least once."""
     return {path_of(gid) for gid in wanted} <= set(server.paths())
 
 
@@ -102,7 +102,7 @@ def test_jobs_that_the_archive_refuses_to_be_asked_wait_in_their_queue_until_it_
             with ArchiveServer(port=port) as back:
                 eventually(lambda: done(back, wanted), "all are done", seconds=60)
                 eventually(lambda: art.broker.consumers("cover-art-archive.delete") == 1, "work goes on")
-        # Two pool processes that asked at each end of a pause, and no more.
+        # Two pool processes send a request at each end of a pause, and no more.
         assert worker.log.count("Retry 1 of ") <= 6
         assert art.broker.depth(FAILED) == 0
 

@@ -39,16 +39,16 @@ def demo(data: Path, out: Path) -> Iterator[subprocess.Popen[bytes]]:
             process.wait()
 
 
-def descendants(process: subprocess.Popen[bytes], known: set[psutil.Process]) -> bool:
-    """Add to `known` whatever runs below the demo; return whether the demo itself has ended."""
+def descendants(process: subprocess.Popen[bytes], started: set[psutil.Process]) -> bool:
+    """Add to `started` whatever runs below the demo; return whether the demo itself has ended."""
     with suppress(psutil.NoSuchProcess):
-        known |= set(psutil.Process(process.pid).children(recursive=True))
+        started |= set(psutil.Process(process.pid).children(recursive=True))
     return process.poll() is not None
 
 
-def left(data: Path, known: set[psutil.Process]) -> list[str]:
+def left(data: Path, started: set[psutil.Process]) -> list[str]:
     """Return what still runs of those that were known, and of all that were started for a data folder."""
-    found = [each for each in known if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+    found = [each for each in started if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
     for each in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             if str(data) in " ".join([*each.cmdline(), *each.environ().values()]):
@@ -57,12 +57,12 @@ def left(data: Path, known: set[psutil.Process]) -> list[str]:
 
 
 def test_the_archive_ends_as_the_database_says_and_nothing_is_left_running(tmp_path: Path) -> None:
-    data, out, known = tmp_path / "data", tmp_path / "out", set[psutil.Process]()
+    data, out, started = tmp_path / "data", tmp_path / "out", set[psutil.Process]()
     with demo(data, out) as process:
-        eventually(lambda: descendants(process, known), "the demo has ended", seconds=200, every=0.2)
+        eventually(lambda: descendants(process, started), "the demo has ended", seconds=200, every=0.2)
         assert process.returncode == 0, out.read_text()
-    assert len(known) > 5
-    assert left(data, known) == []
+    assert len(started) > 5
+    assert left(data, started) == []
     lines = out.read_text().splitlines()
     found = json.loads(lines[-1])
     assert found["equal"] is True
@@ -74,12 +74,12 @@ def test_the_archive_ends_as_the_database_says_and_nothing_is_left_running(tmp_p
 
 
 def test_killed_it_takes_everything_that_it_started_with_it(tmp_path: Path) -> None:
-    data, out, known = tmp_path / "data", tmp_path / "out", set[psutil.Process]()
+    data, out, started = tmp_path / "data", tmp_path / "out", set[psutil.Process]()
     with demo(data, out) as process:
         eventually(
-            lambda: descendants(process, known) or "2. A release" in out.read_text(), "it is at work", seconds=90
+            lambda: descendants(process, started) or "2. A release" in out.read_text(), "it is at work", seconds=90
         )
         assert process.poll() is None, out.read_text()
-        assert len(left(data, known)) > 5
+        assert len(left(data, started)) > 5
         process.kill()
-        eventually(lambda: not left(data, known), "nothing runs any more", seconds=60)
+        eventually(lambda: not left(data, started), "nothing runs any more", seconds=60)

@@ -20,14 +20,14 @@ pytestmark = pytest.mark.acceptance
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that nobody uses now."""
+    """Return a port of the loopback interface that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def answers(url: str, **options: object) -> int:
-    """Return the status of a GET, or 0 while nobody answers."""
+    """Return the status of a GET, or 0 without an answer."""
     try:
         return requests.get(url, timeout=5, **options).status_code  # type: ignore[arg-type]
     except requests.ConnectionError:

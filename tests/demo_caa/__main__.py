@@ -21,11 +21,11 @@ from config.settings import Settings
 from demo.run import wait_for
 from demo.supervisor import Supervisor, empty_data_folder, exclusive, exit_on_signal, uninterrupted_stop
 from tests.demo_caa.comparison import Row
-from tests.demo_caa.events import Event, Events, short
-from tests.demo_caa.screen import Screen
-from tests.demo_caa.servers import Archive, WebService
-from tests.demo_caa.story import Stage, Story
-from tests.demo_caa.tap import Tap
+from tests.demo_caa.events import DemoEvent, Events, short
+from tests.demo_caa.screen import CaaScreen
+from tests.demo_caa.servers import ObservedArchive, ObservedWebService
+from tests.demo_caa.story import CaaStory, Stage
+from tests.demo_caa.tap import MessageTap
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY
 from tests.servers.musicbrainz import database, relay
 from tests.servers.postgres import postgres
@@ -43,7 +43,7 @@ def main() -> int:
     """Run the demo; return 0, or 1 where it failed or the archive is not as it should be, or 130."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, exit_on_signal)
-    screen = Screen()
+    screen = CaaScreen()
     try:
         return _run(_given(), screen)
     except ApplicationError as error:
@@ -62,7 +62,7 @@ def _given() -> Settings:
     return Settings()
 
 
-def _run(given: Settings, screen: Screen) -> int:
+def _run(given: Settings, screen: CaaScreen) -> int:
     began = time.monotonic()
     folder = given.data_dir.resolve() / "demo-caa"
     with exclusive(folder), ExitStack() as stack:
@@ -80,7 +80,7 @@ def _run(given: Settings, screen: Screen) -> int:
     return 0 if all(row.equal for row in rows) else 1
 
 
-def _introduce(screen: Screen, given: Settings) -> None:
+def _introduce(screen: CaaScreen, given: Settings) -> None:
     screen.say("Cover art: MusicBrainz's database changes, and the archive follows.")
     screen.say("Database, broker, Redis and worker are real; archive and web service are stand-ins on loopback.")
     screen.say(
@@ -92,11 +92,11 @@ def _introduce(screen: Screen, given: Settings) -> None:
     screen.say("Starting ...")
 
 
-def _stage(stack: ExitStack, home: Path, log: Path, screen: Screen) -> Stage:
+def _stage(stack: ExitStack, home: Path, log: Path, screen: CaaScreen) -> Stage:
     """Start everything but what listens to the broker."""
     events = Events()
-    archive = stack.enter_context(Archive(partial(_note, events, "archive")))
-    web_service = stack.enter_context(WebService(partial(_note, events, "service")))
+    archive = stack.enter_context(ObservedArchive(partial(_note, events, "archive")))
+    web_service = stack.enter_context(ObservedWebService(partial(_note, events, "service")))
     # First of all, and alone: only one can install packages at a time.
     database_url = stack.enter_context(postgres())
     database.install(database_url)
@@ -135,11 +135,11 @@ def _stage(stack: ExitStack, home: Path, log: Path, screen: Screen) -> Stage:
     )
 
 
-def _story(stack: ExitStack, stage: Stage) -> Story:
-    tap = stack.enter_context(Tap(stage.settings, stage.project, stage.events.add))
+def _story(stack: ExitStack, stage: Stage) -> CaaStory:
+    tap = stack.enter_context(MessageTap(stage.settings, stage.project, stage.events.add))
     stack.enter_context(relay.running(stage.database_url, stage.settings.broker, poll=0.1))
     connection = stack.enter_context(psycopg.connect(stage.database_url, autocommit=True))
-    return Story(stage, tap, connection)
+    return CaaStory(stage, tap, connection)
 
 
 def _note(events: Events, label: str, request: Request, status: int) -> None:
@@ -147,10 +147,10 @@ def _note(events: Events, label: str, request: Request, status: int) -> None:
     path = request.path.removeprefix("/ws/2")
     source = request.headers.get("x-amz-copy-source")
     copied = f"  (copy of {source.rpartition('/')[2]})" if source else ""
-    events.add(Event(label, short(f"{request.method:<6} {path}  {status}{copied}")))
+    events.add(DemoEvent(label, short(f"{request.method:<6} {path}  {status}{copied}")))
 
 
-def _sum_up(screen: Screen, story: Story, rows: list[Row], seconds: float) -> None:
+def _sum_up(screen: CaaScreen, story: CaaStory, rows: list[Row], seconds: float) -> None:
     equal = sum(row.equal for row in rows)
     screen.say(
         f"{equal} of {len(rows)} items are as they should be. {story.tap.published} messages went out; {story.retried} "
@@ -159,10 +159,10 @@ def _sum_up(screen: Screen, story: Story, rows: list[Row], seconds: float) -> No
     )
 
 
-def _report(story: Story, rows: list[Row], seconds: float) -> dict[str, object]:
+def _report(story: CaaStory, rows: list[Row], seconds: float) -> dict[str, object]:
     return {
         "equal": all(row.equal for row in rows),
-        "items": {row.gid: {"expected": row.told(row.expected), "found": row.told(row.found)} for row in rows},
+        "items": {row.gid: {"expected": row.text(row.expected), "found": row.text(row.found)} for row in rows},
         "messages": story.tap.published,
         "retried": story.retried,
         "dead": story.dead,

@@ -28,7 +28,7 @@ class Row:
         """Whether every file is there, byte for byte, and no other."""
         return self.expected == self.found
 
-    def told(self, files: Mapping[str, bytes]) -> str:
+    def text(self, files: Mapping[str, bytes]) -> str:
         """Return the files of one side in words."""
         parts = []
         if LISTING_FILE in files:

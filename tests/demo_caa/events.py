@@ -11,7 +11,7 @@ _GID = re.compile(r"([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{1
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class DemoEvent:
     """One thing that happened. `label` is one short word."""
 
     label: str
@@ -22,21 +22,21 @@ class Events:
     """Takes events from any thread, and gives them out in their order."""
 
     def __init__(self) -> None:
-        self._events: list[Event] = []
+        self._events: list[DemoEvent] = []
         self._lock = threading.Lock()
         self.last = time.monotonic()
 
-    def add(self, event: Event) -> None:
+    def add(self, event: DemoEvent) -> None:
         """Note an event."""
         with self._lock:
             self._events.append(event)
             self.last = time.monotonic()
 
-    def take(self) -> list[tuple[Event, int]]:
+    def take(self) -> list[tuple[DemoEvent, int]]:
         """Remove and return what happened since, equal ones in a row as one with their number."""
         with self._lock:
             taken, self._events = self._events, []
-        counted: list[tuple[Event, int]] = []
+        counted: list[tuple[DemoEvent, int]] = []
         for event in taken:
             if counted and counted[-1][0] == event:
                 counted[-1] = (event, counted[-1][1] + 1)

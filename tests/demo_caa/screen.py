@@ -12,14 +12,14 @@ from rich.text import Text
 
 from demo.display import printable
 from tests.demo_caa.comparison import Row
-from tests.demo_caa.events import Event, short
+from tests.demo_caa.events import DemoEvent, short
 
 #: Width of the column of labels.
 _LABEL = 9
 _COLOURS = {"retry": "yellow", "failed": "red", "refused": "red", "SQL": "cyan", "equal": "green", "$": "bold"}
 
 
-class Screen:
+class CaaScreen:
     """Prints the story. `is_terminal` says whether a person reads it."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Screen:
         """Print the name of a chapter."""
         self._console.print(Text(f"\n{printable(text)}", "bold"))
 
-    def event(self, event: Event, count: int = 1) -> None:
+    def event(self, event: DemoEvent, count: int = 1) -> None:
         """Print what happened, and how often in a row."""
         text = printable(event.text) + (f"  ({count} times)" if count > 1 else "")
         style = _COLOURS.get(event.label, "")
@@ -55,7 +55,7 @@ class Screen:
         """Print what was expected of each item and what was found."""
         cells = [("item", "expected", "", "found")]
         cells += [
-            (short(row.gid), row.told(row.expected), "=" if row.equal else "≠", row.told(row.found)) for row in rows
+            (short(row.gid), row.text(row.expected), "=" if row.equal else "≠", row.text(row.found)) for row in rows
         ]
         widths = [max(len(row[column]) for row in cells) for column in range(4)]
         for number, cell in enumerate(cells):

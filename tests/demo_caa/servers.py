@@ -12,8 +12,8 @@ from tests.servers.site import Answer, Request, Wire
 Note = Callable[[Request, int], None]
 
 
-class Archive(ArchiveServer):
-    """The archive's stand-in. What it is asked about anew, it tells first and answers then."""
+class ObservedArchive(ArchiveServer):
+    """The archive's stand-in, which reports each request before it answers."""
 
     def __init__(self, note: Note) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Archive(ArchiveServer):
         return noted(super().route(request), self._note)
 
 
-class WebService(MusicBrainz):
+class ObservedWebService(MusicBrainz):
     """The web service's stand-in."""
 
     def __init__(self, note: Note) -> None:

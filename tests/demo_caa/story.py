@@ -19,10 +19,10 @@ from config.routes import art_routes
 from config.settings import ROOT, Settings
 from demo.supervisor import Supervisor
 from tests.demo_caa.comparison import Row, compare
-from tests.demo_caa.events import Event, Events, short
-from tests.demo_caa.screen import Screen
-from tests.demo_caa.servers import Archive, WebService
-from tests.demo_caa.tap import Tap
+from tests.demo_caa.events import DemoEvent, Events, short
+from tests.demo_caa.screen import CaaScreen
+from tests.demo_caa.servers import ObservedArchive, ObservedWebService
+from tests.demo_caa.tap import MessageTap
 from tests.servers.archive import broken, denied
 from tests.servers.musicbrainz import changes
 
@@ -45,19 +45,19 @@ class Stage:
     environment: Mapping[str, str]
     project: Project
     database_url: str
-    archive: Archive
-    web_service: WebService
+    archive: ObservedArchive
+    web_service: ObservedWebService
     supervisor: Supervisor
     events: Events
-    screen: Screen
+    screen: CaaScreen
 
 
 @dataclass(slots=True)
-class Story:
+class CaaStory:
     """One run. `retried` counts messages that failed, waited in the broker and succeeded; `dead` those that died."""
 
     stage: Stage
-    tap: Tap
+    tap: MessageTap
     database: changes.Db
     pictures: dict[int, bytes] = field(default_factory=dict)
     retried: int = 0
@@ -118,15 +118,15 @@ class Story:
         self._settle("the death of a message", lambda: self._depths()[-1] == 1)
 
     def _replay(self) -> None:
-        self._heading("4. The archive is mended, and the dead message replayed")
+        self._heading("4. The archive works again, and the dead message is replayed")
         [letter] = json.loads(self._perennial("dead", "list", "--json"))
         self.stage.screen.event(
-            Event("dead", short(f"{letter['id'][:8]}: {letter['attempts']} runs, {letter['error']}"))
+            DemoEvent("dead", short(f"{letter['id'][:8]}: {letter['attempts']} runs, {letter['error']}"))
         )
         self._fault("over: the archive answers as it should")
         self.stage.archive.faults.clear()
-        told = json.loads(self._perennial("dead", "replay", letter["id"][:8], "--canary", "--json"))
-        self.replayed = len(told["replayed"])
+        text = json.loads(self._perennial("dead", "replay", letter["id"][:8], "--canary", "--json"))
+        self.replayed = len(text["replayed"])
         self._settle("the replayed release")
 
     def _merge(self) -> None:
@@ -156,14 +156,14 @@ class Story:
         self.stage.screen.heading(text)
 
     def _sql(self, text: str) -> None:
-        self.stage.screen.event(Event("SQL", short(text)))
+        self.stage.screen.event(DemoEvent("SQL", short(text)))
 
     def _fault(self, text: str) -> None:
-        self.stage.screen.event(Event("fault", text))
+        self.stage.screen.event(DemoEvent("fault", text))
 
     def _perennial(self, *arguments: str) -> str:
         """Run the command as a user does; return what it printed, or raise DemoFailed."""
-        self.stage.screen.event(Event("$", f"perennial {' '.join(arguments)}"))
+        self.stage.screen.event(DemoEvent("$", f"perennial {' '.join(arguments)}"))
         done = subprocess.run(
             [sys.executable, "-m", "app.cli.main", *arguments],
             cwd=ROOT,
@@ -178,7 +178,7 @@ class Story:
             raise DemoFailed(f"perennial {' '.join(arguments)} failed: {(done.stderr or done.stdout).strip()}")
         return done.stdout
 
-    def _settle(self, what: str, condition: Callable[[], bool] | None = None) -> None:
+    def _settle(self, goal: str, condition: Callable[[], bool] | None = None) -> None:
         """Tell what happens until nothing does and the condition holds: by default, that all is as it should be."""
         reached = condition or (lambda: all(row.equal for row in self.rows()))
         began, quiet = time.monotonic(), self.stage.settings.art_window + _QUIET
@@ -190,7 +190,7 @@ class Story:
             if silent > _PATIENCE:
                 self.stage.screen.table(self.rows())
                 raise DemoFailed(
-                    f"waited for {what}: nothing happened for {_PATIENCE:.0f} s; {self.stage.supervisor.last_lines()}"
+                    f"waited for {goal}: nothing happened for {_PATIENCE:.0f} s; {self.stage.supervisor.last_lines()}"
                 )
             self._pause()
         self._show()

@@ -17,19 +17,19 @@ from app.coverart.project import Project
 from app.topology.declare import declare_all
 from config.routes import ART_JOBS
 from config.settings import Settings
-from tests.demo_caa.events import Event, short
+from tests.demo_caa.events import DemoEvent, short
 
-#: Seconds between two looks whether it is to end.
+#: Seconds between two checks whether it must end.
 _ATTENTION = 0.1
 
 
-class Tap:
-    """Hears with a queue of its own that is bound beside the others: nothing is taken from anybody.
+class MessageTap:
+    """Consumes copies of all messages from a queue of its own, which is bound beside the others.
 
     `retried` and `failed` are the (routing key, body) of all that waited for a retry and that failed for good.
     """
 
-    def __init__(self, settings: Settings, project: Project, tell: Callable[[Event], None]) -> None:
+    def __init__(self, settings: Settings, project: Project, tell: Callable[[DemoEvent], None]) -> None:
         self._project = project
         self._tell = tell
         self._window_ms = round(settings.art_window * 1_000)
@@ -70,7 +70,7 @@ class Tap:
             except TimeoutError:
                 continue
             except (AMQPError, OSError) as error:
-                self._tell(Event("broker", f"the connection broke: {error}"))
+                self._tell(DemoEvent("broker", f"the connection broke: {error}"))
                 return
 
     def _hear(self, message: Any) -> None:
@@ -79,25 +79,27 @@ class Tap:
         left = f"{RETRIES} is {headers.get(RETRIES)}"
         if exchange.endswith(".retry"):
             self.retried.append((key, body))
-            self._tell(Event("retry", f"{called(key, body)} waits in {exchange}; {left}"))
+            self._tell(DemoEvent("retry", f"{called(key, body)} waits in {exchange}; {left}"))
         elif exchange.endswith(".failed"):
             self.failed.append((key, body))
-            self._tell(Event("failed", f"{called(key, body)} rests in {exchange}; {left}"))
+            self._tell(DemoEvent("failed", f"{called(key, body)} rests in {exchange}; {left}"))
         else:
             self._tell(self._arrived(key, body, headers))
 
-    def _arrived(self, key: str, body: bytes, headers: Mapping[str, Any]) -> Event:
+    def _arrived(self, key: str, body: bytes, headers: Mapping[str, Any]) -> DemoEvent:
         came = came_from(headers)
         if came.endswith(".retry"):
-            return Event("retry", f"{called(key, body)} is back")
+            return DemoEvent("retry", f"{called(key, body)} is back")
         if came.endswith(f".delay.{self._window_ms}") and COALESCED in headers:
-            return Event("window", f"{called(key, body)} is back, once for all its equals")
+            return DemoEvent("window", f"{called(key, body)} is back, once for all its equals")
         if came:
-            return Event("wait", f"{called(key, body)} is back after {came.rpartition('.')[2]} ms: it was not its turn")
+            return DemoEvent(
+                "wait", f"{called(key, body)} is back after {came.rpartition('.')[2]} ms: its turn had not come"
+            )
         if REPLAY in headers:
-            return Event("replay", f"{called(key, body)} is on its exchange again")
+            return DemoEvent("replay", f"{called(key, body)} is on its exchange again")
         self.published += 1
-        return Event("message", f"{key}  {body!r}")
+        return DemoEvent("message", f"{key}  {body!r}")
 
 
 def came_from(headers: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The audit: what the archive holds beside what the database says, over real HTTP, and mended by the jobs."""
+"""The audit: what the archive holds beside what the database says, over real HTTP, and repaired by the jobs."""
 
 from __future__ import annotations
 
@@ -122,14 +122,14 @@ def test_images_of_a_merged_entity_are_to_move_and_others_to_go(server: ArchiveS
         ("image-left", file(2), Delete(A, 2, "jpg")),
     ]
     server.upload(BUCKET, "index.json", listing(COVER_ART, ONE))
-    asked: list[Collection[int]] = []
+    homes_of: list[Collection[int]] = []
 
     def homes(images: Collection[int]) -> dict[int, str]:
-        asked.append(images)
+        homes_of.append(images)
         return {2: B}
 
     assert found(server, ONE, homes) == [("image-elsewhere", file(2), Move(2, A, B, "jpg"))]
-    assert asked == [{2}]
+    assert homes_of == [{2}]
 
 
 def test_an_image_under_another_suffix_than_the_databases_is_never_deleted(server: ArchiveServer) -> None:

@@ -116,7 +116,7 @@ def test_crossing_moves_all_come_to_an_end_and_never_run_together(locks: ItemLoc
         def moved() -> bool:
             try:
                 with locks.hold(*gids):
-                    # Whoever is in here while another one is cannot get this lock.
+                    # Fails if two holders are here at the same time.
                     assert alone.acquire(blocking=False)
                     done.append(number)
                     alone.release()

@@ -193,7 +193,7 @@ def test_a_database_that_cannot_be_reached_is_named_without_the_password() -> No
         "",
         "mysql://reader:hush@db/x",
         "postgresql://reader:hush hush@db:port/x?nonsense=1",
-        # Of these, libpq takes a part of the password for a host, a port or a database.
+        # libpq reads a part of the next passwords as a host, a port or a database.
         "postgresql://reader:p@hush@db/x",
         "postgresql://reader:1/hush@db/x",
     ],

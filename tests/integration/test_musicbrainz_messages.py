@@ -34,7 +34,7 @@ Sent = tuple[str, str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Tap:
+class QueueTap:
     """One queue that everything for either archive goes to, in its order."""
 
     broker: str
@@ -68,8 +68,8 @@ class Tap:
 
 
 @pytest.fixture
-def tap(broker_url: str) -> Tap:
-    made = Tap(broker_url)
+def tap(broker_url: str) -> QueueTap:
+    made = QueueTap(broker_url)
     made.declare()
     return made
 
@@ -151,11 +151,11 @@ def outbox(db: changes.Db) -> int:
         return len(db.execute("SELECT FROM amqp.outbox").fetchall())
 
 
-@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("change_name", CHANGES)
 def test_a_change_puts_its_bytes_on_the_broker_without_any_property(
-    what: str, musicbrainz_url: str, db: changes.Db, tap: Tap
+    change_name: str, musicbrainz_url: str, db: changes.Db, tap: QueueTap
 ) -> None:
-    change, expected = CHANGES[what]
+    change, expected = CHANGES[change_name]
     change(db)
     db.commit()
     with relay.running(musicbrainz_url, tap.broker):
@@ -164,7 +164,7 @@ def test_a_change_puts_its_bytes_on_the_broker_without_any_property(
 
 
 def test_what_is_rolled_back_is_never_sent_and_what_is_committed_is_sent_at_once(
-    musicbrainz_url: str, db: changes.Db, tap: Tap
+    musicbrainz_url: str, db: changes.Db, tap: QueueTap
 ) -> None:
     with relay.running(musicbrainz_url, tap.broker, poll=60):
         changes.rename(db, COVER_ART, OLD, "x")
@@ -177,7 +177,7 @@ def test_what_is_rolled_back_is_never_sent_and_what_is_committed_is_sent_at_once
 
 
 def test_a_message_that_is_null_has_an_empty_body_and_asked_for_properties_are_set(
-    musicbrainz_url: str, db: changes.Db, tap: Tap
+    musicbrainz_url: str, db: changes.Db, tap: QueueTap
 ) -> None:
     db.execute("SELECT amqp.publish(1, 'cover-art-archive', 'index', NULL)")
     db.commit()
@@ -192,7 +192,7 @@ def test_a_message_that_is_null_has_an_empty_body_and_asked_for_properties_are_s
 
 
 def test_what_cannot_be_sent_stays_and_what_was_sent_before_it_is_not_sent_again(
-    musicbrainz_url: str, db: changes.Db, tap: Tap, caplog: pytest.LogCaptureFixture
+    musicbrainz_url: str, db: changes.Db, tap: QueueTap, caplog: pytest.LogCaptureFixture
 ) -> None:
     changes.rename(db, COVER_ART, OLD, "x")
     db.execute("SELECT amqp.publish(1, 'cover-art-archive', 'nobody', 'lost?')")
@@ -202,7 +202,7 @@ def test_what_cannot_be_sent_stays_and_what_was_sent_before_it_is_not_sent_again
         eventually(lambda: len(caplog.records) >= 3, "it was tried three times")
         assert (tap.take(), outbox(db)) == ([index(OLD)], 2)
         with Connection(tap.broker) as connection, connection.channel() as channel:
-            channel.queue_bind(Tap.NAME, "cover-art-archive", "nobody")
+            channel.queue_bind(QueueTap.NAME, "cover-art-archive", "nobody")
         eventually(lambda: outbox(db) == 0, "somebody is bound now")
     assert tap.take() == [("cover-art-archive", "nobody", b"lost?"), index(NEW)]
 
@@ -212,7 +212,7 @@ def test_a_relay_finds_what_was_written_before_there_was_an_exchange(
 ) -> None:
     changes.rename(db, COVER_ART, OLD, "x")
     db.commit()
-    tap = Tap(broker_url)
+    tap = QueueTap(broker_url)
     with caplog.at_level(logging.WARNING), relay.running(musicbrainz_url, broker_url, poll=0.05):
         eventually(lambda: "no exchange" in caplog.text, "the broker refuses it")
         tap.declare()
@@ -221,7 +221,7 @@ def test_a_relay_finds_what_was_written_before_there_was_an_exchange(
 
 
 def test_a_relay_that_is_killed_between_sending_and_deleting_repeats_itself_and_loses_nothing(
-    musicbrainz_url: str, db: changes.Db, tap: Tap
+    musicbrainz_url: str, db: changes.Db, tap: QueueTap
 ) -> None:
     changes.merge(db, COVER_ART, OLD, NEW)
     db.commit()
@@ -241,7 +241,7 @@ def test_a_relay_that_is_killed_between_sending_and_deleting_repeats_itself_and_
     assert tap.take() == everything * 2
 
 
-def test_two_relays_send_everything_once(musicbrainz_url: str, db: changes.Db, tap: Tap) -> None:
+def test_two_relays_send_everything_once(musicbrainz_url: str, db: changes.Db, tap: QueueTap) -> None:
     for number in range(3 * relay.BATCH):
         changes.comment_on(db, COVER_ART, 20 + number % 2, str(number))
     db.commit()

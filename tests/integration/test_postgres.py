@@ -1,4 +1,4 @@
-"""The private PostgreSQL: on a socket that is nobody else's business, and gone with whoever asked for it."""
+"""The private PostgreSQL: its socket is private, and it ends with the process that started it."""
 
 from __future__ import annotations
 

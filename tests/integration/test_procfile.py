@@ -1,4 +1,4 @@
-"""Processes run together: told to end, the leader of each ends it; what does not end is killed."""
+"""Processes that run together: SIGTERM goes to each leader, and what does not end is killed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(out: Path, **commands: str) -> subprocess.Popen[bytes]:
         )
 
 
-def test_a_pool_process_finishes_its_page_when_the_worker_is_told_to_end(tmp_path: Path) -> None:
+def test_a_pool_process_finishes_its_page_when_the_worker_is_terminated(tmp_path: Path) -> None:
     with run(tmp_path / "out", worker=WORKER) as process:
         eventually(lambda: "| ready" in (tmp_path / "out").read_text(), "the worker runs")
         process.terminate()
@@ -43,7 +43,7 @@ def test_a_pool_process_finishes_its_page_when_the_worker_is_told_to_end(tmp_pat
     assert "| all done" in out
 
 
-def test_told_to_end_before_everything_has_started_it_leaves_nothing(tmp_path: Path) -> None:
+def test_a_signal_during_the_start_leaves_no_process(tmp_path: Path) -> None:
     names = {f"p{number}": "sleep 300" for number in range(5)}
     with run(tmp_path / "out", **names) as process:
         eventually(lambda: psutil.Process(process.pid).children(), "the first process starts")
@@ -54,14 +54,14 @@ def test_told_to_end_before_everything_has_started_it_leaves_nothing(tmp_path: P
     assert out.count("stopped (rc=-15)") == 5
 
 
-def test_one_that_ends_ends_all_and_one_that_will_not_is_killed(tmp_path: Path) -> None:
+def test_the_end_of_one_process_ends_all_and_a_stubborn_one_is_killed(tmp_path: Path) -> None:
     stubborn = "sh -c 'trap \"\" TERM; echo ready; while true; do sleep 1; done'"
     with run(tmp_path / "out", short="sh -c 'sleep 1; exit 3'", stubborn=stubborn) as process:
         assert process.wait(20) == 3
     assert "stubborn stopped (rc=-9)" in (tmp_path / "out").read_text()
 
 
-def test_a_process_alone_that_will_not_end_is_killed_too(tmp_path: Path) -> None:
+def test_a_single_stubborn_process_is_killed(tmp_path: Path) -> None:
     stubborn = "sh -c 'trap \"\" TERM; echo ready; while true; do sleep 1; done'"
     with run(tmp_path / "out", stubborn=stubborn) as process:
         eventually(lambda: "| ready" in (tmp_path / "out").read_text(), "it runs")

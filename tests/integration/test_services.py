@@ -1,4 +1,4 @@
-"""The private services: kept or started again on their data, alone on loopback ports, gone when told to."""
+"""The private services: kept or started again on their data, alone on loopback ports, stopped by one command."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ def processes_below(folder: Path) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            told = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            command_line = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
             cwd = (entry / "cwd").readlink()
         except OSError:
             continue
-        if entry.name.isdigit() and (cwd.is_relative_to(folder) or any(mark in told for mark in marks)):
+        if entry.name.isdigit() and (cwd.is_relative_to(folder) or any(mark in command_line for mark in marks)):
             found.append(int(entry.name))
     return found
 

@@ -23,7 +23,7 @@ _META = "x-archive-meta-"
 
 
 @dataclass(slots=True)
-class Item:
+class StoredItem:
     """One item, which S3 calls a bucket: what it was made with, and its files by name."""
 
     metadata: dict[str, str]
@@ -43,7 +43,7 @@ def error(
 
 
 def slow_down(retry_after: str | None = None) -> Answer:
-    """Answer that too much is asked of the archive."""
+    """Answer that the archive has too many requests."""
     headers = {"Retry-After": retry_after} if retry_after else None
     return error(503, "SlowDown", "Please reduce your request rate.", "total_tasks_queued exceeds", headers=headers)
 
@@ -85,7 +85,7 @@ class ArchiveServer(Site):
         self.faults = Faults()
         self.over_limit = False
         self._authorization = f"LOW {access_key}:{secret_key}"
-        self._items: dict[str, Item] = {}
+        self._items: dict[str, StoredItem] = {}
         self._state = threading.RLock()
 
     @property
@@ -103,7 +103,7 @@ class ArchiveServer(Site):
         """What `/metadata/` and `/download/` are below."""
         return self.at("")
 
-    def item(self, bucket: str) -> Item | None:
+    def item(self, bucket: str) -> StoredItem | None:
         """Return an item, or None."""
         with self._state:
             return self._items.get(bucket)
@@ -116,7 +116,7 @@ class ArchiveServer(Site):
     def upload(self, bucket: str, name: str, data: bytes) -> None:
         """Write a file as a user of the web site does, and derive thumbnails of an image."""
         with self._state:
-            item = self._items.setdefault(bucket, Item({"collection": "coverartarchive", "mediatype": "image"}))
+            item = self._items.setdefault(bucket, StoredItem({"collection": "coverartarchive", "mediatype": "image"}))
             item.files[name] = data
             _derive(item, name)
 
@@ -162,7 +162,7 @@ class ArchiveServer(Site):
             return data
         if bucket not in self._items and request.headers.get("x-archive-auto-make-bucket") != "1":
             return error(404, "NoSuchBucket", "The specified bucket does not exist.", bucket)
-        item = self._items.setdefault(bucket, Item(_made_with(request.headers)))
+        item = self._items.setdefault(bucket, StoredItem(_made_with(request.headers)))
         if request.headers.get("x-archive-keep-old-version") == "1":
             _keep(item, name)
         item.files[name] = data
@@ -205,8 +205,8 @@ class ArchiveServer(Site):
         return {"files": [_described(name, data) for name, data in item.files.items()], "metadata": about}
 
     def _limit(self, query: Mapping[str, list[str]]) -> Answer:
-        asked = {name: query.get(name, [""])[0] for name in ("bucket", "accesskey")}
-        return _json({**asked, "over_limit": int(self.over_limit), "detail": {}})
+        given = {name: query.get(name, [""])[0] for name in ("bucket", "accesskey")}
+        return _json({**given, "over_limit": int(self.over_limit), "detail": {}})
 
 
 def _place(host: str, path: str) -> tuple[str, str]:
@@ -222,14 +222,14 @@ def _made_with(headers: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(_META): value for name, value in headers.items() if name.startswith(_META)}
 
 
-def _keep(item: Item, name: str) -> None:
+def _keep(item: StoredItem, name: str) -> None:
     """Keep a file below `history/` with a number, as the archive does."""
     if name in item.files:
         kept = sum(other.startswith(f"history/files/{name}.~") for other in item.files)
         item.files[f"history/files/{name}.~{kept + 1}~"] = item.files[name]
 
 
-def _derive(item: Item, name: str) -> None:
+def _derive(item: StoredItem, name: str) -> None:
     for thumbnail in _thumbnails(name):
         item.files[thumbnail] = f"{thumbnail} of {hashlib.sha1(item.files[name]).hexdigest()}".encode()
 

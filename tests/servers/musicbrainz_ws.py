@@ -63,7 +63,7 @@ def busy(retry_after: str = "5") -> Answer:
 
 
 def slow(seconds: float, then: Answer) -> Answer:
-    """Answer after so many seconds."""
+    """Answer after `seconds`."""
 
     def answer(request: Request, wire: Wire) -> None:
         wire.pause(seconds)

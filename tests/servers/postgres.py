@@ -1,7 +1,7 @@
-"""A private PostgreSQL that lives as long as who asked for it, and leaves nothing: a stand-in for MusicBrainz's own.
+"""A private PostgreSQL for tests, in place of MusicBrainz's own, that leaves nothing behind.
 
-`python -m tests.servers.postgres` starts it, prints its URL, and ends it when standard input is closed. Whoever holds
-the other end closes it by dying, too.
+`python -m tests.servers.postgres` starts it, prints its URL, and stops it when standard input is closed. The end of the
+parent process closes it, too.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def postgres() -> Iterator[str]:
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        # Ctrl-C on the terminal is for us, who then close the pipe.
+        # Ctrl-C on the terminal ends the parent, which then closes the pipe.
         start_new_session=True,
         text=True,
     )
@@ -66,7 +66,7 @@ def postgres() -> Iterator[str]:
         if keeper.stdin is None or keeper.stdout is None:
             raise ServicesError("PostgreSQL: its keeper has no pipes")
         try:
-            yield _told(keeper.stdout.readline())
+            yield _url_of(keeper.stdout.readline())
         finally:
             keeper.stdin.close()
             with suppress(subprocess.TimeoutExpired):
@@ -86,7 +86,7 @@ def main() -> int:
     return 0
 
 
-def _told(line: str) -> str:
+def _url_of(line: str) -> str:
     said = json.loads(line or "{}")
     if "url" not in said:
         raise ServicesError(said.get("error", "PostgreSQL: its keeper ended without a word"))
@@ -140,7 +140,7 @@ def _initialise(command: Sequence[str]) -> None:
 
 
 def _as_server_user(command: Sequence[str]) -> list[str]:
-    """Return a command that is told to end (SIGINT: disconnect clients) when we die; PostgreSQL refuses to be root."""
+    """Return a command that gets SIGINT (fast shutdown) when its parent ends; PostgreSQL refuses to run as root."""
     wrapper = [program("setpriv", "util-linux"), "--pdeathsig", "INT"]
     if os.geteuid() == 0:
         user = _other_user()
@@ -149,7 +149,7 @@ def _as_server_user(command: Sequence[str]) -> list[str]:
 
 
 def _other_user() -> pwd.struct_passwd:
-    # The package makes the first one; who brought PostgreSQL in another way may not have it.
+    # The package creates the first user; another installation may not have it.
     for name in ("postgres", "nobody"):
         with suppress(KeyError):
             return pwd.getpwnam(name)

@@ -80,16 +80,16 @@ class ArtSystem:
         return [image["id"] for image in (self.listing(gid) or {"images": []})["images"]]
 
     def requests(self) -> list[Request]:
-        """Return what either server was asked, in order of arrival."""
+        """Return the requests to both servers, in order of arrival."""
         return sorted([*self.archive.requests, *self.web_service.requests], key=lambda request: request.at)
 
-    def on_broker(self, what: str) -> list[dict[str, Any]]:
-        """Return what the management API tells of the `queues`, `exchanges` or `bindings`."""
+    def on_broker(self, kind: str) -> list[dict[str, Any]]:
+        """Return the `queues`, `exchanges` or `bindings` of the management API."""
         vhost = quote(urlsplit(self.environment["BROKER_URL"]).path.removeprefix("/"), safe="")
-        answer = requests.get(f"{self.environment['BROKER_API_URL'].rstrip('/')}/{what}/{vhost}", timeout=30)
+        answer = requests.get(f"{self.environment['BROKER_API_URL'].rstrip('/')}/{kind}/{vhost}", timeout=30)
         answer.raise_for_status()
-        told: list[dict[str, Any]] = answer.json()
-        return told
+        answered: list[dict[str, Any]] = answer.json()
+        return answered
 
     def waiting(self) -> dict[str, int]:
         """Return how many messages are ready in each queue of the project but the dead set, empty ones left out."""
@@ -97,8 +97,8 @@ class ArtSystem:
         names = [name for name in names if name.startswith(f"{self.project.prefix}.") and name != self.failed]
         return {name: depth for name, depth in zip(names, self.broker.depths(names), strict=True) if depth}
 
-    def finish(self, work: threading.Thread, what: str, *, seconds: float = 90, **options: Any) -> None:
-        """Start the thread when a worker is ready; return when it has ended and nothing is left for anybody to do.
+    def finish(self, work: threading.Thread, kind: str, *, seconds: float = 90, **options: Any) -> None:
+        """Start the thread when a worker is ready; return when it has ended and no message is left.
 
         A worker that is stopped gives back what it still had: others are started until one leaves nothing behind.
         """
@@ -106,13 +106,13 @@ class ArtSystem:
             with self.worker(f"finish-{turn}", **options):
                 if not turn:
                     work.start()
-                eventually(lambda: not work.is_alive() and self._is_quiet(), what, seconds=seconds)
+                eventually(lambda: not work.is_alive() and self._is_quiet(), kind, seconds=seconds)
             if not self.waiting():
                 return
         raise AssertionError(f"always something left: {self.waiting()}")
 
     def _is_quiet(self) -> bool:
-        """Return whether nothing waits and nothing is asked for a while: what a worker holds is not seen otherwise."""
+        """Return whether no message waits and no request comes for a while: a worker's own messages are not visible."""
         before = len(self.requests())
         threading.Event().wait(1.5)
         unsent = self.database.execute("SELECT FROM amqp.outbox LIMIT 1").fetchone()

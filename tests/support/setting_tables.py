@@ -1,4 +1,4 @@
-"""The settings as documents show them; `python -m tests.support.setting_tables` writes `.env.example` anew."""
+"""The settings as documents show them; `python -m tests.support.setting_tables` writes `.env.example`."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.unit
 
 VARIABLES = [variable_of(name, field) for name, field in Settings.model_fields.items()]
 
-#: Variables of `.env.example` that are no settings of ours, and who reads them.
+#: Variables of `.env.example` that are not settings, and what reads them.
 OTHERS = {
     "RABBITMQ_PASSWORD": "docker-compose.yml",
     "REDIS_PASSWORD": "docker-compose.yml",

@@ -111,7 +111,7 @@ def comment_on(db: Db, project: Project, image: int, comment: str) -> None:
 
 
 def put_at(db: Db, project: Project, image: int, place: int) -> None:
-    """Give an image another place, from 1; its neighbours are numbered anew at the end of the transaction."""
+    """Give an image another place, from 1; its neighbours are renumbered at the end of the transaction."""
     _run(db, project, "UPDATE {schema}.{table} SET ordering = %s WHERE id = %s", place, image)
 
 

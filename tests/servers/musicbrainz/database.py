@@ -13,7 +13,7 @@ from psycopg.sql import SQL, Composable, Identifier, Literal
 
 from app.coverart.project import PROJECTS, Project
 
-_HERE = Path(__file__).parent
+_FOLDER = Path(__file__).parent
 
 
 def install(url: str) -> None:
@@ -51,12 +51,12 @@ def _database(url: str, *, source: str) -> Iterator[str]:
         try:
             yield urlsplit(url)._replace(path=f"/{name}").geturl()
         finally:
-            # By force: whoever is still connected works for a test that is over.
+            # Remaining connections belong to a test that is over.
             server.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
 
 
 def _read(name: str) -> SQL:
-    return SQL((_HERE / f"{name}.sql").read_text())
+    return SQL((_FOLDER / f"{name}.sql").read_text())
 
 
 def _names(project: Project) -> dict[str, Composable]:

@@ -1,6 +1,6 @@
 """A relay that brings what triggers wrote into the outbox to a broker: raw bytes, as the real producer sends them.
 
-`python -m tests.servers.musicbrainz.relay` runs one between MUSICBRAINZ_URL and BROKER_URL until it is told to end.
+`python -m tests.servers.musicbrainz.relay` runs one between MUSICBRAINZ_URL and BROKER_URL until SIGTERM.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BATCH = 100
 #: Seconds to wait for a confirm.
 _CONFIRM_TIMEOUT = 5.0
 
-#: Seconds between two looks whether it is to end.
+#: Seconds between two checks whether it must end.
 _ATTENTION = 0.1
 
 _TAKE = sql.SQL(
@@ -42,7 +42,7 @@ _Db = psycopg.Connection[tuple[Any, ...]]
 
 
 def run(database: str, broker: str, stop: threading.Event, *, poll: float = 1.0) -> None:
-    """Relay until `stop` is set; after a failure, and when nobody notifies, look again after `poll` seconds."""
+    """Relay until `stop` is set; after a failure, and without a notification, poll after `poll` seconds."""
     while not stop.is_set():
         try:
             _serve(database, broker, stop, poll)
@@ -67,8 +67,8 @@ def running(database: str, broker: str, *, poll: float = 1.0) -> Iterator[None]:
 def deliver(database: _Db, channel: Any) -> int:
     """Publish up to BATCH messages in the order of their rows, then delete these; return how many.
 
-    A row is deleted only when the broker has confirmed its message: whoever dies in between sends it twice, and loses
-    none. Raises what publishing raises; a message that no queue is bound for is an error, and stays, with all after it.
+    A row is deleted only when the broker has confirmed its message: a relay that dies in between sends it twice and
+    loses none. Raises the errors of publishing. An unroutable message is an error, and stays with all after it.
     """
     sent: list[int] = []
     failure: Exception | None = None
@@ -88,7 +88,7 @@ def deliver(database: _Db, channel: Any) -> int:
 
 def _publish(channel: Any, exchange: str, routing_key: str, message: str, properties: Mapping[str, Any]) -> None:
     channel.basic_publish_confirm(
-        # No property but those that a trigger asked for: not even that the message is persistent.
+        # Only the properties that a trigger sets: the message is not even persistent.
         Message(message.encode(), **properties),
         exchange=exchange,
         routing_key=routing_key,
