@@ -99,10 +99,10 @@ def _address_settings(url: str, given: Settings) -> tuple[dict[str, Any], tuple[
     parts = urlsplit(url)
     host, port = str(parts.hostname), parts.port or {"http": 80, "https": 443}[parts.scheme]
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise DemoFailed(f"{url} cannot be reached: {host} has no address ({error})") from error
-    addresses = {ipaddress.ip_address(entry[4][0]) for entry in found}
+    addresses = {ipaddress.ip_address(entry[4][0]) for entry in entries}
     if all(map(is_public, addresses)):
         return {}, ()
     name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -190,12 +190,12 @@ def _update(
     deletions: bool,
 ) -> PackResult:
     with db.open_for_update(path) as database:
-        found = rows.difference(database, listed)
-        changed_bytes = sum(stat.size for stat in found.changed)
+        difference = rows.difference(database, listed)
+        changed_bytes = sum(stat.size for stat in difference.changed)
         require_space(run.work, SPACE_FACTOR * changed_bytes + 2 * present.uncompressed_size)
         with db.transaction(database):
-            contents = read_pages(run.store, found.changed)
-            counts = rows.apply(database, contents, found.deleted, deletions=deletions)
+            contents = read_pages(run.store, difference.changed)
+            counts = rows.apply(database, contents, difference.deleted, deletions=deletions)
         if not counts and previous.manifest_stored:
             return run.result(present, counts, written=False)
         if not counts and present.generation == previous.generation:

@@ -107,7 +107,7 @@ def promoted_pages(
         connection, "id, title, headings, path", [page for page in candidates if page in ranking.scores]
     )
     name = words(" ".join(query.words))
-    named = [page for page in candidates if page in rows and any(words(each) == name for each in _names(*rows[page]))]
+    named = [page for page in candidates if page in rows and name in map(words, _names(*rows[page]))]
     by_name = named[:_MAX_PROMOTED]
     if query.phrase_match is None:
         return Promoted(by_name)

@@ -115,15 +115,15 @@ def best_snippet(texts: Sequence[str], phrases: tuple[Phrase, ...], *, width: in
     Without any match, return the beginning of the last text that is not empty.
     """
     matcher = _matcher(phrases)
-    found: list[tuple[_Passage, str]] = []
+    passages: list[tuple[_Passage, str]] = []
     for text in texts:
         # The last text needs no exact score if no other text has a passage to compare it with.
-        if passage := _best_passage(text, matcher, width, first_will_do=not found and text is texts[-1]):
-            found.append((passage, text))
+        if passage := _best_passage(text, matcher, width, first_will_do=not passages and text is texts[-1]):
+            passages.append((passage, text))
             if passage.score >= matcher.best_score:
                 break
-    if found:
-        passage, text = max(found, key=lambda pair: pair[0].score)
+    if passages:
+        passage, text = max(passages, key=lambda pair: pair[0].score)
     else:
         text = next((text for text in reversed(texts) if text), "")
         passage = _Passage(0, 0)

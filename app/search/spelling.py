@@ -77,7 +77,8 @@ def did_you_mean(
 
 def _respelled(connection: sqlite3.Connection, query: Query, pages: int) -> Iterator[_Spelling]:
     """Yield the query with respelled rare words, the best first."""
-    spellings = {at: found for at in range(len(query.words)) if (found := _spellings(connection, query, at, pages))}
+    by_word = {at: _spellings(connection, query, at, pages) for at in range(len(query.words))}
+    spellings = {at: respellings for at, respellings in by_word.items() if respellings}
     combinations = islice(product(*spellings.values()), _MAX_COMBINATIONS)
     for combination in sorted(combinations, key=lambda chosen: -sum(spelling.score for spelling in chosen)):
         replacements = {at: spelling.text for at, spelling in zip(spellings, combination, strict=True)}
