@@ -170,9 +170,7 @@ def kill_at_every_operation(bench: Bench, queue: str, failure: str, *, pool: str
             return
 
 
-def test_a_message_that_crashes_every_worker_is_dead_lettered_and_does_not_loop(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_a_message_that_crashes_every_worker_is_dead_lettered_and_does_not_loop(bench: Bench, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     bench.post("fragile", "fell_worker", journal=str(journal))
     for _ in range(2):
