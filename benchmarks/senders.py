@@ -52,7 +52,7 @@ SENDERS: dict[str, Callable[[str, bool], Send]] = {"Perennial": perennial, "Cele
 
 
 def _index(url: str, domain: str) -> None:
-    """A task that no worker runs."""
+    """Do nothing: no worker runs this task."""
 
 
 def _broker() -> str:

@@ -52,7 +52,7 @@ def pytest_configure() -> None:
 
 @pytest.fixture(scope="session")
 def services(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Urls]:
-    """A RabbitMQ and a Redis for this run. Given ones must have a management API and an empty database."""
+    """Yield a RabbitMQ and a Redis for this run. Given ones must have a management API and an empty database."""
     running = Settings(
         data_dir=tmp_path_factory.mktemp("services"),
         broker_url=_GIVEN.broker_url,
@@ -72,20 +72,20 @@ def services(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterat
 
 @pytest.fixture
 def broker_url(services: Urls) -> Iterator[str]:
-    """The AMQP URL of a vhost that is this test's alone."""
+    """Yield the AMQP URL of a vhost, private to this test."""
     with own_vhost(services) as url:
         yield url
 
 
 @pytest.fixture
 def broker_api_url(services: Urls) -> str:
-    """The management API's URL, which sees the vhosts of all tests."""
+    """Yield the management API's URL, which sees the vhosts of all tests."""
     return services.broker_api_url
 
 
 @pytest.fixture
 def redis_url(services: Urls) -> Iterator[str]:
-    """The URL of a Redis database that is empty, and is emptied again."""
+    """Yield the URL of a Redis database that is empty, and is emptied again."""
     with redis.Redis.from_url(services.redis_url) as client:
         client.flushdb()
         yield services.redis_url
@@ -94,27 +94,27 @@ def redis_url(services: Urls) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def musicbrainz_template() -> Iterator[tuple[str, str]]:
-    """The URL of a PostgreSQL for this run, and the name of a database on it that looks like MusicBrainz's."""
+    """Yield the URL of a PostgreSQL for this run, and the name of a database on it that looks like MusicBrainz's."""
     with postgres() as url, database.template(url) as name:
         yield url, name
 
 
 @pytest.fixture
 def musicbrainz_url(musicbrainz_template: tuple[str, str]) -> Iterator[str]:
-    """The URL of an empty MusicBrainz database that is this test's alone."""
+    """Yield the URL of an empty MusicBrainz database, private to this test."""
     with database.copy_of(*musicbrainz_template) as url:
         yield url
 
 
 @pytest.fixture
 def settings(tmp_path: Path, broker_url: str, redis_url: str, broker_api_url: str) -> Settings:
-    """Settings with an own folder, an own vhost and an empty Redis, in which nothing waits for long."""
+    """Return settings with a folder and vhost of the test's own, an empty Redis and short delays."""
     return settings_for(tmp_path, broker_url, redis_url, broker_api_url)
 
 
 @pytest.fixture
 def environment(settings: Settings) -> dict[str, str]:
-    """The environment of a process that is to run with `settings`."""
+    """Return the environment of a process that runs with `settings`."""
     return environment_of(settings)
 
 

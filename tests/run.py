@@ -17,11 +17,15 @@ from config.settings import Settings
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 
+#: Folders and documents whose spelling is checked; tests misspell on purpose.
+SPELLED = ("app", "tasks", "config", "demo", "benchmarks", "docs", *sorted(path.name for path in ROOT.glob("*.md")))
+
 LINT = {
     "ruff check": [f"{BIN}/ruff", "check", "--quiet"],
     "ruff format": [f"{BIN}/ruff", "format", "--check", "--quiet"],
     "mypy": [f"{BIN}/mypy", "--no-error-summary"],
     "lint-imports": [f"{BIN}/lint-imports"],
+    "codespell": [f"{BIN}/codespell", *SPELLED],
     "documents": [f"{BIN}/mkdocs", "build", "--strict", "--quiet"],
 }
 FLOORS = ("unit", "integration", "acceptance")

@@ -138,7 +138,7 @@ class LowAuth(AuthBase):
     """Adds `Authorization: LOW access:secret` to a request."""
 
     def __init__(self, access_key: SecretStr, secret_key: SecretStr) -> None:
-        """Raises ArchiveRefused for a key that a header cannot contain: requests would quote the whole header."""
+        """Reject a key that a header cannot contain with ArchiveRefused: requests would quote the whole header."""
         for name, key in (("ARCHIVE_ACCESS_KEY", access_key), ("ARCHIVE_SECRET_KEY", secret_key)):
             if not _KEY.fullmatch(key.get_secret_value()):
                 raise ArchiveRefused(f"{name}: expected visible ASCII characters without colon and space")

@@ -120,7 +120,7 @@ class RoutesCollector(Collector):
     """Collects the state of packs and searchers, and a search client's own counters, at each request for metrics."""
 
     def __init__(self, client: SearchClient, counts: Callable[[], Mapping[str, int]]) -> None:
-        """`counts` returns the client's counters by name; they only rise."""
+        """Collect the client's counters: `counts` returns them by name, and they only rise."""
         self._client = client
         self._counts = counts
 

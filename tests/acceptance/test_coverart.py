@@ -107,7 +107,7 @@ PROPERTIES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def everything(art: ArtSystem, running: Worker) -> dict[str, str]:
-    """A message of every kind, posted at once; return the gid that each is about."""
+    """Post a message of every kind at once; return the gid that each is about."""
     gids = {case: str(uuid.uuid4()) for case in PROPERTIES}
     for case, properties in PROPERTIES.items():
         user = {"user_id": user_of(art)} if "Perl" in case else {}

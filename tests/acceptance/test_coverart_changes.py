@@ -113,7 +113,7 @@ class Library:
 def art(
     services: Urls, musicbrainz_template: tuple[str, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[ArtSystem]:
-    """A system whose window is as long as its parameter says, by default long enough for many changes."""
+    """Return a system with a coalescing window of the parameter's seconds, by default long enough for many changes."""
     with art_corner(services, musicbrainz_template, tmp_path, ART_WINDOW=getattr(request, "param", "2")) as system:
         yield system
 

@@ -132,7 +132,7 @@ def test_a_worker_that_is_told_to_stop_takes_no_queue_again(
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Settings]:
-    """Settings with a RabbitMQ of this test's alone, to be killed."""
+    """Yield settings with a RabbitMQ, private to this test, to be killed."""
     settings = Settings(data_dir=tmp_path / "own")
     private.up(settings)
     yield settings

@@ -165,7 +165,7 @@ sys.exit(bool(doctest.DocTestRunner(optionflags={flags}).run(test).failed))
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    """The site of the examples: a tree in every page, one of them broken."""
+    """Yield the site of the examples: a tree in every page, one of them broken."""
     trees = {f"/{name}": page(name.title(), f"All about {name} trees", links=["/"]) for name in ("amber", "birch")}
     home = page("Home", "Welcome", links=["/amber", "/birch", "/elm"])
     with Site({"/": home, "/elm": failure(500), **trees}) as site:
@@ -174,7 +174,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture
 def reader(environment: dict[str, str], settings: Settings, tmp_path: Path, site: Site) -> Iterator[Reader]:
-    """A reader with a running system: worker, beat, orchestrator, searcher and web process."""
+    """Yield a reader with a running system: worker, beat, orchestrator, searcher and web process."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     port = free_port()
     changed = {"RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "2", "PATH": path, "COLUMNS": "200"}

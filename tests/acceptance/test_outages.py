@@ -21,7 +21,7 @@ PAGES = 150
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Settings]:
-    """Settings with a RabbitMQ and a Redis of this test's alone, to be killed."""
+    """Yield settings with a RabbitMQ and a Redis, private to this test, to be killed."""
     settings = Settings(data_dir=tmp_path / "own", host_delay=0.02, allow_private_hosts=("127.0.0.0/8",))
     services.up(settings)
     yield settings
@@ -30,7 +30,7 @@ def own(tmp_path: Path) -> Iterator[Settings]:
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    """A ring of pages, of which each also links a few further on."""
+    """Return a ring of pages, each with links to a few further pages."""
     routes = {
         f"/{number}": page(f"Page {number}", "text", links=[f"/{(number + step) % PAGES}" for step in (1, 7, 31)])
         for number in range(PAGES)

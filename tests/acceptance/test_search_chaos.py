@@ -141,7 +141,7 @@ def test_queries_are_answered_while_searchers_and_orchestrator_come_and_go(
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Settings]:
-    """Settings with a RabbitMQ of this test's alone, to be killed; Redis is not needed."""
+    """Yield settings with a RabbitMQ, private to this test, to be killed; Redis is not needed."""
     settings = Settings(data_dir=tmp_path / "own", redis_url="redis://127.0.0.1:1/0")
     services.up(settings)
     yield settings

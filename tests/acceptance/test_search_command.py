@@ -46,7 +46,7 @@ class Running:
 
 @pytest.fixture(scope="module")
 def running(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """An orchestrator, a searcher, and the packs of two sites on it."""
+    """Yield an orchestrator, a searcher, and the packs of two sites on it."""
     folder = tmp_path_factory.mktemp("search")
     with own_vhost(services) as broker_url:
         settings = settings_for(folder, broker_url, services.redis_url, services.broker_api_url)

@@ -20,7 +20,7 @@ MAKE = {"x-archive-auto-make-bucket": "1"}
 
 @pytest.fixture
 def server() -> Iterator[ArchiveServer]:
-    """An archive without items."""
+    """Yield an archive without items."""
     with ArchiveServer() as running:
         yield running
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def exhausted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a broker of these tests' alone that thinks a megabyte is all the memory there is."""
+    """Yield the URL of a private broker whose memory limit is one megabyte."""
     settings = Settings(data_dir=tmp_path_factory.mktemp("exhausted"))
     more = settings.services_file.parent / "rabbitmq" / "conf.d"
     more.mkdir(parents=True)

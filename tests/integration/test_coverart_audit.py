@@ -41,7 +41,7 @@ ONE = Entity(A, (image(1),))
 
 @pytest.fixture
 def server() -> Iterator[ArchiveServer]:
-    """An archive without items."""
+    """Yield an archive without items."""
     with ArchiveServer() as running:
         yield running
 

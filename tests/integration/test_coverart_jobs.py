@@ -58,14 +58,14 @@ Sent = tuple[str, str, dict[str, str], bytes]
 
 @pytest.fixture
 def server() -> Iterator[ArchiveServer]:
-    """An archive without items."""
+    """Yield an archive without items."""
     with ArchiveServer() as running:
         yield running
 
 
 @pytest.fixture
 def musicbrainz() -> Iterator[MusicBrainz]:
-    """A web service that knows the release and the event A."""
+    """Return a web service that has the release and the event A."""
     with MusicBrainz() as running:
         for entity in ("release", "event"):
             running.set_entity(entity, A, "Début & more")

@@ -36,7 +36,7 @@ def redis(redis_url: str) -> Redis:
 
 @pytest.fixture
 def window(redis: Redis) -> CoalescingWindow:
-    """A window that ends long after the test."""
+    """Return a coalescing window that ends long after the test."""
     return CoalescingWindow(redis, COVER_ART, 60)
 
 
@@ -150,7 +150,7 @@ def test_a_pause_ends_by_itself(redis: Redis) -> None:
 
 @pytest.fixture
 def indexer(redis: Redis, window: CoalescingWindow, breaker: CircuitBreaker) -> Indexer:
-    """An indexer whose archive is never called: reading the entity fails or finds none."""
+    """Return an indexer whose archive is never called: reading the entity fails or finds no row."""
     settings = Settings(musicbrainz_url=SecretStr("postgresql://musicbrainz.invalid/x"))
     return replace(Indexer.of("cover-art-archive", settings, redis), window=window, breaker=breaker)
 

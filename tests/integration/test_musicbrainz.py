@@ -20,14 +20,14 @@ FRONT, BACK, BOOKLET, MEDIUM, SPINE = 1, 2, 3, 4, 6
 
 @pytest.fixture
 def db(musicbrainz_url: str) -> Iterator[changes.Db]:
-    """An editor's connection; each statement is committed at once."""
+    """Yield an editor's connection; each statement is committed at once."""
     with psycopg.connect(musicbrainz_url, autocommit=True) as connection:
         yield connection
 
 
 @pytest.fixture
 def gid(db: changes.Db) -> str:
-    """A release without images."""
+    """Return a release without images."""
     return changes.add_release(db, "Kind of Blue", changes.add_artist(db, "Miles Davis"))
 
 

@@ -76,7 +76,7 @@ def tap(broker_url: str) -> QueueTap:
 
 @pytest.fixture
 def db(musicbrainz_url: str) -> Iterator[changes.Db]:
-    """An editor's connection to a database with three releases and two events, of which nothing is left to be sent."""
+    """Yield a connection to a database with three releases and two events and an empty queue of changes."""
     with psycopg.connect(musicbrainz_url) as connection:
         artist = changes.add_artist(connection, "Miles Davis")
         for gid in (OLD, NEW, BARE):

@@ -63,7 +63,7 @@ def echoing(broker_url: str) -> Iterator[Responder]:
 
 @pytest.fixture
 def taken(broker_url: str) -> Iterator[list[Delivery]]:
-    """The requests that came, which nobody answers."""
+    """Return the requests that arrived; none is answered."""
     deliveries: list[Delivery] = []
     with consumed(broker_url, deliveries.append):
         yield deliveries

@@ -42,7 +42,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Settings]:
-    """A checkout whose broker is given, so that only Redis is private: it starts in an instant."""
+    """Return a checkout with a given broker, so that only Redis is private and starts at once."""
     settings = Settings(data_dir=tmp_path, broker_url=GIVEN)
     try:
         yield settings

@@ -37,7 +37,7 @@ def nothing() -> None:
 
 @pytest.fixture
 def task() -> Any:
-    """A task of an application whose broker is not there."""
+    """Return a task of an application whose broker is unreachable."""
     app = Celery("post", broker="amqp://127.0.0.1:1//", set_as_current=False)
     app.conf.task_queues = [Queue(name, routing_key=name) for name in ("mail", "labels")]
     app.conf.task_default_queue = "mail"

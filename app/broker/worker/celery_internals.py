@@ -52,7 +52,7 @@ class RevocableRequest(Request):  # type: ignore[misc]
     """Celery's request with a hook for revoked messages, and with two of its private attributes made public."""
 
     def on_revoked(self, reason: str) -> None:
-        """Hook, called before Celery acknowledges a message that was revoked, has expired or was terminated."""
+        """Act before Celery acknowledges a message that was revoked, has expired or was terminated."""
 
     def _announce_revoked(self, reason: str, *details: Any) -> None:
         self.on_revoked(reason)

@@ -58,7 +58,7 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
 
     @cached_property  # type: ignore[untyped-decorator]
     def send_task_message(self) -> Send:
-        """The function through which Celery publishes every task's message."""
+        """Return the function through which Celery publishes every task's message."""
         send: Send = super().send_task_message
 
         def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:

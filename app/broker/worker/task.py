@@ -81,10 +81,10 @@ class Task(CeleryTask):  # type: ignore[misc]
         raise error or ApplicationError(f"{self.name} asked for a retry")
 
     def on_dead_letter(self, args: Any, kwargs: Any) -> None:
-        """Hook, called in the main process after a message of this task was dead-lettered. Must be quick."""
+        """Act, as a quick hook in the main process, after a message of this task was dead-lettered."""
 
     def on_postponed(self, task_id: str, args: Any, kwargs: Any) -> None:
-        """Hook, called in the main process when a message that was postponed with a mark is in its delay queue.
+        """Act, as a quick hook in the main process, when a message postponed with a mark is in its delay queue.
 
         The original is acknowledged afterwards. Must be quick.
         """
