@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .delivery import BROKER_HEADERS, Delivery
-from .policies.base import MAX_MESSAGE, MAX_TRACEBACK, Budget, Failure
+from .policies.base import MAX_MESSAGE, MAX_TRACEBACK, Failure, ReplayBudget
 
 #: Every header of this package begins with it.
 PREFIX = "perennial-"
@@ -65,7 +65,7 @@ def failure_headers(delivery: Delivery, failure: Failure) -> dict[str, Any]:
     return {FIRST_FAILED: delivery.headers.get(FIRST_FAILED, failure.at), LAST_ERROR: str(failure)[:MAX_MESSAGE]}
 
 
-def headers_for_replay(headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
+def headers_for_replay(headers: Mapping[str, Any], budget: ReplayBudget) -> dict[str, Any]:
     """Return the headers with which a dead letter is replayed: its own ones, the budget and the replay history.
 
     Celery's `expires` is left out: a worker would discard a letter that is replayed after that time.

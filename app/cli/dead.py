@@ -19,7 +19,7 @@ from typer.core import TyperCommand
 
 from app.broker.dead_letters import Chosen, DeadLetter, DeadSets, read_export, to_record
 from app.broker.errors import ApplicationError
-from app.broker.policies.base import Budget
+from app.broker.policies.base import ReplayBudget
 from app.cli import dead_output as output
 from app.dead_sets import dead_sets, new_export, where
 from config.settings import get_settings
@@ -183,7 +183,7 @@ def replay(
     limit: Limit = None,
     rate: Annotated[float | None, typer.Option(min=0.001, help="At most this many messages per second.")] = None,
     budget: Annotated[
-        Budget | None,
+        ReplayBudget | None,
         typer.Option(help="`keep`: not retried again. `fresh`: a new retry budget. Default: as the queue's policy."),
     ] = None,
     canary: Annotated[

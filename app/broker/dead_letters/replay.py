@@ -13,7 +13,7 @@ from kombu import Connection
 from ..delivery import Delivery
 from ..errors import Unroutable
 from ..headers import DEAD_ID, OUTCOME_TO, REPLAY_HISTORY
-from ..policies.base import Address, Budget, Policy
+from ..policies.base import Address, Policy, ReplayBudget
 from ..publishing import Outgoing, Publisher
 from ..worker.carry_out import replacement
 from .audit import Audit
@@ -40,7 +40,7 @@ class Replay(Operation):
         publisher: Publisher,
         *,
         returned: ReturnedCopies,
-        budget: Budget,
+        budget: ReplayBudget,
         audit: Audit | None = None,
         rate: float | None = None,
         canary: Canary | None = None,

@@ -12,7 +12,7 @@ from kombu import Queue
 
 from ..connection import connected
 from ..errors import InvalidMessage
-from ..policies.base import Budget, Policy
+from ..policies.base import Policy, ReplayBudget
 from ..policies.registry import Policies
 from ..publishing import Outgoing, Publisher
 from .audit import Audit
@@ -83,7 +83,7 @@ class DeadSet:
         self,
         chosen: Chosen = EVERYTHING,
         *,
-        budget: Budget | None = None,
+        budget: ReplayBudget | None = None,
         limit: int | None = None,
         rate: float | None = None,
         canary: float | None = None,
@@ -244,7 +244,7 @@ class DeadSets:
         self,
         chosen: Chosen | IdsBySet = EVERYTHING,
         *,
-        budget: Budget | None = None,
+        budget: ReplayBudget | None = None,
         limit: int | None = None,
         rate: float | None = None,
         canary: float | None = None,

@@ -14,7 +14,7 @@ from ..delivery import Delivery
 MAX_TRACEBACK, MAX_MESSAGE = 6_000, 500
 
 #: Budget of a replayed message: with `keep` its next failure dead-letters it, with `fresh` it has all its retries.
-Budget = Literal["keep", "fresh"]
+ReplayBudget = Literal["keep", "fresh"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class Policy(Protocol):
     #: Its name in tables and diagrams.
     name: ClassVar[str]
     #: The budget of a replay unless the operator chooses another.
-    replay_budget: ClassVar[Budget]
+    replay_budget: ClassVar[ReplayBudget]
     #: Whether it may decide Reject: its queues then need the dead-letter exchange of `work_arguments`.
     rejects: ClassVar[bool]
 
@@ -131,5 +131,5 @@ class Policy(Protocol):
     def replay_address(self, queue: str, routing_key: str) -> Address:
         """Return the replay address of a message of `queue` that was dead-lettered with `routing_key`."""
 
-    def replay_headers(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
+    def replay_headers(self, headers: Mapping[str, Any], budget: ReplayBudget) -> dict[str, Any]:
         """Return the headers with which a dead letter is replayed."""

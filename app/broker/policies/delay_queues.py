@@ -11,7 +11,7 @@ from kombu import Exchange, Queue
 from ..delivery import Delivery
 from ..errors import InvalidMessage
 from ..headers import dead_letter_headers, failure_headers, headers_for_replay, keeps_budget, whole_number
-from .base import Address, Budget, Dead, Decision, Failure, Policy, Postponed, Retry
+from .base import Address, Dead, Decision, Failure, Policy, Postponed, ReplayBudget, Retry
 from .waiting import (
     DEAD_LETTER,
     MAX_TTL_MS,
@@ -43,7 +43,7 @@ class DelayQueues:
     delivery_limit: int = 50
 
     name: ClassVar[str] = "delay_queues"
-    replay_budget: ClassVar[Budget] = "keep"
+    replay_budget: ClassVar[ReplayBudget] = "keep"
     rejects: ClassVar[bool] = False
 
     @property
@@ -132,7 +132,7 @@ class DelayQueues:
         del routing_key
         return Address(self.exchange, queue)
 
-    def replay_headers(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
+    def replay_headers(self, headers: Mapping[str, Any], budget: ReplayBudget) -> dict[str, Any]:
         """Keep the current iteration, as the document specifies, or set it to 0 for a fresh budget."""
         return headers_for_replay(headers, budget) | ({ITERATION: 0} if budget == "fresh" else {})
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from kombu import Exchange, Queue
 
 from ..delivery import Delivery
-from .base import Address, Budget, Decision, Drop, Failure
+from .base import Address, Decision, Drop, Failure, ReplayBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class DropAll:
     max_length: int | None = None
 
     name: ClassVar[str] = "drop"
-    replay_budget: ClassVar[Budget] = "fresh"
+    replay_budget: ClassVar[ReplayBudget] = "fresh"
     rejects: ClassVar[bool] = False
     dead: ClassVar[None] = None
 
@@ -69,7 +69,7 @@ class DropAll:
         del routing_key
         return Address("", queue)
 
-    def replay_headers(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
+    def replay_headers(self, headers: Mapping[str, Any], budget: ReplayBudget) -> dict[str, Any]:
         """Return the headers unchanged: without a dead set there is no replay."""
         del budget
         return dict(headers)

@@ -18,7 +18,7 @@ from ..headers import (
     keeps_budget,
     whole_number,
 )
-from .base import MAX_MESSAGE, Address, Budget, Dead, Decision, Failure, Postponed, Retry
+from .base import MAX_MESSAGE, Address, Dead, Decision, Failure, Postponed, ReplayBudget, Retry
 from .waiting import DEAD_LETTER, QueueType, delay_for, delay_queue
 
 RETRIES, EXCEPTIONS = "mb-retries", "mb-exceptions"
@@ -48,7 +48,7 @@ class FixedTtl:
     postpone_type: QueueType = "quorum"
 
     name: ClassVar[str] = "fixed_ttl"
-    replay_budget: ClassVar[Budget] = "fresh"
+    replay_budget: ClassVar[ReplayBudget] = "fresh"
     rejects: ClassVar[bool] = False
 
     @property
@@ -111,7 +111,7 @@ class FixedTtl:
         """Return the direct exchange with the queue's binding key."""
         return Address(self.prefix, self.keys.get(queue, routing_key))
 
-    def replay_headers(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
+    def replay_headers(self, headers: Mapping[str, Any], budget: ReplayBudget) -> dict[str, Any]:
         """Return the headers without the countdown if the budget is fresh; `mb-exceptions` stays."""
         lived = headers_for_replay(headers, budget)
         return {name: value for name, value in lived.items() if name != RETRIES or budget == "keep"}

@@ -19,7 +19,7 @@ from ..headers import (
     keeps_budget,
     whole_number,
 )
-from .base import MAX_MESSAGE, Address, Budget, Dead, Decision, Failure, Postponed, Reject
+from .base import MAX_MESSAGE, Address, Dead, Decision, Failure, Postponed, Reject, ReplayBudget
 from .waiting import DEAD_LETTER, QueueType, delay_for, delay_queue, safe_arguments
 
 RETRY_INFO = "retry_info"
@@ -54,7 +54,7 @@ class XDeath:
     separator: str = "."
 
     name: ClassVar[str] = "x_death"
-    replay_budget: ClassVar[Budget] = "fresh"
+    replay_budget: ClassVar[ReplayBudget] = "fresh"
     rejects: ClassVar[bool] = True
 
     @property
@@ -141,7 +141,7 @@ class XDeath:
         del queue
         return Address(self._named("retry-requeue"), routing_key)
 
-    def replay_headers(self, headers: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
+    def replay_headers(self, headers: Mapping[str, Any], budget: ReplayBudget) -> dict[str, Any]:
         """Return the headers without the count; `retry_info` stays, and a second dead-lettering adds to it."""
         return headers_for_replay(headers, budget)
 
