@@ -71,7 +71,7 @@ def raw_body(body: Any, encoding: str | None) -> bytes:
         return body.encode("utf-8", "surrogatepass")
 
 
-def delivery_of(message: Any) -> Delivery:
+def original_delivery(message: Any) -> Delivery:
     """Return the delivery of a message; if the consumer translated it, that of the message before."""
     original: Delivery | None = getattr(message, "original", None)
     return original or Delivery.of(message, message.delivery_info["queue"])

@@ -11,7 +11,7 @@ from celery.worker.state import maybe_shutdown
 
 from ..amqp_internals import queues_by_consumer_tag
 from ..connection import wait_for_exclusive_queue
-from ..delivery import delivery_of
+from ..delivery import original_delivery
 from ..errors import ApplicationError, InvalidMessage, Undecodable, UnknownType, WorkerMisconfigured
 from ..policies.base import Dead, Decision, Drop
 from ..policies.registry import Policies
@@ -102,7 +102,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
                 if "task" not in (message.headers or {}):
                     self.to_task(message)
                 require_valid_headers(message.headers)
-                delivery, task = delivery_of(message), message.headers["task"]
+                delivery, task = original_delivery(message), message.headers["task"]
                 policy = self._failures.policies.policy_for(delivery.queue, task)
                 # `self.request.retries` of a task, which Celery counts by its own retries only.
                 message.headers["retries"] = policy.attempts(delivery)
@@ -151,7 +151,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
             self._announce(message.headers or {}, error, ended=isinstance(decision, Dead | Drop))
 
         failure = failure_of(error, task=(message.headers or {}).get("task"))
-        self._failures.fail(delivery_of(message), failure, done)
+        self._failures.fail(original_delivery(message), failure, done)
 
     def _announce(self, headers: Mapping[str, Any], error: ApplicationError, *, ended: bool) -> None:
         """Announce the failure of a message that names a task but cannot be run, in events and as the task's result."""

@@ -11,7 +11,7 @@ from celery.exceptions import Ignore, Terminated, TimeLimitExceeded
 from celery.utils.log import get_logger
 from celery.worker import state
 
-from ..delivery import Delivery, delivery_of
+from ..delivery import Delivery, original_delivery
 from ..errors import ApplicationError, Postpone
 from ..policies.base import Dead, Decision, Drop, Postponed
 from .carry_out import Disposition
@@ -81,7 +81,7 @@ class Request(RevocableRequest):
 
     @property
     def _delivery(self) -> Delivery:
-        return delivery_of(self.message)
+        return original_delivery(self.message)
 
     def _fail(self, error: BaseException, trace: str = "") -> None:
         if self._ended:
