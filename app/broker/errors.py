@@ -141,8 +141,8 @@ class MigrationRefused(ApplicationError):
     reason = "migration-refused"
 
 
-class SearcherBusy(ApplicationError):
-    """Raised by a searcher whose queue of queries is full: it could not answer in time."""
+class Overloaded(ApplicationError):
+    """Raised when a process has no room for another request: it could not answer in time."""
 
     reason = "searcher-busy"
     problem = "busy"

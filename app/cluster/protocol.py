@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from app.broker.errors import ApplicationError, InvalidMessage, SearcherBusy
+from app.broker.errors import ApplicationError, InvalidMessage, Overloaded
 from app.errors import InvalidQuery, NotHere, NotPlaced, PackCorrupt, PackNotFound, SearchTimeout
 from app.search.contract import Text
 
@@ -26,7 +26,7 @@ _MOST = 2**53 - 1
 #: Codes of the errors that a searcher or the orchestrator replies with.
 Fault = Literal["invalid-query", "never-indexed", "not-placed", "not-here", "timeout", "busy", "broken"]
 #: The errors that the search client raises for these codes.
-_REPLY_ERRORS = (InvalidQuery, PackNotFound, NotPlaced, NotHere, SearchTimeout, SearcherBusy, PackCorrupt)
+_REPLY_ERRORS = (InvalidQuery, PackNotFound, NotPlaced, NotHere, SearchTimeout, Overloaded, PackCorrupt)
 #: Problem types of error classes for which a reply has another code.
 _FAULTS: dict[str, Fault] = {"invalid": "invalid-query", "unavailable": "not-placed", "internal": "broken"}
 

@@ -10,7 +10,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
-from app.broker.errors import ApplicationError, InvalidMessage, SearcherBusy
+from app.broker.errors import ApplicationError, InvalidMessage, Overloaded
 from app.errors import (
     BodyRefused,
     NotPlaced,
@@ -78,7 +78,7 @@ def _responses(*errors: type[ApplicationError]) -> dict[int | str, dict[str, Any
 _ANY = (InvalidMessage, BodyRefused, UriTooLong, ApplicationError, SearchUnavailable)
 _SEARCH_RESPONSES = {
     200: {"headers": _QUOTA},
-    **_responses(*_ANY, PackNotFound, TooManySearches, NotPlaced, SearcherBusy, PackError, SearchTimeout),
+    **_responses(*_ANY, PackNotFound, TooManySearches, NotPlaced, Overloaded, PackError, SearchTimeout),
 }
 
 router = APIRouter(prefix="/api/v1")

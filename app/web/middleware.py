@@ -10,7 +10,7 @@ from fastapi import Response
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.broker.errors import ApplicationError, SearcherBusy
+from app.broker.errors import ApplicationError, Overloaded
 from app.errors import BodyRefused, MethodNotAllowed, TooManySearches, UriTooLong
 from app.web.limits import ConcurrencyLimit, RateLimiter
 from app.web.monitoring import Metrics
@@ -107,7 +107,7 @@ class WebMiddleware:
             if admitted:
                 await self._app(scope, receive, answer.send)
             else:
-                await self._refuse(SearcherBusy, scope, receive, answer)
+                await self._refuse(Overloaded, scope, receive, answer)
 
     async def _refuse(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 
-from app.broker.errors import ApplicationError, InvalidMessage, SearcherBusy
+from app.broker.errors import ApplicationError, InvalidMessage, Overloaded
 from app.errors import (
     BodyRefused,
     MethodNotAllowed,
@@ -27,7 +27,7 @@ PROBLEMS: tuple[type[ApplicationError], ...] = (
     InvalidMessage,
     PackNotFound,
     NotPlaced,
-    SearcherBusy,
+    Overloaded,
     SearchUnavailable,
     PackError,
     SearchTimeout,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from app.broker.errors import ApplicationError, RequestTimedOut, SearcherBusy
+from app.broker.errors import ApplicationError, Overloaded, RequestTimedOut
 from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.client.route_cache import MAX_AGE
 from app.cluster.client.shell import search
@@ -226,14 +226,14 @@ def test_a_pack_that_moved_is_found_along_newer_routes(world: World) -> None:
 @pytest.mark.parametrize(
     ("scripts", "error"),
     [
-        ([fault("busy"), fault("busy")], SearcherBusy),
+        ([fault("busy"), fault("busy")], Overloaded),
         ([fault("broken"), fault("not-here")], PackCorrupt),
         ([fault("not-here"), fault("not-here")], NotPlaced),
         ([fault("timeout"), says("two")], SearchTimeout),
         ([fault("invalid-query"), says("two")], InvalidQuery),
         ([lambda _request: b"{}", lambda _request: b"no json"], PackCorrupt),
         ([silence, silence], RequestTimedOut),
-        ([silence, fault("busy")], SearcherBusy),
+        ([silence, fault("busy")], Overloaded),
         ([], NotPlaced),
     ],
 )

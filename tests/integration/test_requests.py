@@ -19,9 +19,9 @@ from app.broker.connection import connected
 from app.broker.delivery import Delivery
 from app.broker.errors import (
     BrokerUnreachable,
+    Overloaded,
     PublishFailed,
     RequestTimedOut,
-    SearcherBusy,
     Undecodable,
     UnknownType,
     Unroutable,
@@ -327,7 +327,7 @@ class TestResponder:
             eventually(lambda: responder.waiting == 2, "two wait")
             arrived = time.monotonic()
             refused = requestor.request(ask(b'{"type": "wait", "n": 4}'), deadline=60)
-            assert refused.body.startswith(SearcherBusy.__name__.encode())
+            assert refused.body.startswith(Overloaded.__name__.encode())
             assert isinstance(short.exception(60), RequestTimedOut)
             eventually(lambda: time.monotonic() > arrived + 0.3, "nobody waits for the second any more")
             go.set()
@@ -354,7 +354,7 @@ class TestResponder:
             closing.start()
             eventually(lambda: responder.closing, "it closes")
             refused = requestor.send(ask(b'{"type": "wait"}'), deadline=60)
-            assert refused.result(60).body.startswith(b"SearcherBusy")
+            assert refused.result(60).body.startswith(b"Overloaded")
             go.set()
             assert running.result(60).body == waiting.result(60).body == b"done"
             closing.join(60)

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import httpx
 import pytest
 
-from app.broker.errors import ApplicationError, BrokerUnreachable, RequestTimedOut, SearcherBusy
+from app.broker.errors import ApplicationError, BrokerUnreachable, Overloaded, RequestTimedOut
 from app.errors import NotPlaced, PackCorrupt, SearchTimeout, SearchUnavailable
 from app.web.application import create_app
 from tests.packs import BUILT_AT, page, write_pack
@@ -127,7 +127,7 @@ def test_invalid_requests_are_answered_with_the_reason(
     ("error", "status", "name"),
     [
         (NotPlaced("site.example is on no searcher"), 503, "not-placed"),
-        (SearcherBusy("too many"), 503, "busy"),
+        (Overloaded("too many"), 503, "busy"),
         (SearchUnavailable("nobody knows"), 503, "unavailable"),
         (BrokerUnreachable("no broker"), 503, "unavailable"),
         (PackCorrupt("broken"), 503, "broken"),

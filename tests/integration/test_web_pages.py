@@ -12,7 +12,7 @@ import httpx
 import pytest
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-from app.broker.errors import ApplicationError, RequestTimedOut, SearcherBusy
+from app.broker.errors import ApplicationError, Overloaded, RequestTimedOut
 from app.errors import NotPlaced, PackCorrupt, PackNotFound
 from app.search.contract import SearchResult
 from app.storage.layout import Page
@@ -275,7 +275,7 @@ def _without(found: SearchResult, domain: str) -> SearchResult:
     [
         (NotPlaced("site.example"), 503, "site.example cannot be searched at the moment"),
         (RequestTimedOut("3 s"), 504, "No answer came in time"),
-        (SearcherBusy("busy"), 503, "Too many searches at the moment"),
+        (Overloaded("busy"), 503, "Too many searches at the moment"),
         (PackCorrupt("schema"), 503, "The index of site.example cannot be read"),
         (PackNotFound("site.example"), 404, "site.example was never indexed"),
     ],

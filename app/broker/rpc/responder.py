@@ -16,7 +16,7 @@ from pika import BasicProperties
 from pika.channel import Channel
 
 from ..delivery import Delivery
-from ..errors import ApplicationError, BrokerUnreachable, SearcherBusy, Undecodable, UnknownType
+from ..errors import ApplicationError, BrokerUnreachable, Overloaded, Undecodable, UnknownType
 from ..publishing import Outgoing
 from .channel import ChannelOwner, ChannelThread, properties_of, publish
 
@@ -37,7 +37,7 @@ class Responder(ChannelOwner):
     """Gives each request to the handler of its `type`, and sends what it returns to whoever asked.
 
     `problem` makes the reply of what a handler raised, of a body that cannot be read (Undecodable), of a type without a
-    handler (UnknownType), and of a request for which there is no room (SearcherBusy): none of these stops anything. A
+    handler (UnknownType), and of a request for which there is no room (Overloaded): none of these stops anything. A
     request without `reply_to` is worked on, and not answered. With `threads` = 0 handlers run in the thread that calls
     `take`; otherwise `backlog` requests wait for a thread at most. Replies are neither kept on disk nor confirmed.
     """
@@ -88,7 +88,7 @@ class Responder(ChannelOwner):
             self._running.add(running)
             running.add_done_callback(self._running.discard)
         else:
-            self._refuse(delivery, SearcherBusy(f"{self._waiting} requests are waiting already"))
+            self._refuse(delivery, Overloaded(f"{self._waiting} requests are waiting already"))
 
     def reply(self, delivery: Delivery, body: bytes) -> None:
         """Send a reply from any thread, without waiting; nobody is answered who did not ask for it by `reply_to`."""

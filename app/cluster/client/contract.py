@@ -28,7 +28,7 @@ class SearchClient(Protocol):
         """Return one page of hits.
 
         Raises InvalidQuery or InvalidMessage for an invalid request, and PackNotFound for a domain that was never
-        indexed. Without any answer it raises NotPlaced, SearcherBusy, SearchTimeout, RequestTimedOut, SearchUnavailable
+        indexed. Without any answer it raises NotPlaced, Overloaded, SearchTimeout, RequestTimedOut, SearchUnavailable
         or PackCorrupt. If some of several domains answer, the others are `silent` in the result.
         """
 

@@ -16,9 +16,9 @@ from app.broker.errors import (
     ApplicationError,
     BrokerUnreachable,
     InvalidMessage,
+    Overloaded,
     PublishFailed,
     RequestTimedOut,
-    SearcherBusy,
     Unroutable,
 )
 from app.broker.rpc.requestor import Reply, Requestor
@@ -33,7 +33,7 @@ T = TypeVar("T")
 _FINAL = (InvalidQuery, SearchTimeout)
 #: If several replicas failed, the error of the first of these kinds is reported.
 _MOST_TELLING_FIRST: tuple[type[ApplicationError], ...] = (
-    SearcherBusy,
+    Overloaded,
     PackCorrupt,
     RequestTimedOut,
     BrokerUnreachable,
@@ -65,7 +65,7 @@ Count = Literal[
 ]
 _COUNT_OF_ERROR: tuple[tuple[type[ApplicationError], Count], ...] = (
     (Unroutable, "returned"),
-    (SearcherBusy, "busy"),
+    (Overloaded, "busy"),
     (NotPlaced, "not_here"),
     (RequestTimedOut, "timed_out"),
 )
