@@ -16,7 +16,7 @@ from kombu import Connection, Queue
 
 from app.broker.connection import tls_options
 from app.broker.policies.delay_queues import ITERATION
-from app.broker.policies.waiting import delay_name
+from app.broker.policies.delays import delay_name
 from app.errors import DemoFailed
 from app.pack.manifest import Manifest
 from app.status import status

@@ -11,7 +11,7 @@ from typing import Any
 from kombu import Exchange, Queue
 
 from app.broker.errors import PublishFailed
-from app.broker.policies.waiting import QueueType, delay_queue
+from app.broker.policies.delays import QueueType, delay_queue
 from app.broker.publishing import Outgoing, Publisher
 
 #: Every queue and exchange of a probe has a name that begins with it.

@@ -8,7 +8,7 @@ from amqp.exceptions import PreconditionFailed
 from kombu import Queue
 
 from app.broker.errors import TopologyDiffers
-from app.broker.policies.waiting import delay_queue
+from app.broker.policies.delays import delay_queue
 from app.topology.policies import policies
 from app.topology.queues import events_exchange, requests_exchange, task_queues
 from config.settings import Settings

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 from kombu import Connection, Queue
 
-from app.broker.policies.waiting import delay_queue
+from app.broker.policies.delays import delay_queue
 from app.broker.publishing import Publisher
 from app.coverart.coordination import COALESCED, ItemLocks
 from app.coverart.jobs import Delete, message

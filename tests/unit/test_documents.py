@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from app.broker.policies.delay_queues import DelayQueues
+from app.broker.policies.delays import POSTPONE_LADDER_MS
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import FixedTtl
-from app.broker.policies.waiting import POSTPONE_LADDER_MS
 from app.broker.policies.x_death import XDeath
 from app.cli.mermaid import search_flowchart, site_flowchart
 from app.crawl.urls import parse_message_domain, parse_target

@@ -15,10 +15,10 @@ from pydantic import ValidationError
 
 from app.broker.errors import InvalidMessage
 from app.broker.policies.delay_queues import DelayQueues, budget_of
+from app.broker.policies.delays import MAX_TTL_MS
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.registry import Policies
-from app.broker.policies.waiting import MAX_TTL_MS
 from app.broker.policies.x_death import XDeath
 from app.broker.worker.install import install
 from app.envelopes import queue_message, site_message

@@ -16,10 +16,10 @@ from app.broker.delivery import Delivery
 from app.broker.errors import InvalidMessage, Postpone
 from app.broker.policies.base import Dead, Drop, Policy, Postponed, Reject, Retry
 from app.broker.policies.delay_queues import DelayQueues
+from app.broker.policies.delays import MAX_TTL_MS, POSTPONE_LADDER_MS, ladder_rung, two_digits
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import MAX_EXCEPTIONS, FixedTtl
 from app.broker.policies.registry import Policies
-from app.broker.policies.waiting import MAX_TTL_MS, POSTPONE_LADDER_MS, ladder_rung, two_digits
 from app.broker.policies.x_death import XDeath
 from app.broker.worker.carry_out import replacement
 from app.topology.policies import policies

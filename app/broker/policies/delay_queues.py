@@ -12,7 +12,7 @@ from ..delivery import Delivery
 from ..errors import InvalidMessage
 from ..headers import dead_letter_headers, failure_headers, headers_for_replay, keeps_budget, whole_number
 from .base import Address, Dead, Decision, Failure, Policy, Postponed, ReplayBudget, Retry
-from .waiting import (
+from .delays import (
     DEAD_LETTER,
     MAX_TTL_MS,
     POSTPONE_LADDER_MS,

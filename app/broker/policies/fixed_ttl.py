@@ -19,7 +19,7 @@ from ..headers import (
     whole_number,
 )
 from .base import MAX_MESSAGE, Address, Dead, Decision, Failure, Postponed, ReplayBudget, Retry
-from .waiting import DEAD_LETTER, QueueType, delay_for, delay_queue
+from .delays import DEAD_LETTER, QueueType, delay_for, delay_queue
 
 RETRIES, EXCEPTIONS = "mb-retries", "mb-exceptions"
 

@@ -20,7 +20,7 @@ from ..headers import (
     whole_number,
 )
 from .base import MAX_MESSAGE, Address, Dead, Decision, Failure, Postponed, Reject, ReplayBudget
-from .waiting import DEAD_LETTER, QueueType, delay_for, delay_queue, safe_arguments
+from .delays import DEAD_LETTER, QueueType, delay_for, delay_queue, safe_arguments
 
 RETRY_INFO = "retry_info"
 

@@ -14,8 +14,8 @@ from ..connection import wait_for_exclusive_queue
 from ..delivery import original_delivery
 from ..errors import ApplicationError, InvalidMessage, Undecodable, UnknownType, WorkerMisconfigured
 from ..policies.base import Dead, Decision, Drop
+from ..policies.delays import DEAD_LETTER
 from ..policies.registry import Policies
-from ..policies.waiting import DEAD_LETTER
 from ..publishing import get_publisher
 from .carry_out import Disposition
 from .celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY

@@ -1,4 +1,4 @@
-"""Delay queues: one per duration, shared by all messages that wait that long, declared when they are needed."""
+"""Delay queues, one for each duration, and durations: what the retry policies share."""
 
 from __future__ import annotations
 
