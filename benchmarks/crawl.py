@@ -30,7 +30,7 @@ from app.services.service import tail, wait_until
 from app.state.client import get_redis
 from app.storage.folder import FolderStore
 from app.storage.layout import Page, content_prefix, from_json
-from app.topology.declare import base_queues
+from app.topology.declare import client_queues
 from benchmarks.errors import BenchmarkError
 from benchmarks.processes import running
 from benchmarks.runs import CrawlRun
@@ -120,7 +120,7 @@ def _empty_redis_and_queues(settings: Settings) -> None:
     redis: Redis = get_redis(settings.redis)
     redis.flushall()
     with Connection(settings.broker) as connection, connection.channel() as channel:
-        for queue in base_queues(settings):
+        for queue in client_queues(settings):
             bound = queue(channel)
             bound.declare()
             bound.purge()

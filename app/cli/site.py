@@ -18,7 +18,7 @@ from app.state.client import get_redis
 from app.status import status as status_of
 from app.storage.layout import Page, Tombstone, content_key, page_id, read_content
 from app.storage.open import open_store
-from app.topology.declare import base_queues
+from app.topology.declare import client_queues
 from app.topology.policies import budgets
 from config.settings import get_settings
 
@@ -111,7 +111,7 @@ def _target(url: str) -> Target:
 def _post(kind: str, **payload: Any) -> None:
     settings = get_settings()
     publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
-    publisher.declare(base_queues(settings))
+    publisher.declare(client_queues(settings))
     publisher.publish([site_message(kind, budgets(settings), **payload)])
 
 

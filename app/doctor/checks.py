@@ -21,7 +21,7 @@ from app.errors import unreachable_text
 from app.services.procfile import procfile
 from app.storage.open import check_conditional_writes, open_store
 from app.topology.check import TopologyReport, check
-from app.topology.model import Queue
+from app.topology.model import QueueDefinition
 from app.topology.queues import task_queues
 from config.settings import Settings
 
@@ -281,7 +281,7 @@ CHECKS: Mapping[str, BrokerCheck] = {
 WITHOUT_BROKER: Mapping[str, Callable[[Settings], Iterator[CheckResult]]] = {"redis": redis, "store": store}
 
 
-def _is_safe(queue: Queue) -> bool:
+def _is_safe(queue: QueueDefinition) -> bool:
     return (queue.option("dead-letter-strategy"), queue.option("overflow")) == ("at-least-once", "reject-publish")
 
 

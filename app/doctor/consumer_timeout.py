@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from app.topology.model import Queue
+from app.topology.model import QueueDefinition
 from config.routes import ROUTES, SUBSCRIPTIONS, art_routes
 from config.settings import Settings
 
@@ -39,7 +39,7 @@ def max_time_limit(queue: str) -> int:
     return max([route.time_limit for route in (*ROUTES, *SUBSCRIPTIONS) if route.queue == queue] or art, default=0)
 
 
-def consumer_timeout(queue: Queue | None, settings: Settings, version: tuple[int, ...]) -> tuple[float, str]:
+def consumer_timeout(queue: QueueDefinition | None, settings: Settings, version: tuple[int, ...]) -> tuple[float, str]:
     """Return how many seconds the broker waits for an acknowledgement of a queue's consumers, and the source."""
     own = queue.option("consumer-timeout") if queue else None
     if queue and own is not None:

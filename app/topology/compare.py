@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from app.topology.model import Binding, Exchange, Queue, Topology
+from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Topology
 from app.topology.routing import lost_keys, ttl_loops
 
 #: `error`: a message can be lost, or a worker cannot start. `note`: worth knowing, and nothing is lost.
@@ -134,7 +134,9 @@ def _different(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
             yield other_arguments(name, *difference)
 
 
-def _difference(expected: Exchange | Queue, found: Exchange | Queue) -> tuple[str, str] | None:
+def _difference(
+    expected: ExchangeDefinition | QueueDefinition, found: ExchangeDefinition | QueueDefinition
+) -> tuple[str, str] | None:
     """Return what two declarations differ in, as texts: the expected and the found arguments. None if in nothing."""
     left, right = _declared_arguments(expected), _declared_arguments(found)
     names = sorted(name for name in {*left, *right} if left.get(name) != right.get(name))
@@ -145,9 +147,9 @@ def _difference(expected: Exchange | Queue, found: Exchange | Queue) -> tuple[st
     return (text(left), text(right)) if names else None
 
 
-def _declared_arguments(declared: Exchange | Queue) -> dict[str, Any]:
+def _declared_arguments(declared: ExchangeDefinition | QueueDefinition) -> dict[str, Any]:
     """Return all in which two declarations must agree. A queue without a type is a classic one."""
-    exchange_type = {"type": declared.type} if isinstance(declared, Exchange) else {}
+    exchange_type = {"type": declared.type} if isinstance(declared, ExchangeDefinition) else {}
     arguments = {
         name: value for name, value in declared.arguments.items() if (name, value) != ("x-queue-type", "classic")
     }

@@ -22,7 +22,7 @@ def all_queues(settings: Settings) -> list[Queue]:
     return [*work, *delays, *coalescing_queues(settings), *dead_sets]
 
 
-def base_queues(settings: Settings) -> list[Queue]:
+def client_queues(settings: Settings) -> list[Queue]:
     """Return the queues that a client needs: the dead sets and the work queues.
 
     The dead sets are first: RabbitMQ silently drops messages whose dead-letter exchange does not exist.
@@ -37,11 +37,11 @@ def coalescing_queues(settings: Settings) -> list[Queue]:
     return [delay_queue(exchange, delay_ms, back_to=exchange, queue_type=settings.queue_type) for exchange in exchanges]
 
 
-def declare_base(channel: Any, settings: Settings) -> None:
+def declare_for_client(channel: Any, settings: Settings) -> None:
     """Declare what a client needs: the base queues, and the exchanges of events and requests."""
     events_exchange(channel).declare()
     requests_exchange(channel).declare()
-    for queue in base_queues(settings):
+    for queue in client_queues(settings):
         queue(channel).declare()
 
 
@@ -50,9 +50,9 @@ def declare_all(channel: Any, settings: Settings) -> None:
 
     Raises TopologyDiffers if the broker has a queue or an exchange with other arguments.
     """
-    base = {queue.name for queue in base_queues(settings)}
+    base = {queue.name for queue in client_queues(settings)}
     try:
-        declare_base(channel, settings)
+        declare_for_client(channel, settings)
         for queue in all_queues(settings):
             if queue.name not in base:
                 queue(channel).declare()

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from app.broker.errors import ManagementFailed
 from app.errors import FetchError
 from app.http.api import ApiClient
-from app.topology.model import Binding, Exchange, Queue, Topology
+from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Topology
 
 #: The response timeout is in seconds. A list of queues with statistics has 1 to 2 kB for each.
 _CLIENT = ApiClient(response_timeout=10.0, max_body_bytes=100_000_000)
@@ -29,7 +29,7 @@ class ManagementApi:
         """Return the queues, bindings and exchanges of the vhost, the default exchange left out."""
         policies = {each["name"]: each["definition"] for each in self._get(f"policies/{self._vhost}")}
         exchanges = [
-            Exchange(
+            ExchangeDefinition(
                 each["name"],
                 each["type"],
                 each["durable"],
@@ -40,7 +40,7 @@ class ManagementApi:
             if each["name"]
         ]
         queues = [
-            Queue(
+            QueueDefinition(
                 each["name"],
                 each["durable"],
                 _arguments(each["arguments"]),

@@ -10,33 +10,33 @@ import kombu
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
-    """An exchange; `policy` is what a policy of the broker adds to its arguments."""
+class ExchangeDefinition:
+    """An exchange; `broker_policy` is what a policy of the broker adds to its arguments."""
 
     name: str
     type: str
     durable: bool = True
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    policy: Mapping[str, Any] = field(default_factory=dict)
+    broker_policy: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def alternate(self) -> str | None:
         """The exchange that gets the messages which this one cannot route."""
-        return _text(self.arguments.get("alternate-exchange", self.policy.get("alternate-exchange")))
+        return _text(self.arguments.get("alternate-exchange", self.broker_policy.get("alternate-exchange")))
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
-    """A queue; `policy` is what policies of the broker add to its arguments."""
+class QueueDefinition:
+    """A queue; `broker_policy` is what policies of the broker add to its arguments."""
 
     name: str
     durable: bool = True
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    policy: Mapping[str, Any] = field(default_factory=dict)
+    broker_policy: Mapping[str, Any] = field(default_factory=dict)
 
     def option(self, name: str) -> Any:
         """Return the argument `x-<name>`, else the policy's value, else None."""
-        return self.arguments.get(f"x-{name}", self.policy.get(name))
+        return self.arguments.get(f"x-{name}", self.broker_policy.get(name))
 
     @property
     def type(self) -> str:
@@ -73,8 +73,8 @@ class Binding:
 class Topology:
     """Everything that a vhost has, or that our code declares; by name."""
 
-    exchanges: Mapping[str, Exchange]
-    queues: Mapping[str, Queue]
+    exchanges: Mapping[str, ExchangeDefinition]
+    queues: Mapping[str, QueueDefinition]
     bindings: frozenset[Binding]
 
 
@@ -84,10 +84,15 @@ def declared_topology(queues: Iterable[kombu.Queue], exchanges: Iterable[kombu.E
     bound = (exchange for queue in queues for exchange in exchanges_of(queue))
     return Topology(
         exchanges={
-            exchange.name: Exchange(exchange.name, exchange.type, exchange.durable, dict(exchange.arguments or {}))
+            exchange.name: ExchangeDefinition(
+                exchange.name, exchange.type, exchange.durable, dict(exchange.arguments or {})
+            )
             for exchange in (*exchanges, *bound)
         },
-        queues={queue.name: Queue(queue.name, queue.durable, dict(queue.queue_arguments or {})) for queue in queues},
+        queues={
+            queue.name: QueueDefinition(queue.name, queue.durable, dict(queue.queue_arguments or {}))
+            for queue in queues
+        },
         bindings=frozenset(Binding(source, queue.name, key) for queue in queues for source, key in bindings_of(queue)),
     )
 

@@ -6,13 +6,13 @@ import graphlib
 import re
 from collections.abc import Iterator
 
-from app.topology.model import Binding, Queue, Topology
+from app.topology.model import Binding, QueueDefinition, Topology
 
 #: A queue, and the routing key of a message in it; None if the key may be any.
 QueuedKey = tuple[str, str | None]
 
 
-def routed(topology: Topology, exchange: str, key: str | None) -> set[QueuedKey]:
+def routed_queues(topology: Topology, exchange: str, key: str | None) -> set[QueuedKey]:
     """Return the queues to which an exchange routes a message, with the message's key.
 
     None as key means any key that is bound. Where the default exchange routes it is then unknown, and not returned.
@@ -26,22 +26,22 @@ def queued_keys(topology: Topology, queue: str) -> set[QueuedKey]:
     return {(queue, key) for key in keys} or {(queue, queue)}
 
 
-def dead_lettered(topology: Topology, queued: QueuedKey) -> set[QueuedKey]:
+def dead_letter_targets(topology: Topology, queued: QueuedKey) -> set[QueuedKey]:
     """Return where a message is dead-lettered to; an empty set where its queue has no dead-letter exchange."""
     queue = topology.queues[queued[0]]
     if queue.dead_letter_exchange is None:
         return set()
-    return routed(topology, queue.dead_letter_exchange, queue.dead_letter_key or queued[1])
+    return routed_queues(topology, queue.dead_letter_exchange, queue.dead_letter_key or queued[1])
 
 
-def lost_keys(topology: Topology, queue: Queue) -> list[str]:
+def lost_keys(topology: Topology, queue: QueueDefinition) -> list[str]:
     """Return the keys for which nothing is bound to a queue's dead-letter exchange; an unknown key reads `any key`."""
     target = queue.dead_letter_exchange
     if target is None:
         return []
     keys = {queue.dead_letter_key or key for _, key in queued_keys(topology, queue.name)}
     checked = {key for key in keys if key is not None or target}
-    return sorted("any key" if key is None else key for key in checked if not routed(topology, target, key))
+    return sorted("any key" if key is None else key for key in checked if not routed_queues(topology, target, key))
 
 
 def ttl_loops(topology: Topology) -> list[list[str]]:
@@ -59,7 +59,7 @@ def ttl_loops(topology: Topology) -> list[list[str]]:
     while unvisited:
         queued = unvisited.pop()
         if queued not in graph:
-            targets = dead_lettered(topology, queued)
+            targets = dead_letter_targets(topology, queued)
             graph[queued] = {each for each in targets if _expires_to_exchange(topology.queues[each[0]])}
             unvisited.extend(graph[queued])
     loops: list[list[str]] = []
@@ -74,7 +74,7 @@ def ttl_loops(topology: Topology) -> list[list[str]]:
             return loops
 
 
-def _expires_to_exchange(queue: Queue) -> bool:
+def _expires_to_exchange(queue: QueueDefinition) -> bool:
     return queue.expires_messages and queue.dead_letter_exchange is not None
 
 

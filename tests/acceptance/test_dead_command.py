@@ -17,7 +17,7 @@ from kombu import Connection
 from app.broker.publishing import Publisher
 from app.broker.worker.carry_out import carry_out
 from app.dead_sets import dead_sets, where
-from app.topology.declare import declare_base
+from app.topology.declare import declare_for_client
 from app.topology.policies import site_policy
 from app.topology.queues import DEAD_SET
 from config.settings import ROOT, Settings
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.acceptance
 @pytest.fixture
 def broker(settings: Settings) -> Broker:
     with Connection(settings.broker) as connection:
-        declare_base(connection.channel(), settings)
+        declare_for_client(connection.channel(), settings)
     return Broker(settings.broker)
 
 

@@ -15,7 +15,7 @@ from app.broker.errors import PublishFailed
 from app.broker.policies.base import Decision
 from app.broker.publishing import Outgoing, Publisher, get_publisher
 from app.broker.worker.carry_out import carry_out
-from app.topology.declare import all_queues, base_queues
+from app.topology.declare import all_queues, client_queues
 from app.topology.policies import site_policy
 from app.topology.queues import DEAD_SET
 from config.settings import Settings
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def publisher(settings: Settings) -> Iterator[Publisher]:
     publisher = Publisher(settings.broker)
-    publisher.declare(base_queues(settings))
+    publisher.declare(client_queues(settings))
     yield publisher
     publisher.close()
 

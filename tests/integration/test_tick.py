@@ -12,7 +12,7 @@ from kombu import Connection
 
 from app.crawl.frontier import Crawl
 from app.timers.timers import full_pack, incremental_pack
-from app.topology.declare import declare_base
+from app.topology.declare import declare_for_client
 from config.settings import Settings, get_settings
 from tasks import base
 from tasks.base import Context
@@ -31,7 +31,7 @@ def process(environment: dict[str, str], settings: Settings, monkeypatch: pytest
     get_settings.cache_clear()
     base._contexts.clear()
     with Connection(settings.broker) as connection:
-        declare_base(connection.channel(), settings)
+        declare_for_client(connection.channel(), settings)
     yield base.context()
     base.context().publisher.close()
     base._contexts.clear()

@@ -14,7 +14,7 @@ from kombu import Connection
 from app.broker.publishing import Publisher
 from app.cluster.protocol import Holding, Load, Outcome, Report, Unload, read, to_payload
 from app.envelopes import event_message, request_message
-from app.topology.declare import declare_base
+from app.topology.declare import declare_for_client
 from app.topology.queues import searcher_queue
 from config.settings import Settings
 from tests.support.peers import Peer
@@ -39,7 +39,7 @@ class Actor(Peer):
         self._beat_at = 0.0
         self._publisher = Publisher(settings.broker)
         with Connection(settings.broker) as connection, connection.channel() as channel:
-            declare_base(channel, settings)
+            declare_for_client(channel, settings)
 
     @property
     def domains(self) -> set[str]:

@@ -19,9 +19,9 @@ from app.doctor.consumer_timeout import consumer_timeout, max_unacknowledged_sec
 from app.services.procfile import procfile
 from app.topology.compare import APPLY, compare, former_delay_queues
 from app.topology.declare import all_queues
-from app.topology.model import Binding, Exchange, Queue, Topology, declared_topology
+from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Topology, declared_topology
 from app.topology.queues import events_exchange
-from app.topology.routing import lost_keys, routed, ttl_loops
+from app.topology.routing import lost_keys, routed_queues, ttl_loops
 from config.settings import Settings
 
 pytestmark = pytest.mark.unit
@@ -41,21 +41,27 @@ def without(topology: Topology, *names: str) -> Topology:
 
 
 def plus(
-    topology: Topology, *things: Exchange | Queue, bindings: Sequence[Binding] = (), drop: Sequence[Binding] = ()
+    topology: Topology,
+    *things: ExchangeDefinition | QueueDefinition,
+    bindings: Sequence[Binding] = (),
+    drop: Sequence[Binding] = (),
 ) -> Topology:
     """Return the topology with some exchanges, queues and bindings added, replaced or dropped."""
     return Topology(
-        exchanges={**topology.exchanges, **{each.name: each for each in things if isinstance(each, Exchange)}},
-        queues={**topology.queues, **{each.name: each for each in things if isinstance(each, Queue)}},
+        exchanges={
+            **topology.exchanges,
+            **{each.name: each for each in things if isinstance(each, ExchangeDefinition)},
+        },
+        queues={**topology.queues, **{each.name: each for each in things if isinstance(each, QueueDefinition)}},
         bindings=(topology.bindings | frozenset(bindings)) - frozenset(drop),
     )
 
 
-def waiting(name: str, target: str, *, key: str | None = None, ttl: int | None = 1_000) -> Queue:
+def waiting(name: str, target: str, *, key: str | None = None, ttl: int | None = 1_000) -> QueueDefinition:
     arguments: dict[str, Any] = {"x-dead-letter-exchange": target}
     if ttl is not None:
         arguments["x-message-ttl"] = ttl
-    return Queue(name, arguments=arguments if key is None else arguments | {"x-dead-letter-routing-key": key})
+    return QueueDefinition(name, arguments=arguments if key is None else arguments | {"x-dead-letter-routing-key": key})
 
 
 def severities(ours: Topology, found: Topology) -> list[tuple[str, str]]:
@@ -101,7 +107,7 @@ def test_a_queue_without_a_type_is_classic() -> None:
 
 def test_an_exchange_of_another_type_names_the_foreign_bindings() -> None:
     other = replace(OURS.exchanges["perennial.events"], type="direct")
-    found = plus(OURS, other, Queue("theirs"), bindings=[Binding("perennial.events", "theirs", "update")])
+    found = plus(OURS, other, QueueDefinition("theirs"), bindings=[Binding("perennial.events", "theirs", "update")])
     [finding] = compare(OURS, found)
     assert (finding.expected, finding.found) == ("type = topic", "type = direct")
     assert finding.remedy.endswith("theirs")
@@ -112,23 +118,26 @@ def test_a_missing_or_unbound_dead_letter_target_is_an_error_only_for_our_queues
     errors = {finding.subject for finding in compare(OURS, unbound) if "dead-letters to site.dead" in finding.problem}
     assert errors == {f"queue site.{name}" for name in ("index", "crawl", "timer", "pack")}
     assert ("error", "exchange site") in severities(OURS, unbound)  # Its alternate exchange.
-    theirs = plus(OURS, waiting("theirs", "nowhere"), waiting("bound", "x"), Exchange("x", "direct"))
+    theirs = plus(OURS, waiting("theirs", "nowhere"), waiting("bound", "x"), ExchangeDefinition("x", "direct"))
     assert severities(OURS, theirs) == [("note", "queue theirs"), ("note", "queue bound")]
 
 
 def test_unbound_dead_letter_keys_are_found_from_the_bindings_of_the_queue() -> None:
     found = plus(
         EMPTY,
-        Exchange("in", "direct"),
-        Exchange("out", "direct"),
+        ExchangeDefinition("in", "direct"),
+        ExchangeDefinition("out", "direct"),
         waiting("q", "out"),
-        Queue("end"),
+        QueueDefinition("end"),
         bindings=[Binding("in", "q", "a"), Binding("in", "q", "b"), Binding("out", "end", "b")],
     )
     assert lost_keys(found, found.queues["q"]) == ["a"]
     assert lost_keys(found, waiting("q", "out", key="b")) == []
     assert (
-        lost_keys(plus(found, Exchange("out", "direct", arguments={"alternate-exchange": "in"})), waiting("q", "out"))
+        lost_keys(
+            plus(found, ExchangeDefinition("out", "direct", arguments={"alternate-exchange": "in"})),
+            waiting("q", "out"),
+        )
         == []
     )
 
@@ -152,8 +161,8 @@ def test_unbound_dead_letter_keys_are_found_from_the_bindings_of_the_queue() -> 
     ],
 )
 def test_a_message_is_routed_as_its_exchange_type_does(kind: str, bound: str, key: str, matches: bool) -> None:
-    topology = plus(EMPTY, Exchange("x", kind), Queue("q"), bindings=[Binding("x", "q", bound)])
-    assert routed(topology, "x", key) == ({("q", key)} if matches else set())
+    topology = plus(EMPTY, ExchangeDefinition("x", kind), QueueDefinition("q"), bindings=[Binding("x", "q", bound)])
+    assert routed_queues(topology, "x", key) == ({("q", key)} if matches else set())
 
 
 def test_two_queues_that_dead_letter_to_each_other_on_expiry_are_a_loop() -> None:
@@ -161,7 +170,7 @@ def test_two_queues_that_dead_letter_to_each_other_on_expiry_are_a_loop() -> Non
     assert [sorted(set(loop)) for loop in ttl_loops(by_name)] == [["a", "b"]]
     through = plus(
         EMPTY,
-        *(Exchange("x", "fanout"), Exchange("y", "topic"), Exchange("z", "direct")),
+        *(ExchangeDefinition("x", "fanout"), ExchangeDefinition("y", "topic"), ExchangeDefinition("z", "direct")),
         *(waiting("a", "x"), waiting("b", "z")),
         bindings=[Binding("x", "y", "", to_exchange=True), Binding("y", "b", "#"), Binding("z", "a", "k")],
     )
@@ -171,15 +180,15 @@ def test_two_queues_that_dead_letter_to_each_other_on_expiry_are_a_loop() -> Non
 
 def test_a_policy_of_the_broker_counts_as_an_argument() -> None:
     policy = {"message-ttl": 5, "dead-letter-exchange": "", "dead-letter-routing-key": "q"}
-    assert ttl_loops(plus(EMPTY, Queue("q", policy=policy)))
+    assert ttl_loops(plus(EMPTY, QueueDefinition("q", broker_policy=policy)))
 
 
 def test_different_routing_keys_make_no_loop() -> None:
     """Two delay queues behind one direct exchange: messages of the one never reach the other."""
     found = plus(
         EMPTY,
-        Exchange("x", "direct"),
-        *(waiting("slow", "x", key="work"), waiting("fast", "x", key="work"), Queue("work")),
+        ExchangeDefinition("x", "direct"),
+        *(waiting("slow", "x", key="work"), waiting("fast", "x", key="work"), QueueDefinition("work")),
         bindings=[Binding("x", "slow", "slow"), Binding("x", "fast", "fast"), Binding("x", "work", "work")],
     )
     assert ttl_loops(found) == []
@@ -197,8 +206,8 @@ def test_different_routing_keys_make_no_loop() -> None:
     ids=repr,
 )
 def test_no_policy_makes_a_loop_or_an_unbound_dead_letter_target(policy: Policy) -> None:
-    work = [Queue("art.index")] if isinstance(policy, FixedTtl) else []
-    back = [Exchange("art", "direct")] if isinstance(policy, FixedTtl) else []
+    work = [QueueDefinition("art.index")] if isinstance(policy, FixedTtl) else []
+    back = [ExchangeDefinition("art", "direct")] if isinstance(policy, FixedTtl) else []
     bindings = [Binding("art", "art.index", "index")] if work else []
     if policy == DelayQueues("site", exchange="site"):
         topology = OURS
@@ -212,7 +221,7 @@ def test_a_client_queue_with_its_own_ttl_makes_a_loop() -> None:
     policy = XDeath("client")
     ours = declared_topology(policy.queues())
     client = ours.queues["client"]
-    found = plus(ours, replace(client, policy={"message-ttl": 60_000}))
+    found = plus(ours, replace(client, broker_policy={"message-ttl": 60_000}))
     [loop] = [finding for finding in compare(ours, found) if "loop" in finding.problem]
     assert loop.severity == "error"
     assert {"client", "client.retry"} <= set(loop.problem.replace(":", " ").split())
@@ -226,9 +235,11 @@ def test_former_delay_queues_are_recognised_and_their_bindings_are_no_finding() 
 
 
 def test_a_foreign_binding_is_a_note_but_a_subscriber_of_events_is_not() -> None:
-    subscribed = plus(OURS, Queue("s"), bindings=[Binding("perennial.events", "s", "update")])
+    subscribed = plus(OURS, QueueDefinition("s"), bindings=[Binding("perennial.events", "s", "update")])
     assert compare(OURS, subscribed) == []
-    tapped = plus(OURS, Queue("s"), bindings=[Binding("site", "s", "index"), Binding("amq.topic", "site.index", "x")])
+    tapped = plus(
+        OURS, QueueDefinition("s"), bindings=[Binding("site", "s", "index"), Binding("amq.topic", "site.index", "x")]
+    )
     assert severities(OURS, tapped) == [
         ("note", "binding amq.topic -> site.index [x]"),
         ("note", "binding site -> s [index]"),
@@ -253,7 +264,7 @@ def test_every_worker_of_the_procfile_finishes_before_consumer_timeout() -> None
 def test_consumer_timeout_is_that_of_the_queue_else_of_the_private_broker_else_the_default(tmp_path: Path) -> None:
     private = Settings(data_dir=tmp_path)
     given_ = Settings(broker_url="amqp://broker//")
-    queue = Queue("q", policy={"consumer-timeout": 5_000})
+    queue = QueueDefinition("q", broker_policy={"consumer-timeout": 5_000})
     assert consumer_timeout(queue, given_, (3, 12, 1)) == (5.0, "as q or its policy says")
     folder = tmp_path / "services" / "rabbitmq"
     folder.mkdir(parents=True)
