@@ -11,7 +11,7 @@ from celery.utils.text import str_to_list
 
 from app.broker.connection import tls_options
 from app.broker.worker.install import install
-from app.topology.policies import policies
+from app.topology.policies import retry_policies
 from app.topology.queues import task_queues
 from config.logs import configure
 from config.routes import ORCHESTRATOR, REQUESTS
@@ -24,7 +24,7 @@ app.conf.task_queues = [queue for queue in task_queues(get_settings()) if queue.
 app.conf.broker_use_ssl = tls_options(get_settings().broker)
 install(
     app,
-    policies(get_settings()),
+    retry_policies(get_settings()),
     publish_timeout=get_settings().publish_timeout,
     confirm=get_settings().client_confirms,
     consumer="app.consumer:EnvelopeConsumer",

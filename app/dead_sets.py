@@ -11,7 +11,7 @@ from app.broker.dead_letters import Audit, DeadLetter, DeadSets, LetterFilter
 from app.broker.errors import InvalidMessage
 from app.broker.publishing import get_publisher
 from app.crawl.urls import parse_domain
-from app.topology.policies import policies
+from app.topology.policies import retry_policies
 from config.routes import ROUTE_BY_TYPE
 from config.settings import Settings, get_settings
 
@@ -29,7 +29,7 @@ def dead_sets(settings: Settings | None = None) -> DeadSets:
     settings = settings or get_settings()
     publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
     audit = Audit(dead_directory(settings) / "audit.jsonl")
-    return DeadSets.of(policies(settings), settings.broker, publisher, audit=audit)
+    return DeadSets.of(retry_policies(settings), settings.broker, publisher, audit=audit)
 
 
 def where(*, task: str = "", domain: str = "", **fields: Any) -> LetterFilter:

@@ -14,8 +14,7 @@ import typer
 from app.broker.connection import connected
 from app.cli import mermaid as flowcharts
 from app.topology import migrate as migration
-from app.topology.check import TopologyReport
-from app.topology.check import check as check_topology
+from app.topology.check import TopologyReport, check_topology
 from app.topology.compare import TopologyFinding
 from app.topology.declare import all_queues, declare_all
 from app.topology.model import bindings_of

@@ -20,7 +20,7 @@ from app.doctor.consumer_timeout import REMEDY, consumer_timeout, max_unacknowle
 from app.errors import unreachable_text
 from app.services.procfile import procfile
 from app.storage.open import check_conditional_writes, open_store
-from app.topology.check import TopologyReport, check
+from app.topology.check import TopologyReport, check_topology
 from app.topology.model import QueueDefinition
 from app.topology.queues import task_queues
 from config.settings import Settings
@@ -69,7 +69,7 @@ def run_checks(settings: Settings, celery: Any) -> Iterator[CheckResult]:
     Without a broker only the checks in WITHOUT_BROKER run.
     """
     try:
-        report = check(settings)
+        report = check_topology(settings)
         publisher = Publisher(settings.broker, timeout=settings.publish_timeout)
         try:
             with connected(settings.broker, timeout=settings.publish_timeout) as connection:

@@ -51,9 +51,9 @@ class TopologyReport:
         return [finding for finding in self.findings if finding.severity == "error"]
 
 
-def check(settings: Settings) -> TopologyReport:
+def check_topology(settings: Settings) -> TopologyReport:
     """Compare the code with the broker; nothing is created or changed. Raises BrokerUnreachable."""
-    queues, exchanges = our_queues(settings), [events_exchange]
+    queues, exchanges = all_queues(settings), [events_exchange]
     ours = declared_topology(queues, exchanges)
     with connected(settings.broker, timeout=settings.publish_timeout) as connection:
         numbers = str(server_properties(connection).get("version", "")).partition("-")[0].split(".")
@@ -70,11 +70,6 @@ def check(settings: Settings) -> TopologyReport:
                 count = channel.queue_declare(name, passive=True).message_count
                 findings.append(former_delay_queue(name, delay_ms, messages=count))
         return TopologyReport(ours, findings, found, version=version)
-
-
-def our_queues(settings: Settings) -> list[Queue]:
-    """Return every queue that the code declares, each once."""
-    return list({queue.name: queue for queue in all_queues(settings)}.values())
 
 
 def management_api(settings: Settings, connection: Any) -> ManagementApi:

@@ -9,17 +9,18 @@ from kombu import Queue
 
 from app.broker.errors import TopologyDiffers
 from app.broker.policies.delays import delay_queue
-from app.topology.policies import policies
+from app.topology.policies import retry_policies
 from app.topology.queues import events_exchange, requests_exchange, task_queues
 from config.settings import Settings
 
 
 def all_queues(settings: Settings) -> list[Queue]:
-    """Return every queue that `perennial topology apply` declares: work queues first, dead sets last."""
+    """Return every queue that `perennial topology apply` declares, each once: work queues first, dead sets last."""
     work, dead_sets = task_queues(settings), _dead_sets(settings)
     listed = {queue.name for queue in (*work, *dead_sets)}
-    delays = [queue for queue in policies(settings).queues() if queue.name not in listed]
-    return [*work, *delays, *coalescing_queues(settings), *dead_sets]
+    delays = [*retry_policies(settings).queues(), *coalescing_queues(settings)]
+    delays_by_name = {queue.name: queue for queue in delays if queue.name not in listed}
+    return [*work, *delays_by_name.values(), *dead_sets]
 
 
 def client_queues(settings: Settings) -> list[Queue]:
@@ -38,7 +39,7 @@ def coalescing_queues(settings: Settings) -> list[Queue]:
 
 
 def declare_for_client(channel: Any, settings: Settings) -> None:
-    """Declare what a client needs: the base queues, and the exchanges of events and requests."""
+    """Declare what a client needs: the client queues, and the exchanges of events and requests."""
     events_exchange(channel).declare()
     requests_exchange(channel).declare()
     for queue in client_queues(settings):
@@ -50,16 +51,16 @@ def declare_all(channel: Any, settings: Settings) -> None:
 
     Raises TopologyDiffers if the broker has a queue or an exchange with other arguments.
     """
-    base = {queue.name for queue in client_queues(settings)}
+    declared = {queue.name for queue in client_queues(settings)}
     try:
         declare_for_client(channel, settings)
         for queue in all_queues(settings):
-            if queue.name not in base:
+            if queue.name not in declared:
                 queue(channel).declare()
     except PreconditionFailed as error:
         raise TopologyDiffers(f"{error.reply_text}; `perennial topology check` names the remedy") from error
 
 
 def _dead_sets(settings: Settings) -> list[Queue]:
-    dead_sets = (policy.dead for policy in policies(settings).dead_sets().values())
+    dead_sets = (policy.dead for policy in retry_policies(settings).dead_sets().values())
     return [queue for queue in dead_sets if queue is not None]

@@ -18,7 +18,8 @@ from kombu import Exchange, Queue
 from app.broker.connection import connected
 from app.broker.errors import InvalidMessage, ManagementFailed, MigrationRefused
 from app.broker.publishing import Outgoing, Publisher
-from app.topology.check import is_declared, management_api, our_queues
+from app.topology.check import is_declared, management_api
+from app.topology.declare import all_queues
 from app.topology.management_api import ManagementApi
 from config.settings import Settings
 
@@ -43,7 +44,7 @@ def migrate(name: str, settings: Settings, report: Callable[[str], None]) -> int
     `report` is called with a line for each step. Raises InvalidMessage for an unknown queue; MigrationRefused while the
     queue has consumers or unacknowledged messages, and without the management API.
     """
-    queue = {queue.name: queue for queue in our_queues(settings)}.get(name)
+    queue = {queue.name: queue for queue in all_queues(settings)}.get(name)
     if queue is None:
         raise InvalidMessage(f"unknown queue {name!r}: perennial topology show lists the queues")
     with (

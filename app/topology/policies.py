@@ -25,7 +25,7 @@ REQUEST_TTL_MS = 10_000
 REQUEST_POLICY = DropAll(message_ttl_ms=REQUEST_TTL_MS)
 
 
-def policies(settings: Settings) -> Policies:
+def retry_policies(settings: Settings) -> Policies:
     """Return the retry policies of all queues that workers consume from."""
     by_queue: dict[str, Policy] = {route.queue: route_policy(settings, route, of_queue=True) for route in ROUTES}
     by_queue |= {route.queue: subscriber_policy(route.queue, settings) for route in SUBSCRIPTIONS}

@@ -18,7 +18,7 @@ from app.broker.errors import BrokerUnreachable, InvalidMessage, MigrationRefuse
 from app.cli import topology as command
 from app.cli.mermaid import PolicyExample, policy_examples, policy_flowchart, search_flowchart, site_flowchart
 from app.topology import migrate as migration
-from app.topology.check import check, management_api
+from app.topology.check import check_topology, management_api
 from app.topology.declare import declare_all
 from app.topology.management_api import ManagementApi
 from app.topology.model import Binding, Topology
@@ -66,13 +66,13 @@ def test_check_lists_what_is_missing_without_declaring_it_and_apply_declares_it(
     settings: Settings, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     empty = broker_topology(settings, connection)
-    fully, simply = check(settings), check(by_amqp(settings))
+    fully, simply = check_topology(settings), check_topology(by_amqp(settings))
     assert {finding.subject for finding in fully.findings} == {finding.subject for finding in simply.findings}
     assert {finding.problem for finding in fully.findings} == {"missing"}
     assert broker_topology(settings, connection) == empty
     assert run(monkeypatch, settings, "check").exit_code == 1
     assert run(monkeypatch, settings, "apply").exit_code == 0
-    assert check(settings).findings == check(by_amqp(settings)).findings == []
+    assert check_topology(settings).findings == check_topology(by_amqp(settings)).findings == []
     answer = json.loads(run(monkeypatch, settings, "check", "--json").stdout)
     assert answer == {"ok": True, "compared_by": "management API", "unseen": "", "findings": []}
 
@@ -82,7 +82,7 @@ def test_without_the_management_api_check_names_what_it_did_not_compare(
 ) -> None:
     with connection.channel() as channel:
         channel.queue_unbind("site.dead", "site.dead")
-    assert [finding.severity for finding in check(declared).findings] == ["error"] * 6
+    assert [finding.severity for finding in check_topology(declared).findings] == ["error"] * 6
     blind = run(monkeypatch, by_amqp(declared), "check")
     assert blind.exit_code == 0
     assert "BROKER_API_URL is not set: bindings, loops and foreign queues were not compared" in blind.stdout
@@ -94,7 +94,7 @@ def test_without_the_management_api_check_names_what_it_did_not_compare(
 )
 def test_a_management_api_that_fails_is_named_without_its_password(settings: Settings, api: str, problem: str) -> None:
     api = api or f"{settings.broker_api}/no-such-path"
-    report = check(changed(settings, broker_api_url=SecretStr(api)))
+    report = check_topology(changed(settings, broker_api_url=SecretStr(api)))
     assert report.unseen.startswith(f"management API (BROKER_API_URL) {problem}")
     assert "secret" not in report.unseen
 
@@ -104,7 +104,7 @@ def test_other_arguments_are_found_with_and_without_the_api_and_refused_by_apply
 ) -> None:
     other = changed(declared, delivery_limit=7)
     for settings in (other, by_amqp(other)):
-        findings = check(settings).findings
+        findings = check_topology(settings).findings
         names = [each.subject.removeprefix("queue site.") for each in findings]
         assert names == ["index", "crawl", "timer", "pack"]
         assert all("x-delivery-limit" in each.found for each in findings)
@@ -116,7 +116,7 @@ def test_other_arguments_are_found_with_and_without_the_api_and_refused_by_apply
 def test_a_former_delay_queue_is_a_note_with_its_depth(declared: Settings) -> None:
     other = changed(declared, retry_timeout_ms=3_000)
     Broker(declared.broker).post(b"{}", exchange="site.delay.80000", key="site.index")
-    notes = {finding.subject: finding.found for finding in check(other).findings if finding.severity == "note"}
+    notes = {finding.subject: finding.found for finding in check_topology(other).findings if finding.severity == "note"}
     assert len(notes) == 5
     assert notes["queue site.delay.80000"] == "1 message(s) for 80 s"
     assert notes["queue site.delay.5000"] == "0 message(s) for 5 s"
@@ -127,7 +127,7 @@ def test_the_broker_drops_a_message_in_a_loop_that_check_finds(declared: Setting
         for name, other in (("ping", "pong"), ("pong", "ping")):
             arguments = {"x-message-ttl": 50, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": other}
             channel.queue_declare(name, durable=True, auto_delete=False, arguments=arguments)
-        [note] = check(declared).findings
+        [note] = check_topology(declared).findings
         assert (note.severity, "loop" in note.problem) == ("note", True)
         channel.basic_publish(Message(b"lost"), exchange="", routing_key="ping")
         depth = Broker(declared.broker).depth
@@ -137,7 +137,7 @@ def test_the_broker_drops_a_message_in_a_loop_that_check_finds(declared: Setting
 def test_an_unreachable_broker_is_one_error_without_its_password(settings: Settings) -> None:
     nowhere = Settings(data_dir=settings.data_dir, broker_url="amqp://user:secret@127.0.0.1:1//")
     with pytest.raises(BrokerUnreachable, match=r"^broker amqp://user:\*\*@127.0.0.1:1//: ") as caught:
-        check(nowhere)
+        check_topology(nowhere)
     assert "secret" not in str(caught.value)
 
 
@@ -296,7 +296,7 @@ def test_a_migrated_queue_has_new_arguments_and_its_messages_unchanged_in_order(
     assert found.queues["site.index"].arguments["x-delivery-limit"] == 7
     assert Binding("amq.topic", "site.index", "tapped.#") in found.bindings
     assert not [name for name in (*found.queues, *found.exchanges) if "aside" in name]
-    assert {each.subject for each in check(other).errors} == {
+    assert {each.subject for each in check_topology(other).errors} == {
         f"queue site.{name}" for name in ("crawl", "timer", "pack")
     }
     assert migration.migrate("site.index", other, lines.append) == 0

@@ -22,7 +22,7 @@ from app.broker.policies.fixed_ttl import MAX_EXCEPTIONS, FixedTtl
 from app.broker.policies.registry import Policies
 from app.broker.policies.x_death import XDeath
 from app.broker.worker.carry_out import replacement
-from app.topology.policies import policies
+from app.topology.policies import retry_policies
 from app.topology.queues import task_queues
 from config.routes import ROUTES
 from config.settings import Settings
@@ -337,13 +337,13 @@ def test_exchange_type_and_separator_are_options_as_sneakers_has_them() -> None:
 
 
 def test_a_tick_is_never_retried_and_never_buried() -> None:
-    policy = policies(Settings()).policy_for("site.tick", "site.tick")
+    policy = retry_policies(Settings()).policy_for("site.tick", "site.tick")
     assert isinstance(policy, DropAll)
     assert policy.decide(delivery(), FAILURE) == Drop()
 
 
 def test_every_route_has_the_policy_that_it_names() -> None:
-    ours = policies(Settings())
+    ours = retry_policies(Settings())
     assert [ours.policy_for(route.queue, route.task).name for route in ROUTES] == [route.policy for route in ROUTES]
 
 
@@ -359,7 +359,7 @@ def test_a_task_that_is_known_on_another_queue_is_answered_by_the_queue_that_it_
 def test_every_work_queue_has_exactly_the_arguments_of_its_policy() -> None:
     for queue_type in ("quorum", "classic"):
         settings = Settings(queue_type=queue_type)
-        ours = policies(settings)
+        ours = retry_policies(settings)
         for queue in task_queues(settings):
             assert (queue.queue_arguments or {}) == ours.policy_for(queue.name).work_arguments(queue.name)
 
