@@ -10,7 +10,7 @@ from typing import Any
 from celery.utils.log import get_task_logger
 
 from app.crawl.classify import links_of
-from app.crawl.crawler import MAX_MOVES, onward_of_lone_index, onward_of_start_page
+from app.crawl.crawler import MAX_MOVES, redirect_of_start_page, redirect_outside_crawl
 from app.crawl.frontier import Crawl
 from app.crawl.urls import Target, canonical_key
 from app.envelopes import site_message
@@ -55,7 +55,7 @@ def index(**message: Any) -> None:
         return
     if page_id:
         process.frontier.add_to_latest(page.domain, page_id)
-    if url := onward_of_lone_index(page, result):
+    if url := redirect_outside_crawl(page, result):
         onward = site_message("index", process.budgets, url=url, domain=page.domain, depth=page.depth + 1)
         process.publisher.publish([onward])
 
@@ -68,7 +68,7 @@ def crawl(self: Any, **message: Any) -> None:
     result = process.crawler.fetch(page, "crawl")
     if result is None:
         return
-    if url := onward_of_start_page(page, result):
+    if url := redirect_of_start_page(page, result):
         _move(page, url)
     else:
         _publish(page.domain, page.crawl_id, links_of(result), depth=page.depth + 1)

@@ -95,14 +95,14 @@ class Crawler:
         self._store.put(object_key, to_json(tombstone))
 
 
-def onward_of_lone_index(target: Target, result: FetchResult) -> str | None:
+def redirect_outside_crawl(target: Target, result: FetchResult) -> str | None:
     """Return the URL that an `index` outside of a crawl follows a redirect to, or None."""
     if isinstance(result, Redirected) and result.in_scope and target.depth < _MAX_HOPS:
         return result.target
     return None
 
 
-def onward_of_start_page(target: Target, result: FetchResult) -> str | None:
+def redirect_of_start_page(target: Target, result: FetchResult) -> str | None:
     """Return the URL on another host that a crawl's start page redirects to, or None: the crawl moves there."""
     if isinstance(result, Redirected) and not result.in_scope and target.depth == 0:
         return result.target

@@ -54,16 +54,16 @@ def decode(body: bytes, content_type: str = "") -> str:
 
 def declared(body: bytes, content_type: str = "") -> webencodings.Encoding | None:
     """Return the encoding that the header or else the page declares; None for a missing or unknown label."""
-    by_header = _looked_up(_charset_in(content_type))
+    by_header = _look_up(_charset_in(content_type))
     if by_header is not None:
         return by_header
     xml = _XML.match(body[:_PRESCAN])
-    within = _looked_up(prescan(body[:_PRESCAN])) or _looked_up(xml[1].decode("ascii") if xml else None)
+    within = _look_up(prescan(body[:_PRESCAN])) or _look_up(xml[1].decode("ascii") if xml else None)
     # A page whose declaration was readable as ASCII is not in UTF-16 (WHATWG HTML section 13.2.3.3).
     return webencodings.UTF8 if within is not None and within.name.startswith("utf-16") else within
 
 
-def _looked_up(label: str | None) -> webencodings.Encoding | None:
+def _look_up(label: str | None) -> webencodings.Encoding | None:
     encoding = webencodings.lookup(label) if label else None
     return webencodings.lookup("windows-1252") if encoding and encoding.name == "x-user-defined" else encoding
 
@@ -99,7 +99,7 @@ def prescan(head: bytes) -> str | None:
             label = attributes.get("charset", "").strip()
             if not label and attributes.get("http-equiv", "").lower() == "content-type":
                 label = _charset_in(attributes.get("content", "")) or ""
-            if _looked_up(label) is not None:
+            if _look_up(label) is not None:
                 return label
     return None
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
-from app.search import index, ranking, spelling, suggest
+from app.search import ranking, spelling, statements, suggest
 from app.search.contract import MAX_HITS, Filters, Hit, PackHits, PackInfo, Sort
 from app.search.properties import Properties
 from app.search.query import Phrase, Query
@@ -62,8 +62,8 @@ class PackSearcher:
             if scores and not ranked.relaxed:
                 promoted = ranking.promoted_pages(connection, query, ranked, hidden=hidden)
                 scores = ranking.promote(promoted, scores, bound=bound)
-            admitted = properties.admitted(list(scores), filters)
-            order = properties.newest_first(admitted) if sort == "date" else admitted
+            filtered = properties.filtered(list(scores), filters)
+            order = properties.newest_first(filtered) if sort == "date" else filtered
             return PackHits(
                 total=min(len(order), MAX_HITS),
                 capped=ranked.capped or len(order) > MAX_HITS,
@@ -92,7 +92,7 @@ class PackSearcher:
         phrases: tuple[Phrase, ...],
     ) -> tuple[Hit, ...]:
         columns = "id, url, path, title, headings, description, body, lang, modified"
-        rows = index.read_rows(connection, columns, pages)
+        rows = statements.read_rows(connection, columns, pages)
         hits = []
         for page in pages:
             url, path, title, headings, description, body, lang, modified = rows[page]

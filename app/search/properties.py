@@ -61,20 +61,20 @@ class Properties:
         self._columns = {column.name: column for column in columns}
         self._days = _numbers(ids, [_day(row[5]) for row in rows])
 
-    def admitted(self, pages: Sequence[int], filters: Filters, *, but: str = "") -> Sequence[int]:
-        """Return the pages that pass every filter, except the filter of `but`, which is ignored."""
+    def filtered(self, pages: Sequence[int], filters: Filters, *, ignoring: str = "") -> Sequence[int]:
+        """Return the pages that pass every filter, except the filter of `ignoring`, which is ignored."""
         for name, column in self._columns.items():
             value: str = getattr(filters, name)
             if name != "section":  # Languages and types are stored in lower case.
                 value = value.lower()
-            if value and name != but:
+            if value and name != ignoring:
                 pages = column.having(pages, value)
         return pages
 
     def facets(self, pages: Sequence[int], filters: Filters) -> tuple[Facet, ...]:
         """Count the pages by each property with the filters of the others; leave out properties with one value."""
         counted = (
-            Facet(name=name, counts=column.count(self.admitted(pages, filters, but=name)))
+            Facet(name=name, counts=column.count(self.filtered(pages, filters, ignoring=name)))
             for name, column in self._columns.items()
             if len(column.values) > 2
         )

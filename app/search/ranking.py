@@ -11,7 +11,7 @@ from itertools import islice
 from operator import itemgetter
 from urllib.parse import unquote
 
-from app.search import index
+from app.search import statements
 from app.search.query import Phrase, Query
 from app.search.tokens import words
 
@@ -103,7 +103,7 @@ def promoted_pages(
 ) -> Promoted:
     """Return the pages of a ranking to promote."""
     candidates = [page for (page,) in connection.execute(_BEST_NAMES, (query.name_match, _NAME_CANDIDATES))]
-    rows = index.read_rows(
+    rows = statements.read_rows(
         connection, "id, title, headings, path", [page for page in candidates if page in ranking.scores]
     )
     name = words(" ".join(query.words))
@@ -111,7 +111,7 @@ def promoted_pages(
     by_name = named[:_MAX_PROMOTED]
     if query.phrase_match is None:
         return Promoted(by_name)
-    adjacent = index.first_matches(connection, query.phrase_match, hidden=hidden, limit=_MAX_PROMOTED + 1)
+    adjacent = statements.first_matches(connection, query.phrase_match, hidden=hidden, limit=_MAX_PROMOTED + 1)
     if len(adjacent) > _MAX_PROMOTED:
         return Promoted(by_name)
     others = [page for page in adjacent if page not in by_name and page in ranking.scores]
@@ -158,10 +158,10 @@ def _max_idf(connection: sqlite3.Connection, phrase: Phrase, pages: int) -> floa
     """Return the highest inverse document frequency that FTS5 can compute for a phrase."""
     if len(phrase.words) == 1:
         (word,) = words(phrase.words[0])
-        exact = index.doc_frequency(connection, word)
-        with_prefix = index.max_doc_frequency(connection, word) if phrase.prefix else 0
+        exact = statements.doc_frequency(connection, word)
+        with_prefix = statements.max_doc_frequency(connection, word) if phrase.prefix else 0
     else:
-        exact = with_prefix = index.count_matches(connection, Phrase(phrase.words).match)
+        exact = with_prefix = statements.count_matches(connection, Phrase(phrase.words).match)
     idf = _idf(exact, pages)
     return idf + _idf(max(exact, with_prefix), pages) if phrase.prefix else idf
 

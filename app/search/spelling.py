@@ -11,7 +11,7 @@ from itertools import islice, product
 from rapidfuzz.distance import OSA
 from rapidfuzz.process import extract
 
-from app.search import index
+from app.search import statements
 from app.search.query import MAX_CHARACTERS, Query, parse
 from app.search.ranking import Ranking
 from app.search.tokens import words
@@ -65,7 +65,7 @@ def did_you_mean(
         for trial in islice(_respelled(connection, query, pages), _TRIALS):
             # Counting the whole query prefers words that occur together: "temporary directory", not "directly".
             match = parse(trial.text).match
-            docs = len(index.first_matches(connection, match, hidden=hidden, limit=_MAX_COUNTED))
+            docs = len(statements.first_matches(connection, match, hidden=hidden, limit=_MAX_COUNTED))
             if docs > hits:
                 best = max(best, replace(trial, docs=docs), key=lambda spelling: spelling.score)
     except sqlite3.OperationalError as error:
@@ -98,7 +98,7 @@ def _spellings(connection: sqlite3.Connection, query: Query, at: int, pages: int
     if len(word) < _SHORTEST or not word.isalpha():
         return []
     is_prefix = query.prefix is not None and at == len(query.words) - 1
-    docs = index.max_doc_frequency(connection, word) if is_prefix else index.doc_frequency(connection, word)
+    docs = statements.max_doc_frequency(connection, word) if is_prefix else statements.doc_frequency(connection, word)
     if docs > max(_FEW_PAGES, pages // _ONE_IN):
         return []
     least = _CLEARLY_MORE * docs + 1
@@ -111,7 +111,7 @@ def _spellings(connection: sqlite3.Connection, query: Query, at: int, pages: int
 
 def _similar(connection: sqlite3.Connection, word: str, *, edits: int, least: int) -> Iterator[_Spelling]:
     """Yield words at most `edits` edits away; a swap of two neighbouring characters is one edit."""
-    candidates = index.words_of_length(connection, len(word) - edits, len(word) + edits, least=least)
+    candidates = statements.words_of_length(connection, len(word) - edits, len(word) + edits, least=least)
     near = extract(word, candidates.keys(), scorer=OSA.distance, score_cutoff=edits, limit=None)
     for other, distance, _ in near:
         if other != word and other.isalpha():
@@ -122,7 +122,7 @@ def _similar(connection: sqlite3.Connection, word: str, *, edits: int, least: in
 def _split(connection: sqlite3.Connection, word: str, *, least: int) -> Iterator[_Spelling]:
     """Yield the word split in two, for a space that was left out."""
     for at in range(_SHORTEST, len(word) - _SHORTEST + 1):
-        first = index.doc_frequency(connection, word[:at])
-        docs = min(first, index.doc_frequency(connection, word[at:])) if first else 0
+        first = statements.doc_frequency(connection, word[:at])
+        docs = min(first, statements.doc_frequency(connection, word[at:])) if first else 0
         if docs >= least:
             yield _Spelling(f"{word[:at]} {word[at:]}", -_EDIT_COST, docs)

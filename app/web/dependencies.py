@@ -11,8 +11,8 @@ from app.cluster.client.contract import MAX_DOMAINS, SearchClient
 from app.search.contract import MAX_HITS, MAX_SUGGESTIONS, Filters, SearchRequest, Sort
 from app.search.query import MAX_CHARACTERS
 
-#: Hits of one API answer: fewer than a searcher returns.
-MAX_LIMIT = 50
+#: Hits of one API answer, at most. A searcher returns up to `app.search.contract.MAX_LIMIT`.
+MAX_API_LIMIT = 50
 #: Characters of a host name (RFC 1035 section 2.3.4) and a port.
 _MAX_DOMAIN = 261
 
@@ -57,7 +57,7 @@ class SearchParameters(Parameters):
     """Query parameters of a search."""
 
     offset: int = Field(0, ge=0, lt=MAX_HITS, description="Hits to leave out at the beginning.", examples=[10])
-    limit: int = Field(10, ge=1, le=MAX_LIMIT, description="Hits to answer with, at most.", examples=[10])
+    limit: int = Field(10, ge=1, le=MAX_API_LIMIT, description="Hits to answer with, at most.", examples=[10])
     sort: Sort = Field("relevance", description="Best first, or newest first.")
     section: str = Field("", max_length=200, description="Only pages below this first part of the path.")
     lang: str = Field("", max_length=35, description="Only pages in this language, as the pages name it.")

@@ -20,8 +20,8 @@ from app.cluster.protocol import Routes
 from app.search.contract import SearchRequest, SearchResult
 from app.web.dependencies import Client
 
-#: Domains with an index age of their own in /metrics: the oldest ones.
-MAX_DOMAINS = 100
+#: Domains whose index age /metrics reports: those with the oldest indexes.
+MAX_INDEX_AGES = 100
 #: Bounds of the histograms in seconds.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -156,7 +156,7 @@ def route_metrics(routes: Routes, *, now: float) -> Iterator[Metric]:
     yield GaugeMetricFamily("perennial_routes_settled", "0 while the orchestrator gathers.", value=int(routes.settled))
     ages = GaugeMetricFamily("perennial_index_age_seconds", "Since a site's index was built.", labels=("domain",))
     for age, domain in sorted(((_age(route.built_at, now), route.domain) for route in routes.routes), reverse=True)[
-        :MAX_DOMAINS
+        :MAX_INDEX_AGES
     ]:
         ages.add_metric((domain,), age)
     yield ages

@@ -33,8 +33,8 @@ _templates = Environment(
     lstrip_blocks=True,
 )
 
-#: States in which the page's heading is above the form. The message of any other state has its own heading.
-_BELOW_FORM = frozenset(
+#: States whose page has its heading above the form. In any other state the message below the form is the heading.
+_HEADING_ABOVE_FORM = frozenset(
     {
         "results",
         "nothing",
@@ -54,7 +54,7 @@ _BELOW_FORM = frozenset(
 class View:
     """All that the template shows. `state` is start, results, nothing, past-end, or a problem type.
 
-    `never` are the requested domains that have no pack.
+    `never_indexed` are the requested domains that have no pack.
     """
 
     state: str
@@ -64,7 +64,7 @@ class View:
     retry_in: int | None = None
     packs: tuple[PackView, ...] = ()
     results: ResultsView | None = None
-    never: tuple[str, ...] = ()
+    never_indexed: tuple[str, ...] = ()
 
     @classmethod
     def of_error(
@@ -74,7 +74,7 @@ class View:
         reason: str,
         form: SearchForm | None = None,
         packs: tuple[PackView, ...] = (),
-        never: tuple[str, ...] = (),
+        never_indexed: tuple[str, ...] = (),
     ) -> View:
         """Return the view that shows an error."""
         return cls(
@@ -84,7 +84,7 @@ class View:
             reason=reason,
             retry_in=error.retry_in,
             packs=packs,
-            never=never,
+            never_indexed=never_indexed,
         )
 
     @property
@@ -97,7 +97,7 @@ class View:
     def choosable(self) -> tuple[tuple[str, PackView | None], ...]:
         """The sites that the form offers, with their packs. While routes are unknown, the requested sites."""
         packs = {pack.domain: pack for pack in self.packs}
-        others = [domain for domain in self.form.domains if domain not in packs and domain not in self.never]
+        others = [domain for domain in self.form.domains if domain not in packs and domain not in self.never_indexed]
         return (*packs.items(), *((domain, None) for domain in others))
 
     @property
@@ -122,9 +122,9 @@ class View:
         return tuple(pack for pack in self.packs if pack.domain == self.domain)
 
     @property
-    def heads_itself(self) -> bool:
+    def has_own_heading(self) -> bool:
         """Whether the message below the form has the page's only heading."""
-        return self.state not in _BELOW_FORM
+        return self.state not in _HEADING_ABOVE_FORM
 
 
 @router.get("/", response_class=HTMLResponse)
@@ -171,8 +171,8 @@ def error_page(error: type[ApplicationError], reason: str = "") -> HTMLResponse:
 def _search(client: SearchClient, packs: tuple[PackView, ...], form: SearchForm) -> View:
     """Return the view of the results, or of the start page if there is nothing to search; raises search errors."""
     indexed = [pack.domain for pack in packs]
-    if never := [domain for domain in form.domains if domain not in indexed]:
-        raise PackNotFound(", ".join(never))
+    if never_indexed := [domain for domain in form.domains if domain not in indexed]:
+        raise PackNotFound(", ".join(never_indexed))
     if not form.text.strip():
         return View(state="start", form=form, packs=packs)
     domains = form.domains or tuple(indexed)
@@ -191,9 +191,9 @@ def _error_view(error: ApplicationError, packs: tuple[PackView, ...], form: Sear
         # Metrics count these. While searchers are away, a line for each search would fill the log.
         log.debug("Search of %s failed: %s: %s", ", ".join(form.domains) or "all sites", error.reason, error)
     indexed = {pack.domain for pack in packs}
-    never: tuple[str, ...] = ()
+    never_indexed: tuple[str, ...] = ()
     if isinstance(error, PackNotFound):
-        never = tuple(domain for domain in form.domains if domain not in indexed) or form.domains
+        never_indexed = tuple(domain for domain in form.domains if domain not in indexed) or form.domains
     # Only the text of an error about the request is meant for the person who typed it.
     reason = str(error) if error.problem == InvalidMessage.problem else ""
-    return View.of_error(type(error), reason=reason or error.title, form=form, packs=packs, never=never)
+    return View.of_error(type(error), reason=reason or error.title, form=form, packs=packs, never_indexed=never_indexed)

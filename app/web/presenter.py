@@ -136,7 +136,7 @@ class PackView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultsView:
-    """One page of results. Links to missing pages are empty. `meant` is a proposed query, or None."""
+    """One page of results. Links to missing pages are empty. `did_you_mean` is a proposed query, or None."""
 
     first: int
     last: int
@@ -149,7 +149,7 @@ class ResultsView:
     next: str
     sorts: tuple[Choice, ...]
     facets: tuple[FacetView, ...]
-    meant: Choice | None
+    did_you_mean: Choice | None
     silent: tuple[str, ...]
     sources: tuple[PackView, ...]
 
@@ -158,7 +158,7 @@ def results_view(result: SearchResult, form: SearchForm) -> ResultsView:
     """Return what the template shows of one page of results."""
     last_page = max(1, -(-min(result.total, result.reachable) // PER_PAGE))
     first, seconds = form.request.offset + 1, result.seconds
-    meant = result.did_you_mean
+    did_you_mean = result.did_you_mean
     several = len(result.sources) + len(result.silent) > 1
     return ResultsView(
         first=first,
@@ -178,7 +178,7 @@ def results_view(result: SearchResult, form: SearchForm) -> ResultsView:
             for sort in SORTS
         ),
         facets=tuple(view for facet in result.facets if (view := _facet_view(facet, form)).choices),
-        meant=Choice(label=meant, href=form.with_text(meant).href) if meant else None,
+        did_you_mean=Choice(label=did_you_mean, href=form.with_text(did_you_mean).href) if did_you_mean else None,
         silent=tuple(domain for domain, _ in result.silent),
         sources=tuple(pack_view(source) for source in result.sources),
     )
@@ -188,7 +188,7 @@ def filters_view(form: SearchForm) -> tuple[Choice, ...]:
     """Return the filters that are set, each with the link that removes it."""
     return tuple(
         Choice(label=f"{FILTERS[name]}: {label_of(name, value)}", href=form.with_filter(name, "").href, current=True)
-        for name, value in form.filtered
+        for name, value in form.active_filters
     )
 
 
@@ -205,7 +205,7 @@ def pack_view(pack: Route | PackInfo) -> PackView:
 
 def _facet_view(facet: Facet, form: SearchForm) -> FacetView:
     """Return the view of a facet; without choices if it has a single value."""
-    chosen = dict(form.filtered).get(facet.name, "")
+    chosen = dict(form.active_filters).get(facet.name, "")
     named = [(value, pages) for value, pages in facet.counts if value]
     shown = [pair for rank, pair in enumerate(named) if rank < _CHOICES or pair[0] == chosen]
     choices = tuple(

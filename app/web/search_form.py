@@ -52,18 +52,18 @@ class SearchForm:
         """The address of the page of results."""
         pairs = [("domain", domain) for domain in self.domains]
         pairs += [("q", self.text)] if self.text else []
-        pairs += self.settings
+        pairs += self.sort_and_filters
         pairs += [("page", str(self.page))] if self.page != 1 else []
         return f"/?{urlencode(pairs)}" if pairs else "/"
 
     @property
-    def settings(self) -> list[tuple[str, str]]:
-        """Order and filters as parameters, without defaults."""
+    def sort_and_filters(self) -> list[tuple[str, str]]:
+        """Sort order and filters as parameters of an address, without defaults."""
         sort = self.request.sort
-        return ([("sort", sort)] if sort != "relevance" else []) + self.filtered
+        return ([("sort", sort)] if sort != "relevance" else []) + self.active_filters
 
     @property
-    def filtered(self) -> list[tuple[str, str]]:
+    def active_filters(self) -> list[tuple[str, str]]:
         """The filters that are set, as parameters."""
         return [(name, value) for name in FILTERS if (value := str(getattr(self.request.filters, name)))]
 

@@ -84,7 +84,7 @@ def test_a_search_without_time_for_respelling_returns_its_hits(
         rows = connection.execute("WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT max(x) FROM n")  # type: ignore[attr-defined]
         return dict(rows)
 
-    monkeypatch.setattr("app.search.index.words_of_length", endless)
+    monkeypatch.setattr("app.search.statements.words_of_length", endless)
     monkeypatch.setattr(searcher, "_time_limit", 0.3)
     found = searcher.search(parse("benifits"))
     assert (found.total, found.did_you_mean) == (1, "")

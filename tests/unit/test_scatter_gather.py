@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.broker.errors import InvalidMessage
 from app.cluster.client.contract import MAX_DOMAINS, MAX_MERGED
-from app.cluster.client.scatter_gather import check, interleave, merge, split
+from app.cluster.client.scatter_gather import interleave, merge, split_by_domain, validate_request
 from app.errors import InvalidQuery
 from app.search.contract import Facet, Hit, PackHits, PackInfo, SearchReply, SearchRequest, SearchResult, Sort
 from app.search.snippet import Snippet
@@ -46,10 +46,10 @@ def facet(name: str, counts: tuple[tuple[str, int], ...]) -> Facet:
 
 def ask(packs: Sequence[Pack], *, offset: int = 0, limit: int = 10, sort: Sort = "relevance") -> SearchResult:
     domains = tuple(each.answer.info.domain for each in packs)
-    question = check(SearchRequest(q="words", domains=domains, offset=offset, limit=limit, sort=sort))
+    question = validate_request(SearchRequest(q="words", domains=domains, offset=offset, limit=limit, sort=sort))
     outcomes = {
         request.domain: each.reply_to(request.offset, request.limit)
-        for each, request in zip(packs, split(question), strict=True)
+        for each, request in zip(packs, split_by_domain(question), strict=True)
     }
     return merge(question, outcomes, 0.5)
 
@@ -204,15 +204,15 @@ def test_suggestions_of_several_packs_are_interleaved() -> None:
 def test_invalid_requests_are_refused_before_they_are_sent(wrong: dict[str, object], error: type[Exception]) -> None:
     fields = {"q": "words", "domains": ("site.example",), **wrong}
     with pytest.raises(error):
-        check(SearchRequest(**fields))  # type: ignore[arg-type]
+        validate_request(SearchRequest(**fields))  # type: ignore[arg-type]
 
 
 def test_domains_are_normalised_and_asked_once() -> None:
-    question = check(
+    question = validate_request(
         SearchRequest(q="words", domains=("Site.EXAMPLE", "https://site.example/x", "b.example"), offset=30)
     )
     assert question.domains == ("site.example", "b.example")
-    assert [(each.domain, each.offset, each.limit) for each in split(question)] == [
+    assert [(each.domain, each.offset, each.limit) for each in split_by_domain(question)] == [
         ("site.example", 0, 40),
         ("b.example", 0, 40),
     ]

@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from app.cluster.protocol import Route, Routes
 from app.web import limits, server
 from app.web.limits import ConcurrencyLimit, RateLimiter, client_key
-from app.web.monitoring import MAX_DOMAINS, readiness, route_metrics
+from app.web.monitoring import MAX_INDEX_AGES, readiness, route_metrics
 from app.web.opensearch import describe
 from tests.packs import BUILT_AT
 
@@ -102,7 +102,7 @@ def test_metrics_have_the_age_of_the_oldest_indexes_only() -> None:
     routes = replace(ROUTES, routes=(*many, UNPLACED))
     metrics = {family.name: family for family in route_metrics(routes, now=1_800_000_000.0)}
     ages = {sample.labels["domain"]: sample.value for sample in metrics["perennial_index_age_seconds"].samples}
-    assert len(ages) == MAX_DOMAINS
+    assert len(ages) == MAX_INDEX_AGES
     assert min(ages.values()) == ages["99.example"]
     assert [sample.value for sample in metrics["perennial_packs"].samples] == [300, 1]
     assert metrics["perennial_copies_missing"].samples[0].value == 2

@@ -12,9 +12,16 @@ from typing import TypeVar
 from app.broker.errors import ApplicationError
 from app.broker.rpc.requestor import Reply, Requestor
 from app.cluster.client.contract import SearchClient
-from app.cluster.client.hedging import Deadline, HedgedRequest, Searchers, arun, run
+from app.cluster.client.hedging import Deadline, HedgedRequest, SearcherPool, arun, run
 from app.cluster.client.route_cache import MAX_AGE, RouteCache
-from app.cluster.client.scatter_gather import check, interleave, merge, replies_of, split, split_suggest
+from app.cluster.client.scatter_gather import (
+    gather_replies,
+    interleave,
+    merge,
+    split_by_domain,
+    split_suggestions,
+    validate_request,
+)
 from app.cluster.protocol import Route, Routes
 from app.envelopes import request_message as broker_request
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
@@ -43,7 +50,7 @@ class ClusterSearchClient(SearchClient):
         self._deadline = deadline
         self._requestor = Requestor(url, timeout=deadline, exchanges=[requests_exchange])
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="search-client")
-        self._searchers = Searchers(self._requestor)
+        self._searchers = SearcherPool(self._requestor)
         self._routes = RouteCache(self._look_up_routes, deadline=deadline, count=self._searchers.count)
 
     @classmethod
@@ -62,19 +69,19 @@ class ClusterSearchClient(SearchClient):
     def search(self, request: SearchRequest) -> SearchResult:
         """Search all domains at the same time."""
         began = time.perf_counter()
-        request = check(request)
+        request = validate_request(request)
         self._searchers.count("searches")
-        outcomes = self._ask(SearchReply, split(request), seconds=self._deadline)
+        outcomes = self._ask(SearchReply, split_by_domain(request), seconds=self._deadline)
         return merge(request, outcomes, time.perf_counter() - began)
 
     async def asearch(self, request: SearchRequest) -> SearchResult:
         """Search without a thread, unless routes must be awaited."""
         began = time.perf_counter()
-        request = check(request)
+        request = validate_request(request)
         self._searchers.count("searches")
-        parts = split(request)
+        parts = split_by_domain(request)
         in_thread = partial(asyncio.get_running_loop().run_in_executor, self._threads)
-        deadline = Deadline.after(self._deadline, hedge=_HEDGE * self._deadline)
+        deadline = Deadline.after(self._deadline, hedge_after=_HEDGE * self._deadline)
         routes = self._routes.get_cached()
         if routes is None:
             outcomes = await in_thread(partial(self._ask, SearchReply, parts, seconds=self._deadline))
@@ -88,10 +95,10 @@ class ClusterSearchClient(SearchClient):
 
     def suggest(self, domains: Sequence[str], q: str, *, limit: int = 8) -> tuple[str, ...]:
         """Return queries that start with `q`."""
-        parts = split_suggest(domains, q, limit)
+        parts = split_suggestions(domains, q, limit)
         self._searchers.count("suggestions")
         seconds = min(_SUGGEST_DEADLINE, self._deadline)
-        replies, _ = replies_of(self._ask(tuple[str, ...], parts, seconds=seconds))
+        replies, _ = gather_replies(self._ask(tuple[str, ...], parts, seconds=seconds))
         return interleave(replies, limit=limit)
 
     def close(self) -> None:
@@ -101,7 +108,7 @@ class ClusterSearchClient(SearchClient):
 
     def _ask(self, kind: type[T], requests: _Requests, *, seconds: float) -> dict[str, T | ApplicationError]:
         """Return the outcome of each request by its domain."""
-        deadline = Deadline.after(seconds, hedge=_HEDGE * self._deadline)
+        deadline = Deadline.after(seconds, hedge_after=_HEDGE * self._deadline)
         hedged = self._hedged_requests(kind, requests, self._routes.get(until=deadline.until), deadline)
         run(hedged, deadline)
         return self._retry_failed(kind, requests, hedged, deadline)
@@ -144,7 +151,7 @@ class ClusterSearchClient(SearchClient):
                     kind,
                     request,
                     [replica for replica in replicas if replica not in excluded],
-                    absent=_no_searcher(request.domain, route),
+                    no_replica=_no_searcher(request.domain, route),
                     deadline=deadline,
                     searchers=self._searchers,
                 )

@@ -75,22 +75,25 @@ _COUNT_OF_ERROR: tuple[tuple[type[ApplicationError], Count], ...] = (
 class Deadline:
     """The time that a search may take: from `began` until `until`, in monotonic seconds.
 
-    A replica that is silent for `hedge` seconds gets help from the next one.
+    A replica that is silent for `hedge_after` seconds gets help from the next one.
     """
 
     began: float
     until: float
-    hedge: float
+    hedge_after: float
 
     @classmethod
-    def after(cls, seconds: float, *, hedge: float) -> Deadline:
+    def after(cls, seconds: float, *, hedge_after: float) -> Deadline:
         """Return the deadline `seconds` from now."""
         now = time.monotonic()
-        return cls(now, now + seconds, hedge)
+        return cls(now, now + seconds, hedge_after)
 
 
-class Searchers:
-    """Sends requests to searchers, from any thread. Knows the requests in flight and the silent searchers."""
+class SearcherPool:
+    """Orders the searchers of a route and sends requests to them, from any thread.
+
+    It counts the requests in flight to each searcher and remembers which ones are silent.
+    """
 
     def __init__(self, requestor: Requestor) -> None:
         """Send with `requestor`."""
@@ -129,7 +132,7 @@ class Searchers:
         future.add_done_callback(lambda _: self._change_in_flight(replica, -1))
         return future
 
-    def mark(self, replica: str, *, silent: bool) -> None:
+    def set_silent(self, replica: str, *, silent: bool) -> None:
         """Note whether a searcher replies: a silent one comes last for a while."""
         if silent:
             self._silent_until[replica] = time.monotonic() + _SILENT_SECONDS
@@ -152,15 +155,15 @@ class HedgedRequest(Generic[T]):
         request: SearchRequest | SuggestRequest,
         replicas: Iterable[str],
         *,
-        absent: ApplicationError,
+        no_replica: ApplicationError,
         deadline: Deadline,
-        searchers: Searchers,
+        searchers: SearcherPool,
     ) -> None:
-        """`kind` is the type of the reply; `absent` is the outcome if there is no replica."""
+        """`kind` is the type of the reply; `no_replica` is the outcome if `replicas` is empty."""
         self._kind = kind
         self._request = request
         self._untried = deque(replicas)
-        self._absent = absent
+        self._no_replica = no_replica
         self._deadline = deadline
         self._searchers = searchers
         self._in_flight: dict[Future[Reply], str] = {}
@@ -213,7 +216,7 @@ class HedgedRequest(Generic[T]):
                 self._send_to_next(now)
             elif now >= self._hedge_at:
                 for replica in self._in_flight.values():
-                    self._searchers.mark(replica, silent=True)
+                    self._searchers.set_silent(replica, silent=True)
                 self._searchers.count("hedged")
                 self._send_to_next(now)
         if self._result is None and not self._in_flight:
@@ -228,7 +231,7 @@ class HedgedRequest(Generic[T]):
 
     def _send_to_next(self, now: float) -> None:
         replica = self._untried.popleft()
-        self._hedge_at = now + self._deadline.hedge
+        self._hedge_at = now + self._deadline.hedge_after
         future = self._searchers.send(self._request, replica, seconds=self._deadline.until - now)
         self._in_flight[future] = replica
 
@@ -240,24 +243,24 @@ class HedgedRequest(Generic[T]):
             self._failures.append((replica, error))
             self._searchers.count(next((name for kind, name in _COUNT_OF_ERROR if isinstance(error, kind)), "failed"))
             if not isinstance(error, _FINAL):
-                self._searchers.mark(replica, silent=True)
+                self._searchers.set_silent(replica, silent=True)
             elif self._result is None:
                 self._result = error
         else:
-            self._searchers.mark(replica, silent=False)
+            self._searchers.set_silent(replica, silent=False)
             if self._result is None:
                 self._result = reply
 
     def _take_late(self, future: Future[Reply], replica: str) -> None:
         if future.exception() is None:
             self._searchers.count("late")
-            self._searchers.mark(replica, silent=False)
+            self._searchers.set_silent(replica, silent=False)
 
     def _error(self) -> ApplicationError:
         errors = (error for kind in _MOST_TELLING_FIRST for _, error in self._failures if isinstance(error, kind))
         match next(errors, None):
             case None:
-                return self._absent
+                return self._no_replica
             case NotPlaced() | Unroutable():
                 return NotPlaced(f"{self.domain} is on no searcher at the moment")
             case RequestTimedOut():

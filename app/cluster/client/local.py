@@ -10,7 +10,14 @@ from typing import TypeVar
 
 from app.broker.errors import ApplicationError
 from app.cluster.client.contract import SearchClient
-from app.cluster.client.scatter_gather import check, interleave, merge, replies_of, split, split_suggest
+from app.cluster.client.scatter_gather import (
+    gather_replies,
+    interleave,
+    merge,
+    split_by_domain,
+    split_suggestions,
+    validate_request,
+)
 from app.cluster.protocol import Node, Route, Routes, size_mb
 from app.errors import PackNotFound
 from app.search.contract import SearchReply, SearchRequest, SearchResult, SuggestRequest
@@ -48,14 +55,14 @@ class LocalSearchClient(SearchClient):
     def search(self, request: SearchRequest) -> SearchResult:
         """Search one domain after the other."""
         began = time.perf_counter()
-        request = check(request)
-        outcomes = {part.domain: _outcome(self._search_pack, part) for part in split(request)}
+        request = validate_request(request)
+        outcomes = {part.domain: _outcome(self._search_pack, part) for part in split_by_domain(request)}
         return merge(request, outcomes, time.perf_counter() - began)
 
     def suggest(self, domains: Sequence[str], q: str, *, limit: int = 8) -> tuple[str, ...]:
         """Return queries that start with `q`."""
-        parts = split_suggest(domains, q, limit)
-        replies, _ = replies_of({part.domain: _outcome(self._suggest_from_pack, part) for part in parts})
+        parts = split_suggestions(domains, q, limit)
+        replies, _ = gather_replies({part.domain: _outcome(self._suggest_from_pack, part) for part in parts})
         return interleave(replies, limit=limit)
 
     def close(self) -> None:

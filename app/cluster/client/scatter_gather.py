@@ -39,7 +39,7 @@ _RankedHits = list[tuple[_Rank, Hit]]
 _DIGITS = 2
 
 
-def check(request: SearchRequest) -> SearchRequest:
+def validate_request(request: SearchRequest) -> SearchRequest:
     """Return the request with its domains as they are indexed, each once.
 
     Raises InvalidUrl for an invalid domain and InvalidMessage for a wrong number of domains. Raises InvalidQuery for a
@@ -53,7 +53,7 @@ def check(request: SearchRequest) -> SearchRequest:
     return replace(request, domains=_parse_domains(request.domains))
 
 
-def split(request: SearchRequest) -> tuple[SearchRequest, ...]:
+def split_by_domain(request: SearchRequest) -> tuple[SearchRequest, ...]:
     """Return one request per domain of a checked request, in the order of its domains.
 
     A single domain returns the page itself. Each of several domains returns all hits that may be on it.
@@ -64,8 +64,8 @@ def split(request: SearchRequest) -> tuple[SearchRequest, ...]:
     return tuple(replace(request, domains=(domain,), offset=0, limit=limit) for domain in request.domains)
 
 
-def split_suggest(domains: Iterable[str], q: str, limit: int) -> tuple[SuggestRequest, ...]:
-    """Return one request for at most MAX_SUGGESTIONS suggestions per domain; raises as `check` does."""
+def split_suggestions(domains: Iterable[str], q: str, limit: int) -> tuple[SuggestRequest, ...]:
+    """Return one request for at most MAX_SUGGESTIONS suggestions per domain; raises as `validate_request` does."""
     parse(q)
     limit = min(max(limit, 1), MAX_SUGGESTIONS)
     return tuple(SuggestRequest(domain=domain, q=q, limit=limit) for domain in _parse_domains(domains))
@@ -78,7 +78,7 @@ def _parse_domains(domains: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def replies_of(outcomes: Mapping[str, T | ApplicationError]) -> tuple[list[T], tuple[tuple[str, str], ...]]:
+def gather_replies(outcomes: Mapping[str, T | ApplicationError]) -> tuple[list[T], tuple[tuple[str, str], ...]]:
     """Return the replies of the domains, and (domain, reason) of those without one; `outcomes` are in request order.
 
     Raises the error of an invalid request or of a domain that was never indexed. Raises the first error if no domain
@@ -95,12 +95,12 @@ def replies_of(outcomes: Mapping[str, T | ApplicationError]) -> tuple[list[T], t
 def merge(
     request: SearchRequest, outcomes: Mapping[str, SearchReply | ApplicationError], seconds: float
 ) -> SearchResult:
-    """Return the page of hits of a checked request from the outcomes of its domains; raises as `replies_of` does.
+    """Return the page of hits of a checked request from the outcomes of its domains; raises as `gather_replies` does.
 
     Each pack's own order is kept. Between packs the better score decides, as a share of the best possible one, or the
     later date. Packs in which no page has all the words are left out if another pack has such a page.
     """
-    replies, silent = replies_of(outcomes)
+    replies, silent = gather_replies(outcomes)
     with_hits = [reply for reply in replies if reply.results.total]
     merged = [reply for reply in with_hits if not reply.results.relaxed] or with_hits
     relaxed = any(reply.results.relaxed for reply in merged)
