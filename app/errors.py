@@ -1,10 +1,28 @@
-"""One error tree: whether a failure may be retried is a property of its class."""
+"""The application's errors. `app.broker.errors` explains what `permanent`, `reason` and `problem` decide."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from app.broker.errors import INVALID, TIMEOUT, UNAVAILABLE, ApplicationError, InvalidMessage, ProblemType
 
-from app.broker.errors import ApplicationError, InvalidMessage
+BROKEN = ProblemType("broken", 503, "The site's index cannot be read", retry_in=30)
+NEVER_INDEXED = ProblemType("never-indexed", 404, "The site was never indexed")
+NOT_PLACED = ProblemType("not-placed", 503, "The site's index is on no searcher yet", retry_in=5)
+NOT_FOUND = ProblemType("not-found", 404, "There is nothing at this address")
+NOT_ALLOWED = ProblemType("not-allowed", 405, "This address only answers GET and HEAD")
+TOO_LONG = ProblemType("too-long", 414, "The address is too long")
+WITH_BODY = ProblemType("with-body", 413, "This server reads no body")
+LIMITED = ProblemType("limited", 429, "Too many searches from one address", retry_in=1)
+
+
+class RetryAfterError(Exception):
+    """Mixin of errors for an HTTP answer with a Retry-After field; `retry_after` is in seconds, None without it."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message, retry_after)
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class InvalidUrl(InvalidMessage):
@@ -23,13 +41,13 @@ class OutOfScope(InvalidMessage):
 
 
 class FetchError(ApplicationError):
-    """Raised when a page could not be had this time."""
+    """Raised when a page could not be fetched this time."""
 
     reason = "fetch"
 
 
 class ConnectionFailed(FetchError):
-    """Raised when no connection could be made, or it broke."""
+    """Raised when a connection failed or broke."""
 
     reason = "connection"
 
@@ -40,17 +58,10 @@ class ResponseTimeout(FetchError):
     reason = "response-timeout"
 
 
-class ServerError(FetchError):
-    """Raised for a 5xx or 429 answer; `retry_after` is in seconds, if the server gave one."""
+class ServerError(RetryAfterError, FetchError):
+    """Raised for a 5xx or 429 answer."""
 
     reason = "server-error"
-
-    def __init__(self, message: str, retry_after: float | None = None) -> None:
-        super().__init__(message, retry_after)
-        self.retry_after = retry_after
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class RobotsUnavailable(FetchError):
@@ -73,10 +84,7 @@ class StoreError(ApplicationError):
     """Raised when the object store fails."""
 
     reason = "store"
-    problem = "broken"
-    status = 503
-    title = "The site's index cannot be read"
-    retry_in = 30
+    problem = BROKEN
 
 
 class ObjectNotFound(StoreError):
@@ -93,7 +101,7 @@ class InvalidKey(StoreError):
 
 
 class PreconditionFailed(StoreError):
-    """Raised when a conditional write lost: somebody else wrote the object since it was read."""
+    """Raised when a conditional write is refused: another writer changed the object since it was read."""
 
     reason = "precondition-failed"
 
@@ -102,10 +110,7 @@ class PackError(ApplicationError):
     """Raised when a pack cannot be built or read."""
 
     reason = "pack"
-    problem = "broken"
-    status = 503
-    title = "The site's index cannot be read"
-    retry_in: ClassVar[int | None] = 30
+    problem = BROKEN
 
 
 class PackRefused(PackError):
@@ -127,56 +132,42 @@ class PackNotFound(PackError):
 
     permanent = True
     reason = "pack-not-found"
-    problem = "never-indexed"
-    status = 404
-    title = "The site was never indexed"
-    retry_in = None
+    problem = NEVER_INDEXED
 
 
 class InvalidQuery(ApplicationError):
-    """Raised for a search that cannot be answered (empty, too long); says why."""
+    """Raised for an invalid search (empty, too long); names the reason."""
 
     permanent = True
     reason = "invalid-query"
-    problem = "invalid"
-    status = 400
-    title = "The request cannot be answered as it was asked"
+    problem = INVALID
 
 
 class SearchTimeout(ApplicationError):
     """Raised when a search took longer than its time limit, in seconds."""
 
     reason = "search-timeout"
-    problem = "timeout"
-    status = 504
-    title = "The search took too long"
-    retry_in = 1
+    problem = TIMEOUT
 
 
 class NotPlaced(ApplicationError):
-    """Raised when a domain has a pack, and no searcher that answers has it; names the domain."""
+    """Raised when a domain has a pack, but no reachable searcher serves it; names the domain."""
 
     reason = "not-placed"
-    problem = "not-placed"
-    status = 503
-    title = "The site's index is on no searcher yet"
-    retry_in = 5
+    problem = NOT_PLACED
 
 
 class NotHere(NotPlaced):
-    """Raised by a searcher for a domain that it does not have; another one may. Names the domain."""
+    """Raised by a searcher for a domain that it does not serve, though another one may; names the domain."""
 
     reason = "not-here"
 
 
 class SearchUnavailable(ApplicationError):
-    """Raised when nobody knows which searcher has what: the orchestrator did not answer yet."""
+    """Raised when it is unknown which searcher has which pack: the orchestrator has not answered yet."""
 
     reason = "search-unavailable"
-    problem = "unavailable"
-    status = 503
-    title = "The search cannot be reached"
-    retry_in = 2
+    problem = UNAVAILABLE
 
 
 # Requests that the web application refuses
@@ -187,9 +178,7 @@ class ResourceNotFound(ApplicationError):
 
     permanent = True
     reason = "not-found"
-    problem = "not-found"
-    status = 404
-    title = "There is nothing at this address"
+    problem = NOT_FOUND
 
 
 class MethodNotAllowed(ApplicationError):
@@ -197,9 +186,7 @@ class MethodNotAllowed(ApplicationError):
 
     permanent = True
     reason = "not-allowed"
-    problem = "not-allowed"
-    status = 405
-    title = "This address only answers GET and HEAD"
+    problem = NOT_ALLOWED
 
 
 class UriTooLong(ApplicationError):
@@ -207,9 +194,7 @@ class UriTooLong(ApplicationError):
 
     permanent = True
     reason = "too-long"
-    problem = "too-long"
-    status = 414
-    title = "The address is too long"
+    problem = TOO_LONG
 
 
 class BodyRefused(ApplicationError):
@@ -217,19 +202,14 @@ class BodyRefused(ApplicationError):
 
     permanent = True
     reason = "with-body"
-    problem = "with-body"
-    status = 413
-    title = "This server reads no body"
+    problem = WITH_BODY
 
 
 class TooManySearches(ApplicationError):
     """Raised when an address has used up its rate limit; names the limit and the seconds to wait."""
 
     reason = "limited"
-    problem = "limited"
-    status = 429
-    title = "Too many searches from one address"
-    retry_in = 1
+    problem = LIMITED
 
 
 # Cover art
@@ -241,33 +221,26 @@ class InvalidJob(InvalidMessage):
     reason = "invalid-job"
 
 
-class RemoteError(ApplicationError):
-    """Root of what the archive and the web service raise; `retry_after` is in seconds, if the server gave one."""
+class RemoteError(RetryAfterError, ApplicationError):
+    """Root of the errors of the archive and of MusicBrainz's web service."""
 
     reason = "remote"
 
-    def __init__(self, message: str, retry_after: float | None = None) -> None:
-        super().__init__(message, retry_after)
-        self.retry_after = retry_after
-
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class ArchiveError(RemoteError):
-    """Raised when the archive did not do what was asked, but may do it later."""
+    """Raised when the archive did not serve a request, but may serve it later."""
 
     reason = "archive"
 
 
 class ArchiveUnavailable(ArchiveError):
-    """Raised when the archive cannot be reached or asks everybody to slow down: other requests would fare no better."""
+    """Raised when the archive is unreachable or overloaded, so that other requests would fail too."""
 
     reason = "archive-unavailable"
 
 
 class ArchiveRefused(ArchiveError):
-    """Raised when the archive will not do this however often it is asked: denied, malformed, spam, a dark item."""
+    """Raised when the archive refuses a request for good: denied, malformed, spam, a dark item."""
 
     permanent = True
     reason = "archive-refused"
@@ -280,33 +253,33 @@ class ArchiveNotFound(ArchiveError):
 
 
 class WebServiceError(RemoteError):
-    """Raised when MusicBrainz's web service did not answer as it should."""
+    """Raised when MusicBrainz's web service fails or sends an invalid answer."""
 
     reason = "web-service"
 
 
 class ArtNotServed(ApplicationError):
-    """Raised when a command is about an archive, and the settings name none; says which setting is missing."""
+    """Raised when a command needs an archive that the settings do not name; names the missing setting."""
 
     permanent = True
     reason = "art-not-served"
 
 
 class EntityNotFound(ApplicationError):
-    """Raised when a command names a release or an event that there is not; names it."""
+    """Raised when a command names an unknown release or event; names it."""
 
     permanent = True
     reason = "entity-not-found"
 
 
 class DatabaseFailed(ApplicationError):
-    """Raised when MusicBrainz's database did not answer a read as it should; names its host and its database."""
+    """Raised when a read of MusicBrainz's database fails; names its host and its database."""
 
     reason = "database"
 
 
 class DatabaseUnavailable(DatabaseFailed):
-    """Raised when MusicBrainz's database cannot be reached, broke the connection off, or took too long."""
+    """Raised when MusicBrainz's database is unreachable, closed the connection or exceeded its deadline."""
 
     reason = "database-unavailable"
 
@@ -319,14 +292,14 @@ class ServicesError(ApplicationError):
 
 
 class DemoFailed(ApplicationError):
-    """Raised when the demo cannot go on: what was awaited did not come, or a site cannot be crawled."""
+    """Raised when the demo cannot go on: a deadline passed, or a site cannot be crawled."""
 
     permanent = True
     reason = "demo"
 
 
 def unreachable_text(service: str, variable: str, error: BaseException, *, url_is_set: bool) -> str:
-    """Return what a command says of a service that does not answer; `variable` is the setting with its URL."""
+    """Return a command's text about a service that does not answer; `variable` is the setting with its URL."""
     if url_is_set:
         return f"{service} does not answer: {error}. Check {variable}"
     return f"{service} is not running: start it with `perennial up`, or set {variable}"

@@ -1,4 +1,4 @@
-"""Environment to one frozen Settings; the only module that reads the environment."""
+"""The settings of a process. No other module reads them from the environment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore", env_ignore_empty=True)
 
-    # Where things are
+    # Services and folders
     data_dir: Path = Field(
         ROOT / ".perennial",
         validation_alias="PERENNIAL_DATA_DIR",
@@ -44,13 +44,13 @@ class Settings(BaseSettings):
         "", description="`file:///folder` or `s3://bucket/prefix`. Empty: a folder below the data folder."
     )
     s3_endpoint_url: str | None = Field(
-        None, description="Endpoint of an S3-compatible server. Keys come by boto3's own variables."
+        None, description="Endpoint of an S3-compatible server. Credentials come from boto3's own variables."
     )
 
     # Broker
     queue_type: Literal["quorum", "classic"] = Field("quorum", description="Type of work and delay queues.")
     delivery_limit: int = Field(
-        50, ge=1, description="Deliveries of one message to dying workers before the broker buries it."
+        50, ge=1, description="Deliveries of a message to crashing workers before the broker dead-letters it."
     )
     publish_timeout: float = Field(5.0, gt=0, description="Seconds to wait for a publisher confirm.")
     client_confirms: bool = Field(True, description="Whether a client's `delay()` waits for the broker's confirm.")
@@ -90,7 +90,7 @@ class Settings(BaseSettings):
         "exact", description="Links followed: the same host and port only, or also hosts below it."
     )
     host_delay: float = Field(
-        1.0, ge=0, description="Seconds between two requests to one host, unless robots.txt asks more."
+        1.0, ge=0, description="Seconds between two requests to one host, unless robots.txt requires more."
     )
     crawl_delay_max: float = Field(30.0, ge=0, description="Seconds: a longer Crawl-delay is cut to this.")
     allow_private_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
@@ -99,7 +99,7 @@ class Settings(BaseSettings):
     connect_timeout: float = Field(5.0, gt=0, description="Seconds to connect to a host.")
     response_timeout: float = Field(30.0, gt=0, description="Seconds for a whole response, however slowly it drips.")
     max_body_bytes: int = Field(
-        5_000_000, gt=0, description="Bytes of a page after decompression; more is not indexed."
+        5_000_000, gt=0, description="Bytes of a page after decompression; a larger page is not indexed."
     )
     max_url_length: int = Field(2_000, gt=0, description="Characters of a URL; longer links are not followed.")
     max_links: int = Field(5_000, gt=0, description="Links followed from one page.")
@@ -114,34 +114,40 @@ class Settings(BaseSettings):
         "cover-art-archive",
         description="Exchange of cover art messages, and what its queues' names begin with. Empty: not served.",
     )
-    event_art_exchange: str = Field("", description="The same for event art: `event-art-archive`. Empty: not served.")
+    event_art_exchange: str = Field(
+        "", description="Exchange of event art messages: `event-art-archive`. Empty: not served."
+    )
     art_retry_ms: int = Field(
         14_400_000,
         ge=1,
         description="Milliseconds that a failed art message waits. A broker that has the queue already must agree.",
     )
     art_retry_max: int = Field(4, ge=0, description="Retries of an art message that carries no `mb-retries`.")
-    art_fail_fast: bool = Field(False, description="Whether an art message that no retry mends fails at once.")
+    art_fail_fast: bool = Field(
+        False, description="Whether a permanent error dead-letters an art message at once, without retries."
+    )
     art_window: float = Field(
         10.0, ge=0, le=3_600, description="Seconds in which equal art messages become one. 0: none do."
     )
     art_outage_pause: float = Field(
-        30.0, gt=0, description="Seconds without work after the archive did not answer; doubled up to ten minutes."
+        30.0, gt=0, description="Seconds of pause after the archive did not answer; doubled up to ten minutes."
     )
     archive_url: str = Field(
         "https://{bucket}.s3.us.archive.org/{file}",
-        description="URL of a file in the archive's S3 interface; `{bucket}` may stand in the host or in the path.",
+        description="URL of a file in the archive's S3 interface. `{bucket}` is part of the host or of the path.",
     )
     archive_public_url: str = Field(
         "https://archive.org",
-        description="Where anybody may read the archive: `/metadata/` and `/download/` are below it.",
+        description="Public URL of the archive, with `/metadata/` and `/download/` below it.",
     )
     archive_access_key: SecretStr = Field(SecretStr(""), description="Access key of the archive's account.")
     archive_secret_key: SecretStr = Field(SecretStr(""), description="Secret key of the archive's account.")
     archive_connect_timeout: float = Field(
         10.0, gt=0, description="Seconds to connect to the archive or to MusicBrainz's web service."
     )
-    archive_read_timeout: float = Field(30.0, gt=0, description="Seconds for a whole response of either of them.")
+    archive_read_timeout: float = Field(
+        30.0, gt=0, description="Seconds for a whole response of the archive or the web service."
+    )
     musicbrainz_url: SecretStr = Field(
         SecretStr(""), description="MusicBrainz's database, `postgresql://user:password@host/database`; only read."
     )
@@ -150,7 +156,7 @@ class Settings(BaseSettings):
     )
 
     # Search
-    replicas: int = Field(2, ge=1, description="Searchers that each pack is placed on, where there are so many.")
+    replicas: int = Field(2, ge=1, description="Searchers that each pack is placed on, if that number is running.")
     heartbeat: float = Field(
         2.0, gt=0, description="Seconds between two heartbeats of a searcher; after three missed ones it is gone."
     )
@@ -165,7 +171,7 @@ class Settings(BaseSettings):
     searcher_threads: int = Field(4, ge=1, description="Queries that one searcher answers at the same time.")
     search_time_limit: float = Field(1.0, gt=0, description="Seconds that a query may take in a searcher.")
     search_deadline: float = Field(
-        3.0, gt=0, description="Seconds after which whoever asks is told that no searcher answered in time."
+        3.0, gt=0, description="Seconds to wait for a searcher's reply before a search fails."
     )
 
     # Web and Flower
@@ -177,42 +183,42 @@ class Settings(BaseSettings):
     flower_host: str = Field("127.0.0.1", description="Address that Flower binds to.")
     flower_port: int = Field(5555, ge=0, le=65_535, description="Port of Flower.")
     flower_basic_auth: SecretStr = Field(
-        SecretStr(""), description="`user:password` of Flower. Empty: made at random and kept in the data folder."
+        SecretStr(""), description="`user:password` of Flower. Empty: generated at random and kept in the data folder."
     )
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        "INFO", description="Least severe line that is logged."
+        "INFO", description="Lowest severity that is logged."
     )
 
     @model_validator(mode="before")
     @classmethod
-    def _data_dir_by_name(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _accept_data_dir_by_name(cls, values: dict[str, Any]) -> dict[str, Any]:
         # `populate_by_name` would do this too, but it would also read an unrelated DATA_DIR from the environment.
         named = {"PERENNIAL_DATA_DIR": values["data_dir"]} if "data_dir" in values else {}
         return {**values, **named}
 
     @field_validator("allow_private_hosts", mode="before")
     @classmethod
-    def _split(cls, value: Any) -> Any:
+    def _split_commas(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
     @field_validator("store_url")
     @classmethod
-    def _known_store(cls, value: str) -> str:
+    def _check_store_url(cls, value: str) -> str:
         if value and not value.startswith(("file:///", "s3://")):
             raise ValueError(f"STORE_URL {value!r}: expected file:///folder or s3://bucket[/prefix]")
         return value
 
     @field_validator("web_rate_limit")
     @classmethod
-    def _is_a_rate(cls, value: str) -> str:
+    def _check_rate_limit(cls, value: str) -> str:
         if not re.fullmatch(r"[1-9][0-9]{0,8}/(second|minute|hour)", value):
             raise ValueError(f"WEB_RATE_LIMIT {value!r}: expected <number>/<second|minute|hour>, such as 600/minute")
         return value
 
     @field_validator("archive_url")
     @classmethod
-    def _names_a_file(cls, value: str) -> str:
+    def _check_archive_url(cls, value: str) -> str:
         if not value.startswith(("http://", "https://")) or "{bucket}" not in value or not value.endswith("{file}"):
             raise ValueError(
                 f"ARCHIVE_URL {value!r}: expected http(s)://, {{bucket}} within it and {{file}} at its end"
@@ -220,8 +226,8 @@ class Settings(BaseSettings):
         return value
 
     @model_validator(mode="after")
-    def _delays_can_be_waited(self) -> Settings:
-        # Beyond 31 doublings of a millisecond no power needs to be computed.
+    def _check_longest_delay(self) -> Settings:
+        # 31 doublings of one millisecond exceed the limit already.
         if self.retry_max and self.retry_timeout_ms << min(self.retry_max - 1, 31) > LONGEST_DELAY_MS:
             raise ValueError(
                 f"RETRY_TIMEOUT_MS {self.retry_timeout_ms} and RETRY_MAX {self.retry_max}: the last delay would be "
@@ -239,17 +245,17 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments first, then the environment; files are read by nothing but `private_urls`."""
+        """Read arguments first, then the environment, and no settings file."""
         del settings_cls, dotenv_settings, file_secret_settings
         return init_settings, env_settings
 
     @property
     def services_file(self) -> Path:
-        """Where `perennial services up` notes the URLs of the private services, as JSON."""
+        """Where `perennial services up` writes the URLs of the private services, as JSON."""
         return self.data_dir / "services" / "state.json"
 
     def private_urls(self) -> dict[str, str]:
-        """URLs of the private services: `broker_url`, `redis_url`, `broker_api_url`; empty if they never ran."""
+        """Return `broker_url`, `redis_url` and `broker_api_url` of the private services; empty if they never ran."""
         try:
             state = json.loads(self.services_file.read_text())
         except FileNotFoundError:
@@ -275,18 +281,18 @@ class Settings(BaseSettings):
 
     @property
     def art_exchanges(self) -> tuple[str, ...]:
-        """Exchanges whose art messages are served: none without MusicBrainz's database."""
+        """Exchanges whose art messages are served; empty without MusicBrainz's database."""
         given = (self.cover_art_exchange, self.event_art_exchange) if self.musicbrainz_url.get_secret_value() else ()
         return tuple(exchange for exchange in given if exchange)
 
     @property
     def flower_login_file(self) -> Path:
-        """Where a login of Flower that was made at random is kept."""
+        """Where the randomly generated login of Flower is kept."""
         return self.data_dir / "flower-login"
 
     @property
     def flower_login(self) -> str:
-        """`user:password` of Flower: given, or made once at random and kept, readable by its owner only."""
+        """`user:password` of Flower: given, or generated once and kept in a file that only its owner can read."""
         given = self.flower_basic_auth.get_secret_value()
         if given:
             return given

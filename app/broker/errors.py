@@ -1,22 +1,43 @@
-"""Errors of messages, the broker and its worker. Each class has a reason code and says whether a retry can help."""
+"""The root error, and the errors of messages, the broker and its worker.
+
+An error class decides three things: whether the message is retried, its code in dead sets, and the HTTP answer.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 
-class ApplicationError(Exception):
-    """Root of every error that this project raises. Retryable unless its class says `permanent`."""
+@dataclass(frozen=True, slots=True)
+class ProblemType:
+    """How HTTP answers a request that ends in an error: a problem type of RFC 9457.
 
+    `name` is the last part of the type's URL. `retry_in` is the number of seconds after which a client may send the
+    request again, None if it would fail again.
+    """
+
+    name: str
+    status: int
+    title: str
+    retry_in: int | None = None
+
+
+INTERNAL = ProblemType("internal", 500, "Something went wrong here; it has been logged")
+INVALID = ProblemType("invalid", 400, "The request cannot be answered as it was asked")
+TIMEOUT = ProblemType("timeout", 504, "The search took too long", retry_in=1)
+BUSY = ProblemType("busy", 503, "There is more to search than can be answered in time", retry_in=1)
+UNAVAILABLE = ProblemType("unavailable", 503, "The search cannot be reached", retry_in=2)
+
+
+class ApplicationError(Exception):
+    """Root of every error that this project raises."""
+
+    #: Whether a retry would fail in the same way: the message is dead-lettered at once.
     permanent: ClassVar[bool] = False
-    #: Short code that groups failures in dead sets and metrics.
+    #: Code in dead sets, metrics and cluster replies; each class has its own.
     reason: ClassVar[str] = "error"
-    #: Type, status and title of the problem (RFC 9457) that answers a request which ends in this error.
-    problem: ClassVar[str] = "internal"
-    status: ClassVar[int] = 500
-    title: ClassVar[str] = "Something went wrong here; it has been logged"
-    #: Seconds after which a client may send the request again; None if it would fail again.
-    retry_in: ClassVar[int | None] = None
+    problem: ClassVar[ProblemType] = INTERNAL
 
 
 class InvalidMessage(ApplicationError):
@@ -24,27 +45,21 @@ class InvalidMessage(ApplicationError):
 
     permanent = True
     reason = "invalid-message"
-    problem = "invalid"
-    status = 400
-    title = "The request cannot be answered as it was asked"
+    problem = INVALID
 
 
 class UnknownType(ApplicationError):
     """Raised for a message type that no route names. Retryable: a newer release may be rolling out."""
 
     reason = "unknown-type"
-    problem = "invalid"
-    status = 400
-    title = "The request cannot be answered as it was asked"
+    problem = INVALID
 
 
 class Undecodable(ApplicationError):
     """Raised for a body that is not what its content type says."""
 
     reason = "undecodable"
-    problem = "invalid"
-    status = 400
-    title = "The request cannot be answered as it was asked"
+    problem = INVALID
 
 
 class Postpone(ApplicationError):
@@ -65,7 +80,7 @@ class Postpone(ApplicationError):
         self.mark = mark
 
     def __reduce__(self) -> tuple[type[Postpone], tuple[float, str], dict[str, object]]:
-        """Pickle every attribute, for the way from a pool process: the arguments alone are not all."""
+        """Pickle every attribute, because the pool process sends the error to the worker's parent process."""
         return type(self), (self.seconds, self.why), self.__dict__
 
 
@@ -92,14 +107,11 @@ class RequestTimedOut(ApplicationError):
     """Raised when no reply to a request came by its deadline; names the address and the seconds."""
 
     reason = "request-timeout"
-    problem = "timeout"
-    status = 504
-    title = "The search took too long"
-    retry_in = 1
+    problem = TIMEOUT
 
 
 class AlreadyRunning(ApplicationError):
-    """Raised when a process starts of which only one may run, and one runs already; names it."""
+    """Raised when a process starts of which only one may run, while another one runs; names it."""
 
     permanent = True
     reason = "already-running"
@@ -115,10 +127,7 @@ class BrokerUnreachable(ApplicationError):
     """Raised when no connection to the broker can be made, or it broke; names the broker without its password."""
 
     reason = "broker-unreachable"
-    problem = "unavailable"
-    status = 503
-    title = "The search cannot be reached"
-    retry_in = 2
+    problem = UNAVAILABLE
 
 
 class ManagementFailed(ApplicationError):
@@ -145,7 +154,4 @@ class Overloaded(ApplicationError):
     """Raised when a process has no room for another request: it could not answer in time."""
 
     reason = "searcher-busy"
-    problem = "busy"
-    status = 503
-    title = "There is more to search than can be answered in time"
-    retry_in = 1
+    problem = BUSY

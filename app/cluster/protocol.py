@@ -160,7 +160,7 @@ class ProblemReply:
 def fault_of(error: type[ApplicationError]) -> Fault:
     """Return the code of an error class in a reply: its reason or its problem type; `broken` for all other classes."""
     codes: tuple[Fault, ...] = get_args(Fault)
-    named = (error.reason, _FAULTS.get(error.problem, error.problem))
+    named = (error.reason, _FAULTS.get(error.problem.name, error.problem.name))
     return next((code for name in named for code in codes if code == name), "broken")
 
 

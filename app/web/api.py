@@ -61,14 +61,14 @@ _REFERENCE = "#/components/schemas/{model}"
 def _responses(*errors: type[ApplicationError]) -> dict[int | str, dict[str, Any]]:
     """Describe the answers for errors, by status. Several problem types may share a status."""
     described: dict[int | str, dict[str, Any]] = {}
-    for status in sorted({error.status for error in errors}):
-        kinds = [error for error in errors if error.status == status]
+    for status in sorted({error.problem.status for error in errors}):
+        kinds = [error for error in errors if error.problem.status == status]
         types = [type_of(error) for error in kinds]
         schema = {"allOf": [{"$ref": _REFERENCE.format(model="Problem")}, {"properties": {"type": {"enum": types}}}]}
-        headers = _RETRY_AFTER if any(error.retry_in for error in kinds) else {}
+        headers = _RETRY_AFTER if any(error.problem.retry_in for error in kinds) else {}
         headers = headers | (_QUOTA if TooManySearches in kinds else {})
         described[status] = {
-            "description": "; ".join(f"{error.title} (`{type_of(error)}`)" for error in kinds),
+            "description": "; ".join(f"{error.problem.title} (`{type_of(error)}`)" for error in kinds),
             "content": {MEDIA_TYPE: {"schema": schema}},
             **({"headers": headers} if headers else {}),
         }

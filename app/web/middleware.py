@@ -119,7 +119,7 @@ class WebMiddleware:
         detail: str = "",
         retry_in: int | None = None,
     ) -> None:
-        self._metrics.count_refusal(error.problem)
+        self._metrics.count_refusal(error.problem.name)
         response = self._error_response(scope, error, detail)
         if error is MethodNotAllowed:
             response.headers["Allow"] = ALLOWED

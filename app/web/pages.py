@@ -78,11 +78,11 @@ class View:
     ) -> View:
         """Return the view that shows an error."""
         return cls(
-            state=error.problem,
-            status=error.status,
+            state=error.problem.name,
+            status=error.problem.status,
             form=form or SearchForm(),
             reason=reason,
-            retry_in=error.retry_in,
+            retry_in=error.problem.retry_in,
             packs=packs,
             never_indexed=never_indexed,
         )
@@ -165,7 +165,7 @@ def render(view: View) -> HTMLResponse:
 
 def error_page(error: type[ApplicationError], reason: str = "") -> HTMLResponse:
     """Return the page for an error that is not about a search."""
-    return render(View.of_error(error, reason=reason or error.title))
+    return render(View.of_error(error, reason=reason or error.problem.title))
 
 
 def _search(client: SearchClient, packs: tuple[PackView, ...], form: SearchForm) -> View:
@@ -187,7 +187,7 @@ def _search(client: SearchClient, packs: tuple[PackView, ...], form: SearchForm)
 
 
 def _error_view(error: ApplicationError, packs: tuple[PackView, ...], form: SearchForm) -> View:
-    if error.status >= 500:
+    if error.problem.status >= 500:
         # Metrics count these. While searchers are away, a line for each search would fill the log.
         log.debug("Search of %s failed: %s: %s", ", ".join(form.domains) or "all sites", error.reason, error)
     indexed = {pack.domain for pack in packs}
@@ -196,4 +196,6 @@ def _error_view(error: ApplicationError, packs: tuple[PackView, ...], form: Sear
         never_indexed = tuple(domain for domain in form.domains if domain not in indexed) or form.domains
     # Only the text of an error about the request is meant for the person who typed it.
     reason = str(error) if error.problem == InvalidMessage.problem else ""
-    return View.of_error(type(error), reason=reason or error.title, form=form, packs=packs, never_indexed=never_indexed)
+    return View.of_error(
+        type(error), reason=reason or error.problem.title, form=form, packs=packs, never_indexed=never_indexed
+    )
