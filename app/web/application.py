@@ -67,28 +67,23 @@ def create_app(
     for module in (api, pages, problems, opensearch, monitoring):
         app.include_router(module.router)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
-    app.add_exception_handler(ApplicationError, _on_application_error)
-    app.add_exception_handler(RequestValidationError, _on_invalid_parameters)
-    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(ApplicationError, _answer_error)
+    app.add_exception_handler(RequestValidationError, _answer_error)
+    app.add_exception_handler(HTTPException, _answer_error)
     return app
 
 
-def _on_application_error(request: Request, error: Exception) -> Response:
-    kind = type(error) if isinstance(error, ApplicationError) else ApplicationError
-    return _error_response(request.scope, kind, str(error))
-
-
-def _on_invalid_parameters(request: Request, error: Exception) -> Response:
-    invalid = error.errors() if isinstance(error, RequestValidationError) else []
-    detail = "; ".join(f"{parameter['loc'][-1]}: {parameter['msg']}" for parameter in invalid)
-    return _error_response(request.scope, InvalidMessage, detail)
-
-
-def _on_http_exception(request: Request, error: Exception) -> Response:
-    """Answer what Starlette raises for an unknown path, another method or an unreadable file."""
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    kind = {404: ResourceNotFound, 405: MethodNotAllowed}.get(status, ApplicationError)
-    return _error_response(request.scope, kind, "")
+def _answer_error(request: Request, error: Exception) -> Response:
+    """Answer an error of a route, invalid parameters, or an error of Starlette, such as one for an unknown path."""
+    kind, detail = ApplicationError, ""
+    if isinstance(error, ApplicationError):
+        kind, detail = type(error), str(error)
+    elif isinstance(error, RequestValidationError):
+        kind = InvalidMessage
+        detail = "; ".join(f"{parameter['loc'][-1]}: {parameter['msg']}" for parameter in error.errors())
+    elif isinstance(error, HTTPException):
+        kind = {404: ResourceNotFound, 405: MethodNotAllowed}.get(error.status_code, ApplicationError)
+    return _error_response(request.scope, kind, detail)
 
 
 def _error_response(scope: Scope, error: type[ApplicationError], detail: str) -> Response:

@@ -95,28 +95,25 @@ class ConcurrencyLimit:
     @asynccontextmanager
     async def admit(self) -> AsyncIterator[bool]:
         """Hold a place for the block; yield False if none became free in time."""
-        if not await self._acquire():
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            self._free.release()
-
-    async def _acquire(self) -> bool:
+        admitted: bool
         if not self._free.locked():
-            return await self._free.acquire()  # Does not wait, so it needs no timer.
-        if self._waiting >= self._max_waiting:
-            return False
-        self._waiting += 1
+            admitted = await self._free.acquire()  # Does not wait, so it needs no timer.
+        elif self._waiting >= self._max_waiting:
+            admitted = False
+        else:
+            self._waiting += 1
+            try:
+                async with asyncio.timeout(self._patience):
+                    admitted = await self._free.acquire()
+            except TimeoutError:
+                admitted = False
+            finally:
+                self._waiting -= 1
         try:
-            async with asyncio.timeout(self._patience):
-                await self._free.acquire()
-        except TimeoutError:
-            return False
+            yield admitted
         finally:
-            self._waiting -= 1
-        return True
+            if admitted:
+                self._free.release()
 
 
 @lru_cache(maxsize=4_096)

@@ -88,7 +88,13 @@ class WebMiddleware:
             log.exception("%s %s failed", scope["method"], scope["path"])
             await self._error_response(request, ApplicationError, "")(request, receive, answer.send)
         finally:
-            self._metrics.count_answer(_route_path(request), answer.status, time.perf_counter() - began)
+            # Metrics count routes: paths are unlimited. The middleware may answer before a route is found.
+            route, path = request.get("route"), request["path"]
+            if route is not None:
+                path = str(route.path)
+            elif path not in LIMITED_PATHS:
+                path = "/static" if path.startswith("/static/") else "none"
+            self._metrics.count_answer(path, answer.status, time.perf_counter() - began)
 
     async def _respond(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         if error := refusal(scope):
@@ -165,11 +171,3 @@ def is_search(scope: Scope) -> bool:
     """Return whether a request starts a search or asks for suggestions."""
     path = scope["path"]
     return path in LIMITED_PATHS and (path != "/" or b"q=" in scope["query_string"])
-
-
-def _route_path(scope: Scope) -> str:
-    """Return the path of the route that answered, or would have. Metrics count routes: paths are unlimited."""
-    if "route" in scope:
-        return str(scope["route"].path)
-    path = scope["path"]
-    return path if path in LIMITED_PATHS else "/static" if path.startswith("/static/") else "none"

@@ -44,6 +44,24 @@ class FoundHit:
     modified: Annotated[str, Field(description="The date that the page gives itself, or empty.")]
     score: float
 
+    @classmethod
+    def of(cls, hit: Hit) -> FoundHit:
+        """Return a hit as the API shows it."""
+        return cls(
+            url=hit.url,
+            domain=hit.domain,
+            path=hit.path,
+            title=hit.title,
+            snippet=hit.snippet.text,
+            marks=hit.snippet.marks,
+            headings=hit.headings,
+            section=hit.section,
+            lang=hit.lang,
+            type=hit.type,
+            modified=hit.modified,
+            score=hit.score,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FacetValue:
@@ -158,27 +176,10 @@ def search_answer(result: SearchResult, request: SearchRequest, *, link: str) ->
             )
             for facet in result.facets
         ),
-        hits=tuple(_found_hit(hit) for hit in result.hits),
+        hits=tuple(FoundHit.of(hit) for hit in result.hits),
     )
 
 
 def domain_answer(route: Route) -> Domain:
     """Return a site as the API lists it."""
     return Domain(domain=route.domain, pages=route.pages, built_at=route.built_at, available=bool(route.searchers))
-
-
-def _found_hit(hit: Hit) -> FoundHit:
-    return FoundHit(
-        url=hit.url,
-        domain=hit.domain,
-        path=hit.path,
-        title=hit.title,
-        snippet=hit.snippet.text,
-        marks=hit.snippet.marks,
-        headings=hit.headings,
-        section=hit.section,
-        lang=hit.lang,
-        type=hit.type,
-        modified=hit.modified,
-        score=hit.score,
-    )

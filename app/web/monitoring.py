@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
 from fastapi import APIRouter, Request, Response
@@ -155,20 +155,15 @@ def route_metrics(routes: Routes, *, now: float) -> Iterator[Metric]:
     yield GaugeMetricFamily("perennial_searchers", "Searchers known.", value=len(routes.searchers))
     yield GaugeMetricFamily("perennial_routes_settled", "0 while the orchestrator gathers.", value=int(routes.settled))
     ages = GaugeMetricFamily("perennial_index_age_seconds", "Since a site's index was built.", labels=("domain",))
-    for age, domain in sorted(((_age(route.built_at, now), route.domain) for route in routes.routes), reverse=True)[
-        :MAX_INDEX_AGES
-    ]:
-        ages.add_metric((domain,), age)
+    age_of = dict.fromkeys((route.domain for route in routes.routes), 0.0)
+    for route in routes.routes:
+        with suppress(ValueError):  # The age of an invalid time is 0.
+            built = datetime.fromisoformat(route.built_at)
+            built = built if built.tzinfo else built.replace(tzinfo=UTC)
+            age_of[route.domain] = max(0.0, now - built.timestamp())
+    for domain in sorted(age_of, key=lambda domain: (age_of[domain], domain), reverse=True)[:MAX_INDEX_AGES]:
+        ages.add_metric((domain,), age_of[domain])
     yield ages
-
-
-def _age(built_at: str, now: float) -> float:
-    """Return the seconds since a time in ISO 8601, or 0 if it is invalid."""
-    try:
-        built = datetime.fromisoformat(built_at)
-    except ValueError:
-        return 0.0
-    return max(0.0, now - (built if built.tzinfo else built.replace(tzinfo=UTC)).timestamp())
 
 
 @router.get("/healthz")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 from urllib.parse import urlencode
 from xml.etree import ElementTree as ET
@@ -13,7 +14,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from app.broker.errors import InvalidMessage
-from app.cluster.client.contract import MAX_DOMAINS, SearchClient
+from app.cluster.client.contract import MAX_DOMAINS
 from app.crawl.urls import parse_domain
 from app.errors import InvalidQuery, PackNotFound
 from app.web.dependencies import Client
@@ -48,9 +49,19 @@ async def description(request: Request, client: Client, domain: Domains = ()) ->
 
 
 @router.get("/suggest")
-async def suggest(client: Client, q: str = "", domain: Domains = ()) -> Response:
-    """Suggest how a query may go on, in the format of browsers. An invalid query has no suggestions."""
-    suggestions = await run_in_threadpool(_suggestions, client, _parse_domains(domain), q)
+def suggest(client: Client, q: str = "", domain: Domains = ()) -> Response:
+    """Suggest how a query may go on, in the format of browsers. An invalid query has no suggestions.
+
+    Without `domain`, suggestions come from all sites with a searcher, unless these are more than MAX_DOMAINS.
+    """
+    domains = _parse_domains(domain)
+    suggestions: Sequence[str] = ()
+    if not domains:
+        placed = sorted(route.domain for route in client.routes().routes if route.searchers)
+        domains = placed if len(placed) <= MAX_DOMAINS else ()
+    if domains and q.strip():
+        with suppress(InvalidQuery):
+            suggestions = client.suggest(domains, q)
     content = json.dumps([q, suggestions], ensure_ascii=False).encode(errors="replace")
     return Response(content, media_type=SUGGESTIONS)
 
@@ -85,17 +96,6 @@ def _add(parent: ET.Element, name: str, text: str | None = None, **attributes: s
 
 def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
-
-
-def _suggestions(client: SearchClient, domains: Sequence[str], q: str) -> Sequence[str]:
-    """Return suggestions from the given domains, or from all with a searcher unless these are too many."""
-    if not domains:
-        placed = sorted(route.domain for route in client.routes().routes if route.searchers)
-        domains = placed if len(placed) <= MAX_DOMAINS else ()
-    try:
-        return client.suggest(domains, q) if domains and q.strip() else ()
-    except InvalidQuery:
-        return ()
 
 
 def _parse_domains(domains: Sequence[str]) -> Sequence[str]:

@@ -190,9 +190,9 @@ def _error_view(error: ApplicationError, packs: tuple[PackView, ...], form: Sear
     if error.problem.status >= 500:
         # Metrics count these. While searchers are away, a line for each search would fill the log.
         log.debug("Search of %s failed: %s: %s", ", ".join(form.domains) or "all sites", error.reason, error)
-    indexed = {pack.domain for pack in packs}
     never_indexed: tuple[str, ...] = ()
     if isinstance(error, PackNotFound):
+        indexed = {pack.domain for pack in packs}
         never_indexed = tuple(domain for domain in form.domains if domain not in indexed) or form.domains
     # Only the text of an error about the request is meant for the person who typed it.
     reason = str(error) if error.problem == InvalidMessage.problem else ""

@@ -97,6 +97,24 @@ class FacetView:
     title: str
     choices: tuple[Choice, ...]
 
+    @classmethod
+    def of(cls, facet: Facet, form: SearchForm) -> FacetView:
+        """Return the view of a facet; without choices if it has a single value."""
+        chosen = dict(form.active_filters).get(facet.name, "")
+        named = [(value, pages) for value, pages in facet.counts if value]
+        shown = [pair for rank, pair in enumerate(named) if rank < _CHOICES or pair[0] == chosen]
+        choices = tuple(
+            Choice(
+                label=label_of(facet.name, value),
+                href=form.with_filter(facet.name, "" if value == chosen else value).href,
+                count=f"{pages:,}",
+                current=value == chosen,
+            )
+            for value, pages in shown
+        )
+        useful = facet.name in FILTERS and (len(choices) > 1 or bool(chosen))
+        return cls(name=facet.name, title=FILTERS.get(facet.name, ""), choices=choices if useful else ())
+
 
 @dataclass(frozen=True, slots=True)
 class PageLink:
@@ -121,6 +139,31 @@ class HitView:
     lang: str
     modified: str
     date: str
+
+    @classmethod
+    def of(cls, hit: Hit, *, several: bool) -> HitView:
+        """Return the view of a hit; `several` is whether more than one site was searched."""
+        followable = hit.url.lower().startswith(("http://", "https://"))
+        address = _readable(hit.url.partition("://")[2].removesuffix("/") if followable else hit.url)
+        site = hit.domain if several else ""
+        if site and (address == site or address.startswith(f"{site}/")):
+            address = address.removeprefix(site)
+        elif site:
+            address = f" · {address}"
+        day = ""
+        with suppress(ValueError):
+            modified = date.fromisoformat(hit.modified)
+            day = f"{modified.day} {modified:%B %Y}"
+        return cls(
+            href=hit.url if followable else "",
+            site=site,
+            address=address,
+            title=hit.title.strip() or hit.path,
+            snippet=hit.snippet,
+            lang=hit.lang if _LANGUAGE.fullmatch(hit.lang) else "",
+            modified=hit.modified,
+            date=day,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +209,7 @@ def results_view(result: SearchResult, form: SearchForm) -> ResultsView:
         total=f"more than {result.total:,}" if result.capped else f"{result.total:,}",
         seconds=f"{max(1, round(seconds * 1_000))} ms" if seconds < 1 else f"{seconds:.1f} s",
         relaxed=result.relaxed,
-        hits=tuple(_hit_view(hit, several=several) for hit in result.hits),
+        hits=tuple(HitView.of(hit, several=several) for hit in result.hits),
         pages=tuple(
             PageLink(number, _page_href(form, number, last_page))
             for number in (_page_numbers(form.page, last_page) if last_page > 1 else ())
@@ -177,7 +220,7 @@ def results_view(result: SearchResult, form: SearchForm) -> ResultsView:
             Choice(label=sort.capitalize(), href=form.with_sort(sort).href, current=sort == form.request.sort)
             for sort in SORTS
         ),
-        facets=tuple(view for facet in result.facets if (view := _facet_view(facet, form)).choices),
+        facets=tuple(view for facet in result.facets if (view := FacetView.of(facet, form)).choices),
         did_you_mean=Choice(label=did_you_mean, href=form.with_text(did_you_mean).href) if did_you_mean else None,
         silent=tuple(domain for domain, _ in result.silent),
         sources=tuple(pack_view(source) for source in result.sources),
@@ -201,48 +244,6 @@ def pack_view(pack: Route | PackInfo) -> PackView:
         day = f"{time.day} {time:%B %Y}"
         built = f"{day}, {time:%H:%M} UTC"
     return PackView(domain=pack.domain, pages=pages, built_at=pack.built_at, built=built, day=day)
-
-
-def _facet_view(facet: Facet, form: SearchForm) -> FacetView:
-    """Return the view of a facet; without choices if it has a single value."""
-    chosen = dict(form.active_filters).get(facet.name, "")
-    named = [(value, pages) for value, pages in facet.counts if value]
-    shown = [pair for rank, pair in enumerate(named) if rank < _CHOICES or pair[0] == chosen]
-    choices = tuple(
-        Choice(
-            label=label_of(facet.name, value),
-            href=form.with_filter(facet.name, "" if value == chosen else value).href,
-            count=f"{pages:,}",
-            current=value == chosen,
-        )
-        for value, pages in shown
-    )
-    useful = facet.name in FILTERS and (len(choices) > 1 or bool(chosen))
-    return FacetView(name=facet.name, title=FILTERS.get(facet.name, ""), choices=choices if useful else ())
-
-
-def _hit_view(hit: Hit, *, several: bool) -> HitView:
-    followable = hit.url.lower().startswith(("http://", "https://"))
-    address = _readable(hit.url.partition("://")[2].removesuffix("/") if followable else hit.url)
-    site = hit.domain if several else ""
-    if site and (address == site or address.startswith(f"{site}/")):
-        address = address.removeprefix(site)
-    elif site:
-        address = f" · {address}"
-    day = ""
-    with suppress(ValueError):
-        modified = date.fromisoformat(hit.modified)
-        day = f"{modified.day} {modified:%B %Y}"
-    return HitView(
-        href=hit.url if followable else "",
-        site=site,
-        address=address,
-        title=hit.title.strip() or hit.path,
-        snippet=hit.snippet,
-        lang=hit.lang if _LANGUAGE.fullmatch(hit.lang) else "",
-        modified=hit.modified,
-        date=day,
-    )
 
 
 def _readable(address: str) -> str:
@@ -276,14 +277,12 @@ def label_of(facet: str, value: str) -> str:
     """Return the label of a facet's value: `/library/`, `German (de-AT)`, `PDF`. An unknown value is its own label."""
     if facet == "section":
         return f"/{value}/"
-    return _language(value) if facet == "lang" else _TYPES.get(value, value)
-
-
-def _language(tag: str) -> str:
-    """Return a language's name, followed by its tag if that has subtags, in the case of RFC 5646 section 2.1.1."""
-    first, *rest = tag.split("-")
+    if facet != "lang":
+        return _TYPES.get(value, value)
+    first, *rest = value.split("-")
     name = _LANGUAGES.get(first.lower())
     if name is None or not rest:
-        return name or tag
+        return name or value
+    # Subtags in the case that RFC 5646 section 2.1.1 recommends.
     cases = {2: str.upper, 4: str.title}
     return f"{name} ({'-'.join([first.lower(), *(cases.get(len(part), str.lower)(part) for part in rest)])})"

@@ -94,40 +94,21 @@ def read_form(
     """Return the form that shows the valid parameters again, and the error of the last invalid one."""
     request = replace(_EMPTY, q=q)
     error: ApplicationError | None = None
+    too_long = [label for name, label in FILTERS.items() if len(getattr(filters, name)) > _MAX_FILTER]
+    if sort not in SORTS:
+        error = InvalidQuery(f"results are not sorted by “{sort[:40]}”: by {' or '.join(SORTS)}")
+    elif not (page.isascii() and page.isdigit() and 1 <= int(page[:9]) <= LAST_PAGE):
+        error = InvalidQuery(f"there is no page “{page[:40]}”: pages are numbered from 1 to {LAST_PAGE}")
+    elif too_long:
+        error = InvalidQuery(f"{too_long[0].lower()}: expected at most {_MAX_FILTER} characters")
+    else:
+        request = replace(request, sort=sort, offset=(int(page) - 1) * PER_PAGE, filters=filters)
     try:
-        request = replace(
-            request, sort=_read_sort(sort), offset=(_read_page(page) - 1) * PER_PAGE, filters=_read_filters(filters)
-        )
-    except InvalidQuery as invalid:
-        error = invalid
-    try:
-        request = replace(request, domains=_read_domains(domains))
+        names = tuple(dict.fromkeys(parse_domain(domain) for domain in domains if domain.strip()))
     except InvalidMessage as invalid:
-        error = invalid
-    return SearchForm(request), error
-
-
-def _read_domains(domains: Sequence[str]) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(parse_domain(domain) for domain in domains if domain.strip()))
+        return SearchForm(request), invalid
     if len(names) > MAX_DOMAINS:
-        raise InvalidMessage(f"{len(names)} sites are too many to search at once: choose {MAX_DOMAINS} at most")
-    return names
-
-
-def _read_sort(text: str) -> Sort:
-    if text not in SORTS:
-        raise InvalidQuery(f"results are not sorted by “{text[:40]}”: by {' or '.join(SORTS)}")
-    return text
-
-
-def _read_filters(filters: Filters) -> Filters:
-    for name, label in FILTERS.items():
-        if len(getattr(filters, name)) > _MAX_FILTER:
-            raise InvalidQuery(f"{label.lower()}: expected at most {_MAX_FILTER} characters")
-    return filters
-
-
-def _read_page(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= LAST_PAGE):
-        raise InvalidQuery(f"there is no page “{text[:40]}”: pages are numbered from 1 to {LAST_PAGE}")
-    return int(text)
+        error = InvalidMessage(f"{len(names)} sites are too many to search at once: choose {MAX_DOMAINS} at most")
+    else:
+        request = replace(request, domains=names)
+    return SearchForm(request), error

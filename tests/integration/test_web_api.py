@@ -149,6 +149,24 @@ def test_each_search_error_has_its_problem_type_and_status(
     assert client.get(answer.json()["type"]).text.startswith(f"{name}: {answer.json()['title']}")
 
 
+def test_an_unexpected_error_is_answered_with_a_500_problem_that_only_the_log_explains(
+    client: httpx.Client, search_client: ScriptedSearchClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    search_client.fault = ZeroDivisionError("secret detail")
+    try:
+        answer = client.get(SEARCH, params={"domain": "site.example", "q": "many"})
+        page = client.get("/", params={"domain": "site.example", "q": "many"})
+    finally:
+        search_client.behave()
+    assert (answer.status_code, page.status_code) == (500, 500)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert (answer.json()["type"], answer.json()["status"]) == ("/problems/internal", 500)
+    assert page.headers["content-type"].startswith("text/html")
+    assert "secret" not in answer.text + page.text
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError] * 2
+    assert client.get(SEARCH, params={"domain": "site.example", "q": "many"}).status_code == 200
+
+
 def test_unknown_addresses_of_the_api_are_problems(client: httpx.Client) -> None:
     assert client.get("/api/v2/search").json()["type"] == "/problems/not-found"
     assert client.get("/problems/none").status_code == 404

@@ -29,8 +29,8 @@ PAGES = [
     page(f"/library/{number}", f"Event loop {number}", "The event loop runs callbacks. Café, naïve, 東京.", lang="en")
     for number in range(30)
 ]
-#: Queries over a socket, and queries that the application gets directly, in batches.
-SOCKET_QUERIES, BATCH = 250, 50
+#: Queries of one batch that the application gets directly, without a socket.
+BATCH = 50
 PATHS = ("/", "/api/v1/search", "/suggest")
 
 #: A JSON Schema cannot say whether a name is a host or whether words can be searched for. So the answer 400 to values
@@ -90,10 +90,11 @@ def query_string(query: bytes) -> bytes:
     return f"domain={DOMAIN}&q={quote_from_bytes(query)}".encode()
 
 
-def test_any_text_over_http_is_answered_or_refused(client: httpx.Client) -> None:
+@pytest.mark.parametrize("queries", [250, pytest.param(500, marks=pytest.mark.long)])
+def test_any_text_over_http_is_answered_or_refused(client: httpx.Client, queries: int) -> None:
     seen = set()
 
-    @settings(bounded, max_examples=SOCKET_QUERIES)
+    @settings(bounded, max_examples=queries)
     @given(requests)
     def check(request: tuple[str, bytes]) -> None:
         path, query = request

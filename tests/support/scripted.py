@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.broker.errors import ApplicationError
 from app.cluster.client.local import LocalSearchClient
 from app.cluster.protocol import Routes
 from app.errors import SearchUnavailable
@@ -17,7 +16,7 @@ class ScriptedSearchClient(LocalSearchClient):
     Every search raises `fault`, and its result passes through `change`. If `unknown`, there are no routes.
     """
 
-    fault: ApplicationError | None = None
+    fault: Exception | None = None
     unknown = False
     change: Callable[[SearchResult], SearchResult] | None = None
 
