@@ -193,10 +193,23 @@ def read(kind: type[M], payload: Any) -> M:
             return adapter.validate_json(payload)
         return adapter.validate_python(payload, strict=False)
     except ValidationError as error:
-        raise InvalidMessage(f"{kind.__name__.lower()}: {_told(error)}") from error
+        raise InvalidMessage(f"{kind.__name__.lower()}: {_first_faults(error)}") from error
 
 
-def _told(error: ValidationError) -> str:
+def read_reply(kind: type[M], body: Any) -> M:
+    """Return a reply of type `kind`; raises the error that the searcher replied with, PackCorrupt for anything else."""
+    try:
+        return read(kind, body)
+    except InvalidMessage as error:
+        unreadable = PackCorrupt(f"the searcher's reply cannot be read: {error}")
+    try:
+        problem = read(ProblemReply, body)
+    except InvalidMessage:
+        raise unreadable from None
+    raise error_of(problem)
+
+
+def _first_faults(error: ValidationError) -> str:
     """Name the first fields that are wrong: of a long list all may be, and this is logged and sent."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     told = [f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}" for fault in faults[:_TOLD]]

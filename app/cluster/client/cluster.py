@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Container, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
 from app.broker.errors import ApplicationError
-from app.broker.rpc.requestor import Reply, Requestor
+from app.broker.rpc.requestor import Requestor
 from app.cluster.client.contract import SearchClient
 from app.cluster.client.hedging import Deadline, HedgedRequest, SearcherPool, arun, run
 from app.cluster.client.route_cache import MAX_AGE, RouteCache
@@ -22,7 +22,7 @@ from app.cluster.client.scatter_gather import (
     split_suggestions,
     validate_request,
 )
-from app.cluster.protocol import Route, Routes
+from app.cluster.protocol import Routes
 from app.envelopes import request_message as broker_request
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 from app.search.contract import SearchReply, SearchRequest, SearchResult, SuggestRequest
@@ -51,7 +51,11 @@ class ClusterSearchClient(SearchClient):
         self._requestor = Requestor(url, timeout=deadline, exchanges=[requests_exchange])
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="search-client")
         self._searchers = SearcherPool(self._requestor)
-        self._routes = RouteCache(self._look_up_routes, deadline=deadline, count=self._searchers.count)
+        self._routes = RouteCache(
+            lambda seconds: self._requestor.send(broker_request("get_routes", {}), deadline=seconds),
+            deadline=deadline,
+            count=self._searchers.count,
+        )
 
     @classmethod
     def of(cls, settings: Settings) -> ClusterSearchClient:
@@ -126,7 +130,13 @@ class ClusterSearchClient(SearchClient):
         newer_than = time.monotonic() if misrouted else deadline.began - MAX_AGE
         routes = self._routes.get_newer(newer_than, until=deadline.until)
         if routes is None:
-            return {domain: _unless_missing(domain, outcome) for domain, outcome in outcomes.items()}
+            # The cached routes may be out of date, so a domain that they lack is not reported as never indexed.
+            return {
+                domain: SearchUnavailable(f"the orchestrator does not say at the moment whether {domain} was indexed")
+                if isinstance(outcome, PackNotFound)
+                else outcome
+                for domain, outcome in outcomes.items()
+            }
         gone = {replica for each in hedged for replica in each.gone}
         again = self._hedged_requests(kind, failed, routes, deadline, excluded=gone)
         run(again, deadline)
@@ -144,33 +154,20 @@ class ClusterSearchClient(SearchClient):
         by_domain = {route.domain: route for route in routes.routes}
         hedged = []
         for request in requests:
-            route = by_domain.get(request.domain)
-            replicas = self._searchers.in_order(route) if route else []
+            replicas: list[str] = []
+            no_replica: ApplicationError = PackNotFound(f"{request.domain} was never indexed")
+            if route := by_domain.get(request.domain):
+                replicas = self._searchers.in_order(route)
+                reason = f": {route.why}" if route.why else ""
+                no_replica = NotPlaced(f"{request.domain} is on no searcher at the moment{reason}")
             hedged.append(
                 HedgedRequest(
                     kind,
                     request,
                     [replica for replica in replicas if replica not in excluded],
-                    no_replica=_no_searcher(request.domain, route),
+                    no_replica=no_replica,
                     deadline=deadline,
                     searchers=self._searchers,
                 )
             )
         return hedged
-
-    def _look_up_routes(self, seconds: float) -> Future[Reply]:
-        return self._requestor.send(broker_request("get_routes", {}), deadline=seconds)
-
-
-def _no_searcher(domain: str, route: Route | None) -> ApplicationError:
-    """Return the error for a domain without a searcher."""
-    if route is None:
-        return PackNotFound(f"{domain} was never indexed")
-    return NotPlaced(f"{domain} is on no searcher at the moment" + (f": {route.why}" if route.why else ""))
-
-
-def _unless_missing(domain: str, outcome: T | ApplicationError) -> T | ApplicationError:
-    """Return the outcome, but SearchUnavailable instead of PackNotFound: the cached routes may be out of date."""
-    if isinstance(outcome, PackNotFound):
-        return SearchUnavailable(f"the orchestrator does not say at the moment whether {domain} was indexed")
-    return outcome

@@ -10,19 +10,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Literal, TypeVar, get_args
 
 from app.broker.errors import (
     ApplicationError,
     BrokerUnreachable,
-    InvalidMessage,
     Overloaded,
     PublishFailed,
     RequestTimedOut,
     Unroutable,
 )
 from app.broker.rpc.requestor import Reply, Requestor
-from app.cluster.protocol import ProblemReply, Route, error_of, read, to_payload
+from app.cluster.protocol import Route, read_reply, to_payload
 from app.envelopes import searcher_message
 from app.errors import InvalidQuery, NotPlaced, PackCorrupt, SearchTimeout, SearchUnavailable
 from app.search.contract import SearchRequest, SuggestRequest
@@ -226,8 +226,14 @@ class HedgedRequest(Generic[T]):
         """Stop waiting. Replies that still come are counted as late."""
         if self._in_flight and self._result is None:
             self._failures.append(("", RequestTimedOut(self.domain)))
+
+        def take_late(future: Future[Reply], *, replica: str) -> None:
+            if future.exception() is None:
+                self._searchers.count("late")
+                self._searchers.set_silent(replica, silent=False)
+
         for future, replica in self._in_flight.items():
-            future.add_done_callback(lambda late, replica=replica: self._take_late(late, replica))  # type: ignore[misc]
+            future.add_done_callback(partial(take_late, replica=replica))
 
     def _send_to_next(self, now: float) -> None:
         replica = self._untried.popleft()
@@ -238,7 +244,7 @@ class HedgedRequest(Generic[T]):
     def _take(self, future: Future[Reply]) -> None:
         replica = self._in_flight.pop(future)
         try:
-            reply = _read_reply(self._kind, future.result().body)
+            reply = read_reply(self._kind, future.result().body)
         except ApplicationError as error:
             self._failures.append((replica, error))
             self._searchers.count(next((name for kind, name in _COUNT_OF_ERROR if isinstance(error, kind)), "failed"))
@@ -250,11 +256,6 @@ class HedgedRequest(Generic[T]):
             self._searchers.set_silent(replica, silent=False)
             if self._result is None:
                 self._result = reply
-
-    def _take_late(self, future: Future[Reply], replica: str) -> None:
-        if future.exception() is None:
-            self._searchers.count("late")
-            self._searchers.set_silent(replica, silent=False)
 
     def _error(self) -> ApplicationError:
         errors = (error for kind in _MOST_TELLING_FIRST for _, error in self._failures if isinstance(error, kind))
@@ -321,16 +322,3 @@ async def _first_completed(futures: Iterable[Future[Reply]], seconds: float) -> 
         await wakened
     finally:
         timer.cancel()
-
-
-def _read_reply(kind: type[T], body: bytes) -> T:
-    """Return a reply of type `kind`; raises the error that the searcher replied with, PackCorrupt for anything else."""
-    try:
-        return read(kind, body)
-    except InvalidMessage as error:
-        unreadable = PackCorrupt(f"the searcher's reply cannot be read: {error}")
-    try:
-        problem = read(ProblemReply, body)
-    except InvalidMessage:
-        raise unreadable from None
-    raise error_of(problem)

@@ -24,7 +24,7 @@ from app.search.contract import SearchReply, SearchRequest, SearchResult, Sugges
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 
-R = TypeVar("R")
+R = TypeVar("R", SearchRequest, SuggestRequest)
 T = TypeVar("T")
 
 #: The searcher that `routes` names for all packs.
@@ -48,7 +48,19 @@ class LocalSearchClient(SearchClient):
 
     def routes(self) -> Routes:
         """Return the packs as those of one searcher."""
-        routes = tuple(_route(domain, searcher) for domain, searcher in self._searchers.items())
+        routes = tuple(
+            Route(
+                domain=domain,
+                sha256="",
+                generation=int(searcher.info.generation) if searcher.info.generation.isdigit() else 0,
+                pages=searcher.info.pages,
+                built_at=searcher.info.built_at,
+                size_mb=size_mb(searcher.path.stat().st_size),
+                searchers=(LOCAL,),
+                newest=1,
+            )
+            for domain, searcher in self._searchers.items()
+        )
         node = Node(searcher_id=LOCAL, free_space=0, capacity=0, age=0.0, domains=tuple(self._searchers))
         return Routes(orchestrator=LOCAL, version=1, settled=True, routes=routes, searchers=(node,))
 
@@ -56,13 +68,18 @@ class LocalSearchClient(SearchClient):
         """Search one domain after the other."""
         began = time.perf_counter()
         request = validate_request(request)
-        outcomes = {part.domain: _outcome(self._search_pack, part) for part in split_by_domain(request)}
-        return merge(request, outcomes, time.perf_counter() - began)
+        query = parse(request.q)
+
+        def search_pack(searcher: PackSearcher, part: SearchRequest) -> SearchReply:
+            results = searcher.search(query, offset=part.offset, limit=part.limit, sort=part.sort, filters=part.filters)
+            return SearchReply(info=searcher.info, results=results)
+
+        return merge(request, self._ask(search_pack, split_by_domain(request)), time.perf_counter() - began)
 
     def suggest(self, domains: Sequence[str], q: str, *, limit: int = 8) -> tuple[str, ...]:
         """Return queries that start with `q`."""
         parts = split_suggestions(domains, q, limit)
-        replies, _ = gather_replies({part.domain: _outcome(self._suggest_from_pack, part) for part in parts})
+        replies, _ = gather_replies(self._ask(lambda searcher, part: searcher.suggest(part.q, limit=part.limit), parts))
         return interleave(replies, limit=limit)
 
     def close(self) -> None:
@@ -70,38 +87,15 @@ class LocalSearchClient(SearchClient):
         for searcher in self._searchers.values():
             searcher.close()
 
-    def _search_pack(self, request: SearchRequest) -> SearchReply:
-        searcher = self._searcher(request.domain)
-        results = searcher.search(
-            parse(request.q), offset=request.offset, limit=request.limit, sort=request.sort, filters=request.filters
-        )
-        return SearchReply(info=searcher.info, results=results)
-
-    def _suggest_from_pack(self, request: SuggestRequest) -> tuple[str, ...]:
-        return self._searcher(request.domain).suggest(request.q, limit=request.limit)
-
-    def _searcher(self, domain: str) -> PackSearcher:
-        if domain not in self._searchers:
-            raise PackNotFound(f"{domain} has no pack")
-        return self._searchers[domain]
-
-
-def _outcome(answer: Callable[[R], T], request: R) -> T | ApplicationError:
-    try:
-        return answer(request)
-    except ApplicationError as error:
-        return error
-
-
-def _route(domain: str, searcher: PackSearcher) -> Route:
-    info = searcher.info
-    return Route(
-        domain=domain,
-        sha256="",
-        generation=int(info.generation) if info.generation.isdigit() else 0,
-        pages=info.pages,
-        built_at=info.built_at,
-        size_mb=size_mb(searcher.path.stat().st_size),
-        searchers=(LOCAL,),
-        newest=1,
-    )
+    def _ask(self, answer: Callable[[PackSearcher, R], T], requests: Iterable[R]) -> dict[str, T | ApplicationError]:
+        """Return the answer to each request from the pack of its domain, or the error in its place, by domain."""
+        outcomes: dict[str, T | ApplicationError] = {}
+        for request in requests:
+            domain = request.domain
+            try:
+                if domain not in self._searchers:
+                    raise PackNotFound(f"{domain} has no pack")
+                outcomes[domain] = answer(self._searchers[domain], request)
+            except ApplicationError as error:
+                outcomes[domain] = error
+        return outcomes

@@ -59,7 +59,11 @@ class RouteCache:
             else:
                 self._await_newer(now - TOO_OLD, until=min(until, self._looked_up_at + PATIENCE))
             if self._routes is None:
-                raise SearchUnavailable(self._failure_text())
+                if isinstance(self._failure, RequestTimedOut) or self._failure is None:
+                    raise SearchUnavailable(f"the orchestrator did not answer within {self._deadline:g} s")
+                if isinstance(self._failure, Unroutable):
+                    raise SearchUnavailable("there is no orchestrator at this broker")
+                raise SearchUnavailable(str(self._failure))
             return self._routes
 
     def get_cached(self) -> Routes | None:
@@ -122,10 +126,3 @@ class RouteCache:
                 # This lasts as long as the store is away, so queries must not wait for it.
                 self._failure = SearchUnavailable("the orchestrator has started and still collects reports")
             self._changed.notify_all()
-
-    def _failure_text(self) -> str:
-        if isinstance(self._failure, RequestTimedOut) or self._failure is None:
-            return f"the orchestrator did not answer within {self._deadline:g} s"
-        if isinstance(self._failure, Unroutable):
-            return "there is no orchestrator at this broker"
-        return str(self._failure)

@@ -105,11 +105,17 @@ def merge(
     merged = [reply for reply in with_hits if not reply.results.relaxed] or with_hits
     relaxed = any(reply.results.relaxed for reply in merged)
     total = sum(reply.results.total for reply in merged)
+    if len(request.domains) == 1:  # The searcher returned exactly this page.
+        hits = tuple(hit for reply in merged for hit in _hits_with_domain(reply))
+    else:
+        end = min(request.offset + request.limit, MAX_MERGED)
+        ranked = _rank_by_date(merged) if request.sort == "date" else _rank_by_score(merged)
+        hits = tuple(islice(_interleave_by_rank(ranked), min(request.offset, end), end))
     return SearchResult(
         total=total,
         capped=any(reply.results.capped for reply in merged),
         relaxed=relaxed,
-        hits=tuple(_page_of_hits(request, merged)),
+        hits=hits,
         reachable=min(total, MAX_HITS if len(request.domains) == 1 else MAX_MERGED),
         seconds=seconds,
         sources=tuple(reply.info for reply in replies),
@@ -126,14 +132,6 @@ def interleave(lists: Iterable[Sequence[str]], *, limit: int) -> tuple[str, ...]
     return tuple(islice(dict.fromkeys(text for each in rounds for text in each if text is not None), limit))
 
 
-def _page_of_hits(request: SearchRequest, replies: Sequence[SearchReply]) -> Iterator[Hit]:
-    if len(request.domains) == 1:  # The searcher returned exactly this page.
-        return (hit for reply in replies for hit in _hits_with_domain(reply))
-    end = min(request.offset + request.limit, MAX_MERGED)
-    ranked = _rank_by_date(replies) if request.sort == "date" else _rank_by_score(replies)
-    return islice(_distinct(_interleave_by_rank(ranked)), min(request.offset, end), end)
-
-
 def _hits_with_domain(reply: SearchReply) -> Iterator[Hit]:
     return (hit if hit.domain else replace(hit, domain=reply.info.domain) for hit in reply.results.hits)
 
@@ -141,14 +139,19 @@ def _hits_with_domain(reply: SearchReply) -> Iterator[Hit]:
 def _interleave_by_rank(packs: Iterable[_RankedHits]) -> Iterator[Hit]:
     """Yield the best of the next hits of all packs, again and again; on a tie that of the pack which gave fewer hits.
 
-    The order depends only on the hits before it in each pack, so pages of any size are parts of the same order.
+    The order depends only on the hits before it in each pack, so pages of any size are parts of the same order. A URL
+    that came before is left out: packs overlap if the hosts of one are below the other's.
     """
     lists = list(packs)
     given = [0] * len(lists)
+    seen: set[str] = set()
     while left := [at for at, pack in enumerate(lists) if given[at] < len(pack)]:
         best = max(left, key=lambda at: (lists[at][given[at]][0], -given[at]))
-        yield lists[best][given[best]][1]
+        hit = lists[best][given[best]][1]
         given[best] += 1
+        if hit.url not in seen:
+            seen.add(hit.url)
+            yield hit
 
 
 def _rank_by_score(replies: Sequence[SearchReply]) -> Iterator[_RankedHits]:
@@ -170,15 +173,6 @@ def _rank_by_date(replies: Sequence[SearchReply]) -> Iterator[_RankedHits]:
         ideal = reply.results.ideal
         scores = [round(hit.score / ideal, _DIGITS) if comparable else 0.0 for hit in reply.results.hits]
         yield [((hit.modified, score), hit) for score, hit in zip(scores, _hits_with_domain(reply), strict=True)]
-
-
-def _distinct(hits: Iterable[Hit]) -> Iterator[Hit]:
-    """Leave out a URL that came before. Packs overlap if the hosts of one are below the other's."""
-    seen: set[str] = set()
-    for hit in hits:
-        if hit.url not in seen:
-            seen.add(hit.url)
-            yield hit
 
 
 def _merge_facets(packs: Iterable[tuple[Facet, ...]]) -> tuple[Facet, ...]:
