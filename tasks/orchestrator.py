@@ -1,4 +1,4 @@
-"""The events that packers and searchers send to the orchestrator, as tasks."""
+"""The tasks of the orchestrator: events of packers and searchers."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from typing import Any
 from app.broker.worker.task import Task
 from app.celery import app
 from app.cluster.orchestrator.worker import running_service
-from app.cluster.protocol import Outcome, Report, read
+from app.cluster.protocol import Outcome, SearcherReport, read
 from config.routes import ROUTE_BY_TASK
 from tasks.base import domain_of
 
 
 def _task(name: str) -> Callable[[Callable[..., None]], Any]:
     route = ROUTE_BY_TASK[name]
-    # Run in the worker's own process, which no limit of time could end.
+    # The base task has no time limit: this one runs in the worker's own process, which a time limit could not end.
     decorator: Callable[[Callable[..., None]], Any] = app.task(name=route.task, base=Task)
     return decorator
 
 
 @_task("orchestrator.update")
 def update(**message: Any) -> None:
-    """Look what the store has of a domain; raises StoreError, and PackCorrupt for a manifest that cannot be read."""
+    """Read a domain's pack from the store again; raises StoreError, and PackCorrupt for an unreadable manifest."""
     running_service().pack_updated(domain_of(message))
 
 
 @_task("orchestrator.register")
 def register(**message: Any) -> None:
-    """Take what a searcher tells of itself."""
-    running_service().receive_report(read(Report, message))
+    """Receive a searcher's registration."""
+    running_service().receive_report(read(SearcherReport, message))
 
 
 @_task("orchestrator.loaded")
 def loaded(**message: Any) -> None:
-    """Take that a searcher answers from a version of a pack."""
-    running_service().order_done(read(Outcome, message))
+    """Receive that a searcher loaded a version of a pack."""
+    running_service().order_completed(read(Outcome, message))
 
 
 @_task("orchestrator.unloaded")
 def unloaded(**message: Any) -> None:
-    """Take that a searcher forgot a version of a pack."""
-    running_service().order_done(read(Outcome, message))
+    """Receive that a searcher unloaded a version of a pack."""
+    running_service().order_completed(read(Outcome, message))
 
 
 @_task("orchestrator.failed")
 def failed(**message: Any) -> None:
-    """Take that a searcher could not do what it was told."""
+    """Receive that a searcher failed to execute an order."""
     running_service().order_failed(read(Outcome, message))

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from app.cli.printing import print_lines, printable, short
 from app.cluster.client.cluster import ClusterSearchClient
-from app.cluster.protocol import Node, Route, Routes
+from app.cluster.protocol import PackRoute, Routes, SearcherStatus
 from app.errors import SearchUnavailable
 from config.settings import get_settings
 
@@ -78,7 +78,7 @@ def show(routes: Routes, console: Console) -> None:
         console.print(Text(f"\n{line}", "yellow"))
 
 
-def _nodes_table(nodes: Sequence[Node]) -> Table:
+def _nodes_table(nodes: Sequence[SearcherStatus]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("searcher", no_wrap=True)
     for name in ("free MB", "of MB", "packs", "heard"):
@@ -90,12 +90,12 @@ def _nodes_table(nodes: Sequence[Node]) -> Table:
     return table
 
 
-def _doing(node: Node) -> str:
+def _doing(node: SearcherStatus) -> str:
     loads = [f"loads {len(node.loading)}"] if node.loading else []
     return ", ".join([*loads, *(["leaves"] if node.leaving else [])])
 
 
-def _routes_table(routes: Sequence[Route]) -> Table:
+def _routes_table(routes: Sequence[PackRoute]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("domain", overflow="fold")
     for name in ("pages", "built (UTC)", "version", "MB", "copies", "missing"):
@@ -106,13 +106,13 @@ def _routes_table(routes: Sequence[Route]) -> Table:
     return table
 
 
-def _copies(route: Route) -> Text:
+def _copies(route: PackRoute) -> Text:
     """Return how many searchers have it; with those that have an older version, while they have."""
     older = len(route.searchers) - _newest(route)
     return Text(f"{_newest(route)}{f' + {older} older' if older else ''}", "" if route.searchers else "bold red")
 
 
-def _obstacles(routes: Sequence[Route]) -> Iterator[str]:
+def _obstacles(routes: Sequence[PackRoute]) -> Iterator[str]:
     """Yield what stands against copies that are missing, a line for all domains of which the same is told."""
     told: dict[str, list[str]] = {}
     for route in routes:
@@ -123,7 +123,7 @@ def _obstacles(routes: Sequence[Route]) -> Iterator[str]:
         yield f"{', '.join(domains[:_NAMED])}{more}: {why}"
 
 
-def _newest(route: Route) -> int:
+def _newest(route: PackRoute) -> int:
     return route.newest or len(route.searchers)
 
 

@@ -11,17 +11,17 @@ from app.broker.errors import ApplicationError, InvalidMessage, Overloaded
 from app.errors import InvalidQuery, NotHere, NotPlaced, PackCorrupt, PackNotFound, SearchTimeout
 from app.search.contract import Text
 
-#: Whatever else a message of a later release says is ignored.
+#: Unknown fields are ignored: a later release may send them.
 _STRICT = ConfigDict(extra="ignore", strict=True)
 
 #: 2^20 bytes.
 MB = 1024 * 1024
 
-#: Heartbeats that may be missed before a searcher is gone, or an order lost; by then an older one is worth nothing.
-MISSED = 3
+#: Missed heartbeats after which a searcher or an order counts as lost. Heartbeats and orders expire after that time.
+MISSED_HEARTBEATS = 3
 
-#: Numbers that any program reads as they were written (RFC 8259 section 6).
-_MOST = 2**53 - 1
+#: The largest integer that every JSON implementation reads exactly (RFC 8259 section 6).
+_MAX_INTEGER = 2**53 - 1
 
 #: Codes of the errors that a searcher or the orchestrator replies with.
 Fault = Literal["invalid-query", "never-indexed", "not-placed", "not-here", "timeout", "busy", "broken"]
@@ -30,52 +30,53 @@ _REPLY_ERRORS = (InvalidQuery, PackNotFound, NotPlaced, NotHere, SearchTimeout, 
 #: Problem types of error classes for which a reply has another code.
 _FAULTS: dict[str, Fault] = {"invalid": "invalid-query", "unavailable": "not-placed", "internal": "broken"}
 
-#: Wrong fields of a message that are named.
-_TOLD = 10
+#: Invalid fields of a message that an error text names at most.
+_NAMED_FIELDS = 10
 
 M = TypeVar("M")
 
 
 def size_mb(size: int) -> int:
-    """Return bytes as MB, rounded up: so much room a file needs at most."""
+    """Return bytes as MB, rounded up."""
     return -(-size // MB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Holding:
-    """One version of a domain's pack. `sha256` is of the compressed file and tells versions apart; `size_mb` is of the
-    database, rounded up.
+class PackVersion:
+    """A version of a domain's pack on a searcher.
+
+    `sha256` is of the compressed file and identifies the version; `size_mb` is of the database, rounded up.
     """
 
     domain: Text
     sha256: Text
-    generation: Annotated[int, Field(le=_MOST)]
-    size_mb: Annotated[int, Field(ge=0, le=_MOST)]
+    generation: Annotated[int, Field(le=_MAX_INTEGER)]
+    size_mb: Annotated[int, Field(ge=0, le=_MAX_INTEGER)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Report:
-    """All that a searcher says of itself: `register` and `heartbeat`, and part of what else it tells.
+class SearcherReport:
+    """A searcher's complete state: the payload of `register` and `heartbeat`, and part of each outcome.
 
-    `seq` counts its reports, so that an older one that arrives later is known. `free_space` is what it has room for
-    besides what it holds, `capacity` what it had room for if it held nothing: MB, rounded down. `loading` holds the
-    checksums it is at work on. One that is `leaving` answers what is under way, and wants nothing more.
+    `seq` is its sequence number, by which an older report that arrives later is recognised. `free_space` is the room
+    besides the packs in `holdings`, and `capacity` the room without any pack: MB, rounded down. `loading` has the
+    checksums that are still to be loaded. A searcher that is `leaving` drains and takes no further orders.
     """
 
     searcher_id: Text
-    seq: Annotated[int, Field(ge=0, le=_MOST)]
-    free_space: Annotated[int, Field(ge=0, le=_MOST)]
-    capacity: Annotated[int, Field(ge=0, le=_MOST)] = 0
-    holdings: tuple[Holding, ...] = ()
+    seq: Annotated[int, Field(ge=0, le=_MAX_INTEGER)]
+    free_space: Annotated[int, Field(ge=0, le=_MAX_INTEGER)]
+    capacity: Annotated[int, Field(ge=0, le=_MAX_INTEGER)] = 0
+    holdings: tuple[PackVersion, ...] = ()
     loading: tuple[Text, ...] = ()
     leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Outcome:
-    """`loaded`, `unloaded` or `failed` of one version; how the searcher stands after it; of a failure, the reason."""
+    """The outcome of an order (`loaded`, `unloaded` or `failed`) with a report after it; `reason` is of a failure."""
 
-    report: Report
+    report: SearcherReport
     domain: Text
     sha256: Text
     reason: Text = ""
@@ -83,9 +84,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Load:
-    """`load`: fetch this version of a domain's pack from the store, and answer from it in place of any other.
+    """`load`: fetch this version of a domain's pack from the store and serve it instead of any other version.
 
-    Where the store has a later one by then, that is loaded, and `loaded` names it.
+    If the store has a later version by then, the searcher loads that one, and `loaded` names it.
     """
 
     domain: Text
@@ -96,18 +97,18 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Unload:
-    """`unload`: forget a domain's pack, if it is this version."""
+    """`unload`: remove a domain's pack if it is this version."""
 
     domain: Text
     sha256: Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Route:
-    """Where a domain's pack is: `searchers` that answer from it, the newest version first. `built_at` is UTC, ISO 8601.
+class PackRoute:
+    """The route of a domain: the searchers that serve its pack, newest version first. `built_at` is UTC, ISO 8601.
 
-    The first `newest` of the searchers have the same version, the others older ones; `missing` is the number of copies
-    still to be placed, `why` what stands against it where somebody should know.
+    The first `newest` of `searchers` have the same version, the others older ones. `missing` is the number of copies
+    still to be placed, and `why` the reason if they cannot be placed now.
     """
 
     domain: str
@@ -123,8 +124,8 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Node:
-    """A searcher as the orchestrator knows it; `age` is the seconds since it was heard of."""
+class SearcherStatus:
+    """A searcher in the reply to `get_routes`; `age` is the seconds since its last report."""
 
     searcher_id: str
     free_space: int
@@ -137,16 +138,17 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Routes:
-    """The answer to `get_routes`: all that has a pack, and who answers for it.
+    """The reply to `get_routes`: the route of each domain with a pack, and all searchers.
 
-    `orchestrator` names one life of the orchestrator; `settled` is false while it still gathers what is there.
+    `orchestrator` identifies a run of the orchestrator. `settled` is false until it has read the store and running
+    searchers had time to register.
     """
 
     orchestrator: str
     version: int
     settled: bool
-    routes: tuple[Route, ...]
-    searchers: tuple[Node, ...]
+    routes: tuple[PackRoute, ...]
+    searchers: tuple[SearcherStatus, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
@@ -183,9 +185,9 @@ def problem_reply(error: Exception, *, process: str) -> ProblemReply:
 
 
 def read(kind: type[M], payload: Any) -> M:
-    """Return a message's payload as a value; raises InvalidMessage naming the fields that are wrong, and how.
+    """Return a message's payload as a value; raises InvalidMessage with the first invalid fields and their errors.
 
-    `payload` is JSON, or the object it was decoded to.
+    `payload` is JSON text or a decoded object.
     """
     adapter: TypeAdapter[M] = _adapter(kind)
     try:
@@ -193,7 +195,11 @@ def read(kind: type[M], payload: Any) -> M:
             return adapter.validate_json(payload)
         return adapter.validate_python(payload, strict=False)
     except ValidationError as error:
-        raise InvalidMessage(f"{kind.__name__.lower()}: {_first_faults(error)}") from error
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        # The text is logged and sent, and every item of a long list may be invalid.
+        texts = [f"{'.'.join(map(str, each['loc'])) or 'payload'}: {each['msg']}" for each in faults[:_NAMED_FIELDS]]
+        more = [f"and {len(faults) - _NAMED_FIELDS} more"] if len(faults) > _NAMED_FIELDS else []
+        raise InvalidMessage(f"invalid {kind.__name__}: {'; '.join(texts + more)}") from error
 
 
 def read_reply(kind: type[M], body: Any) -> M:
@@ -209,21 +215,13 @@ def read_reply(kind: type[M], body: Any) -> M:
     raise error_of(problem)
 
 
-def _first_faults(error: ValidationError) -> str:
-    """Name the first fields that are wrong: of a long list all may be, and this is logged and sent."""
-    faults = error.errors(include_url=False, include_context=False, include_input=False)
-    told = [f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}" for fault in faults[:_TOLD]]
-    more = [f"and {len(faults) - _TOLD} more"] if len(faults) > _TOLD else []
-    return "; ".join(told + more)
-
-
 def to_json(value: Any) -> bytes:
     """Return a value of this module, or one made of dataclasses, as JSON."""
     return _adapter(type(value)).dump_json(value)
 
 
 def to_payload(value: Any) -> dict[str, Any]:
-    """Return a value of this module as the object that a message carries."""
+    """Return a value of this module as a decoded JSON object."""
     payload: dict[str, Any] = _adapter(type(value)).dump_python(value, mode="json")
     return payload
 

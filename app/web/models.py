@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import Response
 from pydantic import Field, TypeAdapter
 
-from app.cluster.protocol import Route
+from app.cluster.protocol import PackRoute
 from app.search.contract import Hit, SearchRequest, SearchResult
 
 UtcTime = Annotated[str, Field(description="UTC, ISO 8601.", examples=["2026-11-21T10:04:00+00:00"])]
@@ -180,6 +180,6 @@ def search_answer(result: SearchResult, request: SearchRequest, *, link: str) ->
     )
 
 
-def domain_answer(route: Route) -> Domain:
+def domain_answer(route: PackRoute) -> Domain:
     """Return a site as the API lists it."""
     return Domain(domain=route.domain, pages=route.pages, built_at=route.built_at, available=bool(route.searchers))

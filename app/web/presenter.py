@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from urllib.parse import unquote
 
-from app.cluster.protocol import Route
+from app.cluster.protocol import PackRoute
 from app.search.contract import Facet, Hit, PackInfo, SearchResult
 from app.search.snippet import Snippet
 from app.web.search_form import FILTERS, PER_PAGE, SORTS, SearchForm
@@ -235,7 +235,7 @@ def filters_view(form: SearchForm) -> tuple[Choice, ...]:
     )
 
 
-def pack_view(pack: Route | PackInfo) -> PackView:
+def pack_view(pack: PackRoute | PackInfo) -> PackView:
     """Return what the template shows of a pack."""
     pages = f"{pack.pages:,} page{'' if pack.pages == 1 else 's'}"
     day = built = pack.built_at  # Shown unchanged if it is no valid time.

@@ -12,7 +12,7 @@ import pytest
 from app.broker.errors import RequestTimedOut
 from app.broker.publishing import Outgoing, Publisher
 from app.broker.rpc.requestor import Requestor
-from app.cluster.protocol import MB, Load, ProblemReply, Route, Routes, read
+from app.cluster.protocol import MB, Load, PackRoute, ProblemReply, Routes, read
 from app.envelopes import event_message, request_message
 from app.pack.manifest import Manifest
 from app.storage.layout import manifest_key
@@ -52,10 +52,10 @@ class Client:
         except RequestTimedOut:
             return None
 
-    def route(self, domain: str) -> Route:
+    def route(self, domain: str) -> PackRoute:
         """Return the route of a domain, as soon as the orchestrator knows of it."""
 
-        def look() -> Route | None:
+        def look() -> PackRoute | None:
             routes = self.routes()
             return next((route for route in routes.routes if route.domain == domain), None) if routes else None
 

@@ -19,9 +19,9 @@ from app.envelopes import request_message
 from config.routes import ORCHESTRATOR, REQUESTS
 from config.settings import ROOT
 from tests.support.broker import Broker
+from tests.support.fake_orchestrator import FakeOrchestrator, fake_orchestrator
 from tests.support.fleet import fleet, ready
 from tests.support.proxy import Proxy
-from tests.support.tower import Tower, tower
 from tests.support.waiting import eventually
 from tests.support.worker import worker
 
@@ -39,8 +39,8 @@ def requestor(broker_url: str) -> Iterator[Requestor]:
 
 
 @pytest.fixture
-def ear(broker_url: str) -> Iterator[Tower]:
-    with tower(broker_url) as found:
+def ear(broker_url: str) -> Iterator[FakeOrchestrator]:
+    with fake_orchestrator(broker_url) as found:
         yield found
 
 
@@ -49,7 +49,7 @@ def orchestrator_id(requestor: Requestor) -> str:
     return read(Routes, requestor.request(ROUTES, deadline=30).body).orchestrator
 
 
-def is_answered(ear: Tower, searcher_id: str) -> bool:
+def is_answered(ear: FakeOrchestrator, searcher_id: str) -> bool:
     """Tell whether a searcher answers a search, here of a domain that it does not have."""
     answer = ear.search(searcher_id, "nowhere.example", "word")
     return isinstance(answer, ProblemReply) and answer.fault == "not-here"
@@ -103,23 +103,23 @@ def test_there_is_one_orchestrator_and_the_next_one_takes_over_when_it_is_killed
 
 
 def test_a_searcher_reconnects_with_its_queue_and_drains_when_it_is_stopped(
-    environment: dict[str, str], broker_url: str, ear: Tower, tmp_path: Path
+    environment: dict[str, str], broker_url: str, ear: FakeOrchestrator, tmp_path: Path
 ) -> None:
     proxy = Proxy(broker_url)
     with fleet({**environment, "BROKER_URL": proxy.url, "HEARTBEAT": "0.5"}, tmp_path / "logs") as crew:
         searcher = crew.searcher()
         ready(searcher)
-        ident = ear.hear("register").report.searcher_id
+        ident = ear.receive("register").report.searcher_id
         assert is_answered(ear, ident)
         # The broker still believes in the first connection, to which it would send every second request.
         for half in (True, False):
             mark = ear.mark()
             proxy.cut(half=half)
-            assert ear.hear("register", after=mark).report.searcher_id == ident
+            assert ear.receive("register", after=mark).report.searcher_id == ident
             assert all(is_answered(ear, ident) for _ in range(4))
         # A stopping searcher answers until it has deleted its queue; later requests are returned at once.
         searcher.process.send_signal(signal.SIGTERM)
-        ear.hear("register", lambda each: each.report.leaving)
+        ear.receive("register", lambda each: each.report.leaving)
         assert is_answered(ear, ident)
         assert searcher.process.wait(30) == 0
         assert f"Searcher {ident} stopped" in searcher.log
@@ -129,7 +129,7 @@ def test_a_searcher_reconnects_with_its_queue_and_drains_when_it_is_stopped(
 
 
 def test_a_searcher_waits_for_a_broker_that_is_away_when_it_starts(
-    environment: dict[str, str], broker_url: str, ear: Tower, tmp_path: Path
+    environment: dict[str, str], broker_url: str, ear: FakeOrchestrator, tmp_path: Path
 ) -> None:
     proxy = Proxy(broker_url)
     proxy.cut(reopen=False)
@@ -138,7 +138,7 @@ def test_a_searcher_waits_for_a_broker_that_is_away_when_it_starts(
         eventually(lambda: searcher.log.count("lost, again in") > 1, "it has tried twice", seconds=60)
         proxy.reopen()
         ready(searcher)
-        assert is_answered(ear, ear.hear("register").report.searcher_id)
+        assert is_answered(ear, ear.receive("register").report.searcher_id)
         proxy.cut(reopen=False)
         eventually(lambda: "again in 0.1 s" in searcher.log.partition("ready.")[2], "it reconnects")
         searcher.leave()
@@ -146,14 +146,14 @@ def test_a_searcher_waits_for_a_broker_that_is_away_when_it_starts(
 
 
 def test_two_searchers_hear_the_same_event_and_the_queue_of_a_killed_one_is_deleted(
-    environment: dict[str, str], broker_url: str, ear: Tower, tmp_path: Path
+    environment: dict[str, str], broker_url: str, ear: FakeOrchestrator, tmp_path: Path
 ) -> None:
     with fleet(environment, tmp_path / "logs") as crew:
         one, two = crew.searcher(), crew.searcher()
         ready(one)
-        first = ear.hear("register").report.searcher_id
+        first = ear.receive("register").report.searcher_id
         ready(two)
-        second = ear.hear("register", lambda each: each.report.searcher_id != first).report.searcher_id
+        second = ear.receive("register", lambda each: each.report.searcher_id != first).report.searcher_id
         if f"Searcher {first} ready." not in one.log:
             first, second = second, first
         Broker(broker_url).post(b'{"type": "load"}', exchange="perennial.events", key="register_again")

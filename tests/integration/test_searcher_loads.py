@@ -17,7 +17,7 @@ from queue import Queue
 
 import pytest
 
-from app.cluster.protocol import Holding, Load, Unload
+from app.cluster.protocol import Load, PackVersion, Unload
 from app.cluster.searcher.data_directory import DataDirectory
 from app.cluster.searcher.loader import IntegrityCheck, JobOutcome, Loader
 from app.cluster.searcher.packs import OpenPacks
@@ -127,7 +127,7 @@ def test_a_pack_is_loaded_and_answered_from(disk: Disk) -> None:
         assert shelf.have(load) == JobOutcome(kind="loaded", domain="a.example", sha256=load.sha256)
         assert shelf.title() == "one"
         assert shelf.packs.holdings() == (
-            Holding(domain="a.example", sha256=load.sha256, generation=load.generation, size_mb=1),
+            PackVersion(domain="a.example", sha256=load.sha256, generation=load.generation, size_mb=1),
         )
         assert shelf.loader.loading() == ()
         assert shelf.loader.room().free == BUDGET_MB - 1

@@ -15,18 +15,18 @@ import pytest
 from app.broker.errors import Unroutable
 from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
-from app.cluster.protocol import Load, ProblemReply, Report, Unload
+from app.cluster.protocol import Load, ProblemReply, SearcherReport, Unload
 from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.reporter import Publishers, Reporter
-from app.cluster.searcher.service import Searching
+from app.cluster.searcher.service import QueryHandler
 from app.errors import NotPlaced
 from app.search.contract import SearchReply
 from app.storage.layout import manifest_key, pack_key
 from app.storage.open import open_store
 from config.routes import SEARCHER
 from config.settings import Settings
+from tests.support.fake_orchestrator import FakeOrchestrator, answer_of, fake_orchestrator, searcher_message
 from tests.support.fleet import Fleet, Packs, fleet, pages_of, ready, title_of
-from tests.support.tower import Tower, answer_of, searcher_message, tower
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -41,8 +41,8 @@ def ours(settings: Settings, environment: dict[str, str], tmp_path: Path) -> Ite
 
 
 @pytest.fixture
-def ear(settings: Settings) -> Iterator[Tower]:
-    with tower(settings.broker) as found:
+def ear(settings: Settings) -> Iterator[FakeOrchestrator]:
+    with fake_orchestrator(settings.broker) as found:
         yield found
 
 
@@ -70,10 +70,10 @@ def fault(answer: SearchReply | ProblemReply) -> str:
 
 
 def test_it_registers_loads_answers_and_leaves_and_the_next_one_takes_over(
-    settings: Settings, ours: Fleet, ear: Tower, packs: Packs
+    settings: Settings, ours: Fleet, ear: FakeOrchestrator, packs: Packs
 ) -> None:
     first = ours.searcher(disk_mb=20)
-    registered = ear.hear("register").report
+    registered = ear.receive("register").report
     me = registered.searcher_id
     assert (registered.capacity, registered.free_space, registered.holdings) == (20, 20, ())
 
@@ -102,17 +102,19 @@ def test_it_registers_loads_answers_and_leaves_and_the_next_one_takes_over(
     ear.publisher.publish([searcher_message(me, "load", domain=DOMAIN)])
 
     # A heartbeat says it all again, later, and is gone before the third one after it.
-    beat = ear.hear("heartbeat", lambda each: each.report.holdings == ear.heard[-1].report.holdings, after=ear.mark())
+    beat = ear.receive(
+        "heartbeat", lambda each: each.report.holdings == ear.received[-1].report.holdings, after=ear.mark()
+    )
     assert beat.report.seq > loaded.report.seq
     assert len(beat.report.holdings) == 2
     assert beat.properties["expiration"] == "1500"
     assert beat.properties["delivery_mode"] == 1
     mark = ear.mark()
-    ear.call_again()
-    assert len(ear.hear("register", after=mark).report.holdings) == 2
+    ear.request_registration()
+    assert len(ear.receive("register", after=mark).report.holdings) == 2
 
     first.process.terminate()
-    leaving = ear.hear("register", lambda each: each.report.leaving, after=mark)
+    leaving = ear.receive("register", lambda each: each.report.leaving, after=mark)
     assert leaving.report.searcher_id == me
     # Who has not heard it yet is still answered.
     assert found(ear.search(me, DOMAIN, "alpha"))[0] == title_of(DOMAIN, 1)
@@ -123,20 +125,20 @@ def test_it_registers_loads_answers_and_leaves_and_the_next_one_takes_over(
     for ending in ("killed", "left alone"):
         mark = ear.mark()
         next_one = ours.searcher(disk_mb=20)
-        registered = ear.hear("register", after=mark).report
+        registered = ear.receive("register", after=mark).report
         assert registered.searcher_id != me
         assert [holding.domain for holding in registered.holdings] == [DOMAIN, OTHER]
         assert found(ear.search(registered.searcher_id, OTHER, "beta"))[0] == title_of(OTHER, 1)
         if ending == "killed":
             next_one.kill()
-    assert not [each for each in ear.heard[mark:] if each.type in ("loaded", "failed")]
+    assert not [each for each in ear.received[mark:] if each.type in ("loaded", "failed")]
 
 
 def test_new_versions_and_a_farewell_that_is_heeded_cost_no_query_and_mix_no_versions(
-    settings: Settings, ours: Fleet, ear: Tower, packs: Packs
+    settings: Settings, ours: Fleet, ear: FakeOrchestrator, packs: Packs
 ) -> None:
     member = ours.searcher()
-    me = ear.hear("register").report.searcher_id
+    me = ear.receive("register").report.searcher_id
     packs.publish(DOMAIN, 1)
     assert ear.order(me, load_of(settings, DOMAIN)).type == "loaded"
     request = searcher_message(me, "search", domain=DOMAIN, q="alpha", limit=50)
@@ -163,7 +165,7 @@ def test_new_versions_and_a_farewell_that_is_heeded_cost_no_query_and_mix_no_ver
             mark = ear.mark()
             member.process.terminate()
             # Whoever goes on until the queue is deleted may lose the query that meets this moment in the broker.
-            ear.hear("register", lambda each: each.report.leaving, after=mark)
+            ear.receive("register", lambda each: each.report.leaving, after=mark)
         finally:
             stop.set()
         for run in runs:
@@ -174,10 +176,10 @@ def test_new_versions_and_a_farewell_that_is_heeded_cost_no_query_and_mix_no_ver
 
 
 def test_a_pack_that_is_broken_in_the_store_or_on_the_disk_is_told_and_never_answers(
-    settings: Settings, ours: Fleet, ear: Tower, packs: Packs
+    settings: Settings, ours: Fleet, ear: FakeOrchestrator, packs: Packs
 ) -> None:
     ours.searcher()
-    me = ear.hear("register").report.searcher_id
+    me = ear.receive("register").report.searcher_id
     packs.publish(DOMAIN, 1)
     good = load_of(settings, DOMAIN)
     assert ear.order(me, good).type == "loaded"
@@ -209,7 +211,7 @@ def test_a_pack_that_is_broken_in_the_store_or_on_the_disk_is_told_and_never_ans
         return "broken" in {answer.fault for answer in answers if isinstance(answer, ProblemReply)}
 
     eventually(some_broken, "a query meets what is broken")
-    failed = ear.hear("failed", after=mark)
+    failed = ear.receive("failed", after=mark)
     assert (failed.value.domain, failed.value.sha256, failed.report.holdings) == (DOMAIN, good.sha256, ())
     assert fault(ear.search(me, DOMAIN, "alpha")) == "not-here"
 
@@ -224,17 +226,22 @@ def test_a_pack_that_is_broken_in_the_store_or_on_the_disk_is_told_and_never_ans
     assert fault(ear.search(me, DOMAIN, "alpha")) == "not-here"
 
 
-def test_it_says_nothing_while_its_queries_are_stuck_or_its_queue_is_gone(ear: Tower, settings: Settings) -> None:
+def test_it_says_nothing_while_its_queries_are_stuck_or_its_queue_is_gone(
+    ear: FakeOrchestrator, settings: Settings
+) -> None:
     trouble = [""]
     posts = Publisher(settings.broker), Publisher(settings.broker)
-    stands = Report(searcher_id="it", seq=0, free_space=1)
+    stands = SearcherReport(searcher_id="it", seq=0, free_space=1)
     reporter = Reporter(
-        Publishers(events=posts[0], heartbeats=posts[1]), every=0.1, state=lambda: stands, unwell=lambda: trouble[0]
+        Publishers(events=posts[0], heartbeats=posts[1]),
+        every=0.1,
+        state=lambda: stands,
+        silence_reason=lambda: trouble[0],
     )
     with closing(reporter):
         reporter.register()
-        first = ear.hear("register")
-        ear.hear("heartbeat")
+        first = ear.receive("register")
+        ear.receive("heartbeat")
         trouble[0] = "every thread is stuck in a query"
         eventually(lambda: reporter._silent, "it has noticed")
         mark = ear.mark()
@@ -243,7 +250,7 @@ def test_it_says_nothing_while_its_queries_are_stuck_or_its_queue_is_gone(ear: T
         eventually(lambda: reporter._silent, "it has noticed again")
         assert ear.mark() == mark
         trouble[0] = ""
-        again = ear.hear("register", after=mark)
+        again = ear.receive("register", after=mark)
         assert again.report.seq == last + 1 > first.report.seq
 
 
@@ -257,7 +264,7 @@ def test_queries_are_stuck_when_every_thread_is_at_one_for_too_long(tmp_path: Pa
             go_on.wait(60)
 
     packs = Slow(remove=Path.unlink, time_limit=1.0)
-    searching = Searching(packs, doubt=lambda _: None, threads=2, patience=0.05)
+    searching = QueryHandler(packs, doubt=lambda _: None, threads=2, patience=0.05)
     asked = {"domain": DOMAIN, "q": "word"}
     with ThreadPoolExecutor(2) as pool:
         try:
@@ -274,29 +281,29 @@ def test_queries_are_stuck_when_every_thread_is_at_one_for_too_long(tmp_path: Pa
 
 
 def test_a_searcher_whose_queue_was_deleted_makes_it_again_and_registers(
-    settings: Settings, ours: Fleet, ear: Tower, packs: Packs
+    settings: Settings, ours: Fleet, ear: FakeOrchestrator, packs: Packs
 ) -> None:
     ours.searcher()
-    me = ear.hear("register").report.searcher_id
+    me = ear.receive("register").report.searcher_id
     packs.publish(DOMAIN, 1)
     assert ear.order(me, load_of(settings, DOMAIN)).type == "loaded"
     mark = ear.mark()
     ear.channel.queue_delete(f"{SEARCHER}.{me}")
-    again = ear.hear("register", after=mark).report
+    again = ear.receive("register", after=mark).report
     assert again.searcher_id == me
     assert [holding.domain for holding in again.holdings] == [DOMAIN]
     assert found(ear.search(me, DOMAIN, "alpha")) == (title_of(DOMAIN, 1), pages_of(1))
     mark = ear.mark()
-    ear.call_again()
-    ear.hear("register", after=mark)
+    ear.request_registration()
+    ear.receive("register", after=mark)
 
 
 def test_more_queries_than_it_can_answer_are_refused_at_once_and_the_others_answered(
-    settings: Settings, environment: dict[str, str], tmp_path: Path, ear: Tower, packs: Packs
+    settings: Settings, environment: dict[str, str], tmp_path: Path, ear: FakeOrchestrator, packs: Packs
 ) -> None:
     with fleet({**environment, "SEARCHER_THREADS": "1"}, tmp_path / "logs") as ours:
         ready(ours.searcher())
-        me = ear.hear("register").report.searcher_id
+        me = ear.receive("register").report.searcher_id
         packs.publish(DOMAIN, 40)
         assert ear.order(me, load_of(settings, DOMAIN)).type == "loaded"
         request = searcher_message(me, "search", domain=DOMAIN, q="alpha version40 one of its pages", limit=100)

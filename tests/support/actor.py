@@ -12,7 +12,7 @@ from typing import Any
 from kombu import Connection
 
 from app.broker.publishing import Publisher
-from app.cluster.protocol import Holding, Load, Outcome, Report, Unload, read, to_payload
+from app.cluster.protocol import Load, Outcome, PackVersion, SearcherReport, Unload, read, to_payload
 from app.envelopes import event_message, request_message
 from app.topology.declare import declare_for_client
 from app.topology.queues import searcher_queue
@@ -34,7 +34,7 @@ class Actor(Peer):
         super().__init__(settings.broker, searcher_queue(self.id), self._answer)
         self.orders: list[Load | Unload] = []
         self._capacity = capacity
-        self._held: dict[str, Holding] = {}
+        self._held: dict[str, PackVersion] = {}
         self._seq = 0
         self._beat_at = 0.0
         self._publisher = Publisher(settings.broker)
@@ -62,11 +62,13 @@ class Actor(Peer):
     def _register(self) -> None:
         self._publisher.publish([event_message("register", to_payload(self._report()))])
 
-    def _report(self) -> Report:
+    def _report(self) -> SearcherReport:
         self._seq += 1
         held = tuple(self._held.values())
         free = self._capacity - sum(each.size_mb for each in held)
-        return Report(searcher_id=self.id, seq=self._seq, free_space=free, capacity=self._capacity, holdings=held)
+        return SearcherReport(
+            searcher_id=self.id, seq=self._seq, free_space=free, capacity=self._capacity, holdings=held
+        )
 
     def _answer(self, request: dict[str, Any]) -> bytes | None:
         payload = dict(request)
@@ -85,7 +87,7 @@ class Actor(Peer):
         self.orders.append(order)
         if isinstance(order, Load):
             size, generation = order.size_mb, order.generation
-            self._held[order.domain] = Holding(
+            self._held[order.domain] = PackVersion(
                 domain=order.domain, sha256=order.sha256, generation=generation, size_mb=size
             )
         else:

@@ -10,7 +10,7 @@ from typing import Any
 
 from kombu import Connection, Consumer, Producer, Queue
 
-from app.cluster.protocol import Node, ProblemReply, Route, Routes, to_json
+from app.cluster.protocol import PackRoute, ProblemReply, Routes, SearcherStatus, to_json
 from app.topology.queues import request_queue
 
 #: Returns the body of the reply to a message; None where it says nothing.
@@ -91,17 +91,17 @@ def orchestrator(url: str, routes: Callable[[], Routes | None]) -> Any:
     return peer(url, request_queue(), answer)
 
 
-def routes(*routes: Route, settled: bool = True) -> Routes:
+def routes(*routes: PackRoute, settled: bool = True) -> Routes:
     """Return routes with the searchers that they name."""
     named = sorted({each for route in routes for each in route.searchers})
-    nodes = tuple(Node(searcher_id=each, free_space=10, capacity=100, age=0.1) for each in named)
+    nodes = tuple(SearcherStatus(searcher_id=each, free_space=10, capacity=100, age=0.1) for each in named)
     return Routes(orchestrator="test", version=1, settled=settled, routes=routes, searchers=nodes)
 
 
-def route(domain: str, *searchers: str, newest: int = 0, **told: Any) -> Route:
+def route(domain: str, *searchers: str, newest: int = 0, **told: Any) -> PackRoute:
     """Return the route of a domain."""
     fields = {"sha256": "0" * 64, "generation": 1, "pages": 3, "built_at": "2026-11-21T10:04:00+00:00", "size_mb": 1}
-    return Route(domain=domain, searchers=searchers, newest=newest, **{**fields, **told})
+    return PackRoute(domain=domain, searchers=searchers, newest=newest, **{**fields, **told})
 
 
 def fault(name: Any) -> Script:

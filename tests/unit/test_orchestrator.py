@@ -9,7 +9,7 @@ import pytest
 
 from app.cluster.orchestrator.state import OrchestratorState
 from app.cluster.placement.model import AddressedOrder, Pack
-from app.cluster.protocol import Holding, Load, Outcome, Report, Unload
+from app.cluster.protocol import Load, Outcome, PackVersion, SearcherReport, Unload
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 
 pytestmark = pytest.mark.unit
@@ -22,14 +22,14 @@ def pack(domain: str = "x.example", generation: int = 1, size_mb: int = 10) -> P
     return Pack(domain=domain, sha256=f"{domain}:{generation}", generation=generation, size_mb=size_mb)
 
 
-def holding(one: Pack) -> Holding:
-    return Holding(domain=one.domain, sha256=one.sha256, generation=one.generation, size_mb=one.size_mb)
+def holding(one: Pack) -> PackVersion:
+    return PackVersion(domain=one.domain, sha256=one.sha256, generation=one.generation, size_mb=one.size_mb)
 
 
-def report(name: str, seq: int, *packs: Pack, loading: tuple[str, ...] = (), leaving: bool = False) -> Report:
+def report(name: str, seq: int, *packs: Pack, loading: tuple[str, ...] = (), leaving: bool = False) -> SearcherReport:
     held = tuple(holding(one) for one in packs)
     free = 100 - sum(one.size_mb for one in packs)
-    return Report(
+    return SearcherReport(
         searcher_id=name,
         seq=seq,
         free_space=free,
@@ -40,7 +40,7 @@ def report(name: str, seq: int, *packs: Pack, loading: tuple[str, ...] = (), lea
     )
 
 
-def outcome(told: Report, one: Pack, reason: str = "") -> Outcome:
+def outcome(told: SearcherReport, one: Pack, reason: str = "") -> Outcome:
     return Outcome(report=told, domain=one.domain, sha256=one.sha256, reason=reason)
 
 
@@ -56,8 +56,8 @@ def load(name: str, one: Pack) -> tuple[str, Load]:
     return name, Load(domain=one.domain, sha256=one.sha256, generation=one.generation, size_mb=one.size_mb)
 
 
-def told(commands: tuple[AddressedOrder, ...]) -> list[tuple[str, Load | Unload]]:
-    return [(command.searcher_id, command.order) for command in commands]
+def told(orders: tuple[AddressedOrder, ...]) -> list[tuple[str, Load | Unload]]:
+    return [(command.searcher_id, command.order) for command in orders]
 
 
 def test_nothing_is_placed_before_it_has_settled_but_what_searchers_hold_is_answered() -> None:
@@ -83,7 +83,7 @@ def test_a_pack_is_loaded_and_from_then_on_answered_for() -> None:
     assert told(orchestrator.tick(now=0.1)) == [load("a", pack())]
     assert orchestrator.tick(now=0.2) == ()
     before = orchestrator.routes(now=0.2)
-    orchestrator.order_done(outcome(report("a", 2, pack()), pack()), now=0.3)
+    orchestrator.order_completed(outcome(report("a", 2, pack()), pack()), now=0.3)
 
     assert orchestrator.next_searcher("x.example") == "a"
     after = orchestrator.routes(now=0.3)
@@ -121,7 +121,7 @@ def test_a_report_that_is_older_than_the_last_one_changes_nothing() -> None:
 
     orchestrator.receive_report(report("a", 4), now=1)
     assert orchestrator.next_searcher("x.example") == "a"
-    orchestrator.searcher_lost("a", "its queue is no more")
+    orchestrator.remove_searcher("a", "its queue is no more")
     orchestrator.receive_report(report("a", 5, pack()), now=1)
     assert orchestrator.routes(now=1).searchers == ()
     orchestrator.receive_report(report("a", 6, pack()), now=1)
@@ -161,7 +161,7 @@ def test_after_the_broker_was_away_nothing_is_placed_until_searchers_had_the_tim
     orchestrator.tick(now=0)
 
     orchestrator.connected(now=30)
-    orchestrator.searcher_lost("a", "its queue is no more")
+    orchestrator.remove_searcher("a", "its queue is no more")
     orchestrator.receive_report(report("b", 2), now=31)
     assert orchestrator.tick(now=31) == ()
     orchestrator.receive_report(report("a", 2, pack()), now=32)
@@ -260,7 +260,7 @@ def test_a_pack_that_vanished_is_unloaded_and_is_never_indexed_at_once() -> None
     with pytest.raises(PackNotFound):
         orchestrator.next_searcher("x.example")
     assert told(orchestrator.tick(now=0)) == [("a", Unload(domain="x.example", sha256=pack().sha256))]
-    orchestrator.order_done(outcome(report("a", 2), pack()), now=1)
+    orchestrator.order_completed(outcome(report("a", 2), pack()), now=1)
     assert orchestrator.tick(now=1) == ()
     assert orchestrator.routes(now=1).routes == ()
 

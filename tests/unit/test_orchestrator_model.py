@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from app.cluster.orchestrator.state import OrchestratorState
 from app.cluster.placement.model import AddressedOrder, Pack
-from app.cluster.protocol import Holding, Load, Outcome, Report, Routes, Unload
+from app.cluster.protocol import Load, Outcome, PackVersion, Routes, SearcherReport, Unload
 
 pytestmark = pytest.mark.unit
 
@@ -27,12 +27,12 @@ seeds = st.integers(0, 2**16)
 
 
 @dataclass
-class Node:
+class FakeSearcher:
     """A searcher that does what it is told, as far as it can."""
 
     name: str
     capacity: int
-    held: dict[str, Holding] = field(default_factory=dict)
+    held: dict[str, PackVersion] = field(default_factory=dict)
     jobs: list[Load | Unload] = field(default_factory=list)
     inbox: list[tuple[float, Load | Unload]] = field(default_factory=list)
     seq: int = 0
@@ -44,11 +44,11 @@ class Node:
     def free(self) -> int:
         return max(0, self.capacity - sum(each.size_mb for each in self.held.values()))
 
-    def report(self) -> Report:
+    def report(self) -> SearcherReport:
         self.seq += 1
         loading = tuple(job.sha256 for job in self.jobs if isinstance(job, Load))
         held = tuple(self.held.values())
-        return Report(
+        return SearcherReport(
             searcher_id=self.name,
             seq=self.seq,
             free_space=self.free,
@@ -66,9 +66,9 @@ class World(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.store: dict[str, Pack] = {}
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, FakeSearcher] = {}
         self.mail: list[Callable[[], None]] = []
-        self.heard: dict[str, Report] = {}
+        self.heard: dict[str, SearcherReport] = {}
         #: What was told and is not done, what was held then, and when.
         self.outstanding: dict[tuple[str, str], tuple[Load | Unload, str, float]] = {}
         self.writes = self.born = 0
@@ -99,7 +99,7 @@ class World(RuleBasedStateMachine):
 
     def _come(self, capacity: int) -> None:
         self.born += 1
-        node = self.nodes[f"n{self.born}"] = Node(f"n{self.born}", capacity, beat_at=self.now)
+        node = self.nodes[f"n{self.born}"] = FakeSearcher(f"n{self.born}", capacity, beat_at=self.now)
         self._say(self._registration(node))
 
     @rule(data=st.data(), leaving=st.booleans(), seed=seeds)
@@ -183,7 +183,7 @@ class World(RuleBasedStateMachine):
             if not happens(chance, 0.1):
                 message()
 
-    def _beat(self, node: Node, chance: random.Random | None) -> None:
+    def _beat(self, node: FakeSearcher, chance: random.Random | None) -> None:
         # Two in a row may be lost; three would mean that it is gone.
         if node.lost < 2 and happens(chance, 0.2):
             node.lost += 1
@@ -191,7 +191,7 @@ class World(RuleBasedStateMachine):
             node.lost = 0
             self._hear(node.report())
 
-    def _work(self, node: Node, chance: random.Random | None) -> None:
+    def _work(self, node: FakeSearcher, chance: random.Random | None) -> None:
         while node.inbox and not happens(chance, 0.3):
             given, order = node.inbox.pop(0)
             if self.now - given < EXPIRY and not happens(chance, 0.1):
@@ -201,7 +201,7 @@ class World(RuleBasedStateMachine):
             reason = "no reason" if happens(chance, 0.1) else self._do(node, job)
             self._say(self._end(node, job, reason))
 
-    def _do(self, node: Node, job: Load | Unload) -> str:
+    def _do(self, node: FakeSearcher, job: Load | Unload) -> str:
         """Carry an order out; return why it failed."""
         held = node.held.get(job.domain)
         if isinstance(job, Unload):
@@ -215,7 +215,7 @@ class World(RuleBasedStateMachine):
             return ""
         if there.size_mb > node.free:
             return "no room"
-        node.held[job.domain] = Holding(
+        node.held[job.domain] = PackVersion(
             domain=job.domain, sha256=there.sha256, generation=there.generation, size_mb=there.size_mb
         )
         return ""
@@ -223,26 +223,26 @@ class World(RuleBasedStateMachine):
     def _say(self, message: Callable[[], None]) -> None:
         self.mail.append(message)
 
-    def _registration(self, node: Node) -> Callable[[], None]:
+    def _registration(self, node: FakeSearcher) -> Callable[[], None]:
         report = node.report()
         return lambda: self._hear(report)
 
-    def _end(self, node: Node, job: Load | Unload, reason: str) -> Callable[[], None]:
+    def _end(self, node: FakeSearcher, job: Load | Unload, reason: str) -> Callable[[], None]:
         outcome = Outcome(report=node.report(), domain=job.domain, sha256=job.sha256, reason=reason)
 
         def arrives() -> None:
             self.outstanding.pop((node.name, job.domain), None)
             self._note(outcome.report)
-            (self.orchestrator.order_failed if reason else self.orchestrator.order_done)(outcome, now=self.now)
+            (self.orchestrator.order_failed if reason else self.orchestrator.order_completed)(outcome, now=self.now)
 
         return arrives
 
-    def _hear(self, report: Report) -> None:
+    def _hear(self, report: SearcherReport) -> None:
         self._note(report)
         self.orchestrator.receive_report(report, now=self.now)
 
-    def _note(self, report: Report) -> None:
-        if report.seq > self.heard.get(report.searcher_id, Report(searcher_id="", seq=0, free_space=0)).seq:
+    def _note(self, report: SearcherReport) -> None:
+        if report.seq > self.heard.get(report.searcher_id, SearcherReport(searcher_id="", seq=0, free_space=0)).seq:
             self.heard[report.searcher_id] = report
             held = {each.domain: each.sha256 for each in report.holdings}
             for (name, domain), (order, before, _at) in list(self.outstanding.items()):
@@ -259,18 +259,18 @@ class World(RuleBasedStateMachine):
 
     def _tick(self) -> None:
         before = self.orchestrator.routes(now=self.now)
-        commands = self.orchestrator.tick(now=self.now)
-        if commands:
+        orders = self.orchestrator.tick(now=self.now)
+        if orders:
             after = self.orchestrator.routes(now=self.now)
             there, left = {node.searcher_id for node in after.searchers}, _answering(after)
             for domain, searchers in _answering(before).items():
                 assert left.get(domain, True) or not searchers & there, f"the last copy of {domain} goes"
-        self.told += len(commands)
-        for command in commands:
+        self.told += len(orders)
+        for command in orders:
             self._tell(command)
         # What is written meanwhile may be bigger than what was told; then there is less room than was promised.
         promised = self.promised()
-        for name in {command.searcher_id for command in commands if isinstance(command.order, Load)} & promised.keys():
+        for name in {command.searcher_id for command in orders if isinstance(command.order, Load)} & promised.keys():
             assert promised[name] <= self.heard[name].free_space, "more is promised than there is room for"
 
     def promised(self) -> dict[str, int]:
@@ -290,7 +290,7 @@ class World(RuleBasedStateMachine):
         if name in self.nodes:
             self.nodes[name].inbox.append((self.now, order))
         else:
-            self.orchestrator.searcher_lost(name, "its queue is no more")
+            self.orchestrator.remove_searcher(name, "its queue is no more")
             self._forget(name)
 
     def _forget(self, name: str) -> None:

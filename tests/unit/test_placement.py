@@ -1,4 +1,4 @@
-"""Placing: a decision never does harm, and one after another they come to rest with everything where it can be."""
+"""Placement: no decision breaks a guarantee, and repeated decisions end with every pack placed that can be."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.cluster.placement.model import AddressedOrder, ClusterState, LoadFailure, Pack, SearcherState
 from app.cluster.placement.place import place
-from app.cluster.protocol import Holding, Load, Unload
+from app.cluster.protocol import Load, PackVersion, Unload
 
 pytestmark = pytest.mark.unit
 
@@ -20,36 +20,38 @@ def pack(domain: str, size_mb: int, generation: int = 1) -> Pack:
     return Pack(domain=domain, sha256=f"{domain}:{generation}", generation=generation, size_mb=size_mb)
 
 
-def held(*packs: Pack) -> dict[str, Holding]:
+def held(*packs: Pack) -> dict[str, PackVersion]:
     return {
-        each.domain: Holding(domain=each.domain, sha256=each.sha256, generation=each.generation, size_mb=each.size_mb)
+        each.domain: PackVersion(
+            domain=each.domain, sha256=each.sha256, generation=each.generation, size_mb=each.size_mb
+        )
         for each in packs
     }
 
 
 def searcher(name: str, capacity: int, *packs: Pack, **fields: object) -> SearcherState:
-    """Return one of this capacity that holds these."""
+    """Return a searcher of this capacity with these packs."""
     free = capacity - sum(each.size_mb for each in packs)
     return replace(SearcherState(searcher_id=name, free=free, capacity=capacity, held=held(*packs)), **fields)  # type: ignore[arg-type]
 
 
 def state(
-    packs: Iterable[Pack], *searchers: SearcherState, replicas: int = 2, gone: Iterable[str] = ()
+    packs: Iterable[Pack], *searchers: SearcherState, replicas: int = 2, deleted: Iterable[str] = ()
 ) -> ClusterState:
     return ClusterState(
-        packs={each.domain: each for each in packs}, searchers=searchers, replicas=replicas, gone=frozenset(gone)
+        packs={each.domain: each for each in packs}, searchers=searchers, replicas=replicas, deleted=frozenset(deleted)
     )
 
 
-def told(decided: ClusterState) -> list[tuple[str, str, str]]:
+def orders_of(decided: ClusterState) -> list[tuple[str, str, str]]:
     """Return the orders of a decision as (searcher, order, domain)."""
-    return [(each.searcher_id, type(each.order).__name__, each.order.domain) for each in place(decided).commands]
+    return [(each.searcher_id, type(each.order).__name__, each.order.domain) for each in place(decided).orders]
 
 
-def done(before: ClusterState, commands: Iterable[AddressedOrder]) -> ClusterState:
-    """Return the state once orders are carried out."""
+def done(before: ClusterState, orders: Iterable[AddressedOrder]) -> ClusterState:
+    """Return the state after the orders were executed."""
     after = {each.searcher_id: each for each in before.searchers}
-    for command in commands:
+    for command in orders:
         after[command.searcher_id] = _done(after[command.searcher_id], command.order)
     return replace(before, searchers=tuple(after.values()))
 
@@ -59,7 +61,7 @@ def _done(before: SearcherState, order: Load | Unload) -> SearcherState:
     old = now.pop(order.domain, None)
     free = before.free + (old.size_mb if old else 0)
     if isinstance(order, Load):
-        now[order.domain] = Holding(
+        now[order.domain] = PackVersion(
             domain=order.domain, sha256=order.sha256, generation=order.generation, size_mb=order.size_mb
         )
         free -= order.size_mb
@@ -67,14 +69,14 @@ def _done(before: SearcherState, order: Load | Unload) -> SearcherState:
 
 
 def at_rest(begin: ClusterState, *, most: int = 300) -> ClusterState:
-    """Return the state in which nothing more is to be done."""
+    """Repeat decisions until there are no more orders, and return the state."""
     now = begin
     for _ in range(most):
-        commands = place(now).commands
-        if not commands:
+        orders = place(now).orders
+        if not orders:
             return now
-        now = done(now, commands)
-    raise AssertionError(f"no rest after {most} decisions: {place(now)}")
+        now = done(now, orders)
+    raise AssertionError(f"still orders after {most} decisions: {place(now)}")
 
 
 def where(now: ClusterState, domain: str) -> dict[str, int]:
@@ -97,7 +99,7 @@ def test_each_pack_goes_to_as_many_searchers_as_are_wanted_and_the_load_is_sprea
 def test_the_first_copy_of_everything_comes_before_the_second_of_anything_and_the_biggest_first() -> None:
     packs = [pack("small.example", 10), pack("big.example", 50)]
 
-    assert told(state(packs, searcher("a", 100), searcher("b", 90))) == [
+    assert orders_of(state(packs, searcher("a", 100), searcher("b", 90))) == [
         ("a", "Load", "big.example"),
         ("b", "Load", "small.example"),
         ("b", "Load", "big.example"),
@@ -110,34 +112,36 @@ def test_room_that_is_promised_to_loads_under_way_is_not_given_twice() -> None:
     order = Load(domain="x.example", sha256=under_way.sha256, generation=1, size_mb=60)
     busy = searcher("a", 100, orders={"x.example": order})
 
-    assert told(state([under_way, pack("y.example", 41)], busy, replicas=1)) == []
-    assert told(state([under_way, pack("y.example", 40)], busy, replicas=1)) == [("a", "Load", "y.example")]
+    assert orders_of(state([under_way, pack("y.example", 41)], busy, replicas=1)) == []
+    assert orders_of(state([under_way, pack("y.example", 40)], busy, replicas=1)) == [("a", "Load", "y.example")]
 
 
 def test_an_update_is_loaded_where_the_older_version_is_if_there_is_room_for_both() -> None:
     old, new = pack("x.example", 40), pack("x.example", 50, 2)
 
-    assert told(state([new], searcher("a", 100), searcher("b", 90, old), replicas=1)) == [("b", "Load", "x.example")]
+    assert orders_of(state([new], searcher("a", 100), searcher("b", 90, old), replicas=1)) == [
+        ("b", "Load", "x.example")
+    ]
 
 
 def test_an_update_without_room_beside_the_old_one_goes_elsewhere_first_and_the_old_one_goes_after() -> None:
     old, new = pack("x.example", 60), pack("x.example", 60, 2)
     begin = state([new], searcher("a", 100, old), searcher("b", 100), replicas=1)
 
-    assert told(begin) == [("b", "Load", "x.example")]
-    middle = done(begin, place(begin).commands)
-    assert told(middle) == [("a", "Unload", "x.example")]
+    assert orders_of(begin) == [("b", "Load", "x.example")]
+    middle = done(begin, place(begin).orders)
+    assert orders_of(middle) == [("a", "Unload", "x.example")]
 
 
 def test_an_older_version_makes_room_for_the_newer_only_while_another_copy_answers() -> None:
     old, new = pack("x.example", 60), pack("x.example", 60, 2)
 
     both = state([new], searcher("a", 100, old), searcher("b", 100, old))
-    assert len(told(both)) == 1
+    assert len(orders_of(both)) == 1
     assert where(at_rest(both), "x.example") == {"a": 2, "b": 2}
 
     alone = state([new], searcher("a", 100, old))
-    assert told(alone) == []
+    assert orders_of(alone) == []
     assert place(alone).unplaced == {
         "x.example": "60 MB beside the version that it replaces, and no other searcher has more than 40 MB free"
     }
@@ -148,16 +152,16 @@ def test_a_pack_too_big_for_everyone_is_said_to_be_and_is_placed_when_a_bigger_s
     small = searcher("a", 100)
 
     alone = place(state([big], small, replicas=1))
-    assert alone.commands == ()
+    assert alone.orders == ()
     assert alone.unplaced == {"big.example": "500 MB, and no other searcher has a capacity of more than 100 MB"}
-    assert told(state([big], small, searcher("b", 501), replicas=1)) == [("b", "Load", "big.example")]
+    assert orders_of(state([big], small, searcher("b", 501), replicas=1)) == [("b", "Load", "big.example")]
 
 
 def test_what_fits_only_where_another_pack_is_has_that_one_moved() -> None:
     stays, goes, big = pack("stays.example", 45), pack("goes.example", 30), pack("big.example", 50)
     begin = state([stays, goes, big], searcher("a", 100, stays, goes), searcher("b", 40), replicas=1)
 
-    assert told(begin) == [("b", "Load", "goes.example")]
+    assert orders_of(begin) == [("b", "Load", "goes.example")]
     now = at_rest(begin)
     assert where(now, "big.example") == {"a": 1}
     assert where(now, "goes.example") == {"b": 1}
@@ -177,7 +181,7 @@ def test_a_searcher_that_comes_later_gets_its_share_one_pack_at_a_time() -> None
     packs = [pack(f"{n}.example", 10) for n in range(8)]
     begin = state(packs, searcher("a", 100, *packs), searcher("b", 100, *packs), searcher("c", 100))
 
-    assert told(begin) == [("c", "Load", "0.example")]
+    assert orders_of(begin) == [("c", "Load", "0.example")]
     now = at_rest(begin)
     assert sorted(len(each.held) for each in now.searchers) == [5, 5, 6]
     assert [len(where(now, each.domain)) for each in packs] == [2] * 8
@@ -186,11 +190,11 @@ def test_a_searcher_that_comes_later_gets_its_share_one_pack_at_a_time() -> None
 def test_a_load_that_failed_is_tried_elsewhere_first_and_not_here_while_it_rests() -> None:
     wanted = pack("x.example", 10)
     failed = searcher("a", 1_000, failures={wanted.sha256: LoadFailure(count=1, reason="disk full")})
-    resting = replace(failed, resting=frozenset({wanted.sha256}))
+    backing_off = replace(failed, backing_off=frozenset({wanted.sha256}))
 
-    assert told(state([wanted], failed, searcher("b", 100), replicas=1)) == [("b", "Load", "x.example")]
-    assert told(state([wanted], resting, replicas=1)) == []
-    assert place(state([wanted], resting, replicas=1)).unplaced == {
+    assert orders_of(state([wanted], failed, searcher("b", 100), replicas=1)) == [("b", "Load", "x.example")]
+    assert orders_of(state([wanted], backing_off, replicas=1)) == []
+    assert place(state([wanted], backing_off, replicas=1)).unplaced == {
         "x.example": "searcher a failed to load it: disk full"
     }
 
@@ -199,15 +203,15 @@ def test_a_searcher_that_leaves_gets_nothing_and_its_copies_count_no_more() -> N
     wanted = pack("x.example", 10)
     leaves = searcher("a", 100, wanted, leaving=True)
 
-    assert told(state([wanted], leaves, searcher("b", 100), replicas=1)) == [("b", "Load", "x.example")]
+    assert orders_of(state([wanted], leaves, searcher("b", 100), replicas=1)) == [("b", "Load", "x.example")]
 
 
 def test_what_the_store_has_no_more_is_unloaded_and_what_nothing_is_known_of_is_let_alone() -> None:
     gone, unknown = pack("gone.example", 10), pack("unknown.example", 10)
 
-    begin = state([], searcher("a", 100, gone, unknown), gone=["gone.example"])
+    begin = state([], searcher("a", 100, gone, unknown), deleted=["gone.example"])
 
-    assert told(begin) == [("a", "Unload", "gone.example")]
+    assert orders_of(begin) == [("a", "Unload", "gone.example")]
 
 
 # What holds for every state
@@ -222,8 +226,8 @@ def states(draw: st.DrawFn, *, busy: bool) -> ClusterState:
         for domain in draw(st.lists(st.sampled_from(DOMAINS), unique=True))
     }
     searchers = tuple(draw(_searchers(name, packs, busy=busy)) for name in "abcd"[: draw(st.integers(0, 4))])
-    gone = frozenset(DOMAINS) - set(packs) - {"u.example"}
-    return ClusterState(packs=packs, searchers=searchers, replicas=draw(st.integers(1, 3)), gone=gone)
+    deleted = frozenset(DOMAINS) - set(packs) - {"u.example"}
+    return ClusterState(packs=packs, searchers=searchers, replicas=draw(st.integers(1, 3)), deleted=deleted)
 
 
 @st.composite
@@ -250,16 +254,16 @@ def _searchers(draw: st.DrawFn, name: str, packs: dict[str, Pack], *, busy: bool
             left -= one.size_mb
     checksums = st.sampled_from([each.sha256 for each in packs.values()]) if packs else st.nothing()
     failures = dict.fromkeys(draw(st.lists(checksums, max_size=2, unique=True)), LoadFailure(count=1)) if packs else {}
-    resting = frozenset(failures) if draw(st.booleans()) else frozenset()
-    return replace(found, orders=orders, failures=failures, resting=resting)
+    backing_off = frozenset(failures) if draw(st.booleans()) else frozenset()
+    return replace(found, orders=orders, failures=failures, backing_off=backing_off)
 
 
 def _checksum(found: SearcherState, domain: str) -> str:
     return found.held[domain].sha256 if domain in found.held else ""
 
 
-def answering(now: ClusterState, domain: str) -> set[str]:
-    """Return who answers for a domain and was not told to forget it."""
+def serving(now: ClusterState, domain: str) -> set[str]:
+    """Return the searchers that serve a domain and have no order to unload it."""
     return {
         each.searcher_id
         for each in now.searchers
@@ -270,28 +274,28 @@ def answering(now: ClusterState, domain: str) -> set[str]:
 @given(states(busy=True))
 @settings(max_examples=200)
 def test_no_decision_does_harm(before: ClusterState) -> None:
-    commands = place(before).commands
-    assert place(replace(before, searchers=before.searchers[::-1])).commands == commands
+    orders = place(before).orders
+    assert place(replace(before, searchers=before.searchers[::-1])).orders == orders
 
     given_to = {each.searcher_id: each for each in before.searchers}
-    orders = {name: dict(each.orders) for name, each in given_to.items()}
-    for command in commands:
-        name, order = command.searcher_id, command.order
+    pending = {name: dict(each.orders) for name, each in given_to.items()}
+    for addressed in orders:
+        name, order = addressed.searcher_id, addressed.order
         assert not given_to[name].leaving
-        assert order.domain not in orders[name], "told two things about one domain"
-        orders[name][order.domain] = order
+        assert order.domain not in pending[name], "two orders for one domain"
+        pending[name][order.domain] = order
         if isinstance(order, Unload):
             assert given_to[name].held[order.domain].sha256 == order.sha256
         else:
             assert order.sha256 == before.packs[order.domain].sha256 != _checksum(given_to[name], order.domain)
-            assert order.sha256 not in given_to[name].resting
+            assert order.sha256 not in given_to[name].backing_off
     for name, each in given_to.items():
-        promised = sum(order.size_mb for order in orders[name].values() if isinstance(order, Load))
+        promised = sum(order.size_mb for order in pending[name].values() if isinstance(order, Load))
         assert promised <= each.free
-    after = replace(before, searchers=tuple(replace(each, orders=orders[name]) for name, each in given_to.items()))
+    after = replace(before, searchers=tuple(replace(each, orders=pending[name]) for name, each in given_to.items()))
     for domain in before.packs:
-        assert answering(after, domain) or not answering(before, domain), "the last copy that answers goes"
-    assert all(each.order.domain != "u.example" or "u.example" in before.packs for each in commands)
+        assert serving(after, domain) or not serving(before, domain), "the last copy that is served is unloaded"
+    assert all(each.order.domain != "u.example" or "u.example" in before.packs for each in orders)
 
 
 @given(states(busy=False))
@@ -303,7 +307,7 @@ def test_decisions_come_to_rest_with_everything_where_it_can_be(begin: ClusterSt
     newest = {
         domain: [each for each in there if _checksum(each, domain) == one.sha256] for domain, one in now.packs.items()
     }
-    for domain in now.gone:
+    for domain in now.deleted:
         assert not any(domain in each.held for each in there)
     for domain, one in now.packs.items():
         assert len(newest[domain]) <= want

@@ -13,11 +13,11 @@ from app.broker.errors import ApplicationError, InvalidMessage, UnknownType
 from app.cluster.client.route_cache import MAX_AGE
 from app.cluster.protocol import (
     Fault,
-    Holding,
     Load,
     Outcome,
+    PackVersion,
     ProblemReply,
-    Report,
+    SearcherReport,
     error_of,
     problem_reply,
     read,
@@ -33,8 +33,8 @@ pytestmark = pytest.mark.unit
 
 _NUMBERS = st.integers(0, 2**53 - 1)
 _VERSION = {"generation": _NUMBERS, "size_mb": _NUMBERS}
-_HOLDINGS = st.lists(st.builds(Holding, **_VERSION)).map(tuple)
-_REPORTS = st.builds(Report, seq=_NUMBERS, free_space=_NUMBERS, capacity=_NUMBERS, holdings=_HOLDINGS)
+_HOLDINGS = st.lists(st.builds(PackVersion, **_VERSION)).map(tuple)
+_REPORTS = st.builds(SearcherReport, seq=_NUMBERS, free_space=_NUMBERS, capacity=_NUMBERS, holdings=_HOLDINGS)
 
 _SEARCHES = st.builds(SearchRequest, domains=st.tuples(st.text()))
 
@@ -62,13 +62,13 @@ def test_search_requests_have_the_documented_fields_in_the_documented_order() ->
 def test_search_requests_with_wrong_fields_are_refused(change: dict[str, Any]) -> None:
     payload = {"domain": "a.example", "q": "word"}
     assert read(SearchRequest, payload) == SearchRequest(domains=("a.example",), q="word")
-    with pytest.raises(InvalidMessage, match=f"^searchrequest: {next(iter(change))}"):
+    with pytest.raises(InvalidMessage, match=f"^invalid SearchRequest: {next(iter(change))}"):
         read(SearchRequest, payload | change)
 
 
 def test_an_invalid_message_names_its_wrong_fields() -> None:
     with pytest.raises(
-        InvalidMessage, match=r"^load: domain: Field required; size_mb: Input should be a valid integer"
+        InvalidMessage, match=r"^invalid Load: domain: Field required; size_mb: Input should be a valid integer"
     ):
         read(Load, json.dumps({"sha256": "0", "generation": 1, "size_mb": "1"}))
 
@@ -106,8 +106,8 @@ def test_text_that_json_cannot_carry_is_refused(domain: str) -> None:
 
 def test_only_the_first_of_many_wrong_fields_are_named() -> None:
     report = {"searcher_id": "a", "seq": 1, "free_space": 10**400, "holdings": [{"domain": 5}] * 10_000}
-    with pytest.raises(InvalidMessage, match=r"^report: free_space: .*and \d+ more$") as error:
-        read(Report, report)
+    with pytest.raises(InvalidMessage, match=r"^invalid SearcherReport: free_space: .*and \d+ more$") as error:
+        read(SearcherReport, report)
     assert len(str(error.value)) < 1_000
 
 

@@ -9,29 +9,31 @@ from rich.console import Console
 from rich.text import Text
 
 from app.cli.searchers import show
-from app.cluster.protocol import Node, Route, Routes
+from app.cluster.protocol import PackRoute, Routes, SearcherStatus
 
 pytestmark = pytest.mark.unit
 
 BUILT = "2026-11-21T10:04:00+00:00"
 
 
-def shown(*routes: Route, nodes: tuple[Node, ...] = (), settled: bool = True, width: int = 80) -> list[str]:
+def shown(
+    *routes: PackRoute, nodes: tuple[SearcherStatus, ...] = (), settled: bool = True, width: int = 80
+) -> list[str]:
     screen = StringIO()
     console = Console(file=screen, width=width, force_terminal=True, no_color=True, highlight=False)
     show(Routes(orchestrator="o", version=1, settled=settled, routes=routes, searchers=nodes), console)
     return Text.from_ansi(screen.getvalue()).plain.splitlines()
 
 
-def pack(domain: str, *searchers: str, **told: object) -> Route:
+def pack(domain: str, *searchers: str, **told: object) -> PackRoute:
     fields = {"sha256": "0", "generation": 12, "pages": 1_203, "built_at": BUILT, "size_mb": 40, **told}
-    return Route(domain=domain, searchers=searchers, **fields)  # type: ignore[arg-type]
+    return PackRoute(domain=domain, searchers=searchers, **fields)  # type: ignore[arg-type]
 
 
 def test_who_is_there_and_what_is_missing_fits_a_narrow_terminal() -> None:
     nodes = (
-        Node(searcher_id="3f2a9c1e-aaaa", free_space=3_120, capacity=4_000, age=0.42, domains=("a", "b")),
-        Node(searcher_id="77", free_space=0, capacity=9, age=12.0, loading=("x",), leaving=True),
+        SearcherStatus(searcher_id="3f2a9c1e-aaaa", free_space=3_120, capacity=4_000, age=0.42, domains=("a", "b")),
+        SearcherStatus(searcher_id="77", free_space=0, capacity=9, age=12.0, loading=("x",), leaving=True),
     )
     long = f"{'a' * 60}.example"
     lines = shown(

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from app.cluster.protocol import Route, Routes
+from app.cluster.protocol import PackRoute, Routes
 from app.web import limits, server
 from app.web.limits import ConcurrencyLimit, RateLimiter, client_key
 from app.web.monitoring import MAX_INDEX_AGES, readiness, route_metrics
@@ -18,7 +18,9 @@ from tests.packs import BUILT_AT
 
 pytestmark = pytest.mark.unit
 
-ROUTE = Route(domain="a.example", sha256="", generation=1, pages=1, built_at=BUILT_AT, size_mb=1, searchers=("one",))
+ROUTE = PackRoute(
+    domain="a.example", sha256="", generation=1, pages=1, built_at=BUILT_AT, size_mb=1, searchers=("one",)
+)
 ROUTES = Routes(orchestrator="o", version=1, settled=True, routes=(ROUTE,), searchers=())
 UNPLACED = replace(ROUTE, domain="b.example", searchers=(), missing=2)
 

@@ -22,7 +22,7 @@ from app.broker.errors import (
     Unroutable,
 )
 from app.broker.rpc.requestor import Reply, Requestor
-from app.cluster.protocol import Route, read_reply, to_payload
+from app.cluster.protocol import PackRoute, read_reply, to_payload
 from app.envelopes import searcher_message
 from app.errors import InvalidQuery, NotPlaced, PackCorrupt, SearchTimeout, SearchUnavailable
 from app.search.contract import SearchRequest, SuggestRequest
@@ -113,7 +113,7 @@ class SearcherPool:
         with self._lock:
             return self._counts.copy()
 
-    def in_order(self, route: Route) -> list[str]:
+    def in_order(self, route: PackRoute) -> list[str]:
         """Return the searchers of a route: newest pack version first, then fewest requests in flight.
 
         On a tie it is always the same one, whose caches are warm. Silent searchers come last.

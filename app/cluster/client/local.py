@@ -18,7 +18,7 @@ from app.cluster.client.scatter_gather import (
     split_suggestions,
     validate_request,
 )
-from app.cluster.protocol import Node, Route, Routes, size_mb
+from app.cluster.protocol import PackRoute, Routes, SearcherStatus, size_mb
 from app.errors import PackNotFound
 from app.search.contract import SearchReply, SearchRequest, SearchResult, SuggestRequest
 from app.search.pack_searcher import PackSearcher
@@ -49,7 +49,7 @@ class LocalSearchClient(SearchClient):
     def routes(self) -> Routes:
         """Return the packs as those of one searcher."""
         routes = tuple(
-            Route(
+            PackRoute(
                 domain=domain,
                 sha256="",
                 generation=int(searcher.info.generation) if searcher.info.generation.isdigit() else 0,
@@ -61,7 +61,7 @@ class LocalSearchClient(SearchClient):
             )
             for domain, searcher in self._searchers.items()
         )
-        node = Node(searcher_id=LOCAL, free_space=0, capacity=0, age=0.0, domains=tuple(self._searchers))
+        node = SearcherStatus(searcher_id=LOCAL, free_space=0, capacity=0, age=0.0, domains=tuple(self._searchers))
         return Routes(orchestrator=LOCAL, version=1, settled=True, routes=routes, searchers=(node,))
 
     def search(self, request: SearchRequest) -> SearchResult:

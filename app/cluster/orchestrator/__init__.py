@@ -1,1 +1,1 @@
-"""The orchestrator: what it knows, asks the store and answers; which pack goes where is said by `placing`."""
+"""The orchestrator: its state, its scans of the store and its replies."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from app.cluster.orchestrator.searcher_record import SearcherRecord
 from app.cluster.placement.model import Pack
-from app.cluster.protocol import Holding, Route
+from app.cluster.protocol import PackRoute, PackVersion
 
 
 class RoutingTable:
@@ -14,7 +15,7 @@ class RoutingTable:
 
     def __init__(self, *, replicas: int) -> None:
         self.version = 0
-        self.routes: dict[str, Route] = {}
+        self.routes: dict[str, PackRoute] = {}
         self._replicas = replicas
         self._newest: dict[str, tuple[str, ...]] = {}
         self._turns: dict[str, int] = {}
@@ -28,56 +29,51 @@ class RoutingTable:
         trusted: frozenset[str],
         unplaced: Mapping[str, str],
     ) -> None:
-        """Rebuild the table. `trusted` and `unplaced` are as app/cluster/placement/model.py has them."""
+        """Rebuild the table. `trusted` is a field of ClusterState, `unplaced` a field of Placement."""
         before = {domain: (route.sha256, route.searchers) for domain, route in self.routes.items()}
-        holders = _holders(records)
+        copies: dict[str, list[tuple[str, PackVersion]]] = defaultdict(list)
+        for record in records:
+            for version in record.report.holdings:
+                if record.serves(version.domain):
+                    copies[version.domain].append((record.report.searcher_id, version))
         self.routes, self._newest = {}, {}
         for pack in packs:
-            self._add(pack, holders.get(pack.domain, ()), trusted, unplaced.get(pack.domain, ""))
+            self._add(pack, copies[pack.domain], trusted, unplaced.get(pack.domain, ""))
         after = {domain: (route.sha256, route.searchers) for domain, route in self.routes.items()}
         self.version += before != after
 
-    def _add(self, pack: Pack, holders: Iterable[tuple[str, Holding]], trusted: frozenset[str], why: str) -> None:
-        def age(holder: tuple[str, Holding]) -> tuple[bool, int, str]:
-            ident, holding = holder
-            return holding.sha256 != pack.sha256 and holding.sha256 not in trusted, -holding.generation, ident
+    def _add(self, pack: Pack, copies: list[tuple[str, PackVersion]], trusted: frozenset[str], reason: str) -> None:
+        def age(copy: tuple[str, PackVersion]) -> tuple[bool, int, str]:
+            searcher_id, version = copy
+            return version.sha256 != pack.sha256 and version.sha256 not in trusted, -version.generation, searcher_id
 
-        ordered = sorted(holders, key=age)
-        newest = tuple(ident for ident, holding in ordered if holding.sha256 == ordered[0][1].sha256)
-        up_to_date = sum(not age(holder)[0] for holder in ordered)
+        ordered = sorted(copies, key=age)
+        newest = tuple(searcher_id for searcher_id, version in ordered if version.sha256 == ordered[0][1].sha256)
+        up_to_date = sum(not age(copy)[0] for copy in ordered)
         self._newest[pack.domain] = newest
-        self.routes[pack.domain] = Route(
+        self.routes[pack.domain] = PackRoute(
             domain=pack.domain,
             sha256=pack.sha256,
             generation=pack.generation,
             pages=pack.pages,
             built_at=pack.built_at,
             size_mb=pack.size_mb,
-            searchers=tuple(ident for ident, _ in ordered),
+            searchers=tuple(searcher_id for searcher_id, _version in ordered),
             newest=len(newest),
             missing=max(0, self._replicas - up_to_date),
-            why=why,
+            why=reason,
         )
 
     def next(self, domain: str) -> str | None:
-        """Return the searcher with the newest version that was chosen least recently."""
+        """Return the searcher with the newest version that was chosen least recently, or None."""
         newest = self._newest.get(domain)
         if not newest:
             return None
-        chosen = min(newest, key=lambda ident: (self._turns.get(ident, 0), ident))
+        chosen = min(newest, key=lambda searcher_id: (self._turns.get(searcher_id, 0), searcher_id))
         self._turn += 1
         self._turns[chosen] = self._turn
         return chosen
 
-    def forget(self, searcher_id: str) -> None:
-        """Drop a removed searcher."""
+    def remove(self, searcher_id: str) -> None:
+        """Drop a removed searcher's turn; `build` drops it from the routes."""
         self._turns.pop(searcher_id, None)
-
-
-def _holders(records: Iterable[SearcherRecord]) -> dict[str, list[tuple[str, Holding]]]:
-    holders: dict[str, list[tuple[str, Holding]]] = {}
-    for each in records:
-        for holding in each.report.holdings:
-            if each.answers(holding.domain):
-                holders.setdefault(holding.domain, []).append((each.report.searcher_id, holding))
-    return holders

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from app.broker.errors import InvalidMessage
 from app.cluster.placement.model import Pack
@@ -13,14 +14,22 @@ from app.errors import InvalidKey, PackCorrupt, PackNotFound, StoreError
 
 log = logging.getLogger(__name__)
 
+#: Seconds between two scans of the whole store: an `update` may have been lost.
+SCAN_INTERVAL: Final = 300.0
+#: Seconds between two checks for unclear domains, and before the same ones are read from the store again.
+UNCLEAR_CHECK_INTERVAL: Final = 1.0
+UNCLEAR_RESCAN_INTERVAL: Final = 10.0
+#: Seconds before a failed scan is repeated: after the first failure, and at most. Each failure doubles them.
+_FIRST_BACKOFF, _LONGEST_BACKOFF = 1.0, 30.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSource:
     """Functions that read packs from the store."""
 
-    #: Returns all that there are; one that cannot be read is left out. Raises StoreError.
+    #: Returns all readable packs; raises StoreError.
     packs: Callable[[], Iterable[Pack]]
-    #: Returns that of a domain; raises PackNotFound, PackCorrupt or StoreError.
+    #: Returns the pack of a domain; raises PackNotFound, PackCorrupt or StoreError.
     pack: Callable[[str], Pack]
 
 
@@ -29,7 +38,7 @@ class ScanResult:
     """The result of a scan. `whole` is false for a scan of some domains; `error` is why it failed."""
 
     packs: tuple[Pack, ...] = ()
-    gone: frozenset[str] = frozenset()
+    deleted: frozenset[str] = frozenset()
     whole: bool = False
     error: str = ""
 
@@ -40,56 +49,87 @@ class StoreScan:
     def __init__(self, source: PackSource) -> None:
         self._source = source
         self._thread: threading.Thread | None = None
-        self._found = ScanResult()
-        self._overtaken: set[str] = set()
+        self._result = ScanResult()
+        self._outdated: set[str] = set()
 
     @property
-    def is_on(self) -> bool:
+    def is_running(self) -> bool:
         """Whether a scan was started whose result was not collected yet."""
         return self._thread is not None
 
-    def begin(self, domains: frozenset[str], *, whole: bool) -> None:
-        """Scan these domains; with `whole` all packs, and then those of the domains that were not among them."""
-        self._overtaken.clear()
-        self._thread = threading.Thread(target=self._run, args=(domains, whole), name="look", daemon=True)
+    def start(self, domains: frozenset[str], *, whole: bool) -> None:
+        """Scan these domains; with `whole`, list all packs and then read the domains that the listing lacks."""
+        self._outdated.clear()
+        self._thread = threading.Thread(target=self._run, args=(domains, whole), name="store-scan", daemon=True)
         self._thread.start()
 
-    def overtake(self, domain: str) -> None:
-        """Discard what the running scan finds of a domain: something newer is known."""
-        self._overtaken.add(domain)
+    def discard(self, domain: str) -> None:
+        """Discard the running scan's result for a domain, since a newer version of its pack is known."""
+        self._outdated.add(domain)
 
-    def take(self) -> ScanResult | None:
-        """Return the result of a finished scan, or None."""
+    def result(self) -> ScanResult | None:
+        """Return the result of a finished scan once, or None."""
         if self._thread is None or self._thread.is_alive():
             return None
         self._thread = None
-        found = self._found
-        return ScanResult(
-            packs=tuple(pack for pack in found.packs if pack.domain not in self._overtaken),
-            gone=found.gone - self._overtaken,
-            whole=found.whole,
-            error=found.error,
-        )
+        packs = tuple(pack for pack in self._result.packs if pack.domain not in self._outdated)
+        return replace(self._result, packs=packs, deleted=self._result.deleted - self._outdated)
 
     def _run(self, domains: frozenset[str], whole: bool) -> None:
         try:
-            self._found = self._look(domains, whole)
+            packs = list(self._source.packs()) if whole else []
+            deleted = set()
+            for domain in sorted(domains - {pack.domain for pack in packs}):
+                try:
+                    packs.append(self._source.pack(domain))
+                except (PackNotFound, InvalidKey, InvalidMessage):
+                    # An invalid domain counts as deleted: no store can have its pack.
+                    deleted.add(domain)
+                except PackCorrupt as error:
+                    # Searchers may have an intact version: keep it until the manifest is readable.
+                    log.warning("%s: %s", domain, error)
+            self._result = ScanResult(packs=tuple(packs), deleted=frozenset(deleted), whole=whole)
         except (StoreError, OSError) as error:
-            self._found = ScanResult(error=str(error))
+            self._result = ScanResult(error=str(error))
         except Exception as error:
             log.exception("Scan of the store failed")
-            self._found = ScanResult(error=repr(error))
+            self._result = ScanResult(error=repr(error))
 
-    def _look(self, domains: frozenset[str], whole: bool) -> ScanResult:
-        packs = list(self._source.packs()) if whole else []
-        gone = set()
-        for domain in sorted(domains - {pack.domain for pack in packs}):
-            try:
-                packs.append(self._source.pack(domain))
-            except (PackNotFound, InvalidKey, InvalidMessage):
-                # No store can hold it, so no searcher is to answer for it.
-                gone.add(domain)
-            except PackCorrupt as error:
-                # Searchers may hold a good version: nothing changes until the manifest is readable.
-                log.warning("%s: %s", domain, error)
-        return ScanResult(packs=tuple(packs), gone=frozenset(gone), whole=whole)
+
+class ScanSchedule:
+    """Decides when to scan the store, and which domains."""
+
+    def __init__(self, scan: StoreScan, *, now: float) -> None:
+        self._scan = scan
+        self._whole_at = self._check_at = now
+        self._backoff = _FIRST_BACKOFF
+        #: Whether the whole store was scanned once.
+        self.is_complete = False
+
+    def result(self, *, now: float) -> ScanResult | None:
+        """Return the result of a finished scan that succeeded, or None. A failed scan is repeated with backoff."""
+        result = self._scan.result()
+        if result is None:
+            return None
+        if result.error:
+            log.warning("Scan of the store failed, again in %g s: %s", self._backoff, result.error)
+            self._whole_at = now + self._backoff
+            self._backoff = min(2 * self._backoff, _LONGEST_BACKOFF)
+            return None
+        self._backoff = _FIRST_BACKOFF
+        if result.whole:
+            self.is_complete = True
+            self._whole_at = now + SCAN_INTERVAL
+        return result
+
+    def start_due(self, *, domains: frozenset[str], unclear: Callable[[], frozenset[str]], now: float) -> None:
+        """Start the scan that is due: of the whole store with these domains, or of the unclear domains."""
+        if self._scan.is_running:
+            return
+        if now >= self._whole_at:
+            self._scan.start(domains | unclear(), whole=True)
+        elif self.is_complete and now >= self._check_at:
+            named = unclear()
+            self._check_at = now + (UNCLEAR_RESCAN_INTERVAL if named else UNCLEAR_CHECK_INTERVAL)
+            if named:
+                self._scan.start(named, whole=False)

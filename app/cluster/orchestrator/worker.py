@@ -33,24 +33,25 @@ logger = get_logger(__name__)
 
 #: The exclusive queue that makes a connection the orchestrator's; the broker deletes it with the connection.
 LEASE: Final = "orchestrator.lease"
-#: Seconds to wait for another orchestrator's lease: at the start, and after a reconnection, when the broker may still
-#: believe in this worker's previous connection.
+#: Seconds to wait for another orchestrator's lease: at the start, and after a reconnection. By then the broker may not
+#: have noticed yet that this worker's previous connection is lost.
 _LEASE_PATIENCE, _LEASE_PATIENCE_AGAIN = 5.0, BROKER_PATIENCE
-#: Requests that the broker sends before the first of them is acknowledged, which is before it is answered.
+#: Unacknowledged requests that the broker sends at most. A request is acknowledged before it is answered.
 _PREFETCH: Final = 64
 
+#: The service of this process's consumer, at most one.
 _running: list[OrchestratorService] = []
 
 
 def running_service() -> OrchestratorService:
-    """Return the orchestrator of this process; raises WorkerMisconfigured where none runs."""
+    """Return this process's orchestrator; raises WorkerMisconfigured without one."""
     if not _running:
-        raise WorkerMisconfigured(f"no orchestrator runs in this process: start one with --queues={ORCHESTRATOR}")
+        raise WorkerMisconfigured(f"this process runs no orchestrator: start one with --queues={ORCHESTRATOR}")
     return _running[0]
 
 
 class OrchestratorConsumer(EnvelopeConsumer):
-    """Celery's consumer of the only orchestrator. Requests are consumed on a channel of their own, beside the tasks.
+    """Celery's consumer in the orchestrator's worker. It consumes requests on a separate channel, beside the tasks.
 
     Tasks, requests and the timer all run in the worker's event loop, so the state needs no lock.
     """
@@ -58,13 +59,13 @@ class OrchestratorConsumer(EnvelopeConsumer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if not isinstance(self.pool, SoloPool):
-            raise WorkerMisconfigured(f"queue {ORCHESTRATOR}: its tasks share the worker's process, add --pool=solo")
+            raise WorkerMisconfigured(f"queue {ORCHESTRATOR}: its tasks run in the worker's process, add --pool=solo")
         self._service = build(get_settings(), every=self._every)
         _running[:] = [self._service]
         self._requests: RequestConsumer | None = None
 
     def connect(self) -> Any:
-        """Connect and take the lease; raises AlreadyRunning, which ends the worker, for a second orchestrator."""
+        """Connect and take the lease; raises AlreadyRunning, which ends the worker, if another orchestrator has it."""
         connection = super().connect()
         patience = _LEASE_PATIENCE_AGAIN if self.restart_count else _LEASE_PATIENCE
         try:
@@ -75,17 +76,22 @@ class OrchestratorConsumer(EnvelopeConsumer):
         return connection
 
     def on_ready(self) -> None:
-        """Consume requests, and start placing packs."""
+        """Consume requests and start the service."""
         super().on_ready()
         channel = self.connection.channel()
         channel.basic_qos(0, _PREFETCH, False)
+
+        def ignore(message: Any, error: Exception) -> None:
+            logger.warning("Request ignored, its body cannot be decoded: %s", error)
+            message.ack_log_error(logger, self.connection_errors)
+
         self._requests = RequestConsumer(channel, [request_queue()], on_message=self._answer)
-        self._requests.on_decode_error = self._ignore
+        self._requests.on_decode_error = ignore
         self._requests.consume()
         self._service.connected()
 
     def stop(self) -> None:
-        """Close the service while there still is a connection, and stop."""
+        """Close the service before the connection is closed, and stop."""
         if self._requests is not None:
             with suppress(*self.connection_errors, *self.channel_errors):
                 self._requests.cancel()
@@ -96,17 +102,13 @@ class OrchestratorConsumer(EnvelopeConsumer):
         message.ack()
         self._service.take(Delivery.of(message, REQUESTS))
 
-    def _ignore(self, message: Any, error: Exception) -> None:
-        logger.warning("Request ignored, it cannot be decompressed: %s", error)
-        message.ack_log_error(logger, self.connection_errors)
-
-    def _every(self, seconds: float, call: Callable[[], None]) -> Callable[[], None]:
-        entry = self.timer.call_repeatedly(seconds, call)
+    def _every(self, seconds: float, function: Callable[[], None]) -> Callable[[], None]:
+        entry = self.timer.call_repeatedly(seconds, function)
         return lambda: self.timer.cancel(entry)
 
 
 def hold_lease(connection: Any, *, patience: float, meanwhile: Callable[[], None]) -> None:
-    """Declare the exclusive queue that only one orchestrator can have; raises AlreadyRunning after `patience` seconds.
+    """Declare the exclusive queue of the only orchestrator; raises AlreadyRunning after `patience` seconds.
 
     `meanwhile` is called between attempts, and may raise to end them.
     """
@@ -116,15 +118,15 @@ def hold_lease(connection: Any, *, patience: float, meanwhile: Callable[[], None
 
     if not wait_for_exclusive_queue(connection, declare, patience=patience, meanwhile=meanwhile):
         raise AlreadyRunning(
-            f"another orchestrator runs on {connection.as_uri()}: it holds {LEASE}, and there must be only one"
+            f"another orchestrator runs on {connection.as_uri()} and holds the exclusive queue {LEASE}"
         )
 
 
 def build(
     settings: Settings, *, every: Callable[[float, Callable[[], None]], Callable[[], None]]
 ) -> OrchestratorService:
-    """Return an orchestrator on the settings' broker and store; `every` is as OrchestratorService takes it."""
-    # Opened at each use: an orchestrator whose store is unreachable answers all the same.
+    """Return an orchestrator for the settings' broker and store; OrchestratorService documents `every`."""
+    # Opened at each use, so that an orchestrator starts and answers while its store is unreachable.
     store = partial(open_store, settings.store, endpoint_url=settings.s3_endpoint_url)
     return OrchestratorService(
         replicas=settings.replicas,

@@ -9,28 +9,27 @@ from app.cluster.placement.model import Pack
 
 
 def diagnose(allocation: Allocation, unplaced: Sequence[Pack], *, replicas: int) -> dict[str, str]:
-    """Return domain -> why, for the domains of which copies cannot be placed now, whatever is being done about it."""
+    """Return domain -> reason for each domain with a copy that cannot be placed now, whether or not room is being made.
+
+    A failed load is the most specific reason, then a lack of room, then a lack of searchers.
+    """
     reasons = {}
     if allocation.want < replicas:
-        reasons = dict.fromkeys(allocation.packs, _too_few(allocation.want, replicas))
-    reasons.update({pack.domain: _no_room(allocation, pack) for pack in unplaced})
+        count = allocation.want
+        lack = f"{count} searcher{'s' if count > 1 else ''} for {replicas} copies" if count else "there is no searcher"
+        reasons = dict.fromkeys(allocation.packs, lack)
+    reasons.update({pack.domain: _lack_of_room(allocation, pack) for pack in unplaced})
     for pack in allocation.packs.values():
-        failing = [ident for ident in allocation.searchers if allocation.rests(ident, pack)]
+        failing = [each for each in allocation.searchers if allocation.is_backing_off(each, pack)]
         if failing and allocation.copies(pack.domain) < allocation.want:
             failure = allocation.searchers[failing[0]].failures[pack.sha256]
             reasons[pack.domain] = f"searcher {failing[0]} failed to load it: {failure.reason}"
     return reasons
 
 
-def _too_few(searchers: int, replicas: int) -> str:
-    if not searchers:
-        return "there is no searcher"
-    return f"{searchers} searcher{'s' if searchers > 1 else ''} for {replicas} copies"
-
-
-def _no_room(allocation: Allocation, pack: Pack) -> str:
-    having = allocation.fresh[pack.domain] | allocation.coming[pack.domain]
-    others = [searcher for ident, searcher in allocation.searchers.items() if ident not in having]
+def _lack_of_room(allocation: Allocation, pack: Pack) -> str:
+    holders = allocation.fresh[pack.domain] | allocation.coming[pack.domain]
+    others = [searcher for searcher_id, searcher in allocation.searchers.items() if searcher_id not in holders]
     largest = max((searcher.capacity for searcher in others), default=0)
     if largest < pack.size_mb:
         return f"{pack.size_mb} MB, and no other searcher has a capacity of more than {largest} MB"

@@ -1,21 +1,21 @@
-"""The contract of placing: the state that a decision is made from, and the decision."""
+"""The input and output of a placement decision."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from app.cluster.protocol import Holding, Load, Unload
+from app.cluster.protocol import Load, PackVersion, Unload
 
 Order = Load | Unload
 
-#: Loads that a searcher is given at once: one at work, and others so that it never waits for the next.
+#: Pending loads of one searcher at most: one that runs, and others so that the searcher never waits for the next.
 LOADS_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pack:
-    """The version of a domain's pack that the store has. `size_mb` is of the database, rounded up."""
+    """The version of a domain's pack in the store. `size_mb` is of the database, rounded up."""
 
     domain: str
     sha256: str
@@ -25,13 +25,13 @@ class Pack:
     built_at: str = ""
 
     def load(self) -> Load:
-        """Return the order to load it."""
+        """Return the order to load this version."""
         return Load(domain=self.domain, sha256=self.sha256, generation=self.generation, size_mb=self.size_mb)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadFailure:
-    """That a searcher could not load a version, so often; the reason is the last one."""
+    """The number of failed loads of a version on a searcher, and the reason of the last one."""
 
     count: int
     reason: str = ""
@@ -39,51 +39,51 @@ class LoadFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearcherState:
-    """A searcher as it last told of itself.
+    """A searcher, as of its last report.
 
-    `free` is MB besides what it holds; what the loads among `orders` need of it is still to be subtracted. `held` and
-    `orders` are by domain; an order is one that was given, and is neither done nor failed. `failures` are
-    by checksum, and `resting` those of them that are not to be tried yet. One that is `leaving` answers nothing new.
+    `free` is MB besides the held versions; the room for pending loads is not subtracted. `held` and `orders` are by
+    domain; orders are pending. `failures` are by checksum, and `backing_off` has the checksums not to be retried yet.
+    A searcher that is `leaving` gets no orders.
     """
 
     searcher_id: str
     free: int
     capacity: int
-    held: Mapping[str, Holding] = field(default_factory=dict)
+    held: Mapping[str, PackVersion] = field(default_factory=dict)
     orders: Mapping[str, Order] = field(default_factory=dict)
     failures: Mapping[str, LoadFailure] = field(default_factory=dict)
-    resting: frozenset[str] = frozenset()
+    backing_off: frozenset[str] = frozenset()
     leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """All that a decision depends on.
+    """All that a placement decision depends on.
 
-    `packs` are by domain. `gone` are domains whose pack is known to be no more; what is held of a domain that is in
-    neither of the two is let alone. `trusted` are checksums that count as the newest version, for they are of a later
-    generation than the one known of here.
+    `packs` are by domain; `deleted` are the domains whose pack was deleted. Versions of any other domain are left on
+    their searchers. `trusted` are checksums of a later generation than in `packs`: they count as the newest version
+    until the store has been read again.
     """
 
     packs: Mapping[str, Pack]
     searchers: tuple[SearcherState, ...]
     replicas: int
-    gone: frozenset[str] = frozenset()
+    deleted: frozenset[str] = frozenset()
     trusted: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressedOrder:
-    """An order for a searcher, and what it is for: a line in the log."""
+    """An order for a searcher, and the reason for it, which is logged."""
 
     searcher_id: str
     order: Order
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What is to be told, and the domains of which copies cannot be placed now: domain -> why."""
+    """The orders to send, and domain -> reason for the domains with a copy that cannot be placed now."""
 
-    commands: tuple[AddressedOrder, ...]
+    orders: tuple[AddressedOrder, ...]
     unplaced: Mapping[str, str]

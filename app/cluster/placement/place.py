@@ -4,39 +4,34 @@ from __future__ import annotations
 
 import heapq
 
-from app.cluster.placement import rebalance, room
 from app.cluster.placement.allocation import Allocation
 from app.cluster.placement.diagnostics import diagnose
 from app.cluster.placement.model import ClusterState, Pack, Placement
+from app.cluster.placement.rebalance import rebalance_one
+from app.cluster.placement.room import fitting, make_room, would_help
 
 
 def place(state: ClusterState) -> Placement:
-    """Decide; the same state gives the same orders, and one that is as wanted gives none.
+    """Return the orders of one decision. Equal states give equal orders; the wanted state gives none.
 
-    Never is more loaded than there is room for, the last copy that answers unloaded (but for a pack that is no more),
-    or a searcher told two things about one domain at a time. What needs room that is not there yet is decided again
-    once there is.
+    The orders never load more than there is room for, never unload the last copy that is served unless the pack was
+    deleted, and never give a searcher two orders for one domain. Packs that wait for room are placed by a later
+    decision, once the room is free.
     """
     allocation = Allocation(state)
-    _drop_gone(allocation)
-    unplaced = _fill(allocation)
-    _drop_surplus(allocation, unplaced)
-    room.make(allocation, unplaced)
-    rebalance.rebalance_one(allocation)
-    return Placement(
-        commands=tuple(allocation.commands), unplaced=diagnose(allocation, unplaced, replicas=state.replicas)
-    )
-
-
-def _drop_gone(allocation: Allocation) -> None:
-    for ident, searcher in allocation.searchers.items():
+    for searcher_id, searcher in allocation.searchers.items():
         for domain in sorted(searcher.held):
-            if domain in allocation.gone and allocation.free_to_order(ident, domain):
-                allocation.unload(ident, domain, "its pack is no more")
+            if domain in state.deleted and allocation.free_to_order(searcher_id, domain):
+                allocation.unload(searcher_id, domain, "its pack was deleted")
+    unplaced = _place_missing(allocation)
+    _drop_surplus(allocation, unplaced)
+    make_room(allocation, unplaced)
+    rebalance_one(allocation)
+    return Placement(orders=tuple(allocation.orders), unplaced=diagnose(allocation, unplaced, replicas=state.replicas))
 
 
-def _fill(allocation: Allocation) -> list[Pack]:
-    """Place what is missing: fewest copies first, then the biggest pack. Return what fits nowhere, in that order."""
+def _place_missing(allocation: Allocation) -> list[Pack]:
+    """Place missing copies: fewest copies first, then the largest pack. Return packs without room, in that order."""
     unplaced: list[Pack] = []
     queue = [_urgency(allocation, pack) for pack in allocation.packs.values()]
     heapq.heapify(queue)
@@ -45,13 +40,18 @@ def _fill(allocation: Allocation) -> list[Pack]:
         pack = allocation.packs[domain]
         if allocation.copies(domain) >= allocation.want:
             continue
-        fitting = room.fitting(allocation, pack)
-        hosts = [ident for ident in fitting if not allocation.is_busy(ident) and not allocation.rests(ident, pack)]
+        roomy = fitting(allocation, pack)
+        # Prefer a searcher without failed loads, then one with an older version, then the one with most room.
+        hosts = [
+            (allocation.failures(each, pack), each not in allocation.stale[domain], -allocation.room[each], each)
+            for each in roomy
+            if not allocation.is_busy(each) and not allocation.is_backing_off(each, pack)
+        ]
         if hosts:
-            ident = min(hosts, key=lambda each: _preference(allocation, each, pack))
-            allocation.load(ident, pack, "update" if ident in allocation.stale[domain] else "place")
+            searcher_id = min(hosts)[-1]
+            allocation.load(searcher_id, pack, "update" if searcher_id in allocation.stale[domain] else "place")
             heapq.heappush(queue, _urgency(allocation, pack))
-        elif not fitting and not allocation.is_changing(domain):
+        elif not roomy and not allocation.is_changing(domain):
             unplaced.append(pack)
     return unplaced
 
@@ -60,23 +60,19 @@ def _urgency(allocation: Allocation, pack: Pack) -> tuple[int, int, int, str]:
     return allocation.copies(pack.domain), len(allocation.stale[pack.domain]), -pack.size_mb, pack.domain
 
 
-def _preference(allocation: Allocation, ident: str, pack: Pack) -> tuple[int, bool, int, str]:
-    """Where nothing failed before; in the place of an older version; where there is most room."""
-    return allocation.failures(ident, pack), ident not in allocation.stale[pack.domain], -allocation.room[ident], ident
-
-
 def _drop_surplus(allocation: Allocation, unplaced: list[Pack]) -> None:
-    """Unload what is more than wanted, once as many copies answer as are wanted."""
+    """Unload older versions and surplus copies of each pack that enough searchers serve."""
     for domain in sorted(allocation.packs):
         surplus = len(allocation.fresh[domain]) - allocation.want
         if surplus < 0 or not allocation.fresh[domain]:
             continue
-        for ident in sorted(allocation.stale[domain]):
-            if allocation.free_to_order(ident, domain):
-                allocation.unload(ident, domain, "a newer version answers")
-        spare = [ident for ident in allocation.fresh[domain] if allocation.free_to_order(ident, domain)]
-        spare.sort(
-            key=lambda each: (not room.would_help(allocation, each, domain, unplaced), allocation.room[each], each)
+        for searcher_id in sorted(allocation.stale[domain]):
+            if allocation.free_to_order(searcher_id, domain):
+                allocation.unload(searcher_id, domain, "a newer version is served")
+        spare = sorted(
+            (not would_help(allocation, each, domain, unplaced), allocation.room[each], each)
+            for each in allocation.fresh[domain]
+            if allocation.free_to_order(each, domain)
         )
-        for ident in spare[: max(surplus, 0)]:
-            allocation.unload(ident, domain, "one copy more than wanted")
+        for *_, searcher_id in spare[:surplus]:
+            allocation.unload(searcher_id, domain, "one copy more than wanted")

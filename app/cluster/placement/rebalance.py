@@ -1,4 +1,4 @@
-"""Rebalancing onto searchers with more room: one pack at a time, while it evens out the load."""
+"""Rebalancing onto searchers with more room, one pack at a time."""
 
 from __future__ import annotations
 
@@ -7,38 +7,40 @@ from app.cluster.placement.model import Pack
 
 
 def rebalance_one(allocation: Allocation) -> None:
-    """Begin to move one pack to a searcher that holds less than two thirds of what its holder holds.
+    """Begin to move one pack to a searcher that holds at most two thirds of what the pack's holder holds.
 
-    Nothing is moved while anything else is under way. Each move makes holdings more even, also after it: they come to
-    rest.
+    Nothing is moved while any order is pending. Each move makes the load more even even after the surplus copy is
+    unloaded, so the moves come to an end.
     """
-    if allocation.commands or any(allocation.orders.values()):
+    if allocation.orders or any(allocation.pending.values()):
         return
-    used = {ident: allocation.used(ident) for ident in allocation.searchers}
-    for target in sorted(used, key=lambda ident: (used[ident], ident)):
-        found = [
-            (-used[source], -pack.size_mb, pack.domain)
-            for pack in allocation.packs.values()
-            if (source := _source(allocation, pack)) and _is_worth_it(allocation, used, pack, source, target)
+    used = {
+        searcher_id: sum(version.size_mb for version in searcher.held.values())
+        for searcher_id, searcher in allocation.searchers.items()
+    }
+    # The copy on the searcher with least room is the one that is unloaded once the target serves the pack.
+    sources = {
+        pack.domain: min(holders, key=lambda each: (allocation.room[each], each))
+        for pack in allocation.packs.values()
+        if len(holders := allocation.fresh[pack.domain]) == allocation.want and holders
+    }
+    for target in sorted(used, key=lambda each: (used[each], each)):
+        moves = [
+            (-used[source], -allocation.packs[domain].size_mb, domain)
+            for domain, source in sources.items()
+            if _improves_balance(allocation, used, allocation.packs[domain], source, target)
         ]
-        if found:
-            allocation.load(target, allocation.packs[min(found)[-1]], "move, to spread the packs")
+        if moves:
+            allocation.load(target, allocation.packs[min(moves)[-1]], "move, to spread the packs")
             return
 
 
-def _source(allocation: Allocation, pack: Pack) -> str | None:
-    """Return the holder that the surplus copy is unloaded from, once another one has it: the one with least room."""
-    fresh = allocation.fresh[pack.domain]
-    if len(fresh) != allocation.want:
-        return None
-    return min(fresh, key=lambda ident: (allocation.room[ident], ident))
-
-
-def _is_worth_it(allocation: Allocation, used: dict[str, int], pack: Pack, source: str, target: str) -> bool:
+def _improves_balance(allocation: Allocation, used: dict[str, int], pack: Pack, source: str, target: str) -> bool:
     size = pack.size_mb
-    if not allocation.may_load(target, pack) or allocation.failures(target, pack):
-        return False
-    uneven = 3 * used[target] <= 2 * used[source]
-    more_even = used[target] + size <= used[source] - size
-    roomier = allocation.room[target] - size >= allocation.room[source] + size
-    return uneven and more_even and roomier
+    return (
+        allocation.may_load(target, pack)
+        and not allocation.failures(target, pack)
+        and 3 * used[target] <= 2 * used[source]
+        and used[target] + size <= used[source] - size
+        and allocation.room[target] - size >= allocation.room[source] + size
+    )

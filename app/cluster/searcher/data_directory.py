@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from app.broker.errors import InvalidMessage
-from app.cluster.protocol import Holding, read, size_mb, to_json
+from app.cluster.protocol import PackVersion, read, size_mb, to_json
 from app.errors import PackError
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ _LOCK: Final = "lock"
 _LOADING: Final = ".loading"
 
 #: A version of a pack, and its database.
-StoredPack = tuple[Holding, Path]
+StoredPack = tuple[PackVersion, Path]
 
 
 class DataDirectory:
@@ -75,7 +75,7 @@ class DataDirectory:
         return sorted(found, key=lambda held: held[0].domain)
 
     @contextmanager
-    def workplace(self) -> Iterator[Path]:
+    def temporary_file(self) -> Iterator[Path]:
         """Yield where a pack is to be written; what is not kept is removed afterwards."""
         path = self._loading / f"{secrets.token_hex(8)}.sqlite"
         try:
@@ -83,7 +83,7 @@ class DataDirectory:
         finally:
             path.unlink(missing_ok=True)
 
-    def keep(self, holding: Holding, written: Path) -> Path:
+    def keep(self, holding: PackVersion, written: Path) -> Path:
         """Move a pack from its workplace to where it stays, and return that path."""
         folder = self.folder / holding.domain
         with self._renaming:
@@ -137,7 +137,7 @@ def _held(note: Path) -> StoredPack | None:
     """Return the pack that a note is of, or None where the two do not belong together."""
     path = note.with_suffix(".sqlite")
     try:
-        holding = read(Holding, note.read_bytes())
+        holding = read(PackVersion, note.read_bytes())
         as_noted = (holding.domain, holding.size_mb)
         as_found = (note.parent.name, size_mb(path.stat().st_size))
     except (InvalidMessage, OSError) as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from app.broker.errors import ApplicationError
-from app.cluster.protocol import MB, Holding, Load, Report, Unload
+from app.cluster.protocol import MB, Load, PackVersion, SearcherReport, Unload
 from app.cluster.searcher.data_directory import DataDirectory, StoredPack
 from app.cluster.searcher.packs import OpenPacks
 from app.errors import PackCorrupt, PackError
@@ -57,10 +57,10 @@ class DiskSpace:
     capacity: int
 
 
-class Fetch(Protocol):
+class FetchPack(Protocol):
     """Fetches packs from the store."""
 
-    def __call__(self, load: Load, target: Path, *, room: int) -> Holding:
+    def __call__(self, load: Load, target: Path, *, room: int) -> PackVersion:
         """Write the database that the store holds for `load` to `target`, checked, and return which version it is.
 
         Raises a ApplicationError, and writes no more than `room` bytes.
@@ -79,7 +79,7 @@ class Loader:
         directory: DataDirectory,
         packs: OpenPacks,
         budget_mb: int,
-        fetch: Fetch,
+        fetch: FetchPack,
         check: Callable[[Path], None],
     ) -> None:
         """Keep at most `budget_mb` in the slot; `check` raises PackCorrupt for a file that is no whole pack."""
@@ -130,11 +130,11 @@ class Loader:
         disk = shutil.disk_usage(self._directory.folder).free // MB
         return DiskSpace(free=max(0, min(self._budget - used, disk)), capacity=min(self._budget, used + disk))
 
-    def report(self, searcher_id: str) -> Report:
+    def report(self, searcher_id: str) -> SearcherReport:
         """Return a report of the searcher's state, with sequence number 0."""
         # In this order, what is loaded meanwhile is in one of the two.
         loading, holdings, room = self.loading(), self._packs.holdings(), self.room()
-        return Report(
+        return SearcherReport(
             searcher_id=searcher_id,
             seq=0,
             free_space=room.free,
@@ -170,7 +170,7 @@ class Loader:
                 self._left.popleft()
         soon.cancel()
 
-    def _recover_pack(self, holding: Holding, path: Path) -> None:
+    def _recover_pack(self, holding: PackVersion, path: Path) -> None:
         if self._packs.used_mb() + holding.size_mb > self._budget:
             log.warning("Pack of %s not recovered: no room for its %d MB", holding.domain, holding.size_mb)
             self._directory.remove(path)
@@ -215,7 +215,7 @@ class Loader:
             log.warning("%s: %s", job.domain, reason, exc_info=None if expected else error)
             return JobOutcome(kind="failed", domain=job.domain, sha256=job.sha256, reason=reason[:_LONGEST_REASON])
 
-    def _load(self, load: Load) -> Holding:
+    def _load(self, load: Load) -> PackVersion:
         """Replace the held version by the store's, unless they are the same."""
         held = self._packs.holding(load.domain)
         if held and held.sha256 == load.sha256:
@@ -223,7 +223,7 @@ class Loader:
         free = self._free(load.size_mb)
         if load.size_mb > free:
             raise PackError(f"{load.size_mb} MB needed, {free} MB free on this searcher")
-        with self._directory.workplace() as written:
+        with self._directory.temporary_file() as written:
             holding = self._fetch(load, written, room=free * MB)
             if held and held.sha256 == holding.sha256:
                 return held
@@ -237,7 +237,7 @@ class Loader:
             self._packs.settle(_SETTLE)
         return self.room().free
 
-    def _put(self, holding: Holding, path: Path) -> None:
+    def _put(self, holding: PackVersion, path: Path) -> None:
         try:
             self._packs.put(holding, path)
         except BaseException:

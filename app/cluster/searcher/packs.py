@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.cluster.protocol import Holding
+from app.cluster.protocol import PackVersion
 from app.errors import NotHere
 from app.search.pack_searcher import PackSearcher
 
@@ -17,7 +17,7 @@ from app.search.pack_searcher import PackSearcher
 class _Copy:
     """One version of a pack, open, with the number of queries that use it."""
 
-    holding: Holding
+    holding: PackVersion
     searcher: PackSearcher
     readers: int = 0
     retired: bool = field(default=False)
@@ -48,7 +48,7 @@ class OpenPacks:
         finally:
             self._give_back(copy)
 
-    def put(self, holding: Holding, path: Path) -> None:
+    def put(self, holding: PackVersion, path: Path) -> None:
         """Answer from this version from now on; raises PackCorrupt, and then all stays as it was."""
         copy = _Copy(holding, PackSearcher(path, time_limit=self._time_limit))
         with self._lock:
@@ -68,7 +68,7 @@ class OpenPacks:
         self._discard(unused)
         return True
 
-    def holding(self, domain: str) -> Holding | None:
+    def holding(self, domain: str) -> PackVersion | None:
         """Return the version of a domain that is answered from."""
         copy = self._copies.get(domain)
         return copy.holding if copy else None
@@ -78,7 +78,7 @@ class OpenPacks:
         copy = self._copies.get(domain)
         return copy.searcher.path if copy else None
 
-    def holdings(self) -> tuple[Holding, ...]:
+    def holdings(self) -> tuple[PackVersion, ...]:
         """Return what is answered from, in order of domain."""
         with self._lock:
             return tuple(self._copies[domain].holding for domain in sorted(self._copies))

@@ -14,12 +14,12 @@ from typing import Final
 from app.broker.publishing import Publisher
 from app.broker.rpc.queue_consumer import QueueConsumer
 from app.broker.rpc.responder import Responder
-from app.cluster.protocol import Holding, Load, size_mb
+from app.cluster.protocol import Load, PackVersion, size_mb
 from app.cluster.searcher.data_directory import DataDirectory
-from app.cluster.searcher.loader import Fetch, Loader
+from app.cluster.searcher.loader import FetchPack, Loader
 from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.reporter import Publishers, Reporter
-from app.cluster.searcher.service import BACKLOG, STUCK_LIMITS, STUCK_SECONDS, SearcherService, Searching, problem
+from app.cluster.searcher.service import BACKLOG, STUCK_LIMITS, STUCK_SECONDS, QueryHandler, SearcherService, problem
 from app.pack import database
 from app.pack.fetch import fetch_version
 from app.storage.open import open_store
@@ -55,7 +55,7 @@ def run(settings: Settings, *, stopping: Callable[[], bool]) -> None:
     )
     threads = settings.searcher_threads
     patience = max(STUCK_SECONDS, STUCK_LIMITS * settings.search_time_limit)
-    searching = Searching(packs, doubt=loader.submit, threads=threads, patience=patience)
+    searching = QueryHandler(packs, doubt=loader.submit, threads=threads, patience=patience)
 
     def why_silent() -> str:
         if not consumer.connected:
@@ -69,8 +69,8 @@ def run(settings: Settings, *, stopping: Callable[[], bool]) -> None:
         ),
         every=settings.heartbeat,
         state=partial(loader.report, searcher_id),
-        unwell=why_silent,
-        beaten=directory.touch,
+        silence_reason=why_silent,
+        published=directory.touch,
     )
     service = SearcherService(
         packs=packs,
@@ -109,16 +109,16 @@ def _raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
-def fetch_from(store: ObjectStore) -> Fetch:
+def fetch_from(store: ObjectStore) -> FetchPack:
     """Return the function that fetches packs from a store.
 
     Where the store has a newer version than the order names, that is loaded, and `loaded` names it: it saves the
     orchestrator a second load.
     """
 
-    def fetch(load: Load, target: Path, *, room: int) -> Holding:
+    def fetch(load: Load, target: Path, *, room: int) -> PackVersion:
         found = fetch_version(store, load.domain, target, at_least=load.generation, room=room)
         size = size_mb(target.stat().st_size)
-        return Holding(domain=load.domain, sha256=found.sha256, generation=found.generation, size_mb=size)
+        return PackVersion(domain=load.domain, sha256=found.sha256, generation=found.generation, size_mb=size)
 
     return fetch

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from app.broker.errors import PublishFailed
 from app.broker.publishing import Outgoing, Publisher
-from app.cluster.protocol import MISSED, Outcome, Report, to_payload
+from app.cluster.protocol import MISSED_HEARTBEATS, Outcome, SearcherReport, to_payload
 from app.cluster.searcher.loader import JobOutcome
 from app.envelopes import event_message, request_message
 
@@ -31,8 +31,9 @@ class Publishers:
 class Reporter:
     """Registers when asked, and from then on sends a heartbeat every `every` seconds, in a thread of its own.
 
-    `state` makes a report of how the searcher stands; the reporter numbers it. While `unwell` has something to say, the
-    reporter says nothing: what does not answer is to be taken for gone. `beaten` is called after each message.
+    `state` makes a report of how the searcher stands; the reporter numbers it. While `silence_reason` returns a
+    reason, no report is sent: a searcher that does not answer has to count as lost.
+    `published` is called after each message.
     """
 
     def __init__(
@@ -40,15 +41,15 @@ class Reporter:
         publishers: Publishers,
         *,
         every: float,
-        state: Callable[[], Report],
-        unwell: Callable[[], str] = lambda: "",
-        beaten: Callable[[], None] = lambda: None,
+        state: Callable[[], SearcherReport],
+        silence_reason: Callable[[], str] = lambda: "",
+        published: Callable[[], None] = lambda: None,
     ) -> None:
         self._publishers = publishers
         self._every = every
         self._state = state
-        self._unwell = unwell
-        self._beaten = beaten
+        self._unwell = silence_reason
+        self._beaten = published
         self._seq = 0
         self._numbering = threading.Lock()
         self._leaving = False
@@ -95,7 +96,7 @@ class Reporter:
         except PublishFailed as error:
             log.warning("Leaving not announced: %s", error)
 
-    def report(self) -> Report:
+    def report(self) -> SearcherReport:
         """Return how the searcher stands; of two reports, the one with the higher number is later."""
         with self._numbering:
             self._seq += 1
@@ -160,5 +161,5 @@ class Reporter:
 
     def _heartbeat(self) -> Outgoing:
         beat = request_message("heartbeat", to_payload(self.report()))
-        expiration = str(round(self._every * MISSED * 1_000))
+        expiration = str(round(self._every * MISSED_HEARTBEATS * 1_000))
         return replace(beat, properties={**beat.properties, "expiration": expiration}, mandatory=False)

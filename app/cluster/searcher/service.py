@@ -33,7 +33,7 @@ STUCK_SECONDS: Final = 5.0
 STUCK_LIMITS: Final = 3
 
 
-class Searching:
+class QueryHandler:
     """Answers `search` and `suggest` from packs, in any thread, and keeps an eye on whether that ends."""
 
     def __init__(
@@ -102,7 +102,7 @@ class SearcherService:
     def __init__(
         self,
         *,
-        searching: Searching,
+        searching: QueryHandler,
         responder: Responder,
         loader: Loader,
         reporter: Reporter,

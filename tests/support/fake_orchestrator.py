@@ -14,17 +14,17 @@ from kombu import Connection
 from app import envelopes
 from app.broker.publishing import Outgoing, Publisher
 from app.broker.rpc.requestor import Requestor
-from app.cluster.protocol import Load, Outcome, ProblemReply, Report, Unload, read, to_payload
+from app.cluster.protocol import Load, Outcome, ProblemReply, SearcherReport, Unload, read, to_payload
 from app.search.contract import SearchReply
 from app.topology.queues import events_exchange, requests_exchange
 from config.routes import REGISTER_AGAIN
 from tests.support.waiting import eventually
 
-_HEARD = ("register", "loaded", "unloaded", "failed")
+_EVENT_TYPES = ("register", "loaded", "unloaded", "failed")
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ReceivedMessage:
     """One message of a searcher: its type, its payload as a value, its AMQP properties."""
 
     type: str
@@ -32,21 +32,21 @@ class Heard:
     properties: dict[str, Any]
 
     @property
-    def report(self) -> Report:
+    def report(self) -> SearcherReport:
         """The report that it is, or carries."""
-        report: Report = self.value if isinstance(self.value, Report) else self.value.report
+        report: SearcherReport = self.value if isinstance(self.value, SearcherReport) else self.value.report
         return report
 
 
 @dataclass
-class Tower:
+class FakeOrchestrator:
     """Hears every searcher of a broker, in order, and gives orders."""
 
     url: str
     publisher: Publisher
     channel: Any
     queue: str
-    heard: list[Heard] = field(default_factory=list)
+    received: list[ReceivedMessage] = field(default_factory=list)
 
     @cached_property
     def requestor(self) -> Requestor:
@@ -58,15 +58,17 @@ class Tower:
         while (message := self.channel.basic_get(self.queue, no_ack=True)) is not None:
             payload = json.loads(message.body)
             kind = payload.pop("type")
-            value = read(Outcome if kind in ("loaded", "unloaded", "failed") else Report, payload)
-            self.heard.append(Heard(kind, value, dict(message.properties)))
+            value = read(Outcome if kind in ("loaded", "unloaded", "failed") else SearcherReport, payload)
+            self.received.append(ReceivedMessage(kind, value, dict(message.properties)))
 
-    def hear(self, kind: str, condition: Callable[[Heard], bool] = lambda _: True, *, after: int = 0) -> Heard:
+    def receive(
+        self, kind: str, condition: Callable[[ReceivedMessage], bool] = lambda _: True, *, after: int = 0
+    ) -> ReceivedMessage:
         """Wait for a message of a type that meets the condition, beyond the first `after` of all, and return it."""
 
-        def look() -> Heard | None:
+        def look() -> ReceivedMessage | None:
             self.listen()
-            return next((each for each in self.heard[after:] if each.type == kind and condition(each)), None)
+            return next((each for each in self.received[after:] if each.type == kind and condition(each)), None)
 
         found = eventually(look, f"a searcher tells {kind}", seconds=60)
         assert found is not None
@@ -75,25 +77,27 @@ class Tower:
     def mark(self) -> int:
         """Return the number of messages heard so far, for `after`."""
         self.listen()
-        return len(self.heard)
+        return len(self.received)
 
-    def order(self, searcher_id: str, order: Load | Unload) -> Heard:
+    def order(self, searcher_id: str, order: Load | Unload) -> ReceivedMessage:
         """Tell a searcher to load or unload, and return what it tells of the outcome."""
         mark = self.mark()
         kind = "load" if isinstance(order, Load) else "unload"
         self.publisher.publish([searcher_message(searcher_id, kind, **to_payload(order))])
         told = ("failed", f"{kind}ed")
 
-        def look() -> Heard | None:
+        def look() -> ReceivedMessage | None:
             self.listen()
-            of_order = (each for each in self.heard[mark:] if each.type in told and each.value.domain == order.domain)
+            of_order = (
+                each for each in self.received[mark:] if each.type in told and each.value.domain == order.domain
+            )
             return next(of_order, None)
 
         found = eventually(look, f"{kind} of {order.domain} has an outcome", seconds=60)
         assert found is not None
         return found
 
-    def call_again(self) -> None:
+    def request_registration(self) -> None:
         """Have every searcher register."""
         self.publisher.publish([envelopes.event_message(REGISTER_AGAIN, {})])
 
@@ -115,17 +119,17 @@ def answer_of(body: bytes) -> SearchReply | ProblemReply:
 
 
 @contextmanager
-def tower(url: str) -> Iterator[Tower]:
-    """Yield a tower that hears from now on."""
+def fake_orchestrator(url: str) -> Iterator[FakeOrchestrator]:
+    """Yield a fake orchestrator that receives messages from now on."""
     publisher = Publisher(url)
     with closing(publisher), Connection(url, connect_timeout=5) as connection, connection.channel() as channel:
         for exchange in (events_exchange, requests_exchange):
             exchange(channel).declare()
         queue = channel.queue_declare(exclusive=True).queue
-        for key in _HEARD:
+        for key in _EVENT_TYPES:
             channel.queue_bind(queue, events_exchange.name, key)
         channel.queue_bind(queue, requests_exchange.name, "heartbeat")
-        found = Tower(url, publisher, channel, queue)
+        found = FakeOrchestrator(url, publisher, channel, queue)
         try:
             yield found
         finally:

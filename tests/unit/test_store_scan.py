@@ -1,4 +1,4 @@
-"""A look into the store at domains of which a searcher says that it holds them."""
+"""Scans of the store for domains that searchers report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.unit
 
 
-def test_what_no_store_can_have_is_gone_and_hinders_no_look(tmp_path: Path) -> None:
+def test_invalid_domains_count_as_deleted_and_do_not_stop_a_scan(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
 
     def pack(domain: str) -> Pack:
@@ -23,8 +23,8 @@ def test_what_no_store_can_have_is_gone_and_hinders_no_look(tmp_path: Path) -> N
         raise AssertionError(f"there is a manifest: {manifest}")
 
     named = frozenset({"../../etc/passwd", "a//b", "", "x\0y", "x" * 5_000, "\ud800", "never.example"})
-    look = StoreScan(PackSource(packs=list, pack=pack))
-    look.begin(named, whole=True)
-    found = eventually(look.take, "the look is over")
-    assert found is not None
-    assert (found.error, found.whole, found.gone) == ("", True, named)
+    scan = StoreScan(PackSource(packs=list, pack=pack))
+    scan.start(named, whole=True)
+    result = eventually(scan.result, "the scan is finished")
+    assert result is not None
+    assert (result.error, result.whole, result.deleted) == ("", True, named)
