@@ -215,8 +215,10 @@ class TestConnection:
     ) -> None:
         requestor = Requestor(proxy.url)
         assert requestor.request(ask(), deadline=60).body == b'{"type": "echo"}'
-        proxy.cut(reopen=False)
         before = proxy.tried
+        proxy.cut(reopen=False)
+        # A request that is sent before the requestor notices the cut fails at once, without another connection.
+        assert failure(requestor.send(ask(), deadline=0.3)).startswith("BrokerUnreachable")
         futures = [requestor.send(ask(), deadline=1.2) for _ in range(100)]
         assert {failure(future).split(":")[0] for future in futures} == {"BrokerUnreachable"}
         assert 1 <= proxy.tried - before <= 8
