@@ -120,23 +120,19 @@ def classify(response: Response, *, scope: Scope, extractor: Extractor, limits: 
     if status >= 500 or status in _TRANSIENT:
         raise ServerError(f"GET {response.url}: {status}", response.retry_after(cap=limits.retry_after))
     if status in _REDIRECTS:
-        return _redirected(response, scope, limits)
+        # http.client decodes headers as Latin-1; a byte beyond ASCII is most likely part of UTF-8.
+        location = response.headers.get("location", "").encode("latin-1", "replace").decode("utf-8", "replace")
+        target = resolve(response.url, location, max_length=limits.url_length) if location else None
+        if target is None:
+            return Skipped(why="redirect", detail=f"to {location[:200]!r}")
+        if canonical_key(target) == canonical_key(response.url):
+            return Skipped(why="redirect", detail="to itself")
+        return Redirected(target=target, in_scope=scope.contains(target))
     if status in (404, 410):
         return Gone(why=str(status))
     if status not in (200, 203):
         return Skipped(why="not-modified" if status == 304 else str(status))
     return _content(response, scope, extractor, limits)
-
-
-def _redirected(response: Response, scope: Scope, limits: Limits) -> FetchResult:
-    # http.client decodes headers as Latin-1; a byte beyond ASCII is most likely part of UTF-8.
-    location = response.headers.get("location", "").encode("latin-1", "replace").decode("utf-8", "replace")
-    target = resolve(response.url, location, max_length=limits.url_length) if location else None
-    if target is None:
-        return Skipped(why="redirect", detail=f"to {location[:200]!r}")
-    if canonical_key(target) == canonical_key(response.url):
-        return Skipped(why="redirect", detail="to itself")
-    return Redirected(target=target, in_scope=scope.contains(target))
 
 
 def _content(response: Response, scope: Scope, extractor: Extractor, limits: Limits) -> FetchResult:
@@ -160,15 +156,11 @@ def _content(response: Response, scope: Scope, extractor: Extractor, limits: Lim
     followed = () if directives & {"nofollow", "none"} else links
     if directives & {"noindex", "none"}:
         return Gone(why="noindex", links=followed)
-    return Indexed(page=_page(response, scope, extract, base, media_type), links=followed)
-
-
-def _page(response: Response, scope: Scope, extract: Extract, base: str, media_type: str) -> Page:
     key = canonical_key(response.url)
     declared = resolve(base, extract.canonical) if extract.canonical else None
     # A rel=canonical out of the scope is ignored: on a mirror it would make every page a duplicate of another site.
     canonical = canonical_key(declared) if declared and scope.contains(declared) else ""
-    return Page(
+    page = Page(
         canonical_key=key,
         url=response.url,
         domain=scope.domain,
@@ -182,6 +174,7 @@ def _page(response: Response, scope: Scope, extract: Extract, base: str, media_t
         canonical="" if canonical == key else canonical,
         modified=modified_date(extract.dates, response.headers),
     )
+    return Indexed(page=page, links=followed)
 
 
 def indexable_type(response: Response) -> str | None:

@@ -49,7 +49,12 @@ def decode(body: bytes, content_type: str = "") -> str:
     valid = sum(1 for char in text if char > "\x7f" and char != "\ufffd")
     if valid > 20 * text.count("\ufffd"):
         return text
-    return body.decode(_guessed(body[:_SAMPLE]), "replace")
+    sample, guess = body[:_SAMPLE], "cp1252"
+    if sum(byte > 0x7F for byte in sample) >= _MIN_EVIDENCE:
+        found = {each.encoding: (each.chaos, -each.coherence) for each in from_bytes(sample, cp_isolation=_GUESSES)}
+        # Of equally likely codecs, windows-1252 is the most common.
+        guess = min(found, key=lambda name: (found[name], name != "cp1252"), default="cp1252")
+    return body.decode(guess, "replace")
 
 
 def declared(body: bytes, content_type: str = "") -> webencodings.Encoding | None:
@@ -71,14 +76,6 @@ def _look_up(label: str | None) -> webencodings.Encoding | None:
 def _charset_in(text: str) -> str | None:
     found = _CHARSET.search(text)
     return next((group for group in found.groups() if group), None) if found else None
-
-
-def _guessed(sample: bytes) -> str:
-    """Return the codec that charset-normalizer finds most likely; of equals windows-1252, the most common."""
-    if sum(byte > 0x7F for byte in sample) < _MIN_EVIDENCE:
-        return "cp1252"
-    guesses = {guess.encoding: (guess.chaos, -guess.coherence) for guess in from_bytes(sample, cp_isolation=_GUESSES)}
-    return min(guesses, key=lambda name: (guesses[name], name != "cp1252"), default="cp1252")
 
 
 def prescan(head: bytes) -> str | None:

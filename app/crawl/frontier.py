@@ -69,7 +69,14 @@ class Frontier:
 
     def begin(self, crawl: Crawl) -> Crawl:
         """Store a crawl as its domain's latest, and return it; one that is stored already keeps its first values."""
-        self._remove_expired(crawl.domain)
+        # Every new crawl prolongs the domain's set of crawls, so those that expired are removed from it.
+        crawls = [str(each) for each in self._redis.smembers(_crawls_key(crawl.domain))]
+        pipe = self._redis.pipeline(transaction=False)
+        for each in crawls:
+            pipe.exists(crawl_key(each), f"{crawl_key(each)}:open")
+        expired = [each for each, exists in zip(crawls, pipe.execute(), strict=True) if not exists]
+        if expired:
+            self._redis.srem(_crawls_key(crawl.domain), *expired)
         key = crawl_key(crawl.id)
         fields = {
             "domain": crawl.domain,
@@ -88,16 +95,6 @@ class Frontier:
         pipe.execute()
         return self.crawl(crawl.id) or crawl
 
-    def _remove_expired(self, domain: str) -> None:
-        """Remove the crawls that expired from the domain's set, which every new crawl prolongs."""
-        crawls = [str(each) for each in self._redis.smembers(_crawls_key(domain))]
-        pipe = self._redis.pipeline(transaction=False)
-        for each in crawls:
-            pipe.exists(crawl_key(each), f"{crawl_key(each)}:open")
-        expired = [each for each, exists in zip(crawls, pipe.execute(), strict=True) if not exists]
-        if expired:
-            self._redis.srem(_crawls_key(domain), *expired)
-
     def crawl(self, crawl_id: str) -> Crawl | None:
         """Return a crawl by its id, or None for an unknown or expired one."""
         fields = {str(name): str(value) for name, value in self._redis.hgetall(crawl_key(crawl_id)).items()}
@@ -113,7 +110,12 @@ class Frontier:
 
         `depth` is that of all of them. Where a limit leaves pages out, the crawl is noted as cut.
         """
-        cached = self._cached(crawl_id)
+        # A seen page stays seen, so the cache is never wrong; it is only bounded.
+        if len(self._seen.get(crawl_id, ())) > _CACHED_PAGES:
+            del self._seen[crawl_id]
+        while crawl_id not in self._seen and len(self._seen) >= _CACHED_CRAWLS:
+            del self._seen[next(iter(self._seen))]
+        cached = self._seen.setdefault(crawl_id, set())
         unknown = {key: hashed for key in pages if (hashed := fingerprint(key)) not in cached}
         if not unknown:
             return {}
@@ -127,14 +129,6 @@ class Frontier:
         if len(fresh) > room:
             self.note_cut(crawl_id, LIMIT)
         return {key: pages[key] for key in fresh[:room]}
-
-    def _cached(self, crawl_id: str) -> set[str]:
-        """Return the pages that this process knows to be seen in a crawl; a seen page stays seen."""
-        if crawl_id not in self._seen or len(self._seen[crawl_id]) > _CACHED_PAGES:
-            while len(self._seen) >= _CACHED_CRAWLS:
-                del self._seen[next(iter(self._seen))]
-            self._seen[crawl_id] = set()
-        return self._seen[crawl_id]
 
     def note_published(self, crawl_id: str, canonical_keys: Sequence[str]) -> None:
         """Note that the broker has confirmed the `index` and `crawl` messages of these pages."""

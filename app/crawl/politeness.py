@@ -61,31 +61,26 @@ class RobotsCache:
         """Return the rules for an absolute URL; raises RobotsUnavailable, and Postpone while another worker fetches."""
         robots_txt = robots_url(url)
         expires, rules = self._parsed.get(robots_txt, (0.0, None))
-        if rules is None or time.monotonic() > expires:
-            text = self._text(robots_txt)
-            rules = RobotsRules.parse(text, user_agent=self._user_agent, crawl_delay_max=self._max_crawl_delay)
-            self._parsed[robots_txt] = (time.monotonic() + _PARSED_TTL, rules)
-        return rules
-
-    def _text(self, robots_txt: str) -> str:
+        if rules is not None and time.monotonic() <= expires:
+            return rules
         key = f"{PREFIX}robots:{robots_txt.removesuffix('/robots.txt')}"
         text = self._redis.get(key)
-        if text is not None:
-            return str(text)
-        failure = self._redis.get(f"{key}:down")
-        if failure is not None:
-            raise RobotsUnavailable(str(failure))
-        if not self._redis.set(f"{key}:by", "1", nx=True, ex=_FETCH_LEASE):
-            raise Postpone(1.0, f"another worker is fetching {robots_txt}")
-        try:
-            text = fetch_robots(robots_txt, self._fetcher)
-            self._redis.set(key, text, ex=_TTL)
-        except RobotsUnavailable as error:
-            self._redis.set(f"{key}:down", str(error), px=_UNAVAILABLE_MS)
-            raise
-        finally:
-            self._redis.delete(f"{key}:by")
-        return text
+        if text is None:
+            if (failure := self._redis.get(f"{key}:down")) is not None:
+                raise RobotsUnavailable(str(failure))
+            if not self._redis.set(f"{key}:by", "1", nx=True, ex=_FETCH_LEASE):
+                raise Postpone(1.0, f"another worker is fetching {robots_txt}")
+            try:
+                text = fetch_robots(robots_txt, self._fetcher)
+                self._redis.set(key, text, ex=_TTL)
+            except RobotsUnavailable as error:
+                self._redis.set(f"{key}:down", str(error), px=_UNAVAILABLE_MS)
+                raise
+            finally:
+                self._redis.delete(f"{key}:by")
+        rules = RobotsRules.parse(str(text), user_agent=self._user_agent, crawl_delay_max=self._max_crawl_delay)
+        self._parsed[robots_txt] = (time.monotonic() + _PARSED_TTL, rules)
+        return rules
 
 
 def robots_url(url: str) -> str:
@@ -115,21 +110,17 @@ def fetch_robots(url: str, fetcher: Getter) -> str:
             return ""
         except FetchError as error:
             raise RobotsUnavailable(f"{target}: {error}") from error
+        if response.status == 429 or response.status >= 500:
+            raise RobotsUnavailable(f"{response.url}: {response.status}")
+        if response.ok:
+            body = response.body
+            if len(body) > MAX_BYTES:  # Without its last line: a part of a rule is another rule.
+                body = body[: body.rfind(b"\n", 0, MAX_BYTES) + 1]
+            return body.decode("utf-8-sig", "replace")
         if response.status not in _REDIRECTS:
-            return _text_of(response)
+            return ""
         target = resolve(target, response.headers.get("location", "http://"))
     return ""
-
-
-def _text_of(response: Response) -> str:
-    if response.status == 429 or response.status >= 500:
-        raise RobotsUnavailable(f"{response.url}: {response.status}")
-    if not response.ok:
-        return ""
-    body = response.body
-    if len(body) > MAX_BYTES:  # Without its last line: a part of a rule is another rule.
-        body = body[: body.rfind(b"\n", 0, MAX_BYTES) + 1]
-    return body.decode("utf-8-sig", "replace")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import zstandard
 from redis import Redis
@@ -55,7 +54,13 @@ class SingleFlight:
         result_key = f"{crawl}:visit:{fingerprint(canonical_key)}"
         lease_key = f"{result_key}:by"
         keys = [f"{crawl}:done", f"{crawl}:dead", result_key, lease_key]
-        state, *shared = self._wait_for_turn(keys, [message_name(kind, canonical_key), token, self._lease_ms])
+        arguments = [message_name(kind, canonical_key), token, self._lease_ms]
+        deadline, pause = time.monotonic() + _SHORT_WAIT, 0.002
+        state, *shared = self._begin(keys=keys, args=arguments)
+        while state == b"busy" and time.monotonic() < deadline:
+            time.sleep(pause)
+            pause *= 2
+            state, *shared = self._begin(keys=keys, args=arguments)
         if state == b"busy":
             raise Postpone(_POSTPONEMENT, f"another worker is fetching {canonical_key}")
         if state == b"done":
@@ -71,15 +76,6 @@ class SingleFlight:
             self._renewer.remove(lease_key)
             self._end(keys=[result_key, lease_key], args=[token, dumped, self._ttl])
         return result
-
-    def _wait_for_turn(self, keys: list[str], arguments: list[Any]) -> list[bytes]:
-        deadline, pause = time.monotonic() + _SHORT_WAIT, 0.002
-        while True:
-            reply: list[bytes] = self._begin(keys=keys, args=arguments)
-            if reply[0] != b"busy" or time.monotonic() >= deadline:
-                return reply
-            time.sleep(pause)
-            pause *= 2
 
 
 _RESULTS: dict[str, type[FetchResult]] = {each.__name__: each for each in (Indexed, Gone, Redirected, Skipped)}

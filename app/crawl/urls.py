@@ -127,7 +127,12 @@ def parse_url(text: str, *, max_length: int = MAX_LENGTH) -> str:
         _refuse(text, "it is empty")
     if _CONTROL.search(stripped):
         _refuse(text, "it contains control characters")
-    with_scheme = stripped if has_scheme(stripped) else _assume_https(stripped)
+    with_scheme = stripped
+    if not has_scheme(stripped):
+        host = re.split(r"[/?#:]", stripped, maxsplit=1)[0]
+        if not stripped.startswith(("//", "[")) and "." not in host and host.lower() != "localhost":
+            _refuse(stripped, "it has neither a scheme nor a host name with a dot")
+        with_scheme = f"https:{stripped}" if stripped.startswith("//") else f"https://{stripped}"
     try:
         parsed = ada_url.URL(with_scheme)
     except ValueError:
@@ -149,15 +154,6 @@ def has_scheme(text: str) -> bool:
     if named[1].lower() not in ("http", "https"):
         _refuse(text, "its scheme is neither http nor https")
     return True
-
-
-def _assume_https(text: str) -> str:
-    if text.startswith("//"):
-        return "https:" + text
-    host = re.split(r"[/?#:]", text, maxsplit=1)[0]
-    if "." not in host and host.lower() != "localhost" and not text.startswith("["):
-        _refuse(text, "it has neither a scheme nor a host name with a dot")
-    return "https://" + text
 
 
 def _refuse(text: str, reason: str) -> NoReturn:
@@ -212,23 +208,19 @@ def _key_of(url: str) -> str:
     """Return the canonical key of a URL that ada-url normalised."""
     if _PLAIN.fullmatch(url):
         return url
-    url = _without_session(url.partition("#")[0])
+    path, mark, query = url.partition("#")[0].partition("?")
+    if ";" in path:
+        path = _SESSION_PATH.sub("", path)
+    url = path
+    if mark:
+        kept, removed = _SESSION_QUERY.subn("", mark + query)
+        url = path + (kept.rstrip("?&;") if removed else kept)
     path, _, query = url.partition("?")
     # The same as w3lib's result, without its cost, where nothing is to be escaped.
     if _PLAIN.fullmatch(path) and _PLAIN_QUERY.fullmatch(query):
         pairs = query.split("&")
         return f"{path}?{'&'.join(sorted(pairs, key=lambda pair: pair.split('=', 1)))}" if len(pairs) > 1 else url
     return str(canonicalize_url(url, keep_blank_values=True))
-
-
-def _without_session(url: str) -> str:
-    path, mark, query = url.partition("?")
-    if ";" in path:
-        path = _SESSION_PATH.sub("", path)
-    if not mark:
-        return path
-    kept, removed = _SESSION_QUERY.subn("", mark + query)
-    return path + (kept.rstrip("?&;") if removed else kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +262,10 @@ def links_in_scope(
 
     They are distinct by canonical key: the first of two URLs of one page is kept. Trap URLs are left out.
     """
-    # Links that differ only in their fragment are resolved once.
-    resolved = (resolve(base, href, max_length=max_length) for href in dict.fromkeys(map(_without_fragment, hrefs)))
+    # Links that differ only in their fragment are resolved once. White space before a fragment is part of the path; at
+    # the end of a URL it would be stripped.
+    without_fragment = (href if (cut := href.partition("#")[0])[-1:].isspace() else cut for href in hrefs)
+    resolved = (resolve(base, href, max_length=max_length) for href in dict.fromkeys(without_fragment))
     found: dict[str, str] = {}
     for url in dict.fromkeys(resolved):
         if len(found) >= limit:
@@ -279,9 +273,3 @@ def links_in_scope(
         if url is not None and scope.contains(url) and not is_trap(url):
             found.setdefault(_key_of(url), url)
     return tuple(found.values())
-
-
-def _without_fragment(href: str) -> str:
-    # White space before a fragment is part of the path; at the end of a URL it would be stripped.
-    cut = href.partition("#")[0]
-    return href if cut[-1:].isspace() else cut
