@@ -21,7 +21,6 @@ from app.errors import unreachable_text
 from app.services.procfile import procfile
 from app.storage.open import check_conditional_writes, open_store
 from app.topology.check import TopologyReport, check_topology
-from app.topology.model import QueueDefinition
 from app.topology.queues import task_queues
 from config.settings import Settings
 
@@ -155,7 +154,12 @@ def at_least_once(context: CheckContext) -> Iterator[CheckResult]:
     queues = [found[name] for name in context.report.ours.queues if name in found]
     queues = [queue for queue in queues if queue.dead_letter_exchange is not None]
     classic = [queue.name for queue in queues if queue.type != "quorum"]
-    unsafe = [queue.name for queue in queues if queue.type == "quorum" and not _is_safe(queue)]
+    safe = ("at-least-once", "reject-publish")
+    unsafe = [
+        queue.name
+        for queue in queues
+        if queue.type == "quorum" and (queue.option("dead-letter-strategy"), queue.option("overflow")) != safe
+    ]
     if classic:
         yield CheckResult(
             "warning",
@@ -279,10 +283,6 @@ CHECKS: Mapping[str, BrokerCheck] = {
 
 #: The checks that need no broker.
 WITHOUT_BROKER: Mapping[str, Callable[[Settings], Iterator[CheckResult]]] = {"redis": redis, "store": store}
-
-
-def _is_safe(queue: QueueDefinition) -> bool:
-    return (queue.option("dead-letter-strategy"), queue.option("overflow")) == ("at-least-once", "reject-publish")
 
 
 def _verified(holds: bool, text: str, problem: str) -> CheckResult:

@@ -46,15 +46,16 @@ class TopologyFinding:
 
 def compare(ours: Topology, found: Topology) -> list[TopologyFinding]:
     """Return the findings: what is missing or different, then what loses messages, then what is superfluous."""
-    steps = (
-        _missing,
-        _different,
-        _unbound_dead_letter_targets,
-        _unbound_alternate_exchanges,
-        _ttl_loops,
-        _extra_bindings,
-    )
-    return [finding for step in steps for finding in step(ours, found)]
+    findings = [*_missing_or_different(ours, found), *_unbound_targets(ours, found)]
+    for loop in ttl_loops(found):
+        finding = TopologyFinding(
+            severity="note" if ours.queues.keys().isdisjoint(loop) else "error",
+            subject=f"queue {loop[0]}",
+            problem=f"a loop of expiries, in which RabbitMQ drops a message that returns: {' -> '.join(loop)}",
+            remedy="remove the TTL or the dead-letter exchange from one of them; a loop needs a queue with a consumer",
+        )
+        findings.append(finding)
+    return [*findings, *_extra_bindings(ours, found)]
 
 
 def missing(subject: str) -> TopologyFinding:
@@ -114,16 +115,13 @@ def former_delay_queue(name: str, delay_ms: int, *, messages: int) -> TopologyFi
     )
 
 
-def _missing(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
+def _missing_or_different(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
     yield from (missing(f"exchange {name}") for name in ours.exchanges if name not in found.exchanges)
     yield from (missing(f"queue {name}") for name in ours.queues if name not in found.queues)
     for binding in sorted(ours.bindings - found.bindings):
         # Where its queue or its exchange is missing, so is the binding.
         if binding.destination in found.queues and binding.source in found.exchanges:
             yield missing(_subject(binding))
-
-
-def _different(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
     for name, exchange in ours.exchanges.items():
         if name in found.exchanges and (difference := _difference(exchange, found.exchanges[name])):
             foreign = sorted(each.destination for each in found.bindings - ours.bindings if each.source == name)
@@ -156,21 +154,18 @@ def _declared_arguments(declared: ExchangeDefinition | QueueDefinition) -> dict[
     return exchange_type | {"durable": declared.durable} | arguments
 
 
-def _unbound_dead_letter_targets(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
+def _unbound_targets(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
+    """Yield a finding for each dead-letter or alternate exchange that is missing or routes messages nowhere."""
     for name, queue in found.queues.items():
         target = queue.dead_letter_exchange
         if target and target not in found.exchanges:
             problem = f"dead-letters to exchange {target}, which does not exist: RabbitMQ drops these messages"
         elif keys := lost_keys(found, queue):
-            problem = (
-                f"dead-letters to {target or 'the default exchange'}, where nothing is bound for {', '.join(keys)}"
-            )
+            exchange_name = target or "the default exchange"
+            problem = f"dead-letters to {exchange_name}, where nothing is bound for {', '.join(keys)}"
         else:
             continue
-        yield _unbound(f"queue {name}", problem, name, target, ours=name in ours.queues)
-
-
-def _unbound_alternate_exchanges(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
+        yield _unbound(f"queue {name}", problem, name, target, is_ours=name in ours.queues)
     sources = {binding.source for binding in found.bindings}
     for name, exchange in found.exchanges.items():
         alternate = exchange.alternate
@@ -180,22 +175,12 @@ def _unbound_alternate_exchanges(ours: Topology, found: Topology) -> Iterator[To
             problem = f"nothing is bound to its alternate exchange {alternate}: RabbitMQ drops unroutable messages"
         else:
             continue
-        yield _unbound(f"exchange {name}", problem, name, alternate, ours=name in ours.exchanges)
+        yield _unbound(f"exchange {name}", problem, name, alternate, is_ours=name in ours.exchanges)
 
 
-def _unbound(subject: str, problem: str, name: str, target: str | None, *, ours: bool) -> TopologyFinding:
-    remedy = APPLY if ours else f"declare and bind {target}, or ask the owner of {name}"
-    return TopologyFinding(severity=_severity(ours), subject=subject, problem=problem, remedy=remedy)
-
-
-def _ttl_loops(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
-    for loop in ttl_loops(found):
-        yield TopologyFinding(
-            severity=_severity(not ours.queues.keys().isdisjoint(loop)),
-            subject=f"queue {loop[0]}",
-            problem=f"a loop of expiries, in which RabbitMQ drops a message that returns: {' -> '.join(loop)}",
-            remedy="remove the TTL or the dead-letter exchange from one of them; a loop needs a queue with a consumer",
-        )
+def _unbound(subject: str, problem: str, name: str, target: str | None, *, is_ours: bool) -> TopologyFinding:
+    remedy = APPLY if is_ours else f"declare and bind {target}, or ask the owner of {name}"
+    return TopologyFinding(severity="error" if is_ours else "note", subject=subject, problem=problem, remedy=remedy)
 
 
 def _extra_bindings(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
@@ -218,10 +203,6 @@ def _extra_bindings(ours: Topology, found: Topology) -> Iterator[TopologyFinding
             remedy=f"if nobody needs it: rabbitmqadmin delete binding source={binding.source} "
             f"destination_type={kind} destination={binding.destination}{key}",
         )
-
-
-def _severity(ours: bool) -> Severity:
-    return "error" if ours else "note"
 
 
 def _subject(binding: Binding) -> str:

@@ -35,8 +35,6 @@ _EXPIRATION = "perennial-aside-expiration"
 #: Headers that a quorum queue adds to redelivered messages.
 _REDELIVERY_HEADERS = ("x-delivery-count", "x-acquired-count")
 
-PropertyChange = Callable[[dict[str, Any]], dict[str, Any]]
-
 
 def migrate(name: str, settings: Settings, report: Callable[[str], None]) -> int:
     """Give one of our queues the arguments of the code; return the number of messages moved back.
@@ -87,7 +85,18 @@ class _Migration:
             self._refuse_if_used()
             self._set_aside()
             self._replace()
-        return self._bring_back()
+        with self._connection.channel() as channel:
+            self._queue(channel).declare()
+            self._back(channel).declare()
+            channel.queue_bind(self._name, self._back.name)
+            self._aside(channel).declare()
+            self._rebind(self._aside.name, self._name)
+            moved = self._move(self._aside.name, self._back.name)
+            channel.queue_delete(self._aside.name, if_unused=True, if_empty=True)
+            channel.exchange_delete(self._aside.exchange.name)
+            channel.exchange_delete(self._back.name)
+        self._report(f"{moved} message(s) moved back to {self._name}")
+        return moved
 
     def _refuse_if_used(self) -> None:
         with self._connection.channel() as channel:
@@ -104,7 +113,7 @@ class _Migration:
         self._rebind(self._name, self._aside.name)
         moved, deadline = 0, time.monotonic() + _STATISTICS_TIMEOUT
         while True:
-            moved += self._move(self._name, self._aside.exchange.name, _without_expiration)
+            moved += self._move(self._name, self._aside.exchange.name)
             messages, _ = self._api.message_counts(self._name)
             if not messages:
                 break
@@ -127,20 +136,6 @@ class _Migration:
         if lost:
             self._report(f"{lost} message(s) were published to {self._name} at that moment, and are LOST")
 
-    def _bring_back(self) -> int:
-        with self._connection.channel() as channel:
-            self._queue(channel).declare()
-            self._back(channel).declare()
-            channel.queue_bind(self._name, self._back.name)
-            self._aside(channel).declare()
-            self._rebind(self._aside.name, self._name)
-            moved = self._move(self._aside.name, self._back.name, _with_expiration)
-            channel.queue_delete(self._aside.name, if_unused=True, if_empty=True)
-            channel.exchange_delete(self._aside.exchange.name)
-            channel.exchange_delete(self._back.name)
-        self._report(f"{moved} message(s) moved back to {self._name}")
-        return moved
-
     def _rebind(self, old: str, new: str) -> None:
         """Bind the new queue like the old one, then unbind the old one: in between, both get each message."""
         own = (self._aside.exchange.name, self._back.name)
@@ -151,7 +146,7 @@ class _Migration:
             for source, key, arguments in bindings:
                 channel.queue_unbind(old, source, key, arguments=arguments)
 
-    def _move(self, queue: str, exchange: str, change: PropertyChange) -> int:
+    def _move(self, queue: str, exchange: str) -> int:
         """Move all messages in their order; each batch is confirmed in its new queue, then acknowledged."""
         moved = 0
         with self._connection.channel() as channel:
@@ -163,14 +158,20 @@ class _Migration:
                     batch.append(message)
                 if not batch:
                     return moved
-                self._publisher.publish([_copy(message, exchange, change) for message in batch])
+                to_aside = exchange == self._aside.exchange.name
+                self._publisher.publish([_copy(message, exchange, to_aside=to_aside) for message in batch])
                 channel.basic_ack(batch[-1].delivery_tag, multiple=True)
                 moved += len(batch)
 
 
-def _copy(message: Any, exchange: str, change: PropertyChange) -> Outgoing:
-    properties = change({"message_id": None, **message.properties, "delivery_mode": 2, "user_id": None})
-    headers = properties.pop("application_headers", None) or {}
+def _copy(message: Any, exchange: str, *, to_aside: bool) -> Outgoing:
+    """Return a copy to publish. In the aside queue its expiration is a header: it would be dropped there."""
+    properties = {"message_id": None, **message.properties, "delivery_mode": 2, "user_id": None}
+    headers = dict(properties.pop("application_headers", None) or {})
+    if not to_aside:
+        properties["expiration"] = headers.pop(_EXPIRATION, None)
+    elif (expiration := properties.pop("expiration", None)) is not None:
+        headers[_EXPIRATION] = expiration
     return Outgoing(
         exchange=exchange,
         routing_key=message.delivery_info["routing_key"],
@@ -180,19 +181,3 @@ def _copy(message: Any, exchange: str, change: PropertyChange) -> Outgoing:
         content_encoding=properties.pop("content_encoding", None),
         properties=properties,
     )
-
-
-def _without_expiration(properties: dict[str, Any]) -> dict[str, Any]:
-    """Move the expiration to a header: expired messages would be dropped from the aside queue."""
-    expiration = properties.pop("expiration", None)
-    if expiration is None:
-        return properties
-    headers = {**properties.get("application_headers", {}), _EXPIRATION: expiration}
-    return {**properties, "application_headers": headers}
-
-
-def _with_expiration(properties: dict[str, Any]) -> dict[str, Any]:
-    """Move the expiration from the header back to its property."""
-    headers = dict(properties.get("application_headers", {}))
-    expiration = headers.pop(_EXPIRATION, None)
-    return {**properties, "application_headers": headers, "expiration": expiration}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import graphlib
 import re
-from collections.abc import Iterator
 
 from app.topology.model import Binding, QueueDefinition, Topology
 
@@ -12,26 +11,37 @@ from app.topology.model import Binding, QueueDefinition, Topology
 QueuedKey = tuple[str, str | None]
 
 
-def routed_queues(topology: Topology, exchange: str, key: str | None) -> set[QueuedKey]:
+def routed_queues(
+    topology: Topology, exchange: str, key: str | None, visited: frozenset[str] = frozenset()
+) -> set[QueuedKey]:
     """Return the queues to which an exchange routes a message, with the message's key.
 
     None as key means any key that is bound. Where the default exchange routes it is then unknown, and not returned.
+    `visited` are exchanges that the message passed before: a message passes each of them once.
     """
-    return _routed(topology, exchange, key, frozenset())
+    if not exchange:
+        return {(key, key)} if key is not None and key in topology.queues else set()
+    if exchange in visited or exchange not in topology.exchanges:
+        return set()
+    visited |= {exchange}
+    exchange_type = topology.exchanges[exchange].type
+    found: set[QueuedKey] = set()
+    for binding in topology.bindings:
+        if binding.source != exchange or not _matches(exchange_type, binding.key, key):
+            continue
+        key_after = key if key is not None else _known_key(topology, binding)
+        if binding.to_exchange:
+            found |= routed_queues(topology, binding.destination, key_after, visited)
+        else:
+            found.add((binding.destination, key_after))
+    alternate = topology.exchanges[exchange].alternate
+    return found or (routed_queues(topology, alternate, key, visited) if alternate else set())
 
 
 def queued_keys(topology: Topology, queue: str) -> set[QueuedKey]:
     """Return the routing keys with which messages can arrive in a queue, by its bindings."""
     keys = {_known_key(topology, each) for each in topology.bindings if each.destination == queue}
     return {(queue, key) for key in keys} or {(queue, queue)}
-
-
-def dead_letter_targets(topology: Topology, queued: QueuedKey) -> set[QueuedKey]:
-    """Return where a message is dead-lettered to; an empty set where its queue has no dead-letter exchange."""
-    queue = topology.queues[queued[0]]
-    if queue.dead_letter_exchange is None:
-        return set()
-    return routed_queues(topology, queue.dead_letter_exchange, queue.dead_letter_key or queued[1])
 
 
 def lost_keys(topology: Topology, queue: QueueDefinition) -> list[str]:
@@ -59,7 +69,8 @@ def ttl_loops(topology: Topology) -> list[list[str]]:
     while unvisited:
         queued = unvisited.pop()
         if queued not in graph:
-            targets = dead_letter_targets(topology, queued)
+            queue = topology.queues[queued[0]]
+            targets = routed_queues(topology, queue.dead_letter_exchange or "", queue.dead_letter_key or queued[1])
             graph[queued] = {each for each in targets if _expires_to_exchange(topology.queues[each[0]])}
             unvisited.extend(graph[queued])
     loops: list[list[str]] = []
@@ -78,42 +89,15 @@ def _expires_to_exchange(queue: QueueDefinition) -> bool:
     return queue.expires_messages and queue.dead_letter_exchange is not None
 
 
-def _routed(topology: Topology, exchange: str, key: str | None, visited: frozenset[str]) -> set[QueuedKey]:
-    if not exchange:
-        return {(key, key)} if key is not None and key in topology.queues else set()
-    if exchange in visited or exchange not in topology.exchanges:
-        return set()
-    visited |= {exchange}
-    found: set[QueuedKey] = set()
-    for binding in _matching(topology, exchange, key):
-        key_after = key if key is not None else _known_key(topology, binding)
-        if binding.to_exchange:
-            found |= _routed(topology, binding.destination, key_after, visited)
-        else:
-            found.add((binding.destination, key_after))
-    alternate = topology.exchanges[exchange].alternate
-    return found or (_routed(topology, alternate, key, visited) if alternate else set())
-
-
-def _matching(topology: Topology, exchange: str, key: str | None) -> Iterator[Binding]:
-    """Yield the bindings of an exchange that match a key; all of them for None."""
-    kind = topology.exchanges[exchange].type
-    for binding in topology.bindings:
-        if binding.source != exchange:
-            continue
-        if kind == "topic":
-            matches = key is None or _topic_pattern(binding.key).fullmatch(key) is not None
-        else:
-            matches = key is None or kind != "direct" or binding.key == key
-        if matches:
-            yield binding
-
-
-def _topic_pattern(binding_key: str) -> re.Pattern[str]:
-    """Return the pattern of a topic binding: `*` is one word, `#` any number of words."""
+def _matches(exchange_type: str, binding_key: str, key: str | None) -> bool:
+    """Return whether a binding matches a key; every binding matches None. In a topic, `#` is any number of words."""
+    if key is None or exchange_type not in ("direct", "topic"):
+        return True
+    if exchange_type == "direct":
+        return binding_key == key
     words = [r"[^.]*" if word == "*" else re.escape(word) for word in binding_key.split(".")]
     text = r"\.".join(words).replace(re.escape("#") + r"\.", r"(?:.*\.)?").replace(r"\." + re.escape("#"), r"(?:\..*)?")
-    return re.compile(text.replace(re.escape("#"), ".*"), re.DOTALL)
+    return re.fullmatch(text.replace(re.escape("#"), ".*"), key, re.DOTALL) is not None
 
 
 def _known_key(topology: Topology, binding: Binding) -> str | None:
