@@ -108,16 +108,13 @@ class Publisher:
                 routing_key=message.routing_key,
                 mandatory=message.mandatory,
             )
-        self._await_confirms(len(messages))
-
-    def _await_confirms(self, count: int) -> None:
         deadline = time.monotonic() + self._timeout
         while self._unconfirmed and not self._nacked and self._connection:
             self._connection.drain_events(timeout=max(0.001, deadline - time.monotonic()))
         returned, nacked = self._returned, self._nacked
         if nacked:
             self._drop()
-            raise PublishFailed(f"the broker refused {nacked} of {count} message(s)")
+            raise PublishFailed(f"the broker refused {nacked} of {len(messages)} message(s)")
         if returned:
             self._returned = []
             # A declared queue may have been deleted since; the next attempt declares it again.
@@ -125,17 +122,26 @@ class Publisher:
             raise Unroutable(f"no queue is bound for {', '.join(sorted(set(returned)))}")
 
     def _open_channel(self) -> Any:
+        def on_nack(tag: int, multiple: bool) -> None:
+            self._nacked += self._confirm(tag, multiple)
+
+        def on_return(_error: Exception, exchange: str, routing_key: str, _message: Any) -> None:
+            self._returned.append(f"exchange {exchange!r} with key {routing_key!r}")
+
         if self._channel is None or not self._channel.is_open:
             self._drop()
             self._connection = connection_to(
-                self._url, timeout=self._timeout, on_blocked=self._on_blocked, on_unblocked=self._on_unblocked
+                self._url,
+                timeout=self._timeout,
+                on_blocked=lambda _reason: self._set_blocked(True),
+                on_unblocked=lambda: self._set_blocked(False),
             )
             self._connection.connect()
             self._channel = self._connection.channel()
             self._channel.confirm_select()
-            self._channel.events["basic_ack"].add(self._on_ack)
-            self._channel.events["basic_nack"].add(self._on_nack)
-            self._channel.events["basic_return"].add(self._on_return)
+            self._channel.events["basic_ack"].add(self._confirm)
+            self._channel.events["basic_nack"].add(on_nack)
+            self._channel.events["basic_return"].add(on_return)
         return self._channel
 
     def _drop(self) -> None:
@@ -149,26 +155,15 @@ class Publisher:
             except CONNECTION_ERRORS:
                 return
 
-    def _on_blocked(self, _reason: str) -> None:
-        """Note that the broker stopped reading from this connection (`connection.blocked`)."""
-        self._blocked = True
+    def _set_blocked(self, blocked: bool) -> None:
+        """Note whether the broker stopped reading from this connection (`connection.blocked`)."""
+        self._blocked = blocked
 
-    def _on_unblocked(self) -> None:
-        self._blocked = False
-
-    def _on_ack(self, tag: int, multiple: bool) -> None:
-        self._confirmed(tag, multiple)
-
-    def _on_nack(self, tag: int, multiple: bool) -> None:
-        self._nacked += self._confirmed(tag, multiple)
-
-    def _confirmed(self, tag: int, multiple: bool) -> int:
+    def _confirm(self, tag: int, multiple: bool) -> int:
+        """Note an answer of the broker; return the number of messages that it is for."""
         confirmed = {each for each in self._unconfirmed if each <= tag} if multiple else self._unconfirmed & {tag}
         self._unconfirmed -= confirmed
         return len(confirmed)
-
-    def _on_return(self, _error: Exception, exchange: str, routing_key: str, _message: Any) -> None:
-        self._returned.append(f"exchange {exchange!r} with key {routing_key!r}")
 
 
 def wire_message(channel: Any, message: Outgoing) -> Any:

@@ -62,7 +62,7 @@ class Canary:
                     self._connection.drain_events(timeout=seconds)
                     seconds = _NO_WAIT
             while self._reports:
-                self._evaluate(_parse(self._reports.popleft()))
+                self._evaluate(self._reports.popleft())
             if len(self._deadlines) <= outstanding:
                 return True
             for letter_id, deadline in self._deadlines.items():
@@ -74,10 +74,16 @@ class Canary:
             if time.monotonic() >= until:
                 return False
 
-    def _evaluate(self, report: dict[str, Any]) -> None:
-        letter_id, outcome = str(report.get("of")), report.get("outcome")
+    def _evaluate(self, body: bytes) -> None:
+        """Note the outcome in a worker's report. Invalid ones are ignored: anyone may publish to a known queue."""
+        try:
+            report = json.loads(body)
+        except (ValueError, RecursionError):
+            return
+        letter_id = str(report.get("of")) if isinstance(report, dict) else ""
         if self._deadlines.pop(letter_id, None) is None:
             return
+        outcome = report.get("outcome")
         if outcome != "lived":
             failure = _FAILURES.get(str(outcome), f"ended as {outcome!r}")
             raise OperationStopped(f"{letter_id} {failure}: {report.get('text')}{self._others()}")
@@ -86,12 +92,3 @@ class Canary:
     def _others(self, besides: str = "") -> str:
         count = sum(letter_id != besides for letter_id in self._deadlines)
         return f" ({count} more were published and have no outcome yet)" if count else ""
-
-
-def _parse(body: bytes) -> dict[str, Any]:
-    """Return a worker's report, empty if it is invalid: anyone may publish to a queue whose name they know."""
-    try:
-        report = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return report if isinstance(report, dict) else {}

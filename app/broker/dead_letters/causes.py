@@ -87,7 +87,18 @@ def cause_of(delivery: Delivery) -> Cause:
     """Return why a message is in a dead set. Never raises, whatever its headers hold."""
     headers = delivery.headers
     if REASON in headers:
-        return _from_own_headers(headers)
+        return Cause(
+            reason=_text(headers.get(REASON)),
+            queue=_text(headers.get(QUEUE)),
+            task=_text(headers.get(TASK) or headers.get("task")),
+            exception=_text(headers.get(EXCEPTION)),
+            message=_text(headers.get(MESSAGE)),
+            traceback=_text(headers.get(TRACEBACK), MAX_TRACEBACK),
+            attempts=whole_number(headers, ATTEMPTS, default=0),
+            worker=_text(headers.get(WORKER)),
+            first_failed_at=_epoch_seconds(headers.get(FIRST_FAILED)),
+            failed_at=_epoch_seconds(headers.get(FAILED)),
+        )
     if "retry_info" in headers:
         return _from_sneakers(headers)
     if "mb-exceptions" in headers or headers.get("mb-retries") == -1:
@@ -96,21 +107,6 @@ def cause_of(delivery: Delivery) -> Cause:
         texts = errors if isinstance(errors, list) else [errors] if errors else []
         return Cause(reason="exception", message=_text(texts[-1]) if texts else "", attempts=len(texts))
     return _from_broker(delivery)
-
-
-def _from_own_headers(headers: Mapping[str, Any]) -> Cause:
-    return Cause(
-        reason=_text(headers.get(REASON)),
-        queue=_text(headers.get(QUEUE)),
-        task=_text(headers.get(TASK) or headers.get("task")),
-        exception=_text(headers.get(EXCEPTION)),
-        message=_text(headers.get(MESSAGE)),
-        traceback=_text(headers.get(TRACEBACK), MAX_TRACEBACK),
-        attempts=whole_number(headers, ATTEMPTS, default=0),
-        worker=_text(headers.get(WORKER)),
-        first_failed_at=_epoch_seconds(headers.get(FIRST_FAILED)),
-        failed_at=_epoch_seconds(headers.get(FAILED)),
-    )
 
 
 def _from_sneakers(headers: Mapping[str, Any]) -> Cause:

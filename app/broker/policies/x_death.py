@@ -95,9 +95,14 @@ class XDeath:
         RabbitMQ keeps one entry for each queue and reason, with a `count`. Very old brokers add an entry for each death
         and no `count`.
         """
-        counts = [entry.get("count") for entry in _deaths(delivery, self.queue)]
-        counted = sum(_natural(count, absent=1) for count in counts)
-        return counted + whole_number(delivery.headers, ATTEMPTS, default=0)
+        attempts = whole_number(delivery.headers, ATTEMPTS, default=0)
+        for entry in _deaths(delivery, self.queue):
+            count = entry.get("count")
+            if count is None:
+                attempts += 1
+            elif isinstance(count, int) and not isinstance(count, bool):
+                attempts += max(0, count)
+        return attempts
 
     def retries(self, delivery: Delivery) -> int:
         """Return `retry_max`."""
@@ -175,18 +180,15 @@ def retry_info(delivery: Delivery, failure: Failure, attempts: int) -> str:
         "backtrace": failure.traceback.splitlines()[-MAX_LINES:],
         "properties": {name: str(value)[:MAX_MESSAGE] for name, value in delivery.kept_properties().items()},
     }
-    former = _former(delivery.headers.get(RETRY_INFO))
-    return json.dumps([entry, *former][:MAX_ENTRIES] if former else entry)
-
-
-def _former(header: Any) -> list[Any]:
+    header = delivery.headers.get(RETRY_INFO)
     if not isinstance(header, str):
-        return []
+        return json.dumps(entry)
     try:
         info = json.loads(header)
     except (ValueError, RecursionError):
-        return [header[:MAX_MESSAGE]]
-    return info if isinstance(info, list) else [info]
+        info = header[:MAX_MESSAGE]
+    former = info if isinstance(info, list) else [info]
+    return json.dumps([entry, *former][:MAX_ENTRIES] if former else entry)
 
 
 def _deaths(delivery: Delivery, queue: str) -> Iterator[Mapping[str, Any]]:
@@ -202,9 +204,3 @@ def _first_death(delivery: Delivery, queue: str) -> float | None:
     times = [entry.get("time") for entry in _deaths(delivery, queue)]
     seconds = [time.replace(tzinfo=UTC).timestamp() for time in times if isinstance(time, datetime)]
     return min(seconds, default=None)
-
-
-def _natural(value: Any, *, absent: int) -> int:
-    if value is None:
-        return absent
-    return max(0, value) if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -97,7 +97,7 @@ class ChannelThread:
         self._thread.join(2 * _CLOSE_TIMEOUT)
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> object:
-        """Call a function after so many seconds; return a handle for `cancel`."""
+        """Call a function in `seconds`; return a handle for `cancel`."""
         return self._loop.call_later(max(0.0, seconds), function)
 
     def cancel(self, handle: Any) -> None:
@@ -148,11 +148,12 @@ class ChannelThread:
         outcome.add_on_close_callback(lambda _connection, error: self._lose(error))
         outcome.add_on_connection_blocked_callback(lambda *_: self._set_blocked(True))
         outcome.add_on_connection_unblocked_callback(lambda *_: self._set_blocked(False))
-        outcome.channel(on_open_callback=self._on_channel)
 
-    def _on_channel(self, channel: Channel) -> None:
-        channel.add_on_close_callback(self._on_channel_closed)
-        self._owner.opened(channel, partial(self._on_ready, channel))
+        def on_open(channel: Channel) -> None:
+            channel.add_on_close_callback(self._on_channel_closed)
+            self._owner.opened(channel, partial(self._on_ready, channel))
+
+        outcome.channel(on_open_callback=on_open)
 
     def _on_ready(self, channel: Channel) -> None:
         self._channel, self.trouble, self._backoff = channel, None, _FIRST_BACKOFF
@@ -163,7 +164,7 @@ class ChannelThread:
         self._flush()
 
     def _on_channel_closed(self, channel: Channel, error: Exception) -> None:
-        """Begin anew where the broker closed the channel, for example for an exchange that does not exist."""
+        """Connect again after the broker closed the channel, for example for an exchange that does not exist."""
         if channel.connection.is_open:
             self._lose(error)
             channel.connection.close()
@@ -173,6 +174,13 @@ class ChannelThread:
         self._flush()
 
     def _lose(self, error: BaseException) -> None:
+        """Forget the broken connection and report it to the owner; after the backoff, connect again to write."""
+
+        def retry() -> None:
+            if self._state == "waiting":
+                self._state = "idle"
+                self._flush()
+
         if self._state == "closed":
             self._channel = None
             self._loop.stop()
@@ -180,14 +188,9 @@ class ChannelThread:
             self._channel = None
             self._state = "waiting"
             self.trouble = lost = self._unreachable(_text(error))
-            self.call_later(self._backoff, self._retry)
+            self.call_later(self._backoff, retry)
             self._backoff = min(2 * self._backoff, _LONGEST_BACKOFF)
             self._owner.lost(lost)
-
-    def _retry(self) -> None:
-        if self._state == "waiting":
-            self._state = "idle"
-            self._flush()
 
     def _close(self) -> None:
         self._flush()

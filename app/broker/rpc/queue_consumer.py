@@ -27,8 +27,8 @@ _HEARTBEAT_CHECK = 1.0
 class QueueConsumer:
     """Consumes a queue that belongs to this process alone, without acknowledgements.
 
-    A connection that broke without a TCP reset stays open on the broker for some heartbeats, and the broker would send
-    it half of the messages. Each reconnection therefore deletes the queue before it declares it again.
+    A connection that broke without a TCP reset stays open on the broker for some heartbeats. The broker would send it
+    half of the messages. Each reconnection therefore deletes the queue before it declares it again.
     """
 
     def __init__(
@@ -70,11 +70,18 @@ class QueueConsumer:
                 if self._consumer is None:
                     self._connect()
                     backoff = _FIRST_BACKOFF
-                self._drain()
+                with suppress(TimeoutError):
+                    self._connection.drain_events(timeout=_POLL)
+                now = time.monotonic()
+                if now - self._checked_at > _HEARTBEAT_CHECK:
+                    self._checked_at = now
+                    self._connection.heartbeat_check()
             except (*CONNECTION_ERRORS, OperationalError) as error:
                 logger.warning("Connection to consume %s lost, again in %g s: %r", self._queue.name, backoff, error)
                 self._disconnect()
-                _sleep(backoff, until)
+                end = time.monotonic() + backoff
+                while not until() and (left := end - time.monotonic()) > 0:
+                    time.sleep(min(left, _POLL))
                 backoff = min(2 * backoff, _LONGEST_BACKOFF)
 
     def close(self) -> None:
@@ -85,42 +92,27 @@ class QueueConsumer:
         self._disconnect()
 
     def _connect(self) -> None:
+        def ignore(message: Any, error: Exception) -> None:
+            logger.warning("Message of %s ignored: %r: %.100r", self._queue.name, error, message.body)
+
+        def on_message(message: Any) -> None:
+            try:
+                self._on_delivery(Delivery.of(message, self._queue.name))
+            except Exception as error:  # noqa: BLE001 - One invalid message must not stop the process.
+                ignore(message, error)
+
         # Without pauses of its own: kombu would sleep between the hosts of a list.
         self._connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
         channel = self._connection.channel()
         self._declare(channel)
         if self._has_consumed:
             channel.queue_delete(self._queue.name)
-        consumer = Consumer(channel, [self._queue], no_ack=True, on_message=self._take)
-        consumer.on_decode_error = self._on_decode_error
+        consumer = Consumer(channel, [self._queue], no_ack=True, on_message=on_message)
+        consumer.on_decode_error = ignore
         consumer.consume()
         self._consumer, self._has_consumed = consumer, True
         self._on_connected()
 
-    def _drain(self) -> None:
-        """Wait for one message and deliver it, for at most `_POLL` seconds."""
-        with suppress(TimeoutError):
-            self._connection.drain_events(timeout=_POLL)
-        now = time.monotonic()
-        if now - self._checked_at > _HEARTBEAT_CHECK:
-            self._checked_at = now
-            self._connection.heartbeat_check()
-
     def _disconnect(self) -> None:
         self._consumer = None
         self._connection.collect(socket_timeout=1)
-
-    def _take(self, message: Any) -> None:
-        try:
-            self._on_delivery(Delivery.of(message, self._queue.name))
-        except Exception as error:  # noqa: BLE001 - One wrong message must not stop the process.
-            logger.warning("Message of %s ignored: %r: %.100r", self._queue.name, error, message.body)
-
-    def _on_decode_error(self, message: Any, error: Exception) -> None:
-        logger.warning("Message of %s ignored: %s: %.100r", self._queue.name, error, message.body)
-
-
-def _sleep(seconds: float, until: Callable[[], bool]) -> None:
-    end = time.monotonic() + seconds
-    while not until() and (left := end - time.monotonic()) > 0:
-        time.sleep(min(left, _POLL))

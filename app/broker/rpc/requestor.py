@@ -87,8 +87,13 @@ class Requestor(ChannelOwner):
         until = time.monotonic() + deadline
         call = _Call(f"{self._prefix}.{next(self._numbers)}", message, Future(), until, deadline)
         self._calls[call.id] = call
+
+        def start() -> None:
+            call.timer = self._thread.call_later(call.until - time.monotonic(), partial(self._on_deadline, call))
+            self._thread.write(partial(self._publish, call), until=call.until)
+
         try:
-            self._thread.run(partial(self._start, call))
+            self._thread.run(start)
         except BrokerUnreachable as error:
             self._finish(call.id, error)
         return call.future
@@ -112,9 +117,17 @@ class Requestor(ChannelOwner):
         def consume(declared: Any) -> None:
             self._reply_to = declared.method.queue
             self.connections += 1
-            channel.basic_consume(self._reply_to, self._on_reply, auto_ack=True, callback=lambda _: ready())
+            channel.basic_consume(self._reply_to, on_reply, auto_ack=True, callback=lambda _: ready())
 
-        channel.add_on_return_callback(self._on_returned)
+        def on_reply(_channel: Channel, _method: Any, properties: BasicProperties, body: bytes) -> None:
+            values, headers = properties_of(properties)
+            self._finish(values.get("correlation_id"), Reply(body, values, headers))
+
+        def on_returned(_channel: Channel, method: Any, properties: BasicProperties, _body: bytes) -> None:
+            reason = f"no queue is bound for exchange {method.exchange!r} with key {method.routing_key!r}"
+            self._finish(properties.correlation_id, Unroutable(reason))
+
+        channel.add_on_return_callback(on_returned)
         for each in self._exchanges:
             # The broker works in order: the answer to the last declaration is the one to wait for.
             channel.exchange_declare(
@@ -125,10 +138,6 @@ class Requestor(ChannelOwner):
     def lost(self, error: BrokerUnreachable) -> None:
         """Fail the requests that were written: their replies go to a queue that no longer exists."""
         self._fail(error, also_unsent=False)
-
-    def _start(self, call: _Call) -> None:
-        call.timer = self._thread.call_later(call.until - time.monotonic(), partial(self._on_deadline, call))
-        self._thread.write(partial(self._publish, call), until=call.until)
 
     def _publish(self, call: _Call, channel: Channel) -> None:
         left = int(1_000 * (call.until - time.monotonic()))
@@ -153,14 +162,6 @@ class Requestor(ChannelOwner):
         if call.id in self._calls:
             trouble = None if call.sent else self._thread.trouble
             self._finish(call.id, trouble or RequestTimedOut(f"{call.address()}: no reply within {call.seconds:g} s"))
-
-    def _on_reply(self, _channel: Channel, _method: Any, properties: BasicProperties, body: bytes) -> None:
-        values, headers = properties_of(properties)
-        self._finish(values.get("correlation_id"), Reply(body, values, headers))
-
-    def _on_returned(self, _channel: Channel, method: Any, properties: BasicProperties, _body: bytes) -> None:
-        reason = f"no queue is bound for exchange {method.exchange!r} with key {method.routing_key!r}"
-        self._finish(properties.correlation_id, Unroutable(reason))
 
     def _fail(self, error: BrokerUnreachable, *, also_unsent: bool) -> None:
         for call in list(self._calls.values()):

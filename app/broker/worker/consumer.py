@@ -116,14 +116,15 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
 
     def on_send_event_buffered(self) -> None:
         """Publish task events a few times a second, instead of at every turn of the event loop."""
+
+        def flush() -> None:
+            self._flush_pending = False
+            if self.event_dispatcher:
+                self.event_dispatcher.flush()
+
         if not self._flush_pending:
             self._flush_pending = True
-            self.timer.call_after(_EVENT_DELAY, self._flush_buffered)
-
-    def _flush_buffered(self) -> None:
-        self._flush_pending = False
-        if self.event_dispatcher:
-            self.event_dispatcher.flush()
+            self.timer.call_after(_EVENT_DELAY, flush)
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
         """Spend the budget of a body that cannot be decoded or decompressed. Celery would acknowledge and lose it."""

@@ -111,7 +111,12 @@ class FailureHandler:
             context = {"task_id": message_id(delivery)}
             verb, queue = act[type(decision)], delivery.queue
             logger.warning("Cannot %s a message of %s, again in %g s: %s", verb, queue, pause, error, extra=context)
-            if not isinstance(error, PublishFailed) or _may_be_oversized(decision, delivery):
+            added = {} if isinstance(decision, Reject | Drop) else decision.headers
+            # The broker may close the connection because of oversized headers.
+            if (
+                not isinstance(error, PublishFailed)
+                or len(repr({**delivery.headers, **added}).encode(errors="backslashreplace")) > _OVERSIZED_HEADERS
+            ):
                 decision, delivery = self._without_headers(delivery, error)
             again = (decision, delivery, done, min(pause * 2, _LONGEST_PAUSE))
             self._timer.call_after(pause, self._act, again)
@@ -162,9 +167,3 @@ def message_id(delivery: Delivery) -> str:
     """Return the id by which logs name a message: of its task, or the one that its sender gave it."""
     given = delivery.headers.get("id") or delivery.properties.get("message_id")
     return str(given or delivery.properties.get("correlation_id") or "")[:MAX_MESSAGE]
-
-
-def _may_be_oversized(decision: Decision, delivery: Delivery) -> bool:
-    """Return whether the broker may close the connection because of a replacement's headers."""
-    added = {} if isinstance(decision, Reject | Drop) else decision.headers
-    return len(repr({**delivery.headers, **added}).encode(errors="backslashreplace")) > _OVERSIZED_HEADERS

@@ -12,7 +12,7 @@ from celery.utils.log import get_logger
 from celery.worker import state
 
 from ..delivery import Delivery, original_delivery
-from ..errors import ApplicationError, Postpone
+from ..errors import ApplicationError
 from ..policies.base import Dead, Decision, Drop, Postponed
 from .carry_out import Disposition
 from .celery_internals import RevocableRequest
@@ -90,15 +90,16 @@ class Request(RevocableRequest):
         state.task_ready(self)
         if isinstance(error, AttemptPostponed):
             postpone = error.postpone
-            self._failures.postpone(self._delivery, self.type, postpone, partial(self._finish_postponed, postpone))
+
+            def finish(decision: Decision, disposition: Disposition) -> None:
+                if postpone.mark and isinstance(decision, Postponed):
+                    self._call_hook("on_postponed", self.id)
+                self._finish(f"postponed: {postpone.why}", "", decision, disposition)
+
+            self._failures.postpone(self._delivery, self.type, postpone, finish)
             return
         failure = error.failure if isinstance(error, AttemptFailed) else failure_of(error, trace=trace, task=self.type)
         self._failures.fail(self._delivery, failure, partial(self._finish, str(failure), failure.traceback))
-
-    def _finish_postponed(self, postpone: Postpone, decision: Decision, disposition: Disposition) -> None:
-        if postpone.mark and isinstance(decision, Postponed):
-            self._call_hook("on_postponed", self.id)
-        self._finish(f"postponed: {postpone.why}", "", decision, disposition)
 
     def _finish(self, error: str, trace: str, decision: Decision, disposition: Disposition) -> None:
         """Acknowledge or reject the message, then announce what became of it."""
