@@ -20,7 +20,7 @@ task_default_queue = INDEX
 task_default_exchange = SITE
 
 # app/broker/worker/install.py sets when messages are acknowledged.
-# Quorum queues know prefetch per consumer only.
+# Quorum queues support prefetch per consumer only.
 worker_prefetch_multiplier = _settings.worker_prefetch
 worker_concurrency = _settings.worker_concurrency
 worker_detect_quorum_queues = True

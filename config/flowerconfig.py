@@ -1,4 +1,4 @@
-"""Flower's own options: loopback only, behind a password, looking and not touching."""
+"""Flower's own options: loopback only, behind a password, read-only."""
 
 from __future__ import annotations
 

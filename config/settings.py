@@ -67,7 +67,7 @@ class Settings(BaseSettings):
     event_retry_ms: int = Field(
         5_000,
         ge=1,
-        description="Milliseconds that a failed event waits. A broker that has the retry queue already must agree.",
+        description="Milliseconds that a failed event waits. Must equal the TTL of an existing retry queue.",
     )
 
     dead_dir: Path | None = Field(
@@ -120,7 +120,7 @@ class Settings(BaseSettings):
     art_retry_ms: int = Field(
         14_400_000,
         ge=1,
-        description="Milliseconds that a failed art message waits. A broker that has the queue already must agree.",
+        description="Milliseconds that a failed art message waits. Must equal the TTL of an existing retry queue.",
     )
     art_retry_max: int = Field(4, ge=0, description="Retries of an art message that carries no `mb-retries`.")
     art_fail_fast: bool = Field(
@@ -264,12 +264,12 @@ class Settings(BaseSettings):
 
     @property
     def broker(self) -> str:
-        """The broker's URL with its password: given, or the private one, or an address without a server."""
+        """The broker's URL with its password: the setting, or the private broker's, or an address without a server."""
         return self.broker_url.get_secret_value() or self.private_urls().get("broker_url", "amqp://127.0.0.1:1//")
 
     @property
     def redis(self) -> str:
-        """The Redis URL with its password: given, or the private one, or an address without a server."""
+        """The Redis URL with its password: the setting, or the private Redis's, or an address without a server."""
         return self.redis_url.get_secret_value() or self.private_urls().get("redis_url", "redis://127.0.0.1:1/0")
 
     @property
