@@ -48,13 +48,13 @@ def _flag(message: Mapping[str, Any], field: str, *, default: bool) -> bool:
 
 
 def _finished_crawl(crawl_id: str) -> FinishedCrawl | None:
-    """Return what frontier and store record of a crawl, or None for an unknown crawl."""
+    """Return the record of a crawl in frontier and store, or None for an unknown crawl."""
     frontier, store = context().frontier, context().store
     crawl = frontier.crawl(crawl_id)
     if crawl is None:
         return None
     cuts = frontier.cuts(crawl.id)
-    unfollowed = ((page_id, read_content(store, content_key(crawl.domain, page_id))) for page_id in cuts - {LIMIT})
+    contents = ((page_id, read_content(store, content_key(crawl.domain, page_id))) for page_id in cuts - {LIMIT})
     try:
         packed_crawl = frontier.crawl(read_manifest(store, crawl.domain).crawl_id)
     except PackError:
@@ -66,13 +66,13 @@ def _finished_crawl(crawl_id: str) -> FinishedCrawl | None:
         start_page_failed=frontier.page_state(crawl.id, canonical_key(crawl.start_url))["index dead"],
         reached_limit=LIMIT in cuts,
         page_ids=frontier.page_ids(crawl.id),
-        lost_page_ids=[page_id for page_id, content in unfollowed if isinstance(content, Page)],
+        unfollowed_page_ids=[page_id for page_id, content in contents if isinstance(content, Page)],
         packed_crawl_began=packed_crawl.started if packed_crawl else None,
     )
 
 
 def _announce(result: PackResult) -> None:
-    """Log the result, and publish `update` for a new pack, as the packer's last act."""
+    """Log the result, and publish an `update` event for a new pack."""
     logger.info("Pack of %s: %s", result.domain, result)
     if result.written:
         context().publisher.publish([event_message("update", result.as_event())])

@@ -18,7 +18,7 @@ from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped
 from app.crawl.frontier import MessageKind, crawl_key, fingerprint, message_name
 from app.state.client import load_script
 from app.state.lease import Renewer
-from app.storage.layout import page_of, to_fields
+from app.storage.layout import page_from_fields, to_fields
 
 #: Seconds that the second message waits for the first one's result before it is postponed. A fast site responds
 #: within them, and a hop through a delay queue costs more than the wait.
@@ -91,5 +91,5 @@ def _load(data: bytes) -> FetchResult:
     if "links" in fields:
         fields["links"] = tuple(fields["links"])
     if "page" in fields:
-        fields["page"] = page_of(fields["page"])
+        fields["page"] = page_from_fields(fields["page"])
     return _RESULTS[name](**fields)

@@ -1,1 +1,4 @@
-"""From a domain's stored pages to a published pack: plan, packer, stored_pages, rows, database, publish; then fetch."""
+"""Build a domain's pack from its stored pages and publish it; `fetch` downloads it for a searcher.
+
+Start at `packer.pack_crawl`. `plan` decides what to build, `stored_pages` reads, `rows` and `database` write SQLite.
+"""

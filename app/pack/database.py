@@ -30,7 +30,7 @@ TITLE_SEPARATOR: Final = re.compile(r"\s+[|–—·:»-]\s+")
 MIN_PAGES_FOR_SITE_NAME: Final = 5
 
 #: The file is private and deleted after any failure, so it needs no journal, no fsync and no sharing.
-FAST: Final = """
+LOAD_PRAGMAS: Final = """
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
 PRAGMA locking_mode = EXCLUSIVE;
@@ -46,7 +46,7 @@ _INSERT_WORDS: Final = """
 INSERT INTO words (word, docs)
 SELECT term, doc FROM temp.vocabulary WHERE length(term) <= ? ORDER BY doc DESC, term LIMIT ?
 """
-_NAMES_OF_PAGES: Final = "SELECT id, title, headings FROM pages WHERE NOT hidden"
+_VISIBLE_NAMES: Final = "SELECT id, title, headings FROM pages WHERE NOT hidden"
 
 
 # Create and update
@@ -73,7 +73,7 @@ def open_for_update(path: Path) -> Iterator[sqlite3.Connection]:
 def _open(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as database:
-            database.executescript(FAST)
+            database.executescript(LOAD_PRAGMAS)
             yield database
     except sqlite3.Error as error:
         raise PackError(f"{path.name}: {error}") from error
@@ -128,10 +128,10 @@ def write_vocabulary(database: sqlite3.Connection) -> None:
 
 
 def write_names(database: sqlite3.Connection) -> None:
-    """Index title and headings of every page that is not hidden; titles without the name of the site."""
-    site = _site_name(title for _, title, _ in database.execute(_NAMES_OF_PAGES))
+    """Fill the `names` index: headings, and titles without the name of the site, of every page that is not hidden."""
+    site = _site_name(title for _, title, _ in database.execute(_VISIBLE_NAMES))
     names = (
-        (row, _without_site_name(title, site), headings) for row, title, headings in database.execute(_NAMES_OF_PAGES)
+        (row, _without_site_name(title, site), headings) for row, title, headings in database.execute(_VISIBLE_NAMES)
     )
     database.execute("DELETE FROM names")
     database.executemany("INSERT INTO names (rowid, title, headings) VALUES (?, ?, ?)", names)

@@ -24,7 +24,7 @@ CHUNK: Final = 2**20
 
 #: Reads of pack and manifest. A writer puts the pack first, so a reader in between sees a mismatch and reads again.
 ATTEMPTS: Final = 5
-#: Seconds between two of them.
+#: Seconds between two reads.
 PAUSE: Final = 0.2
 
 
@@ -44,7 +44,7 @@ def fetch_pack(store: ObjectStore, domain: str, folder: Path) -> Path:
         return path.replace(folder / f"{domain}.{manifest.generation}.sqlite")
 
 
-def fetch_version(store: ObjectStore, domain: str, target: Path, *, at_least: int, room: int) -> Manifest:
+def fetch_pack_to(store: ObjectStore, domain: str, target: Path, *, at_least: int, room: int) -> Manifest:
     """Download, check and decompress a domain's present pack to `target`. Return its manifest.
 
     Raises as `fetch_pack`; also PackError for a generation below `at_least` and for a database of more than `room`
@@ -61,7 +61,7 @@ def fetch_version(store: ObjectStore, domain: str, target: Path, *, at_least: in
 
 
 def _read_consistent(store: ObjectStore, domain: str) -> tuple[Manifest, bytes]:
-    """Return a manifest with the pack that it describes."""
+    """Return the manifest and the compressed pack that it describes; raises PackCorrupt after ATTEMPTS mismatches."""
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(PAUSE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ from app.pack.fetch import require_space
 from app.pack.manifest import Manifest, check_domain
 from app.pack.plan import FinishedCrawl, plan_full_pack
 from app.pack.publish import PreviousPack, download_previous, find_previous, publish, write_manifest
-from app.pack.stored_pages import find_vanished, list_pages, read_pages, unmet_pages, write_tombstones
+from app.pack.stored_pages import find_vanished, list_pages, read_pages, write_tombstones
 from app.storage.store import ObjectStore, Stat
 
 #: Bytes of database for each byte of stored JSON (1.5 measured, rounded up), for the database and its compact copy.
@@ -53,6 +53,16 @@ class PackResult:
     etag: str = ""
     seconds: float = 0.0
 
+    def __str__(self) -> str:
+        if not self.generation:
+            return "not built, because no pages are stored"
+        if not self.written:
+            return f"generation {self.generation} is up to date with {self.pages} pages"
+        return (
+            f"generation {self.generation} ({self.kind}) is published with {self.pages} pages: {self.added} added, "
+            f"{self.changed} changed, {self.removed} removed; {self.size} bytes, built in {self.seconds:.1f} s"
+        )
+
     def as_event(self) -> dict[str, Any]:
         """Return the payload of an `update` message."""
         return asdict(self) | {"seconds": round(self.seconds, 3)}
@@ -60,7 +70,7 @@ class PackResult:
 
 @dataclass(frozen=True, slots=True)
 class PackRun:
-    """One run of the packer in the temporary folder `work`, since `started` (seconds, monotonic)."""
+    """One build of a domain's pack in the temporary folder `work`, since `started` (seconds, monotonic)."""
 
     store: ObjectStore
     domain: str
@@ -100,7 +110,7 @@ class PackRun:
 
 
 def pack_crawl(store: ObjectStore, domain: str, crawl: FinishedCrawl | None, *, force: bool = False) -> PackResult:
-    """Build what `plan_full_pack` decides for a finished crawl, or for no crawl (None); raises as `pack_full`."""
+    """Build the pack that `plan_full_pack` chooses; `crawl` None is an unknown crawl. Raises as `pack_full`."""
     plan = plan_full_pack(domain, crawl, force=force)
     if plan is None:
         return pack_incremental(store, domain)
@@ -129,22 +139,20 @@ def pack_full(
     """
     if began is not None and began.tzinfo is None:
         raise InvalidMessage(f"began {began}: has no time zone")
-    with _run(store, domain, "full", work) as run:
+    with _start(store, domain, "full", work) as run:
         previous = find_previous(store, domain, run.work / "previous.sqlite")
         listed = list_pages(store, domain)
-        members = listed
-        if page_ids is not None:
-            wanted = page_ids if isinstance(page_ids, Set) else frozenset(page_ids)
-            members = {page_id: stat for page_id, stat in listed.items() if page_id in wanted}
-        with _loaded(run, members) as database:
+        wanted = listed.keys() if page_ids is None else frozenset(page_ids)
+        packed = {page_id: stat for page_id, stat in listed.items() if page_id in wanted}
+        with _new_database(run, packed) as database:
             pages = db.count_pages(database)
             _refuse_empty(domain, pages, previous)
             if 2 * pages < previous.pages and not force:
                 raise PackRefused(
                     f"{domain}: {pages} pages are fewer than half of the {previous.pages} in the present pack"
                 )
-            unmet = unmet_pages(listed, members, began=began) if began is not None else ()
-            vanished, tombstones = find_vanished(read_pages(store, unmet), domain, listed)
+            unmet = {page_id: stat for page_id, stat in listed.items() if page_id not in packed}
+            vanished, tombstones = find_vanished(store, domain, unmet, began=began) if began else ([], [])
             rows.note_tombstones(database, tombstones)
             manifest = run.publish(database, previous, crawl_id=crawl_id)
         return run.result(manifest, rows.RowCounts(manifest.pages, 0, write_tombstones(store, vanished)))
@@ -161,23 +169,19 @@ def pack_incremental(
     Raises PackRefused when no page would be left of a pack that had some; PreconditionFailed when another pack was
     written meanwhile; PackError for a full disk; InvalidMessage (domain); StoreError.
     """
-    with _run(store, domain, "incremental", work) as run:
+    with _start(store, domain, "incremental", work) as run:
         previous = download_previous(store, domain, run.work / "previous.sqlite")
         listed = list_pages(store, domain)
-        if previous.path is None or previous.manifest is None:
-            return _rebuild(run, previous, listed)
-        return _update(run, previous, previous.path, previous.manifest, listed, deletions=deletions)
-
-
-def _rebuild(run: PackRun, previous: PreviousPack, listed: Mapping[str, Stat]) -> PackResult:
-    with _loaded(run, listed) as database:
-        pages = db.count_pages(database)
-        if not pages and not previous.pages:
-            seconds = time.monotonic() - run.started
-            return PackResult(domain=run.domain, kind=run.kind, written=False, pages=0, seconds=seconds)
-        _refuse_empty(run.domain, pages, previous)
-        manifest = run.publish(database, previous, crawl_id=previous.crawl_id)
-    return run.result(manifest, rows.RowCounts(pages, 0, 0))
+        if previous.path is not None and previous.manifest is not None:
+            return _update(run, previous, previous.path, previous.manifest, listed, deletions=deletions)
+        with _new_database(run, listed) as database:
+            pages = db.count_pages(database)
+            if not pages and not previous.pages:
+                seconds = time.monotonic() - run.started
+                return PackResult(domain=domain, kind=run.kind, written=False, pages=0, seconds=seconds)
+            _refuse_empty(domain, pages, previous)
+            manifest = run.publish(database, previous, crawl_id=previous.crawl_id)
+        return run.result(manifest, rows.RowCounts(pages, 0, 0))
 
 
 def _update(
@@ -189,6 +193,7 @@ def _update(
     *,
     deletions: bool,
 ) -> PackResult:
+    """Apply what changed to the previous database at `path`, described by `present`; publish it if rows differ."""
     with db.open_for_update(path) as database:
         difference = rows.difference(database, listed)
         changed_bytes = sum(stat.size for stat in difference.changed)
@@ -199,7 +204,7 @@ def _update(
         if not counts and previous.manifest_stored:
             return run.result(present, counts, written=False)
         if not counts and present.generation == previous.generation:
-            # A writer died between pack and manifest. No searcher knows of this pack yet, so it counts as written.
+            # A writer died between pack and manifest. No `update` announced this pack, so it counts as written now.
             write_manifest(run.store, present)
             return run.result(present, counts)
         _refuse_empty(run.domain, db.count_pages(database), previous)
@@ -208,7 +213,7 @@ def _update(
 
 
 @contextmanager
-def _run(store: ObjectStore, domain: str, kind: PackKind, work: Path | None) -> Iterator[PackRun]:
+def _start(store: ObjectStore, domain: str, kind: PackKind, work: Path | None) -> Iterator[PackRun]:
     started = time.monotonic()
     check_domain(domain)
     with tempfile.TemporaryDirectory(prefix="perennial-pack-", dir=work) as folder:
@@ -216,12 +221,12 @@ def _run(store: ObjectStore, domain: str, kind: PackKind, work: Path | None) -> 
 
 
 @contextmanager
-def _loaded(run: PackRun, members: Mapping[str, Stat]) -> Iterator[sqlite3.Connection]:
+def _new_database(run: PackRun, packed: Mapping[str, Stat]) -> Iterator[sqlite3.Connection]:
     """Create a database with the rows of these pages and their full-text index."""
-    require_space(run.work, SPACE_FACTOR * sum(stat.size for stat in members.values()) + EMPTY_SIZE)
+    require_space(run.work, SPACE_FACTOR * sum(stat.size for stat in packed.values()) + EMPTY_SIZE)
     with db.create(run.work / "new.sqlite") as database:
         with db.transaction(database):
-            rows.load(database, read_pages(run.store, members.values()))
+            rows.load(database, read_pages(run.store, packed.values()))
             db.rebuild_index(database)
         yield database
 

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 class FinishedCrawl:
     """What the frontier and the store record of a crawl that has no open messages.
 
-    `page_ids` are the pages that belong to it. `lost_page_ids` are stored pages whose links could not be followed.
+    `page_ids` are the pages that belong to it. `unfollowed_page_ids` are stored pages whose links were not followed.
     `packed_crawl_began` is when the crawl of the present pack began, None if there is no such pack or crawl.
     """
 
@@ -26,7 +26,7 @@ class FinishedCrawl:
     start_page_failed: bool
     reached_limit: bool
     page_ids: Collection[str]
-    lost_page_ids: Collection[str]
+    unfollowed_page_ids: Collection[str]
     packed_crawl_began: datetime | None
 
 
@@ -34,7 +34,7 @@ class FinishedCrawl:
 class FullPackPlan:
     """A pack of the pages with these ids, or of all stored pages (None).
 
-    With `began`, stored pages that are not among them and were not written since become tombstones.
+    With `began`, stored pages that are not among these ids and were not written since become tombstones.
     """
 
     crawl_id: str = ""
@@ -43,7 +43,7 @@ class FullPackPlan:
 
 
 def plan_full_pack(domain: str, crawl: FinishedCrawl | None, *, force: bool) -> FullPackPlan | None:
-    """Return the pack to build, or None to bring the present pack up to date instead. `crawl` None is no known crawl.
+    """Return the pack to build, or None to bring the present pack up to date instead. `crawl` None is an unknown crawl.
 
     Rules, in this order; `force` skips the first two:
 
@@ -63,8 +63,10 @@ def plan_full_pack(domain: str, crawl: FinishedCrawl | None, *, force: bool) -> 
     if crawl.packed_crawl_began is not None and crawl.packed_crawl_began > crawl.began and not force:
         log.warning("%s: the pack is of a later crawl than %s; updating it instead of replacing it", domain, crawl.id)
         return None
-    if crawl.reached_limit or crawl.lost_page_ids:
-        reason = "it reached a limit" if crawl.reached_limit else f"{len(crawl.lost_page_ids)} pages were not followed"
+    if crawl.reached_limit or crawl.unfollowed_page_ids:
+        reason = (
+            "it reached a limit" if crawl.reached_limit else f"{len(crawl.unfollowed_page_ids)} pages were not followed"
+        )
         log.warning("%s: crawl %s is partial (%s): pages that it did not meet are kept", domain, crawl.id, reason)
         return FullPackPlan(crawl_id=crawl.id)
     return FullPackPlan(crawl_id=crawl.id, page_ids=crawl.page_ids, began=crawl.began)

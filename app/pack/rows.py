@@ -17,7 +17,7 @@ COLUMNS: Final = (
     *("object", "etag", "key", "url", "path", "section", "lang", "modified", "content_type", "canonical"),
     *("title", "description", "headings", "body"),
 )
-INSERT: Final = f"INSERT INTO pages ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 (ours)
+INSERT: Final = f"INSERT INTO pages ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - The columns are constants.
 UPSERT: Final = (
     f"{INSERT} ON CONFLICT (object) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in COLUMNS)}"
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from app.storage.store import ObjectStore, Stat, StoredObject
 log = logging.getLogger(__name__)
 
 _SUFFIX: Final = ".json"
-#: By how much a store may round a time of writing down: S3 reports whole seconds.
+#: Stores may round the time of a write down by this much: S3 reports whole seconds.
 _TIME_RESOLUTION: Final = timedelta(seconds=1)
 
 
@@ -68,27 +68,27 @@ def read_pages(store: ObjectStore, stats: Iterable[Stat]) -> Iterator[StoredCont
 
 
 def find_vanished(
-    contents: Iterable[StoredContent], domain: str, listed: Mapping[str, Stat]
+    store: ObjectStore, domain: str, unmet: Mapping[str, Stat], *, began: datetime
 ) -> tuple[list[VanishedPage], list[StoredContent]]:
-    """Split stored content that a complete crawl did not meet into pages to replace, and tombstones."""
+    """Read what a complete crawl did not meet. Return the pages to replace by tombstones, and the present tombstones.
+
+    `unmet` is listed content by page id. What was written since the crawl began is left out: it has not vanished.
+    """
+    older = []
+    for stat in unmet.values():
+        latest = stat.modified if stat.modified.microsecond else stat.modified + _TIME_RESOLUTION
+        if latest < began:
+            older.append(stat)
     vanished, tombstones = [], []
-    for stored in contents:
+    for stored in read_pages(store, older):
         if isinstance(stored.content, Tombstone):
             tombstones.append(stored)
         else:
             page = stored.content
             tombstone = Tombstone(canonical_key=page.canonical_key, url=page.url, domain=page.domain, why="vanished")
-            etag = listed[stored.page_id].etag
-            vanished.append(VanishedPage(content_key(domain, stored.page_id), etag, tombstone))
+            object_key, etag = content_key(domain, stored.page_id), unmet[stored.page_id].etag
+            vanished.append(VanishedPage(object_key, etag, tombstone))
     return vanished, tombstones
-
-
-def unmet_pages(listed: Mapping[str, Stat], page_ids: Collection[str], *, began: datetime) -> Iterator[Stat]:
-    """Yield what was listed but is not among `page_ids` and was not written since the crawl began."""
-    for identifier, stat in listed.items():
-        latest = stat.modified if stat.modified.microsecond else stat.modified + _TIME_RESOLUTION
-        if identifier not in page_ids and latest < began:
-            yield stat
 
 
 def write_tombstones(store: ObjectStore, vanished: Iterable[VanishedPage]) -> int:
@@ -112,7 +112,7 @@ def _check_content(identifier: str, content: Page | Tombstone) -> None:
 
 
 def _read(store: ObjectStore, stats: Iterable[Stat]) -> Iterator[tuple[Stat, StoredObject | None]]:
-    """Yield objects in order. A distant store names how many reads pay off at once; a folder is fastest one by one."""
+    """Yield objects in order, None for a deleted one. Threads read an S3 store; a folder is fastest one by one."""
     parallel = getattr(store, "parallel_reads", 1)
     if parallel == 1:
         for stat in stats:

@@ -3,7 +3,7 @@
     <root>/<key>                   the object's bytes
     <root>/.store/etags/<key>      its ETag, and the identity of the file that it was computed from
     <root>/.store/locks/00 .. ff   lock files; a writer holds the one that its key hashes to
-    <root>/.store/writing/         files being written, renamed to their place when they are complete
+    <root>/.store/writing/         files being written, renamed to `<root>/<key>` when they are complete
 
 A process may be killed between any two system calls. Objects appear by rename, so each is complete. An ETag file is
 valid only while it names the inode, modification time and size of its object; otherwise the ETag is computed again.
@@ -50,12 +50,12 @@ class FolderStore:
         self._objects = f"{self.root}/"
         self._etags = f"{self.root}/{RESERVED}/etags/"
         self._locks = f"{self.root}/{RESERVED}/locks/"
-        self._writing = f"{self.root}/{RESERVED}/writing/"
+        self._temporary = f"{self.root}/{RESERVED}/writing/"
         # Names of temporary files are unique by process id (which a fork changes), token and number.
         self._token = secrets.token_hex(6)
         self._numbers = itertools.count()
         try:
-            for folder in (self._etags, self._locks, self._writing):
+            for folder in (self._etags, self._locks, self._temporary):
                 os.makedirs(folder, exist_ok=True)
             self._delete_abandoned_files()
         except OSError as error:
@@ -70,14 +70,14 @@ class FolderStore:
 
     def get(self, key: str) -> StoredObject:
         """Return the object; raises ObjectNotFound."""
-        with _reading(key):
+        with _read_errors_translated(key):
             data = _read(self._objects + _checked(key))
         return StoredObject(data, _hash(data))
 
     def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
         """Write the whole object and return its ETag; raises PreconditionFailed. See `ObjectStore.put`."""
         etag = _hash(data)
-        with _writing(key), self._locked(_checked(key)):
+        with _write_errors_translated(key), self._locked(_checked(key)):
             try:
                 current = self._stat(key).etag
             except (FileNotFoundError, NotADirectoryError):
@@ -92,7 +92,7 @@ class FolderStore:
 
     def stat(self, key: str) -> Stat:
         """Return the object's entry as `list` yields it; raises ObjectNotFound."""
-        with _reading(key):
+        with _read_errors_translated(key):
             return self._stat(_checked(key))
 
     def list(self, prefix: str) -> Iterator[Stat]:
@@ -101,12 +101,12 @@ class FolderStore:
         if folder:
             check_key(folder)
         for key in self._walk(folder + slash, name):
-            with suppress(ObjectNotFound), _reading(key):
+            with suppress(ObjectNotFound), _read_errors_translated(key):
                 yield self._stat(key)
 
     def delete(self, key: str) -> None:
         """Remove the object. A missing object is no error."""
-        with _writing(key), self._locked(_checked(key)):
+        with _write_errors_translated(key), self._locked(_checked(key)):
             for folder in (self._objects, self._etags):
                 with suppress(FileNotFoundError, NotADirectoryError):
                     os.unlink(folder + key)
@@ -116,7 +116,7 @@ class FolderStore:
 
     def _write_file(self, target: str, data: bytes) -> str:
         """Write a temporary file, rename it to `target`, and return its identity."""
-        temporary = f"{self._writing}{os.getpid()}-{self._token}-{next(self._numbers)}"
+        temporary = f"{self._temporary}{os.getpid()}-{self._token}-{next(self._numbers)}"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             written = os.write(descriptor, data)
@@ -195,7 +195,7 @@ class FolderStore:
 
     def _delete_abandoned_files(self) -> None:
         oldest = time.time() - ABANDONED
-        with os.scandir(self._writing) as entries:
+        with os.scandir(self._temporary) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
                     if entry.stat().st_mtime < oldest:
@@ -210,7 +210,7 @@ def _checked(key: str) -> str:
 
 
 @contextmanager
-def _reading(key: str) -> Iterator[None]:
+def _read_errors_translated(key: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
@@ -220,7 +220,7 @@ def _reading(key: str) -> Iterator[None]:
 
 
 @contextmanager
-def _writing(key: str) -> Iterator[None]:
+def _write_errors_translated(key: str) -> Iterator[None]:
     try:
         yield
     except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:

@@ -91,7 +91,7 @@ def from_json(data: bytes) -> Page | Tombstone:
     try:
         fields: dict[str, Any] = json.loads(data)
         kind = fields.pop("kind")
-        return page_of(fields) if kind == "page" else Tombstone(canonical_key=fields.pop("key"), **fields)
+        return page_from_fields(fields) if kind == "page" else Tombstone(canonical_key=fields.pop("key"), **fields)
     except (ValueError, TypeError, KeyError) as error:
         raise StoreError(f"not a stored page: {error!r}: {data[:80]!r}") from error
 
@@ -102,7 +102,7 @@ def to_fields(content: Page | Tombstone) -> dict[str, Any]:
     return {"key": fields.pop("canonical_key"), **fields}
 
 
-def page_of(fields: Mapping[str, Any]) -> Page:
+def page_from_fields(fields: Mapping[str, Any]) -> Page:
     """Read the `to_fields` of a page, after JSON made a list of its headings; raises KeyError and TypeError."""
     others = {name: value for name, value in fields.items() if name != "key"}
     return Page(**{**others, "canonical_key": fields["key"], "headings": tuple(fields["headings"])})

@@ -20,7 +20,7 @@ COMPLETE = FinishedCrawl(
     start_page_failed=False,
     reached_limit=False,
     page_ids={"a", "b"},
-    lost_page_ids=(),
+    unfollowed_page_ids=(),
     packed_crawl_began=None,
 )
 ITS_PAGES = FullPackPlan(crawl_id="c1", page_ids={"a", "b"}, began=BEGAN)
@@ -38,7 +38,7 @@ def test_a_pack_without_a_crawl_holds_every_stored_page() -> None:
         (COMPLETE, ITS_PAGES),
         (replace(COMPLETE, packed_crawl_began=BEGAN), ITS_PAGES),
         (replace(COMPLETE, reached_limit=True), ALL_PAGES),
-        (replace(COMPLETE, lost_page_ids=["b"]), ALL_PAGES),
+        (replace(COMPLETE, unfollowed_page_ids=["b"]), ALL_PAGES),
         (replace(COMPLETE, packed_crawl_began=BEGAN + timedelta(seconds=1)), UPDATE),
     ],
     ids=["complete", "packed already", "at a limit", "with lost pages", "earlier than the packed one"],

@@ -21,7 +21,7 @@ from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.reporter import Publishers, Reporter
 from app.cluster.searcher.service import BACKLOG, STUCK_LIMITS, STUCK_SECONDS, QueryHandler, SearcherService, problem
 from app.pack import database
-from app.pack.fetch import fetch_version
+from app.pack.fetch import fetch_pack_to
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
 from app.topology.declare import declare_all
@@ -117,7 +117,7 @@ def fetch_from(store: ObjectStore) -> FetchPack:
     """
 
     def fetch(load: Load, target: Path, *, room: int) -> PackVersion:
-        found = fetch_version(store, load.domain, target, at_least=load.generation, room=room)
+        found = fetch_pack_to(store, load.domain, target, at_least=load.generation, room=room)
         size = size_mb(target.stat().st_size)
         return PackVersion(domain=load.domain, sha256=found.sha256, generation=found.generation, size_mb=size)
 
