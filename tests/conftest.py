@@ -1,4 +1,4 @@
-"""Real services for every test that asks for one: private ones, or a corner of given ones; never a mock."""
+"""Fixtures with real services: private ones, or an own vhost and an empty database of given ones; never a mock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _variables() -> set[str]:
     return {str(field.validation_alias or name).upper() for name, field in Settings.model_fields.items()}
 
 
-# Tests are the same for everybody: what the user has set is taken away, but for the servers that tests may use.
+# Tests do not depend on the user's environment: every setting is removed, except the servers that tests may use.
 _GIVEN = Settings.model_construct(
     **{name: getattr(Settings(), name) for name in ("broker_url", "redis_url", "broker_api_url")}
 )
@@ -35,19 +35,19 @@ for _name in _variables():
     os.environ.pop(_name, None)
 
 
-# The same examples for everybody: a check that fails by chance says nothing of the change that it checks. To look for
-# new ones, run `pytest --hypothesis-profile=default`.
+# Every run checks the same examples, so that no change fails by chance. `pytest --hypothesis-profile=default` searches
+# for new ones.
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("steady")
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
+def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt(f"signal {number}")
 
 
 def pytest_configure() -> None:
-    """Let SIGTERM end the run as Ctrl-C does, so that no service stays behind."""
-    signal.signal(signal.SIGTERM, _leave)
+    """Let SIGTERM end the run as Ctrl-C does, so that no service keeps running."""
+    signal.signal(signal.SIGTERM, _interrupt)
 
 
 @pytest.fixture(scope="session")
@@ -119,9 +119,9 @@ def environment(settings: Settings) -> dict[str, str]:
 
 
 def _empty_database(running: Settings, worker_id: str) -> str:
-    """Return the URL of a database without keys: a given Redis may hold somebody's data.
+    """Return the URL of a database without keys: a given Redis may hold a user's data.
 
-    Two processes of one test run (`gw0`, `gw1`) take theirs from databases of their own.
+    Each of two processes of one test run (`gw0`, `gw1`) chooses among databases of its own.
     """
     if not running.redis_url.get_secret_value():
         return running.redis
@@ -132,6 +132,6 @@ def _empty_database(running: Settings, worker_id: str) -> str:
             try:
                 if client.dbsize() == 0:
                     return url
-            except redis.ResponseError:  # It has fewer databases.
+            except redis.ResponseError:  # The server has fewer databases.
                 continue
-    raise ServicesError("REDIS_URL: none of its databases 0 to 15 is empty; the tests touch no data but their own")
+    raise ServicesError("REDIS_URL: no database from 0 to 15 is empty, and tests change only their own data")

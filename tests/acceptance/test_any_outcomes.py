@@ -89,7 +89,7 @@ class Bench:
     def the_dead(self) -> Counter[str]:
         """Return how often each message is in a dead set."""
         rests = [policy.dead.name for policy in map(shop.policies.policy_for, QUEUES) if policy.dead is not None]
-        return Counter(message.headers["id"] for rest in rests for message in self.broker.look(rest))
+        return Counter(message.headers["id"] for rest in rests for message in self.broker.peek(rest))
 
 
 @pytest.fixture(scope="module")

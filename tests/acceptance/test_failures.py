@@ -220,7 +220,7 @@ def test_a_task_that_exits_spends_its_budget_where_no_process_ends_too(
             send(broker, "failing.leave", journal=journal)
             eventually(lambda: broker.depth(DEAD_SET) == 1, "it is dead")
         assert runs(journal) == 3
-        assert broker.look(DEAD_SET)[0].headers[REASON] == "worker-lost"
+        assert broker.peek(DEAD_SET)[0].headers[REASON] == "worker-lost"
 
 
 def test_what_has_expired_by_the_time_it_is_replayed_runs(

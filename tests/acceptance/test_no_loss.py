@@ -196,5 +196,5 @@ def places(broker: Broker) -> dict[str, int]:
     for queue in WAITING:
         rest = shop.policies.policy_for(queue).dead
         assert rest is not None
-        found[queue] = {str(message.body) for message in broker.look(rest.name)}
+        found[queue] = {str(message.body) for message in broker.peek(rest.name)}
     return {queue: sum("journal" in body for body in bodies) for queue, bodies in found.items()}

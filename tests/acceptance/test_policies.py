@@ -108,7 +108,7 @@ class Bench:
         rest = (QUEUES | ROUNDS)[queue][0]
 
         def found() -> list[Any]:
-            return [each for each in self.broker.look(rest) if each.headers.get("case") == case]
+            return [each for each in self.broker.peek(rest) if each.headers.get("case") == case]
 
         [message] = eventually(found, f"{case} in {rest}; log:\n{self.worker.log[-3_000:]}", seconds=60, every=0.2)
         return message

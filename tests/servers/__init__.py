@@ -1,1 +1,1 @@
-"""Local HTTP servers for tests: a small web site that answers as it is told, also badly."""
+"""Local servers for tests, with answers and failures that a test chooses."""

@@ -1,4 +1,4 @@
-"""Looking at a real broker from a test: depths, messages, publishing as a foreign client would."""
+"""A plain AMQP client for tests: queue depths, messages, and publishing as a foreign client would."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Broker:
             return [int(channel.queue_declare(queue, passive=True).message_count) for queue in queues]
 
     def consumers(self, queue: str) -> int:
-        """Return how many consumers a queue has; what a dead one held is ready again when it is gone."""
+        """Return how many consumers a queue has. The broker requeues a dead consumer's messages before it drops out."""
         with self._channel() as channel:
             return int(channel.queue_declare(queue, passive=True).consumer_count)
 
@@ -40,7 +40,7 @@ class Broker:
             channel.basic_publish_confirm(message, exchange=exchange, routing_key=key, mandatory=True, timeout=5)
 
     def bind_new(self, queue: str, *, exchange: str = "", key: str = "") -> None:
-        """Declare a queue that is not there, or bind one that is to a topic exchange that is not."""
+        """Declare a new queue, or bind an existing one to a new topic exchange."""
         with self._channel() as channel:
             if exchange:
                 channel.exchange_declare(exchange, "topic", durable=True, auto_delete=False)
@@ -56,8 +56,8 @@ class Broker:
                 taken.append(channel.message_to_python(message))
         return taken
 
-    def look(self, queue: str) -> list[Any]:
-        """Return every ready message of a queue, which go back in their order when the channel closes."""
+    def peek(self, queue: str) -> list[Any]:
+        """Return every ready message of a queue. They are requeued in order when the channel closes."""
         with self._channel() as channel:
             seen = iter(lambda: channel.basic_get(queue, no_ack=False), None)
             return [channel.message_to_python(message) for message in seen]

@@ -1,4 +1,4 @@
-"""A way to a broker that can be held up, cut and closed, as networks are."""
+"""A proxy before a broker that can delay, cut and refuse connections, as networks do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 
 class Proxy:
-    """Passes bytes to a broker and back, until it is told otherwise."""
+    """Forwards bytes between clients at `url` and the broker, until a method stops it."""
 
     def __init__(self, url: str) -> None:
         self._broker = (urlsplit(url).hostname, urlsplit(url).port)
@@ -24,27 +24,27 @@ class Proxy:
         address = f"127.0.0.1:{self._server.getsockname()[1]}"
         user = urlsplit(url).netloc.rpartition("@")[0]
         self.url = urlsplit(url)._replace(netloc=f"{user}@{address}").geturl()
-        #: Connections that were tried so far.
+        #: Connections attempted so far.
         self.tried = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def hold(self, *, after: int = 0) -> None:
-        """Hold back what the broker says, after so many bytes more."""
+        """Delay the broker's bytes until `let_go`, after `after` bytes more."""
         self._allowed = after
         self._answers.clear()
 
     def is_holding(self) -> bool:
-        """Return whether all was passed on that is to be before it holds back."""
+        """Return whether `hold` applies and the bytes that it allows have been forwarded."""
         return not self._answers.is_set() and not self._allowed
 
     def let_go(self) -> None:
-        """Pass on what was held back."""
+        """Forward the delayed bytes."""
         self._answers.set()
 
     def cut(self, *, reopen: bool = True, half: bool = False) -> None:
-        """Break every connection; without `reopen` those that are tried from now on, too, until `reopen`.
+        """Break every connection. Without `reopen`, also refuse new ones until `reopen` is called.
 
-        With `half` the broker does not learn of it, until `cut` is called again.
+        With `half`, the broker's side stays open until `cut` is called again.
         """
         self._open = reopen
         pairs, self._pairs = self._pairs, []
@@ -56,11 +56,11 @@ class Proxy:
             self._halves.clear()
 
     def reopen(self) -> None:
-        """Let connections be made again."""
+        """Accept connections again."""
         self._open = True
 
     def close(self) -> None:
-        """End all connections, and take no more."""
+        """End all connections and stop listening."""
         self.let_go()
         self._server.close()
         _end(*self._sockets)
@@ -97,7 +97,7 @@ class Proxy:
 
 
 def _end(*sockets: socket.socket) -> None:
-    """End connections; closing alone would not while another thread reads from one."""
+    """Shut connections down; closing alone would not end one that another thread reads."""
     for each in sockets:
         with suppress(OSError):
             each.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""TLS before a broker that has none, with an authority of its own."""
+"""A TLS proxy before a broker without TLS, with its own certificate authority."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import trustme
 
 
 class Encrypted:
-    """Takes TLS at `url`, and passes on what it says; who is to believe it trusts `authority`, a file.
+    """Accepts TLS at `url` with a certificate of `host`, and forwards the decrypted bytes to the broker.
 
-    Its certificate is that of `host`.
+    Clients verify it with `authority`, a PEM file.
     """
 
     def __init__(self, url: str, folder: Path, *, host: str = "127.0.0.1") -> None:
@@ -33,7 +33,7 @@ class Encrypted:
         self.url = self._broker._replace(scheme="amqps", netloc=f"{user}@127.0.0.1:{self._port}").geturl()
 
     def close(self) -> None:
-        """End all connections, and take no more."""
+        """End all connections and stop listening."""
         self._loop.call_soon_threadsafe(self._closed.set)
         self._thread.join(30)
 
@@ -58,7 +58,7 @@ async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
         while data := await source.read(65_536):
             target.write(data)
             await target.drain()
-    except OSError:  # Either side was cut off.
+    except OSError:  # Either side closed its connection.
         return
     finally:
         target.close()

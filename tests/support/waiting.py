@@ -1,4 +1,4 @@
-"""Waiting for a condition instead of for a time."""
+"""Wait for a condition instead of sleeping for a fixed time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def eventually(condition: Callable[[], T], description: str, *, seconds: float = 30.0, every: float = 0.02) -> T:
-    """Return the first true value of the condition; fails with `description` when none comes within `seconds`."""
+    """Return the first true value of the condition; raises AssertionError with `description` after `seconds`."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while True:
