@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")
     display = TerminalDisplay() if sys.stdin.isatty() and sys.stdout.isatty() else PlainDisplay()
     try:
-        _run(site, display)
+        run_demo(site, display)
     except ApplicationError as error:
         print(f"The demo failed: {error}", file=sys.stderr)
         return 1
@@ -45,44 +45,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(site: str | None, display: TerminalDisplay | PlainDisplay) -> None:
+def run_demo(site: str | None, display: TerminalDisplay | PlainDisplay) -> None:
+    """Run the demo on the user's `site`, or on its own (None). On a terminal, keep it running until Ctrl-C."""
     stopwatch, given = Stopwatch(), get_settings()
     folder = given.data_dir.resolve() / "demo"
     with exclusive(folder), ExitStack() as stack:
         data_folder = empty_data_folder(folder / "home")
         own = None if site else stack.enter_context(DemoSite())
         plan = plan_own_site(given, data_folder, own.url) if own else plan_user_site(given, data_folder, str(site))
-        _refuse_other_workers(plan)
+        if plan.settings.broker_url.get_secret_value():
+            # Workers with other settings would take the demo's messages.
+            with BrokerMonitor(plan.settings, plan.start.domain) as broker:
+                if broker.consumers():
+                    raise DemoFailed(
+                        "workers of the broker at BROKER_URL would take the demo's messages: stop them first"
+                    )
         supervisor = stack.enter_context(
             uninterrupted_stop(Supervisor(plan.environment, log=folder / "processes.log"), display.say)
         )
-        _introduce(plan, own, folder, display, stopwatch)
+        introduce(plan, own, folder, display, stopwatch)
         with stopwatch.part("starting"):
             await_services(plan, supervisor)
         broker = stack.enter_context(BrokerMonitor(plan.settings, plan.start.domain))
         run = DemoRun(plan, display=display, supervisor=supervisor, broker=broker, stopwatch=stopwatch, site=own)
         stack.callback(run.close)
-        summary = _crawl_and_search(run, display, stopwatch)
+        summary = crawl_and_search(run, display, stopwatch)
         if isinstance(display, TerminalDisplay):
-            _run_until_interrupted(supervisor)
+            print("Everything keeps running until you press Ctrl-C.", flush=True)
+            try:
+                while not threading.Event().wait(1.0):
+                    supervisor.check()
+            except KeyboardInterrupt:
+                print()
     if isinstance(display, PlainDisplay):
         print(summary.to_json(), flush=True)
 
 
-def _refuse_other_workers(plan: Plan) -> None:
-    """Raise DemoFailed if workers consume from a given broker: with other settings, they would take messages."""
-    if not plan.settings.broker_url.get_secret_value():
-        return
-    with BrokerMonitor(plan.settings, plan.start.domain) as broker:
-        if broker.consumers():
-            raise DemoFailed(
-                "workers run on the broker of BROKER_URL, and would take the demo's messages: stop them first"
-            )
-
-
-def _introduce(
+def introduce(
     plan: Plan, own: DemoSite | None, folder: Path, display: TerminalDisplay | PlainDisplay, stopwatch: Stopwatch
 ) -> None:
+    """Render the demo's own site, and print which site is crawled with which settings."""
     display.say("Perennial: crawl, pack and search a web site.")
     given = plan.settings
     if install.missing(broker=not given.broker_url.get_secret_value(), redis=not given.redis_url.get_secret_value()):
@@ -98,9 +100,10 @@ def _introduce(
         display.say(remark)
 
 
-def _crawl_and_search(run: DemoRun, display: TerminalDisplay | PlainDisplay, stopwatch: Stopwatch) -> DemoSummary:
+def crawl_and_search(run: DemoRun, display: TerminalDisplay | PlainDisplay, stopwatch: Stopwatch) -> DemoSummary:
+    """Crawl, pack, replay and search. Print the results and where to see more, and return the summary."""
     with display.live() if isinstance(display, TerminalDisplay) else nullcontext():
-        _crawl(run)
+        run.crawl()
         dead, replayed = run.replay_dead_letters()
         results, searchers = run.search()
         first_query, first_result = results[0]
@@ -121,30 +124,6 @@ def _crawl_and_search(run: DemoRun, display: TerminalDisplay | PlainDisplay, sto
     display.say(f"Flower:        {flower_url}  (user {user}, password {password})")
     display.say(f"The dead set:  PERENNIAL_DATA_DIR={shown_folder} .venv/bin/perennial dead list")
     return summary
-
-
-def _crawl(run: DemoRun) -> None:
-    """Crawl. Ctrl-C ends the crawl of a user's site, which may be large, and packs the pages that are stored."""
-    if run.site is not None:
-        run.crawl()
-        return
-    before = signal.signal(signal.SIGINT, lambda *_: run.interrupt())
-    try:
-        run.crawl()
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, before)
-        run.pack_stored_pages()
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _run_until_interrupted(supervisor: Supervisor) -> None:
-    print("Everything keeps running until you press Ctrl-C.", flush=True)
-    try:
-        while not threading.Event().wait(1.0):
-            supervisor.check()
-    except KeyboardInterrupt:
-        print()
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ _EVENTS, _RATE_WINDOW = 5, 3.0
 
 @dataclass(frozen=True, slots=True)
 class MessageEvent:
-    """A retry, death or new pack of the domain. `page` is a path, or the domain for a message without a page."""
+    """A retry, dead letter or new pack of the domain. `page` is a path, or the domain for a message without a page."""
 
     kind: Literal["retry", "dead", "pack"]
     type: str
@@ -74,17 +74,17 @@ class Snapshot:
         """The values that change while any work is done."""
         return self.seen, self.indexed, self.open, self.retried, self.depths, self.pack, self.consumers, self.timer
 
-    def death(self, message_type: str) -> str | None:
-        """Return the text of a recent death of a message of this type, or None."""
+    def dead_letter_text(self, message_type: str) -> str | None:
+        """Return the text of a recent dead letter of this message type, or None."""
         events = self.recent_events
         return next((event.text for event in events if event.kind == "dead" and event.type == message_type), None)
 
 
 class BrokerMonitor:
-    """Reads queue depths and counts retries and deaths, on a connection of its own, from when it is opened.
+    """Reads queue depths and counts retries and dead letters, on its own connection.
 
-    Retries and deaths pass fanout exchanges. A private queue bound to these receives a copy of each message, so the
-    counts are exact and no message is taken from its queue.
+    Retries and dead letters pass fanout exchanges. A private queue bound to these exchanges receives a copy of each
+    message. The counts are therefore exact, and no message is taken from its queue.
     """
 
     def __init__(self, settings: Settings, domain: str) -> None:
@@ -99,7 +99,12 @@ class BrokerMonitor:
             events_exchange(self._channel).declare()
             for queue in all_queues(settings):
                 queue(self._channel).declare()
-            self._copies = self._bind_copies(settings)
+            self._copies = Queue("", exclusive=True, auto_delete=True, durable=False)(self._channel)
+            self._copies.name = self._copies.queue_declare().queue
+            for delay in site_policy(settings).delays_ms():
+                self._copies.bind_to(exchange=delay_name(SITE, delay), routing_key="")
+            self._copies.bind_to(exchange=DEAD_SET, routing_key="")
+            self._copies.bind_to(exchange=events_exchange.name, routing_key="update")
         except (AMQPError, OSError) as error:
             raise DemoFailed(f"the broker cannot be used: {error}") from error
 
@@ -139,16 +144,8 @@ class BrokerMonitor:
                 if event is not None:
                     yield event
 
-    def _bind_copies(self, settings: Settings) -> Any:
-        copies = Queue("", exclusive=True, auto_delete=True, durable=False)(self._channel)
-        copies.name = copies.queue_declare().queue
-        for delay in site_policy(settings).delays_ms():
-            copies.bind_to(exchange=delay_name(SITE, delay), routing_key="")
-        copies.bind_to(exchange=DEAD_SET, routing_key="")
-        copies.bind_to(exchange=events_exchange.name, routing_key="update")
-        return copies
-
     def _event(self, message: Any, payload: Mapping[str, Any]) -> MessageEvent | None:
+        """Return the event that a copied message shows; None for a postponement, and for a retry seen before."""
         exchange, headers = message.delivery_info["exchange"], message.headers or {}
         message_type, url = str(payload.get("type")), str(payload.get("url", ""))
         page = urlsplit(url).path or self._domain
@@ -189,11 +186,16 @@ class DomainMonitor:
         domain = status(self._domain, settings=self._settings)
         # A crawl keeps a page that failed, for the copy of an earlier crawl. This is the first crawl.
         indexed = max(0, domain.indexed - len(self._dead_pages))
+        now = time.monotonic()
+        self._counts.append((now, indexed))
+        while len(self._counts) > 2 and self._counts[0][0] < now - _RATE_WINDOW:
+            self._counts.popleft()
+        began, before = self._counts[0]
         return Snapshot(
             seen=domain.seen,
             indexed=indexed,
             open=domain.open,
-            rate=self._rate(indexed),
+            rate=max(0.0, (indexed - before) / (now - began)) if now > began else 0.0,
             depths=self._broker.depths(),
             timer=domain.timer,
             callback=domain.callback or "",
@@ -207,11 +209,3 @@ class DomainMonitor:
     def forget_dead_pages(self) -> None:
         """Count the dead pages as indexed again, because their messages were replayed."""
         self._dead_pages.clear()
-
-    def _rate(self, indexed: int) -> float:
-        now = time.monotonic()
-        self._counts.append((now, indexed))
-        while len(self._counts) > 2 and self._counts[0][0] < now - _RATE_WINDOW:
-            self._counts.popleft()
-        began, before = self._counts[0]
-        return max(0.0, (indexed - before) / (now - began)) if now > began else 0.0

@@ -1,8 +1,9 @@
-"""One run of the demo: crawl, pack, inspect the dead set, repair, replay, search."""
+"""The steps of the demo: crawl, pack, list the dead set, repair, replay, search."""
 
 from __future__ import annotations
 
 import json
+import signal
 import sqlite3
 import tempfile
 import threading
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -118,16 +120,28 @@ class DemoRun:
         self._publisher = get_publisher(plan.settings.broker, timeout=plan.settings.publish_timeout)
         self._search_client = ClusterSearchClient.of(plan.settings)
 
-    def interrupt(self) -> None:
-        """End the wait for the crawl, from a signal handler: `crawl` then raises KeyboardInterrupt."""
-        self._interrupted.set()
-
     def close(self) -> None:
         """Close the search client's connection."""
         self._search_client.close()
 
     def crawl(self) -> None:
-        """Post `index+crawl` as any foreign producer would, and wait for the full pack."""
+        """Crawl and pack the site. For a user's site, which may be large, Ctrl-C packs the pages stored so far."""
+        if self.site is not None:
+            self.crawl_to_end()
+            return
+        before = signal.signal(signal.SIGINT, lambda *_: self._interrupted.set())
+        try:
+            self.crawl_to_end()
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, before)
+            self.display.say("Interrupted: packing the pages that are stored so far. Ctrl-C again ends the demo.")
+            self._publisher.publish([site_message("pack_incremental", domain=self.plan.start.domain)])
+            self._wait("the pack", lambda now: now.pack is not None)
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def crawl_to_end(self) -> None:
+        """Publish `index+crawl` as a producer without Celery would, and wait for the full pack."""
         start = self.plan.start
         with self._stopwatch.part("starting"):
             self._wait("a worker", lambda now: now.consumers > 0)
@@ -136,12 +150,6 @@ class DemoRun:
             self._wait("the end of the crawl", lambda now: now.seen > 0 and now.open == 0)
         with self._stopwatch.part("packing"):
             self._wait("the pack", lambda now: now.pack is not None)
-
-    def pack_stored_pages(self) -> None:
-        """Pack the pages that are stored so far, while the crawl continues."""
-        self.display.say("Interrupted: packing the pages that are stored so far. Ctrl-C again ends the demo.")
-        self._publisher.publish([site_message("pack_incremental", domain=self.plan.start.domain)])
-        self._wait("the pack", lambda now: now.pack is not None)
 
     def replay_dead_letters(self) -> tuple[int, int]:
         """Repair the demo's broken page and replay its dead letters.
@@ -187,7 +195,7 @@ class DemoRun:
             names = ", ".join(searcher[:8] for searcher in searchers)
             self.display.say(f"  {len(searchers)} searchers have loaded the pack: {names}")
         with self._stopwatch.part("searching"):
-            first = self.plan.query or frequent_word(_titles(self.plan.settings, domain), domain)
+            first = self.plan.query or frequent_word(page_titles(self.plan.settings, domain), domain)
             queries = [first, "broken repaired"] if self.site else [first]
             requests = [SearchRequest(q=query, domains=(domain,), limit=_HITS) for query in queries]
             return [(request.q, self._search_client.search(request)) for request in requests], len(searchers)
@@ -218,7 +226,7 @@ class DemoRun:
         results = f"http://{settings.web_host}:{settings.web_port}/?{parameters}"
         flower = f"http://{settings.flower_host}:{settings.flower_port}/"
         for name, url in (("the search page", results), ("Flower", f"{flower}healthcheck")):
-            wait_for(name, lambda url=url: _is_up(url), self._supervisor, seconds=_STALLED)  # type: ignore[misc]
+            wait_for(name, partial(is_up, url), self._supervisor, seconds=_STALLED)
         return results, flower
 
     def _wait(self, event: str, condition: Callable[[Snapshot], bool]) -> None:
@@ -227,8 +235,8 @@ class DemoRun:
         while not condition(now := self._monitor.snapshot()):
             self.display.show(now)
             self._supervisor.check()
-            if (death := now.death("pack_full") or now.death("pack_incremental")) is not None:
-                raise DemoFailed(death)
+            if (failure := now.dead_letter_text("pack_full") or now.dead_letter_text("pack_incremental")) is not None:
+                raise DemoFailed(failure)
             if now.progress != progress:
                 progress, changed = now.progress, time.monotonic()
             elif time.monotonic() - changed > _STALLED:
@@ -285,7 +293,8 @@ def frequent_word(titles: Iterable[str], domain: str) -> str:
     return ranked[0][0] if ranked else domain.partition(".")[0]
 
 
-def _titles(settings: Settings, domain: str) -> list[str]:
+def page_titles(settings: Settings, domain: str) -> list[str]:
+    """Return the titles of the pages in a domain's pack."""
     store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
     with tempfile.TemporaryDirectory() as folder:
         pack = fetch_pack(store, domain, Path(folder))
@@ -293,7 +302,8 @@ def _titles(settings: Settings, domain: str) -> list[str]:
             return [str(title) for (title,) in connection.execute("SELECT title FROM pages ORDER BY id")]
 
 
-def _is_up(url: str) -> bool:
+def is_up(url: str) -> bool:
+    """Return whether a GET of the URL, without a proxy, answers 200."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=_HTTP_TIMEOUT) as response:

@@ -79,7 +79,13 @@ class DemoSite:
         """Return status and HTML for a path without query."""
         name = path.removeprefix("/")
         if name == "":
-            return 200, self._start_page()
+            modules = [
+                f'<li><a href="{each}.html">{each}</a> {escape(text)}</li>' for each, text in self._modules.items()
+            ]
+            failing = [(FLAKY, _FLAKY_TITLE), (BROKEN, _BROKEN_TITLE)]
+            links = "".join(f'<li><a href="{each}">{title}</a></li>' for each, title in failing)
+            body = f"<p>As pydoc renders it.</p><ul>{links}</ul><h2>Modules</h2><ul>{''.join(modules)}</ul>"
+            return 200, _page("The Python standard library", body)
         if name == FLAKY:
             with self._lock:
                 self._failures += 1
@@ -102,13 +108,6 @@ class DemoSite:
         if self._folder is None or module == name or module not in self._modules:
             return 404, _page("Not found", "")
         return 200, (self._folder / name).read_bytes()
-
-    def _start_page(self) -> bytes:
-        rows = [f'<li><a href="{name}.html">{name}</a> {escape(text)}</li>' for name, text in self._modules.items()]
-        special = [(FLAKY, _FLAKY_TITLE), (BROKEN, _BROKEN_TITLE)]
-        links = "".join(f'<li><a href="{name}">{title}</a></li>' for name, title in special)
-        body = f"<p>As pydoc renders it.</p><ul>{links}</ul><h2>Modules</h2><ul>{''.join(rows)}</ul>"
-        return _page("The Python standard library", body)
 
 
 def _page(title: str, body: str) -> bytes:
@@ -158,34 +157,31 @@ def rendered_site(folder: Path) -> Path:
     script = Path(pydoc_site.__file__)
     release = hashlib.sha256(script.read_bytes()).hexdigest()[:8]
     site = folder / f"site-{platform.python_version()}-{release}"
-    if not site.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob(".rendering-*"):
-            shutil.rmtree(leftover, ignore_errors=True)
-        with tempfile.TemporaryDirectory(prefix=".rendering-", dir=folder) as work:
-            _render(script, Path(work))
-            # Renamed at the end, so that the folder is complete or missing.
-            (Path(work) / "site").rename(site)
+    if site.exists():
+        return site
+    folder.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.glob(".rendering-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=".rendering-", dir=folder) as work:
+        target, empty = Path(work, "site"), Path(work, "empty")
+        target.mkdir()
+        empty.mkdir()
+        try:
+            # -P, -s and -S leave only the standard library to import. The page of `os` shows the environment, which is
+            # therefore nearly empty; a fixed hash seed makes two renderings equal.
+            subprocess.run(  # noqa: S603 - The command is fixed.
+                [sys.executable, "-P", "-s", "-S", "-B", str(script), str(target)],
+                cwd=empty,
+                env={"HOME": "/nonexistent", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                timeout=RENDER_TIMEOUT,
+                check=True,
+            )
+        except subprocess.SubprocessError as error:
+            raise DemoFailed(f"the demo's site could not be rendered: {error}") from error
+        # Renamed at the end, so that the folder is complete or missing.
+        target.rename(site)
     return site
-
-
-def _render(script: Path, work: Path) -> None:
-    (work / "site").mkdir()
-    (work / "empty").mkdir()
-    # -P, -s and -S leave only the standard library to import. The page of `os` shows the environment, which is
-    # therefore nearly empty; a fixed hash seed makes two renderings equal.
-    command = [sys.executable, "-P", "-s", "-S", "-B", str(script), str(work / "site")]
-    try:
-        subprocess.run(  # noqa: S603 - The command is fixed.
-            command,
-            cwd=work / "empty",
-            env={"HOME": "/nonexistent", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            timeout=RENDER_TIMEOUT,
-            check=True,
-        )
-    except subprocess.SubprocessError as error:
-        raise DemoFailed(f"the demo's site could not be rendered: {error}") from error

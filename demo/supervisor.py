@@ -117,7 +117,18 @@ def exit_on_signal(number: int, frame: FrameType | None) -> None:
 def main(run: Callable[[], int] = procfile.run) -> int:
     """Start the services and `run` the processes until it returns or SIGTERM arrives. Return an exit status."""
     signal.signal(signal.SIGTERM, exit_on_signal)
-    threading.Thread(target=_stop_at_end_of, args=(_detached_stdin(),), name="parent-watch", daemon=True).start()
+    # This process keeps a private copy of the pipe; child processes inherit /dev/null as standard input.
+    pipe = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+    def terminate_at_end_of_pipe() -> None:
+        while os.read(pipe, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=terminate_at_end_of_pipe, name="parent-watch", daemon=True).start()
     settings = get_settings()
     try:
         services.up(settings)
@@ -128,21 +139,6 @@ def main(run: Callable[[], int] = procfile.run) -> int:
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         services.down(settings)
-
-
-def _detached_stdin() -> int:
-    """Return a private copy of standard input; child processes inherit /dev/null instead."""
-    pipe = os.dup(0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    return pipe
-
-
-def _stop_at_end_of(pipe: int) -> None:
-    while os.read(pipe, 1):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

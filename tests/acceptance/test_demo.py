@@ -106,7 +106,7 @@ def test_the_demo_refuses_a_given_broker_with_other_workers(environment: dict[st
         demo(out, environment, "--site", site.url) as process,
     ):
         assert process.wait(timeout=60) == 1
-    assert "workers run on the broker of BROKER_URL" in out.read_text()
+    assert "workers of the broker at BROKER_URL" in out.read_text()
 
 
 def test_a_killed_demo_leaves_nothing_running(tmp_path: Path) -> None:
