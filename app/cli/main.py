@@ -23,8 +23,10 @@ class LazyCommand(TyperCommand):
         self._module = module
 
     def load(self) -> Any:
-        """Import the module and return its command."""
-        group = typer.main.get_group(import_module(self._module).cli)
+        """Import the module and return its command, whose help and usage errors are plain text as those of `cli`."""
+        application = import_module(self._module).cli
+        application.rich_markup_mode = None
+        group = typer.main.get_group(application)
         return group.commands.get(str(self.name), group)
 
 
@@ -56,7 +58,7 @@ COMMANDS = (
     LazyCommand(
         "searchers",
         "app.cli.searchers",
-        "Show the searchers and where each pack is. Exit 1 when nobody says so, or a pack is on no searcher.",
+        "Show the searchers and where each pack is. Exit 1 if the orchestrator is unreachable or a pack is unassigned.",
     ),
     LazyCommand("services", "app.cli.services", "The private RabbitMQ and Redis of this checkout."),
     LazyCommand("topology", "app.cli.topology", "Exchanges, queues and bindings."),
@@ -83,11 +85,16 @@ cli = typer.Typer(
     cls=LazyGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    # Importing rich for boxes around the help takes as much CPU time as the rest of `perennial --help`.
+    rich_markup_mode=None,
+    # The lines of help are up to this long where the terminal is as wide.
+    context_settings={"max_content_width": 120},
     help="Crawl and search web sites; every delay and every failure is a message in RabbitMQ.",
 )
 
 
-def _print_version(wanted: bool) -> None:
+def print_version(wanted: bool) -> None:
+    """Print the version and exit, if `--version` is given."""
     if wanted:
         typer.echo(f"perennial {version('perennial')}")
         raise typer.Exit
@@ -96,7 +103,7 @@ def _print_version(wanted: bool) -> None:
 @cli.callback()
 def options(
     shown: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and exit.")
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version, and exit.")
     ] = False,
 ) -> None:
     """Declare the options before a subcommand."""

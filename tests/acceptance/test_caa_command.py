@@ -140,12 +140,15 @@ def test_all_are_enqueued_in_the_order_of_their_gids_and_a_part_says_where_to_go
     assert caa.enqueued() == [("index", gid.encode()) for gid in (B, C)]
 
 
-@pytest.mark.long
-def test_many_messages_need_a_confirmation(caa: Command) -> None:
+@pytest.mark.parametrize("enqueued", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_more_than_10_000_messages_need_a_confirmation(caa: Command, enqueued: bool) -> None:
     make_releases(caa.art, 10_000)
     refused = caa("reindex", "--all", status=2)
     assert "10,003 messages at once: confirm with --yes, or use --rate or --limit" in " ".join(refused.stderr.split())
     assert caa.enqueued() == []
+    if not enqueued:
+        assert caa("reindex", "--all", "--yes", "--limit", "2").stdout == "index of 2 releases enqueued\n"
+        return
     assert caa("reindex", "--all", "--yes").stdout == "index of 10,003 releases enqueued\n"
     gids = [body for _, body in caa.enqueued()]
     assert len(gids) == 10_003

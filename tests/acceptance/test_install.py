@@ -1,4 +1,4 @@
-"""A stranger's application, its client and its worker, as one call of `install` leaves them."""
+"""Another Celery application: its client and its worker after one call of `install`."""
 
 from __future__ import annotations
 

@@ -55,6 +55,6 @@ def test_who_is_there_and_what_is_missing_fits_a_narrow_terminal() -> None:
 
 def test_an_empty_or_new_system_says_what_comes_first() -> None:
     text = "\n".join(shown(settled=False))
-    assert "has just begun" in text
+    assert "has just started" in text
     assert "perennial up" in text
     assert "perennial index URL" in text
