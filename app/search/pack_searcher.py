@@ -143,7 +143,13 @@ class ConnectionPool:
             raise PackCorrupt(f"{self._path.name}: {error}") from error
         finally:
             if connection is not None:
-                self._give_back(connection)
+                connection.set_progress_handler(None, 0)
+                with self._lock:
+                    keep = not self._closed
+                    if keep:
+                        self._idle.append(connection)
+                if not keep:
+                    connection.close()
 
     def close(self) -> None:
         """Close the idle connections now, and borrowed ones when they are given back."""
@@ -162,14 +168,6 @@ class ConnectionPool:
             connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute("PRAGMA query_only = ON")
         return connection
-
-    def _give_back(self, connection: sqlite3.Connection) -> None:
-        connection.set_progress_handler(None, 0)
-        with self._lock:
-            if not self._closed:
-                self._idle.append(connection)
-                return
-        connection.close()
 
 
 def _read_info(connection: sqlite3.Connection, path: Path) -> PackInfo:

@@ -56,7 +56,7 @@ class Properties:
         columns = (
             _column("section", ids, [row[2] for row in rows]),
             _column("lang", ids, [row[3].lower() for row in rows]),
-            _column("type", ids, [_media_type(row[4]) for row in rows]),
+            _column("type", ids, [row[4].partition(";")[0].strip().lower() for row in rows]),
         )
         self._columns = {column.name: column for column in columns}
         self._days = _numbers(ids, [_day(row[5]) for row in rows])
@@ -105,10 +105,6 @@ def _numbers(ids: Sequence[int], numbers: Sequence[int]) -> _Codes:
     for page, number in zip(ids, numbers, strict=True):
         held[page] = number
     return held
-
-
-def _media_type(content_type: str) -> str:
-    return content_type.partition(";")[0].strip().lower()
 
 
 def _day(modified: str) -> int:

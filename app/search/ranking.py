@@ -148,29 +148,23 @@ def _names(title: str, headings: str, path: str) -> set[str]:
 
 def score_bound(connection: sqlite3.Connection, ranking: Ranking, *, pages: int) -> float:
     """Return a score that no page exceeds, in a pack with `pages` rows: every word with its maximum frequency."""
-    in_text = (_max_idf(connection, phrase, pages) for phrase in ranking.phrases)
-    terms = (Phrase((word,), phrase.prefix) for phrase in ranking.phrases for word in phrase.words)
-    in_names = (_max_idf_in_names(connection, term, pages) for term in terms)
+    in_text, in_names = [], []
+    for phrase in ranking.phrases:
+        if len(phrase.words) == 1:
+            (word,) = words(phrase.words[0])
+            exact = statements.doc_frequency(connection, word)
+            with_prefix = statements.max_doc_frequency(connection, word) if phrase.prefix else 0
+        else:
+            exact = with_prefix = statements.count_matches(connection, Phrase(phrase.words).match)
+        idf = _idf(exact, pages)
+        in_text.append(idf + _idf(max(exact, with_prefix), pages) if phrase.prefix else idf)
+        for word in phrase.words:
+            (names,) = connection.execute(_COUNT_NAMES, (Phrase((word,)).match,)).fetchone()
+            # Longer words are not counted: with them the word has at least as many names, so at most this frequency.
+            in_names.append(_idf(names, pages) * (2 if phrase.prefix else 1))
     return _SATURATION * (sum(in_text) + sum(in_names))
 
 
-def _max_idf(connection: sqlite3.Connection, phrase: Phrase, pages: int) -> float:
-    """Return the highest inverse document frequency that FTS5 can compute for a phrase."""
-    if len(phrase.words) == 1:
-        (word,) = words(phrase.words[0])
-        exact = statements.doc_frequency(connection, word)
-        with_prefix = statements.max_doc_frequency(connection, word) if phrase.prefix else 0
-    else:
-        exact = with_prefix = statements.count_matches(connection, Phrase(phrase.words).match)
-    idf = _idf(exact, pages)
-    return idf + _idf(max(exact, with_prefix), pages) if phrase.prefix else idf
-
-
-def _max_idf_in_names(connection: sqlite3.Connection, term: Phrase, pages: int) -> float:
-    (names,) = connection.execute(_COUNT_NAMES, (Phrase(term.words).match,)).fetchone()
-    # Longer words are not counted: with them the word has at least as many names, and so at most this frequency.
-    return _idf(names, pages) * (2 if term.prefix else 1)
-
-
 def _idf(docs: int, pages: int) -> float:
+    """Return FTS5's inverse document frequency of a word or phrase on `docs` of `pages` pages."""
     return max(math.log((pages - docs + 0.5) / (docs + 0.5)) if docs < pages else 0.0, _MIN_IDF)

@@ -128,7 +128,12 @@ def best_snippet(texts: Sequence[str], phrases: tuple[Phrase, ...], *, width: in
         text = next((text for text in reversed(texts) if text), "")
         passage = _Passage(0, 0)
     cut = _cut(text, passage, width)
-    return Snippet(cut, _marks(cut, matcher))
+    marks: list[tuple[int, int]] = []
+    for start, end, _ in islice(matcher.matches(fold(cut)), _MAX_MATCHES):
+        # Matches with only a space between them are marked as one.
+        first = marks.pop()[0] if marks and cut[marks[-1][1] : start] == " " else start
+        marks.append((first, end))
+    return Snippet(cut, tuple(marks))
 
 
 def matching_lines(text: str, phrases: tuple[Phrase, ...]) -> tuple[str, ...]:
@@ -141,15 +146,6 @@ def matching_lines(text: str, phrases: tuple[Phrase, ...]) -> tuple[str, ...]:
     ends = accumulate(map(len, text.splitlines(keepends=True)), initial=0)
     lines = zip(text.splitlines(), ends, strict=False)
     return tuple(line for line, at in lines if any(matcher.matches(folded[at : at + len(line)])))
-
-
-def _marks(text: str, matcher: _Matcher) -> tuple[tuple[int, int], ...]:
-    """Return the ranges of the matches, joining those with only a space between them."""
-    marks: list[tuple[int, int]] = []
-    for start, end, _ in islice(matcher.matches(fold(text)), _MAX_MATCHES):
-        first = marks.pop()[0] if marks and text[marks[-1][1] : start] == " " else start
-        marks.append((first, end))
-    return tuple(marks)
 
 
 @lru_cache(maxsize=64)

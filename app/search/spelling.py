@@ -104,25 +104,18 @@ def _spellings(connection: sqlite3.Connection, query: Query, at: int, pages: int
     least = _CLEARLY_MORE * docs + 1
     # A word that some page has is rarely two edits away from the intended one.
     edits = 2 if len(word) >= _LONG and not docs else 1
-    spellings = [*_similar(connection, word, edits=edits, least=least), *_split(connection, word, least=least)]
-    best = sorted(spellings, key=lambda spelling: -spelling.score)[:_SPELLINGS]
-    return [replace(spelling, text=spelling.text.capitalize()) if typed.istitle() else spelling for spelling in best]
-
-
-def _similar(connection: sqlite3.Connection, word: str, *, edits: int, least: int) -> Iterator[_Spelling]:
-    """Yield words at most `edits` edits away; a swap of two neighbouring characters is one edit."""
+    spellings = []
     candidates = statements.words_of_length(connection, len(word) - edits, len(word) + edits, least=least)
-    near = extract(word, candidates.keys(), scorer=OSA.distance, score_cutoff=edits, limit=None)
-    for other, distance, _ in near:
+    # A swap of two neighbouring characters is one edit.
+    for other, distance, _ in extract(word, candidates.keys(), scorer=OSA.distance, score_cutoff=edits, limit=None):
         if other != word and other.isalpha():
             same_start = 1.0 if other[0] == word[0] else 0.0
-            yield _Spelling(other, same_start - _EDIT_COST * distance, candidates[other])
-
-
-def _split(connection: sqlite3.Connection, word: str, *, least: int) -> Iterator[_Spelling]:
-    """Yield the word split in two, for a space that was left out."""
-    for at in range(_SHORTEST, len(word) - _SHORTEST + 1):
-        first = statements.doc_frequency(connection, word[:at])
-        docs = min(first, statements.doc_frequency(connection, word[at:])) if first else 0
+            spellings.append(_Spelling(other, same_start - _EDIT_COST * distance, candidates[other]))
+    # The word split in two, for a space that was left out.
+    for middle in range(_SHORTEST, len(word) - _SHORTEST + 1):
+        first = statements.doc_frequency(connection, word[:middle])
+        docs = min(first, statements.doc_frequency(connection, word[middle:])) if first else 0
         if docs >= least:
-            yield _Spelling(f"{word[:at]} {word[at:]}", -_EDIT_COST, docs)
+            spellings.append(_Spelling(f"{word[:middle]} {word[middle:]}", -_EDIT_COST, docs))
+    best = sorted(spellings, key=lambda spelling: -spelling.score)[:_SPELLINGS]
+    return [replace(spelling, text=spelling.text.capitalize()) if typed.istitle() else spelling for spelling in best]

@@ -87,21 +87,22 @@ def _matching_names(connection: sqlite3.Connection, query: Query, *, limit: int)
     *firsts, last = query.words
     terms = [*(Phrase((word,)) for word in firsts), Phrase((last,), prefix=query.unfinished and len(last) > 1)]
     rows = connection.execute(_NAMES, (" AND ".join(term.match for term in terms), _MAX_NAMES))
-    typed = words(" ".join(query.words))
-    names = [name for title, headings in rows for name in _lines_like_query(typed, query.unfinished, title, headings)]
-    ordered = sorted(dict.fromkeys(names), key=lambda name: (not _begins_with(words(name), typed), len(name)))
-    return ordered[: _CANDIDATES * limit]
+    *complete, unfinished = typed = words(" ".join(query.words))
+    last_needle = f"{GAP}{unfinished}" if query.unfinished else f"{GAP}{unfinished}{GAP}"
+    needles = [last_needle, *(f"{GAP}{word}{GAP}" for word in complete)]
+    names: dict[str, None] = {}
+    for texts in rows:
+        for text in texts:
+            lines = [line for line in _lines_with_all(text, needles) if len(line) <= _MAX_NAME_LENGTH]
+            names |= dict.fromkeys(NUMBERING.sub("", line) for line in lines)
+            if lines:  # The headings count only if the title does not have all words.
+                break
 
+    def begins_with_query(name: str) -> bool:
+        *before, after = words(name)[: len(typed)] or ("",)
+        return before == complete and after.startswith(unfinished)
 
-def _lines_like_query(typed: tuple[str, ...], unfinished: bool, title: str, headings: str) -> list[str]:
-    """Return the title if it has all typed words, else the headings that have them, without section numbers."""
-    *firsts, last = typed
-    needles = [f"{GAP}{last}" if unfinished else f"{GAP}{last}{GAP}", *(f"{GAP}{word}{GAP}" for word in firsts)]
-    for names in (title, headings):
-        lines = [NUMBERING.sub("", line) for line in _lines_with_all(names, needles) if len(line) <= _MAX_NAME_LENGTH]
-        if lines:
-            return lines
-    return []
+    return sorted(names, key=lambda name: (not begins_with_query(name), len(name)))[: _CANDIDATES * limit]
 
 
 def _lines_with_all(text: str, needles: list[str]) -> Iterator[str]:
@@ -117,8 +118,3 @@ def _lines_with_all(text: str, needles: list[str]) -> Iterator[str]:
         if all(folded.find(other, start, end + 2) >= 0 for other in others):
             yield text[start:end]
         at = folded.find(first, end)
-
-
-def _begins_with(name: tuple[str, ...], typed: tuple[str, ...]) -> bool:
-    *firsts, last = typed
-    return name[: len(firsts)] == tuple(firsts) and len(name) > len(firsts) and name[len(firsts)].startswith(last)
