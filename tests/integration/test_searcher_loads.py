@@ -1,4 +1,4 @@
-"""A searcher's packs on a real disk, from a real store: loads, swaps, failures, and what a dead process left."""
+"""A searcher's packs on a real disk, from a real store: loads, replacements, failures and recovery."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ import pytest
 
 from app.cluster.protocol import Load, PackVersion, Unload
 from app.cluster.searcher.data_directory import DataDirectory
-from app.cluster.searcher.loader import IntegrityCheck, JobOutcome, Loader
+from app.cluster.searcher.loader import Loader
+from app.cluster.searcher.pack_jobs import IntegrityCheck, JobOutcome, PackJobs
 from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.process import fetch_from
 from app.errors import NotHere, PackCorrupt
@@ -39,13 +40,13 @@ BUDGET_MB = 100
 
 
 class Disk:
-    """One searcher's slot, packs and loader, and the store that it loads from."""
+    """A searcher's data directory, packs and loader, and the store that it loads from."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.root = folder / "searchers"
         self.store = FolderStore(folder / "store")
-        self.told: Queue[JobOutcome] = Queue()
+        self.outcomes: Queue[JobOutcome] = Queue()
         self.generation = 0
 
     def offer(self, title: str, *, domain: str = "a.example", body: str = "word", version: int | None = None) -> Load:
@@ -65,19 +66,23 @@ class Disk:
 
     @contextmanager
     def open(self, *, budget_mb: int = BUDGET_MB, check: Callable[[Path], None] = database.check) -> Iterator[Shelf]:
-        """Run a searcher's loader on the first free slot for the block, which begins when it says what it took over."""
-        directory = DataDirectory.take(self.root)
+        """Run a loader on the first free data directory; the block begins at the first report of its recovery."""
+        directory = DataDirectory.acquire(self.root)
         packs = OpenPacks(remove=directory.remove, time_limit=1.0)
-        loader = Loader(
+        jobs = PackJobs(
             directory=directory,
             packs=packs,
             budget_mb=budget_mb,
             fetch=fetch_from(self.store),
             check=check,
         )
-        words = Queue[tuple[int, int]]()
-        loader.start(recovered=lambda: words.put((len(packs.holdings()), len(loader.loading()))), tell=self.told.put)
-        shelf = Shelf(directory, packs, loader, self.told, words.get(timeout=20), words)
+        loader = Loader(jobs)
+        reports = Queue[tuple[int, int]]()
+        loader.start(
+            recovered=lambda: reports.put((len(packs.versions()), len(loader.loading()))),
+            report_outcome=self.outcomes.put,
+        )
+        shelf = Shelf(directory, packs, jobs, loader, self.outcomes, reports.get(timeout=20), reports)
         try:
             yield shelf
         finally:
@@ -87,24 +92,26 @@ class Disk:
 
 
 class Shelf:
-    """What a test does with a loader and its packs; a word of it says how many it holds, and is still to load."""
+    """A running loader and its packs. Each of `reports` is the number of packs served and of packs still to load."""
 
     def __init__(
         self,
         directory: DataDirectory,
         packs: OpenPacks,
+        jobs: PackJobs,
         loader: Loader,
-        told: Queue[JobOutcome],
-        first_word: tuple[int, int],
-        words: Queue[tuple[int, int]],
+        outcomes: Queue[JobOutcome],
+        first_report: tuple[int, int],
+        reports: Queue[tuple[int, int]],
     ) -> None:
-        self.directory, self.packs, self.loader, self.told = directory, packs, loader, told
-        self.first_word, self.words = first_word, words
+        self.space = jobs.disk_space
+        self.directory, self.packs, self.loader, self.outcomes = directory, packs, loader, outcomes
+        self.first_report, self.reports = first_report, reports
 
     def have(self, job: Load | Unload | IntegrityCheck) -> JobOutcome:
-        """Have a job done and return what was told of it."""
+        """Execute a job and return its outcome."""
         self.loader.submit(job)
-        return self.told.get(timeout=20)
+        return self.outcomes.get(timeout=20)
 
     def title(self, domain: str = "a.example") -> str:
         with self.packs.lend(domain) as searcher:
@@ -119,26 +126,26 @@ def disk(tmp_path: Path) -> Disk:
     return Disk(tmp_path)
 
 
-def test_a_pack_is_loaded_and_answered_from(disk: Disk) -> None:
+def test_a_pack_is_loaded_and_served(disk: Disk) -> None:
     with disk.open() as shelf:
         with pytest.raises(NotHere, match=r"a\.example is not on this searcher"):
             shelf.title()
         load = disk.offer("one")
         assert shelf.have(load) == JobOutcome(kind="loaded", domain="a.example", sha256=load.sha256)
         assert shelf.title() == "one"
-        assert shelf.packs.holdings() == (
+        assert shelf.packs.versions() == (
             PackVersion(domain="a.example", sha256=load.sha256, generation=load.generation, size_mb=1),
         )
         assert shelf.loader.loading() == ()
-        assert shelf.loader.room().free == BUDGET_MB - 1
-        assert shelf.loader.room().capacity == BUDGET_MB
+        assert shelf.space().free == BUDGET_MB - 1
+        assert shelf.space().capacity == BUDGET_MB
         # A second order for the same changes nothing, and is answered all the same.
         path = shelf.packs.path("a.example")
         assert shelf.have(load).kind == "loaded"
         assert shelf.packs.path("a.example") == path
 
 
-def test_a_new_version_takes_its_place_and_a_search_in_flight_ends_on_the_old_one(disk: Disk) -> None:
+def test_a_new_version_replaces_the_old_one_and_a_running_search_ends_on_the_old_one(disk: Disk) -> None:
     with disk.open() as shelf:
         shelf.have(disk.offer("one"))
         with shelf.packs.lend("a.example") as old:
@@ -175,7 +182,7 @@ def test_swaps_under_many_searching_threads_lose_no_search(disk: Disk) -> None:
         eventually(lambda: shelf.files() == [".json", ".sqlite"], "the old versions are removed")
 
 
-def test_whatever_is_wrong_with_a_new_version_the_old_one_goes_on_answering(disk: Disk) -> None:
+def test_an_invalid_new_version_is_refused_and_the_old_one_is_still_served(disk: Disk) -> None:
     with disk.open() as shelf:
         shelf.have(disk.offer("one"))
         wrongs = {
@@ -214,7 +221,7 @@ def test_whatever_is_wrong_with_a_new_version_the_old_one_goes_on_answering(disk
         assert shelf.title() == "three"
 
 
-def test_more_than_there_is_room_for_is_not_written_whatever_the_order_says(disk: Disk) -> None:
+def test_a_load_never_writes_more_than_the_free_room(disk: Disk) -> None:
     with disk.open(budget_mb=2) as shelf:
         shelf.have(disk.offer("one"))
         load = disk.offer("two", body="word " * 400_000)
@@ -229,7 +236,7 @@ def test_more_than_there_is_room_for_is_not_written_whatever_the_order_says(disk
         assert shelf.title() == "five"
 
 
-def test_of_a_version_that_was_replaced_in_the_store_the_newer_one_is_loaded_and_named(disk: Disk) -> None:
+def test_a_newer_version_in_the_store_is_loaded_and_named(disk: Disk) -> None:
     with disk.open() as shelf:
         old, new = disk.offer("old"), disk.offer("new")
         assert shelf.have(old) == JobOutcome(kind="loaded", domain="a.example", sha256=new.sha256)
@@ -237,7 +244,7 @@ def test_of_a_version_that_was_replaced_in_the_store_the_newer_one_is_loaded_and
         assert shelf.have(new) == JobOutcome(kind="loaded", domain="a.example", sha256=new.sha256)
 
 
-def test_only_the_version_named_is_unloaded_and_searches_in_flight_end(disk: Disk) -> None:
+def test_only_the_named_version_is_unloaded_and_running_searches_end(disk: Disk) -> None:
     with disk.open() as shelf:
         load = disk.offer("one")
         shelf.have(load)
@@ -254,22 +261,22 @@ def test_only_the_version_named_is_unloaded_and_searches_in_flight_end(disk: Dis
         assert shelf.files() == [".json", ".sqlite"]
 
 
-def test_orders_are_carried_out_in_their_order_and_equal_ones_once(disk: Disk) -> None:
+def test_orders_are_executed_in_order_and_equal_ones_once(disk: Disk) -> None:
     with disk.open() as shelf:
         load = disk.offer("one")
         unload = Unload(domain="a.example", sha256=load.sha256)
         for job in (load, unload, load):
             shelf.loader.submit(job)
-        assert [shelf.told.get(timeout=20).kind for _ in range(3)] == ["loaded", "unloaded", "loaded"]
+        assert [shelf.outcomes.get(timeout=20).kind for _ in range(3)] == ["loaded", "unloaded", "loaded"]
         assert shelf.title() == "one"
 
 
-def test_a_pack_that_turns_out_broken_is_dropped_and_one_that_is_whole_stays(disk: Disk) -> None:
+def test_a_corrupt_pack_is_dropped_and_an_intact_one_is_kept(disk: Disk) -> None:
     with disk.open() as shelf:
         load = disk.offer("one")
         shelf.have(load)
-        doubt = IntegrityCheck(domain="a.example", sha256=load.sha256)
-        shelf.loader.submit(doubt)
+        integrity_check = IntegrityCheck(domain="a.example", sha256=load.sha256)
+        shelf.loader.submit(integrity_check)
         assert shelf.have(load).kind == "loaded"
         assert shelf.title() == "one"
         later = disk.offer("two")
@@ -280,12 +287,12 @@ def test_a_pack_that_turns_out_broken_is_dropped_and_one_that_is_whole_stays(dis
         change = shelf.have(IntegrityCheck(domain="a.example", sha256=later.sha256))
         assert (change.kind, change.sha256) == ("failed", later.sha256)
         assert "quick_check" in change.reason or "malformed" in change.reason
-        assert shelf.packs.holdings() == ()
+        assert shelf.packs.versions() == ()
         assert shelf.have(later).kind == "loaded"
         assert shelf.title() == "two"
 
 
-def test_the_next_process_takes_over_what_is_whole_and_removes_the_rest(disk: Disk) -> None:
+def test_the_next_process_recovers_intact_packs_and_removes_all_other_files(disk: Disk) -> None:
     with disk.open() as shelf:
         for domain in ("a.example", "b.example:8080", "c.example"):
             shelf.have(disk.offer(domain, domain=domain))
@@ -300,41 +307,41 @@ def test_the_next_process_takes_over_what_is_whole_and_removes_the_rest(disk: Di
     shutil.copy(broken.with_suffix(".json"), left / "e.example" / "elsewhere.json")
     with disk.open() as shelf:
         assert shelf.directory.folder == left
-        assert [holding.domain for holding in shelf.packs.holdings()] == ["a.example", "b.example:8080"]
+        assert [version.domain for version in shelf.packs.versions()] == ["a.example", "b.example:8080"]
         assert shelf.title("b.example:8080") == "b.example:8080"
         assert shelf.files() == [".json", ".json", ".sqlite", ".sqlite"]
         assert sorted(path.name for path in left.iterdir()) == [".loading", "a.example", "b.example:8080", "lock"]
     with disk.open(budget_mb=1) as shelf:
-        assert [holding.domain for holding in shelf.packs.holdings()] == ["a.example"]
+        assert [version.domain for version in shelf.packs.versions()] == ["a.example"]
 
 
-def test_what_takes_long_to_be_looked_at_is_told_as_being_loaded_and_answers_as_soon_as_it_may(disk: Disk) -> None:
+def test_a_long_recovery_reports_its_packs_as_loading_and_serves_each_once_checked(disk: Disk) -> None:
     domains = ("a.example", "b.example", "c.example")
     with disk.open() as shelf:
         loads = [disk.offer(domain, domain=domain) for domain in domains]
         assert [shelf.have(load).kind for load in loads] == ["loaded"] * 3
-    looked = Queue[str]()
+    checked = Queue[str]()
     go_on = threading.Event()
 
     def check(path: Path) -> None:
-        looked.put(path.parent.name)
+        checked.put(path.parent.name)
         if path.parent.name != "a.example":
             assert go_on.wait(20)
         if path.parent.name == "c.example":
             raise PackCorrupt(path.name)
 
     with disk.open(check=check) as shelf:
-        assert [looked.get(timeout=20) for _ in "ab"] == ["a.example", "b.example"]
-        assert shelf.first_word == (1, 2)
+        assert [checked.get(timeout=20) for _ in "ab"] == ["a.example", "b.example"]
+        assert shelf.first_report == (1, 2)
         report = shelf.loader.report("x")
-        assert [holding.domain for holding in report.holdings] == ["a.example"]
+        assert [version.domain for version in report.holdings] == ["a.example"]
         assert report.loading == tuple(load.sha256 for load in loads[1:])
         go_on.set()
-        assert shelf.words.get(timeout=20) == (2, 0)
+        assert shelf.reports.get(timeout=20) == (2, 0)
         assert shelf.loader.loading() == ()
 
 
-def test_of_two_versions_that_a_killed_process_left_the_one_placed_last_is_taken_over(disk: Disk) -> None:
+def test_of_two_versions_of_a_killed_process_the_last_one_is_recovered(disk: Disk) -> None:
     with disk.open() as shelf:
         shelf.have(disk.offer("old"))
         with shelf.packs.lend("a.example") as searcher:
@@ -348,9 +355,9 @@ def test_of_two_versions_that_a_killed_process_left_the_one_placed_last_is_taken
         assert shelf.files() == [".json", ".sqlite"]
 
 
-def test_two_processes_never_have_the_same_folder_and_a_killed_one_s_is_free_at_once(disk: Disk) -> None:
+def test_two_processes_never_share_a_directory_and_a_killed_process_releases_its_own(disk: Disk) -> None:
     imports = "import pathlib, time; from app.cluster.searcher.data_directory import DataDirectory"
-    taking = f"{imports}; s = DataDirectory.take(pathlib.Path({str(disk.root)!r}))"
+    taking = f"{imports}; s = DataDirectory.acquire(pathlib.Path({str(disk.root)!r}))"
     command = [sys.executable, "-c", f"{taking}; print(s.folder.name, flush=True); time.sleep(60)"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as other:
         try:

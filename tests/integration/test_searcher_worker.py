@@ -1,4 +1,4 @@
-"""A worker that is a searcher, spoken to over a real broker: it registers, loads, answers, leaves, dies, comes back."""
+"""A searcher's process with a real broker: registration, orders, queries, drain and restart."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def packs(settings: Settings, tmp_path: Path) -> Packs:
 
 
 def load_of(settings: Settings, domain: str) -> Load:
-    """Return the order to load what the store has of a domain."""
-    told = json.loads(open_store(settings.store).get(manifest_key(domain)).data)
-    return Load(domain=domain, sha256=told["sha256"], generation=told["generation"], size_mb=1)
+    """Return the order to load the store's version of a domain's pack."""
+    manifest = json.loads(open_store(settings.store).get(manifest_key(domain)).data)
+    return Load(domain=domain, sha256=manifest["sha256"], generation=manifest["generation"], size_mb=1)
 
 
 def found(answer: SearchReply | ProblemReply) -> tuple[str, int]:
@@ -69,7 +69,7 @@ def fault(answer: SearchReply | ProblemReply) -> str:
     return answer.fault
 
 
-def test_it_registers_loads_answers_and_leaves_and_the_next_one_takes_over(
+def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers_its_packs(
     settings: Settings, ours: Fleet, ear: FakeOrchestrator, packs: Packs
 ) -> None:
     first = ours.searcher(disk_mb=20)
@@ -101,7 +101,7 @@ def test_it_registers_loads_answers_and_leaves_and_the_next_one_takes_over(
     assert json.loads(half_a_pair.body)["fault"] == "invalid-query"
     ear.publisher.publish([searcher_message(me, "load", domain=DOMAIN)])
 
-    # A heartbeat says it all again, later, and is gone before the third one after it.
+    # A heartbeat has the complete state, and expires after three intervals.
     beat = ear.receive(
         "heartbeat", lambda each: each.report.holdings == ear.received[-1].report.holdings, after=ear.mark()
     )
@@ -116,7 +116,7 @@ def test_it_registers_loads_answers_and_leaves_and_the_next_one_takes_over(
     first.process.terminate()
     leaving = ear.receive("register", lambda each: each.report.leaving, after=mark)
     assert leaving.report.searcher_id == me
-    # Who has not heard it yet is still answered.
+    # A client that does not know yet still gets replies.
     assert found(ear.search(me, DOMAIN, "alpha"))[0] == title_of(DOMAIN, 1)
     assert first.process.wait(20) == 0
     with pytest.raises(Unroutable):
@@ -134,7 +134,7 @@ def test_it_registers_loads_answers_and_leaves_and_the_next_one_takes_over(
     assert not [each for each in ear.received[mark:] if each.type in ("loaded", "failed")]
 
 
-def test_new_versions_and_a_farewell_that_is_heeded_cost_no_query_and_mix_no_versions(
+def test_new_versions_and_a_drain_lose_no_query_and_mix_no_versions(
     settings: Settings, ours: Fleet, ear: FakeOrchestrator, packs: Packs
 ) -> None:
     member = ours.searcher()
@@ -160,11 +160,11 @@ def test_new_versions_and_a_farewell_that_is_heeded_cost_no_query_and_mix_no_ver
             for version in range(2, 9):
                 packs.publish(DOMAIN, version)
                 assert ear.order(me, load_of(settings, DOMAIN)).type == "loaded"
-            slot = settings.data_dir / "searchers" / "1"
-            eventually(lambda: len(list(slot.glob("*/*.sqlite"))) == 1, "old versions are removed")
+            directory = settings.data_dir / "searchers" / "1"
+            eventually(lambda: len(list(directory.glob("*/*.sqlite"))) == 1, "old versions are removed")
             mark = ear.mark()
             member.process.terminate()
-            # Whoever goes on until the queue is deleted may lose the query that meets this moment in the broker.
+            # A query that reaches the broker just when the queue is deleted may be lost, so the queries end here.
             ear.receive("register", lambda each: each.report.leaving, after=mark)
         finally:
             stop.set()
@@ -175,7 +175,7 @@ def test_new_versions_and_a_farewell_that_is_heeded_cost_no_query_and_mix_no_ver
     assert member.process.wait(20) == 0
 
 
-def test_a_pack_that_is_broken_in_the_store_or_on_the_disk_is_told_and_never_answers(
+def test_a_corrupt_pack_in_the_store_or_on_the_disk_is_reported_and_never_served(
     settings: Settings, ours: Fleet, ear: FakeOrchestrator, packs: Packs
 ) -> None:
     ours.searcher()
@@ -210,7 +210,7 @@ def test_a_pack_that_is_broken_in_the_store_or_on_the_disk_is_told_and_never_ans
         }
         return "broken" in {answer.fault for answer in answers if isinstance(answer, ProblemReply)}
 
-    eventually(some_broken, "a query meets what is broken")
+    eventually(some_broken, "a query reads a broken page")
     failed = ear.receive("failed", after=mark)
     assert (failed.value.domain, failed.value.sha256, failed.report.holdings) == (DOMAIN, good.sha256, ())
     assert fault(ear.search(me, DOMAIN, "alpha")) == "not-here"
@@ -226,16 +226,14 @@ def test_a_pack_that_is_broken_in_the_store_or_on_the_disk_is_told_and_never_ans
     assert fault(ear.search(me, DOMAIN, "alpha")) == "not-here"
 
 
-def test_it_says_nothing_while_its_queries_are_stuck_or_its_queue_is_gone(
-    ear: FakeOrchestrator, settings: Settings
-) -> None:
+def test_a_searcher_with_stuck_queries_sends_no_heartbeats(ear: FakeOrchestrator, settings: Settings) -> None:
     trouble = [""]
     posts = Publisher(settings.broker), Publisher(settings.broker)
-    stands = SearcherReport(searcher_id="it", seq=0, free_space=1)
+    state = SearcherReport(searcher_id="it", seq=0, free_space=1)
     reporter = Reporter(
         Publishers(events=posts[0], heartbeats=posts[1]),
         every=0.1,
-        state=lambda: stands,
+        state=lambda: state,
         silence_reason=lambda: trouble[0],
     )
     with closing(reporter):
@@ -254,33 +252,33 @@ def test_it_says_nothing_while_its_queries_are_stuck_or_its_queue_is_gone(
         assert again.report.seq == last + 1 > first.report.seq
 
 
-def test_queries_are_stuck_when_every_thread_is_at_one_for_too_long(tmp_path: Path) -> None:
+def test_queries_are_stuck_when_every_thread_runs_one_for_too_long(tmp_path: Path) -> None:
     go_on = threading.Event()
 
     class Slow(OpenPacks):
         """Packs on a disk that does not answer."""
 
-        def holding(self, domain: str) -> None:
+        def version(self, domain: str) -> None:
             go_on.wait(60)
 
     packs = Slow(remove=Path.unlink, time_limit=1.0)
-    searching = QueryHandler(packs, doubt=lambda _: None, threads=2, patience=0.05)
-    asked = {"domain": DOMAIN, "q": "word"}
+    query_handler = QueryHandler(packs, request_check=lambda _: None, threads=2, patience=0.05)
+    payload = {"domain": DOMAIN, "q": "word"}
     with ThreadPoolExecutor(2) as pool:
         try:
-            first = pool.submit(searching.search, asked)
-            eventually(lambda: len(searching._running) == 1, "one query runs")
-            assert not searching.is_stuck()
-            second = pool.submit(searching.suggest, asked)
-            eventually(searching.is_stuck, "both run for too long")
+            first = pool.submit(query_handler.search, payload)
+            eventually(lambda: len(query_handler._running) == 1, "one query runs")
+            assert not query_handler.is_stuck()
+            second = pool.submit(query_handler.suggest, payload)
+            eventually(query_handler.is_stuck, "both run for too long")
         finally:
             go_on.set()
         for each in (first, second):
             assert isinstance(each.exception(), NotPlaced)
-    assert not searching.is_stuck()
+    assert not query_handler.is_stuck()
 
 
-def test_a_searcher_whose_queue_was_deleted_makes_it_again_and_registers(
+def test_a_searcher_whose_queue_was_deleted_declares_it_again_and_registers(
     settings: Settings, ours: Fleet, ear: FakeOrchestrator, packs: Packs
 ) -> None:
     ours.searcher()
@@ -298,7 +296,7 @@ def test_a_searcher_whose_queue_was_deleted_makes_it_again_and_registers(
     ear.receive("register", after=mark)
 
 
-def test_more_queries_than_it_can_answer_are_refused_at_once_and_the_others_answered(
+def test_queries_beyond_the_backlog_are_refused_at_once_and_the_others_answered(
     settings: Settings, environment: dict[str, str], tmp_path: Path, ear: FakeOrchestrator, packs: Packs
 ) -> None:
     with fleet({**environment, "SEARCHER_THREADS": "1"}, tmp_path / "logs") as ours:

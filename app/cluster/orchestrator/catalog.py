@@ -12,7 +12,7 @@ class PackCatalog:
     """The packs by domain, and the domains whose pack was deleted while a searcher still had it.
 
     A searcher may load a newer version than the catalog has. Such a version is trusted until the store has been read
-    again: if the store still has a lower generation by then, the pack was rebuilt from the first generation.
+    again. If the store then still has a lower generation, the pack was rebuilt from its first generation.
     """
 
     def __init__(self) -> None:

@@ -14,9 +14,9 @@ from app.cluster.placement.room import fitting, make_room, would_help
 def place(state: ClusterState) -> Placement:
     """Return the orders of one decision. Equal states give equal orders; the wanted state gives none.
 
-    The orders never load more than there is room for, never unload the last copy that is served unless the pack was
-    deleted, and never give a searcher two orders for one domain. Packs that wait for room are placed by a later
-    decision, once the room is free.
+    No order loads more than there is room for. The last copy that is served is not unloaded unless the pack was
+    deleted. No searcher gets two orders for one domain. Packs that wait for room are placed by a later decision, once
+    the room is free.
     """
     allocation = Allocation(state)
     for searcher_id, searcher in allocation.searchers.items():

@@ -1,1 +1,1 @@
-"""One searcher: the packs that it holds on disk, what it answers from them, and what it tells of itself."""
+"""One searcher: the packs on its disk, its replies to queries and its reports to the orchestrator."""

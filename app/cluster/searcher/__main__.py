@@ -1,4 +1,4 @@
-"""`python -m app.cluster.searcher`: one searcher, until SIGTERM or SIGINT; start as many as there are replicas."""
+"""`python -m app.cluster.searcher`: one searcher, until SIGTERM or SIGINT; start one per replica."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def main() -> int:
-    """Return 0 after a drained searcher, and 1 after one that could not start or go on."""
+    """Return 0 after the searcher drained, and 1 if it could not start or had to end."""
     settings = get_settings()
     configure()
     stopping = threading.Event()

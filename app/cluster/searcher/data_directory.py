@@ -1,9 +1,9 @@
 """A data directory: the packs of one searcher process; the next process recovers what it left.
 
-<root>/<number>/lock                     locked while a process uses the slot
-<root>/<number>/<domain>/<name>.sqlite   a pack, checked; no two copies ever have the same name
-<root>/<number>/<domain>/<name>.json     which one it is; written last, so that a pack without it is unfinished
-<root>/<number>/.loading/                what is being fetched
+<root>/<number>/lock                     locked while a process uses the directory
+<root>/<number>/<domain>/<name>.sqlite   a checked pack; no two copies ever have the same name
+<root>/<number>/<domain>/<name>.json     its version; written last, so that a pack without it is unfinished
+<root>/<number>/.loading/                packs that are being fetched
 """
 
 from __future__ import annotations
@@ -41,89 +41,86 @@ class DataDirectory:
         self._lock = lock
         self._renaming = threading.Lock()
         self._loading = folder / _LOADING
-        # The lock is held: unfinished files are those of a process that was killed.
+        # This process has the lock: any unfinished file was left by a process that was killed.
         shutil.rmtree(self._loading, ignore_errors=True)
         self._loading.mkdir()
 
     @classmethod
-    def take(cls, root: Path) -> DataDirectory:
-        """Take the first slot below `root` that no process uses, a new one where all are used; raises PackError."""
+    def acquire(cls, root: Path) -> DataDirectory:
+        """Lock the first directory below `root` that no process uses, or a new one; raises PackError."""
         try:
             for number in count(1):
                 folder = root / str(number)
                 folder.mkdir(parents=True, exist_ok=True)
-                lock = _locked(folder / _LOCK)
+                lock = _lock(folder / _LOCK)
                 if lock is not None:
                     return cls(folder, lock)
         except OSError as error:
-            raise PackError(f"{root}: no folder for packs: {error}") from error
-        raise AssertionError("numbers do not end")
+            raise PackError(f"{root}: no data directory can be locked: {error}") from error
+        raise AssertionError("count() is infinite")
 
     def recover(self) -> list[StoredPack]:
-        """Return the packs that stand here, one of each domain, in order of domain, and remove everything else.
+        """Return the packs that a previous process left, one per domain in order of domain; remove all other files.
 
-        Nothing is said of what is in them: they are to be checked.
+        The caller has to check them: their content may be damaged.
         """
         newest: dict[str, tuple[int, StoredPack]] = {}
         for note in self.folder.glob("*/*.json"):
-            held = _held(note)
-            # Of two, a process was killed between placing the one and removing the other.
+            held = _stored_pack(note)
+            # A process that was killed between adding a version and removing the previous one leaves both.
             if held and note.stat().st_mtime_ns > newest.get(held[0].domain, (0,))[0]:
                 newest[held[0].domain] = (note.stat().st_mtime_ns, held)
-        found = [held for _, held in newest.values()]
-        self._remove_all_but({path for _, path in found})
-        return sorted(found, key=lambda held: held[0].domain)
+        packs = [held for _mtime, held in newest.values()]
+        kept = {path for _version, path in packs}
+        for folder in set(self.folder.iterdir()) - {self.folder / _LOCK, self._loading}:
+            for path in folder.iterdir() if folder.is_dir() else ():
+                if path.with_suffix(".sqlite") not in kept:
+                    path.unlink()
+            if folder not in {path.parent for path in kept}:
+                shutil.rmtree(folder, ignore_errors=True)
+        return sorted(packs, key=lambda held: held[0].domain)
 
     @contextmanager
     def temporary_file(self) -> Iterator[Path]:
-        """Yield where a pack is to be written; what is not kept is removed afterwards."""
+        """Yield a path to write a pack to; the file is removed afterwards unless it was kept."""
         path = self._loading / f"{secrets.token_hex(8)}.sqlite"
         try:
             yield path
         finally:
             path.unlink(missing_ok=True)
 
-    def keep(self, holding: PackVersion, written: Path) -> Path:
-        """Move a pack from its workplace to where it stays, and return that path."""
-        folder = self.folder / holding.domain
+    def keep(self, version: PackVersion, written: Path) -> Path:
+        """Move a pack from its temporary file to its domain's folder, and return its path there."""
+        folder = self.folder / version.domain
         with self._renaming:
             folder.mkdir(exist_ok=True)
             path = written.replace(folder / written.name)
         note = written.with_suffix(".json")
-        note.write_bytes(to_json(holding))
+        note.write_bytes(to_json(version))
         note.replace(path.with_suffix(".json"))
         return path
 
     def remove(self, path: Path) -> None:
-        """Remove a pack; its note goes first, so that a half removed one is not taken for a pack."""
+        """Remove a pack. Its note is removed first, so that no half-removed pack is recovered."""
         try:
             path.with_suffix(".json").unlink(missing_ok=True)
             path.unlink(missing_ok=True)
         except OSError as error:
-            log.warning("%s: not removed: %s", path, error)
-        with self._renaming, suppress(OSError):  # Another version stands there.
+            log.warning("Pack file %s not removed: %s", path, error)
+        with self._renaming, suppress(OSError):  # Another version is stored there.
             path.parent.rmdir()
 
     def touch(self) -> None:
-        """Set the lock file's time to now, for health checks from outside of the process."""
+        """Set the lock file's modification time to now, for health checks by other processes."""
         os.utime(self._lock)
 
     def close(self) -> None:
-        """Leave the folder to the next process."""
+        """Release the lock: the next process may use the directory."""
         os.close(self._lock)
 
-    def _remove_all_but(self, kept: set[Path]) -> None:
-        ours = {self.folder / _LOCK, self._loading}
-        for folder in set(self.folder.iterdir()) - ours:
-            for path in folder.iterdir() if folder.is_dir() else ():
-                if path.with_suffix(".sqlite") not in kept:
-                    path.unlink()
-            if folder not in {path.parent for path in kept}:
-                shutil.rmtree(folder, ignore_errors=True)
 
-
-def _locked(path: Path) -> int | None:
-    """Return the descriptor that holds the lock, or None where another process has it."""
+def _lock(path: Path) -> int | None:
+    """Lock a file and return its descriptor, or None if another process has the lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -133,14 +130,14 @@ def _locked(path: Path) -> int | None:
     return descriptor
 
 
-def _held(note: Path) -> StoredPack | None:
-    """Return the pack that a note is of, or None where the two do not belong together."""
+def _stored_pack(note: Path) -> StoredPack | None:
+    """Return the pack that a note describes, or None if the note is unreadable or does not match the file."""
     path = note.with_suffix(".sqlite")
     try:
-        holding = read(PackVersion, note.read_bytes())
-        as_noted = (holding.domain, holding.size_mb)
-        as_found = (note.parent.name, size_mb(path.stat().st_size))
+        version = read(PackVersion, note.read_bytes())
+        noted = (version.domain, version.size_mb)
+        actual = (note.parent.name, size_mb(path.stat().st_size))
     except (InvalidMessage, OSError) as error:
-        log.warning("%s: not taken over: %s", note, error)
+        log.warning("Pack not recovered, removed: %s: %s", note, error)
         return None
-    return (holding, path) if as_noted == as_found else None
+    return (version, path) if noted == actual else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from app.cluster.protocol import PackVersion
@@ -14,118 +14,111 @@ from app.search.pack_searcher import PackSearcher
 
 
 @dataclass(slots=True)
-class _Copy:
+class _OpenPack:
     """One version of a pack, open, with the number of queries that use it."""
 
-    holding: PackVersion
+    version: PackVersion
     searcher: PackSearcher
     readers: int = 0
-    retired: bool = field(default=False)
+    retired: bool = False
 
 
 class OpenPacks:
-    """Lends searchers by domain, from any thread.
+    """Lends pack searchers by domain, from any thread.
 
-    A version that is replaced or dropped is closed and removed when the last query that uses it has ended, or at once;
-    its room is taken until then. Nothing here waits for a disk but opening a pack, which `put` does before it swaps.
+    A version that was replaced or dropped is retired. It is closed and removed when the last query that uses it has
+    ended, and takes room until then. Only `put` waits for a disk, to open a pack before it replaces the previous one.
     """
 
     def __init__(self, *, remove: Callable[[Path], None], time_limit: float) -> None:
         """`remove` deletes a pack's files; a search may take `time_limit` seconds."""
         self._remove = remove
         self._time_limit = time_limit
-        self._copies: dict[str, _Copy] = {}
+        self._packs: dict[str, _OpenPack] = {}
         self._retired_mb = 0
         self._lock = threading.Lock()
         self._discarded = threading.Condition(self._lock)
 
     @contextmanager
     def lend(self, domain: str) -> Iterator[PackSearcher]:
-        """Lend the searcher of a domain; raises NotHere where there is none."""
-        copy = self._borrow(domain)
-        try:
-            yield copy.searcher
-        finally:
-            self._give_back(copy)
-
-    def put(self, holding: PackVersion, path: Path) -> None:
-        """Answer from this version from now on; raises PackCorrupt, and then all stays as it was."""
-        copy = _Copy(holding, PackSearcher(path, time_limit=self._time_limit))
+        """Lend the searcher of a domain's pack; raises NotHere for a domain without a pack."""
         with self._lock:
-            old = self._copies.get(holding.domain)
-            self._copies[holding.domain] = copy
-            unused = self._retire(old) if old else None
+            pack = self._packs.get(domain)
+            if pack is None:
+                raise NotHere(f"{domain} is not on this searcher")
+            pack.readers += 1
+        try:
+            yield pack.searcher
+        finally:
+            with self._lock:
+                pack.readers -= 1
+                unused = pack if pack.retired and not pack.readers else None
+            self._discard(unused)
+
+    def put(self, version: PackVersion, path: Path) -> None:
+        """Serve this version from now on; raises PackCorrupt, and then the previous version stays."""
+        pack = _OpenPack(version, PackSearcher(path, time_limit=self._time_limit))
+        with self._lock:
+            previous = self._packs.get(version.domain)
+            self._packs[version.domain] = pack
+            unused = self._retire(previous) if previous else None
         self._discard(unused)
 
     def drop(self, domain: str, sha256: str) -> bool:
-        """Forget a domain's pack if it is this version; return whether it was."""
+        """Drop a domain's pack if it is this version; return whether it was."""
         with self._lock:
-            copy = self._copies.get(domain)
-            if copy is None or copy.holding.sha256 != sha256:
+            pack = self._packs.get(domain)
+            if pack is None or pack.version.sha256 != sha256:
                 return False
-            del self._copies[domain]
-            unused = self._retire(copy)
+            del self._packs[domain]
+            unused = self._retire(pack)
         self._discard(unused)
         return True
 
-    def holding(self, domain: str) -> PackVersion | None:
-        """Return the version of a domain that is answered from."""
-        copy = self._copies.get(domain)
-        return copy.holding if copy else None
+    def version(self, domain: str) -> PackVersion | None:
+        """Return the version of a domain's pack that is served."""
+        pack = self._packs.get(domain)
+        return pack.version if pack else None
 
     def path(self, domain: str) -> Path | None:
-        """Return the database of a domain."""
-        copy = self._copies.get(domain)
-        return copy.searcher.path if copy else None
+        """Return the path of the database that is served for a domain."""
+        pack = self._packs.get(domain)
+        return pack.searcher.path if pack else None
 
-    def holdings(self) -> tuple[PackVersion, ...]:
-        """Return what is answered from, in order of domain."""
+    def versions(self) -> tuple[PackVersion, ...]:
+        """Return the versions that are served, in order of domain."""
         with self._lock:
-            return tuple(self._copies[domain].holding for domain in sorted(self._copies))
+            return tuple(self._packs[domain].version for domain in sorted(self._packs))
 
     def used_mb(self) -> int:
-        """Return the MB on disk, those included that are still read but no more answered from."""
+        """Return the MB on disk, including retired versions that queries still use."""
         with self._lock:
-            return self._retired_mb + sum(copy.holding.size_mb for copy in self._copies.values())
+            return self._retired_mb + sum(pack.version.size_mb for pack in self._packs.values())
 
-    def settle(self, seconds: float) -> None:
-        """Wait until nothing is read that is no more answered from, `seconds` at most."""
+    def wait_for_retired(self, seconds: float) -> None:
+        """Wait until all retired versions are removed, `seconds` at most."""
         with self._discarded:
             self._discarded.wait_for(lambda: not self._retired_mb, seconds)
 
     def close(self) -> None:
-        """Close all; their files stay."""
+        """Close all packs; their files stay."""
         with self._lock:
-            copies, self._copies = list(self._copies.values()), {}
-        for copy in copies:
-            copy.searcher.close()
+            packs, self._packs = list(self._packs.values()), {}
+        for pack in packs:
+            pack.searcher.close()
 
-    def _borrow(self, domain: str) -> _Copy:
-        with self._lock:
-            copy = self._copies.get(domain)
-            if copy is None:
-                raise NotHere(f"{domain} is not on this searcher")
-            copy.readers += 1
-            return copy
+    def _retire(self, pack: _OpenPack) -> _OpenPack | None:
+        """Mark a version as retired; return it if no query uses it."""
+        pack.retired = True
+        self._retired_mb += pack.version.size_mb
+        return None if pack.readers else pack
 
-    def _give_back(self, copy: _Copy) -> None:
-        with self._lock:
-            copy.readers -= 1
-            unused = copy if copy.retired and not copy.readers else None
-        self._discard(unused)
-
-    def _retire(self, copy: _Copy) -> _Copy | None:
-        """Let no further query have it; return it if none has."""
-        copy.retired = True
-        self._retired_mb += copy.holding.size_mb
-        return None if copy.readers else copy
-
-    def _discard(self, copy: _Copy | None) -> None:
-        """Close and remove a version that nobody uses, outside of the lock: deleting a large file takes a while."""
-        if copy is None:
+    def _discard(self, pack: _OpenPack | None) -> None:
+        """Close and remove an unused version, without the lock: deleting a large file takes a while."""
+        if pack is None:
             return
-        copy.searcher.close()
-        self._remove(copy.searcher.path)
+        pack.searcher.close()
+        self._remove(pack.searcher.path)
         with self._discarded:
-            self._retired_mb -= copy.holding.size_mb
+            self._retired_mb -= pack.version.size_mb
             self._discarded.notify_all()

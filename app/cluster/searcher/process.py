@@ -1,4 +1,4 @@
-"""A searcher's process: its parts are put together, serve its queue, and drain when the process is to stop."""
+"""A searcher's process: build its parts, serve its queue, and drain when the process is to stop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from app.broker.rpc.queue_consumer import QueueConsumer
 from app.broker.rpc.responder import Responder
 from app.cluster.protocol import Load, PackVersion, size_mb
 from app.cluster.searcher.data_directory import DataDirectory
-from app.cluster.searcher.loader import FetchPack, Loader
+from app.cluster.searcher.loader import Loader
+from app.cluster.searcher.pack_jobs import FetchPack, PackJobs
 from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.reporter import Publishers, Reporter
 from app.cluster.searcher.service import BACKLOG, STUCK_LIMITS, STUCK_SECONDS, QueryHandler, SearcherService, problem
@@ -30,55 +31,24 @@ from config.settings import Settings
 
 log = logging.getLogger(__name__)
 
-#: Files that may be open, where the system allows: each pack is one for each thread that searched it.
-_FILES: Final = 65_536
-#: Seconds that a stopping searcher goes on answering: clients update their route cache every second.
+#: Files that may be open, as far as the system allows: each thread that searched a pack keeps its database open.
+_OPEN_FILES: Final = 65_536
+#: Seconds that a stopping searcher still answers: clients update their route cache every second.
 DRAIN: Final = 1.5
 
 
 def run(settings: Settings, *, stopping: Callable[[], bool]) -> None:
     """Serve one searcher's queue until `stopping` returns true, then announce it, drain and return.
 
-    Raises PackError where no data directory can be taken, and TopologyDiffers where the broker's queues are others.
+    Raises PackError if no data directory can be locked, and TopologyDiffers if the broker's queues differ.
     """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+
     searcher_id = str(uuid.uuid4())
-    _raise_file_limit()
-    directory = DataDirectory.take(settings.searcher_dir or settings.data_dir / "searchers")
-    packs = OpenPacks(remove=directory.remove, time_limit=settings.search_time_limit)
-    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
-    loader = Loader(
-        directory=directory,
-        packs=packs,
-        budget_mb=settings.searcher_disk_mb,
-        fetch=fetch_from(store),
-        check=database.check,
-    )
-    threads = settings.searcher_threads
-    patience = max(STUCK_SECONDS, STUCK_LIMITS * settings.search_time_limit)
-    searching = QueryHandler(packs, doubt=loader.submit, threads=threads, patience=patience)
-
-    def why_silent() -> str:
-        if not consumer.connected:
-            return "the broker is unreachable"
-        return "every thread is stuck in a query" if searching.is_stuck() else ""
-
-    reporter = Reporter(
-        Publishers(
-            events=Publisher(settings.broker, timeout=settings.publish_timeout),
-            heartbeats=Publisher(settings.broker, timeout=min(settings.heartbeat, settings.publish_timeout)),
-        ),
-        every=settings.heartbeat,
-        state=partial(loader.report, searcher_id),
-        silence_reason=why_silent,
-        published=directory.touch,
-    )
-    service = SearcherService(
-        packs=packs,
-        loader=loader,
-        searching=searching,
-        responder=Responder(settings.broker, {}, problem=problem, threads=threads, backlog=BACKLOG * threads),
-        reporter=reporter,
-    )
+    # The reporter asks for the consumer's state only after the consumer has connected.
+    service, reporter = build(settings, searcher_id, is_connected=lambda: consumer.connected)
 
     def connected() -> None:
         service.connected()
@@ -103,22 +73,60 @@ def run(settings: Settings, *, stopping: Callable[[], bool]) -> None:
     log.info("Searcher %s stopped", searcher_id)
 
 
-def _raise_file_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+def build(
+    settings: Settings, searcher_id: str, *, is_connected: Callable[[], bool]
+) -> tuple[SearcherService, Reporter]:
+    """Lock a data directory and return the service of a searcher with its reporter; raises PackError."""
+    directory = DataDirectory.acquire(settings.searcher_dir or settings.data_dir / "searchers")
+    packs = OpenPacks(remove=directory.remove, time_limit=settings.search_time_limit)
+    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    loader = Loader(
+        PackJobs(
+            directory=directory,
+            packs=packs,
+            budget_mb=settings.searcher_disk_mb,
+            fetch=fetch_from(store),
+            check=database.check,
+        )
+    )
+    threads = settings.searcher_threads
+    patience = max(STUCK_SECONDS, STUCK_LIMITS * settings.search_time_limit)
+    query_handler = QueryHandler(packs, request_check=loader.submit, threads=threads, patience=patience)
+
+    def silence_reason() -> str:
+        if not is_connected():
+            return "the broker is unreachable"
+        return "every thread is stuck in a query" if query_handler.is_stuck() else ""
+
+    reporter = Reporter(
+        Publishers(
+            events=Publisher(settings.broker, timeout=settings.publish_timeout),
+            heartbeats=Publisher(settings.broker, timeout=min(settings.heartbeat, settings.publish_timeout)),
+        ),
+        every=settings.heartbeat,
+        state=partial(loader.report, searcher_id),
+        silence_reason=silence_reason,
+        published=directory.touch,
+    )
+    service = SearcherService(
+        packs=packs,
+        loader=loader,
+        query_handler=query_handler,
+        responder=Responder(settings.broker, {}, problem=problem, threads=threads, backlog=BACKLOG * threads),
+        reporter=reporter,
+    )
+    return service, reporter
 
 
 def fetch_from(store: ObjectStore) -> FetchPack:
     """Return the function that fetches packs from a store.
 
-    Where the store has a newer version than the order names, that is loaded, and `loaded` names it: it saves the
-    orchestrator a second load.
+    If the store has a newer version than the ordered one, that is fetched: it saves a second order.
     """
 
     def fetch(load: Load, target: Path, *, room: int) -> PackVersion:
-        found = fetch_pack_to(store, load.domain, target, at_least=load.generation, room=room)
+        version = fetch_pack_to(store, load.domain, target, at_least=load.generation, room=room)
         size = size_mb(target.stat().st_size)
-        return PackVersion(domain=load.domain, sha256=found.sha256, generation=found.generation, size_mb=size)
+        return PackVersion(domain=load.domain, sha256=version.sha256, generation=version.generation, size_mb=size)
 
     return fetch

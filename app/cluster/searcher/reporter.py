@@ -9,15 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from app.broker.errors import PublishFailed
-from app.broker.publishing import Outgoing, Publisher
+from app.broker.publishing import Publisher
 from app.cluster.protocol import MISSED_HEARTBEATS, Outcome, SearcherReport, to_payload
-from app.cluster.searcher.loader import JobOutcome
+from app.cluster.searcher.pack_jobs import JobOutcome
 from app.envelopes import event_message, request_message
 
 log = logging.getLogger(__name__)
 
-#: Attempts to tell of a change, and seconds between two. The next heartbeat says how it stands anyway.
-_ATTEMPTS, _PAUSE = 3, 1.0
+#: Attempts to publish an outcome, and seconds between two. The next heartbeat reports the same state.
+_ATTEMPTS, _ATTEMPT_INTERVAL = 3, 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +27,33 @@ class Publishers:
     events: Publisher
     heartbeats: Publisher
 
+    def close(self) -> None:
+        """Close both connections."""
+        self.events.close()
+        self.heartbeats.close()
+
+
+class ReportSource:
+    """Makes numbered reports of the searcher's state, in any thread."""
+
+    def __init__(self, state: Callable[[], SearcherReport]) -> None:
+        """`state` makes a report without a number."""
+        self.leaving = False
+        self._state = state
+        self._seq = 0
+        self._lock = threading.Lock()
+
+    def report(self) -> SearcherReport:
+        """Return a report of the current state; the later of two reports has the higher number."""
+        with self._lock:
+            self._seq += 1
+            return replace(self._state(), seq=self._seq, leaving=self.leaving)
+
 
 class Reporter:
-    """Registers when asked, and from then on sends a heartbeat every `every` seconds, in a thread of its own.
+    """Registers on request, and from then on sends a heartbeat every `every` seconds, in a thread.
 
-    `state` makes a report of how the searcher stands; the reporter numbers it. While `silence_reason` returns a
-    reason, no report is sent: a searcher that does not answer has to count as lost.
+    While `silence_reason` returns a reason, no report is sent: a searcher that does not answer has to count as lost.
     `published` is called after each message.
     """
 
@@ -47,41 +68,42 @@ class Reporter:
     ) -> None:
         self._publishers = publishers
         self._every = every
-        self._state = state
-        self._unwell = silence_reason
-        self._beaten = published
-        self._seq = 0
-        self._numbering = threading.Lock()
-        self._leaving = False
+        self._source = ReportSource(state)
+        self._silence_reason = silence_reason
+        self._published = published
         self._silent = ""
-        self._lost = False
-        self._due = True
+        self._has_failed = False
+        self._registration_due = True
         self._stopped = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
 
+    def report(self) -> SearcherReport:
+        """Return a report of the current state; the later of two reports has the higher number."""
+        return self._source.report()
+
     def register(self) -> None:
-        """Register now: somebody has to learn everything, perhaps anew. Returns at once."""
+        """Register soon; returns at once."""
         with self._changed:
-            self._due, self._lost, self._silent = True, False, ""
+            self._registration_due, self._has_failed, self._silent = True, False, ""
             self._changed.notify_all()
             if self._thread.ident is None and not self._stopped:
                 self._thread.start()
 
-    def tell(self, change: JobOutcome) -> None:
-        """Tell what became of a change; returns when the broker has it, or when it is left to the next heartbeat."""
+    def report_outcome(self, outcome: JobOutcome) -> None:
+        """Publish an outcome; returns once the broker confirmed it, or after the last attempt."""
         for attempt in range(_ATTEMPTS):
             if attempt:
-                time.sleep(_PAUSE)
-            # Made anew each time: what is told late is how it stands then.
-            outcome = Outcome(report=self.report(), domain=change.domain, sha256=change.sha256, reason=change.reason)
+                time.sleep(_ATTEMPT_INTERVAL)
+            # Each attempt reports the state of its own time.
+            message = Outcome(report=self.report(), domain=outcome.domain, sha256=outcome.sha256, reason=outcome.reason)
             try:
-                self._publishers.events.publish([event_message(change.kind, to_payload(outcome))])
+                self._publishers.events.publish([event_message(outcome.kind, to_payload(message))])
             except PublishFailed as error:
                 log.warning(
                     "Outcome %s of %s not published, the next heartbeat has the state: %s",
-                    change.kind,
-                    change.domain,
+                    outcome.kind,
+                    outcome.domain,
                     error,
                 )
             else:
@@ -89,24 +111,17 @@ class Reporter:
 
     def leave(self) -> None:
         """Announce that the searcher is leaving; no heartbeat follows."""
-        self._leaving = True
+        self._source.leaving = True
         self._stop()
         try:
             self._publishers.events.publish([event_message("register", to_payload(self.report()))])
         except PublishFailed as error:
             log.warning("Leaving not announced: %s", error)
 
-    def report(self) -> SearcherReport:
-        """Return how the searcher stands; of two reports, the one with the higher number is later."""
-        with self._numbering:
-            self._seq += 1
-            return replace(self._state(), seq=self._seq, leaving=self._leaving)
-
     def close(self) -> None:
         """Stop, and close the connections."""
         self._stop()
-        for publisher in (self._publishers.events, self._publishers.heartbeats):
-            publisher.close()
+        self._publishers.close()
 
     def _stop(self) -> None:
         with self._changed:
@@ -117,49 +132,42 @@ class Reporter:
 
     def _run(self) -> None:
         while self._wait():
-            if not self._may_speak():
+            before, self._silent = self._silent, self._silence_reason()
+            if self._silent:
+                if not before:
+                    log.warning("No heartbeats are sent: %s", self._silent)
                 continue
             with self._changed:
-                registering, self._due = self._due, False
-            said = self._say(self._publishers.events, self._registration) if registering else self._beat()
-            if registering and not said:
-                self._due = True
+                registering, self._registration_due = self._registration_due, False
+            self._has_failed = not self._publish(registering=registering)
+            if registering and self._has_failed:
+                self._registration_due = True
 
     def _wait(self) -> bool:
-        """Wait until there is something to say; False when there will be no more."""
+        """Wait until a report is due; return False once the reporter is stopped.
+
+        After a failure, and while the searcher is silent, a registration is retried with the next heartbeat.
+        """
         with self._changed:
-            # What could not be said is tried again with the next beat.
-            self._changed.wait_for(lambda: self._stopped or self._at_once(), self._every)
+            self._changed.wait_for(
+                lambda: self._stopped or (self._registration_due and not self._has_failed and not self._silent),
+                self._every,
+            )
             return not self._stopped
 
-    def _at_once(self) -> bool:
-        return self._due and not self._lost and not self._silent
-
-    def _may_speak(self) -> bool:
-        before, self._silent = self._silent, self._unwell()
-        if self._silent and not before:
-            log.warning("No heartbeats are sent: %s", self._silent)
-        return not self._silent
-
-    def _beat(self) -> bool:
-        return self._say(self._publishers.heartbeats, self._heartbeat)
-
-    def _say(self, publisher: Publisher, message: Callable[[], Outgoing]) -> bool:
+    def _publish(self, *, registering: bool) -> bool:
+        """Publish a registration or a heartbeat; return whether it was published."""
         try:
-            publisher.publish([message()])
-            self._beaten()
-        except Exception as error:  # noqa: BLE001 - Whatever it was, the next heartbeat is tried.
-            if not self._lost:
+            if registering:
+                self._publishers.events.publish([event_message("register", to_payload(self.report()))])
+            else:
+                heartbeat = request_message("heartbeat", to_payload(self.report()))
+                expiration = str(round(self._every * MISSED_HEARTBEATS * 1_000))
+                properties = {**heartbeat.properties, "expiration": expiration}
+                self._publishers.heartbeats.publish([replace(heartbeat, properties=properties, mandatory=False)])
+            self._published()
+        except Exception as error:  # noqa: BLE001 - After any error, the next heartbeat is tried.
+            if not self._has_failed:
                 log.warning("Report not published, again with the next heartbeat: %r", error)
-            self._lost = True
             return False
-        self._lost = False
         return True
-
-    def _registration(self) -> Outgoing:
-        return event_message("register", to_payload(self.report()))
-
-    def _heartbeat(self) -> Outgoing:
-        beat = request_message("heartbeat", to_payload(self.report()))
-        expiration = str(round(self._every * MISSED_HEARTBEATS * 1_000))
-        return replace(beat, properties={**beat.properties, "expiration": expiration}, mandatory=False)

@@ -14,7 +14,8 @@ from app.broker.delivery import Delivery
 from app.broker.errors import ApplicationError, Undecodable, UnknownType
 from app.broker.rpc.responder import Responder
 from app.cluster.protocol import Load, Unload, problem_reply, read, to_json
-from app.cluster.searcher.loader import IntegrityCheck, Loader
+from app.cluster.searcher.loader import Loader
+from app.cluster.searcher.pack_jobs import IntegrityCheck
 from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.reporter import Reporter
 from app.envelopes import decode_envelope
@@ -26,60 +27,62 @@ from config.routes import REGISTER_AGAIN, SEARCHER_TYPES
 
 log = logging.getLogger(__name__)
 
-#: Queries that wait for a thread, for each thread: more could not be answered while somebody waits for them.
+#: Queries that may wait per thread; more would not be answered before their deadlines.
 BACKLOG: Final = 8
-#: A query is stuck after so many seconds, or so many times its time limit: SQLite would have broken it off.
+#: A query is stuck after this many seconds, or this multiple of its time limit if longer. By then SQLite should have
+#: aborted it.
 STUCK_SECONDS: Final = 5.0
 STUCK_LIMITS: Final = 3
 
 
 class QueryHandler:
-    """Answers `search` and `suggest` from packs, in any thread, and keeps an eye on whether that ends."""
+    """Answers `search` and `suggest` from packs, in any thread, and detects stuck queries."""
 
     def __init__(
-        self, packs: OpenPacks, *, doubt: Callable[[IntegrityCheck], None], threads: int, patience: float
+        self, packs: OpenPacks, *, request_check: Callable[[IntegrityCheck], None], threads: int, patience: float
     ) -> None:
-        """`doubt` is told of packs that a query could not read; a query of more than `patience` seconds is stuck.
+        """Call `request_check` for a pack that a query could not read.
 
-        `threads` is the number of those that call `search` and `suggest`.
+        A query that runs for more than `patience` seconds is stuck. `threads` is the number of threads that call
+        `search` and `suggest`.
         """
         self._packs = packs
-        self._doubt = doubt
+        self._request_check = request_check
         self._threads = threads
         self._patience = patience
         self._running: dict[int, float] = {}
 
     def is_stuck(self) -> bool:
-        """Tell whether queries end no more: every thread has been at one for too long."""
+        """Return whether every thread has been running one query for too long."""
         latest = time.monotonic() - self._patience
         return sum(began < latest for began in tuple(self._running.values())) >= self._threads
 
     def search(self, payload: dict[str, Any]) -> bytes:
-        """Return what is found, as JSON; raises InvalidMessage, InvalidQuery, NotHere, SearchTimeout, PackCorrupt."""
-        wanted = read(SearchRequest, payload)
-        query = parse(wanted.q)
-        with self._watched(), self._lent(wanted.domain) as searcher:
+        """Return the results as JSON; raises InvalidMessage, InvalidQuery, NotHere, SearchTimeout, PackCorrupt."""
+        request = read(SearchRequest, payload)
+        query = parse(request.q)
+        with self._watched(), self._lend(request.domain) as searcher:
             results = searcher.search(
-                query, offset=wanted.offset, limit=wanted.limit, sort=wanted.sort, filters=wanted.filters
+                query, offset=request.offset, limit=request.limit, sort=request.sort, filters=request.filters
             )
             return to_json(SearchReply(info=searcher.info, results=results))
 
     def suggest(self, payload: dict[str, Any]) -> bytes:
         """Return suggestions as a JSON list; raises as `search` does."""
-        wanted = read(SuggestRequest, payload)
-        with self._watched(), self._lent(wanted.domain) as searcher:
-            return to_json(tuple(searcher.suggest(wanted.q, limit=wanted.limit)))
+        request = read(SuggestRequest, payload)
+        with self._watched(), self._lend(request.domain) as searcher:
+            return to_json(tuple(searcher.suggest(request.q, limit=request.limit)))
 
     @contextmanager
-    def _lent(self, domain: str) -> Iterator[PackSearcher]:
-        held = self._packs.holding(domain)
+    def _lend(self, domain: str) -> Iterator[PackSearcher]:
+        held = self._packs.version(domain)
         try:
             with self._packs.lend(domain) as searcher:
                 yield searcher
         except PackCorrupt as error:
-            log.warning("%s: %s", domain, error)
+            log.warning("%s: a query failed, the pack will be checked: %s", domain, error)
             if held is not None:
-                self._doubt(IntegrityCheck(domain=domain, sha256=held.sha256))
+                self._request_check(IntegrityCheck(domain=domain, sha256=held.sha256))
             raise
 
     @contextmanager
@@ -97,18 +100,18 @@ def problem(error: Exception) -> bytes:
 
 
 class SearcherService:
-    """Takes the messages of one searcher's queue."""
+    """Processes the messages of one searcher's queue."""
 
     def __init__(
         self,
         *,
-        searching: QueryHandler,
+        query_handler: QueryHandler,
         responder: Responder,
         loader: Loader,
         reporter: Reporter,
         packs: OpenPacks,
     ) -> None:
-        self._searching = searching
+        self._query_handler = query_handler
         self._responder = responder
         self._loader = loader
         self._reporter = reporter
@@ -116,7 +119,7 @@ class SearcherService:
         self._started = False
 
     def take(self, delivery: Delivery) -> None:
-        """Have a query answered by a thread, and an order carried out; raises InvalidMessage for a wrong one."""
+        """Pass a query to the responder's threads and an order to the loader; raises InvalidMessage."""
         try:
             payload = decode_envelope(delivery.body, delivery.content_encoding)
         except Undecodable as error:
@@ -124,9 +127,9 @@ class SearcherService:
             return
         match payload.get("type"):
             case "search":
-                self._responder.answer(delivery, partial(self._searching.search, payload))
+                self._responder.answer(delivery, partial(self._query_handler.search, payload))
             case "suggest":
-                self._responder.answer(delivery, partial(self._searching.suggest, payload))
+                self._responder.answer(delivery, partial(self._query_handler.suggest, payload))
             case "load":
                 self._loader.submit(read(Load, payload))
             case "unload":
@@ -138,15 +141,15 @@ class SearcherService:
                 self._responder.answer(delivery, partial(_refuse, unknown))
 
     def connected(self) -> None:
-        """Register, now that messages arrive; the first time, with what is taken over by then of a dead process."""
+        """Register, now that messages arrive. The first time, start the loader, which registers after the recovery."""
         if self._started:
             self._reporter.register()
         else:
             self._started = True
-            self._loader.start(recovered=self._reporter.register, tell=self._reporter.tell)
+            self._loader.start(recovered=self._reporter.register, report_outcome=self._reporter.report_outcome)
 
     def close(self) -> None:
-        """Finish the queries under way and close the packs. The end of the process unlocks the data directory."""
+        """Finish the running queries and close the packs. The end of the process unlocks the data directory."""
         self._responder.close()
         self._loader.close(1.0)
         self._reporter.close()

@@ -1,0 +1,166 @@
+"""The jobs on a searcher's packs: recover, load, unload and check them. All run in the loader's thread."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from app.broker.errors import ApplicationError
+from app.cluster.protocol import MB, Load, PackVersion, Unload
+from app.cluster.searcher.data_directory import DataDirectory
+from app.cluster.searcher.packs import OpenPacks
+from app.errors import PackCorrupt, PackError
+
+log = logging.getLogger(__name__)
+
+#: Seconds that a load waits for queries on retired versions to end, if it needs their room.
+_RETIRED_TIMEOUT = 2.0
+#: Characters of a failure's reason that are reported at most.
+_LONGEST_REASON = 1_000
+#: Seconds that a pack is not checked again: one query that always fails must not keep the loader busy.
+_CHECK_INTERVAL = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutcome:
+    """The outcome of a job; `kind` is the type of the message that reports it."""
+
+    kind: Literal["loaded", "unloaded", "failed"]
+    domain: str
+    sha256: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntegrityCheck:
+    """A check of the whole file, requested when a query could not read this version."""
+
+    domain: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSpace:
+    """MB for packs: `free` besides the present packs, `capacity` without any pack."""
+
+    free: int
+    capacity: int
+
+
+class FetchPack(Protocol):
+    """Fetches packs from the store."""
+
+    def __call__(self, load: Load, target: Path, *, room: int) -> PackVersion:
+        """Write the checked database of the store's version to `target`, and return that version.
+
+        Writes `room` bytes at most. Raises an ApplicationError.
+        """
+
+
+Job = Load | Unload | IntegrityCheck
+
+
+class PackJobs:
+    """Executes jobs. On failure the previous version of a pack is still served."""
+
+    def __init__(
+        self,
+        *,
+        directory: DataDirectory,
+        packs: OpenPacks,
+        budget_mb: int,
+        fetch: FetchPack,
+        check: Callable[[Path], None],
+    ) -> None:
+        """Keep `budget_mb` in the data directory at most; `check` raises PackCorrupt for a file that is not intact."""
+        self.directory = directory
+        self.packs = packs
+        self._budget = budget_mb
+        self._fetch = fetch
+        self._check = check
+        self._intact_until: dict[str, float] = {}
+
+    def disk_space(self) -> DiskSpace:
+        """Return the disk space: less than the budget if the disk is full."""
+        used = self.packs.used_mb()
+        disk = shutil.disk_usage(self.directory.folder).free // MB
+        return DiskSpace(free=max(0, min(self._budget - used, disk)), capacity=min(self._budget, used + disk))
+
+    def is_due(self, job: Job) -> bool:
+        """Return whether to execute a job: not a check of a version that was found intact a short while ago."""
+        return not isinstance(job, IntegrityCheck) or time.monotonic() >= self._intact_until.get(job.sha256, 0.0)
+
+    def recover(self, version: PackVersion, path: Path) -> None:
+        """Serve a pack of the data directory's previous process if it is intact and fits; otherwise remove it."""
+        if self.packs.used_mb() + version.size_mb > self._budget:
+            log.warning("Pack of %s not recovered, removed: no room for its %d MB", version.domain, version.size_mb)
+            self.directory.remove(path)
+            return
+        try:
+            self._check(path)
+            self.packs.put(version, path)
+        except Exception as error:  # noqa: BLE001 - One unreadable pack must not prevent the recovery of the others.
+            reason = error if isinstance(error, ApplicationError | OSError) else repr(error)
+            log.warning("Pack of %s not recovered, removed: %s", version.domain, reason)
+            self.directory.remove(path)
+
+    def execute(self, job: Job) -> JobOutcome | None:
+        """Execute a job and return its outcome; None for a check that found the pack intact."""
+        try:
+            match job:
+                case Load():
+                    version = self._load(job)
+                    return JobOutcome(kind="loaded", domain=version.domain, sha256=version.sha256)
+                case Unload():
+                    self.packs.drop(job.domain, job.sha256)
+                    return JobOutcome(kind="unloaded", domain=job.domain, sha256=job.sha256)
+                case IntegrityCheck():
+                    self._check_served(job)
+                    return None
+        except Exception as error:
+            # Any exception: a searcher whose loader thread ended would still send heartbeats, but execute no order.
+            expected = isinstance(error, ApplicationError | OSError)
+            reason = str(error).removeprefix(f"{job.domain}: ") if expected else repr(error)
+            log.warning("%s: %s", job.domain, reason, exc_info=None if expected else error)
+            return JobOutcome(kind="failed", domain=job.domain, sha256=job.sha256, reason=reason[:_LONGEST_REASON])
+
+    def _load(self, load: Load) -> PackVersion:
+        """Replace the served version by the store's, unless they are the same; return the version then served."""
+        held = self.packs.version(load.domain)
+        if held and held.sha256 == load.sha256:
+            return held
+        if load.size_mb > self.disk_space().free:
+            self.packs.wait_for_retired(_RETIRED_TIMEOUT)
+        free = self.disk_space().free
+        if load.size_mb > free:
+            raise PackError(f"{load.size_mb} MB needed, {free} MB free on this searcher")
+        with self.directory.temporary_file() as written:
+            version = self._fetch(load, written, room=free * MB)
+            if held and held.sha256 == version.sha256:
+                return held
+            path = self.directory.keep(version, written)
+            try:
+                self.packs.put(version, path)
+            except BaseException:
+                self.directory.remove(path)
+                raise
+        log.info("%s: serving generation %d (%d MB)", version.domain, version.generation, version.size_mb)
+        return version
+
+    def _check_served(self, job: IntegrityCheck) -> None:
+        """Check the served file if it is this version; drop the pack and raise PackCorrupt if it is not intact."""
+        path, held = self.packs.path(job.domain), self.packs.version(job.domain)
+        if path is None or held is None or held.sha256 != job.sha256:
+            return
+        try:
+            self._check(path)
+        except PackCorrupt:
+            self.packs.drop(job.domain, job.sha256)
+            raise
+        log.error("%s: a query failed, but the pack is intact; it is served on", job.domain)
+        self._intact_until = {job.sha256: time.monotonic() + _CHECK_INTERVAL}
