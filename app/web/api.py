@@ -21,7 +21,6 @@ from app.errors import (
     TooManySearches,
     UriTooLong,
 )
-from app.web.dependencies import Client, SearchParameters, SuggestParameters
 from app.web.models import (
     DomainsAnswer,
     Problem,
@@ -31,6 +30,7 @@ from app.web.models import (
     json_response,
     search_answer,
 )
+from app.web.parameters import Client, SearchParameters, SuggestParameters
 from app.web.problems import MEDIA_TYPE, type_of
 
 DESCRIPTION = """\

@@ -18,8 +18,7 @@ from app.broker.errors import ApplicationError, InvalidMessage
 from app.cluster.client.contract import SearchClient
 from app.errors import MethodNotAllowed, ResourceNotFound
 from app.web import api, monitoring, opensearch, pages, problems
-from app.web.limits import ConcurrencyLimit, RateLimiter
-from app.web.middleware import WebMiddleware
+from app.web.middleware import ConcurrencyLimit, RateLimiter, WebMiddleware
 from app.web.monitoring import CountingSearchClient, Metrics, RoutesCollector
 
 #: Searches and suggestions of one address.

@@ -18,7 +18,7 @@ from app.broker.errors import ApplicationError
 from app.cluster.client.contract import SearchClient
 from app.cluster.protocol import Routes
 from app.search.contract import SearchRequest, SearchResult
-from app.web.dependencies import Client
+from app.web.parameters import Client
 
 #: Domains whose index age /metrics reports: those with the oldest indexes.
 MAX_INDEX_AGES = 100

@@ -17,7 +17,7 @@ from app.broker.errors import InvalidMessage
 from app.cluster.client.contract import MAX_DOMAINS
 from app.crawl.urls import parse_domain
 from app.errors import InvalidQuery, PackNotFound
-from app.web.dependencies import Client
+from app.web.parameters import Client
 
 DESCRIPTION = "application/opensearchdescription+xml"
 SUGGESTIONS = "application/x-suggestions+json"

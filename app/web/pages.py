@@ -17,9 +17,8 @@ from app.cluster.client.contract import MAX_DOMAINS, SearchClient
 from app.errors import PackNotFound
 from app.search.contract import Filters
 from app.search.query import MAX_CHARACTERS
-from app.web.dependencies import Client
+from app.web.parameters import Client, SearchForm, read_form
 from app.web.presenter import Choice, PackView, ResultsView, filters_view, pack_view, results_view
-from app.web.search_form import SearchForm, read_form
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from app.cluster.protocol import PackRoute
 from app.search.contract import Facet, Hit, PackInfo, SearchResult
 from app.search.snippet import Snippet
-from app.web.search_form import FILTERS, PER_PAGE, SORTS, SearchForm
+from app.web.parameters import FILTERS, PER_PAGE, SORTS, SearchForm
 
 #: Page numbers shown on either side of the current one.
 _NEIGHBOURS = 2

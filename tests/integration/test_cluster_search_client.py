@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from app.broker.errors import ApplicationError, Overloaded, RequestTimedOut
-from app.cluster.client.cluster import ClusterSearchClient
-from app.cluster.client.route_cache import MAX_AGE
+from app.cluster.client.cluster import MAX_AGE, ClusterSearchClient
 from app.cluster.client.shell import search
 from app.cluster.protocol import Routes, to_json
 from app.errors import InvalidQuery, InvalidUrl, NotPlaced, PackCorrupt, PackNotFound, SearchTimeout, SearchUnavailable

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.broker.errors import ApplicationError, InvalidMessage, UnknownType
-from app.cluster.client.route_cache import MAX_AGE
+from app.cluster.client.cluster import MAX_AGE
 from app.cluster.protocol import (
     Fault,
     Load,

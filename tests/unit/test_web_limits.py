@@ -10,8 +10,8 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.cluster.protocol import PackRoute, Routes
-from app.web import limits, server
-from app.web.limits import ConcurrencyLimit, RateLimiter, client_key
+from app.web import server
+from app.web.middleware import ConcurrencyLimit, RateLimiter, client_key
 from app.web.monitoring import MAX_INDEX_AGES, readiness, route_metrics
 from app.web.opensearch import describe
 from tests.packs import BUILT_AT
@@ -51,7 +51,7 @@ def test_each_address_has_a_quota_that_counts_down() -> None:
 
 
 def test_addresses_are_removed_after_their_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SWEEP", 0.05)
+    monkeypatch.setattr(middleware, "SWEEP", 0.05)
 
     async def scenario() -> None:
         limiter = RateLimiter("5/second")

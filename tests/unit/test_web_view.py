@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.search.contract import Filters, SearchRequest, SearchResult
+from app.web.parameters import LAST_PAGE, PER_PAGE, SORTS, SearchForm, read_form
 from app.web.presenter import label_of, results_view
-from app.web.search_form import LAST_PAGE, PER_PAGE, SORTS, SearchForm, read_form
 
 pytestmark = pytest.mark.unit
 
