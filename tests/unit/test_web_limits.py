@@ -10,7 +10,7 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.cluster.protocol import PackRoute, Routes
-from app.web import server
+from app.web import middleware, server
 from app.web.middleware import ConcurrencyLimit, RateLimiter, client_key
 from app.web.monitoring import MAX_INDEX_AGES, readiness, route_metrics
 from app.web.opensearch import describe
