@@ -34,7 +34,9 @@ def show(gid: str, findings: Sequence[ArtFinding], *, to_people: bool) -> None:
         typer.echo(gid)
         for finding in findings:
             typer.echo(f"  {finding.kind:<15} {finding.file}".rstrip())
-            typer.echo(f"    {_meaning(finding)}")
+            home = f" {finding.fix.new_gid}" if isinstance(finding.fix, Move) else ""
+            fix = f"{kind_of(finding.fix)} repairs it" if finding.fix else "no job repairs it"
+            typer.echo(f"    {MEANING[finding.kind]}{home}; {fix}")
         return
     for finding in findings:
         typer.echo("\t".join([finding.gid, finding.kind, finding.file, kind_of(finding.fix) if finding.fix else ""]))
@@ -65,9 +67,3 @@ def progress(total: Callable[[], int], *, shown: bool) -> Iterator[Callable[[int
     with Progress(*columns, console=console, transient=True, redirect_stdout=to_terminal) as bar:
         task = bar.add_task("", total=total())
         yield lambda count: bar.advance(task, count)
-
-
-def _meaning(finding: ArtFinding) -> str:
-    home = f" {finding.fix.new_gid}" if isinstance(finding.fix, Move) else ""
-    fix = f"; {kind_of(finding.fix)} repairs it" if finding.fix else "; no job repairs it"
-    return f"{MEANING[finding.kind]}{home}{fix}"
