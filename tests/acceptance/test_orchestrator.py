@@ -28,7 +28,7 @@ pytestmark = pytest.mark.acceptance
 
 
 class Client:
-    """Whoever asks the orchestrator, and what a packer tells it."""
+    """A client of the orchestrator that also publishes the events of a packer."""
 
     def __init__(self, settings: Settings) -> None:
         self._store = settings.store
@@ -55,11 +55,11 @@ class Client:
     def route(self, domain: str) -> PackRoute:
         """Return the route of a domain, as soon as the orchestrator knows of it."""
 
-        def look() -> PackRoute | None:
+        def find_route() -> PackRoute | None:
             routes = self.routes()
             return next((route for route in routes.routes if route.domain == domain), None) if routes else None
 
-        found = eventually(look, f"{domain} is known")
+        found = eventually(find_route, f"{domain} is known")
         assert found is not None
         return found
 
@@ -87,7 +87,7 @@ class Client:
         self._publisher.publish([message])
 
     def placed(self, copies: int) -> Routes | None:
-        """Return the routes once so many searchers answer for each pack."""
+        """Return the routes once `copies` searchers serve each pack."""
         routes = self.routes()
         if routes and routes.settled and all(len(each.searchers) == copies for each in routes.routes):
             return routes
@@ -128,7 +128,7 @@ def test_packs_find_searchers_and_questions_find_packs(
         first = next(actor for actor in cast if "a.example" in actor.domains)
         first.stop()
         left = (holders - {first.id}).pop()
-        # Who has no queue any more is not asked twice: the question goes on to the next one, the pack to a third.
+        # A searcher without a queue gets no second request: the request goes to the next one, and the pack to a third.
         assert client.search("a.example")["by"] == left
         assert client.search("a.example")["by"] != first.id
         eventually(lambda: client.placed(2), "every pack is on two searchers again")

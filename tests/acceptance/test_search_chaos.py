@@ -44,7 +44,7 @@ def hasty(environment: Mapping[str, str], **more: str) -> dict[str, str]:
 def placed(
     finder: ClusterSearchClient, versions: Mapping[str, int], *, copies: int, searchers: int, after: str = ""
 ) -> Routes | None:
-    """Return the routes once so many searchers answer from each domain's version, and nothing is under way.
+    """Return the routes once `copies` searchers serve each domain's version and no order is pending.
 
     They must not be those of an orchestrator `after` which another one came.
     """
@@ -96,47 +96,47 @@ def test_queries_are_answered_while_searchers_and_orchestrator_come_and_go(
         assert sum(spread) == 2 * len(DOMAINS)
         assert max(spread) - min(spread) <= 1
 
-        with load(finder, versions) as asked:
-            asked.phase = "calm"
-            asked.goes_on()
-            assert not asked.failed, asked.failed
+        with load(finder, versions) as requests:
+            requests.phase = "calm"
+            requests.goes_on()
+            assert not requests.failed, requests.failed
 
-            asked.phase = "a searcher is killed"
+            requests.phase = "a searcher is killed"
             searchers[0].kill()
-            asked.goes_on()
+            requests.goes_on()
             await_placed(finder, crew, versions, copies=2, searchers=2)
 
-            asked.phase = "the orchestrator is killed"
+            requests.phase = "the orchestrator is killed"
             first.kill()
-            asked.goes_on()
+            requests.goes_on()
             second = crew.orchestrator()
             ready(second)
             await_placed(finder, crew, versions, copies=2, searchers=2, after=before.orchestrator)
 
-            asked.phase = "new versions"
+            requests.phase = "new versions"
             for domain in DOMAINS[:3]:
-                versions[domain] = asked.versions.newest[domain] = 2
+                versions[domain] = requests.versions.newest[domain] = 2
                 packs.publish(domain, 2)
                 packs.announce(domain)
             await_placed(finder, crew, versions, copies=2, searchers=2)
-            asked.versions.oldest.update(versions)
-            asked.goes_on()
-            assert asked.by_version[2]
+            requests.versions.oldest.update(versions)
+            requests.goes_on()
+            assert requests.by_version[2]
 
-            asked.phase = "a searcher leaves"
+            requests.phase = "a searcher leaves"
             searchers[1].leave()
-            asked.goes_on()
+            requests.goes_on()
             alone = eventually(
                 lambda: placed(finder, versions, copies=1, searchers=1), "one searcher has all", seconds=30
             )
             assert alone is not None
             assert {route.missing for route in alone.routes} == {1}
 
-            asked.phase = "a searcher comes"
+            requests.phase = "a searcher comes"
             ready(crew.searcher())
             await_placed(finder, crew, versions, copies=2, searchers=2)
-            asked.goes_on()
-    assert asked.failed.total() <= FEW, asked.failed
+            requests.goes_on()
+    assert requests.failed.total() <= FEW, requests.failed
 
 
 @pytest.fixture
@@ -156,16 +156,16 @@ def test_all_is_as_it_was_after_the_broker_was_killed(own: Settings, tmp_path: P
     with fleet(environment, tmp_path / "logs") as crew, asking(own) as finder:
         ready(crew.orchestrator(), crew.searcher(), crew.searcher())
         await_placed(finder, crew, versions, copies=2, searchers=2)
-        with load(finder, versions) as asked:
-            asked.goes_on()
+        with load(finder, versions) as requests:
+            requests.goes_on()
             kill("beam.smp", own.data_dir)
             services.up(own)
-            asked.goes_on()
+            requests.goes_on()
             await_placed(finder, crew, versions, copies=2, searchers=2)
-            asked.goes_on()
-            failed = asked.failed.total()
-            asked.goes_on()
-            assert asked.failed.total() == failed, asked.failed
+            requests.goes_on()
+            failed = requests.failed.total()
+            requests.goes_on()
+            assert requests.failed.total() == failed, requests.failed
 
 
 def test_a_pack_waits_for_a_searcher_that_has_room(

@@ -75,15 +75,15 @@ def runs(broker_url: str) -> dict[str, int]:
     """Return how often each task was run by the only worker there is."""
     asker = Celery("asker", broker=broker_url, set_as_current=False)
     with asker.connection() as connection:
-        [told] = asker.control.inspect(timeout=10, connection=connection, limit=1).stats().values()
-    return dict(told["total"])
+        [stats] = asker.control.inspect(timeout=10, connection=connection, limit=1).stats().values()
+    return dict(stats["total"])
 
 
 def test_there_is_one_orchestrator_and_the_next_one_takes_over_when_it_is_killed(
     environment: dict[str, str], broker_url: str, requestor: Requestor, tmp_path: Path
 ) -> None:
     with worker(environment, tmp_path / "first.log", queues=(ORCHESTRATOR,), options=SOLO) as first:
-        known = orchestrator_id(requestor)
+        first_id = orchestrator_id(requestor)
         second = refused(environment, ORCHESTRATOR, *SOLO)
         assert "AlreadyRunning: another orchestrator runs on amqp://" in second
         # A request that is not JSON and one that cannot be decompressed do not stop it.
@@ -92,13 +92,13 @@ def test_there_is_one_orchestrator_and_the_next_one_takes_over_when_it_is_killed
         broker.post(
             b"zipped?", exchange="perennial.requests", key="search", headers={"compression": "application/x-gzip"}
         )
-        assert orchestrator_id(requestor) == known
+        assert orchestrator_id(requestor) == first_id
         assert broker.depths([REQUESTS, "site.dead"]) == [0, 0]
         assert "Undecodable" in first.log
         assert "cannot be decompressed" in first.log
         first.kill()
     with worker(environment, tmp_path / "next.log", queues=(ORCHESTRATOR,), options=SOLO) as successor:
-        assert orchestrator_id(requestor) != known
+        assert orchestrator_id(requestor) != first_id
         successor.leave()
 
 

@@ -99,8 +99,8 @@ def test_an_idle_replica_of_the_newest_version_gets_all_requests(world: World) -
     client = world.client()
     began = time.monotonic()
     assert Counter(titles(ask(client))[0] for _ in range(20)) == {"one": 20}
-    assert peers[2].asked == peers[3].asked == []
-    assert peers[1].asked[0] == {
+    assert peers[2].requests == peers[3].requests == []
+    assert peers[1].requests[0] == {
         "type": "search",
         "domain": "a.example",
         "q": "words",
@@ -109,7 +109,7 @@ def test_an_idle_replica_of_the_newest_version_gets_all_requests(world: World) -
         "sort": "relevance",
         "filters": {"section": "", "lang": "", "type": ""},
     }
-    assert len(peers[0].asked) <= 1 + (time.monotonic() - began) / MAX_AGE
+    assert len(peers[0].requests) <= 1 + (time.monotonic() - began) / MAX_AGE
     assert client.counts() | {"lookups": 1} == dict.fromkeys(client.counts(), 0) | {
         "searches": 20,
         "sent": 20,
@@ -134,7 +134,7 @@ def test_concurrent_requests_are_spread_over_replicas_of_the_newest_version(worl
         answered = Counter(titles(found)[0] for found in threads.map(lambda _: ask(client), range(12)))
     assert sum(answered.values()) == 12
     assert min(answered["one"], answered["two"]) >= 3
-    assert peers[2].asked == []
+    assert peers[2].requests == []
 
 
 def test_several_domains_give_one_result_and_interleaved_suggestions(world: World) -> None:
@@ -166,7 +166,7 @@ def test_a_silent_replica_is_hedged_and_comes_last_from_then_on(world: World) ->
     silent = world.searcher("one", silence)
     client = world.client(deadline=3.0)
     assert {titles(ask(client))[0] for _ in range(10)} == {"two"}
-    assert len(silent.asked) == 1
+    assert len(silent.requests) == 1
     assert client.counts()["hedged"] == 1
 
 
@@ -219,7 +219,7 @@ def test_a_pack_that_moved_is_found_along_newer_routes(world: World) -> None:
     assert client.counts()["returned"] == 1
     world.routes = routes(route("a.example", "two"), route("b.example", "two"))
     assert eventually(lambda: soon(client, "b.example"), "routes that know of it") == ["two"]
-    assert len(keeper.asked) <= 5
+    assert len(keeper.requests) <= 5
 
 
 @pytest.mark.parametrize(
@@ -271,12 +271,12 @@ def test_unknown_domains_and_invalid_requests_have_different_errors(world: World
     client = world.client()
     with pytest.raises(PackNotFound, match=r"never\.example was never indexed"):
         ask(client, "a.example", "never.example")
-    one.asked.clear()
+    one.requests.clear()
     with pytest.raises(InvalidQuery):
         ask(client, q="?!")
     with pytest.raises(InvalidUrl):
         ask(client, "a b")
-    assert one.asked == []
+    assert one.requests == []
 
 
 def test_without_an_orchestrator_search_is_unavailable_with_the_reason(world: World) -> None:
@@ -302,7 +302,7 @@ def test_the_first_search_waits_for_settled_routes(world: World) -> None:
     client = world.client(deadline=30.0)
     with ThreadPoolExecutor() as pool:
         search_due = pool.submit(ask, client)
-        eventually(lambda: len(keeper.asked) > 3, "it asks again")
+        eventually(lambda: len(keeper.requests) > 3, "it asks again")
         assert not search_due.done()
         world.routes = routes(route("a.example", "one"))
         assert titles(search_due.result(30)) == ["one"]

@@ -131,7 +131,7 @@ class TestManyInFlight:
         assert (one["delivery_mode"], one["app_id"]) == (1, "me")
         assert not first.done()
         assert not second.done()
-        # Nobody else can declare it, and it goes with its connection.
+        # No other connection can declare it, and it is deleted with its connection.
         with Connection(broker_url) as other, pytest.raises(Exception, match="RESOURCE_LOCKED"):
             other.channel().queue_declare(one["reply_to"], passive=True)
         requestor.close()
@@ -289,7 +289,7 @@ class TestResponder:
                 said[body] = requestor.request(ask(body), deadline=30).body.decode()
             assert requestor.request(ask(), deadline=30).body == b'{"type": "echo"}'
         responder.close()
-        kinds = [what.split(":")[0] for what in said.values()]
+        kinds = [text.split(":")[0] for text in said.values()]
         assert kinds == [Undecodable.__name__] * 3 + [UnknownType.__name__] * 3 + ["KeyError"]
         assert "expected one of echo, fail" in said[b"{}"]
         assert [record.levelname for record in caplog.records] == ["WARNING"] * 6 + ["ERROR"]

@@ -49,7 +49,7 @@ def consumed(url: str, take: Callable[[Delivery], None], *, queue: str = QUEUE) 
 
 
 class ByHand:
-    """Somebody who replies when, and as often as, it is told to."""
+    """A client that replies only when a test calls `reply`, as often as it does."""
 
     def __init__(self, url: str) -> None:
         self._connection = Connection(url, connect_timeout=5)

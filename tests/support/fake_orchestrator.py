@@ -1,4 +1,4 @@
-"""What an orchestrator hears and says, done by hand: a test that speaks to searchers over a real broker."""
+"""An orchestrator that a test controls: it exchanges messages with searchers over a real broker."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class ReceivedMessage:
 
     @property
     def report(self) -> SearcherReport:
-        """The report that it is, or carries."""
+        """The report, or that of the outcome."""
         report: SearcherReport = self.value if isinstance(self.value, SearcherReport) else self.value.report
         return report
 
 
 @dataclass
 class FakeOrchestrator:
-    """Hears every searcher of a broker, in order, and gives orders."""
+    """Receives the messages of every searcher of a broker, in order, and sends orders."""
 
     url: str
     publisher: Publisher
@@ -50,11 +50,11 @@ class FakeOrchestrator:
 
     @cached_property
     def requestor(self) -> Requestor:
-        """What asks, made when first needed."""
+        """The requestor, made when first needed."""
         return Requestor(self.url)
 
     def listen(self) -> None:
-        """Take in what has come."""
+        """Receive the messages that have arrived."""
         while (message := self.channel.basic_get(self.queue, no_ack=True)) is not None:
             payload = json.loads(message.body)
             kind = payload.pop("type")
@@ -66,43 +66,43 @@ class FakeOrchestrator:
     ) -> ReceivedMessage:
         """Wait for a message of a type that meets the condition, beyond the first `after` of all, and return it."""
 
-        def look() -> ReceivedMessage | None:
+        def find() -> ReceivedMessage | None:
             self.listen()
             return next((each for each in self.received[after:] if each.type == kind and condition(each)), None)
 
-        found = eventually(look, f"a searcher tells {kind}", seconds=60)
+        found = eventually(find, f"a searcher sends {kind}", seconds=60)
         assert found is not None
         return found
 
     def mark(self) -> int:
-        """Return the number of messages heard so far, for `after`."""
+        """Return the number of messages received so far, for `after`."""
         self.listen()
         return len(self.received)
 
     def order(self, searcher_id: str, order: Load | Unload) -> ReceivedMessage:
-        """Tell a searcher to load or unload, and return what it tells of the outcome."""
+        """Order a searcher to load or unload, and return the message with the outcome."""
         mark = self.mark()
         kind = "load" if isinstance(order, Load) else "unload"
         self.publisher.publish([searcher_message(searcher_id, kind, **to_payload(order))])
-        told = ("failed", f"{kind}ed")
+        kinds = ("failed", f"{kind}ed")
 
-        def look() -> ReceivedMessage | None:
+        def find() -> ReceivedMessage | None:
             self.listen()
             of_order = (
-                each for each in self.received[mark:] if each.type in told and each.value.domain == order.domain
+                each for each in self.received[mark:] if each.type in kinds and each.value.domain == order.domain
             )
             return next(of_order, None)
 
-        found = eventually(look, f"{kind} of {order.domain} has an outcome", seconds=60)
+        found = eventually(find, f"{kind} of {order.domain} has an outcome", seconds=60)
         assert found is not None
         return found
 
     def request_registration(self) -> None:
-        """Have every searcher register."""
+        """Request that every searcher registers."""
         self.publisher.publish([envelopes.event_message(REGISTER_AGAIN, {})])
 
     def search(self, searcher_id: str, domain: str, q: str, **fields: Any) -> SearchReply | ProblemReply:
-        """Ask a searcher, and return its answer; raises Unroutable, RequestTimedOut."""
+        """Query a searcher and return its reply; raises Unroutable, RequestTimedOut."""
         request = searcher_message(searcher_id, "search", domain=domain, q=q, **fields)
         return answer_of(self.requestor.request(request, deadline=20).body)
 
@@ -113,7 +113,7 @@ def searcher_message(searcher_id: str, kind: str, **payload: Any) -> Outgoing:
 
 
 def answer_of(body: bytes) -> SearchReply | ProblemReply:
-    """Return what a reply to `search` says."""
+    """Return the value of a reply to `search`."""
     payload = json.loads(body)
     return read(ProblemReply, payload) if "fault" in payload else read(SearchReply, payload)
 

@@ -36,7 +36,7 @@ class Fleet:
         return self._add(start(self._environment, self._log("orchestrator"), **options))  # type: ignore[arg-type]
 
     def searcher(self, *, disk_mb: int = 100) -> Worker:
-        """Start a searcher with so much disk; it is not ready yet."""
+        """Start a searcher with `disk_mb` of disk; it is not ready yet."""
         environment = {**self._environment, "SEARCHER_DISK_MB": str(disk_mb)}
         return self._add(start_module(environment, self._log("searcher"), "app.cluster.searcher"))
 
@@ -48,7 +48,7 @@ class Fleet:
         return worker
 
     def end(self) -> None:
-        """Kill whoever still runs."""
+        """Kill all processes that still run."""
         for each in self._workers:
             if each.process.poll() is None:
                 each.kill()
@@ -70,16 +70,16 @@ def fleet(environment: Mapping[str, str], folder: Path) -> Iterator[Fleet]:
 
 
 def ready(*workers: Worker) -> None:
-    """Wait until all of them are."""
+    """Wait until all workers are ready."""
     for each in workers:
         eventually(each.ready, f"{each.name} is ready", seconds=60)
 
 
-# Packs that tell which one they are
+# Packs with their version in every page
 
 
 class Packs:
-    """Versions of packs in a store: each has one page more than the one before, and every page tells whose it is."""
+    """Versions of packs in a store: each has one page more than the previous one, and every page names its version."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self._store: ObjectStore = open_store(settings.store)
@@ -88,7 +88,7 @@ class Packs:
         folder.mkdir(parents=True, exist_ok=True)
 
     def publish(self, domain: str, version: int, *, size_mb: int = 0) -> None:
-        """Put a version into the store; with `size_mb`, so much text comes with it."""
+        """Put a version into the store, with `size_mb` of additional text."""
         title = title_of(domain, version)
         pages = [_page(domain, number, title) for number in range(pages_of(version))]
         if size_mb:
@@ -99,10 +99,10 @@ class Packs:
         path.unlink()
 
     def announce(self, domain: str) -> None:
-        """Tell of the newest version, as a packer does."""
-        told = json.loads(self._store.get(manifest_key(domain)).data)
+        """Announce the newest version, as a packer does."""
+        manifest = json.loads(self._store.get(manifest_key(domain)).data)
         publisher = Publisher(self._broker)
-        publisher.publish([event_message("update", told)])
+        publisher.publish([event_message("update", manifest)])
         publisher.close()
 
 
@@ -124,16 +124,16 @@ def _page(domain: str, number: int, title: str, more: str = "") -> Page:
 
 
 def _noise(size_mb: int, *, seed: int) -> str:
-    """Return words of about so many MB that occur once each, and do not compress well."""
+    """Return about `size_mb` MB of words that occur once each and do not compress well."""
     chance = random.Random(seed)
     words = ("".join(chance.choices(string.ascii_lowercase, k=12)) for _ in range(size_mb * 2**20 // 13))
     return " ".join(words)
 
 
-# What the orchestrator says
+# Routes
 
 
 def placed(routes: Routes, versions: Mapping[str, int], *, copies: int) -> bool:
-    """Tell whether so many searchers answer from each domain's version and nothing is missing."""
+    """Return whether `copies` searchers serve each domain's version and no copy is missing."""
     found = {route.domain: (route.generation, len(route.searchers), route.missing) for route in routes.routes}
     return routes.settled and found == {domain: (version, copies, 0) for domain, version in versions.items()}

@@ -1,4 +1,4 @@
-"""Searchers and an orchestrator that a test plays itself, over a real broker."""
+"""Searchers and an orchestrator with scripted replies, over a real broker."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from kombu import Connection, Consumer, Producer, Queue
 from app.cluster.protocol import PackRoute, ProblemReply, Routes, SearcherStatus, to_json
 from app.topology.queues import request_queue
 
-#: Returns the body of the reply to a message; None where it says nothing.
+#: Returns the body of the reply to a message; None for no reply.
 Script = Callable[[dict[str, Any]], bytes | None]
 
 
 class Peer:
-    """Consumes from one queue and replies by a script that may be changed at any time; notes what it was asked."""
+    """Consumes from one queue and replies by a script that may be changed at any time; records its requests."""
 
     def __init__(self, url: str, queue: Queue, script: Script) -> None:
         self.script = script
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
         self._url = url
         self._queue = queue
         self._stop = threading.Event()
@@ -30,17 +30,17 @@ class Peer:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """Begin to consume; the queue is there when this returns."""
+        """Begin to consume; the queue is declared when this returns."""
         self._thread.start()
         assert self._ready.wait(30)
 
     def stop(self) -> None:
-        """Go, and with it the queue if it is one that does."""
+        """Stop consuming; an auto-delete queue is deleted."""
         self._stop.set()
         self._thread.join(30)
 
     def turn(self) -> None:
-        """Do what is to be done without being asked; called again and again, in the peer's thread."""
+        """Act without a request; called repeatedly in the peer's thread."""
 
     def _run(self) -> None:
         with Connection(self._url) as connection, connection.channel() as channel:
@@ -48,9 +48,9 @@ class Peer:
 
             def answer(body: Any, message: Any) -> None:
                 message.ack()
-                asked = json.loads(body) if isinstance(body, str | bytes) else body
-                self.asked.append(asked)
-                reply = self.script(asked)
+                request = json.loads(body) if isinstance(body, str | bytes) else body
+                self.requests.append(request)
+                reply = self.script(request)
                 if reply is not None:
                     properties = message.properties
                     producer.publish(
@@ -82,11 +82,11 @@ def peer(url: str, queue: Queue, script: Script) -> Iterator[Peer]:
 
 
 def orchestrator(url: str, routes: Callable[[], Routes | None]) -> Any:
-    """Return the context of an orchestrator that tells these routes, or is silent where they are None."""
+    """Return the context of an orchestrator that replies with these routes, or not at all for None."""
 
-    def answer(_asked: dict[str, Any]) -> bytes | None:
-        told = routes()
-        return to_json(told) if told is not None else None
+    def answer(_request: dict[str, Any]) -> bytes | None:
+        current = routes()
+        return to_json(current) if current is not None else None
 
     return peer(url, request_queue(), answer)
 
@@ -98,16 +98,16 @@ def routes(*routes: PackRoute, settled: bool = True) -> Routes:
     return Routes(orchestrator="test", version=1, settled=settled, routes=routes, searchers=nodes)
 
 
-def route(domain: str, *searchers: str, newest: int = 0, **told: Any) -> PackRoute:
+def route(domain: str, *searchers: str, newest: int = 0, **changed: Any) -> PackRoute:
     """Return the route of a domain."""
     fields = {"sha256": "0" * 64, "generation": 1, "pages": 3, "built_at": "2026-11-21T10:04:00+00:00", "size_mb": 1}
-    return PackRoute(domain=domain, searchers=searchers, newest=newest, **{**fields, **told})
+    return PackRoute(domain=domain, searchers=searchers, newest=newest, **{**fields, **changed})
 
 
 def fault(name: Any) -> Script:
-    """Return the script of a searcher that always tells this fault."""
-    return lambda _asked: to_json(ProblemReply(fault=name, detail=f"told: {name}"))
+    """Return the script of a searcher that always replies with this fault."""
+    return lambda _request: to_json(ProblemReply(fault=name, detail=f"told: {name}"))
 
 
-def silence(_asked: dict[str, Any]) -> None:
-    """Say nothing."""
+def silence(_request: dict[str, Any]) -> None:
+    """Send no reply."""

@@ -1,4 +1,4 @@
-"""The orchestrator's state: what is believed, what is told, who answers, and that it all comes to rest."""
+"""The orchestrator's state: reports, orders, routes, and that orders come to an end."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def report(name: str, seq: int, *packs: Pack, loading: tuple[str, ...] = (), lea
     )
 
 
-def outcome(told: SearcherReport, one: Pack, reason: str = "") -> Outcome:
-    return Outcome(report=told, domain=one.domain, sha256=one.sha256, reason=reason)
+def outcome(after: SearcherReport, one: Pack, reason: str = "") -> Outcome:
+    return Outcome(report=after, domain=one.domain, sha256=one.sha256, reason=reason)
 
 
 def settled(*packs: Pack, replicas: int = 1) -> OrchestratorState:
@@ -56,7 +56,7 @@ def load(name: str, one: Pack) -> tuple[str, Load]:
     return name, Load(domain=one.domain, sha256=one.sha256, generation=one.generation, size_mb=one.size_mb)
 
 
-def told(orders: tuple[AddressedOrder, ...]) -> list[tuple[str, Load | Unload]]:
+def orders_of(orders: tuple[AddressedOrder, ...]) -> list[tuple[str, Load | Unload]]:
     return [(command.searcher_id, command.order) for command in orders]
 
 
@@ -80,7 +80,7 @@ def test_a_pack_is_loaded_and_from_then_on_answered_for() -> None:
         orchestrator.next_searcher("x.example")
     orchestrator.receive_report(report("a", 1), now=0)
 
-    assert told(orchestrator.tick(now=0.1)) == [load("a", pack())]
+    assert orders_of(orchestrator.tick(now=0.1)) == [load("a", pack())]
     assert orchestrator.tick(now=0.2) == ()
     before = orchestrator.routes(now=0.2)
     orchestrator.order_completed(outcome(report("a", 2, pack()), pack()), now=0.3)
@@ -93,7 +93,7 @@ def test_a_pack_is_loaded_and_from_then_on_answered_for() -> None:
     assert orchestrator.tick(now=0.4) == ()
 
 
-def test_questions_are_spread_over_those_who_have_the_newest_version() -> None:
+def test_queries_are_spread_over_the_searchers_with_the_newest_version() -> None:
     orchestrator = settled(pack(generation=2))
     orchestrator.receive_report(report("old", 1, pack()), now=0)
     for name in "ab":
@@ -103,7 +103,7 @@ def test_questions_are_spread_over_those_who_have_the_newest_version() -> None:
     assert orchestrator.routes(now=0).routes[0].searchers == ("a", "b", "old")
 
 
-def test_the_version_of_the_routes_changes_only_with_who_answers_what() -> None:
+def test_the_version_of_the_routes_changes_only_with_the_searchers_of_a_pack() -> None:
     orchestrator = settled(pack())
     orchestrator.receive_report(report("a", 1, pack()), now=0)
     version = orchestrator.routes(now=0).version
@@ -136,7 +136,7 @@ def test_a_searcher_is_gone_after_three_heartbeats_were_missed_and_its_packs_are
         assert orchestrator.tick(now=beat * BEAT) == ()
 
     orchestrator.receive_report(report("b", 4), now=3 * BEAT + 0.1)
-    assert told(orchestrator.tick(now=3 * BEAT + 0.1)) == [load("b", pack())]
+    assert orders_of(orchestrator.tick(now=3 * BEAT + 0.1)) == [load("b", pack())]
 
 
 def test_an_orchestrator_that_did_not_listen_does_not_take_others_for_silent() -> None:
@@ -169,9 +169,9 @@ def test_after_the_broker_was_away_nothing_is_placed_until_searchers_had_the_tim
     assert orchestrator.next_searcher("x.example") == "a"
 
 
-def test_who_died_before_an_orchestrator_began_is_not_waited_for() -> None:
+def test_a_searcher_that_died_before_the_orchestrator_started_is_not_awaited() -> None:
     orchestrator = settled(pack())
-    # Told by what stood in the queue from the orchestrator before.
+    # A report that was queued for the previous orchestrator.
     orchestrator.receive_report(report("a", 1, pack()), now=0)
     orchestrator.connected(now=0)
     orchestrator.receive_report(report("b", 1), now=0)
@@ -180,20 +180,20 @@ def test_who_died_before_an_orchestrator_began_is_not_waited_for() -> None:
         orchestrator.receive_report(report("b", 1 + beat), now=beat * BEAT)
         assert orchestrator.tick(now=beat * BEAT) == ()
     orchestrator.receive_report(report("b", 5), now=4 * BEAT)
-    assert told(orchestrator.tick(now=4 * BEAT)) == [load("b", pack())]
+    assert orders_of(orchestrator.tick(now=4 * BEAT)) == [load("b", pack())]
 
 
-def test_an_order_that_is_not_heeded_for_three_heartbeats_is_given_again() -> None:
+def test_an_order_without_effect_for_three_heartbeats_is_sent_again() -> None:
     orchestrator = settled(pack())
     orchestrator.receive_report(report("a", 1), now=0)
-    assert told(orchestrator.tick(now=0)) == [load("a", pack())]
+    assert orders_of(orchestrator.tick(now=0)) == [load("a", pack())]
 
     for beat in range(1, 3):
         orchestrator.receive_report(report("a", 1 + beat), now=beat * BEAT)
         assert orchestrator.tick(now=beat * BEAT) == ()
     orchestrator.receive_report(report("a", 4), now=3 * BEAT)
 
-    assert told(orchestrator.tick(now=3 * BEAT)) == [load("a", pack())]
+    assert orders_of(orchestrator.tick(now=3 * BEAT)) == [load("a", pack())]
 
 
 def test_an_order_that_is_under_way_is_waited_for_however_long_it_takes() -> None:
@@ -213,16 +213,16 @@ def test_what_an_orchestrator_before_it_had_ordered_is_not_ordered_again() -> No
     assert orchestrator.tick(now=0) == ()
 
 
-def test_a_searcher_that_loads_what_nobody_here_knows_is_told_nothing_until_it_has_done_so() -> None:
+def test_a_searcher_that_loads_an_unknown_version_gets_no_order_until_it_is_loaded() -> None:
     orchestrator = settled(pack())
     orchestrator.receive_report(report("a", 1, loading=("of unknown size",)), now=0)
     assert orchestrator.tick(now=0) == ()
 
     orchestrator.receive_report(report("a", 2), now=1)
-    assert told(orchestrator.tick(now=1)) == [load("a", pack())]
+    assert orders_of(orchestrator.tick(now=1)) == [load("a", pack())]
 
 
-def test_what_failed_rests_for_longer_each_time() -> None:
+def test_each_failure_doubles_the_backoff() -> None:
     orchestrator = settled(pack())
     orchestrator.receive_report(report("a", 0), now=0)
     given_at: list[float] = []
@@ -248,7 +248,7 @@ def test_a_failure_counts_even_if_a_later_report_came_first() -> None:
     orchestrator.order_failed(outcome(report("a", 2), pack(), "the disk is full"), now=0.2)
     orchestrator.receive_report(report("b", 1), now=0.3)
 
-    assert told(orchestrator.tick(now=0.4)) == [load("b", pack())]
+    assert orders_of(orchestrator.tick(now=0.4)) == [load("b", pack())]
 
 
 def test_a_pack_that_vanished_is_unloaded_and_is_never_indexed_at_once() -> None:
@@ -259,7 +259,7 @@ def test_a_pack_that_vanished_is_unloaded_and_is_never_indexed_at_once() -> None
 
     with pytest.raises(PackNotFound):
         orchestrator.next_searcher("x.example")
-    assert told(orchestrator.tick(now=0)) == [("a", Unload(domain="x.example", sha256=pack().sha256))]
+    assert orders_of(orchestrator.tick(now=0)) == [("a", Unload(domain="x.example", sha256=pack().sha256))]
     orchestrator.order_completed(outcome(report("a", 2), pack()), now=1)
     assert orchestrator.tick(now=1) == ()
     assert orchestrator.routes(now=1).routes == ()
@@ -276,7 +276,7 @@ def test_a_version_later_than_the_store_told_of_is_kept_until_the_store_was_aske
     orchestrator.pack_updated(pack(generation=4))
     assert orchestrator.unclear_domains() == frozenset()
     orchestrator.receive_report(replace(report("a", 2, pack(generation=5)), free_space=90), now=1)
-    assert told(orchestrator.tick(now=1)) == [load("a", pack(generation=4))]
+    assert orders_of(orchestrator.tick(now=1)) == [load("a", pack(generation=4))]
 
 
 def test_a_searcher_that_leaves_answers_nothing_new() -> None:
@@ -288,7 +288,7 @@ def test_a_searcher_that_leaves_answers_nothing_new() -> None:
 
     with pytest.raises(NotPlaced):
         orchestrator.next_searcher("x.example")
-    assert told(orchestrator.tick(now=1)) == [load("b", pack())]
+    assert orders_of(orchestrator.tick(now=1)) == [load("b", pack())]
 
 
 def test_garbage_that_names_domains_nobody_has_leaves_nothing_behind() -> None:

@@ -1,4 +1,4 @@
-"""Searchers, packs and messages come, go and get lost: nothing told does harm, and when it is calm all is placed."""
+"""Searchers, packs and messages come, go and get lost: no order does harm, and in the end every pack is placed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ seeds = st.integers(0, 2**16)
 
 @dataclass
 class FakeSearcher:
-    """A searcher that does what it is told, as far as it can."""
+    """A searcher that executes its orders as far as it can."""
 
     name: str
     capacity: int
@@ -68,11 +68,11 @@ class World(RuleBasedStateMachine):
         self.store: dict[str, Pack] = {}
         self.nodes: dict[str, FakeSearcher] = {}
         self.mail: list[Callable[[], None]] = []
-        self.heard: dict[str, SearcherReport] = {}
-        #: What was told and is not done, what was held then, and when.
+        self.reports: dict[str, SearcherReport] = {}
+        #: Orders without an outcome: the order, the version held when it was sent, and the time.
         self.outstanding: dict[tuple[str, str], tuple[Load | Unload, str, float]] = {}
         self.writes = self.born = 0
-        self.told = 0
+        self.sent = 0
         self.orchestrator = self._begin()
 
     def _begin(self) -> OrchestratorState:
@@ -111,11 +111,11 @@ class World(RuleBasedStateMachine):
             self._say(self._registration(node))
         self._pass(seed)
 
-    @rule(domain=st.sampled_from(DOMAINS), size=sizes, told=st.booleans(), seed=seeds)
-    def a_pack_is_written(self, domain: str, size: int, told: bool, seed: int) -> None:
+    @rule(domain=st.sampled_from(DOMAINS), size=sizes, announced=st.booleans(), seed=seeds)
+    def a_pack_is_written(self, domain: str, size: int, announced: bool, seed: int) -> None:
         self._write(domain, size)
-        if told:
-            self._say(lambda: self._look(domain))
+        if announced:
+            self._say(lambda: self._read_pack(domain))
         self._pass(seed)
 
     def _write(self, domain: str, size: int) -> None:
@@ -124,11 +124,11 @@ class World(RuleBasedStateMachine):
         sha256 = f"{self.writes}:{domain}:{generation}"
         self.store[domain] = Pack(domain=domain, sha256=sha256, generation=generation, size_mb=size)
 
-    @rule(domain=st.sampled_from(DOMAINS), told=st.booleans(), seed=seeds)
-    def a_pack_is_deleted(self, domain: str, told: bool, seed: int) -> None:
+    @rule(domain=st.sampled_from(DOMAINS), announced=st.booleans(), seed=seeds)
+    def a_pack_is_deleted(self, domain: str, announced: bool, seed: int) -> None:
         self.store.pop(domain, None)
-        if told:
-            self._say(lambda: self._look(domain))
+        if announced:
+            self._say(lambda: self._read_pack(domain))
         self._pass(seed)
 
     @rule(seed=seeds)
@@ -140,7 +140,7 @@ class World(RuleBasedStateMachine):
     def the_orchestrator_is_restarted(self, seed: int) -> None:
         self.orchestrator = self._begin()
         self.outstanding.clear()
-        self.heard.clear()
+        self.reports.clear()
         for node in self.nodes.values():
             self._say(self._registration(node))
         self._pass(seed)
@@ -157,7 +157,7 @@ class World(RuleBasedStateMachine):
 
     def _look_at_all(self) -> None:
         for domain in sorted(self.orchestrator.domains() | self.orchestrator.unclear_domains() | set(self.store)):
-            self._look(domain)
+            self._read_pack(domain)
 
     # How it happens.
 
@@ -242,8 +242,8 @@ class World(RuleBasedStateMachine):
         self.orchestrator.receive_report(report, now=self.now)
 
     def _note(self, report: SearcherReport) -> None:
-        if report.seq > self.heard.get(report.searcher_id, SearcherReport(searcher_id="", seq=0, free_space=0)).seq:
-            self.heard[report.searcher_id] = report
+        if report.seq > self.reports.get(report.searcher_id, SearcherReport(searcher_id="", seq=0, free_space=0)).seq:
+            self.reports[report.searcher_id] = report
             held = {each.domain: each.sha256 for each in report.holdings}
             for (name, domain), (order, before, _at) in list(self.outstanding.items()):
                 now = held.get(domain, "")
@@ -251,7 +251,7 @@ class World(RuleBasedStateMachine):
                 if name == report.searcher_id and ended:
                     del self.outstanding[name, domain]
 
-    def _look(self, domain: str) -> None:
+    def _read_pack(self, domain: str) -> None:
         if domain in self.store:
             self.orchestrator.pack_updated(self.store[domain])
         else:
@@ -265,16 +265,16 @@ class World(RuleBasedStateMachine):
             there, left = {node.searcher_id for node in after.searchers}, _answering(after)
             for domain, searchers in _answering(before).items():
                 assert left.get(domain, True) or not searchers & there, f"the last copy of {domain} goes"
-        self.told += len(orders)
+        self.sent += len(orders)
         for command in orders:
             self._tell(command)
-        # What is written meanwhile may be bigger than what was told; then there is less room than was promised.
+        # A pack written meanwhile may be larger than the ordered one; then there is less room than was promised.
         promised = self.promised()
         for name in {command.searcher_id for command in orders if isinstance(command.order, Load)} & promised.keys():
-            assert promised[name] <= self.heard[name].free_space, "more is promised than there is room for"
+            assert promised[name] <= self.reports[name].free_space, "more is promised than there is room for"
 
     def promised(self) -> dict[str, int]:
-        """Return the MB that each searcher needs for what it was told to load a short while ago."""
+        """Return the MB that each searcher needs for the loads that were ordered a short while ago."""
         needed: dict[str, int] = {}
         for (name, _domain), (order, _before, at) in self.outstanding.items():
             if isinstance(order, Load) and self.now - at < EXPIRY:
@@ -284,8 +284,8 @@ class World(RuleBasedStateMachine):
     def _tell(self, command: AddressedOrder) -> None:
         name, order = command.searcher_id, command.order
         earlier = self.outstanding.get((name, order.domain))
-        assert earlier is None or self.now - earlier[2] >= EXPIRY, f"{order} is told while {earlier} is under way"
-        held = {each.domain: each.sha256 for each in self.heard[name].holdings}
+        assert earlier is None or self.now - earlier[2] >= EXPIRY, f"{order} is sent while {earlier} is pending"
+        held = {each.domain: each.sha256 for each in self.reports[name].holdings}
         self.outstanding[name, order.domain] = (order, held.get(order.domain, ""), self.now)
         if name in self.nodes:
             self.nodes[name].inbox.append((self.now, order))
@@ -304,16 +304,16 @@ class World(RuleBasedStateMachine):
             assert sum(each.size_mb for each in node.held.values()) <= node.capacity
 
     def teardown(self) -> None:
-        """Let it be calm: what can be placed is placed, and then nothing more is told."""
+        """Let messages arrive in order: every pack that fits is placed, and then no order is sent."""
         self._look_at_all()
         for _ in range(400):
             self._step(seconds=BEAT)
             if self.orchestrator.unclear_domains():
                 self._look_at_all()
-        told = self.told
+        sent = self.sent
         for _ in range(100):
             self._step(seconds=BEAT)
-        assert self.told == told, "it does not come to rest"
+        assert self.sent == sent, "orders do not come to an end"
         self._all_is_placed()
 
     def _all_is_placed(self) -> None:

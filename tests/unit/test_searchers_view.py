@@ -25,8 +25,8 @@ def shown(
     return Text.from_ansi(screen.getvalue()).plain.splitlines()
 
 
-def pack(domain: str, *searchers: str, **told: object) -> PackRoute:
-    fields = {"sha256": "0", "generation": 12, "pages": 1_203, "built_at": BUILT, "size_mb": 40, **told}
+def pack(domain: str, *searchers: str, **fields: object) -> PackRoute:
+    fields = {"sha256": "0", "generation": 12, "pages": 1_203, "built_at": BUILT, "size_mb": 40, **fields}
     return PackRoute(domain=domain, searchers=searchers, **fields)  # type: ignore[arg-type]
 
 
