@@ -95,7 +95,7 @@ def test_there_is_one_orchestrator_and_the_next_one_takes_over_when_it_is_killed
         assert orchestrator_id(requestor) == first_id
         assert broker.depths([REQUESTS, "site.dead"]) == [0, 0]
         assert "Undecodable" in first.log
-        assert "cannot be decompressed" in first.log
+        assert "its body cannot be decoded" in first.log
         first.kill()
     with worker(environment, tmp_path / "next.log", queues=(ORCHESTRATOR,), options=SOLO) as successor:
         assert orchestrator_id(requestor) != first_id
