@@ -53,8 +53,7 @@ class Requestor(ChannelOwner):
 
     Replies arrive in an exclusive queue that the broker named and deletes with the connection (the "dynamic queue" of
     the AMQP clients document). `exchanges` are declared on each new connection: the broker closes the channel for a
-    request to an exchange that does not exist. `dropped` counts late and second replies, `connections` the connections
-    that were opened.
+    request to an exchange that does not exist. `connections` counts the opened connections.
     """
 
     def __init__(
@@ -66,7 +65,6 @@ class Requestor(ChannelOwner):
         self._numbers = itertools.count()
         self._calls: dict[str, _Call] = {}
         self._reply_to = ""
-        self.dropped = 0
         self.connections = 0
 
     def __len__(self) -> int:
@@ -170,8 +168,7 @@ class Requestor(ChannelOwner):
 
     def _finish(self, call_id: Any, outcome: Reply | ApplicationError) -> None:
         call = self._calls.pop(call_id, None)
-        if call is None:
-            self.dropped += 1
+        if call is None:  # A late or a second reply.
             return
         if call.timer is not None:
             self._thread.cancel(call.timer)
