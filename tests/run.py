@@ -25,6 +25,7 @@ LINT = {
     "ruff format": [f"{BIN}/ruff", "format", "--check", "--quiet"],
     "mypy": [f"{BIN}/mypy", "--no-error-summary"],
     "lint-imports": [f"{BIN}/lint-imports"],
+    "prose": [sys.executable, "tests/prose.py"],
     "codespell": [f"{BIN}/codespell", *SPELLED],
     "documents": [f"{BIN}/mkdocs", "build", "--strict", "--quiet"],
 }
@@ -53,7 +54,7 @@ class Count:
 
 
 def lint() -> Count:
-    """Run the four static checks; print what a failed one says."""
+    """Run the static checks; print what a failed one says."""
     failed = 0
     for name, command in LINT.items():
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

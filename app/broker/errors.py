@@ -24,7 +24,7 @@ class ProblemType:
 
 
 INTERNAL = ProblemType("internal", 500, "Something went wrong here; it has been logged")
-INVALID = ProblemType("invalid", 400, "The request cannot be answered as it was asked")
+INVALID = ProblemType("invalid", 400, "The request is invalid")
 TIMEOUT = ProblemType("timeout", 504, "The search took too long", retry_in=1)
 BUSY = ProblemType("busy", 503, "There is more to search than can be answered in time", retry_in=1)
 UNAVAILABLE = ProblemType("unavailable", 503, "The search cannot be reached", retry_in=2)

@@ -230,7 +230,7 @@ def test_however_a_run_fails_it_runs_its_budget_with_its_delays_and_ends_in_its_
     assert header(message, "task").startswith("tests.support.shop.")
     assert header(message, "worker").startswith("worker@")
     assert header(message, "failed-at") >= bench.runs(case)[2]
-    # RabbitMQ tells when it rejected a message to the second.
+    # RabbitMQ gives the time of a rejection to the second.
     assert bench.runs(case)[0] - 1 <= header(message, "first-failed-at") <= bench.runs(case)[1]
     assert len(header(message, "traceback")) <= 6_000
     if reason in ("exception", "soft-time-limit", "out-of-memory"):
