@@ -72,14 +72,14 @@ def headers_for_replay(headers: Mapping[str, Any], budget: ReplayBudget) -> dict
     """
     left_out = (PREFIX, *BROKER_HEADERS)
     kept = {name: value for name, value in headers.items() if not name.startswith(left_out) and name != EXPIRES}
-    return kept | {REPLAY: budget, REPLAY_HISTORY: replay_history(headers)}
+    history = [str(headers.get(DEAD_ID, "")), *replay_history(headers)][:MAX_REPLAY_HISTORY]
+    return kept | {REPLAY: budget, REPLAY_HISTORY: history}
 
 
-def replay_history(headers: Mapping[str, Any]) -> list[str]:
-    """Return the replay history of a dead letter that is replayed: its own dead id, then the former ones."""
-    former = headers.get(REPLAY_HISTORY)
-    former_ids = [str(dead_id) for dead_id in former] if isinstance(former, list) else []
-    return [str(headers.get(DEAD_ID, "")), *former_ids][:MAX_REPLAY_HISTORY]
+def replay_history(headers: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the dead ids under which a message was in a dead set before, the latest first."""
+    former_ids = headers.get(REPLAY_HISTORY)
+    return tuple(str(dead_id) for dead_id in former_ids) if isinstance(former_ids, list) else ()
 
 
 def keeps_budget(delivery: Delivery) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..delivery import Delivery
-from ..headers import DEAD_ID, REPLAY_HISTORY
+from ..headers import DEAD_ID, replay_history
 from .causes import Cause, cause_of
 
 #: What a dead id in a header must look like: anyone may write that header.
@@ -50,8 +50,7 @@ class DeadLetter:
     @property
     def replay_history(self) -> tuple[str, ...]:
         """The dead ids under which it was in a dead set before, the latest first."""
-        former_ids = self.delivery.headers.get(REPLAY_HISTORY)
-        return tuple(str(dead_id) for dead_id in former_ids) if isinstance(former_ids, list) else ()
+        return replay_history(self.delivery.headers)
 
     def arguments(self) -> Any:
         """Return Celery's [args, kwargs], else the JSON value of the body, else the body as text."""
