@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+
 from config.settings import get_settings
 
 _settings = get_settings()
+try:
+    _login = _settings.flower_login
+except (OSError, ValueError) as error:
+    sys.exit(f"Flower does not start: {error}")
 
 address = _settings.flower_host
 port = _settings.flower_port
-basic_auth = [_settings.flower_login]
+basic_auth = [_login]
 read_only = True
 broker_api = _settings.broker_api or None
 natural_time = True

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+
+from config.flower_login import check_login, kept_login
 
 #: The checkout: the folder that holds `app/`, `config/` and `Procfile`.
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,7 +23,8 @@ LONGEST_DELAY_MS = 2_100_000_000
 class Settings(BaseSettings):
     """Every setting, read from the environment variable of the same name in capitals."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="ignore", env_ignore_empty=True)
+    # An error of a wrong setting is printed and logged: it must not quote a password.
+    model_config = SettingsConfigDict(frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True)
 
     # Services and folders
     data_dir: Path = Field(
@@ -216,6 +218,13 @@ class Settings(BaseSettings):
             raise ValueError(f"WEB_RATE_LIMIT {value!r}: expected <number>/<second|minute|hour>, such as 600/minute")
         return value
 
+    @field_validator("flower_basic_auth")
+    @classmethod
+    def _check_flower_login(cls, value: SecretStr) -> SecretStr:
+        if value.get_secret_value():
+            check_login(value.get_secret_value(), "FLOWER_BASIC_AUTH")
+        return value
+
     @field_validator("archive_url")
     @classmethod
     def _check_archive_url(cls, value: str) -> str:
@@ -292,16 +301,8 @@ class Settings(BaseSettings):
 
     @property
     def flower_login(self) -> str:
-        """`user:password` of Flower: given, or generated once and kept in a file that only its owner can read."""
-        given = self.flower_basic_auth.get_secret_value()
-        if given:
-            return given
-        kept = self.flower_login_file
-        if not kept.exists():
-            self.data_dir.mkdir(parents=True, exist_ok=True)
-            kept.touch(mode=0o600)
-            kept.write_text(f"flower:{secrets.token_urlsafe(12)}")
-        return kept.read_text()
+        """`user:password` of Flower: given, or kept in a file; raises ValueError if that file has none, and OSError."""
+        return self.flower_basic_auth.get_secret_value() or kept_login(self.flower_login_file)
 
     @property
     def store(self) -> str:

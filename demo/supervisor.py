@@ -24,10 +24,11 @@ from app.broker.errors import ApplicationError
 from app.errors import DemoFailed
 from app.services import procfile
 from app.services.service import tail
+from app.services.supervisor import KILL_WAIT
 from config.settings import ROOT, Settings, get_settings
 
 #: Seconds that stopping may take: first the processes, then RabbitMQ.
-STOP_TIMEOUT = procfile.KILL_WAIT + 30.0
+STOP_TIMEOUT = KILL_WAIT + 30.0
 
 
 class Supervisor:

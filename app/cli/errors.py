@@ -24,7 +24,10 @@ class Explanation:
 def explained(error: BaseException) -> Explanation | None:
     """Return the explanation of an expected error, None for any other one."""
     if isinstance(error, ValidationError):
-        return Explanation(_wrong_settings(error), exit_code=2)
+        names = (".".join(str(part) for part in wrong["loc"]).upper() for wrong in error.errors())
+        texts = (wrong["msg"].removeprefix("Value error, ") for wrong in error.errors())
+        lines = (f"{name}: {text}" if name else text for name, text in zip(names, texts, strict=True))
+        return Explanation(tuple(lines), exit_code=2)
     if isinstance(error, (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)):
         return Explanation((_unreachable("Redis", "REDIS_URL", error),))
     refused = isinstance(error, PublishFailed) and isinstance(error.__cause__, ConnectionError)
@@ -36,10 +39,3 @@ def explained(error: BaseException) -> Explanation | None:
 def _unreachable(service: str, variable: str, error: BaseException) -> str:
     url_is_set = bool(getattr(get_settings(), variable.lower()).get_secret_value())
     return unreachable_text(service, variable, error, url_is_set=url_is_set)
-
-
-def _wrong_settings(error: ValidationError) -> tuple[str, ...]:
-    """Return a line for each wrong setting that names its variable."""
-    names = (".".join(str(part) for part in wrong["loc"]).upper() for wrong in error.errors())
-    texts = (wrong["msg"].removeprefix("Value error, ") for wrong in error.errors())
-    return tuple(f"{name}: {text}" if name else text for name, text in zip(names, texts, strict=True))

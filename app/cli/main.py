@@ -34,7 +34,11 @@ class LazyCommand(TyperCommand):
 COMMANDS = (
     LazyCommand("index", "app.cli.site", "Index a page, or with --crawl the whole site from it."),
     LazyCommand("pack", "app.cli.site", "Pack a domain now."),
-    LazyCommand("status", "app.cli.site", "Report the status of a domain: pages, open messages, timer, pack."),
+    LazyCommand(
+        "status",
+        "app.cli.site",
+        "Report the status of a domain: pages, open messages, timer, pack; or of the processes of `perennial up`.",
+    ),
     LazyCommand("explain", "app.cli.site", "Explain the state of one page in the frontier and in the store."),
     LazyCommand(
         "doctor",

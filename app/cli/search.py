@@ -61,7 +61,8 @@ def search(
         request = SearchRequest(q=q, domains=domains, offset=offset, limit=limit, sort=sort, filters=filters)
         result = _search(client, request)
     if as_json:
-        typer.echo(_json_document(request, result))
+        fields = {"domains": request.domains, "query": request.q, "sort": request.sort, "offset": request.offset}
+        typer.echo(json.dumps(fields | asdict(result), ensure_ascii=False, indent=1))
     elif result.hits:
         _print_page(request, result)
     sites = ", ".join(pack.domain for pack in result.sources)
@@ -136,11 +137,6 @@ def _search(client: SearchClient, request: SearchRequest) -> SearchResult:
             f"{error}\nAre the orchestrator and a searcher running? perennial up starts them, perennial searchers shows"
             " them. A pack's file can be searched without them: --pack FILE",
         )
-
-
-def _json_document(request: SearchRequest, result: SearchResult) -> str:
-    fields = {"domains": request.domains, "query": request.q, "sort": request.sort, "offset": request.offset}
-    return json.dumps(fields | asdict(result), ensure_ascii=False, indent=1)
 
 
 def _print_page(request: SearchRequest, result: SearchResult) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+from pathlib import Path
+
 import typer
 
 from app import services
 from app.services import procfile
+from app.services.process_states import current_states
 from config.settings import get_settings
 
 cli = typer.Typer()
@@ -15,7 +20,9 @@ cli = typer.Typer()
 def up() -> None:
     """Start private services where no URLs are given, then the Procfile's processes, until Ctrl-C or `down`."""
     settings = get_settings()
-    with procfile.only_one(settings.data_dir):
+    with procfile.only_one(settings.data_dir) as left:
+        for each in left:
+            typer.echo(f"stopped {each.name}, which a killed `perennial up` had left running")
         services.up(settings)
         typer.echo(f"search page: http://{settings.web_host}:{settings.web_port}/")
         login = "FLOWER_BASIC_AUTH" if settings.flower_basic_auth.get_secret_value() else settings.flower_login_file
@@ -32,3 +39,18 @@ def down() -> None:
         typer.echo("processes stopped")
     services.down(settings)
     typer.echo("services stopped")
+
+
+def print_processes(data_dir: Path, *, as_json: bool) -> bool:
+    """Print the state of each process of `perennial up`; return whether it runs, and none of them stays down."""
+    states = current_states(data_dir)
+    if as_json:
+        typer.echo(json.dumps([asdict(each) for each in states]))
+    for each in () if as_json else states:
+        crashes = f"{each.crashes} crash{'' if each.crashes == 1 else 'es'} in a row, exit code {each.exit_code}"
+        details = [f"pid {each.id.pid}"] if each.id else []
+        details += [crashes] if each.crashes else []
+        typer.echo(f"{each.name:<12} {each.state:<10} {', '.join(details)}".rstrip())
+    if not states and not as_json:
+        typer.echo("perennial up does not run here")
+    return bool(states) and not any(each.state == "down" for each in states)

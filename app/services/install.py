@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -11,12 +13,23 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from app.errors import ServicesError
+from app.services.process_states import ProcessId, identify, is_running
+from app.services.service import wait_until
+
+log = logging.getLogger(__name__)
 
 #: What a user can do instead, for error messages.
 ALTERNATIVES = "Install it yourself, set BROKER_URL and REDIS_URL to servers that you have, or run `docker compose up`."
 
 #: The file that invoke-rc.d(8) runs before it starts a service; exit code 101 forbids the start.
 POLICY = Path("/usr/sbin/policy-rc.d")
+
+#: The line of our policy that names the process which wrote it, before its id and start time.
+_SIGNATURE = "# written by an installation of Perennial, by process "
+#: What release 0.1 wrote. Container images have the same policy. Beside a kept policy it is that of an installation.
+_UNSIGNED = "#!/bin/sh\nexit 101\n"
+#: Seconds to wait for an installation of another checkout.
+_OTHER_INSTALLATION = 600.0
 
 _SCRIPTS = ("lib/rabbitmq_server-*/sbin/rabbitmq-server", "bin/rabbitmq-server")
 _QUIET = ("env", "DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1", "NEEDRESTART_MODE=l")
@@ -43,6 +56,7 @@ def missing(*, broker: bool, redis: bool) -> list[str]:
 
 def ensure(*, broker: bool, redis: bool) -> None:
     """Install the packages that are needed and missing; raises ServicesError, which names the alternatives."""
+    remove_leftover_policy(POLICY)
     packages = missing(broker=broker, redis=redis)
     if not packages:
         return
@@ -78,20 +92,67 @@ def add_packages(packages: Sequence[str]) -> None:
 def services_kept_off(policy: Path, prefix: Sequence[str]) -> Iterator[None]:
     """Forbid packages to start, stop or restart system services within the block.
 
-    Writes a file to `policy` that forbids it, and restores a former one afterwards. `prefix` comes before each
-    command, to run it as root.
+    Writes a file to `policy` that forbids it, and restores a former one afterwards. A policy that another program
+    writes within the block stays. `prefix` comes before each command, to run it as root.
     """
-    kept = policy.with_name(f"{policy.name}.before-perennial")
-    if os.path.lexists(policy) and not os.path.lexists(kept):
-        _run([*prefix, "mv", str(policy), str(kept)])
+    wait_until(lambda: not _writer_runs(policy), _OTHER_INSTALLATION)
+    remove_leftover_policy(policy, prefix)
+    if os.path.lexists(policy):
+        _run([*prefix, "mv", "-f", str(policy), str(_kept(policy))])
+    ourselves = identify(os.getpid()) or ProcessId(os.getpid(), 0)
+    text = f"#!/bin/sh\n{_SIGNATURE}{ourselves.pid} {ourselves.started}\nexit 101\n"
     with tempfile.NamedTemporaryFile("w") as ours:
-        ours.write("#!/bin/sh\nexit 101\n")
+        ours.write(text)
         ours.flush()
         _run([*prefix, "install", "-m", "755", ours.name, str(policy)])
     try:
         yield
     finally:
-        _run([*prefix, "mv", "-f", str(kept), str(policy)] if os.path.lexists(kept) else [*prefix, "rm", str(policy)])
+        _restore(policy, prefix)
+
+
+def remove_leftover_policy(policy: Path, prefix: Sequence[str] | None = None) -> None:
+    """Undo what an installation that was killed has left at `policy`; the file of another program stays.
+
+    Without `prefix` it is looked up how to run a command as root, but only if there is something to undo.
+    """
+    was_moved_only = not os.path.lexists(policy) and os.path.lexists(_kept(policy))
+    if not was_moved_only and (_writer(policy) is None or _writer_runs(policy)):
+        return
+    prefix = _privilege() if prefix is None else prefix
+    if prefix is None:
+        log.warning("%s was left by an installation that was killed. It keeps services off: remove it as root", policy)
+    else:
+        _restore(policy, prefix)
+
+
+def _restore(policy: Path, prefix: Sequence[str]) -> None:
+    kept = _kept(policy)
+    if os.path.lexists(policy) and _writer(policy) is None:
+        return
+    _run([*prefix, "mv", "-f", str(kept), str(policy)] if os.path.lexists(kept) else [*prefix, "rm", "-f", str(policy)])
+
+
+def _kept(policy: Path) -> Path:
+    """Return where a policy that was there before is kept."""
+    return policy.with_name(f"{policy.name}.before-perennial")
+
+
+def _writer_runs(policy: Path) -> bool:
+    writer = _writer(policy)
+    return writer is not None and is_running(writer)
+
+
+def _writer(policy: Path) -> ProcessId | None:
+    """Return the process that wrote the policy, if it is one of this module's; it may have ended."""
+    try:
+        text = policy.read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
+    if text == _UNSIGNED and os.path.lexists(_kept(policy)):
+        return ProcessId(0, 0)
+    found = re.search(rf"^{_SIGNATURE}(\d+) (\d+)$", text, re.MULTILINE)
+    return ProcessId(int(found[1]), int(found[2])) if found else None
 
 
 def _privilege() -> list[str] | None:

@@ -63,12 +63,19 @@ def status(settings: Settings) -> list[ServiceStatus]:
     private, result = _private_names(settings), []
     names: tuple[tuple[Name, str, int], ...] = (("rabbitmq", settings.broker, 5672), ("redis", settings.redis, 6379))
     for name, url, default_port in names:
-        if name in private:
-            result.append(_private_status(settings, name))
-        else:
+        if name not in private:
             # The rest of the URL may contain a password.
             parts = urlsplit(url)
             result.append(ServiceStatus(name, "given", f"{parts.hostname or 'localhost'}:{parts.port or default_port}"))
+        elif not settings.services_file.exists():
+            result.append(ServiceStatus(name, "down", ""))
+        else:
+            folder = _folder(settings)
+            current = _with_all_ports(state.load(folder))
+            service = _services(folder, current, (name,))[0]
+            pids = service.pids()
+            address = f"127.0.0.1:{current.ports['amqp' if name == 'rabbitmq' else 'redis']}"
+            result.append(ServiceStatus(name, "up" if service.is_up() else "down", address, pids[0] if pids else None))
     return result
 
 
@@ -91,12 +98,15 @@ def _start(folder: Path, names: Collection[Name]) -> None:
     for attempt in range(1, _ATTEMPTS + 1):
         taken = _taken_ports(folder, current, names)
         current = state.with_ports(current, ports.choose(taken, avoid=current.ports.values()))
-        current = state.with_urls(current, _urls(current, names), {})
-        state.save(folder, current)
+        urls: dict[str, str] = {}
         if "rabbitmq" in names:
+            urls |= {"broker_url": current.broker_url, "broker_api_url": current.broker_api_url}
             rabbitmq.configure(folder, current)
         if "redis" in names:
+            urls |= {"redis_url": current.redis_url}
             redis.configure(folder, current)
+        current = state.with_urls(current, urls, {})
+        state.save(folder, current)
         try:
             pids = {service.name: service.start() for service in reversed(_services(folder, current, names))}
         except ServicesError:
@@ -117,11 +127,6 @@ def _services(folder: Path, current: ServicesState, names: Collection[Name]) -> 
     return services + ([redis.server(folder, current)] if "redis" in names else [])
 
 
-def _urls(current: ServicesState, names: Collection[Name]) -> dict[str, str]:
-    broker = {"broker_url": current.broker_url, "broker_api_url": current.broker_api_url}
-    return (broker if "rabbitmq" in names else {}) | ({"redis_url": current.redis_url} if "redis" in names else {})
-
-
 def _with_all_ports(current: ServicesState) -> ServicesState:
     names = [name for name in (*rabbitmq.PORTS, "epmd", *redis.PORTS) if name not in current.ports]
     return state.with_ports(current, ports.choose(names, avoid=current.ports.values()))
@@ -131,17 +136,6 @@ def _taken_ports(folder: Path, current: ServicesState, names: Collection[Name]) 
     """Return the names of the ports of services that do not run which another process listens on."""
     idle = [service for service in _services(folder, current, names) if not service.pids()]
     return [name for service in idle for name in service.ports if not ports.is_free(current.ports[name])]
-
-
-def _private_status(settings: Settings, name: Name) -> ServiceStatus:
-    if not settings.services_file.exists():
-        return ServiceStatus(name, "down", "")
-    folder = _folder(settings)
-    current = _with_all_ports(state.load(folder))
-    service = _services(folder, current, (name,))[0]
-    address = f"127.0.0.1:{current.ports['amqp' if name == 'rabbitmq' else 'redis']}"
-    pids = service.pids()
-    return ServiceStatus(name, "up" if service.is_up() else "down", address, pids[0] if pids else None)
 
 
 def _folder(settings: Settings) -> Path:

@@ -28,16 +28,11 @@ def is_free(port: int) -> bool:
 
 
 def choose(names: Collection[str], *, avoid: Collection[int] = ()) -> dict[str, int]:
-    """Return a free port for each of `names`, none of them in `avoid`."""
-    chosen: dict[str, int] = {}
-    for name in names:
-        chosen[name] = _one(RESERVED.union(avoid, chosen.values()))
+    """Return a free port for each of `names`, none of them in `avoid`; raises ServicesError where too few are free."""
+    candidates = [port for port in CHOICE if port not in RESERVED.union(avoid)]
+    random.shuffle(candidates)
+    free = (port for port in candidates if is_free(port))
+    chosen = dict(zip(names, free, strict=False))
+    if len(chosen) < len(names):
+        raise ServicesError(f"no free port of 127.0.0.1 in {CHOICE.start}-{CHOICE.stop}")
     return chosen
-
-
-def _one(avoid: Collection[int]) -> int:
-    for _ in range(200):
-        port = random.choice(CHOICE)  # noqa: S311 - not a secret.
-        if port not in avoid and is_free(port):
-            return port
-    raise ServicesError(f"no free port of 127.0.0.1 in {CHOICE.start}-{CHOICE.stop}")

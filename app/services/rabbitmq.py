@@ -59,7 +59,7 @@ def broker(directory: Path, state: ServicesState, *, script: Path) -> Service:
         env=_base_env(home) | _node_env(home, state),
         log=home / "boot.log",
         ports=PORTS,
-        answers=lambda: logs_in(state) and _manages(state),
+        answers=lambda: answers(state),
         start_timeout=90.0,
         stop_timeout=30.0,
     )
@@ -81,8 +81,8 @@ def configure(directory: Path, state: ServicesState) -> None:
         cookie.chmod(0o400)
 
 
-def logs_in(state: ServicesState) -> bool:
-    """Return whether the broker on the node's port accepts its user; another broker on that port does not."""
+def answers(state: ServicesState) -> bool:
+    """Return whether broker and management API on the node's ports accept its user; those of another node do not."""
     host = f"127.0.0.1:{state.ports['amqp']}"
     connection = amqp.Connection(
         host, userid=USER, password=state.password, connect_timeout=5, read_timeout=5, write_timeout=5
@@ -90,19 +90,13 @@ def logs_in(state: ServicesState) -> bool:
     try:
         with closing(connection):
             connection.connect()
-    except (OSError, amqp.AMQPError):
-        return False
-    return True
-
-
-def _manages(state: ServicesState) -> bool:
-    try:
         return ApiClient(connect_timeout=5, response_timeout=5).send("GET", f"{state.broker_api_url}whoami").ok
-    except FetchError:
+    except (OSError, amqp.AMQPError, FetchError):
         return False
 
 
 def _listens(port: int) -> bool:
+    # By connecting: a bind to try the port could make the server's own bind fail.
     try:
         socket.create_connection(("127.0.0.1", port), timeout=2).close()
     except OSError:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from app.errors import ServicesError
 from app.services import install, up
-from config.settings import Settings
+from config.settings import ROOT, Settings
 from tests.support.programs import postgres_programs
 
 pytestmark = pytest.mark.unit
@@ -59,6 +61,45 @@ def test_the_policy_of_an_installation_that_was_killed_is_put_back_by_the_next_o
     with install.services_kept_off(policy, []):
         assert subprocess.run([policy]).returncode == 101
     assert policy.read_text() == ALLOW
+
+
+def test_a_killed_installation_leaves_no_policy_after_the_next_command(
+    policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = (
+        "import os, signal, sys\nfrom pathlib import Path\nfrom app.services import install\n"
+        "with install.services_kept_off(Path(sys.argv[1]), []): os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    killed = subprocess.run([sys.executable, "-c", script, str(policy)], cwd=ROOT)
+    assert killed.returncode == -signal.SIGKILL
+    assert subprocess.run([policy]).returncode == 101
+    monkeypatch.setattr(install, "POLICY", policy)
+    install.ensure(broker=False, redis=False)
+    assert list(policy.parent.iterdir()) == []
+
+
+def test_a_policy_that_was_only_moved_aside_is_moved_back(policy: Path) -> None:
+    script(policy.with_name("policy-rc.d.before-perennial"), ALLOW)
+    install.remove_leftover_policy(policy, [])
+    assert policy.read_text() == ALLOW
+    assert list(policy.parent.iterdir()) == [policy]
+
+
+@pytest.mark.parametrize("theirs", ["#!/bin/sh\nexit 101\n", ALLOW])
+def test_a_policy_of_somebody_else_is_never_removed(policy: Path, theirs: str) -> None:
+    script(policy, theirs)
+    install.remove_leftover_policy(policy, [])
+    assert policy.read_text() == theirs
+    policy.unlink()
+    with install.services_kept_off(policy, []):
+        script(policy, theirs)
+    assert policy.read_text() == theirs
+
+
+def test_the_policy_of_an_installation_that_runs_is_kept(policy: Path) -> None:
+    with install.services_kept_off(policy, []):
+        install.remove_leftover_policy(policy, [])
+        assert subprocess.run([policy]).returncode == 101
 
 
 def test_the_wrapper_that_changes_users_is_not_taken_for_the_server(

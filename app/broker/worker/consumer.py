@@ -12,7 +12,7 @@ from celery.worker.state import maybe_shutdown
 from ..amqp_internals import queues_by_consumer_tag
 from ..connection import wait_for_exclusive_queue
 from ..delivery import original_delivery
-from ..errors import ApplicationError, InvalidMessage, Undecodable, UnknownType, WorkerMisconfigured
+from ..errors import AlreadyRunning, ApplicationError, InvalidMessage, Undecodable, UnknownType, WorkerMisconfigured
 from ..policies.base import Dead, Decision, Drop
 from ..policies.delays import DEAD_LETTER
 from ..policies.registry import Policies
@@ -66,21 +66,30 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         """
         connection = super().connect()
         try:
-            if self.restart_count:
-                # Until the broker has given up the broken connection, Celery would end because of its own mailbox.
-                mailbox = self.app.control.mailbox.get_queue(self.hostname).name
-                wait_for_exclusive_queue(
-                    connection,
-                    lambda channel: channel.queue_declare(mailbox, passive=True),
-                    patience=BROKER_PATIENCE,
-                    meanwhile=maybe_shutdown,
-                )
+            self._wait_for_mailbox(connection)
             with connection.channel() as channel:
                 self.declare(channel)
         except BaseException:
             connection.collect(socket_timeout=1)
             raise
         return connection
+
+    def _wait_for_mailbox(self, connection: Any) -> None:
+        """Wait until the broker has given up a broken connection of this worker, or of its killed predecessor.
+
+        Until then Celery would end with a bare RESOURCE_LOCKED. Raises AlreadyRunning if another worker has the name.
+        """
+        mailbox = self.app.control.mailbox.get_queue(self.hostname).name
+        if not wait_for_exclusive_queue(
+            connection,
+            lambda channel: channel.queue_declare(mailbox, passive=True),
+            patience=BROKER_PATIENCE,
+            meanwhile=maybe_shutdown,
+        ):
+            raise AlreadyRunning(
+                f"another worker named {self.hostname} is connected to {connection.as_uri()}: stop it, or start this "
+                "one with another --hostname"
+            )
 
     def declare(self, channel: Any) -> None:
         """Declare what the policies need, dead sets first: the broker loses what it dead-letters to a missing queue."""
