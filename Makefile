@@ -1,11 +1,11 @@
 # Every target makes .venv first if it is missing: `make demo` and `make test` work on a bare checkout.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down demo demo-caa test test-all lint fmt docs bench clean
+.PHONY: help setup up down demo demo-caa test test-all test-next lint fmt docs bench clean
 VENV := .venv/.complete
 export PYTHON
 
 help:  ## List the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 17
 
 $(VENV): pyproject.toml constraints.txt
 	@.ci/venv
@@ -31,6 +31,9 @@ test: $(VENV)  ## Lint, then all tests: unit, integration, acceptance
 
 test-all: $(VENV)  ## The same with the long forms of tests
 	@.venv/bin/python tests/run.py all
+
+test-next:  ## All tests on Debian 13: its Python, RabbitMQ and Redis, in a folder; needs root
+	@.ci/next
 
 lint: $(VENV)  ## Style, types, import direction and documents
 	@.venv/bin/python tests/run.py lint

@@ -144,7 +144,7 @@ def test_an_unknown_extractor_is_named() -> None:
 # Two parsers, one answer
 
 MODULES = [
-    "argparse", "bisect", "calendar", "codecs", "copy", "csv", "dataclasses", "difflib", "fnmatch", "fractions",
+    "argparse", "calendar", "codecs", "copy", "csv", "dataclasses", "difflib", "fnmatch", "fractions",
     "functools", "glob", "heapq", "html.parser", "json.decoder", "locale", "queue", "sched", "shlex", "statistics",
     "string", "textwrap", "threading", "uuid",
 ]  # fmt: skip
