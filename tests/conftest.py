@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -20,6 +21,7 @@ from config.settings import Settings
 from tests.servers.musicbrainz import database
 from tests.servers.postgres import postgres
 from tests.support.corner import environment_of, own_vhost, settings_for
+from tests.support.killable import Killable
 
 
 def _variables() -> set[str]:
@@ -50,24 +52,65 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put modules with a test marked `slow` first, then the largest: the last ones to run must be short.
+
+    Each process of a run takes the next module that no other one has taken.
+    """
+    sizes = Counter(item.path for item in items)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path not in slow, -sizes[item.path], item.path))
+
+
 @pytest.fixture(scope="session")
-def services(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Urls]:
-    """Yield a RabbitMQ and a Redis for this run. Given ones must have a management API and an empty database."""
-    running = Settings(
+def session_services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """Yield settings of the services of this run: a RabbitMQ and a Redis of its own, unless others are given."""
+    settings = Settings(
         data_dir=tmp_path_factory.mktemp("services"),
         broker_url=_GIVEN.broker_url,
         redis_url=_GIVEN.redis_url,
         broker_api_url=_GIVEN.broker_api_url,
     )
     try:
-        urls = private.up(running)
-        if not urls.broker_api_url:
-            raise ServicesError(
-                "BROKER_URL is given without BROKER_API_URL: the tests cannot make a vhost of their own"
-            )
-        yield Urls(urls.broker_url, _empty_database(running, worker_id), urls.broker_api_url)
+        private.up(settings)
+        yield settings
     finally:
-        private.down(running)
+        private.down(settings)
+
+
+@pytest.fixture(scope="session")
+def services(session_services: Settings, worker_id: str) -> Urls:
+    """Return the URLs of the services. Given ones must have a management API and an empty database."""
+    if not session_services.broker_api:
+        raise ServicesError("BROKER_URL is given without BROKER_API_URL: the tests cannot make a vhost of their own")
+    return Urls(
+        session_services.broker, _empty_database(session_services, worker_id), session_services.broker_api
+    )
+
+
+@pytest.fixture(scope="session")
+def private_services(session_services: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """Yield settings of a RabbitMQ and a Redis that tests may kill: never given ones."""
+    if not (_GIVEN.broker_url or _GIVEN.redis_url):
+        yield session_services
+        return
+    settings = Settings(data_dir=tmp_path_factory.mktemp("killable"))
+    yield settings
+    private.down(settings)
+
+
+@pytest.fixture
+def killable(private_services: Settings, tmp_path: Path) -> Iterator[Killable]:
+    """Yield a RabbitMQ and a Redis that the test may kill, with a vhost and an empty database of its own."""
+    urls = private.up(private_services)
+    with own_vhost(urls) as broker_url:
+        settings = settings_for(tmp_path / "own", broker_url, urls.redis_url, urls.broker_api_url)
+        try:
+            yield Killable(settings, private_services)
+        finally:
+            private.up(private_services)
+            with redis.Redis.from_url(urls.redis_url) as client:
+                client.flushdb()
 
 
 @pytest.fixture

@@ -52,8 +52,8 @@ def reindex(
     publisher, resume, throttle = JobPublisher(served), ResumePoint(selection), Throttle(rate)
     with served.connect() as connection, resume.printed():
         count = partial(selection.count, connection, served.project, merged=False)
-        if every and rate is None and not yes:
-            _confirm_many(count())
+        if every and rate is None and needs_confirmation(messages := count(), yes=yes):
+            _confirm(messages)
         existing = selection.existing(connection, served.project)
         with view.progress(count, shown=every) as advance:
             for batch in batches(existing, throttle.batch):
@@ -186,11 +186,14 @@ class _Audit:
         self.publisher.publish(fixes)
 
 
-def _confirm_many(count: int) -> None:
-    """Ask the user before many messages are published at once."""
-    if count <= _UNCONFIRMED:
-        return
+def needs_confirmation(messages: int, *, yes: bool) -> bool:
+    """Return whether the user must confirm that this many messages are published at once."""
+    return messages > _UNCONFIRMED and not yes
+
+
+def _confirm(messages: int) -> None:
+    """Ask the user; raises BadParameter without a terminal, and Exit for a no."""
     if not sys.stdin.isatty():
-        raise typer.BadParameter(f"{count:,} messages at once: confirm with --yes, or use --rate or --limit")
-    if not typer.confirm(f"Enqueue {count:,} messages at once? (--rate spreads them, --limit takes a part)", err=True):
+        raise typer.BadParameter(f"{messages:,} messages at once: confirm with --yes, or use --rate or --limit")
+    if not typer.confirm(f"Enqueue {messages:,} messages at once? (--rate spreads them, --limit takes a part)", err=True):
         raise typer.Exit(1)

@@ -111,8 +111,9 @@ SCRIPTS = st.builds(
 
 
 # An example takes seconds: few of them, many messages each, and no search for a smaller one.
-@settings(max_examples=4, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-@given(st.lists(SCRIPTS, min_size=20, max_size=40))
+@pytest.mark.slow
+@settings(max_examples=2, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(st.lists(SCRIPTS, min_size=30, max_size=40))
 def test_runs_are_the_first_success_or_the_budget_and_one_and_every_message_ends_in_done_or_dead_exactly_once(
     bench: Bench, scripts: list[Script]
 ) -> None:

@@ -189,6 +189,7 @@ def reader(environment: dict[str, str], settings: Settings, tmp_path: Path, site
         yield running.enter_context(closing(Reader(system, site, folder, web_port=port)))
 
 
+@pytest.mark.slow
 def test_the_documents_do_what_they_say(reader: Reader) -> None:
     others = sorted(set(pages()) - set(IN_ORDER))
     for name in (*IN_ORDER, *others):

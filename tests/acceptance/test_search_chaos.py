@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from app import services
 from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.protocol import Routes
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 from app.search.contract import SearchRequest
 from config.settings import Settings
+from tests.support.corner import environment_of
 from tests.support.fleet import Fleet, Packs, fleet, pages_of, ready
-from tests.support.kill import kill
+from tests.support.killable import Killable
 from tests.support.load import load
 from tests.support.waiting import eventually
 
@@ -139,27 +139,19 @@ def test_queries_are_answered_while_searchers_and_orchestrator_come_and_go(
     assert requests.failed.total() <= FEW, requests.failed
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[Settings]:
-    """Yield settings with a RabbitMQ, private to this test, to be killed; Redis is not needed."""
-    settings = Settings(data_dir=tmp_path / "own", redis_url="redis://127.0.0.1:1/0")
-    services.up(settings)
-    yield settings
-    services.down(settings)
-
-
-def test_all_is_as_it_was_after_the_broker_was_killed(own: Settings, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_all_is_as_it_was_after_the_broker_was_killed(killable: Killable, tmp_path: Path) -> None:
+    own = killable.settings
     packs, versions = Packs(own, tmp_path / "built"), dict.fromkeys(DOMAINS[:3], 1)
     for domain in versions:
         packs.publish(domain, 1)
-    environment = hasty({"PERENNIAL_DATA_DIR": str(own.data_dir)})
-    with fleet(environment, tmp_path / "logs") as crew, asking(own) as finder:
+    with fleet(hasty(environment_of(own)), tmp_path / "logs") as crew, asking(own) as finder:
         ready(crew.orchestrator(), crew.searcher(), crew.searcher())
         await_placed(finder, crew, versions, copies=2, searchers=2)
         with load(finder, versions) as requests:
             requests.goes_on()
-            kill("beam.smp", own.data_dir)
-            services.up(own)
+            killable.kill("beam.smp")
+            killable.start()
             requests.goes_on()
             await_placed(finder, crew, versions, copies=2, searchers=2)
             requests.goes_on()

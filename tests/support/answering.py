@@ -13,6 +13,7 @@ from kombu import Connection
 from app.broker.connection import CONNECTION_ERRORS
 from app.broker.delivery import Delivery
 from app.broker.publishing import Outgoing
+from tests.support.raw import Raw
 
 QUEUE = "answers"
 
@@ -61,6 +62,10 @@ class ByHand:
         self._channel.basic_publish(
             Message(body, **properties), exchange="", routing_key=delivery.properties["reply_to"]
         )
+
+    def reply_with(self, delivery: Delivery, properties: bytes) -> None:
+        """Reply to a request with encoded properties, as no client library would send them."""
+        self._channel.basic_publish(Raw(b"", properties), exchange="", routing_key=delivery.properties["reply_to"])
 
     def close(self) -> None:
         """Close the connection."""

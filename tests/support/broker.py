@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,12 +11,16 @@ from typing import Any
 from amqp import Message
 from kombu import Connection
 
+from app.broker.connection import CONNECTION_ERRORS
+
 
 class Broker:
-    """A plain AMQP client with a connection of its own."""
+    """A plain AMQP client. It keeps one connection between calls, and opens another one when that broke."""
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self._connection: Connection | None = None
+        self._lock = threading.Lock()
 
     def depth(self, queue: str) -> int:
         """Return how many messages are ready in a queue."""
@@ -64,5 +70,15 @@ class Broker:
 
     @contextmanager
     def _channel(self) -> Iterator[Any]:
-        with Connection(self._url, connect_timeout=5) as connection, connection.channel() as channel:
+        with self._lock, self._open_channel() as channel:
             yield channel
+
+    def _open_channel(self) -> Any:
+        if self._connection is not None:
+            try:
+                return self._connection.channel()
+            except CONNECTION_ERRORS:  # The broker was killed, or the vhost was deleted.
+                self._connection.collect(socket_timeout=1)
+        self._connection = Connection(self._url, connect_timeout=5)
+        weakref.finalize(self, self._connection.collect, 1)
+        return self._connection.channel()

@@ -1,10 +1,11 @@
-"""Wrong usage of `perennial caa`, without services."""
+"""Wrong usage of `perennial caa`, and when it asks for a confirmation, without services."""
 
 from __future__ import annotations
 
 import pytest
 from typer.testing import CliRunner
 
+from app.cli.caa import needs_confirmation
 from app.cli.main import cli
 from config.settings import get_settings
 
@@ -34,3 +35,10 @@ def test_wrong_usage_names_the_reason(arguments: list[str], reason: str, monkeyp
         get_settings.cache_clear()
     assert done.exit_code == 2
     assert reason in " ".join(done.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("messages", "yes", "asks"), [(10_000, False, False), (10_001, False, True), (10_001, True, False)]
+)
+def test_more_than_10_000_messages_need_a_confirmation_which_yes_gives(messages: int, yes: bool, asks: bool) -> None:
+    assert needs_confirmation(messages, yes=yes) is asks
