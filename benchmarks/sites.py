@@ -131,9 +131,7 @@ _SERVER = '    server {{ listen 127.0.0.1:{port}; root "{root}"; }}'
 
 
 @contextmanager
-def serve(
-    names: Collection[str], folder: Path, *, known: Mapping[str, DebianSite] = SITES
-) -> Iterator[ServedSites]:
+def serve(names: Collection[str], folder: Path, *, known: Mapping[str, DebianSite] = SITES) -> Iterator[ServedSites]:
     """Serve `known` sites on free ports of 127.0.0.1 during the block, with the server's files below `folder`."""
     program, home = ensure_nginx(), folder / "nginx"
     home.mkdir(parents=True, exist_ok=True)

@@ -83,9 +83,7 @@ def services(session_services: Settings, worker_id: str) -> Urls:
     """Return the URLs of the services. Given ones must have a management API and an empty database."""
     if not session_services.broker_api:
         raise ServicesError("BROKER_URL is given without BROKER_API_URL: the tests cannot make a vhost of their own")
-    return Urls(
-        session_services.broker, _empty_database(session_services, worker_id), session_services.broker_api
-    )
+    return Urls(session_services.broker, _empty_database(session_services, worker_id), session_services.broker_api)
 
 
 @pytest.fixture(scope="session")

@@ -33,8 +33,7 @@ LINT = {
 }
 FLOORS = ("unit", "integration", "acceptance")
 
-#: Processes that run a floor's tests on two processors; each runs whole modules. Tests with services wait more than they
-#: compute.
+#: Processes that run a floor's tests on two processors, one module at a time. Tests with services mostly wait.
 PROCESSES = {"unit": "2", "integration": "3", "acceptance": "3"}
 
 #: What tests leave lies below this until the next run, to be looked at.
@@ -78,8 +77,16 @@ def run_floor(floor: str, *, long: bool) -> Count:
     shutil.rmtree(remains, ignore_errors=True)
     report.unlink(missing_ok=True)
     REMAINS.mkdir(parents=True, exist_ok=True)
+    # tests/conftest.py chooses the order of the modules.
     where = [f"tests/{floor}", f"--junitxml={report}", f"--basetemp={remains}"]
-    how = ["-n", PROCESSES[floor], "--dist", "loadfile", "--no-loadscope-reorder", *([] if long else ["-m", "not long"])]
+    how = [
+        "-n",
+        PROCESSES[floor],
+        "--dist",
+        "loadfile",
+        "--no-loadscope-reorder",
+        *([] if long else ["-m", "not long"]),
+    ]
     try:
         code = _wait([sys.executable, "-m", "pytest", "-q", *how, *where])
     finally:

@@ -195,5 +195,7 @@ def _confirm(messages: int) -> None:
     """Ask the user; raises BadParameter without a terminal, and Exit for a no."""
     if not sys.stdin.isatty():
         raise typer.BadParameter(f"{messages:,} messages at once: confirm with --yes, or use --rate or --limit")
-    if not typer.confirm(f"Enqueue {messages:,} messages at once? (--rate spreads them, --limit takes a part)", err=True):
+    if not typer.confirm(
+        f"Enqueue {messages:,} messages at once? (--rate spreads them, --limit takes a part)", err=True
+    ):
         raise typer.Exit(1)

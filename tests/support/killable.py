@@ -1,4 +1,4 @@
-"""A RabbitMQ and a Redis that a test may kill: one pair for each process of the test run, started again after a kill."""
+"""A RabbitMQ and a Redis that a test may kill: those of its process of the test run, started again afterwards."""
 
 from __future__ import annotations
 
