@@ -102,7 +102,7 @@ def killable(private_services: Settings, tmp_path: Path) -> Iterator[Killable]:
     """Yield a RabbitMQ and a Redis that the test may kill, with a vhost and an empty database of its own."""
     urls = private.up(private_services)
     with own_vhost(urls) as broker_url:
-        settings = settings_for(tmp_path / "own", broker_url, urls.redis_url, urls.broker_api_url)
+        settings = settings_for(tmp_path, broker_url, urls.redis_url, urls.broker_api_url)
         try:
             yield Killable(settings, private_services)
         finally:

@@ -77,16 +77,10 @@ def run_floor(floor: str, *, long: bool) -> Count:
     shutil.rmtree(remains, ignore_errors=True)
     report.unlink(missing_ok=True)
     REMAINS.mkdir(parents=True, exist_ok=True)
-    # tests/conftest.py chooses the order of the modules.
     where = [f"tests/{floor}", f"--junitxml={report}", f"--basetemp={remains}"]
-    how = [
-        "-n",
-        PROCESSES[floor],
-        "--dist",
-        "loadfile",
-        "--no-loadscope-reorder",
-        *([] if long else ["-m", "not long"]),
-    ]
+    # The order of modules is that of tests/conftest.py.
+    how = ["-n", PROCESSES[floor], "--dist", "loadfile", "--no-loadscope-reorder"]
+    how += [] if long else ["-m", "not long"]
     try:
         code = _wait([sys.executable, "-m", "pytest", "-q", *how, *where])
     finally:
