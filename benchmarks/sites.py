@@ -131,11 +131,13 @@ _SERVER = '    server {{ listen 127.0.0.1:{port}; root "{root}"; }}'
 
 
 @contextmanager
-def serve(names: Collection[str], folder: Path, *, known: Mapping[str, DebianSite] = SITES) -> Iterator[ServedSites]:
-    """Serve `known` sites on free ports of 127.0.0.1 during the block, with the server's files below `folder`."""
+def serve(
+    names: Collection[str], folder: Path, *, catalogue: Mapping[str, DebianSite] = SITES
+) -> Iterator[ServedSites]:
+    """Serve sites of a catalogue on free ports of 127.0.0.1 during the block, with files below `folder`."""
     program, home = ensure_nginx(), folder / "nginx"
     home.mkdir(parents=True, exist_ok=True)
-    roots = {name: unpack(known[name], folder / "sites") for name in names}
+    roots = {name: unpack(catalogue[name], folder / "sites") for name in names}
     chosen = ports.choose(names)
     _configure(home, roots, chosen)
     command = [program, "-p", str(home), "-c", str(home / "nginx.conf"), "-e", str(home / "error.log")]

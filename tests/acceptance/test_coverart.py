@@ -143,7 +143,7 @@ def the_failed(art: ArtSystem, running: Worker) -> dict[bytes, Any]:
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_cannot_be_read_is_retried_and_ends_failed_as_it_came(the_failed: dict[bytes, Any], case: str) -> None:
+def test_an_unreadable_message_is_retried_and_dead_lettered_unchanged(the_failed: dict[bytes, Any], case: str) -> None:
     body, key, headers, attempts, error_text = BAD[case]
     assert len(the_failed) == len(BAD)
     failed = the_failed[body]

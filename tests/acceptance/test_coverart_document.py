@@ -116,7 +116,9 @@ def collection(art: ArtSystem, gid: str) -> str:
 
 
 @pytest.mark.parametrize("project", [COVER_ART, EVENT_ART], ids=lambda project: project.entity)
-def test_what_no_retry_mends_fails_at_once_if_it_is_to(art: ArtSystem, running: Worker, project: Project) -> None:
+def test_a_permanent_failure_is_dead_lettered_at_once_if_fail_fast_is_set(
+    art: ArtSystem, running: Worker, project: Project
+) -> None:
     prefix = project.prefix
     art.broker.post(b"no gid", exchange=prefix, key="index")
     eventually(lambda: art.broker.depth(f"{prefix}.failed") == 1, "it failed, not four hours later")
@@ -126,7 +128,7 @@ def test_what_no_retry_mends_fails_at_once_if_it_is_to(art: ArtSystem, running: 
     assert (bytes(message.body), message.delivery_info["routing_key"]) == (b"no gid", "index")
 
 
-def test_what_a_retry_may_mend_waits_for_the_four_hours(art: ArtSystem, running: Worker) -> None:
+def test_a_failure_that_a_retry_can_fix_waits_four_hours(art: ArtSystem, running: Worker) -> None:
     missing = f"1\n{uuid.uuid4()}\n{uuid.uuid4()}\njpg\n".encode()
     art.post("move", missing)
     eventually(lambda: art.broker.depth("cover-art-archive.retry") == 1, "it waits")

@@ -76,7 +76,7 @@ def test_a_worker_killed_in_mid_job_and_during_the_window_loses_nothing(
         assert art.broker.depth(FAILED) == 0
 
 
-def test_jobs_that_the_archive_refuses_to_be_asked_wait_in_their_queue_until_it_is_back(
+def test_jobs_wait_in_their_queue_while_the_archive_refuses_connections(
     services: Urls, musicbrainz_template: tuple[str, str], tmp_path: Path
 ) -> None:
     wanted = gids(20)
@@ -104,7 +104,7 @@ def test_jobs_that_the_archive_refuses_to_be_asked_wait_in_their_queue_until_it_
         assert art.broker.depth(FAILED) == 0
 
 
-def test_a_worker_that_is_told_to_stop_takes_no_queue_again(
+def test_a_stopping_worker_does_not_consume_again(
     services: Urls, musicbrainz_template: tuple[str, str], tmp_path: Path
 ) -> None:
     [running] = gids(1)

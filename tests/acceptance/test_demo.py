@@ -115,7 +115,7 @@ def test_a_killed_demo_leaves_nothing_running(tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "out"
     environment = {**os.environ, "PERENNIAL_DATA_DIR": str(data), "RETRY_TIMEOUT_MS": "600000"}
     with Site(GARDEN) as site, demo(out, environment, "--site", site.url) as process:
-        eventually(lambda: "/broken" in site.paths(), "the crawl is under way", seconds=60)
+        eventually(lambda: "/broken" in site.paths(), "the crawl is under way", seconds=150)
         assert len(remaining(data)) > 5
         process.kill()
         eventually(lambda: not remaining(data), "no process remains", seconds=60)

@@ -157,7 +157,7 @@ JSON = {"content_type": "application/json", "content_encoding": "utf-8"}
         (b"[[], {}, {}]", {"headers": {"task": "failing.fail", "id": "1"}, **JSON}, "exception"),
     ],
 )
-def test_what_cannot_be_a_task_ends_in_the_dead_set_as_it_came_and_the_worker_goes_on(
+def test_a_message_that_cannot_be_a_task_is_dead_lettered_unchanged_and_the_worker_goes_on(
     running: Worker,
     broker: Broker,
     dead_set: DeadSet,
@@ -223,7 +223,7 @@ def test_a_task_that_exits_spends_its_budget_where_no_process_ends_too(
         assert broker.peek(DEAD_SET)[0].headers[REASON] == "worker-lost"
 
 
-def test_what_has_expired_by_the_time_it_is_replayed_runs(
+def test_a_message_that_expired_before_its_replay_runs(
     running: Worker, broker: Broker, dead_set: DeadSet, journal: Path
 ) -> None:
     soon = datetime.now(UTC) + timedelta(seconds=3)
@@ -235,7 +235,7 @@ def test_what_has_expired_by_the_time_it_is_replayed_runs(
     the_dead(broker, dead_set)
 
 
-def test_whoever_waits_for_a_message_that_a_worker_throws_away_is_not_told_that_it_lived(
+def test_an_expired_message_is_reported_as_revoked_and_not_as_a_success(
     running: Worker, broker: Broker, settings: Settings, journal: Path
 ) -> None:
     with Connection(settings.broker) as connection, connection.channel() as channel:

@@ -101,7 +101,7 @@ def test_a_worker_does_not_start_with_a_task_whose_failures_would_be_lost(
     assert f"task mine.post: {why}" in refused(tmp_path, BAD.replace("TASK", options))
 
 
-def test_nor_with_a_queue_from_which_the_broker_would_drop_what_is_rejected(tmp_path: Path) -> None:
+def test_a_worker_does_not_start_with_a_queue_whose_rejected_messages_the_broker_drops(tmp_path: Path) -> None:
     assert "queue mail: its policy x_death rejects" in refused(tmp_path, UNKEPT)
 
 

@@ -151,7 +151,7 @@ def test_a_worker_killed_before_any_operation_loses_no_message(bench: Bench, que
     kill_at_every_operation(bench, queue, failure, pool="solo")
 
 
-def test_nor_does_one_with_a_pool_of_processes(bench: Bench) -> None:
+def test_a_killed_worker_with_a_pool_of_processes_loses_no_message(bench: Bench) -> None:
     kill_at_every_operation(bench, "slow.mail", "retry", pool="prefork")
 
 

@@ -182,7 +182,7 @@ def test_where_the_broker_refuses_a_replacement_the_original_stays_and_is_tried_
 
 
 @pytest.mark.parametrize(("queue", "exchange"), [("mail", "shop.delay.300"), ("labels.print", "labels.failed")])
-def test_an_exchange_that_is_deleted_under_the_worker_is_made_anew(
+def test_a_worker_declares_a_deleted_exchange_again(
     running: Worker, vhost: Vhost, broker: Broker, tmp_path: Path, queue: str, exchange: str
 ) -> None:
     vhost.delete_exchange(exchange)

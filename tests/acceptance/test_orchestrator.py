@@ -109,7 +109,7 @@ def orchestrator(environment: Mapping[str, str], folder: Path, name: str = "orch
         yield running
 
 
-def test_packs_find_searchers_and_questions_find_packs(
+def test_packs_are_placed_on_searchers_and_searches_reach_them(
     settings: Settings, environment: dict[str, str], client: Client, tmp_path: Path
 ) -> None:
     for domain in ("a.example", "b.example", "c.example"):
@@ -145,7 +145,7 @@ def test_packs_find_searchers_and_questions_find_packs(
         assert read(ProblemReply, client.search("b.example")).fault == "never-indexed"
 
 
-def test_a_pack_too_big_for_everybody_is_told_of_and_waits_for_who_has_room(
+def test_a_pack_too_big_for_every_searcher_is_reported_and_waits_for_a_larger_one(
     settings: Settings, environment: dict[str, str], client: Client, tmp_path: Path
 ) -> None:
     client.pack("big.example", size_mb=500)
@@ -160,7 +160,7 @@ def test_a_pack_too_big_for_everybody_is_told_of_and_waits_for_who_has_room(
             assert cast[0].orders == []
 
 
-def test_a_new_orchestrator_finds_all_as_it_was_and_orders_nothing(
+def test_a_new_orchestrator_learns_the_placement_and_orders_nothing(
     settings: Settings, environment: dict[str, str], client: Client, tmp_path: Path
 ) -> None:
     for number in range(6):
@@ -185,7 +185,7 @@ def test_a_new_orchestrator_finds_all_as_it_was_and_orders_nothing(
             assert [(type(order), order.domain) for order in later] == [(Load, "new.example")] * 2
 
 
-def test_what_cannot_be_read_is_buried_and_a_store_that_is_away_is_asked_again(
+def test_undecodable_events_are_dead_lettered_and_an_unreachable_store_is_scanned_again(
     settings: Settings, environment: dict[str, str], client: Client, tmp_path: Path
 ) -> None:
     client.pack("a.example", size_mb=10)

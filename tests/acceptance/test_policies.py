@@ -240,7 +240,7 @@ def test_however_a_run_fails_it_runs_its_budget_with_its_delays_and_ends_in_its_
 
 @pytest.mark.parametrize("failure", BEFORE)
 @pytest.mark.parametrize("queue", QUEUES)
-def test_what_cannot_run_spends_the_same_budget_and_ends_in_the_same_dead_set_as_it_came(
+def test_a_message_that_cannot_run_spends_the_same_budget_and_is_dead_lettered_unchanged(
     bench: Bench, queue: str, failure: str
 ) -> None:
     message = bench.dead(queue, f"{queue}: {failure}")
@@ -291,7 +291,7 @@ def test_a_message_that_cannot_be_a_task_shows_as_retried_and_as_failed_too(benc
     assert bench.events[ident] == ["task-retried", "task-retried", "task-failed"]
 
 
-def test_what_is_dropped_has_failed_and_is_not_retried(bench: Bench) -> None:
+def test_a_dropped_message_is_reported_as_failed_and_not_retried(bench: Bench) -> None:
     case = "clock: exception"
     eventually(lambda: bench.deaths(case), f"task_failure of {case}")
     ident = bench.ids[case]
@@ -359,7 +359,7 @@ def test_the_brokers_count_holds_over_many_rounds(bench: Bench, queue: str) -> N
 
 
 @pytest.mark.parametrize("queue", ["orders", "orders.classic", "topics"])
-def test_an_error_tells_its_life_in_retry_info(bench: Bench, queue: str) -> None:
+def test_retry_info_has_the_history_of_a_message(bench: Bench, queue: str) -> None:
     info = json.loads(bench.dead(queue, f"{queue}: exception").headers["retry_info"])
     assert (info["error"], info["num_attempts"]) == ("exception", 3)
     assert (info["error_class"], info["error_message"]) == ("KeyError", "'no such shelf'")

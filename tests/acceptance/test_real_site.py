@@ -36,8 +36,8 @@ PARTS = [("c-api", 60), pytest.param("", 500, marks=pytest.mark.long)]
 def served(part: str) -> Iterator[str]:
     """Serve a folder of the package and yield its URL; its links to other folders are broken."""
     whole = sites.SITES["python3.11-doc"]
-    known = {"part": replace(whole, root=f"{whole.root}/{part}")}
-    with sites.serve(["part"], ROOT / ".perennial" / "bench", known=known) as running:
+    catalogue = {"part": replace(whole, root=f"{whole.root}/{part}")}
+    with sites.serve(["part"], ROOT / ".perennial" / "bench", catalogue=catalogue) as running:
         yield running.urls["part"]
 
 

@@ -140,7 +140,7 @@ def test_queries_are_answered_while_searchers_and_orchestrator_come_and_go(
 
 
 @pytest.mark.slow
-def test_all_is_as_it_was_after_the_broker_was_killed(killable: Killable, tmp_path: Path) -> None:
+def test_searches_are_answered_again_after_the_broker_was_killed(killable: Killable, tmp_path: Path) -> None:
     own = killable.settings
     packs, versions = Packs(own, tmp_path / "built"), dict.fromkeys(DOMAINS[:3], 1)
     for domain in versions:

@@ -149,7 +149,7 @@ def test_an_image_that_came_while_we_looked_or_whose_row_may_yet_come_is_no_find
         assert found(server, ONE) == expected
 
 
-def test_of_a_dark_item_no_more_is_said(server: ArchiveServer) -> None:
+def test_a_dark_item_is_one_finding(server: ArchiveServer) -> None:
     server.upload(BUCKET, file(2), b"picture")
     server.darken(BUCKET)
     assert found(server, ONE) == [("dark", "", None)]
@@ -173,7 +173,7 @@ def test_an_archive_that_does_not_tell_is_an_error_and_no_finding(
         found(server, ONE)
 
 
-def test_the_jobs_mend_what_was_found(server: ArchiveServer) -> None:
+def test_the_jobs_of_an_audit_repair_its_findings(server: ArchiveServer) -> None:
     merged = Entity(B, (image(1), image(3)))
     server.upload(BUCKET, file(1), b"one")
     server.upload(BUCKET, file(2), b"two")

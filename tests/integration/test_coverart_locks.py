@@ -81,7 +81,7 @@ def is_free(locks: ItemLocks, *gids: str) -> bool:
         return False
 
 
-def test_who_comes_second_is_postponed_and_the_lock_is_free_after_the_first_even_if_it_fails(locks: ItemLocks) -> None:
+def test_a_second_job_for_an_item_is_postponed_and_the_first_frees_its_lock_even_if_it_fails(locks: ItemLocks) -> None:
     with pytest.raises(ZeroDivisionError), locks.hold(A):  # noqa: PT012
         with pytest.raises(Postpone, match=f"cover-art-archive:{A} is held") as raised, locks.hold(A):
             pass
@@ -97,7 +97,7 @@ def test_locks_of_other_gids_and_of_the_other_archive_are_others(locks: ItemLock
         assert is_free(events, A)
 
 
-def test_who_does_not_get_both_keeps_none(locks: ItemLocks) -> None:
+def test_a_job_that_gets_only_one_of_two_locks_keeps_none(locks: ItemLocks) -> None:
     with locks.hold(B):
         assert not is_free(locks, A, B)
         assert is_free(locks, A)

@@ -70,7 +70,7 @@ def test_a_message_that_came_again_before_the_broker_had_it_asks_again(window: C
     assert decision_on(window, "first") == "drop"
 
 
-def test_a_late_note_tells_of_nothing_that_has_run(window: CoalescingWindow) -> None:
+def test_a_late_mark_of_a_message_that_has_run_drops_no_other(window: CoalescingWindow) -> None:
     decision_on(window, "first")
     window.clear(JOB)
     window.mark_waiting(JOB, "first")
@@ -99,7 +99,7 @@ def test_other_jobs_and_other_archives_have_windows_of_their_own(redis: Redis, w
     assert decision_on(CoalescingWindow(redis, EVENT_ART, 60), "event") == "wait"
 
 
-def test_of_many_that_ask_at_once_one_waits(window: CoalescingWindow) -> None:
+def test_of_many_equal_messages_at_once_one_waits(window: CoalescingWindow) -> None:
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda number: decision_on(window, str(number)), range(80)))
     assert sorted(answers) == ["soon"] * 79 + ["wait"]
@@ -133,7 +133,7 @@ def test_what_the_archive_asks_for_is_kept_within_reason(redis: Redis, breaker: 
     assert breaker.open(1) == 30
 
 
-def test_those_that_fail_at_the_same_time_count_once(redis: Redis, breaker: CircuitBreaker) -> None:
+def test_failures_at_the_same_time_count_once(redis: Redis, breaker: CircuitBreaker) -> None:
     with ThreadPoolExecutor(8) as pool:
         pauses = list(pool.map(lambda _: breaker.open(), range(40)))
     assert max(pauses) == 30

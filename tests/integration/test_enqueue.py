@@ -129,7 +129,7 @@ def test_a_message_that_no_queue_takes_is_an_error_at_the_call_and_the_next_one_
     assert numbers(broker) == [3]
 
 
-def test_without_confirm_nobody_learns_that_no_queue_took_it(task: Any, broker: Broker, broker_url: str) -> None:
+def test_without_a_confirm_an_unroutable_message_is_no_error(task: Any, broker: Broker, broker_url: str) -> None:
     task.apply_async(confirm=False)
     delete(broker_url, "mail")
     assert task.apply_async(confirm=False).id

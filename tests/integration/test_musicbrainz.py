@@ -105,7 +105,7 @@ def test_a_gid_that_was_merged_away_leads_to_where_it_went_over_any_number_of_me
         assert set(merged_gids(connection, project, batch=1)) == {(first, third), (second, third)}
 
 
-def test_what_is_not_there_is_none_and_what_has_no_images_is_an_entity_without(
+def test_a_missing_entity_is_none_and_one_without_images_has_no_images(
     musicbrainz_url: str, db: changes.Db, gid: str
 ) -> None:
     gone = another(db)

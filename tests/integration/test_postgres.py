@@ -51,7 +51,7 @@ def test_it_listens_on_no_port_and_others_may_not_enter_its_folder_which_goes_wi
     assert not folder_of(url).exists()
 
 
-def test_two_of_them_stand_side_by_side() -> None:
+def test_two_postgresql_servers_run_side_by_side() -> None:
     with postgres() as one, postgres() as other:
         with psycopg.connect(one, autocommit=True) as connection:
             connection.execute("CREATE DATABASE only_here")
@@ -59,7 +59,7 @@ def test_two_of_them_stand_side_by_side() -> None:
         assert not answers(other.replace("/postgres?", "/only_here?"))
 
 
-def test_it_leaves_nothing_when_whoever_asked_for_it_is_killed() -> None:
+def test_nothing_of_postgresql_remains_when_its_parent_is_killed() -> None:
     command = [sys.executable, "-c", ASKER]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(

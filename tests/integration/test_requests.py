@@ -119,7 +119,7 @@ class TestManyInFlight:
         assert all(sent == got for sent, got in pairs)
         assert len(requestor) == 0
 
-    def test_a_request_says_where_to_how_long_and_that_it_is_not_to_be_kept(
+    def test_a_request_has_its_reply_address_and_expiration_and_is_transient(
         self, requestor: Requestor, taken: list[Delivery], broker_url: str
     ) -> None:
         first, second = requestor.send(ask(app_id="me"), deadline=30), requestor.send(ask(), deadline=30)
@@ -148,7 +148,7 @@ class TestManyInFlight:
 
 
 class TestNoReply:
-    def test_what_no_queue_is_bound_for_is_returned_and_the_next_request_is_answered(
+    def test_an_unroutable_request_is_returned_and_the_next_one_is_answered(
         self, requestor: Requestor, echoing: Responder
     ) -> None:
         with pytest.raises(Unroutable, match=r"no queue is bound for exchange '' with key 'site\.searcher\.gone'"):
@@ -184,7 +184,7 @@ class TestNoReply:
         assert passed == [0.2, 0.4, 0.6]
         assert not futures[1].done()
 
-    def test_one_that_is_cancelled_is_forgotten(
+    def test_a_cancelled_request_is_forgotten(
         self, requestor: Requestor, taken: list[Delivery], by_hand: ByHand
     ) -> None:
         future = requestor.send(ask(), deadline=60)
@@ -193,7 +193,7 @@ class TestNoReply:
         by_hand.reply(taken[0], b"to nobody")
         eventually(lambda: len(requestor) == 0, "it is settled")
 
-    def test_one_that_cannot_be_encoded_fails_alone(self, requestor: Requestor, echoing: Responder) -> None:
+    def test_a_request_that_cannot_be_encoded_fails_alone(self, requestor: Requestor, echoing: Responder) -> None:
         pending = requestor.send(ask(b'{"type": "echo", "n": 1}'), deadline=30)
         with pytest.raises(PublishFailed, match="it cannot be sent"):
             requestor.request(Outgoing(exchange="", routing_key="k" * 300, body=b""), deadline=30)
@@ -201,7 +201,7 @@ class TestNoReply:
 
 
 class TestConnection:
-    def test_when_it_breaks_what_is_in_flight_fails_and_the_next_request_is_answered(
+    def test_when_the_connection_breaks_requests_in_flight_fail_and_the_next_one_is_answered(
         self, proxy: Proxy, taken: list[Delivery], by_hand: ByHand
     ) -> None:
         requestor = Requestor(proxy.url)
@@ -215,7 +215,7 @@ class TestConnection:
         assert again.result(60).body == b"yes"
         requestor.close()
 
-    def test_while_it_cannot_be_made_requests_fail_at_their_deadline_and_it_is_tried_now_and_then(
+    def test_without_a_connection_requests_fail_at_their_deadline_and_attempts_are_spaced_out(
         self, proxy: Proxy, echoing: Responder
     ) -> None:
         requestor = Requestor(proxy.url)
@@ -232,7 +232,7 @@ class TestConnection:
         assert requestor.request(ask(), deadline=60).body == b'{"type": "echo"}'
         requestor.close()
 
-    def test_a_broker_that_says_nothing_stops_no_deadline(self, proxy: Proxy, echoing: Responder) -> None:
+    def test_deadlines_pass_while_the_broker_is_silent(self, proxy: Proxy, echoing: Responder) -> None:
         requestor = Requestor(proxy.url, timeout=60)
         proxy.hold()
         assert failure(requestor.send(ask(), deadline=0.3)).startswith("RequestTimedOut")
@@ -244,12 +244,14 @@ class TestConnection:
         assert requestor.request(ask(), deadline=60).body == b'{"type": "echo"}'
         requestor.close()
 
-    def test_half_a_frame_stops_no_deadline_and_goes_on_where_it_stood(self, proxy: Proxy, echoing: Responder) -> None:
+    def test_deadlines_pass_after_half_a_frame_and_its_rest_is_read_later(
+        self, proxy: Proxy, echoing: Responder
+    ) -> None:
         requestor = Requestor(proxy.url, timeout=60)
         stalls_and_goes_on(requestor, proxy)
         requestor.close()
 
-    def test_an_exchange_that_is_not_there_breaks_nothing_for_long_and_one_can_be_declared(
+    def test_a_missing_exchange_fails_one_request_and_can_be_declared(
         self, broker_url: str, echoing: Responder
     ) -> None:
         nowhere = Outgoing(exchange="perennial.requests", routing_key="echo", body=b"{}")
@@ -263,7 +265,7 @@ class TestConnection:
             declaring.request(nowhere, deadline=30)
         declaring.close()
 
-    def test_heartbeats_are_kept_up_while_nobody_asks(self, broker_url: str, echoing: Responder) -> None:
+    def test_heartbeats_keep_an_idle_connection_open(self, broker_url: str, echoing: Responder) -> None:
         requestor = Requestor(broker_url, heartbeat=1.0)
         first = requestor.request(ask(), deadline=30)
         threading.Event().wait(3.5)  # RabbitMQ closes a connection that says nothing for two heartbeats.
@@ -272,7 +274,7 @@ class TestConnection:
         assert requestor.connections == 1
         requestor.close()
 
-    def test_closed_it_takes_no_more_and_says_so(self, broker_url: str) -> None:
+    def test_a_closed_requestor_refuses_requests(self, broker_url: str) -> None:
         requestor = Requestor(broker_url)
         requestor.close()
         with pytest.raises(BrokerUnreachable, match="this connection was closed"):
@@ -281,7 +283,7 @@ class TestConnection:
 
 class TestResponder:
     @pytest.mark.parametrize("threads", [0, 2])
-    def test_what_it_cannot_answer_is_a_problem_and_it_goes_on(
+    def test_an_invalid_request_gets_a_problem_reply_and_the_next_one_is_answered(
         self, requestor: Requestor, broker_url: str, threads: int, caplog: pytest.LogCaptureFixture
     ) -> None:
         def fail(_delivery: Delivery, _payload: dict[str, Any]) -> bytes:
@@ -299,7 +301,7 @@ class TestResponder:
         assert "expected one of echo, fail" in said[b"{}"]
         assert [record.levelname for record in caplog.records] == ["WARNING"] * 6 + ["ERROR"]
 
-    def test_without_reply_to_the_work_is_done_and_nothing_is_said(self, broker_url: str) -> None:
+    def test_a_request_without_reply_to_is_handled_and_gets_no_reply(self, broker_url: str) -> None:
         seen: list[bytes] = []
 
         def note(delivery: Delivery, _payload: dict[str, Any]) -> bytes:
@@ -315,7 +317,7 @@ class TestResponder:
         assert not responder.connected
         responder.close()
 
-    def test_above_its_backlog_it_is_busy_at_once_and_what_waited_too_long_is_dropped(
+    def test_a_responder_with_a_full_backlog_refuses_at_once_and_drops_expired_requests(
         self, requestor: Requestor, broker_url: str
     ) -> None:
         go, begun = threading.Event(), []
@@ -342,7 +344,7 @@ class TestResponder:
         assert begun == [1, 3]
         responder.close()
 
-    def test_closing_it_finishes_what_is_under_way_and_refuses_the_rest(
+    def test_a_closing_responder_finishes_running_requests_and_refuses_others(
         self, requestor: Requestor, broker_url: str
     ) -> None:
         go, begun = threading.Event(), threading.Event()
@@ -366,7 +368,7 @@ class TestResponder:
             closing.join(60)
         assert not closing.is_alive()
 
-    def test_an_address_that_cannot_be_stops_nobody(
+    def test_an_invalid_reply_address_stops_no_other_request(
         self, requestor: Requestor, echoing: Responder, broker_url: str
     ) -> None:
         broker = Broker(broker_url)
@@ -374,7 +376,7 @@ class TestResponder:
         broker.post(b'{"type": "echo"}', exchange="", key=QUEUE, reply_to="amq.rabbitmq.reply-to.gone")
         assert requestor.request(ask(), deadline=30).body == b'{"type": "echo"}'
 
-    def test_it_replies_by_another_connection_when_its_own_broke(
+    def test_a_responder_replies_on_a_new_connection_after_its_own_broke(
         self, requestor: Requestor, broker_url: str, proxy: Proxy
     ) -> None:
         responder = Responder(proxy.url, {"echo": echo}, problem=problem)
@@ -387,7 +389,7 @@ class TestResponder:
 
 
 class TestForward:
-    def test_what_is_passed_on_is_answered_by_whoever_takes_it_to_whoever_asked(
+    def test_a_forwarded_request_is_answered_directly_to_its_requester(
         self, requestor: Requestor, broker_url: str
     ) -> None:
         seen: list[Delivery] = []
@@ -407,7 +409,9 @@ class TestForward:
         holder.close()
         front.close()
 
-    def test_where_nobody_is_it_comes_back_and_can_be_answered(self, requestor: Requestor, broker_url: str) -> None:
+    def test_a_request_forwarded_to_a_missing_queue_is_returned_and_can_be_answered(
+        self, requestor: Requestor, broker_url: str
+    ) -> None:
         def returned(queue: str, delivery: Delivery) -> None:
             front.reply(delivery, f"{queue} is gone: {delivery.body.decode()}".encode())
 
@@ -446,7 +450,7 @@ class TestEncrypted:
         requestor.close()
         responder.close()
 
-    def test_half_a_frame_stops_no_deadline_and_what_is_cut_off_is_made_anew(
+    def test_deadlines_pass_after_half_an_encrypted_frame_and_a_cut_connection_is_opened_again(
         self, encrypted: Encrypted, echoing: Responder
     ) -> None:
         proxy = Proxy(encrypted.url)
@@ -462,7 +466,7 @@ class TestEncrypted:
         requestor.close()
         proxy.close()
 
-    def test_a_broker_with_the_certificate_of_another_host_is_not_spoken_to(
+    def test_a_broker_with_the_certificate_of_another_host_is_refused(
         self, broker_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         other = Encrypted(broker_url, tmp_path, host="other.example")
@@ -478,7 +482,7 @@ class TestEncrypted:
         publisher.close()
         other.close()
 
-    def test_a_broker_that_nobody_vouches_for_is_not_spoken_to(self, encrypted: Encrypted) -> None:
+    def test_a_broker_with_an_untrusted_certificate_is_refused(self, encrypted: Encrypted) -> None:
         encrypted.authority.write_text("")
         requestor = Requestor(encrypted.url)
         assert "certificate verify failed" in failure(requestor.send(ask(), deadline=1))

@@ -341,7 +341,7 @@ def test_a_long_recovery_reports_its_packs_as_loading_and_serves_each_once_check
         assert shelf.loader.loading() == ()
 
 
-def test_of_two_versions_of_a_killed_process_the_last_one_is_recovered(disk: Disk) -> None:
+def test_of_two_pack_versions_of_a_killed_process_the_newer_one_is_recovered(disk: Disk) -> None:
     with disk.open() as shelf:
         shelf.have(disk.offer("old"))
         with shelf.packs.lend("a.example") as searcher:

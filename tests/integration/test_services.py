@@ -106,7 +106,7 @@ def listeners(pids: list[int]) -> list[tuple[str, int]]:
     return found
 
 
-def test_what_runs_and_answers_is_kept(checkout: Settings) -> None:
+def test_services_that_run_and_answer_are_kept(checkout: Settings) -> None:
     before = status(checkout)
     assert [each.state for each in before] == ["up", "up"]
     urls = up(checkout)

@@ -97,7 +97,7 @@ class ArtSystem:
         names = [name for name in names if name.startswith(f"{self.project.prefix}.") and name != self.failed]
         return {name: depth for name, depth in zip(names, self.broker.depths(names), strict=True) if depth}
 
-    def finish(self, work: threading.Thread, kind: str, *, seconds: float = 90, **options: Any) -> None:
+    def finish(self, work: threading.Thread, kind: str, *, seconds: float = 150, **options: Any) -> None:
         """Start the thread when a worker is ready; return when it has ended and no message is left.
 
         A worker that is stopped gives back what it still had: others are started until one leaves nothing behind.

@@ -20,14 +20,14 @@ pytestmark = pytest.mark.unit
         "64:ff9b::7f00:1", "64:ff9b::a00:1", "2002:7f00:1::", "192.0.2.1",
     ],
 )  # fmt: skip
-def test_an_address_that_is_not_public(address: str) -> None:
+def test_private_and_reserved_addresses_are_not_public(address: str) -> None:
     assert not is_public(ip_address(address))
 
 
 @pytest.mark.parametrize(
     "address", ["8.8.8.8", "93.184.215.14", "2606:2800:21f::1", "::ffff:8.8.8.8", "64:ff9b::808:808"]
 )
-def test_a_public_address(address: str) -> None:
+def test_public_addresses_are_recognised(address: str) -> None:
     assert is_public(ip_address(address))
 
 

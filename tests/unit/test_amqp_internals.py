@@ -61,7 +61,7 @@ def test_what_py_amqp_can_decode_is_decoded_the_same(headers: dict[str, Any], te
 
 
 @given(name=BYTES, value=st.binary(max_size=300), at=st.integers(0, 2**64 - 1), text=BYTES, depth=st.integers(0, 200))
-def test_whatever_was_sent_is_sent_again_as_it_came(
+def test_undecodable_values_are_sent_again_unchanged(
     name: bytes, value: bytes, at: int, text: bytes, depth: int
 ) -> None:
     fields = [raw.field(b"1" + name[:254], raw.text(value)), raw.field(b"2", raw.array(raw.timestamp(at)))]
@@ -84,7 +84,7 @@ def test_a_timestamp_in_milliseconds_is_a_number_and_keeps_its_type() -> None:
     assert isinstance(headers["at"], LateTimestamp)
 
 
-def test_tables_nested_too_deep_stay_encoded_below_a_depth_that_nothing_trips_over() -> None:
+def test_tables_nested_too_deep_stay_encoded() -> None:
     value = decoded(raw.headers(raw.field(b"deep", raw.nested(20_000))))["application_headers"]["deep"]
     for _ in range(MAX_DEPTH):
         value = value[""]
@@ -92,7 +92,7 @@ def test_tables_nested_too_deep_stay_encoded_below_a_depth_that_nothing_trips_ov
 
 
 @given(text=BYTES)
-def test_a_text_that_is_no_utf_8_goes_to_a_pool_process_whole(text: bytes) -> None:
+def test_text_that_is_not_utf_8_reaches_a_pool_process_unchanged(text: bytes) -> None:
     garbled = UndecodableText(text)
     again = pickle.loads(pickle.dumps(garbled))
     assert (again, again.encode()) == (garbled, text)

@@ -115,7 +115,7 @@ def test_a_timeout_is_a_positive_number_of_seconds_within_a_week(value: Any) -> 
         timeout_of({"timeout": value}, default=300)
 
 
-def test_no_timeout_is_the_default() -> None:
+def test_without_a_timeout_the_default_applies() -> None:
     assert timeout_of({}, default=300) == 300
 
 

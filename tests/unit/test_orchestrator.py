@@ -60,7 +60,7 @@ def orders_of(orders: tuple[AddressedOrder, ...]) -> list[tuple[str, Load | Unlo
     return [(command.searcher_id, command.order) for command in orders]
 
 
-def test_nothing_is_placed_before_it_has_settled_but_what_searchers_hold_is_answered() -> None:
+def test_an_orchestrator_that_has_not_settled_orders_nothing_but_knows_loaded_packs() -> None:
     orchestrator = OrchestratorState(replicas=1, heartbeat=BEAT, now=0)
     orchestrator.receive_report(report("a", 1, pack("held.example")), now=0)
 
@@ -74,7 +74,7 @@ def test_nothing_is_placed_before_it_has_settled_but_what_searchers_hold_is_answ
         orchestrator.next_searcher("other.example")
 
 
-def test_a_pack_is_loaded_and_from_then_on_answered_for() -> None:
+def test_a_domain_is_answered_for_once_its_pack_is_loaded() -> None:
     orchestrator = settled(pack())
     with pytest.raises(NotPlaced):
         orchestrator.next_searcher("x.example")
@@ -139,7 +139,7 @@ def test_a_searcher_is_gone_after_three_heartbeats_were_missed_and_its_packs_are
     assert orders_of(orchestrator.tick(now=3 * BEAT + 0.1)) == [load("b", pack())]
 
 
-def test_an_orchestrator_that_did_not_listen_does_not_take_others_for_silent() -> None:
+def test_an_orchestrator_that_was_suspended_does_not_count_searchers_as_gone() -> None:
     orchestrator = settled(pack())
     orchestrator.receive_report(report("a", 1, pack()), now=0)
     orchestrator.tick(now=0.1)
@@ -153,7 +153,7 @@ def test_an_orchestrator_that_did_not_listen_does_not_take_others_for_silent() -
         orchestrator.next_searcher("x.example")
 
 
-def test_after_the_broker_was_away_nothing_is_placed_until_searchers_had_the_time_to_come_back() -> None:
+def test_after_a_broker_outage_nothing_is_placed_until_searchers_had_time_to_register() -> None:
     orchestrator = settled(pack())
     orchestrator.connected(now=0)
     orchestrator.receive_report(report("a", 1, pack()), now=0)
@@ -206,7 +206,7 @@ def test_an_order_that_is_under_way_is_waited_for_however_long_it_takes() -> Non
         assert orchestrator.tick(now=beat * BEAT) == ()
 
 
-def test_what_an_orchestrator_before_it_had_ordered_is_not_ordered_again() -> None:
+def test_orders_of_a_former_orchestrator_are_not_repeated() -> None:
     orchestrator = settled(pack(), pack("y.example", size_mb=95))
     orchestrator.receive_report(report("a", 1, loading=(pack().sha256,)), now=0)
 
@@ -265,7 +265,7 @@ def test_a_pack_that_vanished_is_unloaded_and_is_never_indexed_at_once() -> None
     assert orchestrator.routes(now=1).routes == ()
 
 
-def test_a_version_later_than_the_store_told_of_is_kept_until_the_store_was_asked() -> None:
+def test_a_version_newer_than_the_last_scan_is_kept_until_the_next_scan() -> None:
     orchestrator = settled(pack(generation=4))
     orchestrator.receive_report(report("a", 1, pack(generation=5)), now=0)
 
@@ -291,7 +291,7 @@ def test_a_searcher_that_leaves_answers_nothing_new() -> None:
     assert orders_of(orchestrator.tick(now=1)) == [load("b", pack())]
 
 
-def test_garbage_that_names_domains_nobody_has_leaves_nothing_behind() -> None:
+def test_invalid_messages_about_unknown_domains_leave_no_state() -> None:
     orchestrator = settled()
     for number in range(100):
         orchestrator.pack_deleted(f"{number}.example")
@@ -300,7 +300,7 @@ def test_garbage_that_names_domains_nobody_has_leaves_nothing_behind() -> None:
     assert orchestrator.routes(now=0).routes == ()
 
 
-def test_a_searcher_in_whose_name_somebody_counted_too_far_is_heard_again() -> None:
+def test_a_searcher_is_heard_again_after_a_forged_report_with_a_higher_number() -> None:
     orchestrator = settled(pack())
     orchestrator.receive_report(report("a", 1, pack()), now=0)
     orchestrator.receive_report(report("a", 2**50), now=0)

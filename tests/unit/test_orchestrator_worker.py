@@ -40,7 +40,7 @@ def test_a_worker_of_the_orchestrators_queue_is_the_orchestrator() -> None:
     assert (module, name) == (OrchestratorConsumer.__module__, OrchestratorConsumer.__name__)
 
 
-def test_requests_are_no_tasks() -> None:
+def test_search_requests_are_not_celery_tasks() -> None:
     assert REQUESTS not in started().amqp.queues
 
 

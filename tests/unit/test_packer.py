@@ -281,7 +281,7 @@ class CountingStore(FolderStore):
 
 
 class TestIncremental:
-    def test_it_applies_additions_changes_tombstones_and_deletions(self, site: StoredSite) -> None:
+    def test_an_incremental_pack_has_additions_changes_tombstones_and_deletions(self, site: StoredSite) -> None:
         site.put(page("a", "old"), page("b"), page("c"), page("d"))
         site.full()
         site.put(page("a", "new"), tombstone("b"), page("e"))

@@ -96,7 +96,7 @@ def test_each_pack_goes_to_as_many_searchers_as_are_wanted_and_the_load_is_sprea
     assert [each.free for each in now.searchers] == [60, 60, 60]
 
 
-def test_the_first_copy_of_everything_comes_before_the_second_of_anything_and_the_biggest_first() -> None:
+def test_first_copies_are_placed_before_second_ones_and_larger_packs_first() -> None:
     packs = [pack("small.example", 10), pack("big.example", 50)]
 
     assert orders_of(state(packs, searcher("a", 100), searcher("b", 90))) == [
@@ -147,7 +147,7 @@ def test_an_older_version_makes_room_for_the_newer_only_while_another_copy_answe
     }
 
 
-def test_a_pack_too_big_for_everyone_is_said_to_be_and_is_placed_when_a_bigger_searcher_comes() -> None:
+def test_a_pack_too_big_for_every_searcher_is_reported_and_placed_once_a_bigger_one_registers() -> None:
     big = pack("big.example", 500)
     small = searcher("a", 100)
 
@@ -157,7 +157,7 @@ def test_a_pack_too_big_for_everyone_is_said_to_be_and_is_placed_when_a_bigger_s
     assert orders_of(state([big], small, searcher("b", 501), replicas=1)) == [("b", "Load", "big.example")]
 
 
-def test_what_fits_only_where_another_pack_is_has_that_one_moved() -> None:
+def test_a_pack_is_moved_to_make_room_for_one_that_fits_nowhere_else() -> None:
     stays, goes, big = pack("stays.example", 45), pack("goes.example", 30), pack("big.example", 50)
     begin = state([stays, goes, big], searcher("a", 100, stays, goes), searcher("b", 40), replicas=1)
 
@@ -187,7 +187,7 @@ def test_a_searcher_that_comes_later_gets_its_share_one_pack_at_a_time() -> None
     assert [len(where(now, each.domain)) for each in packs] == [2] * 8
 
 
-def test_a_load_that_failed_is_tried_elsewhere_first_and_not_here_while_it_rests() -> None:
+def test_after_a_failed_load_another_searcher_is_ordered_first_and_this_one_backs_off() -> None:
     wanted = pack("x.example", 10)
     failed = searcher("a", 1_000, failures={wanted.sha256: LoadFailure(count=1, reason="disk full")})
     backing_off = replace(failed, backing_off=frozenset({wanted.sha256}))
@@ -199,14 +199,14 @@ def test_a_load_that_failed_is_tried_elsewhere_first_and_not_here_while_it_rests
     }
 
 
-def test_a_searcher_that_leaves_gets_nothing_and_its_copies_count_no_more() -> None:
+def test_a_leaving_searcher_gets_no_orders_and_its_copies_do_not_count() -> None:
     wanted = pack("x.example", 10)
     leaves = searcher("a", 100, wanted, leaving=True)
 
     assert orders_of(state([wanted], leaves, searcher("b", 100), replicas=1)) == [("b", "Load", "x.example")]
 
 
-def test_what_the_store_has_no_more_is_unloaded_and_what_nothing_is_known_of_is_let_alone() -> None:
+def test_packs_deleted_from_the_store_are_unloaded_and_unknown_ones_are_kept() -> None:
     gone, unknown = pack("gone.example", 10), pack("unknown.example", 10)
 
     begin = state([], searcher("a", 100, gone, unknown), deleted=["gone.example"])
@@ -273,7 +273,7 @@ def serving(now: ClusterState, domain: str) -> set[str]:
 
 @given(states(busy=True))
 @settings(max_examples=200)
-def test_no_decision_does_harm(before: ClusterState) -> None:
+def test_no_order_conflicts_with_a_pending_one_or_unloads_a_needed_copy(before: ClusterState) -> None:
     orders = place(before).orders
     assert place(replace(before, searchers=before.searchers[::-1])).orders == orders
 
@@ -300,7 +300,7 @@ def test_no_decision_does_harm(before: ClusterState) -> None:
 
 @given(states(busy=False))
 @settings(max_examples=200)
-def test_decisions_come_to_rest_with_everything_where_it_can_be(begin: ClusterState) -> None:
+def test_placement_ends_with_every_copy_placed_that_fits(begin: ClusterState) -> None:
     now = at_rest(begin)
     there = [each for each in now.searchers if not each.leaving]
     want = min(now.replicas, len(there))
@@ -343,7 +343,7 @@ def _spare(host: SearcherState, name: str, newest: dict[str, list[SearcherState]
 
 
 @given(states(busy=False), st.integers(0, 3))
-def test_with_room_for_all_of_it_everything_is_placed(begin: ClusterState, more: int) -> None:
+def test_with_enough_room_every_copy_is_placed(begin: ClusterState, more: int) -> None:
     roomy = tuple(
         replace(each, capacity=each.capacity + 1_000, free=each.free + 1_000, leaving=False) for each in begin.searchers
     )

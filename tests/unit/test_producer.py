@@ -53,7 +53,7 @@ def test_a_message_carries_its_queues_budget_or_its_own() -> None:
 
 
 @pytest.mark.parametrize("policy", [FixedTtl("labels"), XDeath("orders"), DropAll()])
-def test_under_another_policy_there_is_no_budget_to_carry_and_none_to_ask_for(policy: Any) -> None:
+def test_a_message_of_another_policy_carries_no_budget_and_refuses_one(policy: Any) -> None:
     assert budget_of(policy) == {}
     with pytest.raises(InvalidMessage, match=f"retry_max 3: the queue's policy is {policy.name}"):
         budget_of(policy, retry_max=3)

@@ -97,7 +97,7 @@ def test_the_tokenizer_is_that_of_the_schema() -> None:
         ("title:x* ", '"title" + "x"'),
     ],
 )
-def test_words_phrases_and_exclusions(text: str, match: str) -> None:
+def test_a_query_is_parsed_into_words_phrases_and_exclusions(text: str, match: str) -> None:
     assert parse(text).match == match
 
 

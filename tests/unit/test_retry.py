@@ -68,7 +68,7 @@ def end(policy: Policy, **headers: Any) -> Life:
 
 
 @given(st.sampled_from(NAMES), st.lists(st.sampled_from([True, False, None]), max_size=20), st.integers(0, 8))
-def test_a_message_runs_until_its_first_success_or_its_budget_and_one(
+def test_a_message_runs_until_its_first_success_or_once_more_than_its_budget(
     name: str, outcomes: list[bool | None], budget: int
 ) -> None:
     outcomes = [*outcomes, True]
@@ -82,7 +82,7 @@ def test_a_message_runs_until_its_first_success_or_its_budget_and_one(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_death_tells_queue_attempts_worker_error_and_when_it_failed_first_and_last(name: str) -> None:
+def test_a_dead_letter_names_queue_attempts_worker_error_and_its_first_and_last_failure(name: str) -> None:
     headers = end(policy_of(name, 3)).headers
     headers = {key.removeprefix("perennial-"): value for key, value in headers.items() if key.startswith("perennial-")}
     assert (headers["queue"], headers["attempts"], headers["worker"]) == ("q", 4, "w")
@@ -176,7 +176,7 @@ def test_rounding_never_shortens_a_delay_and_adds_less_than_a_tenth(delay_ms: in
 
 
 @given(st.floats(0, 10_000))
-def test_a_postponement_never_waits_longer_than_asked_but_for_the_shortest_rung(seconds: float) -> None:
+def test_a_postponement_waits_no_longer_than_requested_except_in_the_shortest_delay_queue(seconds: float) -> None:
     rung = ladder_rung(seconds)
     assert rung in POSTPONE_LADDER_MS
     assert rung <= seconds * 1_000 or rung == POSTPONE_LADDER_MS[0]
@@ -241,7 +241,7 @@ def test_the_errors_of_others_are_kept_and_their_number_and_length_are_bounded()
     assert [len(each) for each in first.headers["mb-exceptions"]] == [500, len("KeyError: boom")]
 
 
-def test_attempts_are_the_errors_that_came_with_a_countdown_and_not_what_is_missing_of_it() -> None:
+def test_attempts_of_a_countdown_are_counted_by_its_recorded_errors() -> None:
     theirs: dict[str, Any] = {"mb-retries": 1, "mb-exceptions": ["one", "two"]}
     assert FixedTtl("caa").attempts(delivery("q", **theirs)) == 2
     short: dict[str, Any] = {"mb-retries": 1}
@@ -279,7 +279,7 @@ def test_entries_are_counted_only_where_a_count_is_absent() -> None:
 
 
 @pytest.mark.parametrize("count", ["7", -5, None, [], True])
-def test_a_count_that_is_none_does_not_end_a_message_early(count: Any) -> None:
+def test_an_invalid_death_count_does_not_end_a_message_early(count: Any) -> None:
     assert XDeath("q").attempts(deaths({"queue": "q", "reason": "rejected", "count": count})) <= 1
 
 
@@ -295,7 +295,7 @@ def test_an_error_keeps_its_routing_key_and_tells_all_in_retry_info() -> None:
     assert info["properties"] == {"reply_to": "r", "correlation_id": "c"}
 
 
-def test_what_came_from_another_queue_is_not_rejected_where_nothing_may_keep_it() -> None:
+def test_a_message_of_a_queue_without_a_dead_letter_target_is_published_and_not_rejected() -> None:
     assert isinstance(XDeath("q").decide(delivery("q"), FAILURE), Reject)
     assert isinstance(XDeath("q").decide(delivery("other"), FAILURE), Dead)
 
@@ -336,7 +336,7 @@ def test_exchange_type_and_separator_are_options_as_sneakers_has_them() -> None:
 # Which policy
 
 
-def test_a_tick_is_never_retried_and_never_buried() -> None:
+def test_a_tick_is_never_retried_and_never_dead_lettered() -> None:
     policy = retry_policies(Settings()).policy_for("site.tick", "site.tick")
     assert isinstance(policy, DropAll)
     assert policy.decide(delivery(), FAILURE) == Drop()

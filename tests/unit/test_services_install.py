@@ -130,7 +130,7 @@ def test_the_newest_postgresql_is_taken_and_one_on_the_path_where_the_distributi
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a user without root takes the way of sudo, which is not here")
-def test_what_is_missing_is_installed_after_one_update_and_may_not_start_services(
+def test_missing_packages_are_installed_after_one_update_and_may_not_start_services(
     tmp_path: Path, policy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands, log = tmp_path / "bin", tmp_path / "log"
@@ -162,7 +162,7 @@ esac
     assert not policy.exists()
 
 
-def test_without_programs_and_a_way_to_install_them_the_ways_out_are_named(
+def test_if_programs_are_missing_and_cannot_be_installed_the_error_names_alternatives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -88,7 +88,7 @@ def test_marks_are_where_fts5_matches(text: str, query: str, marks: list[str]) -
     assert marked(cut(text, query)) == marks
 
 
-def test_the_beginning_is_shown_without_a_match() -> None:
+def test_a_snippet_without_a_match_is_the_beginning_of_the_page() -> None:
     snippet = cut(FILLER * 9, "absent ")
     assert snippet.text.startswith("Nothing of note")
     assert snippet.marks == ()

@@ -30,5 +30,6 @@ def test_an_applications_own_configuration_does_not_undo_install(configured: str
         app.config_from_object(dict(THEIRS))
     assert app.conf.worker_consumer == "app.broker.worker.consumer:Consumer"
     assert app.conf.task_acks_late
+    assert app.conf.worker_proc_alive_timeout == 60
     assert not app.conf.task_create_missing_queues
     assert app.conf.task_default_queue == ("celery" if configured == "never" else "mail")

@@ -49,6 +49,8 @@ def install(
         # Requeueing would loop forever.
         "task_reject_on_worker_lost": False,
         "worker_cancel_long_running_tasks_on_connection_loss": False,
+        # On a busy machine Celery's 4 s kill a process that is starting, and the message given to it spends a run.
+        "worker_proc_alive_timeout": 60.0,
         # A mistyped queue is an error at the call, and not a new queue without a consumer.
         "task_create_missing_queues": False,
     }
