@@ -1,6 +1,6 @@
 # Every target makes .venv first if it is missing: `make demo` and `make test` work on a bare checkout.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down demo demo-caa test test-all test-next lint fmt docs bench clean
+.PHONY: help setup up down demo demo-caa test test-all test-next chaos lint fmt docs bench clean
 VENV := .venv/.complete
 export PYTHON
 
@@ -34,6 +34,10 @@ test-all: $(VENV)  ## The same with the long forms of tests
 
 test-next:  ## All tests on Debian 13: its Python, RabbitMQ and Redis, in a folder; needs root
 	@.ci/next
+
+chaos: $(VENV)  ## Crawls under faults, alone and mixed; nothing may be lost (SEED=, FAULTS=, ROUNDS=, MINUTES=)
+	@.venv/bin/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) \
+	  $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(MINUTES),--minutes $(MINUTES))
 
 lint: $(VENV)  ## Style, types, import direction and documents
 	@.venv/bin/python tests/run.py lint

@@ -77,7 +77,11 @@ class Proxy:
             if not self._open:
                 client.close()
                 continue
-            broker = socket.create_connection(self._broker)
+            try:
+                broker = socket.create_connection(self._broker)
+            except OSError:  # The broker is away: its clients are refused until it is back.
+                client.close()
+                continue
             self._sockets += client, broker
             self._pairs.append((client, broker))
             threading.Thread(target=self._pump, args=(client, broker, None), daemon=True).start()

@@ -1,0 +1,42 @@
+"""`make chaos`: the whole system under faults loses nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import report
+from tests.chaos.__main__ import ROWS, run
+from tests.chaos.faults import FAULTS
+from tests.chaos.rounds import Extent
+from tests.chaos.schedule import MIXED, PlannedFault, RoundPlan, plan_rounds
+
+pytestmark = pytest.mark.acceptance
+
+#: The faults of the short form, all at once, and the seconds that each lasts.
+SHORT = {"kill-worker": 0.0, "kill-beat": 0.0, "cut-broker": 1.0}
+
+#: One seed, so that no change fails by chance; `make chaos` tries others.
+SEED = 11
+
+
+def test_crawls_lose_nothing_though_worker_and_beat_are_killed_and_the_broker_is_cut_off(tmp_path: Path) -> None:
+    faults = [PlannedFault(name, seconds, "short") for name, seconds in SHORT.items()]
+    plan = RoundPlan(row=MIXED, seed="short", store="folder", moment=0.3, faults=tuple(faults))
+    said: list[str] = []
+    (result,) = run([plan], tmp_path, extent=Extent(sites=2, pages=20), minutes=5, say=said.append)
+    assert not result.violations, "\n".join([*said, result.logs])
+    assert result.recovery is not None, "the faults came when every page was fetched"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3_600)
+def test_crawls_lose_nothing_under_any_fault(tmp_path: Path) -> None:
+    available = {name: fault for name, fault in FAULTS.items() if not fault.missing()}
+    rows = [name for name in ROWS if name in available or name not in FAULTS]
+    plans = plan_rounds(SEED, rows, available, rounds=2)
+    said: list[str] = []
+    results = list(run(plans, tmp_path, extent=Extent(), minutes=50, say=said.append))
+    assert len(results) == len(plans)
+    assert not [each for each in results if report.is_failed(each)], "\n".join(said)

@@ -1,0 +1,78 @@
+"""The report of a run: a table by kind of fault, the violations, and the verdict."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, get_args
+
+from rich.table import Table
+
+from tests.chaos.faults import FAULTS, FaultKind
+from tests.chaos.known import KNOWN_FAILURES, is_known
+from tests.chaos.ledger import Column
+from tests.chaos.rounds import RoundResult
+
+Verdict = Literal["ok", "FAILED", "known failure", "passes now"]
+
+COLUMNS: tuple[Column, ...] = get_args(Column)
+HEADER = ("fault", "rounds", "lost", "wrong", "early", "stuck", "duplicates", "recovery p50", "max", "verdict")
+
+#: Kinds of faults whose recovery is also summarised.
+SUMMARISED: Mapping[FaultKind, str] = {"kill": "all kills", "hang": "all hangs"}
+
+
+def fault_names(result: RoundResult) -> tuple[str, ...]:
+    """Return the names of the faults of a round."""
+    return tuple(planned.name for planned in result.plan.faults)
+
+
+def is_failed(result: RoundResult) -> bool:
+    """Return whether a round has a violation that is not a known failure."""
+    return not all(is_known(each, fault_names(result)) for each in result.violations)
+
+
+def verdict(results: Sequence[RoundResult]) -> Verdict:
+    """Return the verdict on the rounds of one row."""
+    if any(map(is_failed, results)):
+        return "FAILED"
+    if any(each.violations for each in results):
+        return "known failure"
+    return "passes now" if any(name in KNOWN_FAILURES for each in results for name in fault_names(each)) else "ok"
+
+
+def row(title: str, results: Sequence[RoundResult]) -> tuple[str, ...]:
+    """Return the cells of a row: violations by column, but duplicates as they were counted, allowed or not."""
+    counts = [sum(each.column == column for result in results for each in result.violations) for column in COLUMNS[:-1]]
+    repeated = sum(result.duplicates.total() for result in results)
+    times = [each.recovery for each in results if each.recovery is not None]
+    recovery = (f"{statistics.median(times):.1f} s", f"{max(times):.1f} s") if times else ("-", "-")
+    return (title, str(len(results)), *map(str, counts), str(repeated), *recovery, verdict(results))
+
+
+def rows(results: Sequence[RoundResult]) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of each row of the report, the summaries last."""
+    for name in dict.fromkeys(result.plan.row for result in results):
+        yield row(name, [each for each in results if each.plan.row == name])
+    for kind, title in SUMMARISED.items():
+        found = [each for each in results if each.plan.row in FAULTS and FAULTS[each.plan.row].kind == kind]
+        if found:
+            yield row(title, found)
+
+
+def table(results: Sequence[RoundResult]) -> Table:
+    """Return the rows as a table."""
+    made = Table(*HEADER, box=None)
+    for cells in rows(results):
+        made.add_row(*cells)
+    return made
+
+
+def describe(result: RoundResult) -> str:
+    """Return what happened in a round: a line, and one more for each violation."""
+    plan = result.plan
+    faults = " and ".join(f"{each.name} for {each.seconds:g} s" if each.seconds else each.name for each in plan.faults)
+    recovery = f"next page after {result.recovery:.1f} s" if result.recovery is not None else "no page was left"
+    moment = plan.moment if isinstance(plan.moment, str) else f"{plan.moment:.0%}"
+    head = f"{faults} at {moment}: {verdict([result])}; {recovery}, {result.seconds:.0f} s in all"
+    return "\n".join([head, *(f"  {each}" for each in result.violations)])

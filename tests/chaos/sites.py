@@ -1,0 +1,151 @@
+"""Generated sites: a seed decides pages, links and texts, so that a wrong text in a pack is recognised."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from tests.servers.site import Answer, Request, Site, Wire, failure, in_turn, page, redirect
+
+#: `flaky` fails twice and then succeeds, `dead` always fails, `missing` is a 404.
+PageKind = Literal["plain", "flaky", "slow", "dead", "redirect", "missing"]
+
+#: Kinds whose text belongs in the pack.
+FETCHABLE: frozenset[PageKind] = frozenset({"plain", "flaky", "slow"})
+
+#: Failed answers of a flaky page before the first good one.
+FLAKY_FAILURES = 2
+#: Seconds before a slow page answers.
+SLOW = 0.5
+#: Words of a page.
+WORDS = 30
+#: A page that only a redirect leads to.
+REDIRECT_TARGET = "/moved"
+
+_SYLLABLES = ("ba", "de", "fi", "go", "ku", "la", "me", "ni", "po", "ru", "sa", "te", "vi", "zo")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPage:
+    """One page: what it answers, and what a pack must hold of it."""
+
+    path: str
+    kind: PageKind
+    title: str
+    text: str
+    links: tuple[str, ...]
+
+    @property
+    def content(self) -> str:
+        """Title and body as a pack holds them: the body begins with the heading and ends with the links' texts."""
+        return f"{self.title}\n{' '.join((self.title, self.text, *self.links))}"
+
+
+@dataclass(frozen=True, slots=True)
+class SitePlan:
+    """The pages of one site by path; the start page is `/`."""
+
+    pages: dict[str, PlannedPage]
+
+    def of_kind(self, *kinds: PageKind) -> frozenset[str]:
+        """Return the paths of the pages of these kinds."""
+        return frozenset(path for path, planned in self.pages.items() if planned.kind in kinds)
+
+    @property
+    def fetchable(self) -> frozenset[str]:
+        """The paths of the pages that belong in the pack."""
+        return self.of_kind(*FETCHABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """A request for a page that a site has answered; `at` is monotonic seconds."""
+
+    domain: str
+    path: str
+    status: int
+    at: float
+
+
+def plan_site(seed: str, *, pages: int) -> SitePlan:
+    """Return a site of `pages` pages and a redirect's target: a tree of links, in which one lost message loses pages.
+
+    One leaf always fails, one is missing and one redirects. Two pages with links are flaky, two are slow. Only its
+    parent links to a leaf: two referrers at the same moment publish a page twice, and a dead page is then dead twice.
+    """
+    chance = random.Random(seed)
+    inner, leaves = range(1, (pages - 1) // 2), range(pages // 2, pages)
+    flaky_1, flaky_2, slow_1, slow_2 = chance.sample(inner, 4)
+    dead, missing, redirecting = chance.sample(leaves, 3)
+    kinds: dict[int, PageKind] = {flaky_1: "flaky", flaky_2: "flaky", slow_1: "slow", slow_2: "slow"}
+    kinds |= {dead: "dead", missing: "missing", redirecting: "redirect"}
+    planned = [_planned_page(chance, number, pages, kinds.get(number, "plain")) for number in range(pages)]
+    target = PlannedPage(REDIRECT_TARGET, "plain", "Moved page", _words(chance), ("/",))
+    return SitePlan({each.path: each for each in (*planned, target)})
+
+
+def _planned_page(chance: random.Random, number: int, pages: int, kind: PageKind) -> PlannedPage:
+    children = [child for child in (2 * number + 1, 2 * number + 2) if child < pages]
+    links = dict.fromkeys(_path(each) for each in (*children, chance.randrange(pages // 2)) if each != number)
+    targets = (REDIRECT_TARGET,) if kind == "redirect" else tuple(links)
+    return PlannedPage(_path(number), kind, f"Page {number}", _words(chance), targets)
+
+
+def _path(number: int) -> str:
+    return f"/{number}" if number else "/"
+
+
+def _words(chance: random.Random) -> str:
+    return " ".join("".join(chance.choices(_SYLLABLES, k=4)) for _ in range(WORDS))
+
+
+@contextmanager
+def served(plans: list[SitePlan], journal: list[Get]) -> Iterator[dict[str, SitePlan]]:
+    """Serve each plan on a port of its own during the block; yield the plans by domain.
+
+    Every answer to a request for a page is noted in the journal.
+    """
+    with ExitStack() as stack:
+        domains = {}
+        for plan in plans:
+            site = stack.enter_context(Site())
+            for planned in plan.pages.values():
+                site.set(planned.path, _answer(planned, site.domain, journal.append))
+            domains[site.domain] = plan
+        yield domains
+
+
+def _answer(planned: PlannedPage, domain: str, note: Callable[[Get], None]) -> Answer:
+    def noted(status: int, answer: Answer) -> Answer:
+        def answer_and_note(request: Request, wire: Wire) -> None:
+            answer(request, wire)
+            note(Get(domain, planned.path, status, time.monotonic()))
+
+        return answer_and_note
+
+    good = noted(200, page(planned.title, planned.text, links=planned.links))
+    match planned.kind:
+        case "flaky":
+            return in_turn(*[noted(503, failure(503))] * FLAKY_FAILURES, good)
+        case "slow":
+            return _delayed(good)
+        case "dead":
+            return noted(500, failure(500))
+        case "redirect":
+            return noted(302, redirect(planned.links[0]))
+        case "missing":
+            return noted(404, failure(404))
+        case _:
+            return good
+
+
+def _delayed(answer: Answer) -> Answer:
+    def answer_late(request: Request, wire: Wire) -> None:
+        wire.pause(SLOW)
+        answer(request, wire)
+
+    return answer_late
