@@ -27,7 +27,7 @@ from app.errors import DemoFailed, SearchUnavailable
 from app.pack.fetch import fetch_pack
 from app.pack.manifest import Manifest
 from app.search.contract import SearchRequest, SearchResult
-from app.search.tokens import words
+from app.search.query import words
 from app.storage.open import open_store
 from app.topology.policies import site_policy
 from config.settings import Settings

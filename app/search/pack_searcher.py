@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
-from app.search import ranking, spelling, statements, suggest
+from app.search import pack_tables, ranking, spelling, suggest
 from app.search.contract import MAX_HITS, Filters, Hit, PackHits, PackInfo, Sort
-from app.search.properties import Properties
+from app.search.pack_tables import Properties
 from app.search.query import Phrase, Query
 from app.search.snippet import best_snippet, matching_lines
 
@@ -92,7 +92,7 @@ class PackSearcher:
         phrases: tuple[Phrase, ...],
     ) -> tuple[Hit, ...]:
         columns = "id, url, path, title, headings, description, body, lang, modified"
-        rows = statements.read_rows(connection, columns, pages)
+        rows = pack_tables.read_rows(connection, columns, pages)
         hits = []
         for page in pages:
             url, path, title, headings, description, body, lang, modified = rows[page]

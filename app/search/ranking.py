@@ -11,9 +11,8 @@ from itertools import islice
 from operator import itemgetter
 from urllib.parse import unquote
 
-from app.search import statements
-from app.search.query import Phrase, Query
-from app.search.tokens import words
+from app.search import pack_tables
+from app.search.query import Phrase, Query, words
 
 #: Column weights of title, headings, description and body.
 WEIGHTS = "bm25(10.0, 5.0, 3.0, 1.0)"
@@ -103,7 +102,7 @@ def promoted_pages(
 ) -> Promoted:
     """Return the pages of a ranking to promote."""
     candidates = [page for (page,) in connection.execute(_BEST_NAMES, (query.name_match, _NAME_CANDIDATES))]
-    rows = statements.read_rows(
+    rows = pack_tables.read_rows(
         connection, "id, title, headings, path", [page for page in candidates if page in ranking.scores]
     )
     name = words(" ".join(query.words))
@@ -111,7 +110,7 @@ def promoted_pages(
     by_name = named[:_MAX_PROMOTED]
     if query.phrase_match is None:
         return Promoted(by_name)
-    adjacent = statements.first_matches(connection, query.phrase_match, hidden=hidden, limit=_MAX_PROMOTED + 1)
+    adjacent = pack_tables.first_matches(connection, query.phrase_match, hidden=hidden, limit=_MAX_PROMOTED + 1)
     if len(adjacent) > _MAX_PROMOTED:
         return Promoted(by_name)
     others = [page for page in adjacent if page not in by_name and page in ranking.scores]
@@ -152,10 +151,10 @@ def score_bound(connection: sqlite3.Connection, ranking: Ranking, *, pages: int)
     for phrase in ranking.phrases:
         if len(phrase.words) == 1:
             (word,) = words(phrase.words[0])
-            exact = statements.doc_frequency(connection, word)
-            with_prefix = statements.max_doc_frequency(connection, word) if phrase.prefix else 0
+            exact = pack_tables.doc_frequency(connection, word)
+            with_prefix = pack_tables.max_doc_frequency(connection, word) if phrase.prefix else 0
         else:
-            exact = with_prefix = statements.count_matches(connection, Phrase(phrase.words).match)
+            exact = with_prefix = pack_tables.count_matches(connection, Phrase(phrase.words).match)
         idf = _idf(exact, pages)
         in_text.append(idf + _idf(max(exact, with_prefix), pages) if phrase.prefix else idf)
         for word in phrase.words:

@@ -11,8 +11,7 @@ from heapq import heapify, heappop, heapreplace
 from itertools import accumulate, islice
 from typing import TypeAlias
 
-from app.search.query import Phrase
-from app.search.tokens import GAP, MARK, fold, words
+from app.search.query import GAP, MARK, Phrase, fold, words
 
 #: Characters of a snippet, ellipses not counted.
 WIDTH = 240

@@ -11,10 +11,9 @@ from itertools import islice, product
 from rapidfuzz.distance import OSA
 from rapidfuzz.process import extract
 
-from app.search import statements
-from app.search.query import MAX_CHARACTERS, Query, parse
+from app.search import pack_tables
+from app.search.query import MAX_CHARACTERS, Query, parse, words
 from app.search.ranking import Ranking
-from app.search.tokens import words
 
 #: Hits from which a query is not respelled.
 _ENOUGH_HITS = 3
@@ -65,7 +64,7 @@ def did_you_mean(
         for trial in islice(_respelled(connection, query, pages), _TRIALS):
             # Counting the whole query prefers words that occur together: "temporary directory", not "directly".
             match = parse(trial.text).match
-            docs = len(statements.first_matches(connection, match, hidden=hidden, limit=_MAX_COUNTED))
+            docs = len(pack_tables.first_matches(connection, match, hidden=hidden, limit=_MAX_COUNTED))
             if docs > hits:
                 best = max(best, replace(trial, docs=docs), key=lambda spelling: spelling.score)
     except sqlite3.OperationalError as error:
@@ -98,14 +97,14 @@ def _spellings(connection: sqlite3.Connection, query: Query, at: int, pages: int
     if len(word) < _SHORTEST or not word.isalpha():
         return []
     is_prefix = query.prefix is not None and at == len(query.words) - 1
-    docs = statements.max_doc_frequency(connection, word) if is_prefix else statements.doc_frequency(connection, word)
+    docs = pack_tables.max_doc_frequency(connection, word) if is_prefix else pack_tables.doc_frequency(connection, word)
     if docs > max(_FEW_PAGES, pages // _ONE_IN):
         return []
     least = _CLEARLY_MORE * docs + 1
     # A word that some page has is rarely two edits away from the intended one.
     edits = 2 if len(word) >= _LONG and not docs else 1
     spellings = []
-    candidates = statements.words_of_length(connection, len(word) - edits, len(word) + edits, least=least)
+    candidates = pack_tables.words_of_length(connection, len(word) - edits, len(word) + edits, least=least)
     # A swap of two neighbouring characters is one edit.
     for other, distance, _ in extract(word, candidates.keys(), scorer=OSA.distance, score_cutoff=edits, limit=None):
         if other != word and other.isalpha():
@@ -113,8 +112,8 @@ def _spellings(connection: sqlite3.Connection, query: Query, at: int, pages: int
             spellings.append(_Spelling(other, same_start - _EDIT_COST * distance, candidates[other]))
     # The word split in two, for a space that was left out.
     for middle in range(_SHORTEST, len(word) - _SHORTEST + 1):
-        first = statements.doc_frequency(connection, word[:middle])
-        docs = min(first, statements.doc_frequency(connection, word[middle:])) if first else 0
+        first = pack_tables.doc_frequency(connection, word[:middle])
+        docs = min(first, pack_tables.doc_frequency(connection, word[middle:])) if first else 0
         if docs >= least:
             spellings.append(_Spelling(f"{word[:middle]} {word[middle:]}", -_EDIT_COST, docs))
     best = sorted(spellings, key=lambda spelling: -spelling.score)[:_SPELLINGS]

@@ -7,10 +7,9 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
 from app.errors import InvalidQuery
-from app.search import statements
-from app.search.query import MAX_CHARACTERS, Phrase, Query, parse
+from app.search import pack_tables
+from app.search.query import GAP, MAX_CHARACTERS, Phrase, Query, fold, parse, words
 from app.search.ranking import NUMBERING
-from app.search.tokens import GAP, fold, words
 
 #: Completions of the last word, and names, examined per suggestion wanted.
 _CANDIDATES = 3
@@ -62,21 +61,21 @@ def _completed(
     if not query.unfinished:
         return
     prefix = "".join(words(query.words[-1]))
-    candidates = statements.completions(connection, prefix, limit=_CANDIDATES * limit)
+    candidates = pack_tables.completions(connection, prefix, limit=_CANDIDATES * limit)
     # A word that most pages have distinguishes them least, so it comes last.
     ordered = [word for word, _ in sorted(candidates, key=lambda pair: 2 * pair[1] > pages)]
     if len(query.words) > 1:
         before = query.words[-2]
         adjacent = {
             word: len(
-                statements.first_matches(connection, Phrase((before, word)).match, hidden=(), limit=_MAX_ADJACENT)
+                pack_tables.first_matches(connection, Phrase((before, word)).match, hidden=(), limit=_MAX_ADJACENT)
             )
             for word in ordered
         }
         ordered.sort(key=lambda word: -adjacent[word])
     for word in ordered:
         text = query.text + word[len(prefix) :]
-        if len(text) < MAX_CHARACTERS and statements.first_matches(
+        if len(text) < MAX_CHARACTERS and pack_tables.first_matches(
             connection, parse(text + " ").match, hidden=hidden, limit=1
         ):
             yield text

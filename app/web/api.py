@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, FastAPI, Query, Response
+from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
 from app.broker.errors import ApplicationError, InvalidMessage, Overloaded
+from app.cluster.client.contract import SearchClient
 from app.errors import (
     BodyRefused,
     NotPlaced,
@@ -25,12 +26,13 @@ from app.web.models import (
     DomainsAnswer,
     Problem,
     SearchAnswer,
+    SearchParameters,
     SuggestAnswer,
+    SuggestParameters,
     domain_answer,
     json_response,
     search_answer,
 )
-from app.web.parameters import Client, SearchParameters, SuggestParameters
 from app.web.problems import MEDIA_TYPE, type_of
 
 DESCRIPTION = """\
@@ -85,18 +87,20 @@ router = APIRouter(prefix="/api/v1")
 
 
 @router.get("/search", response_model=SearchAnswer, operation_id="search", responses=_SEARCH_RESPONSES)
-async def search(client: Client, parameters: Annotated[SearchParameters, Query()]) -> Response:
+async def search(request: Request, parameters: Annotated[SearchParameters, Query()]) -> Response:
     """Search one site or several."""
-    request = parameters.request()
-    result = await client.asearch(request)
+    client: SearchClient = request.app.state.search_client
+    query = parameters.request()
+    result = await client.asearch(query)
     # Defaults are left out of the next page's address, which gets an offset of its own.
     given = parameters.model_dump(exclude={"offset"}, exclude_defaults=True)
-    return json_response(search_answer(result, request, link=f"{router.prefix}/search?{urlencode(given, doseq=True)}"))
+    return json_response(search_answer(result, query, link=f"{router.prefix}/search?{urlencode(given, doseq=True)}"))
 
 
 @router.get("/suggest", response_model=SuggestAnswer, operation_id="suggest", responses=_SEARCH_RESPONSES)
-async def suggest(client: Client, parameters: Annotated[SuggestParameters, Query()]) -> Response:
+async def suggest(request: Request, parameters: Annotated[SuggestParameters, Query()]) -> Response:
     """Suggest how a query may go on."""
+    client: SearchClient = request.app.state.search_client
     suggestions = await run_in_threadpool(
         client.suggest, tuple(parameters.domain), parameters.q, limit=parameters.limit
     )
@@ -104,9 +108,9 @@ async def suggest(client: Client, parameters: Annotated[SuggestParameters, Query
 
 
 @router.get("/domains", response_model=DomainsAnswer, operation_id="domains", responses=_responses(*_ANY))
-async def domains(client: Client) -> Response:
+async def domains(request: Request) -> Response:
     """List what can be searched."""
-    routes = await run_in_threadpool(client.routes)
+    routes = await run_in_threadpool(request.app.state.search_client.routes)
     return json_response(
         DomainsAnswer(
             domains=tuple(domain_answer(route) for route in sorted(routes.routes, key=lambda route: route.domain))

@@ -18,7 +18,6 @@ from app.broker.errors import ApplicationError
 from app.cluster.client.contract import SearchClient
 from app.cluster.protocol import Routes
 from app.search.contract import SearchRequest, SearchResult
-from app.web.parameters import Client
 
 #: Domains whose index age /metrics reports: those with the oldest indexes.
 MAX_INDEX_AGES = 100
@@ -173,10 +172,10 @@ async def healthz() -> PlainTextResponse:
 
 
 @router.get("/readyz")
-def readyz(client: Client) -> PlainTextResponse:
+def readyz(request: Request) -> PlainTextResponse:
     """Answer 200 while searches can be answered, otherwise 503, with one line that gives the reason."""
     try:
-        ready, reason = readiness(client.routes())
+        ready, reason = readiness(request.app.state.search_client.routes())
     except ApplicationError as error:
         ready, reason = False, error.reason
     return PlainTextResponse(f"{reason}\n", status_code=200 if ready else 503)

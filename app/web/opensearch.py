@@ -14,10 +14,9 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from app.broker.errors import InvalidMessage
-from app.cluster.client.contract import MAX_DOMAINS
+from app.cluster.client.contract import MAX_DOMAINS, SearchClient
 from app.crawl.urls import parse_domain
 from app.errors import InvalidQuery, PackNotFound
-from app.web.parameters import Client
 
 DESCRIPTION = "application/opensearchdescription+xml"
 SUGGESTIONS = "application/x-suggestions+json"
@@ -34,14 +33,14 @@ Domains = Annotated[Sequence[str], Query()]
 
 
 @router.get("/opensearch.xml")
-async def description(request: Request, client: Client, domain: Domains = ()) -> Response:
+async def description(request: Request, domain: Domains = ()) -> Response:
     """Describe the search of all sites, or of the given ones, which must be indexed."""
     host = request.headers.get("host", "")
     if not _HOST.fullmatch(host):
         raise InvalidMessage("the request's Host field is no host name")
     domains = _parse_domains(domain)
     if domains:
-        indexed = {route.domain for route in (await run_in_threadpool(client.routes)).routes}
+        indexed = {route.domain for route in (await run_in_threadpool(request.app.state.search_client.routes)).routes}
         if missing := [name for name in domains if name not in indexed]:
             raise PackNotFound(f"{', '.join(missing)} has no pack")
     base = f"{request.url.scheme}://{host}{request.scope.get('root_path', '')}"
@@ -49,11 +48,12 @@ async def description(request: Request, client: Client, domain: Domains = ()) ->
 
 
 @router.get("/suggest")
-def suggest(client: Client, q: str = "", domain: Domains = ()) -> Response:
+def suggest(request: Request, q: str = "", domain: Domains = ()) -> Response:
     """Suggest how a query may go on, in the format of browsers. An invalid query has no suggestions.
 
     Without `domain`, suggestions come from all sites with a searcher, unless these are more than MAX_DOMAINS.
     """
+    client: SearchClient = request.app.state.search_client
     domains = _parse_domains(domain)
     suggestions: Sequence[str] = ()
     if not domains:

@@ -8,17 +8,30 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.cluster.client.contract import MAX_DOMAINS, SearchClient
-from app.errors import PackNotFound
+from app.crawl.urls import parse_domain
+from app.errors import InvalidQuery, PackNotFound
 from app.search.contract import Filters
 from app.search.query import MAX_CHARACTERS
-from app.web.parameters import Client, SearchForm, read_form
-from app.web.presenter import Choice, PackView, ResultsView, filters_view, pack_view, results_view
+from app.web.presenter import (
+    EMPTY,
+    FILTERS,
+    LAST_PAGE,
+    PER_PAGE,
+    SORTS,
+    Choice,
+    PackView,
+    ResultsView,
+    SearchForm,
+    filters_view,
+    pack_view,
+    results_view,
+)
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +45,8 @@ _templates = Environment(
     lstrip_blocks=True,
 )
 
+#: Characters of a filter's value.
+_MAX_FILTER = 200
 #: States whose page has its heading above the form. In any other state the message below the form is the heading.
 _HEADING_ABOVE_FORM = frozenset(
     {
@@ -128,7 +143,7 @@ class View:
 
 @router.get("/", response_class=HTMLResponse)
 def search_page(
-    client: Client,
+    request: Request,
     domain: Annotated[Sequence[str], Query()] = (),
     q: str = "",
     sort: str = "relevance",
@@ -138,6 +153,7 @@ def search_page(
     page: str = "1",
 ) -> HTMLResponse:
     """Show the form and, for a query, one page of results."""
+    client: SearchClient = request.app.state.search_client
     filters = Filters(section=section, lang=lang, type=type)
     form, invalid = read_form(q=q, domains=domain, sort=sort, filters=filters, page=page)
     packs: tuple[PackView, ...] = ()
@@ -151,6 +167,32 @@ def search_page(
     except ApplicationError as error:
         view = _error_view(error, packs, form)
     return render(view)
+
+
+def read_form(
+    *, q: str, domains: Sequence[str], sort: str, filters: Filters, page: str
+) -> tuple[SearchForm, ApplicationError | None]:
+    """Return the form that shows the valid parameters again, and the error of the last invalid one."""
+    request = replace(EMPTY, q=q)
+    error: ApplicationError | None = None
+    too_long = [label for name, label in FILTERS.items() if len(getattr(filters, name)) > _MAX_FILTER]
+    if sort not in SORTS:
+        error = InvalidQuery(f"results are not sorted by “{sort[:40]}”: by {' or '.join(SORTS)}")
+    elif not (page.isascii() and page.isdigit() and 1 <= int(page[:9]) <= LAST_PAGE):
+        error = InvalidQuery(f"there is no page “{page[:40]}”: pages are numbered from 1 to {LAST_PAGE}")
+    elif too_long:
+        error = InvalidQuery(f"{too_long[0].lower()}: expected at most {_MAX_FILTER} characters")
+    else:
+        request = replace(request, sort=sort, offset=(int(page) - 1) * PER_PAGE, filters=filters)
+    try:
+        names = tuple(dict.fromkeys(parse_domain(domain) for domain in domains if domain.strip()))
+    except InvalidMessage as invalid:
+        return SearchForm(request), invalid
+    if len(names) > MAX_DOMAINS:
+        error = InvalidMessage(f"{len(names)} sites are too many to search at once: choose {MAX_DOMAINS} at most")
+    else:
+        request = replace(request, domains=names)
+    return SearchForm(request), error
 
 
 def render(view: View) -> HTMLResponse:

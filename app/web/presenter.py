@@ -1,18 +1,28 @@
-"""The presenter: turns a search result into the texts, dates and links that the templates show."""
+"""The presenter: the search form, and search results as the texts, dates and links that the templates show."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
-from urllib.parse import unquote
+from typing import get_args
+from urllib.parse import unquote, urlencode
 
 from app.cluster.protocol import PackRoute
-from app.search.contract import Facet, Hit, PackInfo, SearchResult
+from app.search.contract import MAX_HITS, Facet, Filters, Hit, PackInfo, SearchRequest, SearchResult, Sort
 from app.search.snippet import Snippet
-from app.web.parameters import FILTERS, PER_PAGE, SORTS, SearchForm
+
+#: Hits of one page of results.
+PER_PAGE = 10
+LAST_PAGE = MAX_HITS // PER_PAGE
+
+#: Parameters that filter, each with its label.
+FILTERS = {"section": "Section", "lang": "Language", "type": "Type"}
+#: The request of an empty form.
+EMPTY = SearchRequest(q="", domains=(), limit=PER_PAGE)
+SORTS: tuple[Sort, ...] = get_args(Sort)
 
 #: Page numbers shown on either side of the current one.
 _NEIGHBOURS = 2
@@ -77,6 +87,68 @@ _TYPES = {
     "application/xml": "XML",
     "text/xml": "XML (text)",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class SearchForm:
+    """A search request as the form shows it. Without domains it is about all sites."""
+
+    request: SearchRequest = EMPTY
+
+    @property
+    def text(self) -> str:
+        """The text in the search box."""
+        return self.request.q
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The sites that are chosen."""
+        return self.request.domains
+
+    @property
+    def page(self) -> int:
+        """The number of the page of results, from 1."""
+        return self.request.offset // PER_PAGE + 1
+
+    @property
+    def href(self) -> str:
+        """The address of the page of results."""
+        pairs = [("domain", domain) for domain in self.domains]
+        pairs += [("q", self.text)] if self.text else []
+        pairs += self.sort_and_filters
+        pairs += [("page", str(self.page))] if self.page != 1 else []
+        return f"/?{urlencode(pairs)}" if pairs else "/"
+
+    @property
+    def sort_and_filters(self) -> list[tuple[str, str]]:
+        """Sort order and filters as parameters of an address, without defaults."""
+        sort = self.request.sort
+        return ([("sort", sort)] if sort != "relevance" else []) + self.active_filters
+
+    @property
+    def active_filters(self) -> list[tuple[str, str]]:
+        """The filters that are set, as parameters."""
+        return [(name, value) for name in FILTERS if (value := str(getattr(self.request.filters, name)))]
+
+    def with_page(self, page: int) -> SearchForm:
+        """Return the form of another page of the same results."""
+        return SearchForm(replace(self.request, offset=(page - 1) * PER_PAGE))
+
+    def with_text(self, text: str) -> SearchForm:
+        """Return the form of the first page of results for another text."""
+        return SearchForm(replace(self.request, q=text, offset=0))
+
+    def with_sort(self, sort: Sort) -> SearchForm:
+        """Return the form of the first page in another order."""
+        return SearchForm(replace(self.request, sort=sort, offset=0))
+
+    def with_filter(self, name: str, value: str) -> SearchForm:
+        """Return the form of the first page with this filter. An empty value removes it."""
+        return SearchForm(replace(self.request, filters=replace(self.request.filters, **{name: value}), offset=0))
+
+    def without_filters(self) -> SearchForm:
+        """Return the form of the first page without filters."""
+        return SearchForm(replace(self.request, filters=Filters(), offset=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from app.search.tokens import words
+from app.search.query import words
 from app.topology.queues import DEAD_SET
 from benchmarks import sites
 from config.settings import ROOT, Settings

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from app.errors import InvalidQuery
 from app.search.pack_searcher import PackSearcher
-from app.search.query import MAX_CHARACTERS, parse
-from app.search.tokens import words
+from app.search.query import MAX_CHARACTERS, parse, words
 from tests.packs import page, write_pack
 
 pytestmark = pytest.mark.integration
@@ -84,7 +83,7 @@ def test_a_search_without_time_for_respelling_returns_its_hits(
         rows = connection.execute("WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT max(x) FROM n")  # type: ignore[attr-defined]
         return dict(rows)
 
-    monkeypatch.setattr("app.search.statements.words_of_length", endless)
+    monkeypatch.setattr("app.search.pack_tables.words_of_length", endless)
     monkeypatch.setattr(searcher, "_time_limit", 0.3)
     found = searcher.search(parse("benifits"))
     assert (found.total, found.did_you_mean) == (1, "")

@@ -11,8 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.errors import InvalidQuery
-from app.search.query import MAX_CHARACTERS, MAX_WORDS, parse
-from app.search.tokens import TOKENIZER, fold, words
+from app.search.query import MAX_CHARACTERS, MAX_WORDS, TOKENIZER, fold, parse, words
 from tests.packs import SQL
 
 pytestmark = pytest.mark.unit

@@ -11,9 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.search import snippet as module
-from app.search.query import Phrase, parse
+from app.search.query import Phrase, fold, parse, words
 from app.search.snippet import WIDTH, Snippet, _matcher, _Passage, best_snippet, matching_lines
-from app.search.tokens import fold, words
 
 pytestmark = pytest.mark.unit
 

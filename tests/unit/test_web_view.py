@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.search.contract import Filters, SearchRequest, SearchResult
-from app.web.parameters import LAST_PAGE, PER_PAGE, SORTS, SearchForm, read_form
-from app.web.presenter import label_of, results_view
+from app.web.pages import read_form
+from app.web.presenter import LAST_PAGE, PER_PAGE, SORTS, SearchForm, label_of, results_view
 
 pytestmark = pytest.mark.unit
 
