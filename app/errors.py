@@ -127,6 +127,13 @@ class PackCorrupt(PackError):
     reason = "pack-corrupt"
 
 
+class PackQuarantined(PackError):
+    """Raised for a version of a pack whose opening ended searchers before; names the domain."""
+
+    permanent = True
+    reason = "pack-quarantined"
+
+
 class PackNotFound(PackError):
     """Raised when a domain has no pack: it was never indexed."""
 

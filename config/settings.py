@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -178,7 +179,14 @@ class Settings(BaseSettings):
 
     # Web and Flower
     web_rate_limit: str = Field(
-        "600/minute", description="Searches and suggestions of one address, as `<number>/<second|minute|hour>`."
+        "600/minute",
+        description="Searches and suggestions of one address, as `<number>/<second|minute|hour>`. Each further site of "
+        "a search counts again, and so do every 8 words.",
+    )
+    forwarded_allow_ips: Annotated[tuple[str, ...], NoDecode] = Field(
+        ("127.0.0.1", "::1"),
+        description="Proxies (addresses, CIDR ranges or `*`) whose X-Forwarded-For names the visitor. All visitors "
+        "behind another proxy share one rate limit.",
     )
     web_host: str = Field("127.0.0.1", description="Address that the search page binds to.")
     web_port: int = Field(8000, ge=0, le=65_535, description="Port of the search page.")
@@ -199,7 +207,7 @@ class Settings(BaseSettings):
         named = {"PERENNIAL_DATA_DIR": values["data_dir"]} if "data_dir" in values else {}
         return {**values, **named}
 
-    @field_validator("allow_private_hosts", mode="before")
+    @field_validator("allow_private_hosts", "forwarded_allow_ips", mode="before")
     @classmethod
     def _split_commas(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
@@ -209,6 +217,14 @@ class Settings(BaseSettings):
     def _check_store_url(cls, value: str) -> str:
         if value and not value.startswith(("file:///", "s3://")):
             raise ValueError(f"STORE_URL {value!r}: expected file:///folder or s3://bucket[/prefix]")
+        return value
+
+    @field_validator("forwarded_allow_ips")
+    @classmethod
+    def _check_proxies(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for proxy in value:
+            if proxy != "*":
+                ip_network(proxy, strict=False)  # A ValueError names the entry.
         return value
 
     @field_validator("web_rate_limit")

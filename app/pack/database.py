@@ -7,6 +7,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +42,14 @@ _FOLDER: Final = Path(__file__).parent
 SCHEMA: Final = (_FOLDER / "schema.sql").read_text()
 TRIGGERS: Final = (_FOLDER / "triggers.sql").read_text()
 HIDE_DUPLICATES: Final = (_FOLDER / "hide_duplicates.sql").read_text()
+
+#: Characters of an object's definition that are read, and of its name in an error; objects that an error names.
+_MAX_SQL: Final = 10_000
+_MAX_NAME: Final = 60
+_NAMED_OBJECTS: Final = 5
+_COMMENT: Final = re.compile(r"--[^\n]*")
+_SHADOW_TABLE: Final = re.compile(r"table (names|pages_fts)_[a-z]+")
+_PLAIN_TABLE: Final = re.compile(r"CREATE TABLE '?[a-z_]+'?\([\w ,]*\)( WITHOUT ROWID)?")
 
 _INSERT_WORDS: Final = """
 INSERT INTO words (word, docs)
@@ -166,6 +175,7 @@ def check(path: Path) -> None:
     """Raise PackCorrupt unless the file is an intact pack of the schema version that this release reads."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+            database.execute("PRAGMA trusted_schema = OFF")
             application = _pragma(database, "application_id")
             if application != APPLICATION_ID:
                 raise PackCorrupt(f"{path.name}: not a pack: application_id {application}")
@@ -174,11 +184,45 @@ def check(path: Path) -> None:
                 older = isinstance(version, int) and version < SCHEMA_VERSION
                 remedy = "; `perennial pack DOMAIN` rebuilds it from the stored pages" if older else ""
                 raise PackCorrupt(f"{path.name}: schema version {version}, this release reads {SCHEMA_VERSION}{remedy}")
+            # Before anything that runs what the schema says: a check evaluates constraints and indexed expressions.
+            if differing := _differing_objects(database):
+                raise PackCorrupt(f"{path.name}: its schema has other objects than a pack: {', '.join(differing)}")
             result = _pragma(database, "quick_check")
             if result != "ok":
                 raise PackCorrupt(f"{path.name}: quick_check: {result}")
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite quotes invalid texts of the schema in its errors.
         raise PackCorrupt(f"{path.name}: {error}") from error
+
+
+@lru_cache(maxsize=1)
+def _expected_schema() -> dict[str, str]:
+    """Return the objects of a complete pack, as `_schema` does."""
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.executescript(SCHEMA + TRIGGERS)
+        return _schema(database)
+
+
+def _schema(database: sqlite3.Connection) -> dict[str, str]:
+    """Return "type name" -> SQL of the objects of a database, without comments and line breaks."""
+    rows = database.execute(f"SELECT type, substr(name, 1, {_MAX_SQL}), substr(sql, 1, {_MAX_SQL}) FROM sqlite_master")  # noqa: S608 (ours)
+    return {f"{kind} {name}": " ".join(_COMMENT.sub("", sql or "").split()) for kind, name, sql in rows}
+
+
+def _differing_objects(database: sqlite3.Connection) -> list[str]:
+    """Return the first objects that a pack has not, lacks or defines in another way.
+
+    The tables that FTS5 keeps for itself may have other plain columns: they depend on the version of SQLite.
+    """
+    expected, found = _expected_schema(), _schema(database)
+    differing = [
+        name
+        for name in expected.keys() | found.keys()
+        if found.get(name) != expected.get(name)
+        and not (_SHADOW_TABLE.fullmatch(name) and name in expected and _PLAIN_TABLE.fullmatch(found.get(name, "")))
+        # Triggers are created when a pack is complete, not in its work file.
+        and not (name.startswith("trigger ") and name in expected and name not in found)
+    ]
+    return sorted(name[:_MAX_NAME] for name in differing)[:_NAMED_OBJECTS]
 
 
 def check_index(path: Path) -> None:

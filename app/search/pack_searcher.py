@@ -12,13 +12,29 @@ from pathlib import Path
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
 from app.search import pack_tables, ranking, spelling, suggest
 from app.search.contract import MAX_HITS, Filters, Hit, PackHits, PackInfo, Sort
-from app.search.pack_tables import Properties
+from app.search.pack_tables import Properties, cut
 from app.search.query import Phrase, Query
-from app.search.snippet import best_snippet, matching_lines
+from app.search.snippet import MAX_SCANNED, best_snippet, matching_lines
 
 #: As in app/pack/schema.sql.
 APPLICATION_ID = 0x5045524E
 SCHEMA_VERSION = 2
+
+#: Seconds that opening a pack may take.
+OPENING_SECONDS = 60.0
+#: Bytes of a value, and of a row, that are read: at all, and while a pack is opened. SQLite refuses more.
+_MAX_ROW = 256 * 2**20
+_MAX_OPENING_ROW = 2**20
+#: Characters of a pack's own metadata, by which it describes itself.
+_MAX_META = 300
+#: Digits of a number of pages.
+_MAX_DIGITS = 15
+
+#: Headings of a hit, and characters of each.
+_MAX_HEADINGS, _MAX_HEADING = 10, 300
+#: Columns of a hit. A reply has to stay small, whatever the pack has: the crawl follows URLs of 2,000 characters.
+_HIT_COLUMNS = f"""id, {cut("url", 4_000)}, {cut("path", 4_000)}, {cut("title", 500)}, {cut("headings", 100_000)},
+    {cut("description", 10_000)}, {cut("body", MAX_SCANNED)}, {cut("lang", 35)}, {cut("modified", 10)}"""
 
 #: Instructions of SQLite's virtual machine between two checks of the time limit.
 _INSTRUCTIONS = 1_000
@@ -36,10 +52,12 @@ class PackSearcher:
         self.path = path
         self._time_limit = time_limit
         self._connections = ConnectionPool(path)
-        with self._connections.connection(None) as connection:
-            self.info = _read_info(connection, path)
-            (self._rows,) = connection.execute("SELECT count(*) FROM pages").fetchone()
-            self._properties = Properties(connection)
+        try:
+            with self._connections.connection(OPENING_SECONDS, max_row=_MAX_OPENING_ROW) as connection:
+                self.info = _read_info(connection, path)
+                self._properties = Properties(connection)
+        except SearchTimeout as error:
+            raise PackCorrupt(f"{path.name}: it cannot be opened within {OPENING_SECONDS:g} s") from error
 
     def search(
         self,
@@ -52,12 +70,13 @@ class PackSearcher:
     ) -> PackHits:
         """Return the hits from `offset` on, best or newest first; raises SearchTimeout, PackCorrupt."""
         began = time.perf_counter()
-        hidden, properties = self._properties.hidden, self._properties
+        properties = self._properties
+        hidden, pages = properties.hidden, properties.rows
         # Filters and dates apply to every match, not to the best ones only.
         rank_limit = None if sort == "date" or filters != _NO_FILTERS else MAX_HITS
         with self._connections.connection(self._time_limit) as connection:
             ranked = ranking.rank(connection, query, hidden=hidden, limit=rank_limit)
-            bound = ranking.score_bound(connection, ranked, pages=self._rows)
+            bound = ranking.score_bound(connection, ranked, pages=pages)
             scores = ranked.scores
             if scores and not ranked.relaxed:
                 promoted = ranking.promoted_pages(connection, query, ranked, hidden=hidden)
@@ -70,15 +89,16 @@ class PackSearcher:
                 relaxed=ranked.relaxed,
                 hits=self._hits(connection, order[:MAX_HITS][offset : offset + limit], scores, ranked.phrases),
                 facets=properties.facets(list(scores), filters),
-                did_you_mean=spelling.did_you_mean(connection, query, ranked, pages=self._rows, hidden=hidden),
+                did_you_mean=spelling.did_you_mean(connection, query, ranked, pages=pages, hidden=hidden),
                 ideal=bound,
                 seconds=time.perf_counter() - began,
             )
 
     def suggest(self, text: str, *, limit: int = 8) -> tuple[str, ...]:
         """Return completions of a text that a person is typing; raises SearchTimeout, PackCorrupt."""
+        pages, hidden = self._properties.rows, self._properties.hidden
         with self._connections.connection(self._time_limit) as connection:
-            return suggest.suggestions(connection, text, pages=self._rows, hidden=self._properties.hidden, limit=limit)
+            return suggest.suggestions(connection, text, pages=pages, hidden=hidden, limit=limit)
 
     def close(self) -> None:
         """Close the pack. Running searches are not interrupted."""
@@ -91,17 +111,15 @@ class PackSearcher:
         scores: dict[int, float],
         phrases: tuple[Phrase, ...],
     ) -> tuple[Hit, ...]:
-        columns = "id, url, path, title, headings, description, body, lang, modified"
-        rows = pack_tables.read_rows(connection, columns, pages)
-        hits = []
-        for page in pages:
-            url, path, title, headings, description, body, lang, modified = rows[page]
-            hit = Hit(
+        hits = {}
+        for row in pack_tables.read_rows(connection, _HIT_COLUMNS, pages):
+            page, url, path, title, headings, description, body, lang, modified = row
+            hits[page] = Hit(
                 url=url,
                 path=path,
                 title=title,
                 snippet=best_snippet((description, body), phrases),
-                headings=matching_lines(headings, phrases),
+                headings=tuple(line[:_MAX_HEADING] for line in matching_lines(headings, phrases)[:_MAX_HEADINGS]),
                 lang=lang,
                 score=scores[page],
                 domain=self.info.domain,
@@ -109,8 +127,7 @@ class PackSearcher:
                 type=self._properties.of("type", page),
                 modified=modified,
             )
-            hits.append(hit)
-        return tuple(hits)
+        return tuple(hits[page] for page in pages)
 
 
 class ConnectionPool:
@@ -125,22 +142,28 @@ class ConnectionPool:
         self._closed = False
 
     @contextmanager
-    def connection(self, time_limit: float | None) -> Iterator[sqlite3.Connection]:
-        """Borrow a connection for the block, whose statements may take `time_limit` seconds together (None: any).
+    def connection(self, time_limit: float, *, max_row: int = _MAX_ROW) -> Iterator[sqlite3.Connection]:
+        """Borrow a connection for the block, whose statements may take `time_limit` seconds together.
 
-        Raises SearchTimeout after the time limit, PackCorrupt for any other error of SQLite.
+        Raises SearchTimeout after the time limit. Raises PackCorrupt for a row of more than `max_row` bytes, for a page
+        that only the index has, and for any other error of SQLite.
         """
         connection = None
         try:
             connection = self._borrow()
-            if time_limit is not None:
-                deadline = time.monotonic() + time_limit
-                connection.set_progress_handler(lambda: time.monotonic() >= deadline, _INSTRUCTIONS)
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max_row)
+            deadline = time.monotonic() + time_limit
+            connection.set_progress_handler(lambda: time.monotonic() >= deadline, _INSTRUCTIONS)
             yield connection
         except sqlite3.Error as error:
-            if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
-                raise SearchTimeout(f"the search took longer than {time_limit or 0:g} s") from error
+            # An error of Python's module, such as one for invalid UTF-8, has no code.
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+                raise SearchTimeout(f"the search took longer than {time_limit:g} s") from error
             raise PackCorrupt(f"{self._path.name}: {error}") from error
+        except UnicodeDecodeError as error:  # SQLite quotes invalid texts of the schema in its errors.
+            raise PackCorrupt(f"{self._path.name}: {error}") from error
+        except LookupError as error:
+            raise PackCorrupt(f"{self._path.name}: its index has a page that it lacks: {error}") from error
         finally:
             if connection is not None:
                 connection.set_progress_handler(None, 0)
@@ -179,10 +202,13 @@ def _read_info(connection: sqlite3.Connection, path: Path) -> PackInfo:
     if version != SCHEMA_VERSION:
         remedy = "; `perennial pack DOMAIN` rebuilds it from the stored pages" if version < SCHEMA_VERSION else ""
         raise PackCorrupt(f"{path.name}: schema version {version}, this release reads {SCHEMA_VERSION}{remedy}")
-    meta = dict(connection.execute("SELECT key, value FROM meta"))
+    keys = ("domain", "generation", "built_at", "pages")
+    rows = connection.execute(f"SELECT key, {cut('value', _MAX_META)} FROM meta WHERE key IN {keys}")  # noqa: S608 (ours)
+    meta = dict.fromkeys(keys, "") | dict(rows)
+    pages = meta["pages"]
     return PackInfo(
-        domain=meta.get("domain", ""),
-        generation=meta.get("generation", ""),
-        built_at=meta.get("built_at", ""),
-        pages=int(meta.get("pages", 0)),
+        domain=meta["domain"],
+        generation=meta["generation"],
+        built_at=meta["built_at"],
+        pages=int(pages) if len(pages) <= _MAX_DIGITS and pages.isascii() and pages.isdigit() else 0,
     )

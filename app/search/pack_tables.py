@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from app.search.contract import Facet, Filters
 
@@ -21,8 +21,13 @@ _MATCHING = "SELECT rowid FROM pages_fts WHERE pages_fts MATCH ?"
 _COUNT_MATCHING = "SELECT count(*) FROM pages_fts WHERE pages_fts MATCH ?"
 _FREQUENCY = "SELECT docs FROM words WHERE word = ?"
 _MAX_FREQUENCY = "SELECT max(docs) FROM words WHERE word >= ? AND word < ?"
-_WITH_LENGTH = "SELECT word, docs FROM words WHERE docs >= ? AND length(word) BETWEEN ? AND ?"
-_WITH_PREFIX = "SELECT word, docs FROM words WHERE word > ? AND word < ? ORDER BY docs DESC, word LIMIT ?"
+_WITH_LENGTH = "SELECT word, docs FROM words WHERE docs >= ? AND length(word) BETWEEN ? AND ? LIMIT ?"
+_WITH_PREFIX = """
+SELECT word, docs FROM words WHERE word > ? AND word < ? AND length(word) <= ? ORDER BY docs DESC, word LIMIT ?
+"""
+#: Words of a pack's vocabulary, and characters of a word: a pack has no more (app/pack/database.py).
+_MAX_WORDS = 100_000
+_MAX_WORD_LENGTH = 40
 
 
 def first_matches(connection: sqlite3.Connection, match: str, *, hidden: Collection[int], limit: int) -> list[int]:
@@ -53,20 +58,24 @@ def max_doc_frequency(connection: sqlite3.Connection, prefix: str) -> int:
 
 def completions(connection: sqlite3.Connection, prefix: str, *, limit: int) -> list[tuple[str, int]]:
     """Return longer words with a prefix and their document frequencies, the most frequent first."""
-    rows = connection.execute(_WITH_PREFIX, (prefix, prefix + _AFTER_ALL, limit))
+    rows = connection.execute(_WITH_PREFIX, (prefix, prefix + _AFTER_ALL, _MAX_WORD_LENGTH, limit))
     return [(word, int(docs)) for word, docs in rows]
 
 
 def words_of_length(connection: sqlite3.Connection, shortest: int, longest: int, *, least: int) -> dict[str, int]:
     """Return the words of `shortest` to `longest` characters on at least `least` pages, with document frequencies."""
-    return dict(connection.execute(_WITH_LENGTH, (least, shortest, longest)))
+    return dict(connection.execute(_WITH_LENGTH, (least, shortest, longest, _MAX_WORDS)))
 
 
-def read_rows(connection: sqlite3.Connection, columns: str, pages: Sequence[int]) -> dict[int, tuple[str, ...]]:
-    """Return the columns after `id` of each page, by id."""
+def cut(column: str, length: int) -> str:
+    """Return an SQL expression for the first `length` characters of a column, as text: a pack may be hostile."""
+    return f"CAST(substr({column}, 1, {length}) AS TEXT)"
+
+
+def read_rows(connection: sqlite3.Connection, columns: str, pages: Sequence[int]) -> Iterator[tuple[Any, ...]]:
+    """Yield the columns of each page, one row in memory at a time, in any order."""
     placeholders = ", ".join("?" * len(pages))
-    rows = connection.execute(f"SELECT {columns} FROM pages WHERE id IN ({placeholders})", tuple(pages))  # noqa: S608 (ours)
-    return {row[0]: row[1:] for row in rows}
+    yield from connection.execute(f"SELECT {columns} FROM pages WHERE id IN ({placeholders})", tuple(pages))  # noqa: S608 (ours)
 
 
 # Properties
@@ -76,8 +85,16 @@ _VALUES = 10
 #: Ids per page up to which an array over all ids is used. Beyond that a dictionary needs less memory.
 _SPARSE = 64
 
+#: Characters of a value that are kept, as many as a filter may have, and different values of a property.
+_MAX_SECTION, _MAX_LANG, _MAX_TYPE, _MAX_DATE = 200, 35, 127, 10
+_MAX_SECTIONS, _MAX_LANGS, _MAX_TYPES = 4_000, 500, 500
+
 #: The index pages_properties covers this statement.
-_EVERY = "SELECT id, hidden, section, lang, content_type, modified FROM pages"
+_EVERY = f"""
+SELECT id, hidden, {cut("section", _MAX_SECTION)}, {cut("lang", _MAX_LANG)}, {cut("content_type", _MAX_TYPE)},
+    {cut("modified", _MAX_DATE)}
+FROM pages
+"""  # noqa: S608 (ours)
 
 _Codes: TypeAlias = "array[int] | dict[int, int]"
 
@@ -109,17 +126,32 @@ class Properties:
     """The properties of all pages of a pack."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """Read the properties."""
-        rows = connection.execute(_EVERY).fetchall()
-        self.hidden = frozenset(row[0] for row in rows if row[1])
-        ids = [row[0] for row in rows]
+        """Read the properties, row by row: in the memory of numbers, and of a bounded number of short values."""
+        self.rows, first, last = connection.execute("SELECT count(*), min(id), max(id) FROM pages").fetchone()
+        sparse = self.rows and (last > _SPARSE * (self.rows + 1_000) or first < 0)
+
+        def numbers() -> _Codes:
+            return {} if sparse else array("l", bytes(array("l").itemsize * ((last or 0) + 1)))
+
+        sections, langs, types, self._days = (numbers() for _ in range(4))
+        section_codes, lang_codes, type_codes = {"": 0}, {"": 0}, {"": 0}
+        hidden = set()
+        for page, is_hidden, section, lang, content_type, modified in connection.execute(_EVERY):
+            if is_hidden:
+                hidden.add(page)
+            sections[page] = _code(section_codes, section, most=_MAX_SECTIONS)
+            langs[page] = _code(lang_codes, lang.lower(), most=_MAX_LANGS)
+            types[page] = _code(type_codes, content_type.partition(";")[0].strip().lower(), most=_MAX_TYPES)
+            digits = modified.replace("-", "")
+            # 20261121 for `2026-11-21`, and 0 for an invalid date.
+            self._days[page] = int(digits) if len(digits) == 8 and digits.isascii() and digits.isdigit() else 0
+        self.hidden = frozenset(hidden)
         columns = (
-            _column("section", ids, [row[2] for row in rows]),
-            _column("lang", ids, [row[3].lower() for row in rows]),
-            _column("type", ids, [row[4].partition(";")[0].strip().lower() for row in rows]),
+            _Column("section", tuple(section_codes), sections),
+            _Column("lang", tuple(lang_codes), langs),
+            _Column("type", tuple(type_codes), types),
         )
         self._columns = {column.name: column for column in columns}
-        self._days = _numbers(ids, [_day(row[5]) for row in rows])
 
     def filtered(self, pages: Sequence[int], filters: Filters, *, ignoring: str = "") -> Sequence[int]:
         """Return the pages that pass every filter, except the filter of `ignoring`, which is ignored."""
@@ -150,24 +182,11 @@ class Properties:
         return column.values[column.codes[page]]
 
 
-def _column(name: str, ids: Sequence[int], found: Sequence[str]) -> _Column:
-    places = {"": 0}
-    codes = [places.setdefault(value, len(places)) for value in found]
-    return _Column(name, tuple(places), _numbers(ids, codes))
-
-
-def _numbers(ids: Sequence[int], numbers: Sequence[int]) -> _Codes:
-    """Return a mapping from each page's id to its number."""
-    last = max(ids, default=0)
-    if last > _SPARSE * (len(ids) + 1_000) or min(ids, default=0) < 0:
-        return dict(zip(ids, numbers, strict=True))
-    held = array("l", bytes(array("l").itemsize * (last + 1)))
-    for page, number in zip(ids, numbers, strict=True):
-        held[page] = number
-    return held
-
-
-def _day(modified: str) -> int:
-    """Return 20261121 for `2026-11-21`, and 0 for an invalid date."""
-    digits = modified[:10].replace("-", "")
-    return int(digits) if len(digits) == 8 and digits.isascii() and digits.isdigit() else 0
+def _code(codes: dict[str, int], value: str, *, most: int) -> int:
+    """Return the code of a value. A new value gets the next one, or 0, that of the empty value, if there are `most`."""
+    code = codes.get(value)
+    if code is None:
+        code = len(codes) if len(codes) < most else 0
+        if code:
+            codes[value] = code
+    return code

@@ -12,6 +12,7 @@ from operator import itemgetter
 from urllib.parse import unquote
 
 from app.search import pack_tables
+from app.search.pack_tables import cut
 from app.search.query import Phrase, Query, words
 
 #: Column weights of title, headings, description and body.
@@ -32,6 +33,8 @@ _RANKED = "SELECT rowid, rank FROM pages_fts WHERE pages_fts MATCH ? AND rank MA
 _NAME_SCORES = "SELECT rowid, rank FROM names WHERE names MATCH ?"
 _BEST_NAMES = "SELECT rowid FROM names WHERE names MATCH ? ORDER BY rank LIMIT ?"
 _COUNT_NAMES = "SELECT count(*) FROM names WHERE names MATCH ?"
+#: What has a page's names: none is longer than a query, which has 255 characters.
+_NAME_COLUMNS = f"id, {cut('title', 1_000)}, {cut('headings', 1_000)}, {cut('path', 4_000)}"
 #: Numbers of sections and chapters, which people do not type.
 NUMBERING = re.compile(r"^(?:(?:Chapter|Part|Appendix)\s+)?(?:\d+|[A-Z])(?:\.\d+)*\.\s+")
 _TITLE_SEPARATOR = re.compile(r"\s+[|–—·:-]\s+|:\s+")
@@ -102,9 +105,8 @@ def promoted_pages(
 ) -> Promoted:
     """Return the pages of a ranking to promote."""
     candidates = [page for (page,) in connection.execute(_BEST_NAMES, (query.name_match, _NAME_CANDIDATES))]
-    rows = pack_tables.read_rows(
-        connection, "id, title, headings, path", [page for page in candidates if page in ranking.scores]
-    )
+    ranked = [page for page in candidates if page in ranking.scores]
+    rows = {page: names for page, *names in pack_tables.read_rows(connection, _NAME_COLUMNS, ranked)}
     name = words(" ".join(query.words))
     named = [page for page in candidates if page in rows and name in map(words, _names(*rows[page]))]
     by_name = named[:_MAX_PROMOTED]

@@ -17,7 +17,7 @@ from app.search.query import GAP, MARK, Phrase, fold, words
 WIDTH = 240
 #: Characters scanned for one passage, and of a page in all: the text of one page may be a whole book.
 _STRETCH = 50_000
-_MAX_SCANNED = 1_000_000
+MAX_SCANNED = 1_000_000
 #: Characters folded at a time: the best passage is often among the first.
 _PIECE = 4_000
 #: Matches compared in one stretch.
@@ -170,7 +170,7 @@ def _best_passage(text: str, matcher: _Matcher, width: int, *, first_will_do: bo
     Its score may then be too low.
     """
     best: _Passage | None = None
-    for offset in range(0, min(len(text), _MAX_SCANNED), _STRETCH):
+    for offset in range(0, min(len(text), MAX_SCANNED), _STRETCH):
         # A stretch overlaps the next one by the width of a snippet, so that no passage is split between the two.
         stretch = _matches(text, matcher, offset, min(len(text), offset + _STRETCH + width))
         matches = islice(stretch, _MAX_MATCHES)

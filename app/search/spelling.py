@@ -25,6 +25,8 @@ _CLEARLY_MORE = 5
 #: Words with at least this many characters may be two edits away; shorter ones than the second are not respelled.
 _LONG = 6
 _SHORTEST = 3
+#: Rare words up to which a query is respelled. Each costs a scan of the vocabulary, and more are no slips of the pen.
+_MAX_RARE = 4
 #: One more edit costs as much as e^4 = 55 times the pages gain.
 _EDIT_COST = 4.0
 #: Respellings tried of each word, and of the whole query.
@@ -69,14 +71,19 @@ def did_you_mean(
                 best = max(best, replace(trial, docs=docs), key=lambda spelling: spelling.score)
     except sqlite3.OperationalError as error:
         # The time limit: the hits are returned without a suggestion rather than not at all.
-        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+        if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_INTERRUPT:
             raise
     return best.text
 
 
 def _respelled(connection: sqlite3.Connection, query: Query, pages: int) -> Iterator[_Spelling]:
     """Yield the query with respelled rare words, the best first."""
-    by_word = {at: _spellings(connection, query, at, pages) for at in range(len(query.words))}
+    rare = {
+        at: docs for at in range(len(query.words)) if (docs := _rare_docs(connection, query, at, pages)) is not None
+    }
+    if len(rare) > _MAX_RARE:
+        return
+    by_word = {at: _spellings(connection, query.words[at], docs) for at, docs in rare.items()}
     spellings = {at: respellings for at, respellings in by_word.items() if respellings}
     combinations = islice(product(*spellings.values()), _MAX_COMBINATIONS)
     for combination in sorted(combinations, key=lambda chosen: -sum(spelling.score for spelling in chosen)):
@@ -90,16 +97,20 @@ def _respelled(connection: sqlite3.Connection, query: Query, pages: int) -> Iter
             yield _Spelling(text, sum(spelling.similarity for spelling in combination))
 
 
-def _spellings(connection: sqlite3.Connection, query: Query, at: int, pages: int) -> list[_Spelling]:
-    """Return the best respellings of the word with index `at`; none for a frequent, short or unusual word."""
-    typed = query.words[at]
-    word = "".join(words(typed))
+def _rare_docs(connection: sqlite3.Connection, query: Query, at: int, pages: int) -> int | None:
+    """Return the pages that have the word with index `at`; None for a frequent, short or unusual word."""
+    word = "".join(words(query.words[at]))
     if len(word) < _SHORTEST or not word.isalpha():
-        return []
+        return None
     is_prefix = query.prefix is not None and at == len(query.words) - 1
-    docs = pack_tables.max_doc_frequency(connection, word) if is_prefix else pack_tables.doc_frequency(connection, word)
-    if docs > max(_FEW_PAGES, pages // _ONE_IN):
-        return []
+    frequency = pack_tables.max_doc_frequency if is_prefix else pack_tables.doc_frequency
+    docs = frequency(connection, word)
+    return docs if docs <= max(_FEW_PAGES, pages // _ONE_IN) else None
+
+
+def _spellings(connection: sqlite3.Connection, typed: str, docs: int) -> list[_Spelling]:
+    """Return the best respellings of a rare word, as typed, that `docs` pages have."""
+    word = "".join(words(typed))
     least = _CLEARLY_MORE * docs + 1
     # A word that some page has is rarely two edits away from the intended one.
     edits = 2 if len(word) >= _LONG and not docs else 1

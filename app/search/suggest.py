@@ -8,6 +8,7 @@ from itertools import islice
 
 from app.errors import InvalidQuery
 from app.search import pack_tables
+from app.search.pack_tables import cut
 from app.search.query import GAP, MAX_CHARACTERS, Phrase, Query, fold, parse, words
 from app.search.ranking import NUMBERING
 
@@ -20,9 +21,13 @@ _MAX_ADJACENT = 10
 #: Characters of a name that still reads as a query.
 _MAX_NAME_LENGTH = 80
 
-_NAMES = """
-SELECT title, headings FROM names WHERE rowid IN (SELECT rowid FROM names WHERE names MATCH ? LIMIT ?)
-"""
+#: Characters of a page's title and headings in which names are looked for.
+_MAX_TITLE, _MAX_HEADINGS = 1_000, 50_000
+
+_NAMES = f"""
+SELECT {cut("title", _MAX_TITLE)}, {cut("headings", _MAX_HEADINGS)}
+FROM names WHERE rowid IN (SELECT rowid FROM names WHERE names MATCH ? LIMIT ?)
+"""  # noqa: S608 (ours)
 
 
 def suggestions(

@@ -17,7 +17,7 @@ def main() -> None:
     configure()
     client = ClusterSearchClient.of(settings)
     app = create_app(client, rate_limit=settings.web_rate_limit, counts=client.counts)
-    server = create_server(app, host=settings.web_host, port=settings.web_port)
+    server = create_server(app, host=settings.web_host, port=settings.web_port, proxies=settings.forwarded_allow_ips)
     listener = server.config.bind_socket()
     host, port = listener.getsockname()[:2]
     sys.stdout.write(f"Search page: http://{f'[{host}]' if ':' in host else host}:{port}/\n")

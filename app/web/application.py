@@ -76,7 +76,7 @@ def _answer_error(request: Request, error: Exception) -> Response:
     """Answer an error of a route, invalid parameters, or an error of Starlette, such as one for an unknown path."""
     kind, detail = ApplicationError, ""
     if isinstance(error, ApplicationError):
-        kind, detail = type(error), str(error)
+        kind, detail = type(error), problems.public_detail(error)
     elif isinstance(error, RequestValidationError):
         kind = InvalidMessage
         detail = "; ".join(f"{parameter['loc'][-1]}: {parameter['msg']}" for parameter in error.errors())

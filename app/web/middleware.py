@@ -16,11 +16,13 @@ from fastapi import Response
 from limits import parse
 from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.broker.errors import ApplicationError, Overloaded
+from app.cluster.client.contract import MAX_DOMAINS
 from app.errors import BodyRefused, MethodNotAllowed, TooManySearches, UriTooLong
+from app.search.query import MAX_CHARACTERS, words
 from app.web.monitoring import Metrics
 
 log = logging.getLogger(__name__)
@@ -42,8 +44,12 @@ HEADERS = {
 ALLOWED = "GET, HEAD"
 #: Bytes of path and query: sixteen domains and 255 characters of four bytes, percent-encoded, are shorter.
 MAX_TARGET = 8_192
-#: Paths that count against an address's rate limit; the search page counts only with a query.
-LIMITED_PATHS = frozenset({"/", "/suggest", "/api/v1/search", "/api/v1/suggest"})
+#: Paths that search, and paths that count against an address's rate limit; the search page only with a query.
+SEARCH_PATHS = frozenset({"/", "/api/v1/search"})
+LIMITED_PATHS = SEARCH_PATHS | {"/suggest", "/api/v1/suggest"}
+#: Words of a search that cost 1, and sites whose suggestions cost as much as the first one's.
+FREE_WORDS = 8
+SUGGESTED_SITES = 8
 
 #: Header fields as ASGI has them.
 _Fields = list[tuple[bytes, bytes]]
@@ -108,13 +114,15 @@ class WebMiddleware:
         if error := refusal(scope):
             await self._refuse(error, scope, receive, answer)
             return
-        if not is_search(scope):
+        cost = search_cost(scope["path"], QueryParams(scope["query_string"]), sites=self._metrics.sites)
+        if not cost:
             await self._app(scope, receive, answer.send)
             return
-        quota = await self._limiter.hit((scope["client"] or ("unknown",))[0])
+        quota = await self._limiter.hit((scope["client"] or ("unknown",))[0], cost)
         answer.headers = quota.headers
         if not quota.granted:
-            detail = f"at most {quota.limit} searches in {quota.window} s; the next one in {quota.reset} s"
+            detail = f"at most {quota.limit} searches in {quota.window} s; the next ones in {quota.reset} s"
+            detail += f" (this one counts as {cost}, by its sites and words)" if cost > 1 else ""
             await self._refuse(TooManySearches, scope, receive, answer, detail=detail, retry_in=quota.reset)
             return
         async with self._concurrency.admit() as admitted:
@@ -175,10 +183,24 @@ def refusal(scope: Scope) -> type[ApplicationError] | None:
     return None
 
 
-def is_search(scope: Scope) -> bool:
-    """Return whether a request starts a search or asks for suggestions."""
-    path = scope["path"]
-    return path in LIMITED_PATHS and (path != "/" or b"q=" in scope["query_string"])
+def search_cost(path: str, parameters: QueryParams, *, sites: int) -> int:
+    """Return what a request costs of its address's allowance; 0 unless it searches or asks for suggestions.
+
+    A search costs 1 for each site and every FREE_WORDS words, because each rare word is respelled on each site. Without
+    `domain` all `sites` are searched. `parameters` are read as the routes read them.
+    """
+    if path not in LIMITED_PATHS:
+        return 0
+    text = parameters.get("q", "")
+    if path == "/" and not text.strip():
+        return 0
+    given = sum(domain.count(",") + 1 for domain in parameters.getlist("domain") if domain.strip())
+    # More sites than MAX_DOMAINS are searched only when some are chosen.
+    domains = max(1, min(given, MAX_DOMAINS) or (sites if sites <= MAX_DOMAINS else 1))
+    if path not in SEARCH_PATHS:
+        return 1 + domains // SUGGESTED_SITES
+    # A longer text is refused unsearched.
+    return domains * max(1, math.ceil(len(words(text[:MAX_CHARACTERS])) / FREE_WORDS))
 
 
 #: Searches that run at the same time: fewer than the server has threads, so monitoring finds a free one.
@@ -224,28 +246,25 @@ class RateLimiter:
         self._limiter = SlidingWindowCounterRateLimiter(self._storage)
         self._sweep_pause: asyncio.Task[None] | None = None
 
-    async def hit(self, address: str) -> Quota:
-        """Count a request and return what is left."""
-        self._pause_sweeps()
+    async def hit(self, address: str, cost: int = 1) -> Quota:
+        """Count a request and return what is left. A request that costs more than the rate takes all of it.
+
+        Expired addresses are removed once in SWEEP seconds: the storage would visit all of them at each request. It
+        starts a sweep when its task `timer` is done, so a task that only sleeps takes its place.
+        """
+        timer = self._storage.timer
+        if timer is not None and timer.done() and timer is not self._sweep_pause:
+            self._storage.timer = self._sweep_pause = asyncio.create_task(asyncio.sleep(SWEEP))
         key = client_key(address)
-        granted = await self._limiter.hit(self._rate, key)
+        granted = await self._limiter.hit(self._rate, key, cost=min(cost, self._rate.amount))
         window = await self._limiter.get_window_stats(self._rate, key)
         return Quota(
             granted=granted,
             limit=self._rate.amount,
             window=self._rate.get_expiry(),
-            remaining=window.remaining if granted else 0,
+            remaining=window.remaining,
             reset=max(1, math.ceil(window.reset_time - time.time())),
         )
-
-    def _pause_sweeps(self) -> None:
-        """Let the storage remove expired addresses once in SWEEP seconds. It would visit all of them at each request.
-
-        The storage starts a sweep when its task `timer` is done, so a task that only sleeps takes its place.
-        """
-        timer = self._storage.timer
-        if timer is not None and timer.done() and timer is not self._sweep_pause:
-            self._storage.timer = self._sweep_pause = asyncio.create_task(asyncio.sleep(SWEEP))
 
 
 class ConcurrencyLimit:

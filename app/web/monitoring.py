@@ -32,6 +32,8 @@ class Metrics:
 
     def __init__(self) -> None:
         """Start at zero."""
+        #: Indexed sites, as of the last routes.
+        self.sites = 0
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
@@ -89,7 +91,9 @@ class CountingSearchClient(SearchClient):
 
     def routes(self) -> Routes:
         """Return the routes, uncounted."""
-        return self._client.routes()
+        routes = self._client.routes()
+        self._metrics.sites = len(routes.routes)
+        return routes
 
     def search(self, request: SearchRequest) -> SearchResult:
         """Search and count."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,8 +31,7 @@ from app.web.presenter import (
     pack_view,
     results_view,
 )
-
-log = logging.getLogger(__name__)
+from app.web.problems import public_detail
 
 router = APIRouter(include_in_schema=False)
 
@@ -47,6 +45,8 @@ _templates = Environment(
 
 #: Characters of a filter's value.
 _MAX_FILTER = 200
+#: Characters of a page number: Python refuses to read more than 4,300 digits.
+_MAX_DIGITS = 9
 #: States whose page has its heading above the form. In any other state the message below the form is the heading.
 _HEADING_ABOVE_FORM = frozenset(
     {
@@ -178,7 +178,7 @@ def read_form(
     too_long = [label for name, label in FILTERS.items() if len(getattr(filters, name)) > _MAX_FILTER]
     if sort not in SORTS:
         error = InvalidQuery(f"results are not sorted by “{sort[:40]}”: by {' or '.join(SORTS)}")
-    elif not (page.isascii() and page.isdigit() and 1 <= int(page[:9]) <= LAST_PAGE):
+    elif not (len(page) <= _MAX_DIGITS and page.isascii() and page.isdigit() and 1 <= int(page) <= LAST_PAGE):
         error = InvalidQuery(f"there is no page “{page[:40]}”: pages are numbered from 1 to {LAST_PAGE}")
     elif too_long:
         error = InvalidQuery(f"{too_long[0].lower()}: expected at most {_MAX_FILTER} characters")
@@ -228,15 +228,13 @@ def _search(client: SearchClient, packs: tuple[PackView, ...], form: SearchForm)
 
 
 def _error_view(error: ApplicationError, packs: tuple[PackView, ...], form: SearchForm) -> View:
-    if error.problem.status >= 500:
-        # Metrics count these. While searchers are away, a line for each search would fill the log.
-        log.debug("Search of %s failed: %s: %s", ", ".join(form.domains) or "all sites", error.reason, error)
     never_indexed: tuple[str, ...] = ()
     if isinstance(error, PackNotFound):
         indexed = {pack.domain for pack in packs}
         never_indexed = tuple(domain for domain in form.domains if domain not in indexed) or form.domains
     # Only the text of an error about the request is meant for the person who typed it.
-    reason = str(error) if error.problem == InvalidMessage.problem else ""
+    detail = public_detail(error)
+    reason = detail if error.problem == InvalidMessage.problem else ""
     return View.of_error(
         type(error), reason=reason or error.problem.title, form=form, packs=packs, never_indexed=never_indexed
     )

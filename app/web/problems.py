@@ -1,6 +1,9 @@
-"""Errors as problem JSON (RFC 9457). Each error class names its problem type."""
+"""Errors as problem JSON (RFC 9457), and what the public may read of them. Each error class names its problem type."""
 
 from __future__ import annotations
+
+import logging
+import time
 
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
@@ -19,7 +22,13 @@ from app.errors import (
 )
 from app.web.models import Problem, json_response
 
+log = logging.getLogger(__name__)
+
 MEDIA_TYPE = "application/problem+json"
+#: Problem types whose details are for the operator: they name brokers, files and other insides.
+_FOR_OPERATORS = frozenset({BROKEN, UNAVAILABLE, INTERNAL})
+#: Seconds in which errors with one reason are logged once. A line for each search would fill the log of an outage.
+LOG_INTERVAL = 60.0
 
 #: Every problem type by its name.
 PROBLEMS = {
@@ -31,6 +40,9 @@ PROBLEMS = {
 }
 
 router = APIRouter(prefix="/problems", include_in_schema=False)
+
+#: When errors with a reason were logged last, in monotonic seconds.
+_logged_at: dict[str, float] = {}
 
 
 def type_of(error: type[ApplicationError]) -> str:
@@ -46,6 +58,22 @@ def problem_response(error: type[ApplicationError], detail: str = "") -> Respons
     if problem.retry_in is not None:
         response.headers["Retry-After"] = str(problem.retry_in)
     return response
+
+
+def public_detail(error: ApplicationError) -> str:
+    """Return the text of an error, or an empty string if it is for the operator only: then it is logged instead."""
+    if error.problem not in _FOR_OPERATORS:
+        return str(error)
+    now = time.monotonic()
+    if now - _logged_at.get(error.reason, -LOG_INTERVAL) >= LOG_INTERVAL:
+        _logged_at[error.reason] = now
+        log.warning(
+            "Searches fail (%s), the next line about it in %g s: %s",
+            error.reason,
+            LOG_INTERVAL,
+            str(error) or repr(error),
+        )
+    return ""
 
 
 @router.get("/{name}")

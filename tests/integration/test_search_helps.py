@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from sqlite3 import Connection
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from app.errors import InvalidQuery
 from app.search.pack_searcher import PackSearcher
+from app.search.pack_tables import words_of_length
 from app.search.query import MAX_CHARACTERS, parse, words
 from tests.packs import page, write_pack
 
@@ -74,6 +76,23 @@ def test_a_misspelt_word_is_respelled_and_the_rest_stays_as_typed(
 )
 def test_a_frequent_or_unrecognisable_word_is_not_respelled(searcher: PackSearcher, typed: str) -> None:
     assert did_you_mean(searcher, typed) == ""
+
+
+@pytest.mark.parametrize(
+    ("typed", "scans"), [("bennefitz wrok fiels", 3), ("benfits wrok fiels seperatr directry", 0), ("qqqq " * 31, 0)]
+)
+def test_a_query_with_many_rare_words_is_not_respelled(
+    searcher: PackSearcher, monkeypatch: pytest.MonkeyPatch, typed: str, scans: int
+) -> None:
+    lengths = []
+
+    def counted(connection: Connection, shortest: int, longest: int, *, least: int) -> dict[str, int]:
+        lengths.append(longest)
+        return words_of_length(connection, shortest, longest, least=least)
+
+    monkeypatch.setattr("app.search.pack_tables.words_of_length", counted)
+    searcher.search(parse(typed))
+    assert len(lengths) == scans
 
 
 def test_a_search_without_time_for_respelling_returns_its_hits(

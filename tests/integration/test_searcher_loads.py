@@ -300,11 +300,11 @@ def test_the_next_process_recovers_intact_packs_and_removes_all_other_files(disk
         left = shelf.directory.folder
     assert broken is not None
     broken.write_bytes(broken.read_bytes()[:8192] + b"\0" * (broken.stat().st_size - 8192))
-    (left / ".loading" / "half.sqlite").write_bytes(b"half")
+    (left / ".loading" / f"{0:016x}.sqlite").write_bytes(b"half")
     (left / "d.example").mkdir()
-    (left / "d.example" / "unfinished.sqlite").write_bytes(b"no note beside it")
+    (left / "d.example" / f"{1:016x}.sqlite").write_bytes(b"no note beside it")
     (left / "e.example").mkdir()
-    shutil.copy(broken.with_suffix(".json"), left / "e.example" / "elsewhere.json")
+    shutil.copy(broken.with_suffix(".json"), left / "e.example" / f"{2:016x}.json")
     with disk.open() as shelf:
         assert shelf.directory.folder == left
         assert [version.domain for version in shelf.packs.versions()] == ["a.example", "b.example:8080"]
@@ -313,6 +313,86 @@ def test_the_next_process_recovers_intact_packs_and_removes_all_other_files(disk
         assert sorted(path.name for path in left.iterdir()) == [".loading", "a.example", "b.example:8080", "lock"]
     with disk.open(budget_mb=1) as shelf:
         assert [version.domain for version in shelf.packs.versions()] == ["a.example"]
+
+
+def crash_while_opening(disk: Disk, domain: str, sha256: str) -> str:
+    """Let a searcher's process be killed while it opens a version; return its data directory's number."""
+    lines = (
+        "import os, pathlib, signal",
+        "from app.cluster.searcher.data_directory import DataDirectory",
+        f"directory = DataDirectory.acquire(pathlib.Path({str(disk.root)!r}))",
+        "print(directory.folder.name, flush=True)",
+        f"with directory.opening({domain!r}, {sha256!r}): os.kill(os.getpid(), signal.SIGKILL)",
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_version_that_ended_two_processes_is_not_opened_again(disk: Disk) -> None:
+    load, other = disk.offer("fatal"), disk.offer("harmless", domain="b.example")
+    for _ in range(2):
+        assert crash_while_opening(disk, load.domain, load.sha256) == "1"
+        with disk.open() as shelf:
+            # One crash may have another cause, so the version is tried again. An opening that succeeds ends the count.
+            if not shelf.packs.versions():
+                assert shelf.have(other).kind == "loaded"
+    with disk.open() as shelf:
+        change = shelf.have(load)
+        assert (change.kind, change.sha256) == ("failed", load.sha256)
+        assert change.reason.startswith("opening this version ended 2 processes")
+    with disk.open() as shelf:
+        assert shelf.have(load).kind == "failed"
+        assert shelf.have(disk.offer("repaired")).kind == "loaded"
+        assert shelf.title() == "repaired"
+
+
+def test_a_served_pack_that_ends_the_next_processes_is_not_recovered(disk: Disk) -> None:
+    with disk.open() as shelf:
+        load = disk.offer("fatal")
+        assert shelf.have(load).kind == "loaded"
+    crash_while_opening(disk, load.domain, load.sha256)
+    with disk.open() as shelf:
+        assert shelf.title() == "fatal"
+    for _ in range(2):
+        crash_while_opening(disk, load.domain, load.sha256)
+    with disk.open() as shelf:
+        assert shelf.reports.get(timeout=20) == (0, 0) if shelf.first_report[1] else shelf.first_report == (0, 0)
+        assert shelf.files() == []
+        assert shelf.have(load).kind == "failed"
+
+
+def test_a_process_that_stops_while_it_opens_a_version_does_not_count(disk: Disk) -> None:
+    for _ in range(3):
+        directory = DataDirectory.acquire(disk.root)
+        with directory.opening("a.example", "f" * 64):
+            directory.stop_opening()
+            marks = (directory.folder / ".opening").exists()
+        directory.close()
+        assert not marks
+
+
+def test_a_folder_of_another_program_is_left_alone(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    letters = disk.root / "1" / "letters"
+    letters.mkdir(parents=True)
+    for name in ("to_a_friend.sqlite", f"{0:016x}.sqlite"):
+        (letters / name).write_text("Dear friend")
+    with disk.open() as shelf:
+        assert shelf.directory.folder.name == "2"
+        assert shelf.have(disk.offer("one")).kind == "loaded"
+        path = shelf.packs.path("a.example")
+        assert path is not None
+        (path.parent / "notes.txt").write_text("a stranger's")
+        (shelf.directory.folder / "pictures").mkdir()
+        (shelf.directory.folder / "pictures" / "cat.sqlite").write_text("meow")
+    assert f"{disk.root / '1'} was not made by a searcher" in caplog.text
+    with disk.open() as shelf:
+        assert shelf.title() == "one"
+        assert (shelf.directory.folder / "pictures" / "cat.sqlite").read_text() == "meow"
+        assert (path.parent / "notes.txt").read_text() == "a stranger's"
+    assert sorted(path.name for path in letters.iterdir()) == [f"{0:016x}.sqlite", "to_a_friend.sqlite"]
 
 
 def test_a_long_recovery_reports_its_packs_as_loading_and_serves_each_once_checked(disk: Disk) -> None:

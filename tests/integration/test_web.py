@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -52,6 +52,9 @@ def client(search_client: ScriptedSearchClient) -> Iterator[httpx.Client]:
         ("/", 200),
         ("/?q=words", 200),
         ("/?q=%3F", 400),
+        ("/?q=words&page=" + "1" * 4_500, 400),
+        ("/?q=words&page=000000001", 200),
+        ("/api/v1/search?domain=site.example&q=words&offset=" + "1" * 4_500, 400),
         ("/?domain=never.example&q=x", 404),
         ("/nowhere", 404),
         ("/static/style.css", 200),
@@ -115,6 +118,42 @@ def test_only_searches_count_against_an_address_rate_limit(pack: Path) -> None:
         # A proxy on this machine may name its client.
         elsewhere = client.get("/suggest", params=SEARCH, headers={"X-Forwarded-For": "198.51.100.7"})
         assert elsewhere.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/?%71=words", "/?q=+&%71=words", "/?page=1&q=words", "/suggest?%71=w"])
+def test_a_query_counts_however_its_parameters_are_written(pack: Path, path: str) -> None:
+    with served(create_app(ScriptedSearchClient([pack]), rate_limit="1/hour")) as client:
+        assert [client.get(path).status_code for _ in range(2)] == [200, 429]
+
+
+def test_a_search_counts_by_its_sites_and_words(pack: Path, tmp_path: Path) -> None:
+    other = write_pack(tmp_path / "pack.sqlite", [page("/one", "One", "Some words")], domain="other.example")
+
+    def left(answer: httpx.Response) -> int:
+        return int(answer.headers["ratelimit"].split("r=")[1].split(";")[0])
+
+    with served(create_app(ScriptedSearchClient([pack, other]), rate_limit="30/hour")) as client:
+        assert left(client.get("/api/v1/search", params=SEARCH | {"domain": "site.example,other.example"})) == 28
+        # The page without `domain` searches both sites, which are known from its first routes on.
+        assert client.get("/").status_code == 200
+        assert left(client.get("/", params={"q": "words"})) == 26
+        assert left(client.get("/api/v1/search", params=SEARCH | {"q": "a b c d e f g h i"})) == 24
+        refused = client.get("/api/v1/search", params={"domain": "site.example,other.example", "q": "a " * 100})
+        assert refused.status_code == 429
+        assert "counts as 26" in refused.json()["detail"]
+        assert left(client.get("/api/v1/search", params=SEARCH)) == 23
+
+
+@pytest.mark.parametrize(("proxies", "shared"), [(("127.0.0.1",), False), (("192.0.2.0/24",), True), (("*",), False)])
+def test_visitors_behind_a_proxy_have_allowances_of_their_own_only_if_the_proxy_is_trusted(
+    pack: Path, proxies: tuple[str, ...], shared: bool
+) -> None:
+    with served(create_app(ScriptedSearchClient([pack]), rate_limit="1/hour"), proxies=proxies) as client:
+        statuses = [
+            client.get("/suggest", params=SEARCH, headers={"X-Forwarded-For": visitor}).status_code
+            for visitor in ("198.51.100.7", "198.51.100.8", "198.51.100.7")
+        ]
+    assert statuses == ([200, 429, 429] if shared else [200, 200, 429])
 
 
 class SlowSearchClient(ScriptedSearchClient):
@@ -185,8 +224,9 @@ def test_metrics_count_requests_searches_routes_and_requests_to_searchers(pack: 
     assert "words" not in answer.text
 
 
-def connected(client: httpx.Client) -> socket.socket:
-    return socket.create_connection((client.base_url.host, client.base_url.port or 80), timeout=10)
+def connected(client: httpx.Client, *, source: str = "127.0.0.1") -> socket.socket:
+    address = client.base_url.host, client.base_url.port or 80
+    return socket.create_connection(address, timeout=10, source_address=(source, 0))
 
 
 def read_to_the_end(connection: socket.socket) -> None:
@@ -221,6 +261,41 @@ def test_an_endless_head_is_refused(client: httpx.Client) -> None:
     with connected(client) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\n" + b"X-Filler: y\r\n" * 8_000)
         assert connection.recv(65_536).startswith(b"HTTP/1.1 431 ")
+
+
+def test_one_large_header_field_is_refused_also_if_it_comes_at_once(client: httpx.Client) -> None:
+    with connected(client) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Filler: " + b"y" * 100_000 + b"\r\n\r\n")
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 431 ")
+    with connected(client) as connection:
+        # Many small requests in one piece of data are no large head.
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Filler: " + b"y" * 30_000 + b"\r\n\r\n")
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_one_address_cannot_take_all_connections(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_PER_ADDRESS", 3)
+    with served(create_app(ScriptedSearchClient([pack])), proxies=("192.0.2.1",)) as client, ExitStack() as idle:
+        first, *_ = [idle.enter_context(connected(client)) for _ in range(3)]
+        with connected(client) as connection:
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 429 ")
+            assert connection.recv(65_536) == b""
+        # Another visitor is served.
+        with connected(client, source="127.0.0.2") as connection:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
+        first.close()
+        eventually(lambda: client.get("/healthz").status_code == 200, "a closed connection makes room")
+
+
+def test_a_trusted_proxy_may_have_any_number_of_connections(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MAX_PER_ADDRESS", 1)
+    with connected(client) as first, connected(client) as second:
+        for connection in (first, second):
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from xml.etree import ElementTree as ET
 import httpx
 import pytest
 
-from app.broker.errors import ApplicationError, BrokerUnreachable, Overloaded, RequestTimedOut
+from app.broker.errors import ApplicationError, BrokerUnreachable, Overloaded, PublishFailed, RequestTimedOut
 from app.errors import NotPlaced, PackCorrupt, SearchTimeout, SearchUnavailable
+from app.web import problems
 from app.web.application import create_app
 from tests.packs import BUILT_AT, page, write_pack
 from tests.support.scripted import ScriptedSearchClient
@@ -147,6 +148,27 @@ def test_each_search_error_has_its_problem_type_and_status(
     assert (answer.status_code, answer.json()["type"]) == (status, f"/problems/{name}")
     assert ("retry-after" in answer.headers) == (name != "internal")
     assert client.get(answer.json()["type"]).text.startswith(f"{name}: {answer.json()['title']}")
+
+
+@pytest.mark.parametrize("path", [SEARCH, "/"])
+@pytest.mark.parametrize("kind", [SearchUnavailable, BrokerUnreachable, PackCorrupt, PublishFailed])
+def test_an_outage_is_explained_in_the_log_only(
+    client: httpx.Client,
+    search_client: ScriptedSearchClient,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[ApplicationError],
+    path: str,
+) -> None:
+    monkeypatch.setattr(problems, "_logged_at", {})
+    search_client.fault = kind("amqp://10.0.0.7:5672: connection refused")
+    try:
+        answers = [client.get(path, params={"domain": "site.example", "q": "many"}) for _ in range(3)]
+    finally:
+        search_client.behave()
+    assert all(answer.status_code >= 500 and "10.0.0.7" not in answer.text for answer in answers)
+    (line,) = [record.getMessage() for record in caplog.records if "10.0.0.7" in record.getMessage()]
+    assert line.startswith(f"Searches fail ({kind.reason})")
 
 
 def test_an_unexpected_error_is_answered_with_a_500_problem_that_only_the_log_explains(

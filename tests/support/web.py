@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import httpx
 from fastapi import FastAPI
 
-from app.web.server import create_server
+from app.web.server import LOOPBACK, create_server
 
 
 @contextmanager
-def served(app: FastAPI) -> Iterator[httpx.Client]:
-    """Serve the application on a free port of the loopback."""
-    server = create_server(app)
+def served(app: FastAPI, *, proxies: Sequence[str] = LOOPBACK) -> Iterator[httpx.Client]:
+    """Serve the application on a free port of the loopback; `proxies` may name a visitor's address."""
+    server = create_server(app, proxies=proxies)
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

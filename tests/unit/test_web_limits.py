@@ -7,11 +7,12 @@ import inspect
 from dataclasses import replace
 
 import pytest
+from starlette.datastructures import QueryParams
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.cluster.protocol import PackRoute, Routes
 from app.web import middleware, server
-from app.web.middleware import ConcurrencyLimit, RateLimiter, client_key
+from app.web.middleware import ConcurrencyLimit, RateLimiter, client_key, search_cost
 from app.web.monitoring import MAX_INDEX_AGES, readiness, route_metrics
 from app.web.opensearch import describe
 from tests.packs import BUILT_AT
@@ -48,6 +49,48 @@ def test_each_address_has_a_quota_that_counts_down() -> None:
         assert (await limiter.hit("198.51.100.8")).granted
 
     asyncio.run(scenario())
+
+
+def test_a_request_that_costs_more_than_is_left_is_refused_and_costs_nothing() -> None:
+    async def scenario() -> None:
+        limiter = RateLimiter("10/hour")
+        quotas = [await limiter.hit("198.51.100.7", cost) for cost in (8, 3, 2, 1)]
+        assert [(each.granted, each.remaining) for each in quotas] == [(True, 2), (False, 2), (True, 0), (False, 0)]
+        # A cost above the whole rate takes all of it, or such a search would never be granted.
+        assert (await limiter.hit("198.51.100.8", 40)).granted
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "cost"),
+    [
+        ("/", "", 0),
+        ("/", "q=", 0),
+        ("/", "q=+", 0),
+        ("/", "q=words", 3),
+        ("/", "%71=words", 3),
+        ("/", "q=words&domain=a.example", 1),
+        ("/", "q=words&domain=a.example&domain=b.example", 2),
+        ("/api/v1/search", "q=words&domain=a.example,b.example,c.example,d.example", 4),
+        ("/api/v1/search", "q=a+b+c+d+e+f+g+h&domain=a.example", 1),
+        ("/api/v1/search", "q=a+b+c+d+e+f+g+h+i&domain=a.example", 2),
+        ("/api/v1/search", f"q={'-'.join('word' for _ in range(31))}&domain=a.example,b.example", 8),
+        ("/api/v1/search", f"q=word&domain={',' * 5_000}", 16),
+        ("/api/v1/search", f"q={'a+' * 4_000}&domain=a.example", 16),
+        ("/suggest", "q=words&domain=a.example", 1),
+        ("/suggest", f"q={'a+' * 100}&domain={','.join('abcdefghijklmnop')}", 3),
+        ("/api/v1/domains", "q=words", 0),
+        ("/static/style.css", "q=words", 0),
+    ],
+)
+def test_a_request_costs_by_its_sites_and_words(path: str, query: str, cost: int) -> None:
+    assert search_cost(path, QueryParams(query), sites=3) == cost
+
+
+@pytest.mark.parametrize(("sites", "cost"), [(0, 1), (1, 1), (16, 16), (17, 1)])
+def test_a_search_of_all_sites_costs_as_many_as_are_searched(sites: int, cost: int) -> None:
+    assert search_cost("/", QueryParams("q=words"), sites=sites) == cost
 
 
 def test_addresses_are_removed_after_their_window(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from itertools import accumulate, islice, zip_longest
 from typing import TypeVar
 
-from app.broker.errors import ApplicationError, InvalidMessage
+from app.broker.errors import UNAVAILABLE, ApplicationError, InvalidMessage
 from app.cluster.client.contract import MAX_DOMAINS, MAX_MERGED
 from app.crawl.urls import parse_domain
-from app.errors import InvalidQuery, PackNotFound
+from app.errors import BROKEN, InvalidQuery, PackNotFound
 from app.search.contract import (
     MAX_HITS,
     MAX_LIMIT,
@@ -89,7 +89,11 @@ def gather_replies(outcomes: Mapping[str, T | ApplicationError]) -> tuple[list[T
     final = [error for error in errors.values() if isinstance(error, InvalidQuery | InvalidMessage | PackNotFound)]
     for error in (*final, *(() if replies else errors.values())):
         raise error
-    return replies, tuple((domain, str(error)) for domain, error in errors.items())
+    # Visitors read these reasons, and the text of an unreachable or broken service names brokers and files.
+    return replies, tuple(
+        (domain, error.problem.title if error.problem in (UNAVAILABLE, BROKEN) else str(error))
+        for domain, error in errors.items()
+    )
 
 
 def merge(

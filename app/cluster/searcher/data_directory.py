@@ -2,32 +2,40 @@
 
 <root>/<number>/lock                     locked while a process uses the directory
 <root>/<number>/<domain>/<name>.sqlite   a checked pack; no two copies ever have the same name
-<root>/<number>/<domain>/<name>.json     its version; written last, so that a pack without it is unfinished
+<root>/<number>/<domain>/<name>.json     its version; without it a pack is unfinished
 <root>/<number>/.loading/                packs that are being fetched
+<root>/<number>/.opening                 marks of versions that are being opened
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import os
+import re
 import secrets
-import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from app.broker.errors import InvalidMessage
 from app.cluster.protocol import PackVersion, read, size_mb, to_json
-from app.errors import PackError
+from app.errors import PackError, PackQuarantined
 
 log = logging.getLogger(__name__)
 
 _LOCK: Final = "lock"
 _LOADING: Final = ".loading"
+_OPENING: Final = ".opening"
+#: Files of a pack, all that this module ever deletes.
+_OWN_FILE: Final = re.compile(r"[0-9a-f]{16}\.(sqlite|json)")
+
+#: Processes that may end while they open a version. After that it is not opened again.
+MAX_CRASHES: Final = 2
 
 #: A version of a pack, and its database.
 StoredPack = tuple[PackVersion, Path]
@@ -41,17 +49,28 @@ class DataDirectory:
         self._lock = lock
         self._renaming = threading.Lock()
         self._loading = folder / _LOADING
+        self._loading.mkdir(exist_ok=True)
         # This process has the lock: any unfinished file was left by a process that was killed.
-        shutil.rmtree(self._loading, ignore_errors=True)
-        self._loading.mkdir()
+        _remove_files(self._loading)
+        self._marking = threading.Lock()
+        #: Domain -> version, and the processes that ended while they opened it.
+        self._openings: dict[str, tuple[str, int]] = _read_openings(folder / _OPENING)
+        self._opening: tuple[str, str, int] | None = None
 
     @classmethod
     def acquire(cls, root: Path) -> DataDirectory:
-        """Lock the first directory below `root` that no process uses, or a new one; raises PackError."""
+        """Lock the first directory below `root` that no process uses, or a new one; raises PackError.
+
+        A folder that another program made is left alone.
+        """
         try:
             for number in count(1):
                 folder = root / str(number)
                 folder.mkdir(parents=True, exist_ok=True)
+                names = {path.name for path in folder.iterdir()}
+                if not (names <= {_LOCK} or {_LOCK, _LOADING} <= names):
+                    log.warning("%s was not made by a searcher: the next number is tried", folder)
+                    continue
                 lock = _lock(folder / _LOCK)
                 if lock is not None:
                     return cls(folder, lock)
@@ -60,24 +79,23 @@ class DataDirectory:
         raise AssertionError("count() is infinite")
 
     def recover(self) -> list[StoredPack]:
-        """Return the packs that a previous process left, one per domain in order of domain; remove all other files.
+        """Return the packs that a previous process left, one per domain in order of domain; remove its other files.
 
         The caller has to check them: their content may be damaged.
         """
         newest: dict[str, tuple[int, StoredPack]] = {}
         for note in self.folder.glob("*/*.json"):
-            held = _stored_pack(note)
+            held = _stored_pack(note) if _OWN_FILE.fullmatch(note.name) else None
             # A process that was killed between adding a version and removing the previous one leaves both.
             if held and note.stat().st_mtime_ns > newest.get(held[0].domain, (0,))[0]:
                 newest[held[0].domain] = (note.stat().st_mtime_ns, held)
         packs = [held for _mtime, held in newest.values()]
         kept = {path for _version, path in packs}
-        for folder in set(self.folder.iterdir()) - {self.folder / _LOCK, self._loading}:
-            for path in folder.iterdir() if folder.is_dir() else ():
-                if path.with_suffix(".sqlite") not in kept:
-                    path.unlink()
-            if folder not in {path.parent for path in kept}:
-                shutil.rmtree(folder, ignore_errors=True)
+        for folder in self.folder.iterdir():
+            if folder.is_dir() and folder != self._loading and not folder.is_symlink():
+                _remove_files(folder, kept=kept)
+                with suppress(OSError):  # It holds a pack, or a file of another program.
+                    folder.rmdir()
         return sorted(packs, key=lambda held: held[0].domain)
 
     @contextmanager
@@ -110,6 +128,47 @@ class DataDirectory:
         with self._renaming, suppress(OSError):  # Another version is stored there.
             path.parent.rmdir()
 
+    @contextmanager
+    def opening(self, domain: str, sha256: str) -> Iterator[None]:
+        """Mark a version while the block opens it: the mark stays if the block ends this process.
+
+        Raises PackQuarantined for a version that ended MAX_CRASHES processes, until the domain has another version.
+        """
+        marked, crashes = self._openings.get(domain, ("", 0))
+        crashes = crashes if marked == sha256 else 0
+        if crashes >= MAX_CRASHES:
+            raise PackQuarantined(
+                f"{domain}: opening this version ended {crashes} processes; another version is needed"
+            )
+        with self._marking:
+            self._opening = (domain, sha256, crashes)
+            self._mark(domain, (sha256, crashes + 1))
+        try:
+            yield
+        finally:
+            with self._marking:
+                self._opening = None
+                self._mark(domain, None)
+
+    def stop_opening(self) -> None:
+        """Take the mark back: this process stops as it should, although the version is not open yet."""
+        with self._marking:
+            if self._opening is not None:
+                domain, sha256, crashes = self._opening
+                self._mark(domain, (sha256, crashes) if crashes else None)
+
+    def _mark(self, domain: str, mark: tuple[str, int] | None) -> None:
+        if mark:
+            self._openings[domain] = mark
+        else:
+            self._openings.pop(domain, None)
+        written, marks = self.folder / f"{_OPENING}.new", self.folder / _OPENING
+        if self._openings:
+            written.write_text(json.dumps(self._openings))
+            written.replace(marks)
+        else:
+            marks.unlink(missing_ok=True)
+
     def touch(self) -> None:
         """Set the lock file's modification time to now, for health checks by other processes."""
         os.utime(self._lock)
@@ -128,6 +187,21 @@ def _lock(path: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+def _remove_files(folder: Path, *, kept: Container[Path] = ()) -> None:
+    """Remove the files of packs from a folder, except those of the kept databases."""
+    for path in folder.iterdir():
+        if _OWN_FILE.fullmatch(path.name) and path.with_suffix(".sqlite") not in kept:
+            path.unlink()
+
+
+def _read_openings(path: Path) -> dict[str, tuple[str, int]]:
+    try:
+        marks: dict[str, list[Any]] = json.loads(path.read_text())
+        return {domain: (str(sha256), int(crashes)) for domain, (sha256, crashes) in marks.items()}
+    except (OSError, ValueError, TypeError, AttributeError):  # It is missing or invalid: no version is marked.
+        return {}
 
 
 def _stored_pack(note: Path) -> StoredPack | None:

@@ -72,12 +72,13 @@ class Loader:
         )
 
     def close(self, seconds: float) -> None:
-        """Start no further job, and wait for the current one, `seconds` at most."""
+        """Start no further job, and wait for the current one, `seconds` at most; it does not count as a crash."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join(seconds)
+        self._jobs.directory.stop_opening()
 
     def _run(self, recovered: Callable[[], None], report_outcome: Callable[[JobOutcome], None]) -> None:
         first_report = threading.Timer(_FIRST_REPORT, recovered)

@@ -102,8 +102,9 @@ class PackJobs:
             self.directory.remove(path)
             return
         try:
-            self._check(path)
-            self.packs.put(version, path)
+            with self.directory.opening(version.domain, version.sha256):
+                self._check(path)
+                self.packs.put(version, path)
         except Exception as error:  # noqa: BLE001 - One unreadable pack must not prevent the recovery of the others.
             reason = error if isinstance(error, ApplicationError | OSError) else repr(error)
             log.warning("Pack of %s not recovered, removed: %s", version.domain, reason)
@@ -139,7 +140,7 @@ class PackJobs:
         free = self.disk_space().free
         if load.size_mb > free:
             raise PackError(f"{load.size_mb} MB needed, {free} MB free on this searcher")
-        with self.directory.temporary_file() as written:
+        with self.directory.opening(load.domain, load.sha256), self.directory.temporary_file() as written:
             version = self._fetch(load, written, room=free * MB)
             if held and held.sha256 == version.sha256:
                 return held

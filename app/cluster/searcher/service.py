@@ -7,13 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from app.broker.delivery import Delivery
 from app.broker.errors import ApplicationError, Undecodable, UnknownType
 from app.broker.rpc.responder import Responder
-from app.cluster.protocol import Load, Unload, problem_reply, read, to_json
+from app.cluster.protocol import MB, Load, Unload, problem_reply, read, to_json
 from app.cluster.searcher.loader import Loader
 from app.cluster.searcher.pack_jobs import IntegrityCheck
 from app.cluster.searcher.packs import OpenPacks
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 
 #: Queries that may wait per thread; more would not be answered before their deadlines.
 BACKLOG: Final = 8
+#: Bytes of a reply, well below the 16 MB that RabbitMQ 4 accepts by default.
+MAX_REPLY: Final = 4 * MB
 #: A query is stuck after this many seconds, or this multiple of its time limit if longer. By then SQLite should have
 #: aborted it.
 STUCK_SECONDS: Final = 5.0
@@ -65,7 +68,7 @@ class QueryHandler:
             results = searcher.search(
                 query, offset=request.offset, limit=request.limit, sort=request.sort, filters=request.filters
             )
-            return to_json(SearchReply(info=searcher.info, results=results))
+            return bounded_reply(SearchReply(info=searcher.info, results=results))
 
     def suggest(self, payload: dict[str, Any]) -> bytes:
         """Return suggestions as a JSON list; raises as `search` does."""
@@ -92,6 +95,15 @@ class QueryHandler:
             yield
         finally:
             del self._running[threading.get_ident()]
+
+
+def bounded_reply(reply: SearchReply) -> bytes:
+    """Return a reply as JSON of at most MAX_REPLY bytes; the last hits are left out if their texts are too long."""
+    body, hits = to_json(reply), reply.results.hits
+    while len(body) > MAX_REPLY and hits:
+        hits = hits[: len(hits) * MAX_REPLY // len(body)]
+        body = to_json(replace(reply, results=replace(reply.results, hits=hits)))
+    return body
 
 
 def problem(error: Exception) -> bytes:
