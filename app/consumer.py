@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery import bootsteps
 from celery.utils.log import get_logger
-from celery.worker import state
 from redis.exceptions import RedisError
 
 from app.broker.amqp_internals import forget_decoded_body
+from app.broker.declaring import Refusal
 from app.broker.delivery import Delivery
 from app.broker.worker.consumer import Consumer
 from app.coverart.coordination import CircuitBreaker
@@ -40,9 +39,9 @@ class EnvelopeConsumer(Consumer):
             self._circuit_breaker = CircuitBreaker(get_quick_redis(settings.redis), settings.art_outage_pause)
             self.timer.call_repeatedly(_CHECK_EVERY, self._check_circuit_breaker)
 
-    def declare(self, channel: Any) -> None:
-        """Declare every queue and exchange of the application; raises TopologyDiffers, which ends the worker."""
-        declare_all(channel, get_settings())
+    def declare(self, connection: Any) -> list[Refusal]:
+        """Declare every queue and exchange of the application; return the queues that the broker refuses."""
+        return declare_all(connection, get_settings())
 
     def to_task(self, message: Any) -> None:
         """Turn a kombu message into a task's message, in place; its Delivery keeps it as it came.
@@ -65,11 +64,7 @@ class EnvelopeConsumer(Consumer):
 
     def _check_circuit_breaker(self) -> None:
         """Stop consuming art messages while the circuit breaker is open, and start again when it is closed."""
-        # A stopping worker must not consume again. Celery keeps its exit status in these two, which may be 0.
-        stopping = any(
-            status is not None and status is not False for status in (state.should_stop, state.should_terminate)
-        )
-        if self.task_consumer is None or self.blueprint.state != bootsteps.RUN or stopping:
+        if not self.may_consume:
             return
         try:
             is_open = self._circuit_breaker.seconds_open() > 0
@@ -81,7 +76,7 @@ class EnvelopeConsumer(Consumer):
             return
         self._redis_failed = False
         for queue in self._art:
-            if queue not in self.app.amqp.queues.consume_from:
+            if queue not in self.app.amqp.queues.consume_from or queue in self.refused.names:
                 continue
             is_consuming = bool(self.task_consumer.consuming_from(queue))
             if is_open and is_consuming:

@@ -16,5 +16,5 @@ address = _settings.flower_host
 port = _settings.flower_port
 basic_auth = [_login]
 read_only = True
-broker_api = _settings.broker_api or None
+broker_api = _settings.broker_api.partition(";")[0] or None
 natural_time = True

@@ -34,14 +34,17 @@ class Settings(BaseSettings):
         description="Folder for private services, the folder store and caches; ignored by git.",
     )
     broker_url: SecretStr = Field(
-        SecretStr(""), description="RabbitMQ. Empty: the private broker of `perennial services up`."
+        SecretStr(""),
+        description="RabbitMQ, or the nodes of a cluster with semicolons between them. Empty: the private broker of "
+        "`perennial services up`.",
     )
     redis_url: SecretStr = Field(
         SecretStr(""), description="Redis. Empty: the private Redis of `perennial services up`."
     )
     broker_api_url: SecretStr = Field(
         SecretStr(""),
-        description="RabbitMQ's management API, for Flower's broker page. Empty: the private one, or none.",
+        description="RabbitMQ's management API, of each node with semicolons between them; Flower uses the first. "
+        "Empty: the private one, or none.",
     )
     store_url: str = Field(
         "", description="`file:///folder` or `s3://bucket/prefix`. Empty: a folder below the data folder."

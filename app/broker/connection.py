@@ -1,4 +1,4 @@
-"""Connections to a broker: with a timeout on everything, with TLS that checks the host, and clear errors."""
+"""Connections to a broker or to any node of a cluster: with timeouts, TLS that checks the host, and clear errors."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from amqp.exceptions import AMQPError, NotFound, ResourceLocked
 from kombu import Connection
 from kombu.exceptions import OperationalError
+from kombu.utils.url import maybe_sanitize_url
 
 from . import amqp_internals
 from .errors import BrokerUnreachable
@@ -29,14 +30,32 @@ TlsOptions = dict[str, str | None] | bool
 _LOCK_PAUSE = 0.5
 
 
-def connection_to(url: str, *, timeout: float, heartbeat: float = 0.0, **options: Any) -> Connection:
+class NodesConnection(Connection):  # type: ignore[misc]
+    """A connection to one node of a list. kombu's own would try two of them, and check each by the first one's name."""
+
+    def connect(self) -> Any:
+        """Open the connection to the first node that answers, in the order of the list; raises the last node's error.
+
+        A single node is tried twice, two seconds apart, as kombu does it.
+        """
+        self.ensure_connection(max_retries=max(1, len(self.alt) - 1), reraise_as_library_errors=False)
+        return self.connection
+
+    def switch(self, conn_str: str) -> None:
+        """Take the next node, with its own name for the check of its certificate."""
+        super().switch(conn_str)
+        self.ssl = tls_options(conn_str)
+
+
+def connection_to(url: str, *, timeout: float, heartbeat: float = 0.0, **options: Any) -> NodesConnection:
     """Return a connection to the broker at `url`, which is not open yet.
 
-    Opening it takes at most `timeout` seconds, and so does each read and write. `options` go to kombu's transport.
+    `url` may name several nodes of a cluster, separated by semicolons. Opening the connection takes at most `timeout`
+    seconds for each, and so does each read and write. `options` go to kombu's transport.
     """
     amqp_internals.install()
     bounds = {"read_timeout": timeout, "write_timeout": timeout}
-    return Connection(
+    return NodesConnection(
         url, ssl=tls_options(url), connect_timeout=timeout, heartbeat=heartbeat, transport_options={**bounds, **options}
     )
 
@@ -45,12 +64,16 @@ def tls_options(url: str) -> TlsOptions:
     """Return kombu's `ssl` option for a broker's URL: false unless it begins with `amqps:`.
 
     The certificate must name the host (RFC 9525); kombu by itself accepts every certificate that an authority signed.
-    The authorities are those of the system, or of the file SSL_CERT_FILE. For several hosts, separated by semicolons,
-    kombu would expect one name in all certificates: the name is not checked then.
+    The authorities are those of the system, or of the file SSL_CERT_FILE. Of several nodes, the options are those of
+    the first one; NodesConnection replaces them when it takes another.
     """
-    if not url.startswith("amqps:"):
-        return False
-    return True if ";" in url else {"server_hostname": urlsplit(url).hostname}
+    first = url.partition(";")[0]
+    return {"server_hostname": urlsplit(first).hostname} if first.startswith("amqps:") else False
+
+
+def broker_name(url: str) -> str:
+    """Return a broker's URL for texts: every node, without passwords."""
+    return ";".join(str(maybe_sanitize_url(node)) for node in url.split(";"))
 
 
 @contextmanager
@@ -65,7 +88,7 @@ def connected(url: str, *, timeout: float = 5.0) -> Iterator[Any]:
         connection.connect()
         yield connection
     except (*CONNECTION_ERRORS, OperationalError) as error:
-        raise BrokerUnreachable(f"broker {connection.as_uri()}: {connection_error_text(error)}") from error
+        raise BrokerUnreachable(f"broker {broker_name(url)}: {connection_error_text(error)}") from error
     finally:
         connection.collect(socket_timeout=1)
 

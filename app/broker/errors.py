@@ -103,6 +103,12 @@ class Unroutable(PublishFailed):
     reason = "unroutable"
 
 
+class QueueUnavailable(PublishFailed):
+    """Raised for a queue whose node is down: it and its messages return with the node; names both."""
+
+    reason = "queue-unavailable"
+
+
 class RequestTimedOut(ApplicationError):
     """Raised when no reply to a request came by its deadline; names the address and the seconds."""
 

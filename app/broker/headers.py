@@ -36,6 +36,9 @@ MAX_REPLAY_HISTORY = 20
 #: The queue to which the worker publishes the outcome of a replayed message's next run.
 OUTCOME_TO = "perennial-outcome-to"
 
+#: How often a message waited elsewhere because the node of its dead set or retry queue was down.
+DETOURS = "perennial-detours"
+
 #: Celery's header with the time after which a worker discards a message.
 EXPIRES = "expires"
 

@@ -13,7 +13,8 @@ from typing import Any
 from kombu import Connection, Queue
 
 from .connection import CONNECTION_ERRORS, connection_to
-from .errors import PublishFailed, Unroutable
+from .declaring import node_down
+from .errors import PublishFailed, QueueUnavailable, Unroutable
 
 #: Messages published before their confirms are awaited.
 _WINDOW = 500
@@ -65,7 +66,10 @@ class Publisher:
                 self._send(messages[first : first + _WINDOW])
 
     def declare(self, queues: Iterable[Queue]) -> None:
-        """Declare queues with their exchanges and bindings, each once per connection."""
+        """Declare queues with their exchanges and bindings, each once per connection.
+
+        Raises QueueUnavailable for a queue whose node is down, and PublishFailed.
+        """
         with self._lock:
             try:
                 for queue in queues:
@@ -74,6 +78,8 @@ class Publisher:
                         self._declared.add(queue.name)
             except CONNECTION_ERRORS as error:
                 self._drop()
+                if node := node_down(error):
+                    raise QueueUnavailable(f"queue {queue.name}: its node {node} is down") from error
                 raise PublishFailed(f"queue not declared: {error!r}") from error
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from app.coverart.jobs import Job, canonical_gid, kind_of, message
 from app.coverart.musicbrainz import FIRST_GID, Connection
 from app.coverart.project import Project, served
 from app.errors import ArtNotServed, EntityNotFound, InvalidJob
-from app.topology.declare import client_queues
+from app.topology.declare import prepare_client
 from config.settings import Settings
 
 #: Messages that are published before their confirms are awaited.
@@ -132,8 +132,9 @@ class JobPublisher:
         if not jobs:
             return
         settings = self.archive.settings
+        if not self.published:
+            prepare_client(settings)
         publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
-        publisher.declare(client_queues(settings))
         publisher.publish([message(job, self.archive.project.prefix, str(uuid.uuid4())) for job in jobs])
         self.published.update(map(kind_of, jobs))
 

@@ -16,7 +16,7 @@ from app.state.client import get_redis
 from app.status import status as status_of
 from app.storage.layout import Page, Tombstone, content_key, page_id, read_content
 from app.storage.open import open_store
-from app.topology.declare import client_queues
+from app.topology.declare import prepare_client
 from app.topology.policies import budgets
 from config.settings import get_settings
 
@@ -123,8 +123,8 @@ def _target(url: str) -> Target:
 
 def _post(kind: str, **payload: Any) -> None:
     settings = get_settings()
+    prepare_client(settings)
     publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
-    publisher.declare(client_queues(settings))
     publisher.publish([site_message(kind, budgets(settings), **payload)])
 
 

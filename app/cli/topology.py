@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from app.broker.connection import connected
+from app.broker.errors import TopologyDiffers
 from app.cli import mermaid as flowcharts
 from app.topology import migrate as migration
 from app.topology.check import TopologyReport, check_topology
@@ -33,8 +34,14 @@ def apply() -> None:
     """Declare every exchange, queue and binding on the broker; declaring again changes nothing."""
     settings = get_settings()
     with connected(settings.broker, timeout=settings.publish_timeout) as connection:
-        declare_all(connection.channel(), settings)
-    typer.echo(f"{len(all_queues(settings))} queues declared")
+        refusals = declare_all(connection, settings)
+    typer.echo(f"{len(all_queues(settings)) - len(refusals)} queues declared")
+    for refusal in refusals:
+        typer.echo(f"queue {refusal.queue.name} refused: {refusal}", err=True)
+    if any(refusal.differs for refusal in refusals):
+        raise TopologyDiffers("`perennial topology check` names the remedy")
+    if refusals:
+        raise typer.Exit(1)
 
 
 @cli.command()

@@ -16,11 +16,12 @@ from app.broker.errors import ApplicationError, BrokerUnreachable
 from app.broker.publishing import Publisher
 from app.broker.worker.consumer import Consumer
 from app.doctor import probes
+from app.doctor.cluster import cluster_results
 from app.doctor.consumer_timeout import REMEDY, consumer_timeout, max_unacknowledged_seconds, worker_prefetches
 from app.errors import unreachable_text
 from app.services.procfile import procfile
 from app.storage.open import check_conditional_writes, open_store
-from app.topology.check import TopologyReport, check_topology
+from app.topology.check import TopologyReport, check_topology, management_api
 from app.topology.queues import task_queues
 from config.settings import Settings
 
@@ -158,7 +159,7 @@ def at_least_once(context: CheckContext) -> Iterator[CheckResult]:
     unsafe = [
         queue.name
         for queue in queues
-        if queue.type == "quorum" and (queue.option("dead-letter-strategy"), queue.option("overflow")) != safe
+        if queue.type == "quorum" and (queue.option("dead-letter-strategy"), queue.overflow) != safe
     ]
     if classic:
         yield CheckResult(
@@ -171,6 +172,20 @@ def at_least_once(context: CheckContext) -> Iterator[CheckResult]:
         )
     if queues and not classic and not unsafe:
         yield CheckResult("ok", f"{len(queues)} queues dead-letter at least once, and reject messages when full")
+
+
+def cluster(context: CheckContext) -> Iterator[CheckResult]:
+    """Report what stops while a node of the broker's cluster is down."""
+    if context.report.found is None:
+        yield CheckResult("warning", "not checked: this needs BROKER_API_URL")
+        return
+    found = context.report.found.queues
+    queues = [found[name] for name in context.report.ours.queues if name in found]
+    nodes = management_api(context.settings, context.connection).nodes()
+    for status, text in cluster_results(queues, nodes, [f"{name}." for name in context.settings.art_exchanges]):
+        yield CheckResult(status, text)
+    if len(nodes) > 1 and context.settings.queue_type == "classic":
+        yield CheckResult("warning", "QUEUE_TYPE is classic: all work waits for the node of its queue; use quorum")
 
 
 def client_confirms(context: CheckContext) -> Iterator[CheckResult]:
@@ -275,6 +290,7 @@ CHECKS: Mapping[str, BrokerCheck] = {
     "waiting": waiting,
     "topology": topology,
     "at-least-once": at_least_once,
+    "cluster": cluster,
     "client confirms": client_confirms,
     "consumer_timeout": acknowledgement_time,
     "work queues": work_queues,

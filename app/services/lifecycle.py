@@ -64,9 +64,15 @@ def status(settings: Settings) -> list[ServiceStatus]:
     names: tuple[tuple[Name, str, int], ...] = (("rabbitmq", settings.broker, 5672), ("redis", settings.redis, 6379))
     for name, url, default_port in names:
         if name not in private:
-            # The rest of the URL may contain a password.
-            parts = urlsplit(url)
-            result.append(ServiceStatus(name, "given", f"{parts.hostname or 'localhost'}:{parts.port or default_port}"))
+            # The rest of the URL may contain a password. A broker's URL may name several nodes.
+            nodes = (urlsplit(each) for each in url.split(";"))
+            result.append(
+                ServiceStatus(
+                    name,
+                    "given",
+                    ", ".join(f"{node.hostname or 'localhost'}:{node.port or default_port}" for node in nodes),
+                )
+            )
         elif not settings.services_file.exists():
             result.append(ServiceStatus(name, "down", ""))
         else:

@@ -29,6 +29,10 @@ disk_free_limit.absolute = 200MB
 log.console = false
 """
 
+#: Milliseconds after which a delay queue tries again to return a message; the default is three minutes. It matters when
+#: a node of a cluster was just killed. rabbitmq.conf has no such key.
+_ADVANCED = "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 5000}]}].\n"
+
 
 def port_mapper(directory: Path, state: ServicesState) -> Service:
     """Return the private epmd; the one that a node starts itself would outlive it and listen on all addresses."""
@@ -72,7 +76,7 @@ def configure(directory: Path, state: ServicesState) -> None:
     write_private(home / "rabbitmq.conf", conf)
     # These three replace files below /etc/rabbitmq, which may belong to another node.
     write_private(home / "rabbitmq-env.conf", "")
-    write_private(home / "advanced.config", "[].\n")
+    write_private(home / "advanced.config", _ADVANCED)
     write_private(home / "enabled_plugins", "[rabbitmq_management].\n")
     make_directory(home / "conf.d")
     cookie = home / ".erlang.cookie"

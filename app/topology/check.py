@@ -11,6 +11,7 @@ from amqp.exceptions import ChannelError, NotFound, PreconditionFailed
 from kombu import Exchange, Queue
 
 from app.broker.connection import connected
+from app.broker.declaring import node_down
 from app.broker.errors import ManagementFailed
 from app.topology.compare import (
     TopologyFinding,
@@ -20,6 +21,7 @@ from app.topology.compare import (
     missing,
     other_arguments,
     other_exchange,
+    waits_for_node,
 )
 from app.topology.declare import all_queues
 from app.topology.management_api import ManagementApi
@@ -28,7 +30,7 @@ from app.topology.queues import events_exchange
 from config.settings import Settings
 
 #: What a comparison without the management API leaves out.
-_UNSEEN = "bindings, loops and foreign queues were not compared"
+_UNSEEN = "bindings, loops, policies and foreign queues were not compared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,7 @@ def check_topology(settings: Settings) -> TopologyReport:
     queues, exchanges = all_queues(settings), [events_exchange]
     ours = declared_topology(queues, exchanges)
     with connected(settings.broker, timeout=settings.publish_timeout) as connection:
-        numbers = str(server_properties(connection).get("version", "")).partition("-")[0].split(".")
-        version = tuple(int(number) for number in numbers if number.isdigit())
+        version = server_version(connection)
         try:
             found = management_api(settings, connection).topology()
         except ManagementFailed as error:
@@ -83,6 +84,12 @@ def management_api(settings: Settings, connection: Any) -> ManagementApi:
     return api
 
 
+def server_version(connection: Any) -> tuple[int, ...]:
+    """Return RabbitMQ's version."""
+    numbers = str(server_properties(connection).get("version", "")).partition("-")[0].split(".")
+    return tuple(int(number) for number in numbers if number.isdigit())
+
+
 def server_properties(connection: Any) -> dict[str, Any]:
     """Return the properties that the broker sent when the connection was opened: version, cluster name and more."""
     return dict(connection.connection.server_properties)
@@ -101,7 +108,9 @@ def compare_by_amqp(
             yield other_exchange(exchange.name, "as in the code", _text(refusal))
     for queue in queues:
         refusal = _declaration_refusal(connection, queue)
-        if isinstance(refusal, NotFound):
+        if refusal is not None and (node := node_down(refusal)):
+            yield waits_for_node(queue.name, node)
+        elif isinstance(refusal, NotFound):
             yield missing(f"queue {queue.name}")
         elif refusal is not None:
             yield other_arguments(queue.name, "as in the code", _text(refusal))
@@ -110,7 +119,7 @@ def compare_by_amqp(
 def is_declared(connection: Any, queue: Queue) -> bool | None:
     """Return whether a queue exists with the code's arguments; None where it does not exist."""
     refusal = _declaration_refusal(connection, queue)
-    if isinstance(refusal, NotFound):
+    if isinstance(refusal, NotFound) and not node_down(refusal):
         return None
     if refusal is not None and not isinstance(refusal, PreconditionFailed):
         raise refusal

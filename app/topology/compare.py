@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from app.topology.effective_policies import harmful_settings
 from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Topology
 from app.topology.routing import lost_keys, ttl_loops
 
@@ -15,6 +16,9 @@ Severity = Literal["error", "note"]
 
 #: The remedy for whatever is missing.
 APPLY = "perennial topology apply"
+
+#: The remedy for queues of a node that is down.
+_START_NODE = "start the node; never delete the queue to declare it elsewhere, as its messages are on that node"
 
 #: Names of delay queues: namespace and milliseconds.
 _DELAY_QUEUE = re.compile(r"(.+)\.delay\.(\d+)")
@@ -46,7 +50,9 @@ class TopologyFinding:
 
 def compare(ours: Topology, found: Topology) -> list[TopologyFinding]:
     """Return the findings: what is missing or different, then what loses messages, then what is superfluous."""
+    found = _with_waiting_bindings(ours, found)
     findings = [*_missing_or_different(ours, found), *_unbound_targets(ours, found)]
+    findings += [*_harmful_policies(ours, found), *_unavailable(ours, found)]
     for loop in ttl_loops(found):
         finding = TopologyFinding(
             severity="note" if ours.queues.keys().isdisjoint(loop) else "error",
@@ -181,6 +187,47 @@ def _unbound_targets(ours: Topology, found: Topology) -> Iterator[TopologyFindin
 def _unbound(subject: str, problem: str, name: str, target: str | None, *, is_ours: bool) -> TopologyFinding:
     remedy = APPLY if is_ours else f"declare and bind {target}, or ask the owner of {name}"
     return TopologyFinding(severity="error" if is_ours else "note", subject=subject, problem=problem, remedy=remedy)
+
+
+def _harmful_policies(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
+    """Yield an error for each setting of a policy by which one of our queues loses messages or moves them early."""
+    for name in sorted(ours.queues.keys() & found.queues.keys()):
+        for setting, consequence, remedy in harmful_settings(found.queues[name]):
+            yield TopologyFinding(
+                severity="error", subject=f"queue {name}", problem=f"{setting} {consequence}", remedy=remedy
+            )
+
+
+def _unavailable(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
+    """Yield an error for each of our queues that waits for its node, and a note for each with a member missing."""
+    for name in sorted(ours.queues.keys() & found.queues.keys()):
+        replicas = found.queues[name].replicas
+        missing_nodes = ", ".join(replicas.missing)
+        if 2 * len(replicas.missing) >= len(replicas.members) and replicas.missing:
+            yield waits_for_node(name, missing_nodes)
+        elif replicas.missing:
+            yield TopologyFinding(
+                severity="note",
+                subject=f"queue {name}",
+                problem=f"works without its member on {missing_nodes}; it stops when half of its members are down",
+                remedy=_START_NODE,
+            )
+
+
+def _with_waiting_bindings(ours: Topology, found: Topology) -> Topology:
+    """Return what a broker has with the bindings of queues whose node is down, which RabbitMQ does not show."""
+    waiting = {name for name, queue in found.queues.items() if queue.replicas.members and not queue.replicas.online}
+    return replace(found, bindings=found.bindings | {each for each in ours.bindings if each.destination in waiting})
+
+
+def waits_for_node(queue: str, node: str) -> TopologyFinding:
+    """Return the finding for a queue whose node is down, or most of its nodes."""
+    return TopologyFinding(
+        severity="error",
+        subject=f"queue {queue}",
+        problem=f"waits for {node}, which is down; its messages return with it, and all other queues are served",
+        remedy=_START_NODE,
+    )
 
 
 def _extra_bindings(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:

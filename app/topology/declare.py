@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from typing import Any
 
-from amqp.exceptions import PreconditionFailed
 from kombu import Queue
 
-from app.broker.errors import TopologyDiffers
+from app.broker.connection import connected
+from app.broker.declaring import Refusal, declare_queues
 from app.broker.policies.delays import delay_queue
 from app.topology.policies import retry_policies
 from app.topology.queues import events_exchange, requests_exchange, task_queues
+from config.routes import REQUESTS, TICK
 from config.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+#: Queues whose messages are worthless after seconds: declared again where their arguments differ, without a migration.
+DISPOSABLE = (TICK, REQUESTS)
 
 
 def all_queues(settings: Settings) -> list[Queue]:
@@ -38,27 +46,40 @@ def coalescing_queues(settings: Settings) -> list[Queue]:
     return [delay_queue(exchange, delay_ms, back_to=exchange, queue_type=settings.queue_type) for exchange in exchanges]
 
 
-def declare_for_client(channel: Any, settings: Settings) -> None:
+def declare_for_client(connection: Any, settings: Settings) -> list[Refusal]:
     """Declare what a client needs: the client queues, and the exchanges of events and requests."""
-    events_exchange(channel).declare()
-    requests_exchange(channel).declare()
-    for queue in client_queues(settings):
-        queue(channel).declare()
+    return _declare(connection, client_queues(settings))
 
 
-def declare_all(channel: Any, settings: Settings) -> None:
-    """Declare everything, including the usual delay queues.
+def prepare_client(settings: Settings) -> None:
+    """Declare on a connection of its own what a client needs; raises BrokerUnreachable.
 
-    Raises TopologyDiffers if the broker has a queue or an exchange with other arguments.
+    A refused queue is a warning: the client's own message may be for another one, and is confirmed or an error.
     """
-    declared = {queue.name for queue in client_queues(settings)}
-    try:
-        declare_for_client(channel, settings)
-        for queue in all_queues(settings):
-            if queue.name not in declared:
-                queue(channel).declare()
-    except PreconditionFailed as error:
-        raise TopologyDiffers(f"{error.reply_text}; `perennial topology check` names the remedy") from error
+    with connected(settings.broker, timeout=settings.publish_timeout) as connection:
+        for refusal in declare_for_client(connection, settings):
+            logger.warning("Queue %s refused: %s", refusal.queue.name, refusal)
+
+
+def declare_all(connection: Any, settings: Settings) -> list[Refusal]:
+    """Declare everything, including the usual delay queues; return the queues that the broker refuses.
+
+    Refused are queues on a node that is down, and those with other arguments. Of the latter, the disposable ones are
+    deleted and declared again.
+    """
+    clients = client_queues(settings)
+    names = {queue.name for queue in clients}
+    refusals = _declare(connection, [*clients, *(queue for queue in all_queues(settings) if queue.name not in names)])
+    if any(refusal.differs for refusal in refusals):
+        logger.error("Queues differ from the code and are not served; `perennial topology check` names the remedy")
+    return refusals
+
+
+def _declare(connection: Any, queues: Iterable[Queue]) -> list[Refusal]:
+    with connection.channel() as channel:
+        events_exchange(channel).declare()
+        requests_exchange(channel).declare()
+    return declare_queues(connection, queues, disposable=DISPOSABLE)
 
 
 def _dead_sets(settings: Settings) -> list[Queue]:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
 from app.broker.errors import ManagementFailed
 from app.errors import FetchError
 from app.http.api import ApiClient
-from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Topology
+from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Replicas, Topology
 
 #: The response timeout is in seconds. A list of queues with statistics has 1 to 2 kB for each.
 _CLIENT = ApiClient(response_timeout=10.0, max_body_bytes=100_000_000)
 
 
 class ManagementApi:
-    """The API at `url` (`http://user:password@host:port/api`), for one vhost. Its methods raise ManagementFailed."""
+    """The API at `url` (`http://user:password@host:port/api`), for one vhost. Its methods raise ManagementFailed.
+
+    `url` may name several nodes of a cluster, separated by semicolons: the first one that answers is used.
+    """
 
     def __init__(self, url: str, vhost: str) -> None:
-        self._url = url.rstrip("/")
+        self._urls = [each.rstrip("/") for each in url.split(";")]
         self._vhost = quote(vhost, safe="")
 
     def cluster_name(self) -> str:
@@ -45,6 +49,8 @@ class ManagementApi:
                 each["durable"],
                 _arguments(each["arguments"]),
                 _arguments(each.get("effective_policy_definition")),
+                policy_names=_policy_names(each, policies),
+                replicas=_replicas(each),
             )
             for each in self._get(f"queues/{self._vhost}")
         ]
@@ -59,6 +65,10 @@ class ManagementApi:
             queues={each.name: each for each in queues},
             bindings=frozenset(bindings),
         )
+
+    def nodes(self) -> dict[str, bool]:
+        """Return the nodes of the cluster by name, each with whether it runs."""
+        return {each["name"]: bool(each["running"]) for each in self._get("nodes")}
 
     def bindings_of(self, queue: str) -> list[tuple[str, str, dict[str, Any]]]:
         """Return exchange, key and arguments of each binding of a queue; an empty list if it does not exist."""
@@ -75,16 +85,39 @@ class ManagementApi:
         return int(statistics.get("messages", 0)), int(statistics.get("messages_unacknowledged", 0))
 
     def _get(self, path: str) -> Any:
-        try:
-            response = _CLIENT.send("GET", f"{self._url}/{path}")
-            if response.ok:
-                return response.json()
-            problem = f"answers {response.status}"
-        except FetchError as error:
-            problem = f"does not answer: {error}"
-        except ValueError:
-            problem = "answers with invalid JSON"
+        problem = ""
+        for url in tuple(self._urls):
+            try:
+                response = _CLIENT.send("GET", f"{url}/{path}")
+                if response.ok:
+                    return response.json()
+                problem = f"answers {response.status}"
+            except FetchError as error:
+                problem = f"does not answer: {error}"
+            except ValueError:
+                problem = "answers with invalid JSON"
+            # The next request begins with the next node.
+            self._urls.append(self._urls.pop(0))
         raise ManagementFailed(f"management API (BROKER_API_URL) {problem}")
+
+
+def _policy_names(queue: Mapping[str, Any], policies: Mapping[str, Any]) -> dict[str, str]:
+    """Return, by key of a queue's effective policy, the policy or operator policy that sets it."""
+    name, operator_name = queue.get("policy") or "", queue.get("operator_policy") or ""
+    own = policies.get(name, {})
+    return {
+        key: f"policy {name}" if own.get(key) == value or not operator_name else f"operator policy {operator_name}"
+        for key, value in _arguments(queue.get("effective_policy_definition")).items()
+    }
+
+
+def _replicas(queue: Mapping[str, Any]) -> Replicas:
+    """Return the nodes of a queue. A classic queue has one node, and the state `down` while that is down."""
+    if "members" in queue:
+        return Replicas(tuple(sorted(queue["members"])), tuple(sorted(queue.get("online", ()))))
+    node = queue.get("node")
+    members = (str(node),) if node else ()
+    return Replicas(members, () if queue.get("state") in ("down", "stopped") else members)
 
 
 def _arguments(value: Any) -> dict[str, Any]:

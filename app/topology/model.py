@@ -26,13 +26,31 @@ class ExchangeDefinition:
 
 
 @dataclass(frozen=True, slots=True)
+class Replicas:
+    """The nodes that have a queue, and those of them that run."""
+
+    members: tuple[str, ...] = ()
+    online: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The members that do not run."""
+        return tuple(node for node in self.members if node not in self.online)
+
+
+@dataclass(frozen=True, slots=True)
 class QueueDefinition:
-    """A queue; `broker_policy` is what policies of the broker add to its arguments."""
+    """A queue; `broker_policy` is what policies of the broker add to its arguments.
+
+    `policy_names` has, for each key of `broker_policy`, the policy or operator policy that sets it.
+    """
 
     name: str
     durable: bool = True
     arguments: Mapping[str, Any] = field(default_factory=dict)
     broker_policy: Mapping[str, Any] = field(default_factory=dict)
+    policy_names: Mapping[str, str] = field(default_factory=dict)
+    replicas: Replicas = Replicas()
 
     def option(self, name: str) -> Any:
         """Return the argument `x-<name>`, else the policy's value, else None."""
@@ -42,6 +60,12 @@ class QueueDefinition:
     def type(self) -> str:
         """`classic`, `quorum` or `stream`."""
         return str(self.arguments.get("x-queue-type", "classic"))
+
+    @property
+    def overflow(self) -> str:
+        """What a full queue does. On a quorum queue a policy comes before the argument, on a classic one after it."""
+        policy = self.broker_policy.get("overflow") if self.type == "quorum" else None
+        return str(policy or self.option("overflow") or "drop-head")
 
     @property
     def dead_letter_exchange(self) -> str | None:

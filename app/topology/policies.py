@@ -17,12 +17,9 @@ from config.settings import Settings
 #: Headers that carry the retry policy of a new message, by message type.
 Budgets = Mapping[str, Mapping[str, Any]]
 
-#: A tick that waited is obsolete: its queue holds one message, for one second.
-TICK_POLICY = DropAll(message_ttl_ms=1_000, max_length=1)
-
-#: Milliseconds that a request waits in its queue. Its sender waits no longer for the reply.
-REQUEST_TTL_MS = 10_000
-REQUEST_POLICY = DropAll(message_ttl_ms=REQUEST_TTL_MS)
+#: Milliseconds that a tick waits in its queue, and a request. Afterwards a tick is obsolete, and the client no
+#: longer waits for the reply.
+TICK_TTL_MS, REQUEST_TTL_MS = 1_000, 10_000
 
 
 def retry_policies(settings: Settings) -> Policies:
@@ -31,7 +28,7 @@ def retry_policies(settings: Settings) -> Policies:
     by_queue |= {route.queue: subscriber_policy(route.queue, settings) for route in SUBSCRIPTIONS}
     for exchange in settings.art_exchanges:
         by_queue |= {route.queue: art_policy(exchange, settings) for route in art_routes(exchange)}
-    by_queue[REQUESTS] = REQUEST_POLICY
+    by_queue[REQUESTS] = request_policy(settings)
     by_task = {(route.queue, route.task): route_policy(settings, route) for route in ROUTES}
     return Policies(by_queue, site_policy(settings), by_task)
 
@@ -43,9 +40,19 @@ def budgets(settings: Settings) -> Budgets:
 
 def route_policy(settings: Settings, route: Route, *, of_queue: bool = False) -> Policy:
     """Return the policy of a route of `site`; with `of_queue`, that of its queue, without the route's own numbers."""
-    if route.policy == TICK_POLICY.name:
-        return TICK_POLICY
+    if route.policy == DropAll.name:
+        return tick_policy(settings)
     return site_policy(settings, None if of_queue else route)
+
+
+def tick_policy(settings: Settings) -> DropAll:
+    """Return the policy of ticks: their queue holds one message. It is replicated, or packing would wait for a node."""
+    return DropAll(message_ttl_ms=TICK_TTL_MS, max_length=1, queue_type=settings.queue_type)
+
+
+def request_policy(settings: Settings) -> DropAll:
+    """Return the policy of requests. Their queue is replicated, or searching would wait for a node."""
+    return DropAll(message_ttl_ms=REQUEST_TTL_MS, queue_type=settings.queue_type)
 
 
 def site_policy(settings: Settings, route: Route | None = None) -> DelayQueues:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kombu import Exchange, Queue, binding
 
 from app.broker.policies.base import Policy
-from app.topology.policies import REQUEST_POLICY, TICK_POLICY, art_policy, site_policy, subscriber_policy
+from app.topology.policies import art_policy, request_policy, site_policy, subscriber_policy, tick_policy
 from config.routes import (
     ALIASES,
     ORCHESTRATOR,
@@ -52,7 +52,7 @@ def work_queues(settings: Settings) -> list[Queue]:
     """Return the work queues of the `site` group."""
     names = [name for name in dict.fromkeys(POLICY_OF_QUEUE) if name != TICK]
     policy = site_policy(settings)
-    return [*(_site_queue(name, policy) for name in names), _site_queue(TICK, TICK_POLICY)]
+    return [*(_site_queue(name, policy) for name in names), _site_queue(TICK, tick_policy(settings))]
 
 
 def art_queues(exchange: str, settings: Settings) -> list[Queue]:
@@ -69,22 +69,25 @@ def subscriber_queue(name: str, settings: Settings) -> Queue:
     return Queue(name, routing_key=name, bindings=bindings, queue_arguments=policy.work_arguments(name), durable=True)
 
 
-def request_queue() -> Queue:
-    """Return the queue of requests: classic, so in memory as far as possible, and late requests expire."""
+def request_queue(settings: Settings) -> Queue:
+    """Return the queue of requests; late ones expire in it."""
     bindings = [binding(requests_exchange, routing_key=key) for key in REQUEST_TYPES]
-    arguments = REQUEST_POLICY.work_arguments(REQUESTS)
+    arguments = request_policy(settings).work_arguments(REQUESTS)
     return Queue(REQUESTS, routing_key=REQUESTS, bindings=bindings, queue_arguments=arguments, durable=True)
 
 
 def searcher_queue(searcher_id: str) -> Queue:
-    """Return the queue of one searcher. It is deleted with its consumer: later requests are returned as unroutable."""
+    """Return the queue of one searcher. It is deleted with its consumer: later requests are returned as unroutable.
+
+    It is transient, so it is also deleted with its node, and the searcher declares it again on another one.
+    """
     name = searcher_queue_name(searcher_id)
     return Queue(
         name,
         routing_key=name,
         bindings=[binding(events_exchange, routing_key=REGISTER_AGAIN)],
         queue_arguments={"x-expires": SEARCHER_EXPIRES_MS},
-        durable=True,
+        durable=False,
         auto_delete=True,
         # Unanswered requests are deleted with the queue anyway, so acknowledgements would have no effect.
         no_ack=True,
@@ -93,7 +96,7 @@ def searcher_queue(searcher_id: str) -> Queue:
 
 def orchestrator_queues(settings: Settings) -> list[Queue]:
     """Return the orchestrator's queues."""
-    return [subscriber_queue(ORCHESTRATOR, settings), request_queue()]
+    return [subscriber_queue(ORCHESTRATOR, settings), request_queue(settings)]
 
 
 def task_queues(settings: Settings) -> list[Queue]:

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.acceptance
 @pytest.fixture
 def broker(settings: Settings) -> Broker:
     with Connection(settings.broker) as connection:
-        declare_for_client(connection.channel(), settings)
+        assert not declare_for_client(connection, settings)
     return Broker(settings.broker)
 
 

@@ -36,7 +36,7 @@ class MessageTap:
         self._stop = threading.Event()
         self._connection = Connection(settings.broker, connect_timeout=settings.publish_timeout)
         self._channel = self._connection.channel()
-        declare_all(self._channel, settings)
+        declare_all(self._connection, settings)
         self.published = 0
         self.retried: list[tuple[str, bytes]] = []
         self.failed: list[tuple[str, bytes]] = []

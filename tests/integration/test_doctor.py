@@ -30,8 +30,7 @@ def connection(settings: Settings) -> Iterator[Any]:
 
 @pytest.fixture
 def healthy(settings: Settings, connection: Any) -> Settings:
-    with connection.channel() as channel:
-        declare_all(channel, settings)
+    assert not declare_all(connection, settings)
     return settings
 
 
@@ -76,8 +75,7 @@ def test_without_the_management_api_the_unchecked_parts_are_warnings(healthy: Se
 
 def test_classic_queues_and_unconfirmed_clients_are_warnings(settings: Settings, connection: Any) -> None:
     classic = changed(settings, queue_type="classic", client_confirms=False)
-    with connection.channel() as channel:
-        declare_all(channel, classic)
+    assert not declare_all(connection, classic)
     found = results(classic)
     assert [result.status for result in found["at-least-once"]] == ["warning"]
     assert "lose a message if the broker dies" in found["at-least-once"][0].text
@@ -107,8 +105,7 @@ def test_a_worker_that_holds_messages_longer_than_consumer_timeout_is_a_problem(
 
 def test_the_queues_of_a_served_art_archive_are_checked(settings: Settings, connection: Any) -> None:
     serving = changed(settings, musicbrainz_url=SecretStr("postgresql://reader@127.0.0.1/musicbrainz"))
-    with connection.channel() as channel:
-        declare_all(channel, serving)
+    assert not declare_all(connection, serving)
     idle, answering = (result.text for result in results(serving)["work queues"])
     assert "cover-art-archive.index, cover-art-archive.move, cover-art-archive.delete now" in idle
     assert answering == "10 work queue(s) answer"

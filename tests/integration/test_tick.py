@@ -31,7 +31,7 @@ def process(environment: dict[str, str], settings: Settings, monkeypatch: pytest
     get_settings.cache_clear()
     base._contexts.clear()
     with Connection(settings.broker) as connection:
-        declare_for_client(connection.channel(), settings)
+        assert not declare_for_client(connection, settings)
     yield base.context()
     base.context().publisher.close()
     base._contexts.clear()

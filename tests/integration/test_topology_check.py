@@ -40,8 +40,7 @@ def connection(settings: Settings) -> Iterator[Any]:
 
 @pytest.fixture
 def declared(settings: Settings, connection: Any) -> Settings:
-    with connection.channel() as channel:
-        declare_all(channel, settings)
+    assert not declare_all(connection, settings)
     return settings
 
 
@@ -85,7 +84,7 @@ def test_without_the_management_api_check_names_what_it_did_not_compare(
     assert [finding.severity for finding in check_topology(declared).findings] == ["error"] * 6
     blind = run(monkeypatch, by_amqp(declared), "check")
     assert blind.exit_code == 0
-    assert "BROKER_API_URL is not set: bindings, loops and foreign queues were not compared" in blind.stdout
+    assert "BROKER_API_URL is not set: bindings, loops, policies and foreign queues were not compared" in blind.stdout
 
 
 @pytest.mark.parametrize(

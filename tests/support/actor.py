@@ -38,8 +38,8 @@ class Actor(Peer):
         self._seq = 0
         self._beat_at = 0.0
         self._publisher = Publisher(settings.broker)
-        with Connection(settings.broker) as connection, connection.channel() as channel:
-            declare_for_client(channel, settings)
+        with Connection(settings.broker) as connection:
+            assert not declare_for_client(connection, settings)
 
     @property
     def domains(self) -> set[str]:

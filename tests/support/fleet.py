@@ -35,6 +35,10 @@ class Fleet:
         options = {"queues": (ORCHESTRATOR,), "concurrency": 1, "options": ("--pool=solo",)}
         return self._add(start(self._environment, self._log("orchestrator"), **options))  # type: ignore[arg-type]
 
+    def worker(self, *queues: str) -> Worker:
+        """Start a worker of some queues; it is not ready yet."""
+        return self._add(start(self._environment, self._log(queues[0]), queues=queues))
+
     def searcher(self, *, disk_mb: int = 100) -> Worker:
         """Start a searcher with `disk_mb` of disk; it is not ready yet."""
         environment = {**self._environment, "SEARCHER_DISK_MB": str(disk_mb)}

@@ -12,6 +12,7 @@ from kombu import Connection, Consumer, Producer, Queue
 
 from app.cluster.protocol import PackRoute, ProblemReply, Routes, SearcherStatus, to_json
 from app.topology.queues import request_queue
+from config.settings import get_settings
 
 #: Returns the body of the reply to a message; None for no reply.
 Script = Callable[[dict[str, Any]], bytes | None]
@@ -88,7 +89,7 @@ def orchestrator(url: str, routes: Callable[[], Routes | None]) -> Any:
         current = routes()
         return to_json(current) if current is not None else None
 
-    return peer(url, request_queue(), answer)
+    return peer(url, request_queue(get_settings()), answer)
 
 
 def routes(*routes: PackRoute, settled: bool = True) -> Routes:

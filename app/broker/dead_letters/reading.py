@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from amqp.exceptions import AccessRefused, NotFound, ResourceLocked
 
 from ..connection import connected
+from ..declaring import node_down
 from ..delivery import Delivery
-from ..errors import DeadSetBusy
+from ..errors import DeadSetBusy, QueueUnavailable
 from .letters import DeadLetter, LetterIds, letter_of
 
 #: Seconds to wait until another reader of the dead set has finished.
@@ -78,7 +79,8 @@ class DeadSetLease:
         with connected(self._broker) as connection:
             try:
                 return int(connection.channel().queue_declare(self._queue, passive=True).message_count)
-            except NotFound:
+            except NotFound as error:
+                _require_missing(self._queue, error)
                 return 0
 
     def _has_no_consumer(self) -> bool:
@@ -87,10 +89,12 @@ class DeadSetLease:
             channel = connection.channel()
             channel.basic_qos(0, 1, False)
             granted = True
-            with suppress(NotFound):
+            try:
                 granted = _granted(
                     lambda: channel.basic_consume(self._queue, callback=lambda _message: None, exclusive=True)
                 )
+            except NotFound as error:
+                _require_missing(self._queue, error)
             connection.connection.close()
             return granted
 
@@ -110,7 +114,8 @@ class DeadSetReader:
         """Count, then consume. A queue that does not exist has no letters."""
         try:
             self.depth = self._message_count()
-        except NotFound:
+        except NotFound as error:
+            _require_missing(self._queue, error)
             return
         if first is not None and first <= _MAX_PREFETCH:
             self._channel.basic_qos(0, first, False)
@@ -152,6 +157,12 @@ class DeadSetReader:
 
     def _message_count(self) -> int:
         return int(self._channel.queue_declare(self._queue, passive=True).message_count)
+
+
+def _require_missing(queue: str, error: NotFound) -> None:
+    """Raise QueueUnavailable unless a queue does not exist: one whose node is down is not empty."""
+    if node := node_down(error):
+        raise QueueUnavailable(f"dead set {queue}: its node {node} is down; the letters return with it") from error
 
 
 def _granted(request: Callable[[], object]) -> bool:

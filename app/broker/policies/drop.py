@@ -10,6 +10,7 @@ from kombu import Exchange, Queue
 
 from ..delivery import Delivery
 from .base import Address, Decision, Drop, Failure, ReplayBudget
+from .delays import QueueType
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class DropAll:
 
     message_ttl_ms: int | None = None
     max_length: int | None = None
+    queue_type: QueueType = "classic"
 
     name: ClassVar[str] = "drop"
     replay_budget: ClassVar[ReplayBudget] = "fresh"
@@ -29,10 +31,11 @@ class DropAll:
         return []
 
     def work_arguments(self, queue: str) -> dict[str, Any]:
-        """Return the limits of the queue, where there are any."""
+        """Return the limits and the type of the queue, where they are not the broker's defaults."""
         del queue
         limits = {"x-message-ttl": self.message_ttl_ms, "x-max-length": self.max_length}
-        return {name: limit for name, limit in limits.items() if limit is not None}
+        arguments = {name: limit for name, limit in limits.items() if limit is not None}
+        return arguments if self.queue_type == "classic" else {**arguments, "x-queue-type": self.queue_type}
 
     def work_queue(self, queue: str) -> Queue:
         """Return the queue, reached through the default exchange."""

@@ -44,8 +44,8 @@ class QueueConsumer:
     ) -> None:
         """Prepare a consumer; `run` connects.
 
-        `declare` declares on each new connection's channel what the process relies on besides the queue. It may raise
-        an ApplicationError, which ends `run`. `on_connected` is called whenever the queue is consumed from again.
+        `declare` declares on each new connection what the process relies on besides the queue. It may raise an
+        ApplicationError, which ends `run`. `on_connected` is called whenever the queue is consumed from again.
         `timeout` bounds each read and write, `heartbeat` is AMQP's; both in seconds.
         """
         self._connection = connection_to(url, timeout=timeout, heartbeat=heartbeat)
@@ -102,9 +102,10 @@ class QueueConsumer:
                 ignore(message, error)
 
         # Without pauses of its own: kombu would sleep between the hosts of a list.
-        self._connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
+        retries = max(1, len(self._connection.alt) - 1)
+        self._connection.ensure_connection(max_retries=retries, interval_start=0, interval_step=0)
+        self._declare(self._connection)
         channel = self._connection.channel()
-        self._declare(channel)
         if self._has_consumed:
             channel.queue_delete(self._queue.name)
         consumer = Consumer(channel, [self._queue], no_ack=True, on_message=on_message)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from amqp.exceptions import NotFound, RecoverableConnectionError
+from celery import bootsteps
 from celery.utils.log import get_logger
+from celery.worker import state
 from celery.worker.consumer import Consumer as CeleryConsumer
-from celery.worker.state import maybe_shutdown
+from kombu import Queue
 
 from ..amqp_internals import queues_by_consumer_tag
 from ..connection import wait_for_exclusive_queue
+from ..declaring import Refusal, declare_queues
 from ..delivery import original_delivery
 from ..errors import AlreadyRunning, ApplicationError, InvalidMessage, Undecodable, UnknownType, WorkerMisconfigured
 from ..policies.base import Dead, Decision, Drop
@@ -20,6 +24,7 @@ from ..publishing import get_publisher
 from .carry_out import Disposition
 from .celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY
 from .failures import FailureHandler, failure_of
+from .refused_queues import RefusedQueues
 from .task import Task
 
 logger = get_logger(__name__)
@@ -52,6 +57,8 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
             policies=retries.policies, publisher=publisher, timer=self.timer, worker=self.hostname
         )
         self.app.failures = self._failures
+        self.refused = RefusedQueues(self.timer, self._consume_again)
+        self.app.amqp.refused = self.refused.names
         self._queue_of_tag: dict[str, str] = {}
         self._flush_pending = False
         start: Handler = self.on_task_request
@@ -67,8 +74,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         connection = super().connect()
         try:
             self._wait_for_mailbox(connection)
-            with connection.channel() as channel:
-                self.declare(channel)
+            self.refused.note(connection, self.declare(connection))
         except BaseException:
             connection.collect(socket_timeout=1)
             raise
@@ -84,17 +90,40 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
             connection,
             lambda channel: channel.queue_declare(mailbox, passive=True),
             patience=BROKER_PATIENCE,
-            meanwhile=maybe_shutdown,
+            meanwhile=state.maybe_shutdown,
         ):
             raise AlreadyRunning(
                 f"another worker named {self.hostname} is connected to {connection.as_uri()}: stop it, or start this "
                 "one with another --hostname"
             )
 
-    def declare(self, channel: Any) -> None:
-        """Declare what the policies need, dead sets first: the broker loses what it dead-letters to a missing queue."""
-        for queue in self._failures.policies.queues():
-            queue(channel).declare()
+    def declare(self, connection: Any) -> list[Refusal]:
+        """Declare the queues of the policies and of the worker; return those that the broker refuses.
+
+        Dead sets are first: the broker loses what it dead-letters to a missing queue.
+        """
+        return declare_queues(
+            connection, [*self._failures.policies.queues(), *self.app.amqp.queues.consume_from.values()]
+        )
+
+    @property
+    def may_consume(self) -> bool:
+        """Whether the worker consumes: a stopping one must not begin again."""
+        # Celery keeps its exit status in these two, which may be 0.
+        stopping = any(
+            status is not None and status is not False for status in (state.should_stop, state.should_terminate)
+        )
+        return self.task_consumer is not None and self.blueprint.state == bootsteps.RUN and not stopping
+
+    def _consume_again(self, queue: Queue) -> None:
+        """Consume from a queue of this worker that was refused before and is declared now."""
+        if not self.may_consume or queue.name not in self.app.amqp.queues.consume_from:
+            return
+        try:
+            self.add_task_queue(queue.name)
+        except NotFound as error:
+            # Its node died again, and the refusal closed the channel of all other queues.
+            raise RecoverableConnectionError(f"channel closed: {error}") from error
 
     def to_task(self, message: Any) -> None:
         """Turn a message without a `task` header into a task's message, in place. This class knows no such messages."""

@@ -12,8 +12,8 @@ from billiard.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded, Worker
 from celery.utils.log import get_logger
 
 from ..delivery import Delivery
-from ..errors import ApplicationError, InvalidMessage, Postpone, PublishFailed
-from ..headers import OUTCOME_TO, REPLAY_HISTORY, dead_letter_headers
+from ..errors import ApplicationError, InvalidMessage, Postpone, PublishFailed, QueueUnavailable
+from ..headers import DETOURS, OUTCOME_TO, REPLAY_HISTORY, dead_letter_headers, whole_number
 from ..policies.base import MAX_MESSAGE, MAX_TRACEBACK, Dead, Decision, Drop, Failure, Postponed, Reject, Retry
 from ..policies.registry import Policies
 from ..publishing import Outgoing, Publisher
@@ -23,6 +23,9 @@ logger = get_logger(__name__)
 
 #: Seconds before a failed publish is tried again; doubled each time, up to the second.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+
+#: Seconds that a message waits whose dead set is on a node that is down; doubled each time, up to the second.
+_FIRST_DETOUR, _LONGEST_DETOUR = 4.0, 512.0
 
 #: Bytes of headers that may not fit into the broker's frame of 131072 bytes.
 _OVERSIZED_HEADERS = 100_000
@@ -110,6 +113,11 @@ class FailureHandler:
             act = {Retry: "retry", Reject: "reject", Postponed: "postpone", Dead: "dead-letter", Drop: "drop"}
             context = {"task_id": message_id(delivery)}
             verb, queue = act[type(decision)], delivery.queue
+            if isinstance(error, QueueUnavailable) and (detour := self._detour(decision, delivery)):
+                seconds = detour.delay_ms / 1_000
+                logger.warning("Cannot %s a message of %s, again after a run in %g s: %s", verb, queue, seconds, error)
+                self._act(detour, delivery, done, pause)
+                return
             logger.warning("Cannot %s a message of %s, again in %g s: %s", verb, queue, pause, error, extra=context)
             added = {} if isinstance(decision, Reject | Drop) else decision.headers
             # The broker may close the connection because of oversized headers.
@@ -122,6 +130,21 @@ class FailureHandler:
             self._timer.call_after(pause, self._act, again)
             return
         done(decision, disposition)
+
+    def _detour(self, decision: Decision, delivery: Delivery) -> Postponed | None:
+        """Return the decision that lets a message wait elsewhere while the node of its dead set or retry queue is down.
+
+        The message runs and fails again later, its budget unspent. Otherwise the worker would hold it in memory for as
+        long as the node is down. The waits are doubled.
+        """
+        if not isinstance(decision, Retry | Dead):
+            return None
+        detours = whole_number(delivery.headers, DETOURS, default=0)
+        seconds = min(_FIRST_DETOUR * 2 ** min(detours, 10), _LONGEST_DETOUR)
+        waiting = self.policies.policy_for(delivery.queue).postpone(delivery, seconds)
+        if not isinstance(waiting, Postponed):
+            return None
+        return replace(waiting, headers={**waiting.headers, DETOURS: detours + 1})
 
     def _without_headers(self, delivery: Delivery, error: Exception) -> tuple[Decision, Delivery]:
         """Return the decision for a message whose headers cannot be sent again: dead-letter it without them."""

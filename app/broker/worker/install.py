@@ -51,6 +51,8 @@ def install(
         "worker_cancel_long_running_tasks_on_connection_loss": False,
         # On a busy machine Celery's 4 s kill a process that is starting, and the message given to it spends a run.
         "worker_proc_alive_timeout": 60.0,
+        # A closed channel concerns one queue, such as one whose node died: connect again instead of ending.
+        "broker_channel_error_retry": True,
         # A mistyped queue is an error at the call, and not a new queue without a consumer.
         "task_create_missing_queues": False,
     }

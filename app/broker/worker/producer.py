@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from amqp.exceptions import AMQPError, MessageNacked
@@ -13,6 +13,7 @@ from kombu.exceptions import OperationalError
 from kombu.messaging import ChannelPromise
 from kombu.utils.objects import cached_property
 
+from ..connection import NodesConnection
 from ..errors import InvalidMessage, PublishFailed
 from ..policies.delay_queues import budget_of
 from .celery_internals import leave_connections_after_fork
@@ -49,8 +50,13 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
     A countdown or an eta raises InvalidMessage: a worker would hold the message in its memory.
     """
 
+    #: A failover takes the next node with the check of its own certificate.
+    Connection = NodesConnection
+
     def __init__(self, app: Any) -> None:
         super().__init__(app)
+        #: Names of the queues that a worker does not consume from, because the broker refuses them now.
+        self.refused: Container[str] = ()
         self._budgets: dict[tuple[str, str], Mapping[str, Any]] = {}
         # The topmost map is read first, and a later change of a setting still counts.
         app.conf.update({name: app.conf[name] for name in _READ_AT_EACH_SEND})
@@ -75,6 +81,12 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
             return _declare_once(send, producer, name, message, options)
 
         return send_task_message
+
+    def TaskConsumer(self, channel: Any, queues: Any = None, accept: Any = None, **options: Any) -> Any:  # noqa: N802 - Celery's name.
+        """Return the consumer of a worker's queues, without the refused ones."""
+        chosen = [queue for queue in queues or self.queues.consume_from.values() if queue.name not in self.refused]
+        accept = self.app.conf.accept_content if accept is None else accept
+        return self.Consumer(channel, chosen, accept=accept, **options)
 
     def _budget(self, name: str, options: dict[str, Any]) -> Mapping[str, Any]:
         """Return the budget headers of a new message, and remove the options that set them."""

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from app.broker.publishing import Publisher
 from app.broker.rpc.queue_consumer import QueueConsumer
@@ -25,6 +25,7 @@ from app.pack import database
 from app.pack.fetch import fetch_pack_to
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
+from app.topology.check import server_version
 from app.topology.declare import declare_all
 from app.topology.queues import searcher_queue
 from config.settings import Settings
@@ -36,11 +37,14 @@ _OPEN_FILES: Final = 65_536
 #: Seconds that a stopping searcher still answers: clients update their route cache every second.
 DRAIN: Final = 1.5
 
+#: The version of RabbitMQ since which it refuses transient queues that are not exclusive.
+_NO_TRANSIENT_QUEUES: Final = (4, 3)
+
 
 def run(settings: Settings, *, stopping: Callable[[], bool]) -> None:
     """Serve one searcher's queue until `stopping` returns true, then announce it, drain and return.
 
-    Raises PackError if no data directory can be locked, and TopologyDiffers if the broker's queues differ.
+    Raises PackError if no data directory can be locked.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
@@ -50,14 +54,22 @@ def run(settings: Settings, *, stopping: Callable[[], bool]) -> None:
     # The reporter asks for the consumer's state only after the consumer has connected.
     service, reporter = build(settings, searcher_id, is_connected=lambda: consumer.connected)
 
+    queue = searcher_queue(searcher_id)
+
+    def declare(connection: Any) -> None:
+        queue.durable = server_version(connection) >= _NO_TRANSIENT_QUEUES
+        # A worker that consumes from a refused queue declares it again; a searcher needs none of them.
+        for refusal in declare_all(connection, settings):
+            log.warning("Queue %s refused: %s", refusal.queue.name, refusal)
+
     def connected() -> None:
         service.connected()
         log.info("Searcher %s ready.", searcher_id)
 
     consumer = QueueConsumer(
         settings.broker,
-        searcher_queue(searcher_id),
-        declare=lambda channel: declare_all(channel, settings),
+        queue,
+        declare=declare,
         on_delivery=service.take,
         on_connected=connected,
     )

@@ -1,0 +1,77 @@
+"""Declare queues one by one: a queue that the broker refuses, or whose node is down, concerns only itself."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from amqp.exceptions import ChannelError, NotFound, PreconditionFailed
+from kombu import Queue
+
+#: Seconds between two attempts to declare a queue: at first, and at most. Each failure doubles them.
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+
+#: RabbitMQ's text for a classic queue whose node is down. The queue and its messages return with the node.
+_NODE_DOWN = re.compile(r"home node '?([^' ]+)'? of durable queue .* is down or inaccessible")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A queue that could not be declared, and the broker's error."""
+
+    queue: Queue
+    error: ChannelError
+
+    @property
+    def differs(self) -> bool:
+        """Whether the queue, or an exchange that it is bound to, exists with other arguments."""
+        return isinstance(self.error, PreconditionFailed)
+
+    def __str__(self) -> str:
+        if node := node_down(self.error):
+            return f"its node {node} is down; it returns with that node"
+        return str(self.error.reply_text).removeprefix("PRECONDITION_FAILED - ")
+
+
+def declare_queues(connection: Any, queues: Iterable[Queue], *, disposable: Collection[str] = ()) -> list[Refusal]:
+    """Declare queues with their exchanges and bindings; return those that the broker refuses.
+
+    A queue in `disposable` that has other arguments is deleted and declared again: its messages are worthless when
+    they are late. Raises what breaks the connection.
+    """
+    refusals = []
+    channel = connection.channel()
+    for queue in queues:
+        try:
+            try:
+                queue(channel).declare()
+            except PreconditionFailed:
+                if queue.name not in disposable:
+                    raise
+                channel = connection.channel()
+                channel.queue_delete(queue.name)
+                queue(channel).declare()
+        except ChannelError as error:
+            refusals.append(Refusal(queue, error))
+            # The broker closes a channel with each refusal.
+            channel = connection.channel()
+    channel.close()
+    return refusals
+
+
+def node_down(error: BaseException) -> str:
+    """Return the name of the node that is down and has the queue that an error is about; empty for other errors."""
+    match = _NODE_DOWN.search(str(error.reply_text)) if isinstance(error, NotFound) else None
+    return match[1] if match else ""
+
+
+def pause_before(attempt: int, *, jitter: float | None = None) -> float:
+    """Return the seconds before an attempt, counted from 0: doubled each time, the last half of them at random.
+
+    `jitter` from 0 to 1 replaces chance.
+    """
+    longest: float = min(_FIRST_PAUSE * 2 ** min(attempt, 10), _LONGEST_PAUSE)
+    return longest * (0.5 + 0.5 * (random.random() if jitter is None else jitter))  # noqa: S311 - Not a secret.

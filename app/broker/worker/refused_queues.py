@@ -1,0 +1,49 @@
+"""The queues that the broker refused to a worker: each is declared again after a backoff, all others are consumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from celery.utils.log import get_logger
+from kombu import Queue
+
+from ..declaring import Refusal, declare_queues, pause_before
+
+logger = get_logger(__name__)
+
+
+class RefusedQueues:
+    """Declares refused queues again by a timer of the worker's event loop, and calls `declared` with each success."""
+
+    def __init__(self, timer: Any, declared: Callable[[Queue], None]) -> None:
+        self._timer = timer
+        self._declared = declared
+        self._connection: Any = None
+        #: The names of the queues; a consumer leaves them out.
+        self.names: set[str] = set()
+
+    def note(self, connection: Any, refusals: Iterable[Refusal]) -> None:
+        """Forget the queues that were refused to a former connection, and note those of a new one."""
+        self._connection = connection
+        self.names.clear()
+        for refusal in refusals:
+            self._wait(refusal, attempt=0)
+
+    def _wait(self, refusal: Refusal, attempt: int) -> None:
+        pause = pause_before(attempt)
+        name = refusal.queue.name
+        self.names.add(name)
+        logger.warning("Queue %s refused, all others are served, next attempt in %.1f s: %s", name, pause, refusal)
+        self._timer.call_after(pause, self._declare, (self._connection, refusal.queue, attempt + 1))
+
+    def _declare(self, connection: Any, queue: Queue, attempt: int) -> None:
+        # A new connection declares everything itself.
+        if connection is not self._connection:
+            return
+        for refusal in declare_queues(connection, [queue]):
+            self._wait(refusal, attempt)
+            return
+        self.names.discard(queue.name)
+        logger.warning("Queue %s declared: it was refused before", queue.name)
+        self._declared(queue)

@@ -1,0 +1,52 @@
+"""What a broker cluster keeps in service while one of its nodes is down, from its definitions alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Literal
+
+from app.topology.model import QueueDefinition
+
+#: Members of a quorum queue that survive the loss of any one.
+_MEMBERS = 3
+
+
+def cluster_results(
+    queues: Sequence[QueueDefinition], nodes: Mapping[str, bool], groups: Sequence[str]
+) -> Iterator[tuple[Literal["ok", "warning", "problem"], str]]:
+    """Yield status and text of each result; `nodes` has whether each runs.
+
+    `groups` are the prefixes of classic queues of which the broker moves messages from one to another.
+    """
+    if len(nodes) == 1:
+        yield "ok", "one node: while it is down, all messages wait in it"
+        return
+    down = sorted(name for name, runs in nodes.items() if not runs)
+    if down:
+        yield "problem", f"{len(down)} of {len(nodes)} nodes are down: {', '.join(down)}; start them again"
+    if len(nodes) == 2:
+        yield "warning", "two nodes: quorum queues stop with either of them; add a third node"
+    replicated = [queue for queue in queues if queue.type == "quorum"]
+    few = [queue.name for queue in replicated if len(queue.replicas.members) < min(_MEMBERS, len(nodes))]
+    if few:
+        remedy = 'rabbitmq-queues grow NODE "all", with each node that lacks members'
+        yield "warning", f"{len(few)} quorum queues have too few members, such as {few[0]}: {remedy}"
+    for group in groups:
+        homes = sorted({node for queue in queues if queue.name.startswith(group) for node in queue.replicas.members})
+        if len(homes) > 1:
+            yield (
+                "warning",
+                f"the classic queues of {group} are on {', '.join(homes)}: what expires in one while the node of the "
+                "next is down is dropped by the broker; have them all on one node",
+            )
+    single = sorted((queue for queue in queues if queue.type != "quorum"), key=lambda queue: queue.replicas.members)
+    waits = "; ".join(
+        f"{', '.join(queue.name for queue in alike)} for {', '.join(members) or 'an unknown node'}"
+        for members, alike in groupby(single, key=lambda queue: queue.replicas.members)
+    )
+    yield (
+        "ok",
+        f"{len(replicated)} queues have members on several nodes"
+        + (f"; classic queues wait: {waits}" if waits else ""),
+    )

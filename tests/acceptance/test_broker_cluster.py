@@ -1,0 +1,211 @@
+"""Three broker nodes, of which one is killed in mid-crawl: no page is lost, no process ends, and work goes on."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from app.broker.errors import ApplicationError
+from app.cluster.client.cluster import ClusterSearchClient
+from app.search.contract import SearchRequest
+from config.settings import Settings
+from tests.servers.site import Answer, Request, Site, Wire, page
+from tests.support.broker import Broker
+from tests.support.corner import environment_of, settings_for
+from tests.support.fleet import Fleet, fleet, ready
+from tests.support.rabbit_cluster import RabbitCluster, rabbit_cluster
+from tests.support.system import System, beat
+from tests.support.waiting import eventually
+from tests.support.worker import Worker
+
+pytestmark = pytest.mark.acceptance
+
+PAGES = 250
+#: Seconds that the site takes for a page.
+PAGE_SECONDS = 0.03
+#: Pages that a crawl fetches before a node is killed.
+BEFORE = 25
+#: Pages that a worker may have prefetched: the crawl goes on only when more of them are fetched.
+PREFETCHED = 16
+
+#: Seconds within which the next page must be fetched. The aim is 30; a loaded machine gets more.
+DEADLINE = 60.0
+
+
+@dataclass
+class Crew:
+    """The processes of one installation."""
+
+    system: System
+    fleet: Fleet
+    client: ClusterSearchClient
+    processes: dict[str, Worker]
+
+    def ended(self) -> list[str]:
+        """Return the names of the processes that ended."""
+        return [name for name, each in self.processes.items() if each.process.poll() is not None]
+
+    def finds(self, domain: str) -> bool:
+        """Return whether a search in a domain's pack has hits."""
+        try:
+            return self.client.search(SearchRequest(q="words", domains=(domain,))).total > 0
+        except ApplicationError:
+            return False
+
+
+@contextmanager
+def explained(crew: Crew, cluster: RabbitCluster) -> Iterator[None]:
+    """Add the state of the queues to an assertion that fails in the block."""
+    try:
+        yield
+    except AssertionError as error:
+        error.add_note(f"queues: {cluster.queues()}\n{crew.fleet.logs()}")
+        raise
+
+
+@contextmanager
+def crew_of(settings: Settings, folder: Path, **more: str) -> Iterator[Crew]:
+    environment = {**environment_of(settings), "RETRY_TIMEOUT_MS": "500", "TIMER_TIMEOUT": "2", **more}
+    client = ClusterSearchClient.of(settings)
+    with fleet(environment, folder / "logs") as found, beat(environment, folder / "beat.log"):
+        processes = {
+            "worker": found.worker("site.index", "site.crawl", "site.timer", "site.tick"),
+            "packer": found.worker("site.pack"),
+            "orchestrator": found.orchestrator(),
+            "searcher": found.searcher(),
+        }
+        ready(*processes.values())
+        system = System(settings, environment, Broker(settings.broker), processes["worker"], folder / "packs")
+        yield Crew(system, found, client, processes)
+    client.close()
+
+
+def ring() -> Site:
+    """Return a site of pages that link to a few further ones."""
+
+    def slow(answer: Answer) -> Answer:
+        def after_a_pause(request: Request, wire: Wire) -> None:
+            wire.pause(PAGE_SECONDS)
+            answer(request, wire)
+
+        return after_a_pause
+
+    def links(number: int) -> list[str]:
+        return [f"/{(number + step) % PAGES}" for step in (1, 7, 31)]
+
+    routes = {f"/{each}": slow(page(f"Page {each}", "some words", links=links(each))) for each in range(PAGES)}
+    return Site({**routes, "/": page("Home", "more words", links=["/0"])})
+
+
+def crawl_and_kill(crew: Crew, cluster: RabbitCluster, node: int, site: Site) -> float:
+    """Begin to crawl a site, kill a node, and return when (monotonic seconds)."""
+    crew.system.post("index+crawl", url=site.at("/"))
+    eventually(lambda: len(site.requests) > BEFORE, "the crawl is under way", seconds=DEADLINE)
+    cluster.kill(node)
+    return time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One kill: the longest time without a page fetched after it, and whether the pack had to wait for the node."""
+
+    seconds: float
+    waited_for_node: bool
+
+
+def kill_in_mid_crawl(crew: Crew, cluster: RabbitCluster, node: int, packed: str) -> Round:
+    """Crawl a site and kill a node meanwhile; `packed` is a domain with a pack. The node runs again then."""
+    with ring() as site, explained(crew, cluster):
+        killed_at = crawl_and_kill(crew, cluster, node, site)
+        wanted = len(site.requests) + PREFETCHED
+        assert wanted < PAGES, "the crawl was over before the node was killed"
+        eventually(lambda: len(site.requests) > wanted, "pages are fetched", seconds=DEADLINE)
+        eventually(lambda: crew.finds(packed), "search answers while the node is down", seconds=DEADLINE)
+        waited = False
+        try:
+            crew.system.packed(site.domain, seconds=DEADLINE)
+        except AssertionError:
+            # RabbitMQ 3.10 holds a message of a delay queue whose leader was on the node together with its target's.
+            waited = True
+        assert crew.ended() == []
+        cluster.start(node)
+        assert crew.system.packed(site.domain, seconds=180).pages == PAGES + 1
+        eventually(lambda: crew.finds(site.domain), "search answers", seconds=DEADLINE)
+        assert crew.ended() == []
+        fetched = sorted([killed_at, *(request.at for request in site.requests if request.at > killed_at)])
+    return Round(max(after - before for before, after in itertools.pairwise(fetched)), waited)
+
+
+@pytest.fixture
+def settings(cluster: RabbitCluster, redis_url: str, tmp_path: Path) -> Settings:
+    return settings_for(tmp_path, cluster.broker_url, redis_url, cluster.broker_api_url)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RabbitCluster]:
+    with rabbit_cluster(tmp_path / "cluster") as cluster:
+        yield cluster
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3_600)
+def test_any_node_may_be_killed_in_mid_crawl_without_a_lost_page_or_an_ended_process(
+    cluster: RabbitCluster, settings: Settings, tmp_path: Path
+) -> None:
+    rounds = []
+    with crew_of(settings, tmp_path / "crew") as crew, ring() as first:
+        crew.system.post("index+crawl", url=first.at("/"))
+        assert crew.system.packed(first.domain, seconds=180).pages == PAGES + 1
+        for number in range(15):
+            node = number % 3
+            rounds.append(kill_in_mid_crawl(crew, cluster, node, first.domain))
+            print(f"node {node}: {rounds[-1]}", flush=True)
+        assert crew.system.broker.depth("site.dead") == 0
+    seconds = [each.seconds for each in rounds]
+    waited = sum(each.waited_for_node for each in rounds)
+    print(f"15 kills, 0 pages lost, next page after: p50 {statistics.median(seconds):.1f} s, max {max(seconds):.1f} s")
+    print(f"{waited} packs waited for the node")
+    assert max(seconds) < DEADLINE
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_messages_that_wait_when_their_node_is_killed_return_at_the_latest_with_that_node(
+    cluster: RabbitCluster, settings: Settings, tmp_path: Path
+) -> None:
+    # A polite crawl has most of its messages in delay queues. RabbitMQ 3.10 may hold them until the node is back.
+    with crew_of(settings, tmp_path / "crew", HOST_DELAY="0.05") as crew:
+        for node in range(3):
+            with ring() as site, explained(crew, cluster):
+                crawl_and_kill(crew, cluster, node, site)
+                cluster.start(node)
+                assert crew.system.packed(site.domain, seconds=240).pages == PAGES + 1
+                assert crew.ended() == []
+        assert crew.system.broker.depth("site.dead") == 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_message_waits_in_delay_queues_until_the_node_of_its_dead_set_is_back(
+    cluster: RabbitCluster, settings: Settings, tmp_path: Path
+) -> None:
+    count = 40  # More than the worker may hold unacknowledged.
+    with crew_of(settings, tmp_path / "crew") as crew, ring() as site, explained(crew, cluster):
+        cluster.kill(0)
+        eventually(lambda: "Queue site.dead refused" in crew.processes["worker"].log, "the dead set is unavailable")
+        for _ in range(count):
+            crew.system.post("index")
+        line = "Cannot dead-letter a message of site.index, again after a run in 4 s"
+        eventually(lambda: crew.processes["worker"].log.count(line) >= count, "all wait elsewhere", seconds=DEADLINE)
+        crew.system.post("index", url=site.at("/0"))
+        eventually(lambda: site.requests, "a page is fetched meanwhile", seconds=DEADLINE)
+        cluster.start(0)
+        eventually(lambda: crew.system.broker.depth("site.dead") == count, "all are dead letters", seconds=180)
+        assert crew.ended() == []
