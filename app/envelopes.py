@@ -11,6 +11,7 @@ from typing import Any
 from app.broker.delivery import Delivery
 from app.broker.errors import Undecodable, UnknownType
 from app.broker.publishing import Outgoing
+from app.http.urls import without_credentials_in
 from app.topology.policies import Budgets
 from app.topology.queues import events_exchange, requests_exchange, site_exchange
 from config.routes import ROUTE_BY_TYPE, Route, routes_by_type, searcher_queue_name
@@ -95,7 +96,7 @@ def to_task_message(delivery: Delivery, call: TaskCall) -> TaskMessage:
         "retries": 0,
         "timelimit": [None, None],
         "argsrepr": "()",
-        "kwargsrepr": repr(call.kwargs)[:1024],
+        "kwargsrepr": without_credentials_in(repr(call.kwargs))[:1024],
         "origin": "plain",
         "ignore_result": True,
     }

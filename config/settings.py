@@ -102,6 +102,9 @@ class Settings(BaseSettings):
     allow_private_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Hosts (`host` or `host:port`) or CIDR ranges that may have addresses that are not public."
     )
+    allow_ports: Annotated[tuple[int, ...], NoDecode] = Field(
+        (), description="Ports that redirects may lead to, besides 80, 443 and the port of the start URL."
+    )
     connect_timeout: float = Field(5.0, gt=0, description="Seconds to connect to a host.")
     response_timeout: float = Field(30.0, gt=0, description="Seconds for a whole response, however slowly it drips.")
     max_body_bytes: int = Field(
@@ -210,7 +213,7 @@ class Settings(BaseSettings):
         named = {"PERENNIAL_DATA_DIR": values["data_dir"]} if "data_dir" in values else {}
         return {**values, **named}
 
-    @field_validator("allow_private_hosts", "forwarded_allow_ips", mode="before")
+    @field_validator("allow_private_hosts", "allow_ports", "forwarded_allow_ips", mode="before")
     @classmethod
     def _split_commas(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

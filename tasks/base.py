@@ -85,7 +85,7 @@ def as_message(args: Any, kwargs: Any, positional: str) -> dict[str, Any]:
     """Return a call's arguments as a message; at most one may be positional."""
     args = tuple(args or ())
     if len(args) > 1:
-        raise InvalidMessage(f"expected one positional argument ({positional}), got {len(args)}: {args!r}")
+        raise InvalidMessage(f"expected one positional argument ({positional}), got {len(args)}")
     return {**dict(kwargs or {}), **({positional: args[0]} if args else {})}
 
 
@@ -115,6 +115,9 @@ class PageTask(Task):
         if not page.crawl_id or not kind:
             return
         frontier, dead_page = context().frontier, page_id(page.canonical_key)
+        crawl = frontier.crawl(page.crawl_id)
+        if crawl and crawl.domain != page.domain:  # The reason why it is dead; the crawl has nothing to do with it.
+            return
         if kind == "crawl":
             frontier.note_cut(page.crawl_id, dead_page)
         kept = dead_page if kind == "index" else ""

@@ -28,7 +28,7 @@ def pack_full(**message: Any) -> None:
     """Build a new pack, of the crawl with `crawl_id` or of every stored page. `force` overrules refusals."""
     domain, force = domain_of(message), _flag(message, "force", default=False)
     with lease(context().redis, f"pack:{domain}"):
-        crawl = _finished_crawl(str(message.get("crawl_id") or ""))
+        crawl = _finished_crawl(domain, str(message.get("crawl_id") or ""))
         _announce(packer.pack_crawl(context().store, domain, crawl, force=force))
 
 
@@ -47,10 +47,10 @@ def _flag(message: Mapping[str, Any], field: str, *, default: bool) -> bool:
     return value
 
 
-def _finished_crawl(crawl_id: str) -> FinishedCrawl | None:
+def _finished_crawl(domain: str, crawl_id: str) -> FinishedCrawl | None:
     """Return the record of a crawl in frontier and store, or None for an unknown crawl."""
     frontier, store = context().frontier, context().store
-    crawl = frontier.crawl(crawl_id)
+    crawl = frontier.crawl_of(domain, crawl_id)
     if crawl is None:
         return None
     cuts = frontier.cuts(crawl.id)

@@ -9,7 +9,7 @@ from typing import Any
 
 from celery.utils.log import get_task_logger
 
-from app.crawl.classify import links_of
+from app.crawl.classify import Skipped, links_of
 from app.crawl.crawler import MAX_MOVES, redirect_of_start_page, redirect_outside_crawl
 from app.crawl.frontier import Crawl
 from app.crawl.urls import Target, canonical_key
@@ -32,7 +32,9 @@ def index_and_crawl(self: Any, **message: Any) -> None:
     page, process = target_of(message), context()
     timeout = timeout_of(message, default=process.settings.timer_timeout)
     # The message's id is the crawl's: a redelivered message continues the same crawl.
-    crawl = Crawl(page.crawl_id or str(self.request.id), page.domain, page.url, datetime.now(UTC), moves=page.depth)
+    crawl_id = page.crawl_id or str(self.request.id)
+    process.frontier.crawl_of(page.domain, crawl_id)  # Refuses an id that is taken by a crawl of another domain.
+    crawl = Crawl(crawl_id, page.domain, page.url, datetime.now(UTC), moves=page.depth)
     crawl = process.frontier.begin(crawl)
     process.timers.start(page.domain, timeout=timeout, callback=full_pack(page.domain, crawl.id))
     _publish(page.domain, crawl.id, [page.url], depth=0)
@@ -47,6 +49,8 @@ def index(**message: Any) -> None:
     result = process.crawler.fetch(page, "index")
     if result is None:
         return
+    if isinstance(result, Skipped):
+        logger.info("Page skipped: %s: %s (%s); what is stored of it stays", page.url, result.why, result.detail)
     page_id = process.crawler.store(page, result)
     # Again after the fetch: a timer that became due during it packed without this page.
     _reset_timer(page.domain)

@@ -11,9 +11,10 @@ from typing import Self
 
 from app.crawl import encoding, politeness
 from app.crawl.extract.contract import Extract, Extractor, collapsed
-from app.crawl.urls import MAX_LENGTH, Scope, canonical_key, links_in_scope, path_of, resolve
+from app.crawl.urls import MAX_LENGTH, Scope, allows_port, canonical_key, links_in_scope, path_of, resolve
 from app.errors import ServerError
 from app.http.response import Response
+from app.http.urls import without_credentials
 from app.storage.layout import Page
 from config.settings import Settings
 
@@ -93,10 +94,14 @@ def links_of(result: FetchResult) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of one response. `retry_after` is in seconds; `robot` is the crawler's product token."""
+    """Bounds of one response. `retry_after` is in seconds; `robot` is the crawler's product token.
+
+    `ports` are those that a redirect may lead to, besides 80, 443 and the domain's own.
+    """
 
     links: int = 5_000
     url_length: int = MAX_LENGTH
+    ports: tuple[int, ...] = ()
     retry_after: float = 3_600.0
     robot: str = "Perennial"
 
@@ -106,6 +111,7 @@ class Limits:
         return cls(
             links=settings.max_links,
             url_length=settings.max_url_length,
+            ports=settings.allow_ports,
             robot=politeness.product_token(settings.user_agent),
         )
 
@@ -124,7 +130,9 @@ def classify(response: Response, *, scope: Scope, extractor: Extractor, limits: 
         location = response.headers.get("location", "").encode("latin-1", "replace").decode("utf-8", "replace")
         target = resolve(response.url, location, max_length=limits.url_length) if location else None
         if target is None:
-            return Skipped(why="redirect", detail=f"to {location[:200]!r}")
+            return Skipped(why="redirect", detail=f"to {without_credentials(location)[:200]!r}")
+        if not allows_port(scope.domain, target, limits.ports):
+            return Skipped(why="redirect", detail=f"to {target}, whose port ALLOW_PORTS does not name")
         if canonical_key(target) == canonical_key(response.url):
             return Skipped(why="redirect", detail="to itself")
         return Redirected(target=target, in_scope=scope.contains(target))

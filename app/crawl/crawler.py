@@ -32,7 +32,11 @@ class Crawler:
         self._fetcher = Fetcher.of(settings)
         self._rate_limiter = HostRateLimiter(redis)
         self._robots = RobotsCache(
-            redis, self._fetcher, user_agent=settings.user_agent, max_crawl_delay=settings.crawl_delay_max
+            redis,
+            self._fetcher,
+            user_agent=settings.user_agent,
+            max_crawl_delay=settings.crawl_delay_max,
+            ports=settings.allow_ports,
         )
         self._single_flight = SingleFlight(raw_redis, ttl=settings.response_ttl)
         self._extractor = extractor(settings.extractor)
@@ -43,11 +47,13 @@ class Crawler:
 
         Within a crawl, one GET serves both messages of a page.
         Raises Postpone while the host or another worker is busy. ServerError, ConnectionFailed, ResponseTimeout and
-        RobotsUnavailable may pass with time; ForbiddenAddress is permanent.
+        RobotsUnavailable may pass with time; ForbiddenAddress and a crawl of another domain (InvalidMessage) do not.
         """
         if not target.crawl_id:
             return self._get(target)
-        return self._single_flight.fetch(target.crawl_id, kind, target.canonical_key, lambda: self._get(target))
+        return self._single_flight.fetch(
+            target.crawl_id, kind, target.canonical_key, lambda: self._get(target), domain=target.domain
+        )
 
     def store(self, target: Target, result: FetchResult) -> str:
         """Store a result; return the page's id if the page belongs in its crawl's pack, else an empty string.

@@ -12,6 +12,7 @@ from typing import Literal
 
 from redis import Redis
 
+from app.broker.errors import InvalidMessage
 from app.state.client import PREFIX, load_script
 
 #: Seen pages of one crawl that a process caches, about 100 bytes each.
@@ -102,6 +103,13 @@ class Frontier:
             return None
         started, moves = datetime.fromisoformat(fields["began"]), int(fields.get("moves", 0))
         return Crawl(crawl_id, fields["domain"], fields["start"], started, moves)
+
+    def crawl_of(self, domain: str, crawl_id: str) -> Crawl | None:
+        """Return a crawl of a domain, or None as `crawl` does; raises InvalidMessage for a crawl of another domain."""
+        found = self.crawl(crawl_id)
+        if found and found.domain != domain:
+            raise InvalidMessage(foreign_crawl(crawl_id, found.domain, domain))
+        return found
 
     def unseen(
         self, crawl_id: str, pages: Mapping[str, str], *, depth: int, max_pages: int, max_depth: int
@@ -232,6 +240,11 @@ def fingerprint(canonical_key: str) -> str:
 def message_name(kind: MessageKind, canonical_key: str) -> str:
     """Return the member of the sets that stands for a page's message."""
     return f"{kind[0]}{fingerprint(canonical_key)}"
+
+
+def foreign_crawl(crawl_id: str, owner: str, domain: str) -> str:
+    """Return the error text for a message of one domain that names a crawl of another."""
+    return f"crawl_id {crawl_id!r}: it is a crawl of {owner}, not of {domain}"
 
 
 def crawl_key(crawl_id: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +15,7 @@ from protego import Protego
 from redis import Redis
 
 from app.broker.errors import Postpone
-from app.crawl.urls import resolve
+from app.crawl.urls import allows_port, host_of, resolve
 from app.errors import FetchError, ForbiddenAddress, InvalidUrl, RobotsUnavailable
 from app.http.response import Response
 from app.state.client import PREFIX, load_script
@@ -28,6 +29,11 @@ MAX_REDIRECTS = 5
 _TTL = 86_400
 #: Seconds that a process uses parsed rules without asking Redis.
 _PARSED_TTL = 60.0
+#: Files whose parsed rules a process keeps, and their characters together. Parsed they take about twenty times as much.
+_PARSED_FILES = 1_000
+_PARSED_CHARACTERS = 1_000_000
+#: Wildcards of a robots.txt that are matched. Real files have some hundreds.
+_MAX_WILDCARDS = 5_000
 #: Seconds after which another worker may fetch a robots.txt whose fetcher died.
 _FETCH_LEASE = 60
 #: Milliseconds until an unavailable robots.txt is requested again: every page of the host needs it.
@@ -35,6 +41,10 @@ _UNAVAILABLE_MS = 1_000
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TOKEN = re.compile(r"[A-Za-z_-]+")
+_AGENT_LINE = re.compile(r"user[\s-]*agent(?=[\s:]|$)[\s:]*(.+)", re.I)
+_ALLOW_LINE = re.compile(r"allow(?=[\s:])", re.I)
+#: Stands in a file for every robot that is not this one. No product token contains it.
+_OTHER_ROBOT = "!"
 #: Directives with a value after a colon; any other colon follows the name of a robot.
 _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
 _NAMED = re.compile(r"\s*([a-z*][a-z0-9_-]*)\s*:\s*", re.I)
@@ -50,18 +60,20 @@ class Getter(Protocol):
 class RobotsCache:
     """The rules of hosts: fetched once a day by one worker, kept in Redis, parsed once a minute in each process."""
 
-    def __init__(self, redis: Redis, fetcher: Getter, *, user_agent: str, max_crawl_delay: float) -> None:
+    def __init__(
+        self, redis: Redis, fetcher: Getter, *, user_agent: str, max_crawl_delay: float, ports: Collection[int] = ()
+    ) -> None:
         self._redis = redis
         self._fetcher = fetcher
         self._user_agent = user_agent
         self._max_crawl_delay = max_crawl_delay
-        self._parsed: dict[str, tuple[float, RobotsRules]] = {}
+        self._ports = ports
+        self._parsed = ParsedFiles()
 
     def rules(self, url: str) -> RobotsRules:
         """Return the rules for an absolute URL; raises RobotsUnavailable, and Postpone while another worker fetches."""
         robots_txt = robots_url(url)
-        expires, rules = self._parsed.get(robots_txt, (0.0, None))
-        if rules is not None and time.monotonic() <= expires:
+        if (rules := self._parsed.get(robots_txt)) is not None:
             return rules
         key = f"{PREFIX}robots:{robots_txt.removesuffix('/robots.txt')}"
         text = self._redis.get(key)
@@ -71,7 +83,7 @@ class RobotsCache:
             if not self._redis.set(f"{key}:by", "1", nx=True, ex=_FETCH_LEASE):
                 raise Postpone(1.0, f"another worker is fetching {robots_txt}")
             try:
-                text = fetch_robots(robots_txt, self._fetcher)
+                text = fetch_robots(robots_txt, self._fetcher, ports=self._ports)
                 self._redis.set(key, text, ex=_TTL)
             except RobotsUnavailable as error:
                 self._redis.set(f"{key}:down", str(error), px=_UNAVAILABLE_MS)
@@ -79,8 +91,37 @@ class RobotsCache:
             finally:
                 self._redis.delete(f"{key}:by")
         rules = RobotsRules.parse(str(text), user_agent=self._user_agent, crawl_delay_max=self._max_crawl_delay)
-        self._parsed[robots_txt] = (time.monotonic() + _PARSED_TTL, rules)
+        self._parsed.put(robots_txt, rules, len(text))
         return rules
+
+
+class ParsedFiles:
+    """Parsed rules by the URL of their robots.txt: the most recently used ones, each for a minute."""
+
+    def __init__(self, *, files: int = _PARSED_FILES, characters: int = _PARSED_CHARACTERS) -> None:
+        self._files = files
+        self._left = characters
+        self._entries: OrderedDict[str, tuple[float, int, RobotsRules]] = OrderedDict()
+
+    def get(self, url: str) -> RobotsRules | None:
+        """Return the rules, or None where they are missing or expired."""
+        expires, _, rules = self._entries.get(url, (0.0, 0, None))
+        if rules is None or time.monotonic() > expires:
+            return None
+        self._entries.move_to_end(url)
+        return rules
+
+    def put(self, url: str, rules: RobotsRules, characters: int) -> None:
+        """Keep the rules of a file of this length, and forget the least recently used ones beyond the bounds."""
+        if url in self._entries:
+            self._left += self._entries.pop(url)[1]
+        self._entries[url] = (time.monotonic() + _PARSED_TTL, characters, rules)
+        self._left -= characters
+        while len(self._entries) > self._files or (self._left < 0 and len(self._entries) > 1):
+            self._left += self._entries.popitem(last=False)[1][1]
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
 
 def robots_url(url: str) -> str:
@@ -91,16 +132,17 @@ def robots_url(url: str) -> str:
         raise InvalidUrl(f"URL {url!r}: not an absolute URL") from error
 
 
-def fetch_robots(url: str, fetcher: Getter) -> str:
+def fetch_robots(url: str, fetcher: Getter, *, ports: Collection[int] = ()) -> str:
     """Return the text of the robots.txt for `url`; empty, which allows everything, where there is no valid one.
 
-    Any 4xx but 429, more than five redirects and a redirect to an invalid or private address count as no robots.txt
-    (RFC 9309 section 2.3.1). Raises RobotsUnavailable for 5xx, 429 and a failed request, and ForbiddenAddress when
-    the host itself has a private address.
+    Any 4xx but 429, more than five redirects and a redirect to an invalid URL, a private address or another port count
+    as no robots.txt (RFC 9309 section 2.3.1). The ports are 80, 443, that of `url`, and `ports`.
+    Raises RobotsUnavailable for 5xx, 429 and a failed request, and ForbiddenAddress when the host itself has a private
+    address.
     """
     target: str | None = robots_url(url)
     for hop in range(MAX_REDIRECTS + 1):
-        if target is None:
+        if target is None or not allows_port(host_of(url), target, ports):
             return ""
         try:
             response = fetcher.get(target)
@@ -135,10 +177,11 @@ class RobotsRules:
     def parse(cls, text: str, *, user_agent: str, crawl_delay_max: float = 30.0) -> RobotsRules:
         """Parse a robots.txt for the robot of this User-Agent; `crawl_delay` is at most `crawl_delay_max` seconds.
 
-        Never raises: invalid lines are ignored.
+        Never raises: invalid lines are ignored. After 5,000 wildcards, a Disallow holds for all that begins as it does
+        before its first wildcard, and an Allow with a wildcard is ignored.
         """
         token = product_token(user_agent)
-        rules = Protego.parse(text.removeprefix("\ufeff"))
+        rules = Protego.parse(_bounded(text.removeprefix("\ufeff"), token))
         rate = rules.request_rate(token)
         delays = [rules.crawl_delay(token) or 0.0, rate.seconds / rate.requests if rate and rate.requests else 0.0]
         return cls(min(max(delays), crawl_delay_max) or None, rules, token)
@@ -146,6 +189,36 @@ class RobotsRules:
     def allows(self, url: str) -> bool:
         """Return whether the robot may fetch this absolute URL."""
         return bool(self._rules.can_fetch(url, self._token))
+
+
+def _bounded(text: str, token: str) -> str:
+    """Return a robots.txt that is cheap to parse and to match, with the same meaning for the robot named `token`.
+
+    Protego keeps every rule once for each robot of its group, so all other robots get one name. Distinct lines are
+    counted, since files repeat their rules for several robots.
+    """
+    lines = []
+    counted: dict[str, str] = {}
+    left = _MAX_WILDCARDS
+    for raw in text.splitlines():
+        line = raw.partition("#")[0].strip()
+        if agent := _AGENT_LINE.match(line):
+            named = _TOKEN.match(agent[1])
+            own = named is not None and named[0].lower() == token.lower()
+            line = f"User-agent: {'*' if agent[1] == '*' else token if own else _OTHER_ROBOT}"
+        elif "*" in line:
+            if line not in counted:
+                left -= line.count("*")
+                counted[line] = line if left >= 0 else _without_wildcards(line)
+            line = counted[line]
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _without_wildcards(line: str) -> str:
+    """Return a rule that forbids at least as much as this one, without wildcards; empty for an Allow."""
+    start = line.partition("*")[0].rstrip()
+    return "" if _ALLOW_LINE.match(line) else f"{start}/" if start.endswith(":") else start
 
 
 def product_token(user_agent: str) -> str:

@@ -13,9 +13,9 @@ import zstandard
 from redis import Redis
 from redis.lock import Lock
 
-from app.broker.errors import Postpone
+from app.broker.errors import InvalidMessage, Postpone
 from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped
-from app.crawl.frontier import MessageKind, crawl_key, fingerprint, message_name
+from app.crawl.frontier import MessageKind, crawl_key, fingerprint, foreign_crawl, message_name
 from app.state.client import load_script
 from app.state.lease import Renewer
 from app.storage.layout import page_from_fields, to_fields
@@ -35,6 +35,7 @@ class SingleFlight:
     """
 
     def __init__(self, redis: Redis, *, ttl: int, lease: float = 10.0) -> None:
+        self._redis = redis
         self._renewer = Renewer(seconds=lease)
         self._ttl = ttl
         self._lease_ms = int(lease * 1_000)
@@ -44,23 +45,26 @@ class SingleFlight:
         self._renew = redis.register_script(Lock.LUA_REACQUIRE_SCRIPT)
 
     def fetch(
-        self, crawl_id: str, kind: MessageKind, canonical_key: str, get: Callable[[], FetchResult]
+        self, crawl_id: str, kind: MessageKind, canonical_key: str, get: Callable[[], FetchResult], *, domain: str = ""
     ) -> FetchResult | None:
         """Return the result for a page of a crawl, from Redis or by calling `get`; None for a completed message.
 
-        Raises Postpone when another worker is still fetching, and whatever `get` raises.
+        Raises Postpone when another worker is still fetching, and whatever `get` raises. With `domain`, raises
+        InvalidMessage if the crawl is one of another domain.
         """
         token, crawl = uuid.uuid4().bytes, crawl_key(crawl_id)
-        result_key = f"{crawl}:visit:{fingerprint(canonical_key)}"
+        result_key = _result_key(crawl_id, canonical_key)
         lease_key = f"{result_key}:by"
-        keys = [f"{crawl}:done", f"{crawl}:dead", result_key, lease_key]
-        arguments = [message_name(kind, canonical_key), token, self._lease_ms]
+        keys = [f"{crawl}:done", f"{crawl}:dead", result_key, lease_key, crawl]
+        arguments = [message_name(kind, canonical_key), token, self._lease_ms, domain]
         deadline, pause = time.monotonic() + _SHORT_WAIT, 0.002
         state, *shared = self._begin(keys=keys, args=arguments)
         while state == b"busy" and time.monotonic() < deadline:
             time.sleep(pause)
             pause *= 2
             state, *shared = self._begin(keys=keys, args=arguments)
+        if state == b"foreign":
+            raise InvalidMessage(foreign_crawl(crawl_id, str(shared[0], "utf-8", "replace"), domain))
         if state == b"busy":
             raise Postpone(_POSTPONEMENT, f"another worker is fetching {canonical_key}")
         if state == b"done":
@@ -76,6 +80,15 @@ class SingleFlight:
             self._renewer.remove(lease_key)
             self._end(keys=[result_key, lease_key], args=[token, dumped, self._ttl])
         return result
+
+    def shared_result(self, crawl_id: str, canonical_key: str) -> FetchResult | None:
+        """Return the result that a crawl's page got within the last `ttl` seconds, or None; for `perennial explain`."""
+        data = self._redis.get(_result_key(crawl_id, canonical_key))
+        return _load(bytes(data)) if isinstance(data, bytes) else None
+
+
+def _result_key(crawl_id: str, canonical_key: str) -> str:
+    return f"{crawl_key(crawl_id)}:visit:{fingerprint(canonical_key)}"
 
 
 _RESULTS: dict[str, type[FetchResult]] = {each.__name__: each for each in (Indexed, Gone, Redirected, Skipped)}

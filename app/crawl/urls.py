@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NoReturn
@@ -13,9 +14,15 @@ from w3lib.url import canonicalize_url
 
 from app.broker.errors import InvalidMessage
 from app.errors import InvalidUrl, OutOfScope
+from app.http.urls import without_credentials
 
 #: Characters of a URL.
 MAX_LENGTH = 2_000
+#: Segments of a path; a longer path is a trap.
+MAX_SEGMENTS = 50
+#: Characters of a page's links with its base, on average, if it has as many as allowed: a long base makes every short
+#: link long, and each link is resolved before its scope is known.
+_CHARACTERS_OF_A_LINK = 250
 
 #: Message keys that name a page; the other keys of a message are its task's own.
 TARGET_FIELDS = ("url", "domain", "path", "scheme", "crawl_id", "depth")
@@ -91,7 +98,7 @@ def _text(message: Mapping[str, Any], field: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise InvalidMessage(f"{field} {value!r}: expected text")
+        raise InvalidMessage(f"{field}: expected text, not {type(value).__name__}")
     return value
 
 
@@ -157,7 +164,8 @@ def has_scheme(text: str) -> bool:
 
 
 def _refuse(text: str, reason: str) -> NoReturn:
-    shown = text if len(text) <= 200 else text[:200] + "..."
+    shown = without_credentials(text)
+    shown = shown if len(shown) <= 200 else shown[:200] + "..."
     raise InvalidUrl(f"URL {shown!r}: {reason}")
 
 
@@ -223,6 +231,15 @@ def _key_of(url: str) -> str:
     return str(canonicalize_url(url, keep_blank_values=True))
 
 
+def allows_port(domain: str, url: str, ports: Collection[int]) -> bool:
+    """Return whether a redirect from `domain` may lead to the port of `url`, an absolute URL.
+
+    These are 80, 443, the domain's own port, and `ports`. The domain's own port is the one that a start URL names.
+    """
+    port = ada_url.URL(url).port
+    return not port or int(port) in (80, 443, *ports) or port == ada_url.URL(f"http://{domain}").port
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The URLs that a crawl of `domain` may fetch.
@@ -243,16 +260,21 @@ class Scope:
 
 
 def is_trap(url: str) -> bool:
-    """Return whether a path repeats one segment three times or more, as relative links that nest forever do.
+    """Return whether a path has more than MAX_SEGMENTS segments, or one segment three times or more.
 
-    Numbers do not count, since dates and shards repeat them. Nutch drops such URLs by default, too.
+    Relative links that nest forever have such paths. Numbers may be repeated, since dates and shards repeat them. Nutch
+    drops paths with repetitions by default, Heritrix those of more than 20 segments.
     """
-    if url.count("/") < 5:
+    slashes = url.count("/")
+    if slashes < 5:
         return False
-    segments = [part for part in url.partition("?")[0].split("/")[3:] if part and not part.isdigit()]
+    path = url.partition("?")[0]
+    if slashes > MAX_SEGMENTS and path.count("/") - 2 > MAX_SEGMENTS:
+        return True
+    segments = [part for part in path.split("/")[3:] if part and not part.isdigit()]
     if len(segments) - len(set(segments)) < 2:
         return False
-    return any(segments.count(segment) >= 3 for segment in set(segments))
+    return max(Counter(segments).values()) >= 3
 
 
 def links_in_scope(
@@ -260,16 +282,19 @@ def links_in_scope(
 ) -> tuple[str, ...]:
     """Return the absolute URLs of links that are in scope, in document order, at most `limit`.
 
-    They are distinct by canonical key: the first of two URLs of one page is kept. Trap URLs are left out.
+    They are distinct by canonical key: the first of two URLs of one page is kept. Trap URLs are left out, and all links
+    after the first 250 * `limit` characters of links, in scope or not.
     """
     # Links that differ only in their fragment are resolved once. White space before a fragment is part of the path; at
     # the end of a URL it would be stripped.
     without_fragment = (href if (cut := href.partition("#")[0])[-1:].isspace() else cut for href in hrefs)
-    resolved = (resolve(base, href, max_length=max_length) for href in dict.fromkeys(without_fragment))
     found: dict[str, str] = {}
-    for url in dict.fromkeys(resolved):
-        if len(found) >= limit:
+    left = limit * _CHARACTERS_OF_A_LINK
+    for href in dict.fromkeys(without_fragment):
+        left -= len(base) + len(href)
+        if left < 0 or len(found) >= limit:
             break
+        url = resolve(base, href, max_length=max_length)
         if url is not None and scope.contains(url) and not is_trap(url):
             found.setdefault(_key_of(url), url)
     return tuple(found.values())

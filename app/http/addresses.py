@@ -7,6 +7,24 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 
 from app.errors import ForbiddenAddress
 
+#: https://www.iana.org/assignments/iana-ipv4-special-registry without its three small exceptions, and multicast. Those
+#: exceptions (192.0.0.9, AMT relays, AS112) are global, but serve no pages.
+_SPECIAL_IPV4 = [
+    IPv4Network(each)
+    for each in (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
+        "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24",
+        "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3",
+    )
+]  # fmt: skip
+#: The only IPv6 space that is assigned to sites (https://www.iana.org/assignments/ipv6-address-space). Outside of it
+#: are IPv4-compatible, SIIT, local NAT64, unique local, link-local, site-local and multicast addresses.
+_GLOBAL_IPV6 = IPv6Network("2000::/3")
+#: https://www.iana.org/assignments/iana-ipv6-special-registry within that space: protocols (Teredo, ORCHID and others),
+#: documentation, 6to4 (withdrawn by RFC 7526), AS112.
+_SPECIAL_IPV6 = [
+    IPv6Network(each) for each in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")
+]
 #: RFC 6052: a gateway behind this prefix connects to the IPv4 address in its last 32 bits.
 _NAT64 = IPv6Network("64:ff9b::/96")
 
@@ -36,9 +54,17 @@ class AddressPolicy:
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Return whether an address is globally reachable unicast; of an IPv6 address also the IPv4 one inside it."""
-    inner = _embedded_ipv4(address)
-    return address.is_global and not address.is_multicast if inner is None else is_public(inner)
+    """Return whether an address is global unicast, in no special-purpose registry of IANA.
+
+    An IPv4-mapped or a NAT64 address is as public as the IPv4 address inside it. A prefix that a network chose for its
+    own NAT64 (RFC 6052 section 2.2) looks like any other address.
+    """
+    if isinstance(address, IPv4Address):
+        return not any(address in network for network in _SPECIAL_IPV4)
+    if address in _NAT64 or address.ipv4_mapped:
+        inner = _embedded_ipv4(address)
+        return inner is not None and is_public(inner)
+    return address in _GLOBAL_IPV6 and not any(address in network for network in _SPECIAL_IPV6)
 
 
 def _embedded_ipv4(address: IPv4Address | IPv6Address) -> IPv4Address | None:

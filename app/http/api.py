@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 import requests
 import urllib3
@@ -19,6 +19,7 @@ from app.errors import FetchError
 from app.http.addresses import ANY_ADDRESS, AddressPolicy
 from app.http.fetcher import guarded_pool
 from app.http.response import Response, fetch_error, read_body
+from app.http.urls import without_credentials
 
 #: Redirects that one request follows.
 _MAX_REDIRECTS = 10
@@ -65,12 +66,12 @@ class ApiClient:
                 if not follow or response.status not in _REDIRECTS or not location:
                     return response
                 url = urljoin(response.url, location)
-        raise FetchError(f"{method} {_without_credentials(url)}: more than {_MAX_REDIRECTS} redirects")
+        raise FetchError(f"{method} {without_credentials(url)}: more than {_MAX_REDIRECTS} redirects")
 
     def _send_once(
         self, session: requests.Session, method: str, url: str, headers: Mapping[str, str], body: bytes
     ) -> Response:
-        request = f"{method} {_without_credentials(url)}"
+        request = f"{method} {without_credentials(url)}"
         try:
             with contextlib.closing(
                 session.request(
@@ -146,8 +147,3 @@ class _GuardedAdapter(HTTPAdapter):
 
     def cert_verify(self, *_args: Any, **_options: Any) -> None:
         """Leave the pool's TLS context as it is."""
-
-
-def _without_credentials(url: str) -> str:
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from app.broker.errors import Postpone
+from app.broker.errors import InvalidMessage, Postpone
 from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped
 from app.crawl.frontier import LIMIT, Crawl, Frontier, fingerprint
 from app.crawl.politeness import HostRateLimiter
@@ -248,6 +248,26 @@ def test_a_slow_fetch_renews_its_lease_and_that_of_a_dead_worker_expires(redis_u
             return False
 
     assert eventually(fetched, "the page is free")
+
+
+def test_a_message_that_names_a_crawl_of_another_domain_is_refused(frontier: Frontier, flight: SingleFlight) -> None:
+    crawl = frontier.begin(Crawl("theirs", "a.gov", "https://a.gov/", datetime.now(UTC)))
+    assert frontier.crawl_of("a.gov", "theirs") == crawl
+    assert frontier.crawl_of("b.gov", "unknown") is None
+    with pytest.raises(InvalidMessage, match=r"a crawl of a\.gov, not of b\.gov"):
+        frontier.crawl_of("b.gov", "theirs")
+    with pytest.raises(InvalidMessage, match=r"a crawl of a\.gov, not of b\.gov"):
+        flight.fetch("theirs", "index", "k", lambda: pytest.fail("fetched"), domain="b.gov")
+    gone = Gone(why="404")
+    assert flight.fetch("theirs", "index", "k", lambda: gone, domain="a.gov") == gone
+    assert flight.fetch("unknown", "index", "k", lambda: gone, domain="b.gov") == gone
+
+
+def test_the_result_of_a_page_is_shown_while_it_is_shared(flight: SingleFlight) -> None:
+    assert flight.shared_result("c", "k") is None
+    skipped = Skipped(why="too-complex", detail="nested")
+    flight.fetch("c", "index", "k", lambda: skipped)
+    assert flight.shared_result("c", "k") == skipped
 
 
 def test_a_failed_fetch_is_not_shared(flight: SingleFlight) -> None:

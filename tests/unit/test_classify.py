@@ -109,11 +109,17 @@ def test_a_canonical_link_outside_the_scope_is_ignored(href: str, canonical: str
     ("location", "expected"),
     [
         ("/b", Redirected(target="https://x.gov/b", in_scope=True)),
-        ("https://x.gov:8443/b", Redirected(target="https://x.gov:8443/b", in_scope=False)),
+        ("https://x.gov:443/b", Redirected(target="https://x.gov/b", in_scope=True)),
+        ("http://y.gov:443/b", Redirected(target="http://y.gov:443/b", in_scope=False)),
+        (
+            "https://x.gov:8443/b",
+            Skipped(why="redirect", detail="to https://x.gov:8443/b, whose port ALLOW_PORTS does not name"),
+        ),
         ("//y.gov", Redirected(target="https://y.gov/", in_scope=False)),
         ("http://x.gov/docs/a.html?v=1", Redirected(target="http://x.gov/docs/a.html?v=1", in_scope=True)),
         ("/é".encode().decode("latin-1"), Redirected(target="https://x.gov/%C3%A9", in_scope=True)),
         ("#here", Skipped(why="redirect", detail="to itself")),
+        ("//user:pass@x.gov/", Skipped(why="redirect", detail="to '//***@x.gov/'")),
         ("file:///etc/passwd", Skipped(why="redirect", detail="to 'file:///etc/passwd'")),
         ("", Skipped(why="redirect", detail="to ''")),
     ],

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from protego import Protego
 
 from app.crawl.politeness import (
     MAX_BYTES,
+    ParsedFiles,
     RobotsRules,
     fetch_robots,
     product_token,
@@ -149,3 +155,84 @@ def test_a_long_file_is_cut_at_a_line() -> None:
 )
 def test_an_x_robots_tag_may_address_one_robot(values: list[str], expected: set[str]) -> None:
     assert robots_directives(values, "Perennial") == expected
+
+
+def test_only_the_groups_of_this_robot_and_of_all_robots_count() -> None:
+    assert not parse("User agent: a\nuseragent PERENNIAL/2.0\nDisallow: /x").allows("https://x.gov/x")
+    assert parse("User-agent: p\nDisallow: /\nUser-agent: perennialbot\nDisallow: /").allows("https://x.gov/x")
+    assert not parse("User-agent: a # b\nUser-agent: * # all\nDisallow: /x").allows("https://x.gov/x")
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.sampled_from(["User-agent: *", "User-agent: Perennial", "User-agent: other", "user agent x", "#", ""]),
+            st.builds("{}{}{}".format, st.sampled_from(["Disallow: ", "Allow:", "disallow ", "Crawl-delay: "]),
+                      st.sampled_from(["", "/", "5"]), st.text(st.sampled_from("ab*$/%4?=#é "), max_size=6)),
+        )
+    ),
+    st.text(st.sampled_from("ab/%4?=é"), max_size=6),
+)  # fmt: skip
+def test_the_bounds_do_not_change_the_meaning_of_a_small_file(lines: list[str], path: str) -> None:
+    text, url = "\n".join(lines), f"https://x.gov/{path}"
+    assert parse(text).allows(url) == Protego.parse(text).can_fetch(url, "Perennial")
+    assert parse(text).crawl_delay == (Protego.parse(text).crawl_delay("Perennial") or None)
+
+
+HALF_A_MEGABYTE = {
+    "robots and rules": "User-agent: *\n" + "".join(f"User-agent: a{n}\n" for n in range(13_000))
+    + "".join(f"Disallow: /{n}\n" for n in range(14_000)),
+    "robots twice": "".join(f"User-agent: a{n % 12_000}\n" for n in range(26_000)) + "Disallow: /",
+    "wildcards": "User-agent: *\n" + "".join(f"Disallow: *{n}a\n" for n in range(24_000)),
+    "wildcards in a rule": "User-agent: *\nDisallow: /" + "*a" * 240_000,
+    "prefixes": "User-agent: *\n" + "".join(f"Disallow:/aa{n}\n" for n in range(24_000)) + "Allow:/a",
+    "ends": "User-agent: *\n" + "".join(f"Disallow:/{n}$\n" for n in range(24_000)),
+    "robots": "User-agent: perennial*\n" * 22_000 + "Disallow: /b",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HALF_A_MEGABYTE)
+def test_the_largest_file_is_parsed_and_matched_in_little_time(name: str) -> None:
+    text = HALF_A_MEGABYTE[name][:MAX_BYTES]
+    assert len(text) > 300_000
+    began = time.process_time()
+    rules = parse(text)
+    parsed = time.process_time()
+    for number in range(10):
+        rules.allows(f"https://x.gov/a{number}/" + "a" * 1_900)
+    assert parsed - began < 2
+    assert (time.process_time() - parsed) / 10 < 0.06
+
+
+def test_a_wildcard_after_the_last_that_is_matched_forbids_more_and_allows_nothing() -> None:
+    rules = parse("User-agent: *\n" + "Disallow: /x*x\n" * 9 + "".join(f"Disallow: /*{n}\n" for n in range(4_999))
+                  + "Disallow: /a/*b\nAllow: /a/*\nDisallow: /c/*d*e")  # fmt: skip
+    allowed = {path: rules.allows(f"https://x.gov{path}") for path in ("/x", "/y/4998", "/a/c", "/b", "/c/")}
+    assert allowed == {"/x": True, "/y/4998": False, "/a/c": False, "/b": True, "/c/": False}
+    rules = parse("User-agent: *\nDisallow: " + "*a" * 6_000)
+    assert not rules.allows("https://x.gov/b")
+
+
+def test_parsed_files_are_bounded_by_number_and_by_length() -> None:
+    kept, rules = ParsedFiles(files=3, characters=100), parse("")
+    for number in range(4):
+        kept.put(str(number), rules, 10)
+    assert [kept.get(str(number)) is rules for number in range(4)] == [False, True, True, True]
+    assert kept.get("1") is rules
+    kept.put("4", rules, 81)
+    assert [kept.get(str(number)) is rules for number in range(5)] == [False, True, False, False, True]
+    kept.put("5", rules, 1_000)
+    kept.put("5", rules, 1_000)
+    assert (len(kept), kept.get("5")) == (1, rules)
+    kept.put("5", rules, 1)
+    kept.put("6", rules, 99)
+    assert len(kept) == 2
+
+
+@pytest.mark.parametrize(
+    ("location", "text"), [("http://y.gov:8080/r", ""), ("http://y.gov:81/r", "no"), ("//y.gov:443/r", "no")]
+)
+def test_a_redirect_to_another_port_is_no_robots_txt(location: str, text: str) -> None:
+    found = Response(location, 200, {}, b"no")
+    answers = Answers({**at("/robots.txt", 301, location=location), location: found, "https://y.gov/r": found})
+    assert fetch_robots("https://x.gov/", answers, ports=(81,)) == text

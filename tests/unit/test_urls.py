@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import time
+from contextlib import suppress
+
 import ada_url
 import pytest
 from hypothesis import example, given
@@ -10,7 +14,9 @@ from w3lib.url import canonicalize_url
 
 from app.crawl import urls
 from app.crawl.urls import (
+    MAX_SEGMENTS,
     Scope,
+    allows_port,
     canonical_key,
     host_of,
     is_trap,
@@ -21,6 +27,7 @@ from app.crawl.urls import (
     resolve,
 )
 from app.errors import InvalidUrl
+from app.http.urls import without_credentials, without_credentials_in
 
 pytestmark = pytest.mark.unit
 
@@ -253,3 +260,79 @@ def test_trap_urls_are_left_out() -> None:
     assert [is_trap(url) for url in traps] == [True] * 3
     assert not any(is_trap(url) for url in pages)
     assert links_in_scope(BASE, [*traps, pages[0]], scope=Scope("x.gov"), limit=9) == (pages[0],)
+
+
+def test_a_path_that_nests_deeply_is_a_trap() -> None:
+    def path(segments: int) -> str:
+        return "https://x.gov/" + "/".join(map(str, range(segments)))
+
+    assert [is_trap(path(MAX_SEGMENTS)), is_trap(path(MAX_SEGMENTS + 1))] == [False, True]
+    assert not is_trap("https://x.gov/a/b?" + "/" * 100)
+
+
+def test_many_links_below_a_long_base_or_with_long_queries_cost_little() -> None:
+    # Without bounds, the first takes 40 s: each of 380 segments was compared with all others.
+    nested = "https://x.gov/" + "".join(f"a{number // 2}/" for number in range(380))
+    queries = [f"?{'&'.join(f'{n}={m}' for n in range(250, 0, -1))}&é" for m in range(1_000)]
+    began = time.process_time()
+    assert links_in_scope(nested, map(str, range(20_000)), scope=Scope("x.gov"), limit=5_000) == ()
+    assert len(links_in_scope("https://x.gov/", queries, scope=Scope("x.gov"), limit=1_000)) < 200
+    assert time.process_time() - began < 5
+
+
+def test_links_end_at_a_number_of_characters_in_proportion_to_their_limit() -> None:
+    hrefs = [f"{number:0240}" for number in range(20)]
+    assert len(links_in_scope("https://x.gov/", hrefs, scope=Scope("x.gov"), limit=10)) == 9
+    assert len(links_in_scope("https://x.gov/", hrefs, scope=Scope("x.gov"), limit=20)) == 19
+
+
+@pytest.mark.parametrize(
+    ("domain", "url", "ports", "allowed"),
+    [
+        ("x.gov", "https://y.gov/", (), True),
+        ("x.gov", "http://y.gov:443/", (), True),
+        ("x.gov", "https://y.gov:80/", (), True),
+        ("x.gov", "http://y.gov:8080/", (), False),
+        ("x.gov", "http://y.gov:8080/", (8080,), True),
+        ("x.gov:8080", "http://y.gov:8080/", (), True),
+        ("x.gov:8080", "http://y.gov:6379/", (), False),
+        ("[::1]:8080", "http://[::1]:8080/", (), True),
+        ("[::1]", "http://[::1]:1/", (), False),
+    ],
+)
+def test_a_redirect_may_lead_to_few_ports(domain: str, url: str, ports: tuple[int, ...], allowed: bool) -> None:
+    assert allows_port(domain, url, ports) == allowed
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://x.gov/@me?a@b", "https://x.gov/@me?a@b"),
+        ("https://user:pass@x.gov/@me", "https://***@x.gov/@me"),
+        ("HTTPS:\\\\user:pa@ss@x.gov", "HTTPS:\\\\***@x.gov"),
+        ("user:pass@x.gov/a", "***@x.gov/a"),
+        ("https:user:pass@x.gov", "***@x.gov"),
+        ("amqp://user:pa/ss@x.gov//", "amqp://***@x.gov//"),
+        ("https://user:pa/ss@x.gov/", "https://***@x.gov/"),
+        ("//user:pass@x.gov", "//***@x.gov"),
+    ],
+)
+def test_a_url_is_shown_without_user_name_and_password(url: str, shown: str) -> None:
+    assert without_credentials(url) == shown
+
+
+@given(
+    st.sampled_from(["https://", "http:", "//", "", "HTTP:/\\", " https://", "ftp://", "https:\t//"]),
+    st.text(st.sampled_from("ab:@%/\\?# \n")),
+    st.sampled_from(["x.gov/", "x.gov:99999/", "[::1", "x.gov/@a?b@c#d@e", ""]),
+)
+def test_no_error_about_a_url_shows_its_password(scheme: str, user: str, host: str) -> None:
+    url = f"{scheme}{user}:hunter2@{host}"
+    assert "hunter2" not in without_credentials_in(repr({"url": f"https://u:hunter2@{host}"}))
+    with suppress(InvalidUrl):
+        parse_url(url)
+        return
+    with pytest.raises(InvalidUrl) as caught:
+        parse_url(url)
+    if not re.search(r"[/\\?#]", user):
+        assert "hunter2" not in str(caught.value)

@@ -1,0 +1,153 @@
+"""Anything that a site or a message may contain: page bytes, robots.txt, headers, URLs. None raises a stray error."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.broker.errors import ApplicationError
+from app.crawl.classify import FetchResult, Gone, Indexed, Limits, Redirected, Skipped, classify, links_of
+from app.crawl.extract.contract import Extractor, extractor
+from app.crawl.politeness import RobotsRules, robots_directives
+from app.crawl.urls import Scope, canonical_key, parse_target, path_of
+from app.errors import ServerError
+from app.http.response import Response
+from app.storage.layout import to_json
+
+pytestmark = pytest.mark.unit
+
+SCOPE = Scope("x.gov", "suffix")
+PIECES = [
+    "<", ">", "</", "/>", "<!--", "-->", "<!", "<?xml", "<![CDATA[", "]]>", "=", '"', "'", " ", "\0", "&#0;",
+    "&#xD800;", "&amp", "<p>", "</p>", "<b>", "</b>", "<a href=", "</a>", "<table>", "<td>", "<svg>", "<title>",
+    "</title>", "<script>",
+    "<template>", "</template>", "<select>", "<math>", "<h1>", "<main>", "<base href=", "<body lang=", "<html lang=",
+    "<link rel=canonical href=", "<meta name=robots content=", "<meta charset=", "<time datetime=", "noindex", "utf-16",
+    '<script type="application/ld+json">', '{"dateModified":', "[" * 30, "2020-01-01", "http://x.gov/", "//x.gov:1/",
+    "http://u:p@x.gov/", "javascript:", "\ud800", "\udfff", "\x85", "\u2028", "é", "\U0001f600", "¶", "\ufeff",
+]  # fmt: skip
+soup = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=40).map("".join)
+codecs = st.sampled_from(["utf-8", "utf-16", "utf-16-le", "latin-1", "cp1252", "shift_jis", "iso2022_jp", "utf-7"])
+bodies = st.one_of(st.binary(max_size=200), st.builds(lambda text, name: text.encode(name, "replace"), soup, codecs))
+labels = st.sampled_from(
+    ["", "text/html", "text/plain", "application/xhtml+xml; charset=utf-16", "text/html; charset=shift_jis",
+     "text/html;;", "text/html; charset=\x00", "TEXT/HTML; CHARSET='x-user-defined'", "text/html; charset=replacement"]
+)  # fmt: skip
+header_names = st.sampled_from(["location", "x-robots-tag", "last-modified", "retry-after", "date"])
+headers = st.dictionaries(
+    header_names, st.one_of(st.text(st.characters(max_codepoint=255), max_size=30), soup), max_size=3
+)
+statuses = st.sampled_from([200, 200, 200, 203, 301, 302, 404, 410, 429, 500, 999])
+parsers = st.sampled_from([extractor("lexbor"), extractor("beautifulsoup")])
+lines = st.lists(
+    st.one_of(
+        soup,
+        st.builds("{}{}{}".format,
+                  st.sampled_from(["User-agent", "user agent", "Disallow", "allow", "Crawl-delay", "Request-rate"]),
+                  st.sampled_from([":", " ", ": ", "::"]),
+                  st.one_of(soup, st.sampled_from(["*", "perennial", "/*$", "1/0s", "1e999", "-1", "nan", "%"]))),
+    ),
+    max_size=12,
+).map("\n".join)  # fmt: skip
+values = st.one_of(soup, st.sampled_from([None, True, 7, -1, 0.5, [], ["https://x.gov/"], {"a": 1}, 10**30]))
+names = st.sampled_from(["location", "x-robots-tag", "last-modified", "retry-after", "date"])
+headers = st.dictionaries(
+    header_names, st.one_of(st.text(st.characters(max_codepoint=255), max_size=30), soup), max_size=3
+)
+statuses = st.sampled_from([200, 200, 200, 203, 301, 302, 404, 410, 429, 500, 999])
+parsers = st.sampled_from([extractor("lexbor"), extractor("beautifulsoup")])
+lines = st.lists(
+    st.one_of(
+        soup,
+        st.builds("{}{}{}".format,
+                  st.sampled_from(["User-agent", "user agent", "Disallow", "allow", "Crawl-delay", "Request-rate"]),
+                  st.sampled_from([":", " ", ": ", "::"]),
+                  st.one_of(soup, st.sampled_from(["*", "perennial", "/*$", "1/0s", "1e999", "-1", "nan", "%"]))),
+    ),
+    max_size=12,
+).map("\n".join)  # fmt: skip
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), soup), lambda inner: st.lists(inner)
+)
+names = st.sampled_from(["url", "domain", "path", "scheme", "crawl_id", "depth"])
+messages = st.dictionaries(names, st.one_of(values, st.sampled_from(["https://x.gov/", "x.gov", "/a", "http"])))
+
+#: For `make test-all`: new examples in each run.
+thorough = settings(max_examples=10_000, derandomize=False)
+
+
+def check_response(status: int, body: bytes, label: str, fields: dict[str, str], parser: Extractor) -> None:
+    response = Response("https://x.gov/a?b", status, {"content-type": label, **fields}, body)
+    try:
+        result: FetchResult = classify(response, scope=SCOPE, extractor=parser, limits=Limits(links=5))
+    except ServerError:
+        assert status in (429, 500, 999)
+        return
+    assert isinstance(result, Indexed | Gone | Redirected | Skipped)
+    assert len(links_of(result)) <= 5
+    for link in links_of(result):
+        assert SCOPE.contains(link)
+        assert parse_target({"url": link}, scope="exact", max_length=2_000).url == link
+    if isinstance(result, Indexed):
+        assert json.loads(to_json(result.page))
+
+
+def check_robots(text: str, tail: str) -> None:
+    rules = RobotsRules.parse(text, user_agent="Perennial/1")
+    assert rules.allows(f"https://x.gov/{tail}") in (True, False)
+    assert rules.crawl_delay is None or 0 < rules.crawl_delay <= 30
+    assert all(robots_directives(text.split("\n"), "Perennial"))
+
+
+def check_message(message: dict[str, Any]) -> None:
+    with suppress(ApplicationError):
+        target = parse_target(message, scope="suffix", max_length=2_000)
+        assert Scope(target.domain, "suffix").contains(target.url)
+        assert canonical_key(target.canonical_key) == target.canonical_key
+        assert path_of(target.url).startswith("/")
+        assert parse_target({"url": target.url}, scope="exact", max_length=2_000).canonical_key == target.canonical_key
+
+
+@given(statuses, bodies, labels, headers, parsers)
+def test_any_response_is_classified(
+    status: int, body: bytes, label: str, fields: dict[str, str], parser: Extractor
+) -> None:
+    check_response(status, body, label, fields, parser)
+
+
+@given(lines, soup)
+def test_any_robots_txt_has_rules(text: str, tail: str) -> None:
+    check_robots(text, tail)
+
+
+@given(messages)
+def test_any_message_names_a_page_or_is_refused(message: dict[str, Any]) -> None:
+    check_message(message)
+
+
+@pytest.mark.long
+@thorough
+@given(statuses, bodies, labels, headers, parsers)
+def test_any_of_many_responses_is_classified(
+    status: int, body: bytes, label: str, fields: dict[str, str], parser: Extractor
+) -> None:
+    check_response(status, body, label, fields, parser)
+
+
+@pytest.mark.long
+@thorough
+@given(lines, soup)
+def test_any_of_many_robots_txt_has_rules(text: str, tail: str) -> None:
+    check_robots(text, tail)
+
+
+@pytest.mark.long
+@thorough
+@given(messages)
+def test_any_of_many_messages_names_a_page_or_is_refused(message: dict[str, Any]) -> None:
+    check_message(message)
