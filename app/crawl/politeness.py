@@ -43,7 +43,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TOKEN = re.compile(r"[A-Za-z_-]+")
 _AGENT_LINE = re.compile(r"user[\s-]*agent(?=[\s:]|$)[\s:]*(.+)", re.I)
 _ALLOW_LINE = re.compile(r"allow(?=[\s:])", re.I)
-#: Stands in a file for every robot that is not this one. No product token contains it.
+#: Name of every robot that is not this one. No product token contains it.
 _OTHER_ROBOT = "!"
 #: Directives with a value after a colon; any other colon follows the name of a robot.
 _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
@@ -135,8 +135,8 @@ def robots_url(url: str) -> str:
 def fetch_robots(url: str, fetcher: Getter, *, ports: Collection[int] = ()) -> str:
     """Return the text of the robots.txt for `url`; empty, which allows everything, where there is no valid one.
 
-    Any 4xx but 429, more than five redirects and a redirect to an invalid URL, a private address or another port count
-    as no robots.txt (RFC 9309 section 2.3.1). The ports are 80, 443, that of `url`, and `ports`.
+    Any 4xx but 429 and more than five redirects count as no robots.txt (RFC 9309 section 2.3.1). So does a redirect to
+    an invalid URL, a private address or another port than 80, 443, that of `url`, and `ports`.
     Raises RobotsUnavailable for 5xx, 429 and a failed request, and ForbiddenAddress when the host itself has a private
     address.
     """
@@ -178,7 +178,7 @@ class RobotsRules:
         """Parse a robots.txt for the robot of this User-Agent; `crawl_delay` is at most `crawl_delay_max` seconds.
 
         Never raises: invalid lines are ignored. After 5,000 wildcards, a Disallow holds for all that begins as it does
-        before its first wildcard, and an Allow with a wildcard is ignored.
+        before its first wildcard. An Allow with a wildcard is then ignored.
         """
         token = product_token(user_agent)
         rules = Protego.parse(_bounded(text.removeprefix("\ufeff"), token))

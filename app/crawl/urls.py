@@ -20,8 +20,8 @@ from app.http.urls import without_credentials
 MAX_LENGTH = 2_000
 #: Segments of a path; a longer path is a trap.
 MAX_SEGMENTS = 50
-#: Characters of a page's links with its base, on average, if it has as many as allowed: a long base makes every short
-#: link long, and each link is resolved before its scope is known.
+#: Characters that a page's links and their base may have on average, if there are as many links as allowed. A long
+#: base makes every short link long, and each link is resolved before its scope is known.
 _CHARACTERS_OF_A_LINK = 250
 
 #: Message keys that name a page; the other keys of a message are its task's own.
