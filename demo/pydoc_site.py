@@ -97,7 +97,7 @@ def main(folder: Path) -> None:
     """Write `<module>.html` for every importable module, and `modules.json` with their summaries by name."""
     warnings.simplefilter("ignore")
     # pydoc shows the comment above what has no docstring. Finding it parses whole modules, half of all the time.
-    inspect.getcomments = lambda object: None
+    inspect.getcomments = lambda object: None  # noqa: ARG005 - The parameter has the name of the original.
     pages = [page for page in map(render, module_names()) if page is not None]
     names = {page.name for page in pages}
     for page in pages:
