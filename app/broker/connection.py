@@ -26,6 +26,8 @@ CONNECTION_ERRORS = (AMQPError, OSError, socket.timeout)
 #: `ssl` of a kombu Connection, and Celery's `broker_use_ssl`.
 TlsOptions = dict[str, str | None] | bool
 
+#: Seconds between two attempts to connect to the nodes of a list.
+_NODE_PAUSE = 0.2
 #: Seconds between two attempts to get an exclusive queue.
 _LOCK_PAUSE = 0.5
 
@@ -36,9 +38,10 @@ class NodesConnection(Connection):  # type: ignore[misc]
     def connect(self) -> Any:
         """Open the connection to the first node that answers, in the order of the list; raises the last node's error.
 
-        A single node is tried twice, two seconds apart, as kombu does it.
+        A single node is tried twice, and not two seconds apart as by kombu: an operator waits for it.
         """
-        self.ensure_connection(max_retries=max(1, len(self.alt) - 1), reraise_as_library_errors=False)
+        retries = max(1, len(self.alt) - 1)
+        self.ensure_connection(max_retries=retries, interval_start=_NODE_PAUSE, reraise_as_library_errors=False)
         return self.connection
 
     def switch(self, conn_str: str) -> None:

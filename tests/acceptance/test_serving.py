@@ -79,6 +79,7 @@ def runs(broker_url: str) -> dict[str, int]:
     return dict(stats["total"])
 
 
+@pytest.mark.slow
 def test_there_is_one_orchestrator_and_the_next_one_takes_over_when_it_is_killed(
     environment: dict[str, str], broker_url: str, requestor: Requestor, tmp_path: Path
 ) -> None:

@@ -34,6 +34,7 @@ def answers(url: str, **options: object) -> int:
         return 0
 
 
+@pytest.mark.slow
 def test_the_whole_procfile_starts_serves_and_stops_warm(environment: dict[str, str], tmp_path: Path) -> None:
     web, flower = free_port(), free_port()
     chosen = {**environment, "WEB_PORT": str(web), "FLOWER_PORT": str(flower), "FLOWER_BASIC_AUTH": "me:secret"}

@@ -31,6 +31,7 @@ def exhausted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         services.down(settings)
 
 
+@pytest.mark.slow
 def test_a_broker_that_takes_no_messages_is_an_error_that_gives_its_reason(exhausted: str) -> None:
     publisher = Publisher(exhausted, timeout=2)
 

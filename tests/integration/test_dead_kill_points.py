@@ -21,6 +21,7 @@ from tests.support.dead import dead_letter, dead_sets, declare, failed_delivery
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("act", "step"),
     [("replay", 2), ("drop", 2), *(pytest.param(act, 1, marks=pytest.mark.long) for act in ("replay", "drop"))],

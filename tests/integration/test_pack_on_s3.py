@@ -72,6 +72,7 @@ def test_packs_follow_the_stored_pages(store: ObjectStore, tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.slow
 def test_each_of_many_concurrent_packers_wins_or_reports_a_conflict(store: ObjectStore, tmp_path: Path) -> None:
     put(store, page(0))
     before = pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, force=True).generation

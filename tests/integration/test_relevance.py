@@ -33,6 +33,7 @@ def read(file: Path, root: Path) -> Page | None:
     return visit.page if isinstance(visit, Indexed) else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "best_pages"),
     [("python3.11-doc", PYTHON), pytest.param("postgresql-doc-15", POSTGRESQL, marks=pytest.mark.long)],

@@ -159,6 +159,7 @@ def test_confirmed_messages_and_keys_survive_sigkill(checkout: Settings) -> None
         assert client.get("kept") == b"yes"
 
 
+@pytest.mark.slow
 def test_two_checkouts_run_side_by_side_and_one_goes_without_a_trace(checkout: Settings, tmp_path: Path) -> None:
     other = Settings(data_dir=tmp_path)
     before = status(checkout)
@@ -224,6 +225,7 @@ def test_a_stranger_on_our_port_is_not_taken_for_our_server(small: Settings, red
     assert urlsplit(up(small).redis_url).port != urlsplit(redis_url).port
 
 
+@pytest.mark.slow
 def test_a_lost_state_file_loses_neither_data_nor_sight_of_what_runs(checkout: Settings) -> None:
     before = pid(checkout, "rabbitmq")
     kept = json.loads(checkout.services_file.read_text())

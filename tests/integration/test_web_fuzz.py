@@ -52,6 +52,7 @@ def client(search_client: LocalSearchClient) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.mark.slow
 def test_schemathesis_finds_nothing(client: httpx.Client, tmp_path: Path) -> None:
     config = tmp_path / "schemathesis.toml"
     config.write_text(CONFIG)
