@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import uuid
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from app.broker.amqp_internals import gunzip
 from app.broker.delivery import Delivery
 from app.broker.errors import Undecodable, UnknownType
 from app.broker.publishing import Outgoing
@@ -23,6 +25,9 @@ _NO_CANVAS: dict[str, None] = {"callbacks": None, "errbacks": None, "chain": Non
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 _NO_BUDGETS: Budgets = {}
+
+#: The content encodings of a compressed body, as in HTTP (RFC 9110, 8.4.1.3).
+_GZIP = ("gzip", "x-gzip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +50,17 @@ class TaskMessage:
 def decode_envelope(body: bytes, encoding: str | None = None) -> dict[str, Any]:
     """Return the JSON object of an envelope's body, with `host` renamed to `domain`; raises Undecodable.
 
-    `encoding` is the content encoding; if it names no charset, the body is UTF-8.
+    `encoding` is the content encoding: `gzip`, or a charset. If it names neither, the body is UTF-8.
     """
     try:
+        if encoding in _GZIP:
+            body, encoding = gunzip(body), None
         try:
             text = body.decode(encoding or "utf-8")
         except LookupError:
             text = body.decode()
         payload = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, zlib.error) as error:
         raise Undecodable(f"not {encoding or 'UTF-8'} JSON: {error}: {body[:60]!r}") from error
     if not isinstance(payload, dict):
         raise Undecodable(f"expected a JSON object, got {type(payload).__name__}: {body[:60]!r}")

@@ -1,4 +1,4 @@
-"""The only module that relies on internals of py-amqp and kombu. `install` changes how both read a message.
+"""The only module that relies on internals of py-amqp and kombu. `install` changes how both read and write a message.
 
 RabbitMQ lets values through for which py-amqp's decoder raises. Examples are a timestamp after the year 9999, a text
 that is not UTF-8, and tables nested by the thousand. The decoder raises in its event loop, where neither
@@ -17,7 +17,7 @@ import bz2
 import lzma
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from struct import unpack_from
+from struct import pack, unpack_from
 from typing import Any
 
 from amqp import abstract_channel, serialization
@@ -32,6 +32,9 @@ MAX_DEPTH = 50
 MAX_BODY = 16 * 1024 * 1024
 
 _TABLE, _ARRAY, _TIMESTAMP = b"FAT"
+
+#: The type of a signed integer of 64 bits in RabbitMQ's errata to AMQP 0-9-1.
+_LONG_LONG = b"l"
 
 _original_read_item: Callable[..., Any] = serialization._read_item
 _original_write_item: Callable[..., None] = serialization._write_item
@@ -128,11 +131,17 @@ def read_item(buffer: bytes, offset: int, depth: int = 0) -> tuple[Any, int]:
 
 
 def write_item(value: Any, write: Callable[[bytes], Any], bits: Any) -> None:
-    """Write one value of a table; what could not be decoded goes out as it came."""
+    """Write one value of a table; what could not be decoded goes out as it came.
+
+    py-amqp writes integers of 64 bits with the type `L`. RabbitMQ passes it on, and amqplib ends its connection on it.
+    Raises struct.error for an integer of more than 64 bits with its sign.
+    """
     if isinstance(value, NestedTooDeep):
         write(value)
     elif isinstance(value, LateTimestamp):
         write(b"T" + value.to_bytes(8))
+    elif isinstance(value, int) and abs(value) >= 2**31:
+        write(pack(">cq", _LONG_LONG, value))
     else:
         _original_write_item(value, write, bits)
 
@@ -184,6 +193,10 @@ def _bounded(decompressor: Callable[[], Any]) -> Callable[[bytes], bytes]:
         return decompressed
 
     return decompress
+
+
+#: Return the content of a gzip body; raises BodyTooLong, and zlib.error for anything else than gzip.
+gunzip = _bounded(lambda: zlib.decompressobj(wbits=16 + zlib.MAX_WBITS))
 
 
 def _text(raw: bytes) -> str:

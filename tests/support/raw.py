@@ -58,6 +58,16 @@ def text(raw: bytes) -> bytes:
     return b"S" + _long(raw)
 
 
+def integer(value: int) -> bytes:
+    """Return a value of type long integer, or of type long long integer where 32 bits do not hold it."""
+    return b"I" + pack(">i", value) if abs(value) < 2**31 else b"l" + pack(">q", value)
+
+
+def table(*fields: bytes) -> bytes:
+    """Return a value of type table, made of `field`s."""
+    return b"F" + _long(b"".join(fields))
+
+
 def array(*values: bytes) -> bytes:
     """Return a value of type array."""
     return b"A" + _long(b"".join(values))

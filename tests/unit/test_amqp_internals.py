@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import struct
 from datetime import datetime
 from decimal import Decimal
 from struct import pack
@@ -12,6 +13,7 @@ import pytest
 from amqp import Message, serialization
 from hypothesis import given
 from hypothesis import strategies as st
+from pika.data import decode_table
 
 from app.broker import amqp_internals
 from app.broker.amqp_internals import (
@@ -69,6 +71,32 @@ def test_undecodable_values_are_sent_again_unchanged(
     assert encoded(decoded(headers)) == headers
     note = raw.text_property(0x0400, text)
     assert encoded(decoded(note)) == note
+
+
+EDGES = st.sampled_from([edge + step for edge in (-(2**63), -(2**31), 0, 2**31, 2**32, 2**63 - 2) for step in (0, 1)])
+
+
+@given(number=EDGES | st.integers(-(2**63), 2**63 - 1))
+def test_an_integer_leaves_with_the_types_that_every_client_of_rabbitmq_reads(number: int) -> None:
+    value = raw.integer(number)
+    fields = [raw.field(b"1", value), raw.field(b"2", raw.table(raw.field(b"3", value)))]
+    wire = raw.headers(*fields, raw.field(b"4", raw.array(value, raw.array(value))))
+    headers = {"1": number, "2": {"3": number}, "4": [number, [number]]}
+    assert encoded({"application_headers": headers}) == wire
+    assert decode_table(wire, 2) == (headers, len(wire))
+    assert decoded(wire) == {"application_headers": headers}
+
+
+@pytest.mark.parametrize("kind", [b"L", b"l"])
+def test_an_integer_of_another_client_leaves_with_the_type_that_every_client_reads(kind: bytes) -> None:
+    came = raw.headers(raw.field(b"n", kind + pack(">q", 2**40)))
+    assert encoded(decoded(came)) == raw.headers(raw.field(b"n", raw.integer(2**40)))
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1])
+def test_an_integer_that_no_type_holds_is_an_error_and_no_half_of_it_is_sent(number: int) -> None:
+    with pytest.raises(struct.error):
+        encoded({"application_headers": {"n": number}})
 
 
 @given(key=BYTES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.broker.amqp_internals import MAX_BODY
 from app.broker.delivery import Delivery
 from app.broker.errors import ApplicationError, InvalidMessage, Undecodable, UnknownType
 from app.crawl.urls import Target, parse_message_domain, parse_target
@@ -155,3 +157,18 @@ def test_every_task_has_a_route_and_every_route_a_task() -> None:
     app.loader.import_default_modules()
     ours = {name for name in app.tasks if name.startswith("site.")}
     assert ours == {route.task for route in ROUTES}
+
+
+@pytest.mark.parametrize("coding", ["gzip", "x-gzip"])
+def test_an_envelope_may_be_compressed(coding: str) -> None:
+    assert decode_envelope(gzip.compress(b'{"type":"index"}'), coding) == {"type": "index"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"{}", b"", gzip.compress(b"{}")[:-1], gzip.compress(b"{}") + b"more", gzip.compress(bytes(MAX_BODY + 1))],
+    ids=["plain", "empty", "cut", "longer", "bomb"],
+)
+def test_a_compressed_envelope_that_is_not_one_bounded_stream_is_undecodable(body: bytes) -> None:
+    with pytest.raises(Undecodable):
+        decode_envelope(body, "gzip")
