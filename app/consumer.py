@@ -15,14 +15,18 @@ from app.coverart.coordination import CircuitBreaker
 from app.coverart.jobs import arguments, parse
 from app.envelopes import TaskCall, call_of_envelope, to_task_message
 from app.state.client import get_quick_redis
+from app.timers.ticks import MAX_PAUSE, TickWatch
 from app.topology.declare import declare_all
-from config.routes import Route, art_routes
+from config.routes import TICK, Route, art_routes
 from config.settings import get_settings
 
 logger = get_logger(__name__)
 
 #: Seconds between two checks of the circuit breaker. Messages consumed in between are postponed by their task.
 _CHECK_EVERY = 0.2
+
+#: Seconds between two checks that ticks run.
+_CHECK_TICKS_EVERY = 10.0
 
 
 class EnvelopeConsumer(Consumer):
@@ -35,6 +39,10 @@ class EnvelopeConsumer(Consumer):
             route.queue: (exchange, route) for exchange in settings.art_exchanges for route in art_routes(exchange)
         }
         self._redis_failed = False
+        if TICK in self.app.amqp.queues.consume_from:
+            self._ticks = TickWatch(get_quick_redis(settings.redis))
+            self._ticks_overdue = False
+            self.timer.call_repeatedly(_CHECK_TICKS_EVERY, self._check_ticks)
         if self._art:
             self._circuit_breaker = CircuitBreaker(get_quick_redis(settings.redis), settings.art_outage_pause)
             self.timer.call_repeatedly(_CHECK_EVERY, self._check_circuit_breaker)
@@ -61,6 +69,21 @@ class EnvelopeConsumer(Consumer):
         message.content_type, message.content_encoding = "application/json", "utf-8"
         message.properties.setdefault("correlation_id", task_message.id)
         forget_decoded_body(message)
+
+    def _check_ticks(self) -> None:
+        """Log once that no tick ran for a minute, and once that ticks run again."""
+        try:
+            overdue = self._ticks.is_overdue()
+        except RedisError:
+            # Each task that needs Redis reports it.
+            return
+        if overdue and not self._ticks_overdue:
+            logger.warning(
+                "No tick ran for %d s, so no site is packed: is beat running? See perennial doctor", MAX_PAUSE
+            )
+        elif self._ticks_overdue and not overdue:
+            logger.warning("Ticks run again")
+        self._ticks_overdue = overdue
 
     def _check_circuit_breaker(self) -> None:
         """Stop consuming art messages while the circuit breaker is open, and start again when it is closed."""

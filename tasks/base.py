@@ -20,6 +20,7 @@ from app.state.client import get_raw_redis, get_redis
 from app.storage.layout import page_id
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
+from app.timers.ticks import TickWatch
 from app.timers.timers import Timers
 from app.topology.policies import Budgets, budgets
 from config.routes import ROUTE_BY_TYPE
@@ -43,6 +44,7 @@ class Context:
     budgets: Budgets
     frontier: Frontier
     timers: Timers
+    ticks: TickWatch
     crawler: Crawler
 
 
@@ -64,6 +66,7 @@ def context() -> Context:
             budgets=budgets(settings),
             frontier=Frontier(redis, ttl=settings.crawl_ttl),
             timers=Timers(redis),
+            ticks=TickWatch(redis),
             crawler=Crawler(settings=settings, redis=redis, raw_redis=get_raw_redis(settings.redis), store=store),
         )
         return _contexts.setdefault(pid, made)

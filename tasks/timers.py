@@ -47,6 +47,7 @@ def tick() -> None:
         except Exception:
             # The next timers must not wait for this one, which is due again when its claim expires.
             logger.exception("%s: the timer cannot fire; next attempt when its claim expires", timer.domain)
+    context().ticks.note()
 
 
 # Events once a second would hide those of the pages in Flower.

@@ -16,6 +16,7 @@ from app.broker.errors import ApplicationError, BrokerUnreachable
 from app.broker.publishing import Publisher
 from app.broker.worker.consumer import Consumer
 from app.doctor import probes
+from app.doctor.clocks import MAX_SKEW, clock_readings
 from app.doctor.cluster import cluster_results
 from app.doctor.consumer_timeout import REMEDY, consumer_timeout, max_unacknowledged_seconds, worker_prefetches
 from app.errors import unreachable_text
@@ -255,6 +256,17 @@ def workers(context: CheckContext) -> Iterator[CheckResult]:
         yield CheckResult("ok", "late acknowledgement, app.broker's consumer, JSON only, no queues created by mistake")
 
 
+def clocks(context: CheckContext) -> Iterator[CheckResult]:
+    """Compare the clocks of Redis and the broker with this machine's."""
+    readings = clock_readings(context.settings, context.connection)
+    for reading in readings:
+        if reading.is_skewed():
+            yield CheckResult("warning", f"the clock of {reading}: log lines and dead letters differ; use NTP")
+    compared = " and ".join(reading.owner for reading in readings if not reading.is_skewed())
+    if compared:
+        yield CheckResult("ok", f"the clock of {compared} is within {MAX_SKEW:g} s of this machine's")
+
+
 def redis(settings: Settings) -> Iterator[CheckResult]:
     """Check that timers and the frontier survive a restart of Redis and a full memory."""
     seconds = _REDIS_TIMEOUT
@@ -295,6 +307,7 @@ CHECKS: Mapping[str, BrokerCheck] = {
     "consumer_timeout": acknowledgement_time,
     "work queues": work_queues,
     "workers": workers,
+    "clocks": clocks,
 }
 
 #: The checks that need no broker.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -28,6 +29,13 @@ class ManagementApi:
     def cluster_name(self) -> str:
         """Return the name of the cluster."""
         return str(self._get("overview").get("cluster_name", ""))
+
+    def clock(self) -> float:
+        """Return the broker's clock, in whole seconds since the epoch."""
+        try:
+            return parsedate_to_datetime(self._answer("overview")[1]["date"]).timestamp()
+        except (KeyError, ValueError):
+            raise ManagementFailed("management API (BROKER_API_URL) answers without a date") from None
 
     def topology(self) -> Topology:
         """Return the queues, bindings and exchanges of the vhost, the default exchange left out."""
@@ -85,12 +93,16 @@ class ManagementApi:
         return int(statistics.get("messages", 0)), int(statistics.get("messages_unacknowledged", 0))
 
     def _get(self, path: str) -> Any:
+        return self._answer(path)[0]
+
+    def _answer(self, path: str) -> tuple[Any, Mapping[str, str]]:
+        """Return the JSON and the headers of the first node that answers."""
         problem = ""
         for url in tuple(self._urls):
             try:
                 response = _CLIENT.send("GET", f"{url}/{path}")
                 if response.ok:
-                    return response.json()
+                    return response.json(), response.headers
                 problem = f"answers {response.status}"
             except FetchError as error:
                 problem = f"does not answer: {error}"

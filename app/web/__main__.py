@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from app.cluster.client.cluster import ClusterSearchClient
+from app.timers.ticks import packing_state
 from app.web.application import create_app
 from app.web.server import create_server
 from config.logs import configure
@@ -16,7 +17,9 @@ def main() -> None:
     settings = get_settings()
     configure()
     client = ClusterSearchClient.of(settings)
-    app = create_app(client, rate_limit=settings.web_rate_limit, counts=client.counts)
+    app = create_app(
+        client, rate_limit=settings.web_rate_limit, counts=client.counts, packing=packing_state(settings.redis)
+    )
     server = create_server(app, host=settings.web_host, port=settings.web_port, proxies=settings.forwarded_allow_ips)
     listener = server.config.bind_socket()
     host, port = listener.getsockname()[:2]

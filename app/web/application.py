@@ -28,12 +28,16 @@ _PROBLEM_PATHS = frozenset({"/suggest", "/opensearch.xml", "/metrics"})
 
 
 def create_app(
-    client: SearchClient, *, rate_limit: str = RATE_LIMIT, counts: Callable[[], Mapping[str, int]] = dict
+    client: SearchClient,
+    *,
+    rate_limit: str = RATE_LIMIT,
+    counts: Callable[[], Mapping[str, int]] = dict,
+    packing: Callable[[], str] = str,
 ) -> FastAPI:
     """Return the application that searches with `client`, and closes it when the application ends.
 
     `rate_limit` is `<number>/<second|minute|hour>` for each address. `counts` returns the client's own counters for
-    /metrics.
+    /metrics. `packing` returns why no site is packed now, or an empty text; it makes the process unready.
     """
 
     @asynccontextmanager
@@ -56,6 +60,7 @@ def create_app(
     metrics.registry.register(RoutesCollector(client, counts))
     app.state.search_client = CountingSearchClient(client, metrics)
     app.state.metrics = metrics
+    app.state.packing = packing
     app.add_middleware(
         WebMiddleware,
         limiter=RateLimiter(rate_limit),

@@ -177,16 +177,17 @@ async def healthz() -> PlainTextResponse:
 
 @router.get("/readyz")
 def readyz(request: Request) -> PlainTextResponse:
-    """Answer 200 while searches can be answered, otherwise 503, with one line that gives the reason."""
+    """Answer 200 while searches can be answered and sites are packed, otherwise 503 with one line that says why."""
+    state = request.app.state
     try:
-        ready, reason = readiness(request.app.state.search_client.routes())
+        ready, reason = readiness(state.search_client.routes(), state.packing())
     except ApplicationError as error:
         ready, reason = False, error.reason
     return PlainTextResponse(f"{reason}\n", status_code=200 if ready else 503)
 
 
-def readiness(routes: Routes) -> tuple[bool, str]:
-    """Return whether searches can be answered, and the reason.
+def readiness(routes: Routes, packing: str = "") -> tuple[bool, str]:
+    """Return whether searches can be answered and sites are packed, and the reason. `packing` says why none is packed.
 
     A single pack without a searcher leaves the process ready: a load balancer would otherwise take all sites away.
     """
@@ -196,6 +197,8 @@ def readiness(routes: Routes) -> tuple[bool, str]:
         return False, "the orchestrator has started and still collects reports of searchers"
     if packs and not placed:
         return False, f"none of {packs} packs is on a searcher"
+    if packing:
+        return False, packing
     return True, "ok" if placed == packs else f"ok, but {packs - placed} of {packs} packs are on no searcher"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from app.celery import app
 from app.cli import doctor as command
 from app.doctor.checks import CHECKS, WITHOUT_BROKER, CheckResult, run_checks
+from app.doctor.clocks import clock_readings
 from app.topology.check import management_api
 from app.topology.declare import declare_all
 from config.settings import Settings
@@ -130,6 +132,20 @@ def test_settings_of_celery_that_lose_messages_are_problems(healthy: Settings) -
     }
     texts = [result.text for result in results(healthy, SimpleNamespace(**bad))["workers"]]
     assert [text.partition(" ")[0] for text in texts] == ["task_acks_late", "worker_consumer", "accept_content"]
+
+
+def test_a_clock_that_differs_by_more_than_two_seconds_is_named_with_its_skew(
+    healthy: Settings, connection: Any
+) -> None:
+    now = [reading.is_skewed() for reading in clock_readings(healthy, connection)]
+    late = clock_readings(healthy, connection, now=lambda: time.time() + 3)
+    early = clock_readings(healthy, connection, now=lambda: time.time() - 3_600)
+    assert now == [False, False]
+    assert next(str(reading) for reading in late if reading.is_skewed()) == "Redis 3.0 s behind this machine"
+    assert [(each.owner, each.is_skewed(), round(each.ahead, -1)) for each in early] == [
+        ("Redis", True, 3_600),
+        ("the broker", True, 3_600),
+    ]
 
 
 def test_redis_and_store_are_checked_without_a_broker(settings: Settings) -> None:

@@ -8,11 +8,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from celery.beat import Scheduler
 from kombu import Connection
 
+from app.celery import app
 from app.crawl.frontier import Crawl
+from app.timers.ticks import MAX_PAUSE, TickWatch
 from app.timers.timers import full_pack, incremental_pack
 from app.topology.declare import declare_for_client
+from config.schedule import BEAT_SCHEDULE
 from config.settings import Settings, get_settings
 from tasks import base
 from tasks.base import Context
@@ -91,6 +95,33 @@ def test_lost_messages_hold_a_pack_back_for_max_wait_at_most_and_then_it_deletes
     process.frontier.note_published("c", ["k"])
     process.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov", "c"))
     assert ticked(broker) == {"type": "pack_incremental", "domain": "a.gov", "deletions": False}
+
+
+def test_a_tick_of_beat_names_no_time_by_which_a_worker_with_another_clock_would_discard_it(
+    process: Context, broker: Broker, settings: Settings
+) -> None:
+    scheduler = Scheduler(app, lazy=True)
+    with Connection(settings.broker) as connection:
+        producer = app.amqp.Producer(connection.channel(), auto_declare=False)
+        for name, entry in BEAT_SCHEDULE.items():
+            scheduler.apply_async(scheduler.Entry(**entry, name=name, app=app), producer=producer, advance=False)
+    [message] = broker.take("site.tick")
+    assert (message.headers["task"], message.headers["expires"]) == ("site.tick", None)
+    assert "expiration" not in message.properties
+
+
+def test_ticks_are_overdue_when_none_ran_for_a_minute_of_the_process(process: Context, redis_url: str) -> None:
+    watch = TickWatch(process.redis)
+    tick()
+    assert not watch.is_overdue()
+    watch._seen -= 2 * MAX_PAUSE
+    assert not watch.is_overdue()
+    process.redis.delete("perennial:ticked")
+    assert not watch.is_overdue()
+    watch._seen -= 2 * MAX_PAUSE
+    assert watch.is_overdue()
+    tick()
+    assert not watch.is_overdue()
 
 
 def test_start_timer_and_reset_timer_accept_the_names_of_the_reference_document(process: Context) -> None:

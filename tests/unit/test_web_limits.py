@@ -139,6 +139,10 @@ def test_a_process_is_ready_unless_no_pack_can_be_searched(routes: Routes, ready
     assert readiness(routes) == (ready, why)
 
 
+def test_a_process_is_not_ready_while_no_site_is_packed() -> None:
+    assert readiness(ROUTES, "no tick ran for 60 s") == (False, "no tick ran for 60 s")
+
+
 def test_metrics_have_the_age_of_the_oldest_indexes_only() -> None:
     many = tuple(
         replace(ROUTE, domain=f"{n}.example", built_at=f"2026-11-21T10:{n // 60:02}:{n % 60:02}Z") for n in range(300)
