@@ -31,6 +31,8 @@ class Delivery:
     queue: str
     routing_key: str = ""
     exchange: str = ""
+    #: Whether the broker delivered the message before, to a consumer that did not acknowledge it.
+    redelivered: bool = False
 
     @classmethod
     def of(cls, message: Any, queue: str) -> Delivery:
@@ -50,6 +52,7 @@ class Delivery:
             queue=queue,
             routing_key=message.delivery_info.get("routing_key") or "",
             exchange=message.delivery_info.get("exchange") or "",
+            redelivered=bool(message.delivery_info.get("redelivered")),
         )
 
     def own_headers(self) -> dict[str, Any]:
@@ -69,6 +72,11 @@ def raw_body(body: Any, encoding: str | None) -> bytes:
         return body.encode(encoding or "utf-8")
     except (LookupError, UnicodeError):
         return body.encode("utf-8", "surrogatepass")
+
+
+def is_held(message: Any) -> bool:
+    """Return whether a kombu message can still be acknowledged: after a lost channel the broker delivers it again."""
+    return bool(message.channel is not None and message.channel.is_open)
 
 
 def original_delivery(message: Any) -> Delivery:

@@ -39,6 +39,9 @@ OUTCOME_TO = "perennial-outcome-to"
 #: How often a message waited elsewhere because the node of its dead set or retry queue was down.
 DETOURS = "perennial-detours"
 
+#: Unacknowledged deliveries of the message, as counted by workers: see policies/deliveries.py.
+DELIVERIES = "perennial-deliveries"
+
 #: Celery's header with the time after which a worker discards a message.
 EXPIRES = "expires"
 

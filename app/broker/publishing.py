@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 import time
@@ -10,14 +11,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from amqp.exceptions import NotFound
 from kombu import Connection, Queue
 
 from .connection import CONNECTION_ERRORS, connection_to
 from .declaring import node_down
+from .delivery import raw_body
 from .errors import PublishFailed, QueueUnavailable, Unroutable
 
 #: Messages published before their confirms are awaited.
 _WINDOW = 500
+
+#: Returned messages that an error shows, and bytes of the body of each.
+_MAX_SHOWN, _SHOWN_BODY = 3, 200
+
+#: Seconds for which what the broker has sent is awaited.
+_GLANCE = 0.001
+
+_BLOCKED = "the broker takes no messages, it is low on memory or disk"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +49,9 @@ class Outgoing:
 class Publisher:
     """One connection and one channel in confirm mode, opened when first used. Safe for use by several threads.
 
+    A blocked connection (`connection.blocked`) stays open, and nothing is sent meanwhile. The broker publishes what it
+    has not read yet when its alarm ends, even from a closed connection: each further attempt would be a duplicate.
+
     A channel that received a nack is replaced. On RabbitMQ 3.10 a channel whose first publish fell into a leader
     election of a quorum queue receives a nack for every later one.
     """
@@ -53,13 +67,17 @@ class Publisher:
         self._nacked = 0
         self._returned: list[str] = []
         self._blocked = False
+        #: The messages that were sent when the broker blocked the connection, and whether it has confirmed them since.
+        self._held: Sequence[Outgoing] = ()
+        self._held_arrived = False
         self._declared: set[str] = set()
 
     def publish(self, messages: Sequence[Outgoing]) -> None:
         """Publish all and wait until the broker has confirmed each.
 
-        Raises PublishFailed if a message is refused, unroutable, or not confirmed within the timeout. Any of them may
-        have arrived then: a second attempt may duplicate messages, and loses none.
+        Raises PublishFailed if a message is refused, unroutable, or not confirmed within the timeout; and at once while
+        the broker blocks the connection. Any of them may have arrived then: a second attempt may duplicate messages,
+        and loses none. A second attempt with the same objects sends none again that arrived after an alarm.
         """
         with self._lock:
             for first in range(0, len(messages), _WINDOW):
@@ -68,9 +86,11 @@ class Publisher:
     def declare(self, queues: Iterable[Queue]) -> None:
         """Declare queues with their exchanges and bindings, each once per connection.
 
-        Raises QueueUnavailable for a queue whose node is down, and PublishFailed.
+        Raises QueueUnavailable for a queue whose node is down. Raises PublishFailed if the broker does not declare one,
+        and at once while it blocks the connection.
         """
         with self._lock:
+            self._require_unblocked()
             try:
                 for queue in queues:
                     if queue.name not in self._declared:
@@ -82,19 +102,42 @@ class Publisher:
                     raise QueueUnavailable(f"queue {queue.name}: its node {node} is down") from error
                 raise PublishFailed(f"queue not declared: {error!r}") from error
 
+    def declare_if_missing(self, queue: Queue) -> bool:
+        """Ask the broker for a queue, and declare it if it is missing; return whether it was. Raises PublishFailed."""
+        with self._lock:
+            self._require_unblocked()
+            try:
+                queue(self._open_channel()).queue_declare(passive=True)
+            except CONNECTION_ERRORS as error:
+                # The broker has closed the channel, too.
+                self._drop()
+                if not isinstance(error, NotFound):
+                    raise PublishFailed(f"queue {queue.name} not found: {error!r}") from error
+            else:
+                return False
+        self.declare([queue])
+        return True
+
     def close(self) -> None:
         """Close the connection; a later publish opens a new one."""
         with self._lock:
             self._drop()
 
     def _send(self, messages: Sequence[Outgoing]) -> None:
+        self._require_unblocked()
+        if self._arrived_late(messages):
+            return
         was_open = self._channel is not None
         try:
             self._send_once(messages)
         except CONNECTION_ERRORS as error:
-            why = "the broker takes no messages, it is low on memory or disk" if self._blocked else repr(error)
-            self._drop()
-            if not was_open:
+            blocked = self._blocked
+            if blocked and isinstance(error, TimeoutError) and self._unconfirmed:
+                self._held, self._held_arrived = messages, False
+            else:
+                self._drop()
+            if blocked or not was_open:
+                why = _BLOCKED if blocked else repr(error)
                 raise PublishFailed(f"{len(messages)} message(s) not confirmed: {why}") from error
             # An idle connection may have broken long ago: try once on a new one.
             self._send(messages)
@@ -114,9 +157,7 @@ class Publisher:
                 routing_key=message.routing_key,
                 mandatory=message.mandatory,
             )
-        deadline = time.monotonic() + self._timeout
-        while self._unconfirmed and not self._nacked and self._connection:
-            self._connection.drain_events(timeout=max(0.001, deadline - time.monotonic()))
+        self._await_confirms()
         returned, nacked = self._returned, self._nacked
         if nacked:
             self._drop()
@@ -125,14 +166,48 @@ class Publisher:
             self._returned = []
             # A declared queue may have been deleted since; the next attempt declares it again.
             self._declared.clear()
-            raise Unroutable(f"no queue is bound for {', '.join(sorted(set(returned)))}")
+            shown = ", ".join(sorted(set(returned))[:_MAX_SHOWN])
+            raise Unroutable(f"{len(returned)} message(s) returned, no queue is bound for {shown}")
+
+    def _require_unblocked(self) -> None:
+        """Raise PublishFailed while the broker blocks the connection, after reading what it has sent by now."""
+        while self._blocked and self._connection:
+            try:
+                self._connection.drain_events(timeout=_GLANCE)
+            except TimeoutError:
+                raise PublishFailed(_BLOCKED) from None
+            except CONNECTION_ERRORS:
+                self._drop()
+
+    def _arrived_late(self, messages: Sequence[Outgoing]) -> bool:
+        """Return whether these messages were held back by an alarm, and have arrived since."""
+        if self._held and self._unconfirmed:
+            try:
+                self._await_confirms()
+                self._held_arrived = not self._nacked and not self._returned
+            except CONNECTION_ERRORS:
+                self._held_arrived = False
+            if not self._held_arrived:
+                self._drop()
+        same = len(messages) == len(self._held) and all(map(operator.is_, messages, self._held))
+        arrived = same and self._held_arrived
+        if same:
+            self._held = ()
+        return arrived
+
+    def _await_confirms(self) -> None:
+        """Wait until every message is confirmed, or one refused; raises TimeoutError and other CONNECTION_ERRORS."""
+        deadline = time.monotonic() + self._timeout
+        while self._unconfirmed and not self._nacked and self._connection:
+            self._connection.drain_events(timeout=max(_GLANCE, deadline - time.monotonic()))
 
     def _open_channel(self) -> Any:
         def on_nack(tag: int, multiple: bool) -> None:
             self._nacked += self._confirm(tag, multiple)
 
-        def on_return(_error: Exception, exchange: str, routing_key: str, _message: Any) -> None:
-            self._returned.append(f"exchange {exchange!r} with key {routing_key!r}")
+        def on_return(_error: Exception, exchange: str, routing_key: str, message: Any) -> None:
+            body = raw_body(message.body, message.properties.get("content_encoding"))[:_SHOWN_BODY]
+            self._returned.append(f"exchange {exchange!r} with key {routing_key!r}: {body!r}")
 
         if self._channel is None or not self._channel.is_open:
             self._drop()

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import pytest
+from kombu import Queue
 
-from app import services
 from app.broker.errors import PublishFailed, RequestTimedOut, Unroutable
 from app.broker.publishing import Outgoing, Publisher
 from app.broker.rpc.requestor import Requestor
-from config.settings import Settings
+from tests.support.alarm import AlarmedBroker, alarmed_broker
+from tests.support.broker import Broker
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
-def exhausted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yield the URL of a private broker whose memory limit is one megabyte."""
-    settings = Settings(data_dir=tmp_path_factory.mktemp("exhausted"))
-    more = settings.services_file.parent / "rabbitmq" / "conf.d"
-    more.mkdir(parents=True)
-    (more / "memory.conf").write_text("vm_memory_high_watermark.absolute = 1MB\n")
-    try:
-        yield services.up(settings).broker_url
-    finally:
-        services.down(settings)
+def alarmed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AlarmedBroker]:
+    with alarmed_broker(tmp_path_factory.mktemp("alarmed")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def exhausted(alarmed: AlarmedBroker) -> str:
+    return alarmed.url
 
 
 @pytest.mark.slow
@@ -68,3 +68,33 @@ def test_a_request_to_such_a_broker_fails_at_its_deadline_with_that_reason(exhau
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
+
+
+def published(publisher: Publisher, messages: Sequence[Outgoing]) -> bool:
+    with suppress(PublishFailed):
+        publisher.publish(messages)
+        return True
+    return False
+
+
+def test_what_an_alarm_holds_back_arrives_once_however_often_it_is_tried(alarmed: AlarmedBroker) -> None:
+    alarmed.end_alarm()
+    broker = Broker(alarmed.url)
+    broker.bind_new("held")
+    first, second = (
+        [Outgoing(exchange="", routing_key="held", body=f"{number} {each}".encode()) for each in range(3)]
+        for number in (1, 2)
+    )
+    publisher = Publisher(alarmed.url, timeout=2)
+    alarmed.raise_alarm()
+    for messages in (first, first, second, first, second):
+        with pytest.raises(PublishFailed, match="low on memory"):
+            publisher.publish(messages)
+    with pytest.raises(PublishFailed, match="low on memory"):
+        publisher.declare([Queue("another")])
+    alarmed.end_alarm()
+    # The callers may try again in any order.
+    eventually(lambda: published(publisher, second), "the alarm is over")
+    publisher.publish(first)
+    publisher.close()
+    assert sorted(message.body for message in broker.take("held")) == ["1 0", "1 1", "1 2", "2 0", "2 1", "2 2"]

@@ -13,14 +13,16 @@ from kombu import Connection, Exchange, Queue
 from app.broker.delivery import Delivery
 from app.broker.errors import PublishFailed
 from app.broker.policies.base import Decision
+from app.broker.policies.delays import QueueType
+from app.broker.policies.x_death import XDeath
 from app.broker.publishing import Outgoing, Publisher, get_publisher
-from app.broker.worker.carry_out import carry_out
+from app.broker.worker.carry_out import Disposition, carry_out, message_of
 from app.topology.declare import all_queues, client_queues
 from app.topology.policies import site_policy
 from app.topology.queues import DEAD_SET
 from config.settings import Settings
 from tests.support.broker import Broker
-from tests.support.deliveries import delivery
+from tests.support.deliveries import FAILURE, delivery
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -41,6 +43,11 @@ def broker(settings: Settings) -> Broker:
 
 def postponed(settings: Settings, came: Delivery) -> Decision:
     return site_policy(settings).postpone(came, 0.25)
+
+
+def postpone(publisher: Publisher, settings: Settings, came: Delivery) -> None:
+    decision = postponed(settings, came)
+    carry_out(decision, message_of(decision, came), publisher=publisher)
 
 
 def message(number: int = 0, *, key: str = "index", exchange: str = "site") -> Outgoing:
@@ -128,7 +135,7 @@ def test_a_postponed_message_comes_back_to_its_queue_by_itself_and_not_too_soon(
     publisher: Publisher, broker: Broker, settings: Settings
 ) -> None:
     came = delivery("site.crawl", mine="kept")
-    carry_out(postponed(settings, came), came, publisher=publisher)
+    postpone(publisher, settings, came)
     assert broker.depth("site.crawl") == 0
     eventually(lambda: broker.depth("site.crawl") == 1, "it is back")
     [back] = broker.take("site.crawl")
@@ -149,18 +156,37 @@ def test_a_message_that_cannot_be_encoded_raises_and_the_next_one_goes_through_a
 def test_a_delay_queue_that_somebody_deleted_is_declared_anew_by_the_second_attempt(
     publisher: Publisher, broker: Broker, settings: Settings
 ) -> None:
-    carry_out(postponed(settings, delivery()), delivery(), publisher=publisher)
+    postpone(publisher, settings, delivery())
     with Connection(settings.broker) as connection:
         connection.channel().queue_delete("site.delay.250")
     with pytest.raises(PublishFailed, match="no queue is bound"):
-        carry_out(postponed(settings, delivery("site.crawl")), delivery("site.crawl"), publisher=publisher)
-    carry_out(postponed(settings, delivery("site.crawl")), delivery("site.crawl"), publisher=publisher)
+        postpone(publisher, settings, delivery("site.crawl"))
+    postpone(publisher, settings, delivery("site.crawl"))
     eventually(lambda: broker.depth("site.crawl") == 1, "it is back")
+
+
+@pytest.mark.parametrize("queue_type", ["quorum", "classic"])
+def test_a_retry_queue_that_somebody_deleted_is_declared_anew_before_a_message_is_rejected(
+    publisher: Publisher, broker: Broker, settings: Settings, queue_type: QueueType
+) -> None:
+    policy = XDeath("orders", retry_after_ms=100, queue_type=queue_type)
+    with Connection(settings.broker) as connection, connection.channel() as channel:
+        for queue in policy.queues():
+            queue(channel).declare()
+        broker.post(b"first", exchange="", key="orders")
+        channel.queue_delete("orders.retry")
+        decision = policy.decide(delivery("orders"), FAILURE)
+        assert carry_out(decision, None, publisher=publisher) is Disposition.REJECT
+        came = eventually(lambda: channel.basic_get("orders"), "it is there")
+        channel.basic_reject(came.delivery_info["delivery_tag"], requeue=False)
+        back = eventually(lambda: channel.basic_get("orders"), "it is back", seconds=10)
+    assert back.body == b"first"
+    assert carry_out(decision, None, publisher=publisher) is Disposition.REJECT
 
 
 def test_a_message_of_another_user_can_be_sent_again(publisher: Publisher, broker: Broker, settings: Settings) -> None:
     theirs = replace(delivery("site.crawl"), properties={"user_id": "somebody", "app_id": "theirs"})
-    carry_out(postponed(settings, theirs), theirs, publisher=publisher)
+    postpone(publisher, settings, theirs)
     eventually(lambda: broker.depth("site.crawl") == 1, "it is back")
     [back] = broker.take("site.crawl")
     assert back.properties["app_id"] == "theirs"

@@ -50,7 +50,7 @@ def live(policy: Policy, outcomes: Sequence[bool | None], came: Delivery, failur
                 life.headers = now.own_headers() | dict(added)
             case Postponed(headers=added):
                 life.headers = now.own_headers() | dict(added)
-            case Reject(delay_ms):
+            case Reject(delay_ms=delay_ms):
                 life.delays.append(delay_ms)
                 life.headers = life.headers | {"x-death": _rejected(life.headers.get("x-death", []), came.queue)}
             case Dead(headers=added):

@@ -46,6 +46,10 @@ policies = Policies(
         "quick.mail": DelayQueues("quick", timeout_ms=50, retry_max=2),
         "quick.labels": FixedTtl("quick.labels", {"quick.labels": "print"}, ttl_ms=100, retry_max=2),
         "quick.orders": XDeath("quick.orders", retry_after_ms=100, retry_max=2),
+        "deadly": DelayQueues("deadly", delivery_limit=3),
+        "deadly.labels": FixedTtl(
+            "deadly.labels", {"deadly.labels": "print"}, delivery_limit=3, postpone_type="classic"
+        ),
     },
     default=mail,
 )
@@ -106,6 +110,14 @@ def hang(journal: str) -> None:
 def suicide(journal: str) -> None:
     """Die of SIGKILL, as by the OOM killer."""
     note(journal)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task()
+def murder(journal: str) -> None:
+    """Kill the whole worker, as the OOM killer does in a container."""
+    note(journal)
+    os.kill(os.getppid(), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

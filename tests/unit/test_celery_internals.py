@@ -15,9 +15,11 @@ from amqp.spec import Basic
 from billiard.process import BaseProcess
 from celery import Celery
 from celery.app.amqp import AMQP
+from celery.beat import Scheduler
 from celery.concurrency import asynpool, prefork
 from celery.worker.consumer import Consumer
 from celery.worker.request import Request
+from celery.worker.worker import WorkController
 from kombu import Exchange, Queue, compression
 from kombu.message import Message
 from kombu.messaging import Consumer as KombuConsumer
@@ -53,6 +55,9 @@ SIGNATURES: list[tuple[Callable[..., Any], str]] = [
     (asynpool.AsynPool.on_partial_read, "self, job, proc"),
     (asynpool.AsynPool.on_job_process_lost, "self, job, pid, exitcode"),
     (BaseProcess._is_alive, "self"),
+    (Scheduler.apply_entry, "self, entry, producer"),
+    (Scheduler.apply_async, "self, entry, producer, advance, kwargs"),
+    (WorkController._process_task, "self, req"),
     (Consumer.on_send_event_buffered, "self"),
     (Consumer.create_task_handler, "self, promise"),
 ]
@@ -86,6 +91,7 @@ SOURCES: list[tuple[Any, str]] = [
     (asynpool, "job._write_to"),
     (asynpool, "job._accepted"),
     (prefork.TaskPool, "Pool = AsynPool"),
+    (WorkController._process_task_sem, "self._process_task"),
 ]
 
 

@@ -16,7 +16,7 @@ from app.broker.delivery import Delivery
 from app.broker.errors import InvalidMessage, Postpone
 from app.broker.policies.base import Dead, Drop, Policy, Postponed, Reject, Retry
 from app.broker.policies.delay_queues import DelayQueues
-from app.broker.policies.delays import MAX_TTL_MS, POSTPONE_LADDER_MS, ladder_rung, two_digits
+from app.broker.policies.delays import MAX_TTL_MS, POSTPONE_LADDER_MS, ladder_rung, rounded_up, two_digits
 from app.broker.policies.drop import DropAll
 from app.broker.policies.fixed_ttl import MAX_EXCEPTIONS, FixedTtl
 from app.broker.policies.registry import Policies
@@ -175,6 +175,29 @@ def test_rounding_never_shortens_a_delay_and_adds_less_than_a_tenth(delay_ms: in
     assert len(str(rounded).rstrip("0")) <= 2
 
 
+def test_clients_that_choose_every_duration_make_a_hundred_delay_queues_and_the_defaults_stay_exact() -> None:
+    policy = DelayQueues("ns", timeout_ms=3_300, retry_max=3)
+    timeouts = {int(10 ** (exponent / 200)) for exponent in range(1_867)}
+    chosen = {policy.delay_ms(timeout_ms, iteration) for timeout_ms in timeouts for iteration in range(31)}
+    queues = {delay_ms for delay_ms in chosen if delay_ms <= MAX_TTL_MS}
+    assert len(queues) < 100
+    assert [policy.delay_ms(3_300, iteration) for iteration in range(4)] == [3_300, 6_600, 14_000, 32_000]
+    assert [policy.delay_ms(1_000, iteration) for iteration in range(7)] == [
+        1_000,
+        2_000,
+        4_000,
+        8_000,
+        16_000,
+        32_000,
+        64_000,
+    ]
+
+
+@given(st.integers(1, MAX_TTL_MS))
+def test_a_delay_that_a_client_chose_is_never_shorter_and_at_most_30_percent_longer(delay_ms: int) -> None:
+    assert delay_ms <= rounded_up(delay_ms) <= min(delay_ms * 1.3 + 1, MAX_TTL_MS)
+
+
 @given(st.floats(0, 10_000))
 def test_a_postponement_waits_no_longer_than_requested_except_in_the_shortest_delay_queue(seconds: float) -> None:
     rung = ladder_rung(seconds)
@@ -317,8 +340,9 @@ def test_the_first_failure_is_when_the_broker_saw_it() -> None:
 def test_a_message_under_which_workers_died_as_often_as_is_allowed_does_not_run_again() -> None:
     policy = XDeath("q", delivery_limit=3)
     twice, thrice = ({"x-delivery-count": count} for count in (2, 3))
-    assert policy.decide_before_run(replace(delivery("q"), headers=twice)) is None
-    decision = policy.decide_before_run(replace(delivery("q"), headers=thrice))
+    came = replace(delivery("q"), redelivered=True)
+    assert policy.decide_before_run(replace(came, headers=twice)) is None
+    decision = policy.decide_before_run(replace(came, headers=thrice))
     assert isinstance(decision, Dead)
     assert decision.headers["perennial-reason"] == "delivery-limit"
 

@@ -54,8 +54,9 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Reject: the broker dead-letters the message to its retry queue for `delay_ms`. Spends one retry."""
+    """Reject: the broker dead-letters the message to the retry queue `queue` for `delay_ms`. Spends one retry."""
 
+    queue: Queue
     delay_ms: int
 
 

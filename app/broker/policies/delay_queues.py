@@ -19,9 +19,11 @@ from .delays import (
     QueueType,
     delay_for,
     delay_queue,
+    rounded_up,
     safe_arguments,
     two_digits,
 )
+from .deliveries import limit_failure, unacknowledged
 
 TIMEOUT, MAX, ITERATION = "retry-timeout-ms", "retry-max", "current-iteration"
 
@@ -60,6 +62,11 @@ class DelayQueues:
     def delays_ms(self) -> list[int]:
         """Return the delays of the default budget in ms, rounded as in the queues' names."""
         return [two_digits(self.timeout_ms << iteration) for iteration in range(self.retry_max)]
+
+    def delay_ms(self, timeout_ms: int, iteration: int) -> int:
+        """Return the delay of a message's budget in ms: of the default budget exactly, of any other rounded up."""
+        exact: int = two_digits(timeout_ms << min(iteration, 31))
+        return exact if exact in self.delays_ms() else rounded_up(exact)
 
     def delay_queue(self, delay_ms: int) -> Queue:
         """Return the queue of one duration in ms; raises ValueError if it is more than 2^31 - 1."""
@@ -104,9 +111,13 @@ class DelayQueues:
         """Return the message's own number of retries, or the default."""
         return whole_number(delivery.headers, MAX, default=self.retry_max)
 
-    def decide_before_run(self, delivery: Delivery) -> None:
-        """Let every message run: the broker applies the delivery limit."""
-        del delivery
+    def decide_before_run(self, delivery: Delivery) -> Decision | None:
+        """Dead-letter a message whose deliveries crashed `delivery_limit` workers, also where no broker counts them."""
+        failure = limit_failure(delivery, self.delivery_limit)
+        if failure is None:
+            return None
+        attempts = self.attempts(delivery) + unacknowledged(delivery)
+        return Dead(self.dead, delivery.queue, dead_letter_headers(delivery, failure, attempts=attempts))
 
     def decide(self, delivery: Delivery, failure: Failure) -> Decision:
         """Return Retry while retries are left and the failure is not permanent, else Dead."""
@@ -114,7 +125,7 @@ class DelayQueues:
         timeout_ms = whole_number(headers, TIMEOUT, default=self.timeout_ms) or self.timeout_ms
         retry_max = self.retries(delivery)
         budget = {TIMEOUT: timeout_ms, MAX: retry_max, ITERATION: iteration}
-        delay_ms: int = two_digits(timeout_ms << min(iteration, 31))
+        delay_ms = self.delay_ms(timeout_ms, iteration)
         if failure.permanent or keeps_budget(delivery) or iteration >= retry_max or delay_ms > MAX_TTL_MS:
             return Dead(
                 self.dead, delivery.queue, budget | dead_letter_headers(delivery, failure, attempts=iteration + 1)

@@ -11,6 +11,9 @@ QueueType = Literal["quorum", "classic"]
 #: Durations of a hop of a postponement, in ms. They double: there are few queues, and any wait takes few hops.
 POSTPONE_LADDER_MS = (250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 256_000, 512_000)
 
+#: The durations of a decade to which those of clients are rounded. From 1, 2, 4 and so on most doublings are exact.
+_STEPS = (10, 13, 16, 20, 25, 32, 40, 50, 64, 80)
+
 #: The argument that names where the broker sends expired and rejected messages.
 DEAD_LETTER = "x-dead-letter-exchange"
 
@@ -47,12 +50,21 @@ def safe_arguments(queue_type: QueueType) -> dict[str, Any]:
 
 
 def two_digits(delay_ms: int) -> int:
-    """Round a duration up to two significant digits.
-
-    This bounds the durations that clients can choose (90 a decade), and so the number of delay queues.
-    """
+    """Round a duration up to two significant digits."""
     step = int(10 ** max(0, len(str(delay_ms)) - 2))
     return -(-delay_ms // step) * step
+
+
+def rounded_up(delay_ms: int) -> int:
+    """Round a duration up by at most 30 %, to one of ten a decade.
+
+    This bounds the delay queues that clients make by the durations they choose: a delay queue is never deleted.
+    """
+    scale = int(10 ** max(0, len(str(delay_ms)) - 2))
+    steps = (*range(1, 10), *_STEPS, 100) if scale == 1 else (*_STEPS, 100)
+    longest = MAX_TTL_MS if delay_ms <= MAX_TTL_MS else delay_ms
+    rounded: int = next(step * scale for step in steps if step * scale >= delay_ms)
+    return min(rounded, longest)
 
 
 def delay_for(seconds: float, *, exactly: bool) -> int:

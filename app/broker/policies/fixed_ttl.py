@@ -20,6 +20,7 @@ from ..headers import (
 )
 from .base import MAX_MESSAGE, Address, Dead, Decision, Failure, Postponed, ReplayBudget, Retry
 from .delays import DEAD_LETTER, QueueType, delay_for, delay_queue
+from .deliveries import limit_failure, unacknowledged
 
 RETRIES, EXCEPTIONS = "mb-retries", "mb-exceptions"
 
@@ -46,6 +47,7 @@ class FixedTtl:
     retry_max: int = 4
     fail_fast: bool = False
     postpone_type: QueueType = "quorum"
+    delivery_limit: int = 50
 
     name: ClassVar[str] = "fixed_ttl"
     replay_budget: ClassVar[ReplayBudget] = "fresh"
@@ -87,9 +89,14 @@ class FixedTtl:
         """Return the retries used and those that `mb-retries` has left."""
         return self.attempts(delivery) + self._left(delivery)
 
-    def decide_before_run(self, delivery: Delivery) -> None:
-        """Let every message run: classic queues count no deliveries."""
-        del delivery
+    def decide_before_run(self, delivery: Delivery) -> Decision | None:
+        """Dead-letter a message whose deliveries crashed `delivery_limit` workers; `mb-retries` becomes -1."""
+        failure = limit_failure(delivery, self.delivery_limit)
+        if failure is None:
+            return None
+        attempts = self.attempts(delivery) + unacknowledged(delivery)
+        headers = {RETRIES: -1, **dead_letter_headers(delivery, failure, attempts=attempts)}
+        return Dead(self.dead, self._key(delivery), headers)
 
     def decide(self, delivery: Delivery, failure: Failure) -> Decision:
         """Return Retry with `mb-retries` reduced by one, or Dead with -1 if none is left."""

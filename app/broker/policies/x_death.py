@@ -21,11 +21,9 @@ from ..headers import (
 )
 from .base import MAX_MESSAGE, Address, Dead, Decision, Failure, Postponed, Reject, ReplayBudget
 from .delays import DEAD_LETTER, QueueType, delay_for, delay_queue, safe_arguments
+from .deliveries import limit_failure, unacknowledged
 
 RETRY_INFO = "retry_info"
-
-#: Header of a quorum queue: earlier deliveries that were neither acknowledged nor rejected.
-DELIVERIES = "x-delivery-count"
 
 #: A delivery limit that no message reaches; RabbitMQ 4 sets 20 by default. Beyond it the broker would dead-letter the
 #: message to the retry queue without a reject, and drop it as a loop when it returns.
@@ -41,8 +39,7 @@ class XDeath:
 
     The queue must be declared with `work_arguments`, whose dead-letter exchange is `<queue>.retry`. Sneakers declares
     topic exchanges instead of fanout, and separates the suffix by a dash. Both are options, since RabbitMQ refuses to
-    redeclare an exchange with another type. A message of a quorum queue may crash `delivery_limit` workers; a classic
-    queue counts no deliveries.
+    redeclare an exchange with another type. A message may crash `delivery_limit` workers.
     """
 
     queue: str
@@ -110,13 +107,11 @@ class XDeath:
         return self.retry_max
 
     def decide_before_run(self, delivery: Delivery) -> Decision | None:
-        """Dead-letter a message whose deliveries crashed `delivery_limit` workers, by the broker's x-delivery-count."""
-        deliveries = whole_number(delivery.headers, DELIVERIES, default=0)
-        if deliveries < self.delivery_limit:
+        """Dead-letter a message whose deliveries crashed `delivery_limit` workers."""
+        failure = limit_failure(delivery, self.delivery_limit)
+        if failure is None:
             return None
-        text = f"{deliveries} deliveries were neither acknowledged nor rejected"
-        failure = Failure(reason="delivery-limit", exception="", message=text, at=datetime.now(UTC).timestamp())
-        return self._dead(delivery, failure, attempts=self.attempts(delivery) + deliveries)
+        return self._dead(delivery, failure, attempts=self.attempts(delivery) + unacknowledged(delivery))
 
     def decide(self, delivery: Delivery, failure: Failure) -> Decision:
         """Return Reject if fewer than `retry_max` runs have failed before this one, else Dead.
@@ -130,7 +125,7 @@ class XDeath:
             and not failure.permanent
             and not keeps_budget(delivery)
         ):
-            return Reject(self.retry_after_ms)
+            return Reject(self.retry, self.retry_after_ms)
         return self._dead(delivery, failure, attempts=attempts + 1)
 
     def postpone(self, delivery: Delivery, seconds: float, *, exactly: bool = False) -> Decision:

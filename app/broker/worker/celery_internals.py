@@ -9,14 +9,19 @@ from __future__ import annotations
 import os
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
+from celery.beat import PersistentScheduler
 from celery.concurrency import asynpool, prefork
+from celery.utils.log import get_logger
 from celery.worker.consumer import Consumer
 from celery.worker.request import Request
 from kombu import pools
 
 from ..amqp_internals import close_after_fork
+
+logger = get_logger(__name__)
 
 
 class Pool(asynpool.AsynPool):  # type: ignore[misc]
@@ -69,11 +74,53 @@ class RevocableRequest(Request):  # type: ignore[misc]
         return self._context
 
 
+def guard_start(controller: Any, cannot_start: Callable[[Exception], None]) -> None:
+    """Call `cannot_start` with the exception of a task that cannot be handed to the pool.
+
+    A task for which no process is free is handed over later, from a callback of the event loop, which would only log
+    the exception. The controller reads this method at each call.
+    """
+    start = controller._process_task
+
+    def process_task(request: Any) -> None:
+        try:
+            start(request)
+        except Exception as error:  # noqa: BLE001 - Whatever it is, the message is not to blame.
+            cannot_start(error)
+
+    controller._process_task = process_task
+
+
 #: The steps of Celery's consumer but for the one that declares 28 `celery_delayed_*` queues wherever it finds a quorum
 #: queue. Every delay of this package has a queue of its own, and no setting turns the step off.
 STEPS_WITHOUT_DELAYED_DELIVERY = tuple(
     step for step in Consumer.Blueprint.default_steps if "delayed_delivery" not in str(step).lower()
 )
+
+
+class Scheduler(PersistentScheduler):  # type: ignore[misc]
+    """Celery's scheduler, which logs a broker's outage in single lines, ever more rarely.
+
+    Celery would log a traceback for each message that cannot be sent: one a second for ticks.
+    """
+
+    _failed = 0
+    _next_line = 0.0
+
+    def apply_entry(self, entry: Any, producer: Any = None) -> None:
+        """Send an entry's message. A failure is logged; the entry is due again at its next time."""
+        try:
+            self.apply_async(entry, producer=producer, advance=False)
+        except Exception as error:  # noqa: BLE001 - One entry must not stop the others.
+            self._failed += 1
+            if time.monotonic() >= self._next_line:
+                # Each pause between two lines is about as long as the outage so far, and at most a minute.
+                self._next_line = time.monotonic() + min(self._failed, 60)
+                logger.warning("Not sent, failure %d in a row, next attempt when it is due: %s", self._failed, error)
+            return
+        if self._failed:
+            logger.warning("%s is sent again, after %d failure(s)", entry.task, self._failed)
+        self._failed, self._next_line = 0, 0.0
 
 
 def use_classes(app: Any, *, amqp: str, task: str) -> None:

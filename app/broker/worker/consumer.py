@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from amqp.exceptions import NotFound, RecoverableConnectionError
+from amqp.exceptions import AMQPError, NotFound, RecoverableConnectionError
 from celery import bootsteps
+from celery.platforms import EX_FAILURE
 from celery.utils.log import get_logger
 from celery.worker import state
 from celery.worker.consumer import Consumer as CeleryConsumer
@@ -15,15 +17,25 @@ from kombu import Queue
 from ..amqp_internals import queues_by_consumer_tag
 from ..connection import wait_for_exclusive_queue
 from ..declaring import Refusal, declare_queues
-from ..delivery import original_delivery
-from ..errors import AlreadyRunning, ApplicationError, InvalidMessage, Undecodable, UnknownType, WorkerMisconfigured
+from ..delivery import Delivery, is_held, original_delivery
+from ..errors import (
+    AlreadyRunning,
+    ApplicationError,
+    InvalidMessage,
+    PublishFailed,
+    Undecodable,
+    UnknownType,
+    WorkerMisconfigured,
+)
 from ..policies.base import Dead, Decision, Drop
 from ..policies.delays import DEAD_LETTER
+from ..policies.deliveries import is_uncounted, unacknowledged
 from ..policies.registry import Policies
 from ..publishing import get_publisher
 from .carry_out import Disposition
-from .celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY
-from .failures import FailureHandler, failure_of
+from .celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY, guard_start
+from .failures import FailureHandler, Original, failure_of
+from .isolation import Isolation
 from .refused_queues import RefusedQueues
 from .task import Task
 
@@ -34,6 +46,12 @@ _EVENT_DELAY = 0.25
 
 #: Seconds after which a broker has certainly given up a broken connection: three heartbeats of its default, 60 s.
 BROKER_PATIENCE = 180.0
+
+#: Seconds between two checks that the queues exist to which the broker sends rejected messages.
+_CHECK_RETRY_QUEUES = 60.0
+
+#: Errors after which Celery connects again, and the broker delivers again what was not acknowledged.
+CONNECTION_LOST = (ConnectionError, AMQPError)
 
 Handler = Callable[[Any], None]
 
@@ -61,8 +79,14 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         self.app.amqp.refused = self.refused.names
         self._queue_of_tag: dict[str, str] = {}
         self._flush_pending = False
-        start: Handler = self.on_task_request
-        self.on_task_request: Handler = lambda request: start(request) if request.may_run() else None
+        guard_start(self.controller, self._cannot_run)
+        self._hand_over: Handler = self.on_task_request
+        self._isolation = Isolation(self._start, self.timer.call_after)
+        self.on_task_request: Handler = lambda request: self._isolation.offer(request) if request.may_run() else None
+        policies = (retries.policies.policy_for(name) for name in self.app.amqp.queues.consume_from)
+        self._retry_queues = [queue for policy in policies if policy.rejects for queue in policy.queues()]
+        if self._retry_queues:
+            self.timer.call_repeatedly(_CHECK_RETRY_QUEUES, self._check_retry_queues)
 
     def connect(self) -> Any:
         """Connect, and declare at once what the worker relies on: the broker may be a new one.
@@ -71,6 +95,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         declares the work queues may come first. The usual delay queues are declared long before their first use.
         RabbitMQ 3.10 can lose a quorum queue that it created just before it was killed.
         """
+        self._isolation.connection_lost()
         connection = super().connect()
         try:
             self._wait_for_mailbox(connection)
@@ -137,6 +162,8 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         def on_message(message: Any) -> None:
             message.delivery_info["queue"] = self._queue_name(message)
             try:
+                if message.delivery_info.get("redelivered") and self._count(message):
+                    return
                 if "task" not in (message.headers or {}):
                     self.to_task(message)
                 require_valid_headers(message.headers)
@@ -147,6 +174,10 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
                 run_task(message)
             except ApplicationError as error:
                 self._fail(message, error)
+            except CONNECTION_LOST:
+                raise
+            except (OSError, MemoryError) as error:
+                self._cannot_run(error)
             except Exception as error:  # noqa: BLE001 - One malformed message must not stop the worker.
                 self._fail(message, InvalidMessage(f"cannot be handled: {error!r}"))
 
@@ -181,6 +212,42 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         """Spend the budget of a task's message whose contents Celery refuses."""
         self._fail(message, Undecodable(str(exc)))
 
+    def _count(self, message: Any) -> bool:
+        """Publish a redelivered message again with its count of deliveries, if its queue does not count them."""
+        delivery = Delivery.of(message, message.delivery_info["queue"])
+        if not is_uncounted(delivery):
+            return False
+
+        def done(_decision: Decision, _disposition: Disposition) -> None:
+            message.ack_log_error(logger, self.connection_errors)
+
+        original = Original(delivery, partial(is_held, message), done)
+        self._failures.set_aside(original, delivery.headers.get("task"), deliveries=unacknowledged(delivery) + 1)
+        return True
+
+    def _start(self, request: Any) -> None:
+        try:
+            self._hand_over(request)
+        except CONNECTION_LOST:
+            raise
+        except Exception as error:  # noqa: BLE001 - Whatever it is, the message is not to blame.
+            self._cannot_run(error)
+
+    def _cannot_run(self, error: Exception) -> None:
+        """Stop the worker, which can start no task: the message stays unacknowledged and its budget unspent."""
+        if not state.should_stop:
+            logger.critical("Stopping, since no task can be started here; messages go back to their queues: %r", error)
+            state.should_stop = EX_FAILURE
+
+    def _check_retry_queues(self) -> None:
+        """Declare a missing queue of a policy that rejects. A quorum queue holds back what it cannot pass on."""
+        try:
+            for queue in self._retry_queues:
+                if self._failures.publisher.declare_if_missing(queue):
+                    logger.warning("Queue %s was missing and is declared again", queue.name)
+        except PublishFailed as error:
+            logger.warning("Retry queues not checked, again in %g s: %s", _CHECK_RETRY_QUEUES, error)
+
     def _fail(self, message: Any, error: ApplicationError) -> None:
         def done(decision: Decision, disposition: Disposition) -> None:
             if disposition is Disposition.REJECT:
@@ -190,7 +257,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
             self._announce(message.headers or {}, error, ended=isinstance(decision, Dead | Drop))
 
         failure = failure_of(error, task=(message.headers or {}).get("task"))
-        self._failures.fail(original_delivery(message), failure, done)
+        self._failures.fail(Original(original_delivery(message), partial(is_held, message), done), failure)
 
     def _announce(self, headers: Mapping[str, Any], error: ApplicationError, *, ended: bool) -> None:
         """Announce the failure of a message that names a task but cannot be run, in events and as the task's result."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from billiard.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded, WorkerLostError
@@ -13,11 +13,11 @@ from celery.utils.log import get_logger
 
 from ..delivery import Delivery
 from ..errors import ApplicationError, InvalidMessage, Postpone, PublishFailed, QueueUnavailable
-from ..headers import DETOURS, OUTCOME_TO, REPLAY_HISTORY, dead_letter_headers, whole_number
+from ..headers import DELIVERIES, DETOURS, OUTCOME_TO, REPLAY_HISTORY, dead_letter_headers, whole_number
 from ..policies.base import MAX_MESSAGE, MAX_TRACEBACK, Dead, Decision, Drop, Failure, Postponed, Reject, Retry
 from ..policies.registry import Policies
 from ..publishing import Outgoing, Publisher
-from .carry_out import Disposition, carry_out
+from .carry_out import Disposition, carry_out, message_of
 
 logger = get_logger(__name__)
 
@@ -30,8 +30,25 @@ _FIRST_DETOUR, _LONGEST_DETOUR = 4.0, 512.0
 #: Bytes of headers that may not fit into the broker's frame of 131072 bytes.
 _OVERSIZED_HEADERS = 100_000
 
+_VERBS = {Retry: "retry", Reject: "reject", Postponed: "postpone", Dead: "dead-letter", Drop: "drop"}
+
+#: Seconds for which a message waits that has to run alone, while another one does.
+_SET_ASIDE = 0.5
+
 #: Called when a decision has been carried out, to acknowledge or reject the original.
 Done = Callable[[Decision, Disposition], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """A message that the worker has not acknowledged yet.
+
+    `is_held` returns whether it still can be: after a lost connection the broker delivers the message again.
+    """
+
+    delivery: Delivery
+    is_held: Callable[[], bool]
+    done: Done
 
 
 class FailureHandler:
@@ -43,12 +60,16 @@ class FailureHandler:
 
     def __init__(self, *, policies: Policies, publisher: Publisher, timer: Any, worker: str) -> None:
         self.policies = policies
-        self._publisher = publisher
+        self.publisher = publisher
         self._timer = timer
         self._worker = worker
 
-    def fail(self, delivery: Delivery, failure: Failure, done: Done) -> None:
-        """Let the queue's policy decide on a failed run, carry the decision out, then call `done`."""
+    def fail(self, original: Original, failure: Failure) -> None:
+        """Let the queue's policy decide on a failed run, carry the decision out, then call `done`.
+
+        The outcome of a replay is reported last, when it is durable.
+        """
+        delivery = original.delivery
         failure = replace(failure, worker=self._worker)
         policy = self.policies.policy_for(delivery.queue, failure.task)
         decision = policy.decide(delivery, failure)
@@ -64,23 +85,39 @@ class FailureHandler:
                 logger.error("Dead-lettered %s (%s): %s%s", subject, failure.reason, failure, trace, extra=context)
             case _:
                 logger.warning("Dropped %s: %s", subject, failure, extra=context)
-        self._act(decision, delivery, done, _FIRST_PAUSE)
-        self.report_outcome(delivery, "died" if isinstance(decision, Dead | Drop) else "failed", str(failure))
 
-    def postpone(self, delivery: Delivery, task: str, postpone: Postpone, done: Done) -> None:
+        def done(carried_out: Decision, disposition: Disposition) -> None:
+            original.done(carried_out, disposition)
+            self.report_outcome(delivery, "died" if isinstance(carried_out, Dead | Drop) else "failed", str(failure))
+
+        self._act(decision, replace(original, done=done))
+
+    def postpone(self, original: Original, task: str, postpone: Postpone) -> None:
         """Let the message wait in a delay queue, its budget unspent, then call `done`."""
+        delivery = original.delivery
         policy = self.policies.policy_for(delivery.queue, task)
         try:
             decision = policy.postpone(delivery, postpone.seconds, exactly=postpone.exactly)
         except Exception as error:  # noqa: BLE001 - A task may ask for an infinite wait, or for NaN seconds.
-            self.fail(delivery, failure_of(InvalidMessage(f"{postpone!r}: {error}"), task=task), done)
+            self.fail(original, failure_of(InvalidMessage(f"{postpone!r}: {error}"), task=task))
             return
         if postpone.mark and isinstance(decision, Postponed):
             decision = replace(decision, headers={**decision.headers, postpone.mark: True})
-        self._act(decision, delivery, done, _FIRST_PAUSE)
+        self._act(decision, original)
 
-    def may_run(self, delivery: Delivery, task: str, done: Done) -> bool:
+    def set_aside(self, original: Original, task: object, *, deliveries: int) -> None:
+        """Publish the message again with its count of unacknowledged deliveries, for a moment later; then call `done`.
+
+        The copy is a new message to the broker. A policy without delay queues drops the message.
+        """
+        decision = self.policies.policy_for(original.delivery.queue, task).postpone(original.delivery, _SET_ASIDE)
+        if isinstance(decision, Postponed):
+            decision = replace(decision, headers={**decision.headers, DELIVERIES: deliveries})
+        self._act(decision, original)
+
+    def may_run(self, original: Original, task: str) -> bool:
         """Return whether the policy lets the message run; if not, carry its decision out and call `done`."""
+        delivery = original.delivery
         decision = self.policies.policy_for(delivery.queue, task).decide_before_run(delivery)
         if decision is None:
             return True
@@ -90,7 +127,7 @@ class FailureHandler:
             delivery.queue,
             extra={"task_id": message_id(delivery)},
         )
-        self._act(decision, delivery, done, _FIRST_PAUSE)
+        self._act(decision, original)
         return False
 
     def report_outcome(self, delivery: Delivery, outcome: str, text: str = "") -> None:
@@ -102,34 +139,46 @@ class FailureHandler:
         dead_id = str(history[0]) if isinstance(history, list) and history else ""
         body = json.dumps({"outcome": outcome, "text": text[:MAX_MESSAGE], "of": dead_id}).encode()
         try:
-            self._publisher.publish([Outgoing(exchange="", routing_key=queue, body=body, mandatory=False)])
+            self.publisher.publish([Outgoing(exchange="", routing_key=queue, body=body, mandatory=False)])
         except Exception as error:  # noqa: BLE001 - A foreign producer may name an impossible queue (over 255 bytes).
             logger.warning("Outcome %r of a replayed message not sent to %.100r: %s", outcome, queue, error)
 
-    def _act(self, decision: Decision, delivery: Delivery, done: Done, pause: float) -> None:
+    def _act(self, decision: Decision, original: Original) -> None:
+        self._attempt(decision, message_of(decision, original.delivery), original, _FIRST_PAUSE)
+
+    def _attempt(self, decision: Decision, message: Outgoing | None, original: Original, pause: float) -> None:
+        delivery = original.delivery
+        context = {"task_id": message_id(delivery)}
+        verb = _VERBS[type(decision)]
+        if not original.is_held():
+            # The broker has the original again: a replacement would double it.
+            logger.info("No need to %s a message of %s: it is delivered again", verb, delivery.queue, extra=context)
+            return
         try:
-            disposition = carry_out(decision, delivery, publisher=self._publisher)
+            disposition = carry_out(decision, message, publisher=self.publisher)
         except Exception as error:  # noqa: BLE001 - Celery would swallow the exception, and the message with it.
-            act = {Retry: "retry", Reject: "reject", Postponed: "postpone", Dead: "dead-letter", Drop: "drop"}
-            context = {"task_id": message_id(delivery)}
-            verb, queue = act[type(decision)], delivery.queue
             if isinstance(error, QueueUnavailable) and (detour := self._detour(decision, delivery)):
                 seconds = detour.delay_ms / 1_000
-                logger.warning("Cannot %s a message of %s, again after a run in %g s: %s", verb, queue, seconds, error)
-                self._act(detour, delivery, done, pause)
+                logger.warning(
+                    "Cannot %s a message of %s, again after a run in %g s: %s", verb, delivery.queue, seconds, error
+                )
+                self._act(detour, original)
                 return
-            logger.warning("Cannot %s a message of %s, again in %g s: %s", verb, queue, pause, error, extra=context)
-            added = {} if isinstance(decision, Reject | Drop) else decision.headers
+            logger.warning(
+                "Cannot %s a message of %s, again in %g s: %s", verb, delivery.queue, pause, error, extra=context
+            )
+            headers = message.headers if message else {}
             # The broker may close the connection because of oversized headers.
             if (
                 not isinstance(error, PublishFailed)
-                or len(repr({**delivery.headers, **added}).encode(errors="backslashreplace")) > _OVERSIZED_HEADERS
+                or len(repr(headers).encode(errors="backslashreplace")) > _OVERSIZED_HEADERS
             ):
-                decision, delivery = self._without_headers(delivery, error)
-            again = (decision, delivery, done, min(pause * 2, _LONGEST_PAUSE))
-            self._timer.call_after(pause, self._act, again)
+                decision, bare = self._without_headers(delivery, error)
+                message = message_of(decision, bare)
+            again = (decision, message, original, min(pause * 2, _LONGEST_PAUSE))
+            self._timer.call_after(pause, self._attempt, again)
             return
-        done(decision, disposition)
+        original.done(decision, disposition)
 
     def _detour(self, decision: Decision, delivery: Delivery) -> Postponed | None:
         """Return the decision that lets a message wait elsewhere while the node of its dead set or retry queue is down.

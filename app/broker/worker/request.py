@@ -11,12 +11,13 @@ from celery.exceptions import Ignore, Terminated, TimeLimitExceeded
 from celery.utils.log import get_logger
 from celery.worker import state
 
-from ..delivery import Delivery, original_delivery
+from ..delivery import Delivery, is_held, original_delivery
 from ..errors import ApplicationError
 from ..policies.base import Dead, Decision, Drop, Postponed
+from ..policies.deliveries import is_suspect, unacknowledged
 from .carry_out import Disposition
 from .celery_internals import RevocableRequest
-from .failures import FailureHandler, failure_of
+from .failures import Done, FailureHandler, Original, failure_of
 from .task import AttemptFailed, AttemptPostponed
 
 if TYPE_CHECKING:
@@ -35,11 +36,23 @@ class Request(RevocableRequest):
         """Return whether the policy lets the task run; if not, the message is dead-lettered."""
         text = "WorkerLostError: earlier deliveries of this message crashed their workers"
         self._ended = True
-        if self._failures.may_run(self._delivery, self.type, partial(self._finish, text, "")):
+        if self._failures.may_run(self._original(partial(self._finish, text, "")), self.type):
             self._ended = False
             return True
         state.task_ready(self)
         return False
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether earlier deliveries of the message may have crashed their workers."""
+        return is_suspect(self._delivery)
+
+    def set_aside(self) -> None:
+        """Publish the message again for a moment later, instead of a run."""
+        self._ended = True
+        state.task_ready(self)
+        done = partial(self._finish, "set aside: it has to run alone", "")
+        self._failures.set_aside(self._original(done), self.type, deliveries=unacknowledged(self._delivery))
 
     def acknowledge(self) -> None:
         """Acknowledge the message. After a success, report the outcome of a replay: Celery skips `on_success` here."""
@@ -83,6 +96,9 @@ class Request(RevocableRequest):
     def _delivery(self) -> Delivery:
         return original_delivery(self.message)
 
+    def _original(self, done: Done) -> Original:
+        return Original(self._delivery, partial(is_held, self.message), done)
+
     def _fail(self, error: BaseException, trace: str = "") -> None:
         if self._ended:
             return
@@ -96,10 +112,10 @@ class Request(RevocableRequest):
                     self._call_hook("on_postponed", self.id)
                 self._finish(f"postponed: {postpone.why}", "", decision, disposition)
 
-            self._failures.postpone(self._delivery, self.type, postpone, finish)
+            self._failures.postpone(self._original(finish), self.type, postpone)
             return
         failure = error.failure if isinstance(error, AttemptFailed) else failure_of(error, trace=trace, task=self.type)
-        self._failures.fail(self._delivery, failure, partial(self._finish, str(failure), failure.traceback))
+        self._failures.fail(self._original(partial(self._finish, str(failure), failure.traceback)), failure)
 
     def _finish(self, error: str, trace: str, decision: Decision, disposition: Disposition) -> None:
         """Acknowledge or reject the message, then announce what became of it."""

@@ -1,0 +1,109 @@
+"""Failures in the worker's main process on a real RabbitMQ: outcomes, lost connections, copies with a count."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from kombu import Connection
+
+from app.broker.headers import OUTCOME_TO
+from app.broker.policies.delay_queues import DelayQueues
+from app.broker.policies.registry import Policies
+from app.broker.publishing import Publisher
+from app.broker.worker.failures import FailureHandler, Original
+from tests.support.broker import Broker
+from tests.support.deliveries import FAILURE, delivery
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+POLICY = DelayQueues("shop", timeout_ms=100, retry_max=1, queue_type="classic")
+
+
+class Clock:
+    """A timer that is turned by hand."""
+
+    def __init__(self) -> None:
+        self._due: list[Callable[[], None]] = []
+
+    def call_after(self, _seconds: float, function: Callable[..., None], args: tuple[object, ...] = ()) -> None:
+        self._due.append(lambda: function(*args))
+
+    def pass_time(self) -> None:
+        due, self._due = self._due, []
+        for each in due:
+            each()
+
+
+@pytest.fixture
+def broker(broker_url: str) -> Broker:
+    with Connection(broker_url) as connection, connection.channel() as channel:
+        for queue in (*POLICY.queues(), POLICY.work_queue("mail")):
+            queue(channel).declare()
+        channel.queue_declare("outcomes", auto_delete=False)
+    return Broker(broker_url)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def handler(broker: Broker, broker_url: str, clock: Clock) -> Iterator[FailureHandler]:
+    publisher = Publisher(broker_url, timeout=5)
+    yield FailureHandler(policies=Policies({"mail": POLICY}, POLICY), publisher=publisher, timer=clock, worker="w")
+    publisher.close()
+
+
+def delete_exchange(broker_url: str, name: str) -> None:
+    with Connection(broker_url) as connection, connection.channel() as channel:
+        channel.exchange_delete(name)
+
+
+def test_the_outcome_of_a_replay_is_reported_when_its_message_is_safe_and_not_before(
+    handler: FailureHandler, broker: Broker, broker_url: str, clock: Clock
+) -> None:
+    came = replace(delivery("mail"), headers={OUTCOME_TO: "outcomes", "current-iteration": 1})
+    done: list[str] = []
+    handler.publisher.declare([POLICY.dead])
+    delete_exchange(broker_url, "shop.dead")
+    handler.fail(Original(came, lambda: True, lambda *_: done.append("done")), FAILURE)
+    assert (done, broker.depth("outcomes"), broker.depth("shop.dead")) == ([], 0, 0)
+    clock.pass_time()
+    assert (done, broker.depth("shop.dead")) == (["done"], 1)
+    eventually(lambda: broker.depth("outcomes") == 1, "the outcome is there")
+    assert json.loads(broker.take("outcomes")[0].body)["outcome"] == "died"
+
+
+def test_a_replacement_that_waited_is_not_published_if_its_original_is_delivered_again(
+    handler: FailureHandler, broker: Broker, broker_url: str, clock: Clock
+) -> None:
+    held, done = True, []
+    handler.publisher.declare([POLICY.delay_queue(100)])
+    delete_exchange(broker_url, "shop.delay.100")
+    handler.fail(Original(delivery("mail"), lambda: held, lambda *_: done.append("done")), FAILURE)
+    held = False
+    clock.pass_time()
+    clock.pass_time()
+    handler.fail(Original(delivery("mail"), lambda: True, lambda *_: done.append("later")), FAILURE)
+    clock.pass_time()
+    eventually(lambda: broker.depth("mail") == 1, "the later one is back")
+    assert (done, broker.depth("shop.delay.100")) == (["later"], 0)
+
+
+def test_a_message_that_is_set_aside_comes_back_as_a_new_one_with_its_count(
+    handler: FailureHandler, broker: Broker
+) -> None:
+    came = replace(delivery("mail"), headers={"mine": "kept", "x-delivery-count": 2}, redelivered=True)
+    done: list[str] = []
+    handler.set_aside(Original(came, lambda: True, lambda *_: done.append("done")), "task", deliveries=2)
+    assert done == ["done"]
+    eventually(lambda: broker.depth("mail") == 1, "it is back")
+    [back] = broker.take("mail")
+    assert not back.delivery_info["redelivered"]
+    assert (back.headers["perennial-deliveries"], back.headers["mine"]) == (2, "kept")
+    assert "x-delivery-count" not in back.headers

@@ -1,0 +1,52 @@
+"""A private broker whose memory alarm a test raises and ends."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from app import services
+from app.services import install, rabbitmq, state
+from config.settings import Settings
+
+#: A limit that no node stays below, and one that it does.
+_LOW, _ENOUGH = "1MB", "1GB"
+
+
+class AlarmedBroker:
+    """A running node at `url`, in its alarm from the beginning."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.url = url
+        self._folder = folder
+
+    def raise_alarm(self) -> None:
+        """Let the node take no more messages."""
+        self._set_limit(_LOW)
+
+    def end_alarm(self) -> None:
+        """Let the node take messages again."""
+        self._set_limit(_ENOUGH)
+
+    def _set_limit(self, limit: str) -> None:
+        script = install.rabbitmq_script()
+        assert script is not None
+        node = rabbitmq.broker(self._folder, state.load(self._folder), script=script)
+        command = [str(script.with_name("rabbitmqctl")), "set_vm_memory_high_watermark", "absolute", limit]
+        subprocess.run(command, env=dict(node.env), check=True, capture_output=True, timeout=60)
+
+
+@contextmanager
+def alarmed_broker(data_dir: Path) -> Iterator[AlarmedBroker]:
+    """Run a node whose memory limit is one megabyte."""
+    settings = Settings(data_dir=data_dir)
+    folder = settings.services_file.parent
+    more = folder / "rabbitmq" / "conf.d"
+    more.mkdir(parents=True)
+    (more / "memory.conf").write_text(f"vm_memory_high_watermark.absolute = {_LOW}\n")
+    try:
+        yield AlarmedBroker(folder, services.up(settings).broker_url)
+    finally:
+        services.down(settings)
