@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote_from_bytes
 
@@ -14,10 +14,13 @@ import pytest
 from fastapi import FastAPI
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from starlette.datastructures import QueryParams
 from starlette.types import Message
 
 from app.cluster.client.local import LocalSearchClient
+from app.search.contract import SearchRequest, SearchResult
 from app.web.application import create_app
+from app.web.middleware import search_cost
 from tests.packs import page, write_pack
 from tests.support.web import served
 
@@ -129,7 +132,7 @@ async def status_of(app: FastAPI, path: str, query: bytes) -> int:
         "root_path": "",
         "path": path,
         "raw_path": path.encode(),
-        "query_string": query_string(query),
+        "query_string": query,
         "headers": [(b"host", b"127.0.0.1")],
         "state": {},
     }
@@ -144,7 +147,7 @@ def test_any_of_many_queries_is_answered_or_refused(search_client: LocalSearchCl
     count = 0
 
     async def all_of(batch: list[tuple[str, bytes]]) -> list[int]:
-        return [await status_of(app, path, query) for path, query in batch]
+        return [await status_of(app, path, query_string(query)) for path, query in batch]
 
     with asyncio.Runner() as runner:
 
@@ -162,3 +165,78 @@ def test_any_of_many_queries_is_answered_or_refused(search_client: LocalSearchCl
 
         check()
     assert count >= queries
+
+
+class CountingClient(LocalSearchClient):
+    """Counts the calls that search packs."""
+
+    calls = 0
+
+    def search(self, request: SearchRequest) -> SearchResult:
+        self.calls += 1
+        return super().search(request)
+
+    def suggest(self, domains: Sequence[str], q: str, *, limit: int = 8) -> tuple[str, ...]:
+        self.calls += 1
+        return super().suggest(domains, q, limit=limit)
+
+
+def encoded(text: bytes) -> bytes:
+    return b"".join(b"%%%02x" % byte for byte in text)
+
+
+names = st.sampled_from(
+    ["q", "domain", "page", "offset", "limit", "sort", "section", "lang", "type", "x", "Q", "q[]", ""]
+)
+values = st.one_of(
+    words,
+    st.sampled_from([DOMAIN, f"{DOMAIN},{DOMAIN}", "never.example", "a" * 300, "," * 300, "date", "en", "library"]).map(
+        str.encode
+    ),
+    st.integers(-10, 10_010).map(lambda number: str(number).encode()),
+    st.integers(1, 4_500).map(lambda digits: b"9" * digits),
+    st.binary(max_size=40),
+)
+signs = st.sampled_from([b"=", b"==", b""])
+pairs = st.tuples(names.map(str.encode), signs, st.one_of(values, values.map(encoded))).map(b"".join)
+#: The parameter q, written in ways that a parser of URLs takes for it, or for another name.
+written = st.sampled_from([b"q", b"%71", b"%2571", b"Q", b"q ", b"+q", b"%00q", b"q%00", b";q", b"&q", b"?q", b"#q"])
+
+
+#: Query strings as a client may send them: repeated, misplaced and wrongly encoded parameters.
+raw_queries = st.builds(
+    lambda separator, before, name, text, after: separator.join([*before, name + b"=" + text, *after]),
+    st.sampled_from([b"&", b"&&", b";"]),
+    st.lists(pairs, max_size=4),
+    written,
+    words.map(encoded),
+    st.lists(pairs, max_size=2),
+)
+
+
+@pytest.mark.parametrize("number", [250, pytest.param(5_000, marks=pytest.mark.long)])
+def test_any_parameters_are_answered_or_refused_and_no_search_is_free(
+    search_client: LocalSearchClient, number: int
+) -> None:
+    client = CountingClient({DOMAIN: search_client._searchers[DOMAIN].path})
+    app = create_app(client, rate_limit="1000000/second")
+    searched = 0
+
+    async def check_all(batch: list[tuple[str, bytes]]) -> None:
+        nonlocal searched
+        for path, query in batch:
+            before = client.calls
+            assert await status_of(app, path, query) in {200, 400, 404, 414}
+            if client.calls > before:
+                searched += 1
+                assert search_cost(path, QueryParams(query), sites=1) > 0
+
+    with asyncio.Runner() as runner:
+
+        @settings(bounded, max_examples=number // BATCH)
+        @given(st.lists(st.tuples(st.sampled_from(PATHS), raw_queries), min_size=BATCH, max_size=BATCH))
+        def check(batch: list[tuple[str, bytes]]) -> None:
+            runner.run(check_all(batch))
+
+        check()
+    assert searched > number / 50
