@@ -54,7 +54,10 @@ class DataDirectory:
         _remove_files(self._loading)
         self._marking = threading.Lock()
         #: Domain -> version, and the processes that ended while they opened it.
-        self._openings: dict[str, tuple[str, int]] = _read_openings(folder / _OPENING)
+        self._openings: dict[str, tuple[str, int]] = {}
+        with suppress(OSError, ValueError, TypeError, AttributeError):  # The file is missing or invalid: no marks.
+            marks: dict[str, list[Any]] = json.loads((folder / _OPENING).read_text())
+            self._openings = {domain: (str(sha256), int(crashes)) for domain, (sha256, crashes) in marks.items()}
         self._opening: tuple[str, str, int] | None = None
 
     @classmethod
@@ -194,14 +197,6 @@ def _remove_files(folder: Path, *, kept: Container[Path] = ()) -> None:
     for path in folder.iterdir():
         if _OWN_FILE.fullmatch(path.name) and path.with_suffix(".sqlite") not in kept:
             path.unlink()
-
-
-def _read_openings(path: Path) -> dict[str, tuple[str, int]]:
-    try:
-        marks: dict[str, list[Any]] = json.loads(path.read_text())
-        return {domain: (str(sha256), int(crashes)) for domain, (sha256, crashes) in marks.items()}
-    except (OSError, ValueError, TypeError, AttributeError):  # It is missing or invalid: no version is marked.
-        return {}
 
 
 def _stored_pack(note: Path) -> StoredPack | None:
