@@ -10,6 +10,7 @@ from email.utils import parsedate_to_datetime
 from typing import Self
 
 from app.crawl import encoding, politeness
+from app.crawl.extract import complexity
 from app.crawl.extract.contract import Extract, Extractor, collapsed
 from app.crawl.urls import MAX_LENGTH, Scope, allows_port, canonical_key, links_in_scope, path_of, resolve
 from app.errors import ServerError
@@ -72,7 +73,7 @@ class Redirected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """A result that leaves the stored page as it is: `why` is `robots`, `content-type`, `too-large`, `403`..."""
+    """A result that leaves the stored page as it is: `why` is `robots`, `too-large`, `too-complex`, `403`..."""
 
     why: str
     detail: str = ""
@@ -157,6 +158,8 @@ def _content(response: Response, scope: Scope, extractor: Extractor, limits: Lim
         name = path_of(response.url).partition("?")[0].rstrip("/").rpartition("/")[2]
         extract, base = Extract(title=name, body=collapsed(document)), response.url
     else:
+        if excess := complexity.excess(document):
+            return Skipped(why="too-complex", detail=excess)
         extract = extractor.extract(document)
         base = resolve(response.url, extract.base) or response.url
         links = links_in_scope(base, extract.links, scope=scope, limit=limits.links, max_length=limits.url_length)

@@ -18,7 +18,7 @@ from app.storage.open import open_store
 from app.timers.timers import Timers
 from app.topology.queues import DEAD_SET
 from config.settings import ROOT
-from tests.servers.site import Site, fail_times, failure, page, redirect, robots
+from tests.servers.site import Site, by_host, fail_times, failure, page, redirect, robots
 from tests.support.corner import environment_of, own_vhost, settings_for
 from tests.support.system import System, running_system
 from tests.support.waiting import eventually
@@ -169,11 +169,21 @@ def test_robots_txt_is_obeyed_and_a_redirect_is_a_page_of_its_own(system: System
 
 
 def test_a_start_page_that_redirects_to_another_host_moves_the_crawl_there(system: System, site: Site) -> None:
+    home, old = page("Trees", "welcome", links=["/amber", "/cedar"]), site.other_domain
+    site.set("/", by_host(old, redirect(site.at("/"), status=301), home))
+    system.post("index+crawl", url=f"http://{old}/")
+    assert system.packed(site.domain).pages == 12
+    assert f"the crawl of {old} moves there" in system.worker.log
+    assert system.manifest(old) is None
+
+
+def test_a_start_page_that_redirects_to_another_port_is_skipped_with_the_reason(system: System, site: Site) -> None:
     with Site({"/": redirect(site.at("/"), status=301)}) as old:
         system.post("index+crawl", url=old.at("/"))
-        assert system.packed(site.domain).pages == 12
-        assert f"the crawl of {old.domain} moves there" in system.worker.log
-        assert system.manifest(old.domain) is None
+        skipped = f"redirect (to {site.url}, whose port ALLOW_PORTS does not name)"
+        eventually(lambda: f"Page skipped: {old.url}: {skipped}" in system.worker.log, "the page is skipped")
+        assert skipped in perennial(system, "explain", old.url).stdout
+        assert site.paths() == []
 
 
 def test_a_page_outside_the_named_domain_is_dead_lettered_at_once_without_a_fetch(system: System, site: Site) -> None:

@@ -138,6 +138,15 @@ def with_etag(etag: str, then: Answer) -> Answer:
     return answer
 
 
+def by_host(host: str, answer: Answer, otherwise: Answer) -> Answer:
+    """Answer requests that name this host with `answer`, and others with `otherwise`."""
+
+    def chosen(request: Request, wire: Wire) -> None:
+        (answer if request.headers.get("host") == host else otherwise)(request, wire)
+
+    return chosen
+
+
 class Site:
     """A site of scripted answers: `with Site({"/": page("Home", "text", links=["/a"])}) as site: ...`.
 

@@ -1,0 +1,90 @@
+"""Documents that would cost a parser too much, and ordinary ones that look like them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from app.crawl.classify import Skipped, classify
+from app.crawl.extract.complexity import MAX_SIBLINGS, excess
+from app.crawl.extract.contract import extractor
+from app.crawl.urls import Scope
+from app.http.response import Response
+
+pytestmark = pytest.mark.unit
+
+N = 100_000
+DEEP = {
+    "div": "<div>" * N,
+    "closed div": "<div>" * N + "</div>" * N,
+    "upper case": "<DIV CLASS=X>" * N,
+    "bold": "<b>" * 24_000,
+    "italic with attributes": "".join(f"<i id={number}>" for number in range(N)),
+    "lists": "<ul><li>" * N,
+    "tables": "<table><tr><td>" * N,
+    "bold blocks": "<b><div></b>" * N,
+    "headings": "<div><h1>" * N,
+    "svg": "<svg>" + "<g>" * N,
+    "unclosed formatting": "<p>" + "".join(f"<b id={number}>" for number in range(2_000)) + "</p>" + "<p>x</p>" * N,
+    "after end tags": "</div>" * N + "<div>" * N,
+    "far down": "<p>x</p>" * N + "<div>" * 20_000,
+}
+COMPARED = {
+    "attributes": "<p>x</p><div " + " ".join(f"a{number}=1" for number in range(N)) + ">",
+    "options": "<select>" + "<option>x</option>" * N,
+    "bodies": "".join(f"<body a{number}=1>" for number in range(N)),
+}
+ORDINARY = {
+    "paragraphs": "<p>x" * N,
+    "lists": "<ul>" + "<li>x" * N + "</ul>",
+    "line breaks": "x<br>" * N,
+    "images": "<img src=a>" * N,
+    "closed bold": "<b>x</b>" * N,
+    "rows": "<table>" + "<tr><td>x<td>y" * N + "</table>",
+    "links": "<div><p><a href=x>x</a></p></div>" * N,
+    "nested a little": ("<div>" * 30 + "x" + "</div>" * 30) * 2_000,
+    "text": "x < y " * N,
+    "a long attribute": f'<img src="data:{"x" * 1_000_000}" alt="a b">',
+    "a list of places": "<select>" + "<option>x</option>" * 5_000 + "</select>",
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_deep_nesting_is_found_in_little_time(name: str) -> None:
+    began = time.process_time()
+    assert excess(DEEP[name]) in ("its elements are nested too deeply", "its formatting elements are not closed")
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_what_a_parser_compares_with_all_others_is_bounded(name: str) -> None:
+    began = time.process_time()
+    assert f"over {MAX_SIBLINGS}" in excess(COMPARED[name])
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_a_large_page_that_is_not_nested_is_ordinary(name: str) -> None:
+    assert excess(ORDINARY[name]) == ""
+
+
+@pytest.mark.parametrize("opening", ["<div>", "<b>", "<ul><li>", "<i id=x>"])
+def test_what_the_limit_admits_is_extracted_in_seconds(opening: str) -> None:
+    deepest = 3_000
+    assert excess(opening * deepest) == ""
+    began = time.process_time()
+    extractor("lexbor").extract(opening * deepest + "x")
+    assert time.process_time() - began < 5
+
+
+def test_a_page_that_is_too_complex_is_skipped_for_good() -> None:
+    body = b"<title>Deep</title><a href=/b>b</a>" + b"<div>" * 300_000
+    began = time.process_time()
+    result = classify(
+        Response("https://x.gov/a", 200, {"content-type": "text/html"}, body),
+        scope=Scope("x.gov"),
+        extractor=extractor("lexbor"),
+    )
+    assert result == Skipped(why="too-complex", detail="its elements are nested too deeply")
+    assert time.process_time() - began < 5
