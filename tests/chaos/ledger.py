@@ -101,10 +101,14 @@ def violations(ledger: Ledger) -> list[Violation]:
 def duplicates(ledger: Ledger) -> Counter[Effect]:
     """Count repeated effects: good answers to a page, packs of a domain and letters of a message after the first."""
     good = Counter((each.domain, each.path) for each in ledger.gets if each.status == 200)
-    packs = Counter(each.domain for each in ledger.packs)
-    letters = Counter(ledger.letters)
-    counts: dict[Effect, Counter[object]] = {"fetch": Counter(good), "pack": Counter(packs), "letter": Counter(letters)}
-    return Counter({effect: sum(count - 1 for count in each.values()) for effect, each in counts.items()})
+    newest = [max((each.generation for each in ledger.packs_of(domain)), default=1) for domain in ledger.sites]
+    return Counter(
+        {
+            "fetch": good.total() - len(good),
+            "pack": sum(newest) - len(newest),
+            "letter": len(ledger.letters) - len(set(ledger.letters)),
+        }
+    )
 
 
 # Rules

@@ -16,6 +16,7 @@ from app.cluster.client.cluster import ClusterSearchClient
 from app.crawl.frontier import Frontier
 from app.crawl.urls import path_of
 from app.dead_sets import dead_sets, domain_of, payload_of, task_of
+from app.errors import SearchUnavailable
 from app.pack.fetch import fetch_pack
 from app.pack.manifest import read_manifest
 from app.storage.layout import Page, content_prefix, from_json
@@ -131,7 +132,11 @@ class Observer:
 
     def _unserved(self, packs: Sequence[PackRecord]) -> list[str]:
         newest = {pack.domain: pack.generation for pack in sorted(packs, key=lambda pack: pack.generation)}
-        served = {each.domain: each.generation for each in self._client.routes().routes if each.newest}
+        try:
+            routes = self._client.routes().routes
+        except SearchUnavailable:  # The orchestrator does not answer.
+            return list(newest)
+        served = {each.domain: each.generation for each in routes if each.newest}
         return [domain for domain, generation in newest.items() if served.get(domain, 0) < generation]
 
 

@@ -6,12 +6,12 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos.faults import FAULTS, Fault, Moment
+from tests.chaos.faults import FAULTS, Moment
 from tests.chaos.ledger import Effect, Ledger, Remains, Violation, duplicates, violations
 from tests.chaos.records import AWAY, Observer, PackWatch, watched_packs
 from tests.chaos.schedule import PlannedFault, RoundPlan
@@ -52,20 +52,20 @@ class RoundResult:
 
 def run_round(system: System, plan: RoundPlan, extent: Extent, folder: Path) -> RoundResult:
     """Run a round and return its outcome. The sites' ports are new ones, so a round knows its own records."""
-    began, ended_before = time.monotonic(), len(system.keeper.ended)
+    began, journal = time.monotonic(), list[Get]()
     plans = [plan_site(f"{plan.seed}:{number}", pages=extent.pages) for number in range(extent.sites)]
-    journal: list[Get] = []
     with (
         served(plans, journal) as sites,
         closing(Observer(system, sites)) as observer,
         watched_packs(system, list(sites), folder) as packs,
     ):
+        running = _Round(system, plan, sites, journal, observer, packs, ended_before=len(system.keeper.ended))
         for domain in sites:
             system.post_crawl(f"http://{domain}/")
-        since = _come_over(system, plan, sites, journal)
-        ledger = Ledger(sites=sites, repeatable=repeatable_effects(plan))
-        ledger = _ledger_at_rest(system, observer, packs, ledger, journal, ended_before)
-        _heal(system, [each for each in plan.faults if FAULTS[each.name].stays])
+        running.await_moment()
+        since = running.bring_faults()
+        ledger = running.ledger_at_rest()
+        running.heal_those_that_stay()
     found = violations(ledger)
     return RoundResult(
         plan=plan,
@@ -77,6 +77,83 @@ def run_round(system: System, plan: RoundPlan, extent: Extent, folder: Path) -> 
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """A round that is running. `ended_before` is the number of processes that had ended by themselves before it."""
+
+    system: System
+    plan: RoundPlan
+    sites: Mapping[str, SitePlan]
+    journal: list[Get]
+    observer: Observer
+    packs: PackWatch
+    ended_before: int
+
+    def await_moment(self) -> None:
+        """Wait for the moment of the faults, at most PATIENCE seconds: then the ledger shows what is missing."""
+        deadline, pause = time.monotonic() + PATIENCE, threading.Event()
+        while not self._is_reached(self.plan.moment) and time.monotonic() < deadline:
+            pause.wait(0.005)
+
+    def bring_faults(self) -> float:
+        """Inject the faults, and heal those that do not stay; return the monotonic time that recovery counts from."""
+        for planned in self.plan.faults:
+            FAULTS[planned.name].inject(self.system, random.Random(planned.seed))
+        since, pause = time.monotonic(), threading.Event()
+        for planned in sorted(self.plan.faults, key=lambda each: each.seconds):
+            if not FAULTS[planned.name].stays:
+                pause.wait(max(0.0, since + planned.seconds - time.monotonic()))
+                self._heal(planned)
+        lasting = any(FAULTS[each.name].seconds[1] for each in self.plan.faults)
+        return time.monotonic() if lasting else since
+
+    def heal_those_that_stay(self) -> None:
+        """Heal the faults that last as long as their round."""
+        for planned in self.plan.faults:
+            if FAULTS[planned.name].stays:
+                self._heal(planned)
+
+    def ledger_at_rest(self) -> Ledger:
+        """Return the ledger once no rule is violated, nothing has been left to do for REST seconds, or time is up."""
+        deadline, pause = time.monotonic() + PATIENCE, threading.Event()
+        rest_since: float | None = None
+        while True:
+            late = time.monotonic() > deadline
+            try:
+                remains = self.observer.remains(self.packs.records, self.system.keeper.ended[self.ended_before :])
+                rest_since = (rest_since or time.monotonic()) if at_rest(remains) else None
+                rested = rest_since is not None and time.monotonic() - rest_since > REST
+                if rest_since or late:
+                    ledger = self._ledger(remains)
+                    if late or rested or not violations(ledger):
+                        return ledger
+            except AWAY:
+                # A service is still starting. If that does not end, the harness itself has failed.
+                if late:
+                    raise
+            pause.wait(PAUSE)
+
+    def _ledger(self, remains: Remains) -> Ledger:
+        return Ledger(
+            sites=self.sites,
+            gets=tuple(self.journal),
+            stored=self.observer.stored(),
+            packs=tuple(self.packs.records),
+            letters=self.observer.letters(),
+            remains=remains,
+            repeatable=repeatable_effects(self.plan),
+        )
+
+    def _is_reached(self, moment: Moment) -> bool:
+        if isinstance(moment, float):
+            fetched = {(get.domain, get.path) for get in list(self.journal) if get.status == 200}
+            return len(fetched) >= moment * sum(len(site.fetchable) for site in self.sites.values())
+        return self.system.is_packing(self.sites)
+
+    def _heal(self, planned: PlannedFault) -> None:
+        FAULTS[planned.name].heal(self.system, random.Random(planned.seed))
+
+
 def repeatable_effects(plan: RoundPlan) -> frozenset[Effect]:
     """Return the effects that the faults of a round may repeat."""
     return frozenset[Effect]().union(*(FAULTS[each.name].repeats for each in plan.faults))
@@ -85,78 +162,6 @@ def repeatable_effects(plan: RoundPlan) -> frozenset[Effect]:
 def recovery(gets: Sequence[Get], since: float) -> float | None:
     """Return the seconds from `since` to the next request for a page, None without one."""
     return min((each.at - since for each in gets if each.at > since), default=None)
-
-
-def _come_over(system: System, plan: RoundPlan, sites: dict[str, SitePlan], journal: list[Get]) -> float:
-    """Let the faults come at their moment, and heal those that do not stay.
-
-    Return when the last one came, or was healed if it lasts: in seconds of the monotonic clock.
-    """
-    deadline, pause = time.monotonic() + PATIENCE, threading.Event()
-    # After the deadline the ledger shows what is missing.
-    while not _is_reached(system, plan.moment, sites, journal) and time.monotonic() < deadline:
-        pause.wait(0.005)
-    for planned in plan.faults:
-        FAULTS[planned.name].inject(system, random.Random(planned.seed))
-    since = time.monotonic()
-    for planned in sorted(plan.faults, key=lambda each: each.seconds):
-        if FAULTS[planned.name].stays:
-            continue
-        pause.wait(max(0.0, since + planned.seconds - time.monotonic()))
-        _heal(system, [planned])
-    lasting = any(_lasts(FAULTS[each.name]) for each in plan.faults)
-    return time.monotonic() if lasting else since
-
-
-def _is_reached(system: System, moment: Moment, sites: dict[str, SitePlan], journal: list[Get]) -> bool:
-    if isinstance(moment, float):
-        fetched = {(get.domain, get.path) for get in list(journal) if get.status == 200}
-        return len(fetched) >= moment * sum(len(site.fetchable) for site in sites.values())
-    return system.is_packing(sites)
-
-
-def _lasts(fault: Fault) -> bool:
-    return fault.seconds[1] > 0
-
-
-def _heal(system: System, faults: Sequence[PlannedFault]) -> None:
-    for planned in faults:
-        FAULTS[planned.name].heal(system, random.Random(planned.seed))
-
-
-def _ledger_at_rest(
-    system: System,
-    observer: Observer,
-    packs: PackWatch,
-    ledger: Ledger,
-    journal: list[Get],
-    ended_before: int,
-) -> Ledger:
-    """Complete the ledger once no rule is violated, nothing has been left to do for REST seconds, or time is up."""
-    deadline, pause = time.monotonic() + PATIENCE, threading.Event()
-    rest_since: float | None = None
-    while True:
-        late = time.monotonic() > deadline
-        try:
-            remains = observer.remains(packs.records, system.keeper.ended[ended_before:])
-            rest_since = (rest_since or time.monotonic()) if at_rest(remains) else None
-            resting = rest_since is not None and time.monotonic() - rest_since > REST
-            if rest_since or late:
-                complete = replace(
-                    ledger,
-                    gets=tuple(journal),
-                    packs=tuple(packs.records),
-                    remains=remains,
-                    letters=observer.letters(),
-                    stored=observer.stored(),
-                )
-                if late or resting or not violations(complete):
-                    return complete
-        except AWAY:
-            # A part of the system is still away. If that does not end, the harness itself fails.
-            if late:
-                raise
-        pause.wait(PAUSE)
 
 
 def at_rest(remains: Remains) -> bool:

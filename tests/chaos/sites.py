@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -63,7 +62,7 @@ class SitePlan:
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """A request for a page that a site has answered; `at` is monotonic seconds."""
+    """A request for a page that a site has answered; `at` is when it arrived, in monotonic seconds."""
 
     domain: str
     path: str
@@ -123,7 +122,7 @@ def _answer(planned: PlannedPage, domain: str, note: Callable[[Get], None]) -> A
     def noted(status: int, answer: Answer) -> Answer:
         def answer_and_note(request: Request, wire: Wire) -> None:
             answer(request, wire)
-            note(Get(domain, planned.path, status, time.monotonic()))
+            note(Get(domain, planned.path, status, request.at))
 
         return answer_and_note
 

@@ -101,6 +101,10 @@ class System:
         """Return whether a packer holds the lease of one of the domains."""
         return bool(self.redis.exists(*(f"{PREFIX}lease:pack:{domain}" for domain in domains)))
 
+    def limit_redis(self, size: int) -> None:
+        """Let Redis refuse writes above `size` bytes of memory; 0 is no limit."""
+        self.redis.config_set("maxmemory", size)
+
     def rabbitmqctl(self, *arguments: str) -> None:
         """Run `rabbitmqctl` on the private node."""
         folder, script = self.settings.services_file.parent, install.rabbitmq_script()

@@ -1,0 +1,123 @@
+"""What faults do to a running system and to its services, store and clocks, and whether this machine allows it."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from app.broker.errors import ApplicationError
+from tests.chaos.system import System
+from tests.support.programs import program
+from tests.support.waiting import eventually
+
+RABBITMQ, REDIS = "beam.smp", "redis-server"
+
+#: A process and the seconds by which its clock is moved: the worker's clock is then ahead of beat's.
+SKEWS = (("beat", -3_600), ("beat", -3), ("worker", 3), ("worker", 3_600))
+
+
+def kill_pool_process(system: System, chance: random.Random) -> None:
+    """SIGKILL one pool process of the worker."""
+    children = system.keeper.children("worker")
+    if children:
+        with suppress(psutil.NoSuchProcess):
+            chance.choice(children).kill()
+
+
+# Services
+
+
+def signal_service(system: System, name: str, number: signal.Signals) -> None:
+    """Send a signal to the processes of RabbitMQ or Redis."""
+    for process in system.processes(name):
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+
+
+def kill_service(system: System, name: str) -> None:
+    """SIGKILL RabbitMQ or Redis; return when it is gone."""
+    processes = system.processes(name)
+    signal_service(system, name, signal.SIGKILL)
+    psutil.wait_procs(processes, timeout=10)
+
+
+def lose_redis(system: System) -> None:
+    """SIGKILL Redis and remove its data."""
+    kill_service(system, REDIS)
+    shutil.rmtree(system.settings.services_file.parent / "redis" / "appendonlydir")
+
+
+def raise_alarm(system: System, *arguments: str) -> None:
+    """Run `rabbitmqctl` with a limit of memory or disk that the node exceeds; return when it accepts no messages."""
+    system.rabbitmqctl(*arguments)
+    eventually(system.has_alarm, "RabbitMQ raises the alarm", every=0.2)
+
+
+# The store
+
+
+def set_store(system: System, *, failing: bool = False, delay: float = 0.0) -> None:
+    """Let the S3 store answer each request with an error, or after `delay` seconds."""
+    assert system.gateway is not None, "the store of this system is a folder"
+    system.gateway.failing = failing
+    system.gateway.delay = delay
+
+
+def fill_disk(system: System) -> None:
+    """Write to the store's file system until it is full."""
+    with suppress(OSError), (system.store_folder / "filler").open("wb", buffering=0) as filler:
+        while filler.write(bytes(4096)):
+            pass
+
+
+def empty_disk(system: System) -> None:
+    """Free the space that `fill_disk` took."""
+    (system.store_folder / "filler").unlink()
+
+
+def mounting_forbidden() -> str:
+    """Return why a small file system cannot be mounted, or an empty text."""
+    if os.geteuid():
+        return "only root can mount a small file system"
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            return f"a small file system cannot be mounted: {done.stderr.strip()}"
+        subprocess.run(["umount", folder], check=True)
+    return ""
+
+
+# Clocks
+
+
+def move_clock(system: System, chance: random.Random) -> None:
+    """Start beat or the worker again with another clock. Its monotonic clock is the real one."""
+    name, skew = chance.choice(SKEWS)
+    library = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+    # The command `faketime` sets the same variables, but would be the parent of the process.
+    variables = (f"LD_PRELOAD={library}", f"FAKETIME={skew:+d}s", "FAKETIME_DONT_FAKE_MONOTONIC=1")
+    system.keeper.restart(name, prefix=["env", *variables])
+
+
+def restore_clocks(system: System) -> None:
+    """Start beat and the worker again with the real clock."""
+    for name in ("beat", "worker"):
+        system.keeper.restart(name)
+
+
+def faketime_missing() -> str:
+    """Return why libfaketime cannot be installed, or an empty text."""
+    try:
+        program("faketime", "faketime")
+    except ApplicationError as error:
+        return f"faketime is missing: {error}".partition("\n")[0]
+    return ""
