@@ -20,8 +20,9 @@ from tests.support.waiting import eventually
 
 RABBITMQ, REDIS = "beam.smp", "redis-server"
 
-#: A process and the seconds by which its clock is moved: the worker's clock is then ahead of beat's.
-SKEWS = (("beat", -3_600), ("beat", -3), ("worker", 3), ("worker", 3_600))
+#: Seconds by which the worker's clock is ahead of beat's. Beat's own clock is not moved: under libfaketime 0.9.10
+#: Python's `time.sleep` fails, which beat calls.
+SKEWS = (3, 3_600)
 
 
 def kill_pool_process(system: System, chance: random.Random) -> None:
@@ -100,18 +101,11 @@ def mounting_forbidden() -> str:
 
 
 def move_clock(system: System, chance: random.Random) -> None:
-    """Start beat or the worker again with another clock. Its monotonic clock is the real one."""
-    name, skew = chance.choice(SKEWS)
+    """Start the worker again with another clock. Its monotonic clock is the real one."""
     library = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
     # The command `faketime` sets the same variables, but would be the parent of the process.
-    variables = (f"LD_PRELOAD={library}", f"FAKETIME={skew:+d}s", "FAKETIME_DONT_FAKE_MONOTONIC=1")
-    system.keeper.restart(name, prefix=["env", *variables])
-
-
-def restore_clocks(system: System) -> None:
-    """Start beat and the worker again with the real clock."""
-    for name in ("beat", "worker"):
-        system.keeper.restart(name)
+    variables = (f"LD_PRELOAD={library}", f"FAKETIME={chance.choice(SKEWS):+d}s", "FAKETIME_DONT_FAKE_MONOTONIC=1")
+    system.keeper.restart("worker", prefix=["env", *variables])
 
 
 def faketime_missing() -> str:

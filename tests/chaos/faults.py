@@ -236,9 +236,9 @@ _ALL = (
     Fault(
         name="moved-clock",
         kind="clock",
-        target="beat",
+        target="worker",
         inject=acts.move_clock,
-        heal=lambda system, _: acts.restore_clocks(system),
+        heal=lambda system, _: system.keeper.restart("worker"),
         repeats=NOTHING,
         stays=True,
         mixable=False,

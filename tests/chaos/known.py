@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tests.chaos.ledger import Column, Violation
+from tests.chaos.ledger import FIRST_PACK, FULL_PACK, LAST_PACK, NO_TIMER, Violation
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFailure:
-    """Violations in these columns are known for a fault."""
+    """Violations of these rules are known for a fault."""
 
-    columns: frozenset[Column]
+    rules: frozenset[str]
     reason: str
 
 
 #: Known failures by the name of the fault.
 KNOWN_FAILURES: Mapping[str, KnownFailure] = {
     "lost-redis": KnownFailure(
-        frozenset({"lost", "early", "stuck"}),
+        frozenset({LAST_PACK, FIRST_PACK, FULL_PACK}),
         "frontier and timers are in Redis only: a domain without a timer gets no full pack of its crawl",
     ),
     "backlog": KnownFailure(
-        frozenset({"early", "stuck"}),
+        frozenset({FIRST_PACK, FULL_PACK}),
         "TIMER_MAX_WAIT takes open messages for lost after that time without progress, also while workers were away",
     ),
     "moved-clock": KnownFailure(
-        frozenset({"lost", "stuck"}),
+        frozenset({LAST_PACK, FULL_PACK, NO_TIMER}),
         "a tick expires by the wall clock: no timer fires where the worker's clock is ahead of beat's",
     ),
 }
@@ -35,4 +35,4 @@ KNOWN_FAILURES: Mapping[str, KnownFailure] = {
 
 def is_known(violation: Violation, faults: Iterable[str]) -> bool:
     """Return whether a violation in a round with these faults is a known failure."""
-    return any(violation.column in KNOWN_FAILURES[name].columns for name in faults if name in KNOWN_FAILURES)
+    return any(violation.rule in KNOWN_FAILURES[name].rules for name in faults if name in KNOWN_FAILURES)

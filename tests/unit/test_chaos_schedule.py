@@ -10,7 +10,7 @@ import pytest
 from tests.chaos import report
 from tests.chaos.faults import FAULTS
 from tests.chaos.known import KNOWN_FAILURES
-from tests.chaos.ledger import Violation
+from tests.chaos.ledger import LAST_PACK, RULES, Violation
 from tests.chaos.rounds import RoundResult, recovery
 from tests.chaos.schedule import MIXED, mixable_pairs, plan_rounds
 from tests.chaos.sites import FLAKY_FAILURES, Get, plan_site, served
@@ -83,14 +83,14 @@ def test_recovery_is_the_time_to_the_next_page() -> None:
     assert recovery(gets, 8.0) is None
 
 
-LOST = Violation("a rule", "lost", "site/1")
+LOST = Violation(LAST_PACK, "lost", "site/1")
 
 
 def test_a_violation_fails_its_row_unless_it_is_known_for_the_fault() -> None:
     assert report.verdict([result("kill-worker")]) == "ok"
     assert report.verdict([result("kill-worker"), result("kill-worker", LOST)]) == "FAILED"
     assert report.verdict([result("lost-redis", LOST)]) == "known failure"
-    assert report.verdict([result("lost-redis", replace(LOST, column="wrong"))]) == "FAILED"
+    assert report.verdict([result("lost-redis", replace(LOST, rule="another rule"))]) == "FAILED"
     assert report.verdict([result("lost-redis")]) == "passes now"
 
 
@@ -108,5 +108,6 @@ def test_the_report_counts_by_fault_and_summarises_the_recovery_of_kills_and_han
     assert cells["all hangs"][7:9] == ("-", "-")
 
 
-def test_every_known_failure_names_a_fault() -> None:
+def test_every_known_failure_names_a_fault_and_rules() -> None:
     assert KNOWN_FAILURES.keys() <= FAULTS.keys()
+    assert all(failure.rules <= RULES.keys() for failure in KNOWN_FAILURES.values())
