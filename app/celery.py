@@ -17,10 +17,14 @@ from config.logs import configure
 from config.routes import ORCHESTRATOR, REQUESTS
 from config.settings import ROOT, get_settings
 
+log = logging.getLogger(__name__)
+
 app = Celery("perennial")
 app.config_from_object("config.celeryconfig")
 # Requests are no tasks: the orchestrator consumes them on a channel of its own.
 app.conf.task_queues = [queue for queue in task_queues(get_settings()) if queue.name != REQUESTS]
+for _queue in app.conf.task_queues:
+    _queue.no_declare = not get_settings().declare_topology
 app.conf.broker_use_ssl = tls_options(get_settings().broker)
 install(
     app,
@@ -38,6 +42,17 @@ os.environ.setdefault("FLOWER_CONF", str(ROOT / "config" / "flowerconfig.py"))
 def _own_logging(loglevel: Any = None, **_: Any) -> None:
     # WARNING is Celery's default: LOG_LEVEL decides then.
     configure(None if loglevel in (None, logging.WARNING, "WARNING") else loglevel)
+
+
+@signals.heartbeat_sent.connect  # type: ignore[untyped-decorator]
+def _touch_heartbeat_file(sender: Any, **_: Any) -> None:
+    # For health checks. A check by remote control would need an account that may control all workers.
+    file = get_settings().heartbeat_dir / sender.eventer.hostname
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    except OSError as error:
+        log.warning("Heartbeat file %s not written: %s", file, error)
 
 
 @signals.celeryd_init.connect  # type: ignore[untyped-decorator]

@@ -49,7 +49,7 @@ class EnvelopeConsumer(Consumer):
 
     def declare(self, connection: Any) -> list[Refusal]:
         """Declare every queue and exchange of the application; return the queues that the broker refuses."""
-        return declare_all(connection, get_settings())
+        return declare_all(connection, get_settings()) if get_settings().declare_topology else []
 
     def to_task(self, message: Any) -> None:
         """Turn a kombu message into a task's message, in place; its Delivery keeps it as it came.

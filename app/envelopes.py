@@ -6,7 +6,7 @@ import json
 import uuid
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.broker.amqp_internals import gunzip
@@ -15,7 +15,7 @@ from app.broker.errors import Undecodable, UnknownType
 from app.broker.publishing import Outgoing
 from app.http.urls import without_credentials_in
 from app.topology.policies import Budgets
-from app.topology.queues import events_exchange, requests_exchange, site_exchange
+from app.topology.queues import events_exchange, queries_exchange, requests_exchange, site_exchange
 from config.routes import ROUTE_BY_TYPE, Route, routes_by_type, searcher_queue_name
 
 #: Celery's "embed" part of a body: no callbacks, no chain.
@@ -135,6 +135,11 @@ def searcher_message(searcher_id: str, message_type: str, payload: Mapping[str, 
     body = _as_json({"type": message_type, **payload})
     queue = searcher_queue_name(searcher_id)
     return Outgoing(exchange="", routing_key=queue, body=body, properties={"delivery_mode": 1})
+
+
+def query_message(searcher_id: str, message_type: str, payload: Mapping[str, Any]) -> Outgoing:
+    """Return a client's query for a searcher: as `searcher_message`, by the exchange that clients may publish to."""
+    return replace(searcher_message(searcher_id, message_type, payload), exchange=queries_exchange.name)
 
 
 def event_message(message_type: str, payload: Mapping[str, Any]) -> Outgoing:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from config.routes import INDEX, ROUTES, SITE, SUBSCRIPTIONS
+from typing import Any
+
+from config.routes import INDEX, POLICY_OF_QUEUE, ROUTE_BY_TASK, ROUTES, SITE, SUBSCRIPTIONS
 from config.schedule import BEAT_SCHEDULE
 from config.settings import get_settings
 
@@ -15,7 +17,22 @@ result_backend = _settings.result_backend.get_secret_value() or None
 task_ignore_result = result_backend is None
 
 imports = ("tasks.site", "tasks.timers", "tasks.pack", "tasks.coverart", "tasks.orchestrator")
-task_routes = {route.task: {"queue": route.queue} for route in (*ROUTES, *SUBSCRIPTIONS)}
+
+
+def _route_by_exchange(name: str, _args: Any, _kwargs: Any, options: dict[str, Any], **_: Any) -> dict[str, str] | None:
+    """Return the address of a task's message on the exchange `site`.
+
+    Celery would use the default exchange, which reaches every queue: an account that may publish to it may control all
+    workers.
+    """
+    if name not in ROUTE_BY_TASK:
+        return None
+    queue = str(getattr(options.get("queue"), "name", ROUTE_BY_TASK[name].queue))
+    return {"queue": queue} | ({"exchange": SITE, "routing_key": queue} if queue in POLICY_OF_QUEUE else {})
+
+
+_by_queue = {route.task: {"queue": route.queue} for route in (*ROUTES, *SUBSCRIPTIONS)}
+task_routes = (_by_queue if _settings.declare_topology else _route_by_exchange,)
 task_default_queue = INDEX
 task_default_exchange = SITE
 

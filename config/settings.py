@@ -58,6 +58,15 @@ class Settings(BaseSettings):
     delivery_limit: int = Field(
         50, ge=1, description="Deliveries of a message to crashing workers before the broker dead-letters it."
     )
+    declare_topology: bool = Field(
+        True,
+        description="Whether processes declare exchanges and queues when they connect. `false` for accounts that may "
+        "not: `perennial topology apply` declares them then.",
+    )
+    account_passwords: SecretStr = Field(
+        SecretStr(""),
+        description="Passwords for `perennial services accounts`, as `worker=secret,web=secret`. Others are random.",
+    )
     publish_timeout: float = Field(5.0, gt=0, description="Seconds to wait for a publisher confirm.")
     client_confirms: bool = Field(True, description="Whether a client's `delay()` waits for the broker's confirm.")
     worker_prefetch: int = Field(
@@ -309,6 +318,17 @@ class Settings(BaseSettings):
         given = self.broker_api_url.get_secret_value()
         private = "" if self.broker_url.get_secret_value() else self.private_urls().get("broker_api_url", "")
         return given or private
+
+    @property
+    def passwords_of_accounts(self) -> dict[str, str]:
+        """The passwords of ACCOUNT_PASSWORDS by account."""
+        pairs = (pair.strip().partition("=") for pair in self.account_passwords.get_secret_value().split(","))
+        return {name: password for name, _, password in pairs if password}
+
+    @property
+    def heartbeat_dir(self) -> Path:
+        """Folder in which each Celery worker touches a file of its name every two seconds, while it is connected."""
+        return self.data_dir / "heartbeats"
 
     @property
     def art_exchanges(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from amqp.exceptions import NotFound
+from amqp.exceptions import AccessRefused, NotFound
 from kombu import Connection, Queue
 
 from .connection import CONNECTION_ERRORS, connection_to
@@ -71,6 +71,7 @@ class Publisher:
         self._held: Sequence[Outgoing] = ()
         self._held_arrived = False
         self._declared: set[str] = set()
+        self._refused: set[str] = set()
 
     def publish(self, messages: Sequence[Outgoing]) -> None:
         """Publish all and wait until the broker has confirmed each.
@@ -86,15 +87,15 @@ class Publisher:
     def declare(self, queues: Iterable[Queue]) -> None:
         """Declare queues with their exchanges and bindings, each once per connection.
 
-        Raises QueueUnavailable for a queue whose node is down. Raises PublishFailed if the broker does not declare one,
-        and at once while it blocks the connection.
+        A queue that the account may not declare must exist. Raises QueueUnavailable for a queue whose node is down.
+        Raises PublishFailed if the broker does not declare one, and at once while it blocks the connection.
         """
         with self._lock:
             self._require_unblocked()
             try:
                 for queue in queues:
                     if queue.name not in self._declared:
-                        queue(self._open_channel()).declare()
+                        self._declare(queue)
                         self._declared.add(queue.name)
             except CONNECTION_ERRORS as error:
                 self._drop()
@@ -122,6 +123,19 @@ class Publisher:
         """Close the connection; a later publish opens a new one."""
         with self._lock:
             self._drop()
+
+    def _declare(self, queue: Queue) -> None:
+        if queue.name not in self._refused:
+            try:
+                queue(self._open_channel()).declare()
+            except AccessRefused:
+                # py-amqp opens the closed channel again, but not in confirm mode.
+                self._drop()
+                self._refused.add(queue.name)
+            else:
+                return
+        # A check for existence needs no permission.
+        self._open_channel().queue_declare(queue.name, passive=True)
 
     def _send(self, messages: Sequence[Outgoing]) -> None:
         self._require_unblocked()

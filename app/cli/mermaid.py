@@ -19,6 +19,7 @@ from app.topology.queues import (
     art_queues,
     events_exchange,
     orchestrator_queues,
+    queries_exchange,
     requests_exchange,
     searcher_queue,
     site_exchange,
@@ -104,7 +105,7 @@ def search_flowchart(settings: Settings) -> str:
             _binding_line(exchange, keys, searcher, "searcher([searcher])")
             for exchange, keys in _keys_by_exchange(searcher)
         ),
-        f'    client(["web, command line, demo"]) -->|"search, suggest"| {_queue(searcher)}',
+        f'    client(["web, command line, demo"]) -->|"search, suggest"| {_exchange(queries_exchange)}',
         f'    client -->|"{request_types}"| {_exchange(requests_exchange)}',
         f'    worker -->|"load, unload, and requests passed on"| {_queue(searcher)}',
         f'    searcher -->|"{event_types}"| {_exchange(events_exchange)}',

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from app import services
+from app.services.accounts import make_accounts
 from config.settings import get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="The private RabbitMQ and Redis of this checkout.")
@@ -36,6 +38,20 @@ def status(*, as_json: AsJson = False) -> None:
     found = services.status(get_settings())
     _show(found, as_json=as_json)
     raise typer.Exit(code=any(service.state == "down" for service in found))
+
+
+@cli.command()
+def accounts(
+    directory: Annotated[
+        Path | None,
+        typer.Option(help="Folder for their passwords; `accounts` below the data folder if it is left out."),
+    ] = None,
+    prefix: Annotated[str, typer.Option(help="What the names of the accounts begin with.")] = "perennial",
+) -> None:
+    """Make an account of the broker for each kind of process, and write how to use each into a file of its own."""
+    settings = get_settings()
+    for file in make_accounts(settings, directory or settings.data_dir / "accounts", prefix=prefix):
+        typer.echo(str(file))
 
 
 def _show(found: list[services.ServiceStatus], *, as_json: bool) -> None:

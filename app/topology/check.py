@@ -26,7 +26,7 @@ from app.topology.compare import (
 from app.topology.declare import all_queues
 from app.topology.management_api import ManagementApi
 from app.topology.model import Topology, declared_topology, exchanges_of
-from app.topology.queues import events_exchange
+from app.topology.queues import events_exchange, queries_exchange
 from config.settings import Settings
 
 #: What a comparison without the management API leaves out.
@@ -55,7 +55,7 @@ class TopologyReport:
 
 def check_topology(settings: Settings) -> TopologyReport:
     """Compare the code with the broker; nothing is created or changed. Raises BrokerUnreachable."""
-    queues, exchanges = all_queues(settings), [events_exchange]
+    queues, exchanges = all_queues(settings), [events_exchange, queries_exchange]
     ours = declared_topology(queues, exchanges)
     with connected(settings.broker, timeout=settings.publish_timeout) as connection:
         version = server_version(connection)

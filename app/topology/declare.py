@@ -12,7 +12,7 @@ from app.broker.connection import connected
 from app.broker.declaring import Refusal, declare_queues
 from app.broker.policies.delays import delay_queue
 from app.topology.policies import retry_policies
-from app.topology.queues import events_exchange, requests_exchange, task_queues
+from app.topology.queues import events_exchange, queries_exchange, requests_exchange, task_queues
 from config.routes import REQUESTS, TICK
 from config.settings import Settings
 
@@ -54,8 +54,11 @@ def declare_for_client(connection: Any, settings: Settings) -> list[Refusal]:
 def prepare_client(settings: Settings) -> None:
     """Declare on a connection of its own what a client needs; raises BrokerUnreachable.
 
-    A refused queue is a warning: the client's own message may be for another one, and is confirmed or an error.
+    Without DECLARE_TOPOLOGY nothing is declared. A refused queue is a warning: the client's own message may be for
+    another one, and is confirmed or an error.
     """
+    if not settings.declare_topology:
+        return
     with connected(settings.broker, timeout=settings.publish_timeout) as connection:
         for refusal in declare_for_client(connection, settings):
             logger.warning("Queue %s refused: %s", refusal.queue.name, refusal)
@@ -79,6 +82,7 @@ def _declare(connection: Any, queues: Iterable[Queue]) -> list[Refusal]:
     with connection.channel() as channel:
         events_exchange(channel).declare()
         requests_exchange(channel).declare()
+        queries_exchange(channel).declare()
     return declare_queues(connection, queues, disposable=DISPOSABLE)
 
 

@@ -33,6 +33,10 @@ events_exchange = Exchange("perennial.events", type="topic", durable=True)
 #: Requests by their type. Each gets a reply.
 requests_exchange = Exchange("perennial.requests", type="direct", durable=True)
 
+#: Queries of clients, by the name of a searcher's queue. Its own exchange, so that the account of a client needs no
+#: permission for the default exchange, which reaches every queue.
+queries_exchange = Exchange("perennial.queries", type="direct", durable=True)
+
 #: Milliseconds after which the broker deletes the queue of a searcher that has never had a consumer.
 SEARCHER_EXPIRES_MS = 60_000
 
@@ -79,19 +83,25 @@ def request_queue(settings: Settings) -> Queue:
 def searcher_queue(searcher_id: str) -> Queue:
     """Return the queue of one searcher. It is deleted with its consumer: later requests are returned as unroutable.
 
-    It is transient, so it is also deleted with its node, and the searcher declares it again on another one.
+    It is transient: it is also deleted with its node, and the searcher declares it again on another one. The exchanges
+    are declared before, since a searcher's account may not.
     """
     name = searcher_queue_name(searcher_id)
+    events, queries = (_undeclared(exchange) for exchange in (events_exchange, queries_exchange))
     return Queue(
         name,
         routing_key=name,
-        bindings=[binding(events_exchange, routing_key=REGISTER_AGAIN)],
+        bindings=[binding(events, routing_key=REGISTER_AGAIN), binding(queries, routing_key=name)],
         queue_arguments={"x-expires": SEARCHER_EXPIRES_MS},
         durable=False,
         auto_delete=True,
         # Unanswered requests are deleted with the queue anyway, so acknowledgements would have no effect.
         no_ack=True,
     )
+
+
+def _undeclared(exchange: Exchange) -> Exchange:
+    return Exchange(exchange.name, type=exchange.type, durable=True, no_declare=True)
 
 
 def orchestrator_queues(settings: Settings) -> list[Queue]:

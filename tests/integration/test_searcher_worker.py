@@ -15,7 +15,7 @@ import pytest
 from app.broker.errors import Unroutable
 from app.broker.publishing import Publisher
 from app.broker.rpc.requestor import Requestor
-from app.cluster.protocol import Load, ProblemReply, SearcherReport, Unload
+from app.cluster.protocol import Load, ProblemReply, SearcherReport, Unload, to_payload
 from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.reporter import Publishers, Reporter
 from app.cluster.searcher.service import QueryHandler
@@ -23,6 +23,7 @@ from app.errors import NotPlaced
 from app.search.contract import SearchReply
 from app.storage.layout import manifest_key, pack_key
 from app.storage.open import open_store
+from app.topology.queues import queries_exchange
 from config.routes import SEARCHER
 from config.settings import Settings
 from tests.support.fake_orchestrator import FakeOrchestrator, answer_of, fake_orchestrator, searcher_message
@@ -79,7 +80,11 @@ def test_a_searcher_registers_loads_answers_and_drains_and_the_next_one_recovers
 
     packs.publish(DOMAIN, 1)
     packs.publish(OTHER, 1)
+    # An order through the exchange of clients comes before the real ones, and is refused.
+    forged = searcher_message(me, "load", **to_payload(load_of(settings, OTHER)))
+    ear.publisher.publish([replace(forged, exchange=queries_exchange.name)])
     loaded = ear.order(me, load_of(settings, DOMAIN))
+    assert "an order came from perennial.queries, to which clients publish" in first.log
     assert loaded.type == "loaded"
     assert [holding.domain for holding in loaded.report.holdings] == [DOMAIN]
     assert loaded.report.free_space == 19

@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 
 from app.cli.config import variable_of
 from app.services.procfile import formation, procfile
+from app.topology.accounts import accounts
 from config.settings import ROOT, Settings
 
 pytestmark = pytest.mark.unit
@@ -25,6 +26,10 @@ SERVICES: dict[str, dict[str, Any]] = DOCUMENT["services"]
 
 #: Services of our image.
 OURS = {name: service for name, service in SERVICES.items() if "build" in service}
+
+#: Services that do one thing and end; the others are processes.
+ONCE = {"bucket", "accounts", "operator"}
+PROCESSES = {name: service for name, service in OURS.items() if name not in ONCE}
 
 #: What boto3 reads by itself.
 BOTO3 = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_EC2_METADATA_DISABLED"}
@@ -43,8 +48,7 @@ def test_the_file_is_valid_by_the_compose_specification() -> None:
 
 
 def test_the_processes_are_those_of_the_procfile_with_the_same_commands() -> None:
-    processes = {name: service["command"] for name, service in OURS.items() if name != "bucket"}
-    assert processes == procfile()
+    assert {name: service["command"] for name, service in PROCESSES.items()} == procfile()
 
 
 def test_there_are_as_many_searchers_as_copies_of_each_pack() -> None:
@@ -57,15 +61,52 @@ def test_there_are_as_many_searchers_as_copies_of_each_pack() -> None:
 def test_every_variable_that_a_process_gets_is_a_setting_or_boto3s() -> None:
     settings = {variable_of(name, field) for name, field in Settings.model_fields.items()}
     for name, service in OURS.items():
-        assert set(service["environment"]) <= settings | BOTO3, name
+        given = {variable for variable, value in service["environment"].items() if value}
+        assert given <= settings | BOTO3, name
+
+
+def without_env(value: str) -> str:
+    """Return a value as Compose makes it while no variable is set."""
+    while "${" in value:
+        value = re.sub(r"\$\{\w+:-([^${}]*)\}", r"\1", value)
+    return value
+
+
+def test_each_process_has_the_account_of_its_kind_and_no_other_password() -> None:
+    passwords = {f"RABBITMQ_{account.name.upper()}_PASSWORD" for account in accounts(Settings())} | {
+        "RABBITMQ_PASSWORD"
+    }
+    for name, service in PROCESSES.items():
+        environment = service["environment"]
+        assert without_env(environment["BROKER_URL"]) == f"amqp://perennial-{name}:perennial-{name}@rabbitmq:5672//"
+        assert environment["DECLARE_TOPOLOGY"] == "false"
+        # A file `.env` has all of them, and is given to each process.
+        assert {variable for variable in passwords if environment.get(variable) == ""} == passwords
+        others = [other for other in accounts(Settings()) if other.name != name]
+        assert not [other for other in others if f"perennial-{other.name}" in str(environment)]
+
+
+def test_the_accounts_that_are_made_are_those_that_the_processes_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in OURS["accounts"]["environment"].items():
+        monkeypatch.setenv(variable, without_env(value))
+    expected = {account.name: f"perennial-{account.name}" for account in accounts(Settings())}
+    assert Settings().passwords_of_accounts == expected
+    assert set(PROCESSES) == set(expected) - {"client"}
+
+
+def test_no_password_is_on_a_command_line() -> None:
+    for name, service in SERVICES.items():
+        assert not re.search(r"PASSWORD|SECRET|_KEY|perennial:", str(service.get("command", ""))), name
+        assert not re.search(r"PASSWORD|SECRET|_KEY|perennial:", str(service.get("healthcheck", ""))), name
+    assert "requirepass ${REDIS_PASSWORD:-perennial}" in DOCUMENT["configs"]["redis"]["content"]
 
 
 def test_the_settings_read_what_compose_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in OURS["web"]["environment"].items():
-        monkeypatch.setenv(name, re.sub(r"\$\{\w+:-(\w*)\}", r"\1", value))
+    for name, value in OURS["flower"]["environment"].items():
+        monkeypatch.setenv(name, without_env(value))
     settings = Settings()
-    assert settings.broker == "amqp://perennial:perennial@rabbitmq:5672//"
-    assert settings.broker_api == "http://perennial:perennial@rabbitmq:15672/api/"
+    assert settings.broker == "amqp://perennial-flower:perennial-flower@rabbitmq:5672//"
+    assert settings.broker_api == "http://perennial-flower:perennial-flower@rabbitmq:15672/api/"
     assert settings.redis == "redis://:perennial@redis:6379/0"
     assert (settings.store, settings.s3_endpoint_url) == ("s3://perennial", "http://store:8333")
     assert (settings.web_host, settings.flower_host) == ("0.0.0.0", "0.0.0.0")
@@ -87,12 +128,12 @@ def test_ports_are_published_on_the_loopback_address_only() -> None:
 
 def test_every_server_has_a_healthcheck_and_whoever_needs_it_waits() -> None:
     for name, service in SERVICES.items():
-        assert ("healthcheck" in service) == (name != "bucket"), name
+        assert ("healthcheck" in service) == (name not in ONCE), name
         for needed, wait in service.get("depends_on", {}).items():
             ends = SERVICES[needed]["restart"] == "no"
             assert wait["condition"] == ("service_completed_successfully" if ends else "service_healthy")
-    assert all("bucket" in service["depends_on"] for name, service in OURS.items() if name != "bucket")
-    assert set(OURS["bucket"]["depends_on"]) == {"store"}
+    assert all({"bucket", "accounts"} <= set(service["depends_on"]) for service in PROCESSES.values())
+    assert (set(OURS["bucket"]["depends_on"]), set(OURS["accounts"]["depends_on"])) == ({"store"}, {"rabbitmq"})
 
 
 def test_every_volume_is_named_and_declared_and_every_foreign_image_has_a_minor_version() -> None:

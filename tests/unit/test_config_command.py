@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from app.cli.config import describe, variable_of
 from app.cli.main import cli
+from app.topology.accounts import accounts
 from config.settings import ROOT, Settings, get_settings
 from tests.support.setting_tables import EXAMPLE, env_example, to_markdown
 
@@ -26,6 +27,7 @@ VARIABLES = [variable_of(name, field) for name, field in Settings.model_fields.i
 OTHERS = {
     "RABBITMQ_PASSWORD": "docker-compose.yml",
     "REDIS_PASSWORD": "docker-compose.yml",
+    **{f"RABBITMQ_{account.name.upper()}_PASSWORD": "docker-compose.yml" for account in accounts(Settings())},
     "S3_ACCESS_KEY": "docker-compose.yml",
     "S3_SECRET_KEY": "docker-compose.yml",
     "AMQP_PORT": "docker-compose.yml",

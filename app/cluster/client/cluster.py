@@ -26,7 +26,7 @@ from app.cluster.protocol import Routes, read
 from app.envelopes import request_message as broker_request
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 from app.search.contract import SearchReply, SearchRequest, SearchResult, SuggestRequest
-from app.topology.queues import requests_exchange
+from app.topology.queues import queries_exchange, requests_exchange
 from config.settings import Settings
 
 T = TypeVar("T")
@@ -45,10 +45,14 @@ _SUGGEST_DEADLINE = 1.0
 class ClusterSearchClient(SearchClient):
     """Queries searchers over the broker, from any thread. While the orchestrator is away, its last routes are used."""
 
-    def __init__(self, url: str, *, deadline: float = 3.0) -> None:
-        """Use the broker at `url`; a search takes at most `deadline` seconds. Connects at the first request."""
+    def __init__(self, url: str, *, deadline: float = 3.0, declare: bool = True) -> None:
+        """Use the broker at `url`; a search takes at most `deadline` seconds. Connects at the first request.
+
+        With `declare` it declares the exchanges that it publishes to.
+        """
         self._deadline = deadline
-        self._requestor = Requestor(url, timeout=deadline, exchanges=[requests_exchange])
+        exchanges = [requests_exchange, queries_exchange] if declare else []
+        self._requestor = Requestor(url, timeout=deadline, exchanges=exchanges)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="search-client")
         self._searchers = SearcherPool(self._requestor)
         self._routes = RouteCache(
@@ -60,7 +64,7 @@ class ClusterSearchClient(SearchClient):
     @classmethod
     def of(cls, settings: Settings) -> ClusterSearchClient:
         """Return the client that the settings describe."""
-        return cls(settings.broker, deadline=settings.search_deadline)
+        return cls(settings.broker, deadline=settings.search_deadline, declare=settings.declare_topology)
 
     def counts(self) -> dict[str, int]:
         """Return the counters of requests since the start, by the names of `Count`."""

@@ -23,7 +23,7 @@ from app.broker.errors import (
 )
 from app.broker.rpc.requestor import Reply, Requestor
 from app.cluster.protocol import PackRoute, read_reply, to_payload
-from app.envelopes import searcher_message
+from app.envelopes import query_message
 from app.errors import InvalidQuery, NotPlaced, PackCorrupt, SearchTimeout, SearchUnavailable
 from app.search.contract import SearchRequest, SuggestRequest
 
@@ -128,7 +128,7 @@ class SearcherPool:
         kind = "search" if isinstance(request, SearchRequest) else "suggest"
         self.count("sent")
         self._change_in_flight(replica, 1)
-        future = self._requestor.send(searcher_message(replica, kind, to_payload(request)), deadline=seconds)
+        future = self._requestor.send(query_message(replica, kind, to_payload(request)), deadline=seconds)
         future.add_done_callback(lambda _: self._change_in_flight(replica, -1))
         return future
 

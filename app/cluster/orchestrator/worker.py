@@ -85,7 +85,9 @@ class OrchestratorConsumer(EnvelopeConsumer):
             logger.warning("Request ignored, its body cannot be decoded: %s", error)
             message.ack_log_error(logger, self.connection_errors)
 
-        self._requests = RequestConsumer(channel, [request_queue(get_settings())], on_message=self._answer)
+        # The queue was declared when the worker connected.
+        queues = [request_queue(get_settings())]
+        self._requests = RequestConsumer(channel, queues, on_message=self._answer, auto_declare=False)
         self._requests.on_decode_error = ignore
         self._requests.consume()
         self._service.connected()

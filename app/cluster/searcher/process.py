@@ -58,6 +58,8 @@ def run(settings: Settings, *, stopping: Callable[[], bool]) -> None:
 
     def declare(connection: Any) -> None:
         queue.durable = server_version(connection) >= _NO_TRANSIENT_QUEUES
+        if not settings.declare_topology:
+            return
         # A worker that consumes from a refused queue declares it again; a searcher needs none of them.
         for refusal in declare_all(connection, settings):
             log.warning("Queue %s refused: %s", refusal.queue.name, refusal)

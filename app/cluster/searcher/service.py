@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from app.broker.delivery import Delivery
-from app.broker.errors import ApplicationError, Undecodable, UnknownType
+from app.broker.errors import ApplicationError, InvalidMessage, Undecodable, UnknownType
 from app.broker.rpc.responder import Responder
 from app.cluster.protocol import MB, Load, Unload, problem_reply, read, to_json
 from app.cluster.searcher.loader import Loader
@@ -24,6 +24,7 @@ from app.errors import PackCorrupt
 from app.search.contract import SearchReply, SearchRequest, SuggestRequest
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
+from app.topology.queues import queries_exchange
 from config.routes import REGISTER_AGAIN, SEARCHER_TYPES
 
 log = logging.getLogger(__name__)
@@ -142,6 +143,8 @@ class SearcherService:
                 self._responder.answer(delivery, partial(self._query_handler.search, payload))
             case "suggest":
                 self._responder.answer(delivery, partial(self._query_handler.suggest, payload))
+            case "load" | "unload" if delivery.exchange == queries_exchange.name:
+                raise InvalidMessage(f"an order came from {delivery.exchange}, to which clients publish: {payload}")
             case "load":
                 self._loader.submit(read(Load, payload))
             case "unload":

@@ -1,0 +1,114 @@
+"""Accounts of the broker: one for each kind of process, with the permissions that it needs and no others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.topology.queues import events_exchange, queries_exchange, requests_exchange, site_exchange
+from config.routes import ART_JOBS, CRAWL, INDEX, ORCHESTRATOR, PACK, REGISTER_AGAIN, REQUESTS, SEARCHER, TICK, TIMER
+from config.settings import Settings
+
+#: RabbitMQ's name for the default exchange, which reaches every queue by its name.
+_DEFAULT_EXCHANGE = r"amq\.default"
+#: Queues that the broker named: those of replies.
+_OWN_QUEUES = r"amq\.gen-.*"
+#: Celery's exchanges for remote control, its replies and events.
+_CONTROL, _REPLIES, _EVENTS = r"celery\.pidbox", r"reply\.celery\.pidbox", "celeryev"
+
+Patterns = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """An account by the name of its kind of process; all patterns match whole names of queues and exchanges.
+
+    `configure` is for declaring and deleting, `write` for publishing to an exchange and binding a queue. `read` is for
+    consuming, purging and binding to an exchange. Source: RabbitMQ, "Access Control". `events_written` and
+    `events_read` are routing keys of the exchange of events. `tags` are for the management API.
+    """
+
+    name: str
+    configure: Patterns = ()
+    write: Patterns = ()
+    read: Patterns = ()
+    events_written: Patterns = ()
+    events_read: Patterns = ()
+    tags: str = ""
+
+
+def accounts(settings: Settings) -> Sequence[Account]:
+    """Return the accounts of all processes and of clients that publish work; an operator keeps the administrator's."""
+    art = [exchange for exchange in (settings.cover_art_exchange, settings.event_art_exchange) if exchange]
+    art_exchanges = tuple(re.escape(exchange) for exchange in art)
+    site, events = re.escape(site_exchange.name), re.escape(events_exchange.name)
+    requests, queries = re.escape(requests_exchange.name), re.escape(queries_exchange.name)
+    dead_set, site_delays = rf"{site}\.dead", rf"{site}\.delay\..*"
+    searchers = rf"{re.escape(SEARCHER)}\..*"
+    return (
+        _worker("worker", queues=(INDEX, CRAWL, TIMER, TICK), delays=(site_delays,), write=(site, dead_set)),
+        _worker(
+            "packer", queues=(PACK,), delays=(site_delays,), write=(site, dead_set, events), events_written=("update",)
+        ),
+        _worker(
+            "coverart",
+            queues=[f"{exchange}.{job}" for exchange in art for job in ART_JOBS],
+            delays=tuple(rf"{exchange}\.delay\..*" for exchange in art_exchanges),
+            write=(*art_exchanges, *(rf"{exchange}\.(retry|failed)" for exchange in art_exchanges)),
+        ),
+        _worker(
+            "orchestrator",
+            queues=(ORCHESTRATOR, REQUESTS),
+            delays=(rf"{ORCHESTRATOR}\.delay\..*",),
+            own=(rf"{ORCHESTRATOR}\.lease",),
+            write=(rf"{ORCHESTRATOR}\.(error|retry|retry-requeue)", events, _DEFAULT_EXCHANGE),
+            events_written=(REGISTER_AGAIN,),
+        ),
+        Account(
+            name="searcher",
+            configure=(searchers,),
+            write=(searchers, events, requests, _DEFAULT_EXCHANGE),
+            read=(searchers, events, queries),
+            events_written=("register", "loaded", "unloaded", "failed"),
+            events_read=(REGISTER_AGAIN,),
+        ),
+        Account(name="beat", write=(site,)),
+        Account(name="web", configure=(_OWN_QUEUES,), write=(requests, queries), read=(_OWN_QUEUES,)),
+        Account(
+            name="flower",
+            configure=(_CONTROL, _REPLIES, _EVENTS, rf"{_EVENTS}\..*", rf".*\.{_REPLIES}"),
+            write=(_CONTROL, rf"{_EVENTS}\..*", rf".*\.{_REPLIES}"),
+            read=(_REPLIES, _EVENTS, rf"{_EVENTS}\..*", rf".*\.{_REPLIES}"),
+            tags="monitoring",
+        ),
+        Account(name="client", write=(site, *art_exchanges)),
+    )
+
+
+def _worker(
+    name: str,
+    *,
+    queues: Sequence[str],
+    delays: Patterns,
+    write: Patterns,
+    own: Patterns = (),
+    events_written: Patterns = (),
+) -> Account:
+    """Return the account of a Celery worker, whose mailbox begins with its kind: `worker@host.celery.pidbox`.
+
+    A delay queue of an unusual duration is declared when a message needs it; binding it needs all three permissions.
+    """
+    mailbox = rf"{name}@.*\.{_CONTROL}"
+    return Account(
+        name=name,
+        configure=(*own, *delays, mailbox, _CONTROL, _REPLIES, _EVENTS),
+        write=(*write, *delays, mailbox, _REPLIES, _EVENTS),
+        read=(*(re.escape(queue) for queue in queues), *own, *delays, mailbox, _CONTROL),
+        events_written=events_written,
+    )
+
+
+def pattern(names: Patterns) -> str:
+    """Return the regular expression of a permission, which matches nothing without names."""
+    return f"^({'|'.join(names)})$" if names else "^$"

@@ -1,0 +1,139 @@
+"""What an account of the broker may do, and above all what it may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from amqp import Message
+from amqp.exceptions import AccessRefused
+from kombu import Connection
+
+from app.broker.publishing import Outgoing, Publisher
+from app.envelopes import event_message, site_message
+from app.services.accounts import make_accounts
+from app.topology.accounts import accounts
+from app.topology.policies import site_policy
+from app.topology.queues import searcher_queue
+from config.settings import Settings
+from tests.support.accounts import accounts_of
+from tests.support.broker import Broker
+
+pytestmark = pytest.mark.integration
+
+MAILBOX = "worker@host.celery.pidbox"
+SEARCHER = searcher_queue("one").name
+QUEUES = ("site.index", "site.dead", "orchestrator", "orchestrator.requests", "orchestrator.error")
+
+Environments = Mapping[str, Mapping[str, str]]
+
+
+@pytest.fixture
+def environments(settings: Settings, tmp_path: Path) -> Iterator[Environments]:
+    """Yield the environments of all accounts; a worker's mailbox and a searcher's queue exist."""
+    with accounts_of(settings, tmp_path / "accounts") as found, Connection(settings.broker) as operator:
+        channel = operator.default_channel
+        channel.exchange_declare("celery.pidbox", "fanout", durable=False, auto_delete=False)
+        channel.queue_declare(MAILBOX, durable=False, auto_delete=False)
+        channel.queue_bind(MAILBOX, "celery.pidbox")
+        searcher_queue("one")(channel).declare()
+        yield found
+
+
+def publish(channel: Any, exchange: str, key: str) -> None:
+    channel.basic_publish_confirm(Message(b"{}"), exchange=exchange, routing_key=key, mandatory=True, timeout=5)
+
+
+def refused(url: str, act: Any) -> bool:
+    """Return whether the broker refuses an act of an account."""
+    with Connection(url) as connection:
+        try:
+            act(connection.default_channel)
+        except AccessRefused:
+            return True
+    return False
+
+
+def test_a_client_may_publish_work_and_nothing_else(settings: Settings, environments: Environments) -> None:
+    url = environments["client"]["BROKER_URL"]
+    publisher = Publisher(url)
+    publisher.publish([site_message("index", url="https://site.example/")])
+    publisher.close()
+    assert Broker(settings.broker).depth("site.index") == 1
+    for exchange, key in (
+        ("", MAILBOX),
+        ("", SEARCHER),
+        ("", "site.index"),
+        ("celery.pidbox", ""),
+        ("perennial.queries", SEARCHER),
+        ("perennial.requests", "heartbeat"),
+        ("perennial.events", "update"),
+        ("site.dead", ""),
+    ):
+        assert refused(url, lambda channel, to=(exchange, key): publish(channel, *to)), (exchange, key)
+    for queue in (*QUEUES, MAILBOX, SEARCHER):
+        assert refused(url, lambda channel, queue=queue: channel.queue_purge(queue)), queue
+        assert refused(url, lambda channel, queue=queue: channel.queue_delete(queue)), queue
+        assert refused(url, lambda channel, queue=queue: channel.basic_get(queue)), queue
+    assert Broker(settings.broker).depth("site.index") == 1
+
+
+@pytest.mark.parametrize("name", [account.name for account in accounts(Settings())])
+def test_only_flower_may_publish_remote_control_and_nobody_may_delete_the_work(
+    environments: Environments, name: str
+) -> None:
+    url = environments[name]["BROKER_URL"]
+    may_control = not refused(url, lambda channel: publish(channel, "celery.pidbox", ""))
+    assert may_control == (name == "flower")
+    # The replies of these two go to queues by the default exchange, which reaches every queue.
+    reaches_mailbox = not refused(url, lambda channel: publish(channel, "", MAILBOX))
+    assert reaches_mailbox == (name in ("orchestrator", "searcher"))
+    for queue in QUEUES:
+        assert refused(url, lambda channel, queue=queue: channel.queue_delete(queue)), queue
+    assert refused(url, lambda channel: channel.queue_purge("site.dead"))
+
+
+def test_each_account_publishes_its_own_events_only(environments: Environments) -> None:
+    writers = {"update": "packer", "register_again": "orchestrator", "loaded": "searcher", "register": "searcher"}
+    for event, writer in writers.items():
+        message = event_message(event, {})
+        for name, environment in environments.items():
+            is_refused = refused(
+                environment["BROKER_URL"],
+                lambda channel, to=message: publish_any(channel, to.exchange, to.routing_key),
+            )
+            assert is_refused == (name != writer), (event, name)
+
+
+def publish_any(channel: Any, exchange: str, key: str) -> None:
+    channel.basic_publish_confirm(Message(b"{}"), exchange=exchange, routing_key=key, timeout=5)
+
+
+def test_a_worker_declares_delay_queues_and_finds_the_dead_set_that_it_may_not_declare(
+    settings: Settings, environments: Environments
+) -> None:
+    policy = site_policy(settings)
+    publisher = Publisher(environments["worker"]["BROKER_URL"])
+    for queue in (policy.delay_queue(60_000), policy.dead, policy.dead):
+        publisher.declare([queue])
+        publisher.publish([Outgoing(exchange=queue.exchange.name, routing_key="index", body=b"{}")])
+    publisher.close()
+    assert Broker(settings.broker).depths([policy.dead.name, policy.delay_queue(60_000).name]) == [2, 1]
+
+
+def test_passwords_are_kept_from_run_to_run_and_only_their_owner_can_read_them(
+    settings: Settings, environments: Environments, tmp_path: Path
+) -> None:
+    folder = tmp_path / "accounts"
+    assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o600}
+    before = {file.name: file.read_text() for file in folder.iterdir()}
+    prefix = before["web.env"].partition("//")[2].partition("-web:")[0]
+    make_accounts(settings, folder, prefix=prefix)
+    assert {file.name: file.read_text() for file in folder.iterdir()} == before
+    given = settings.model_copy(update={"account_passwords": type(settings.account_passwords)("web=p/w,beat=b")})
+    make_accounts(given, folder, prefix=prefix)
+    changed = {file.name for file in folder.iterdir() if file.read_text() != before[file.name]}
+    assert changed == {"web.env", "beat.env"}
+    assert f"amqp://{prefix}-web:p%2Fw@" in (folder / "web.env").read_text()
