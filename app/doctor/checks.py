@@ -17,12 +17,13 @@ from app.broker.publishing import Publisher
 from app.broker.worker.consumer import Consumer
 from app.doctor import probes
 from app.doctor.clocks import MAX_SKEW, clock_readings
-from app.doctor.cluster import cluster_results
+from app.doctor.cluster import cluster_results, dead_set_results
 from app.doctor.consumer_timeout import REMEDY, consumer_timeout, max_unacknowledged_seconds, worker_prefetches
 from app.errors import unreachable_text
 from app.services.procfile import procfile
 from app.storage.open import check_conditional_writes, open_store
 from app.topology.check import TopologyReport, check_topology, management_api
+from app.topology.policies import retry_policies
 from app.topology.queues import task_queues
 from config.settings import Settings
 
@@ -189,6 +190,19 @@ def cluster(context: CheckContext) -> Iterator[CheckResult]:
         yield CheckResult("warning", "QUEUE_TYPE is classic: all work waits for the node of its queue; use quorum")
 
 
+def dead_sets(context: CheckContext) -> Iterator[CheckResult]:
+    """Check that looking at a dead set changes nothing."""
+    if context.report.found is None:
+        yield CheckResult("warning", "not checked: this needs BROKER_API_URL")
+        return
+    found = context.report.found.queues
+    names = retry_policies(context.settings).dead_sets()
+    results = list(dead_set_results([found[name] for name in names if name in found], context.report.version))
+    yield from (CheckResult(status, text) for status, text in results)
+    if not results:
+        yield CheckResult("ok", "dead sets are classic queues: a look at a letter is not counted")
+
+
 def client_confirms(context: CheckContext) -> Iterator[CheckResult]:
     """Check that a client's `delay()` waits for a publisher confirm."""
     if context.settings.client_confirms:
@@ -303,6 +317,7 @@ CHECKS: Mapping[str, BrokerCheck] = {
     "topology": topology,
     "at-least-once": at_least_once,
     "cluster": cluster,
+    "dead sets": dead_sets,
     "client confirms": client_confirms,
     "consumer_timeout": acknowledgement_time,
     "work queues": work_queues,

@@ -8,8 +8,32 @@ from typing import Literal
 
 from app.topology.model import QueueDefinition
 
+#: A delivery limit that no number of looks reaches.
+_MANY_LOOKS = 1_000_000
+
 #: Members of a quorum queue that survive the loss of any one.
 _MEMBERS = 3
+
+
+def dead_set_results(
+    dead_sets: Sequence[QueueDefinition], version: tuple[int, ...]
+) -> Iterator[tuple[Literal["ok", "warning", "problem"], str]]:
+    """Yield a result for each dead set that a default queue type of the vhost made a quorum queue."""
+    for queue in dead_sets:
+        if queue.type != "quorum":
+            continue
+        limit = queue.option("delivery-limit")
+        drops = (version >= (4,) and limit is None) or (limit is not None and 0 <= limit < _MANY_LOOKS)
+        yield (
+            "problem" if drops else "warning",
+            f"{queue.name} is a quorum queue, by the vhost's default_queue_type: each look at a letter counts as a "
+            + (
+                f"delivery, and the broker drops it after {20 if limit is None else limit}; set a policy with "
+                "delivery-limit = -1 for it"
+                if drops
+                else "delivery, without a limit"
+            ),
+        )
 
 
 def cluster_results(

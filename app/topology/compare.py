@@ -134,7 +134,9 @@ def _missing_or_different(ours: Topology, found: Topology) -> Iterator[TopologyF
             is_target = any(queue.dead_letter_exchange == name for queue in found.queues.values())
             yield other_exchange(name, *difference, foreign=", ".join(foreign), is_dead_letter_target=is_target)
     for name, queue in ours.queues.items():
-        if name in found.queues and (difference := _difference(queue, found.queues[name])):
+        default = {} if found.default_queue_type == "classic" else {"x-queue-type": found.default_queue_type}
+        declared = replace(queue, arguments={**default, **queue.arguments})
+        if name in found.queues and (difference := _difference(declared, found.queues[name])):
             yield other_arguments(name, *difference)
 
 

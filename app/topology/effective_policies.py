@@ -46,7 +46,8 @@ def _consequence(queue: QueueDefinition, key: str, value: Any) -> str:
             return "refuses messages when the queue is full: failed messages stay in their workers"
         case "max-length" | "max-length-bytes":
             return moved.format("the oldest messages when the queue is full")
-        case "delivery-limit" if is_quorum:
+        # Without a limit of its own, a queue with a dead-letter exchange is safer with that of a policy.
+        case "delivery-limit" if is_quorum and value >= 0 and (own is not None or target is None):
             return moved.format(f"messages after {value} deliveries" + (f" instead of {own}" if own else ""))
         case "overflow" if is_quorum and value != own and own is not None:
             return "turns dead-lettering from at-least-once to at-most-once: a message is lost with its node"

@@ -72,7 +72,13 @@ class ManagementApi:
             exchanges={each.name: each for each in exchanges},
             queues={each.name: each for each in queues},
             bindings=frozenset(bindings),
+            default_queue_type=self._default_queue_type(),
         )
+
+    def _default_queue_type(self) -> str:
+        """Return the type of queues that are declared without one; RabbitMQ before 3.11 has no such setting."""
+        default = str(self._get(f"vhosts/{self._vhost}").get("default_queue_type"))
+        return default if default in ("classic", "quorum", "stream") else "classic"
 
     def nodes(self) -> dict[str, bool]:
         """Return the nodes of the cluster by name, each with whether it runs."""

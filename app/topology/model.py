@@ -95,11 +95,15 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Everything that a vhost has, or that our code declares; by name."""
+    """Everything that a vhost has, or that our code declares; by name.
+
+    `default_queue_type` is the type of a queue that is declared without one.
+    """
 
     exchanges: Mapping[str, ExchangeDefinition]
     queues: Mapping[str, QueueDefinition]
     bindings: frozenset[Binding]
+    default_queue_type: str = "classic"
 
 
 def declared_topology(queues: Iterable[kombu.Queue], exchanges: Iterable[kombu.Exchange] = ()) -> Topology:

@@ -52,6 +52,8 @@ def test_a_setting_that_deletes_or_moves_messages_is_named_with_its_consequence(
         (QUORUM, {"delivery_limit": 50}),
         (QUORUM, {"overflow": "reject-publish"}),
         ({}, {"delivery_limit": 1}),
+        (QUORUM, {"delivery_limit": -1}),
+        ({"x-queue-type": "quorum"} | DEAD, {"delivery_limit": 50}),
         ({}, {"overflow": "drop-head"}),
         ({}, {"ha_mode": "all", "queue_mode": "lazy", "dead_letter_exchange": "x"}),
     ],
