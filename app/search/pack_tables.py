@@ -21,7 +21,12 @@ _MATCHING = "SELECT rowid FROM pages_fts WHERE pages_fts MATCH ?"
 _COUNT_MATCHING = "SELECT count(*) FROM pages_fts WHERE pages_fts MATCH ?"
 _FREQUENCY = "SELECT docs FROM words WHERE word = ?"
 _MAX_FREQUENCY = "SELECT max(docs) FROM words WHERE word >= ? AND word < ?"
-_WITH_LENGTH = "SELECT word, docs FROM words WHERE docs >= ? AND length(word) BETWEEN ? AND ? LIMIT ?"
+#: All words in one text: a row for each would take four times as long.
+_WITH_LENGTH = """
+SELECT group_concat(word, ' ') FROM (
+    SELECT word FROM words WHERE docs >= ? AND length(word) BETWEEN ? AND ? LIMIT ?
+)
+"""
 _WITH_PREFIX = """
 SELECT word, docs FROM words WHERE word > ? AND word < ? AND length(word) <= ? ORDER BY docs DESC, word LIMIT ?
 """
@@ -62,9 +67,10 @@ def completions(connection: sqlite3.Connection, prefix: str, *, limit: int) -> l
     return [(word, int(docs)) for word, docs in rows]
 
 
-def words_of_length(connection: sqlite3.Connection, shortest: int, longest: int, *, least: int) -> dict[str, int]:
-    """Return the words of `shortest` to `longest` characters on at least `least` pages, with document frequencies."""
-    return dict(connection.execute(_WITH_LENGTH, (least, shortest, longest, _MAX_WORDS)))
+def words_of_length(connection: sqlite3.Connection, shortest: int, longest: int, *, least: int) -> list[str]:
+    """Return the words of `shortest` to `longest` characters on at least `least` pages."""
+    (text,) = connection.execute(_WITH_LENGTH, (least, shortest, longest, _MAX_WORDS)).fetchone()
+    return str(text).split(" ") if text else []
 
 
 def cut(column: str, length: int) -> str:

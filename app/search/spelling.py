@@ -26,7 +26,7 @@ _CLEARLY_MORE = 5
 _LONG = 6
 _SHORTEST = 3
 #: Rare words up to which a query is respelled. Each costs a scan of the vocabulary, and more are no slips of the pen.
-_MAX_RARE = 4
+_MAX_RARE = 3
 #: One more edit costs as much as e^4 = 55 times the pages gain.
 _EDIT_COST = 4.0
 #: Respellings tried of each word, and of the whole query.
@@ -117,10 +117,11 @@ def _spellings(connection: sqlite3.Connection, typed: str, docs: int) -> list[_S
     spellings = []
     candidates = pack_tables.words_of_length(connection, len(word) - edits, len(word) + edits, least=least)
     # A swap of two neighbouring characters is one edit.
-    for other, distance, _ in extract(word, candidates.keys(), scorer=OSA.distance, score_cutoff=edits, limit=None):
+    for other, distance, _ in extract(word, candidates, scorer=OSA.distance, score_cutoff=edits, limit=None):
         if other != word and other.isalpha():
             same_start = 1.0 if other[0] == word[0] else 0.0
-            spellings.append(_Spelling(other, same_start - _EDIT_COST * distance, candidates[other]))
+            frequency = pack_tables.doc_frequency(connection, other)
+            spellings.append(_Spelling(other, same_start - _EDIT_COST * distance, frequency))
     # The word split in two, for a space that was left out.
     for middle in range(_SHORTEST, len(word) - _SHORTEST + 1):
         first = pack_tables.doc_frequency(connection, word[:middle])

@@ -86,7 +86,7 @@ def test_a_query_with_many_rare_words_is_not_respelled(
 ) -> None:
     lengths = []
 
-    def counted(connection: Connection, shortest: int, longest: int, *, least: int) -> dict[str, int]:
+    def counted(connection: Connection, shortest: int, longest: int, *, least: int) -> list[str]:
         lengths.append(longest)
         return words_of_length(connection, shortest, longest, least=least)
 
