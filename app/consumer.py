@@ -1,7 +1,10 @@
-"""The worker's consumer: envelopes become tasks, and art messages wait while the archive is unavailable."""
+"""The worker's consumer: envelopes become tasks, and messages wait while a service that they need is unavailable."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -11,19 +14,32 @@ from app.broker.amqp_internals import forget_decoded_body
 from app.broker.declaring import Refusal
 from app.broker.delivery import Delivery
 from app.broker.worker.consumer import Consumer
-from app.coverart.coordination import CircuitBreaker
+from app.coverart.coordination import archive_breaker
 from app.coverart.jobs import arguments, parse
 from app.envelopes import TaskCall, call_of_envelope, to_task_message
+from app.state.circuit_breaker import CircuitBreaker
 from app.state.client import get_quick_redis
+from app.storage.outage import store_breaker
 from app.timers.ticks import MAX_PAUSE, TickWatch
 from app.topology.declare import declare_all
-from config.routes import TICK, Route, art_routes
+from config.routes import STORE_QUEUES, TICK, Route, art_routes
 from config.settings import get_settings
 
 logger = get_logger(__name__)
 
-#: Seconds between two checks of the circuit breaker. Messages consumed in between are postponed by their task.
+#: Seconds between two checks of the circuit breakers. Messages consumed in between are postponed by their task.
 _CHECK_EVERY = 0.2
+#: Seconds before the next check when Redis did not answer.
+_CHECK_AGAIN = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Service:
+    """A service outside of this system, its circuit breaker, and the queues whose messages need it."""
+
+    name: str
+    breaker: CircuitBreaker
+    queues: Collection[str]
 
 #: Seconds between two checks that ticks run.
 _CHECK_TICKS_EVERY = 10.0
@@ -38,14 +54,17 @@ class EnvelopeConsumer(Consumer):
         self._art: dict[str, tuple[str, Route]] = {
             route.queue: (exchange, route) for exchange in settings.art_exchanges for route in art_routes(exchange)
         }
-        self._redis_failed = False
+        redis = get_quick_redis(settings.redis)
         if TICK in self.app.amqp.queues.consume_from:
-            self._ticks = TickWatch(get_quick_redis(settings.redis))
+            self._ticks = TickWatch(redis)
             self._ticks_overdue = False
             self.timer.call_repeatedly(_CHECK_TICKS_EVERY, self._check_ticks)
-        if self._art:
-            self._circuit_breaker = CircuitBreaker(get_quick_redis(settings.redis), settings.art_outage_pause)
-            self.timer.call_repeatedly(_CHECK_EVERY, self._check_circuit_breaker)
+        self._services = (
+            _Service("The archive", archive_breaker(redis, settings.art_outage_pause), self._art),
+            _Service("The store", store_breaker(redis, settings.store_outage_pause), STORE_QUEUES),
+        )
+        self._redis_failed, self._next_check = False, 0.0
+        self.timer.call_repeatedly(_CHECK_EVERY, self._check_circuit_breakers)
 
     def declare(self, connection: Any) -> list[Refusal]:
         """Declare every queue and exchange of the application; return the queues that the broker refuses."""
@@ -85,26 +104,40 @@ class EnvelopeConsumer(Consumer):
             logger.warning("Ticks run again")
         self._ticks_overdue = overdue
 
-    def _check_circuit_breaker(self) -> None:
-        """Stop consuming art messages while the circuit breaker is open, and start again when it is closed."""
+    def _check_circuit_breakers(self) -> None:
+        """Stop consuming the queues of a service that is unavailable, and start again when its breaker is closed."""
         if not self.may_consume:
             return
-        try:
-            is_open = self._circuit_breaker.seconds_open() > 0
-        except RedisError as error:
-            # Logged once: the next check is soon, and no job runs without Redis.
-            if not self._redis_failed:
-                logger.warning("Redis does not answer; the circuit breaker of the archive is not checked: %s", error)
-            self._redis_failed = True
+        if time.monotonic() < self._next_check:
             return
-        self._redis_failed = False
-        for queue in self._art:
-            if queue not in self.app.amqp.queues.consume_from or queue in self.refused.names:
-                continue
-            is_consuming = bool(self.task_consumer.consuming_from(queue))
-            if is_open and is_consuming:
-                logger.warning("Circuit breaker open, the archive does not answer: stop consuming from %s", queue)
-                self.note_queues()
+        try:
+            for service in self._services:
+                if self.app.amqp.queues.consume_from.keys().isdisjoint(service.queues):
+                    continue
+                self._pause_or_resume(service, is_open=service.breaker.seconds_open() > 0)
+        except RedisError as error:
+            # Logged once. An unreachable Redis may block this event loop for a second at each check.
+            if not self._redis_failed:
+                logger.warning("Redis does not answer; circuit breakers are not checked: %s", error)
+            self._redis_failed = True
+            self._next_check = time.monotonic() + _CHECK_AGAIN
+        else:
+            self._redis_failed = False
+
+    def _pause_or_resume(self, service: _Service, *, is_open: bool) -> None:
+        consumed = self.app.amqp.queues.consume_from.keys() - self.refused.names
+        queues = [queue for queue in service.queues if queue in consumed]
+        changed = [queue for queue in queues if bool(self.task_consumer.consuming_from(queue)) == is_open]
+        if not changed:
+            return
+        names = ", ".join(changed)
+        if is_open:
+            logger.warning("%s does not answer: circuit breaker open, stop consuming %s", service.name, names)
+            self.note_queues()
+        else:
+            logger.info("%s is tried again: circuit breaker closed, consume %s", service.name, names)
+        for queue in changed:
+            if is_open:
                 self.task_consumer.cancel_by_queue(queue)
-            elif not is_open and not is_consuming:
+            else:
                 self.add_task_queue(queue)

@@ -30,6 +30,7 @@ from app.services.service import tail, wait_until
 from app.state.client import get_redis
 from app.storage.folder import FolderStore
 from app.storage.layout import Page, content_prefix, from_json
+from app.storage.open import create_store
 from app.topology.declare import client_queues
 from benchmarks.errors import BenchmarkError
 from benchmarks.processes import running
@@ -78,6 +79,7 @@ def crawl(
         home = Path(name)
         _empty_redis_and_queues(system.settings)
         environment = _environment(system.settings, home, concurrency)
+        create_store(environment["STORE_URL"])
         with running(procfile()["worker"], environment, home / "worker.log") as worker:
             groups = {"worker": worker.pid, **system.pids, "nginx": served.pid}
             with _profiled(worker.pid, profile):

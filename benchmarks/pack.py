@@ -37,6 +37,7 @@ def run(documents: int = 3_000) -> dict[str, Any]:
     """Measure on `documents` pages of at most 7 kB. Return documents per second, and ratios to the bare loops."""
     with tempfile.TemporaryDirectory(prefix="perennial-bench-") as folder:
         store = FolderStore(Path(folder, "store"))
+        store.create()
         pages = list(corpus(documents))
         for page in pages:
             store.put(content_key(DOMAIN, page_id(page.canonical_key)), to_json(page))

@@ -20,7 +20,7 @@ from typing import IO, Any
 import requests
 
 from app.pack.manifest import list_manifests
-from app.storage.folder import FolderStore
+from app.storage.open import create_store
 from benchmarks import packs
 from benchmarks.crawl import BenchSystem
 from benchmarks.errors import BenchmarkError
@@ -228,7 +228,7 @@ def _packs(system: BenchSystem, folder: Path) -> Iterator[tuple[dict[str, Path],
     home = system.folder / "search"
     shutil.rmtree(home, ignore_errors=True)
     (home / "unpacked").mkdir(parents=True)
-    store = FolderStore(home / "store")
+    store, _ = create_store((home / "store").absolute().as_uri())
     paths = packs.build(store, downloads=folder / "sites", folder=home / "unpacked")
     yield paths, {manifest.domain: manifest.pages for manifest in list_manifests(store)}
     shutil.rmtree(home, ignore_errors=True)

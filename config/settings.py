@@ -49,6 +49,9 @@ class Settings(BaseSettings):
     store_url: str = Field(
         "", description="`file:///folder` or `s3://bucket/prefix`. Empty: a folder below the data folder."
     )
+    store_outage_pause: float = Field(
+        5.0, gt=0, description="Seconds of pause after the store did not answer; doubled up to a minute."
+    )
     s3_endpoint_url: str | None = Field(
         None, description="Endpoint of an S3-compatible server. Credentials come from boto3's own variables."
     )
@@ -175,6 +178,12 @@ class Settings(BaseSettings):
 
     # Search
     replicas: int = Field(2, ge=1, description="Searchers that each pack is placed on, if that number is running.")
+    max_deleted_share: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Share of all known packs that may vanish from the store at once. Searchers keep more.",
+    )
     heartbeat: float = Field(
         2.0, gt=0, description="Seconds between two heartbeats of a searcher; after three missed ones it is gone."
     )

@@ -25,6 +25,7 @@ from app.errors import DemoFailed
 from app.services import procfile
 from app.services.service import tail
 from app.services.supervisor import KILL_WAIT
+from app.storage.open import create_store
 from config.settings import ROOT, Settings, get_settings
 
 #: Seconds that stopping may take: first the processes, then RabbitMQ.
@@ -133,6 +134,7 @@ def main(run: Callable[[], int] = procfile.run) -> int:
     settings = get_settings()
     try:
         services.up(settings)
+        create_store(settings.store, endpoint_url=settings.s3_endpoint_url)
         return run()
     except ApplicationError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)

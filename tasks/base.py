@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,16 +10,19 @@ from typing import Any
 
 from redis import Redis
 
-from app.broker.errors import InvalidMessage
+from app.broker.errors import InvalidMessage, Postpone
 from app.broker.publishing import Publisher, get_publisher
 from app.broker.worker.task import Task
 from app.celery import app
 from app.crawl.crawler import Crawler
 from app.crawl.frontier import Frontier, MessageKind
 from app.crawl.urls import TARGET_FIELDS, Target, parse_message_domain, parse_target
+from app.errors import StoreError
+from app.state.circuit_breaker import CircuitBreaker
 from app.state.client import get_raw_redis, get_redis
 from app.storage.layout import page_id
 from app.storage.open import open_store
+from app.storage.outage import is_outage, store_breaker
 from app.storage.store import ObjectStore
 from app.timers.ticks import TickWatch
 from app.timers.timers import Timers
@@ -46,6 +50,7 @@ class Context:
     timers: Timers
     ticks: TickWatch
     crawler: Crawler
+    store_breaker: CircuitBreaker
 
 
 _contexts: dict[int, Context] = {}
@@ -68,6 +73,7 @@ def context() -> Context:
             timers=Timers(redis),
             ticks=TickWatch(redis),
             crawler=Crawler(settings=settings, redis=redis, raw_redis=get_raw_redis(settings.redis), store=store),
+            store_breaker=store_breaker(redis, settings.store_outage_pause),
         )
         return _contexts.setdefault(pid, made)
     return _contexts[pid]
@@ -142,5 +148,26 @@ def task(kind: str, base: type[Task], *, bind: bool = False) -> Callable[[Callab
     """Return the decorator that registers the task of a message type under the name and limits of its route."""
     route = ROUTE_BY_TYPE[kind]
     limits = {"time_limit": route.time_limit, "soft_time_limit": route.soft_time_limit}
-    decorator: Callable[[Callable[..., None]], Any] = app.task(name=route.task, base=base, bind=bind, **limits)
-    return decorator
+
+    def decorate(run: Callable[..., None]) -> Any:
+        @functools.wraps(run)
+        def postponing(*args: Any, **kwargs: Any) -> None:
+            try:
+                run(*args, **kwargs)
+            except StoreError as error:
+                _raise_postpone_in_outage(error)
+                raise
+
+        return app.task(postponing, name=route.task, base=base, bind=bind, **limits)
+
+    return decorate
+
+
+def _raise_postpone_in_outage(error: StoreError) -> None:
+    """Raise Postpone, and open the store's circuit breaker, if the store is away: it is no fault of the message."""
+    process = context()
+    pause = process.store_breaker.seconds_open()
+    if not pause and is_outage(process.store, error):
+        pause = process.store_breaker.open()
+    if pause:
+        raise Postpone(pause, f"the store is unavailable: {error}") from error

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from celery.utils.log import get_task_logger
 
 from app.broker.errors import InvalidMessage
-from app.crawl.frontier import LIMIT
+from app.crawl.frontier import CUT_AT_LIMIT
 from app.crawl.urls import canonical_key
 from app.envelopes import event_message
 from app.errors import PackError
 from app.pack import packer
+from app.pack.announcement import is_announced, note_announced
 from app.pack.manifest import read_manifest
 from app.pack.packer import PackResult
 from app.pack.plan import FinishedCrawl
@@ -29,7 +31,7 @@ def pack_full(**message: Any) -> None:
     domain, force = domain_of(message), _flag(message, "force", default=False)
     with lease(context().redis, f"pack:{domain}"):
         crawl = _finished_crawl(domain, str(message.get("crawl_id") or ""))
-        _announce(packer.pack_crawl(context().store, domain, crawl, force=force))
+        _announce(packer.pack_crawl(context().store, domain, crawl, force=force, work=_work_folder()))
 
 
 @task("pack_incremental", DomainTask)
@@ -37,7 +39,11 @@ def pack_incremental(**message: Any) -> None:
     """Bring a pack up to date with the stored pages. With `deletions` false, rows of deleted pages stay."""
     domain, deletions = domain_of(message), _flag(message, "deletions", default=True)
     with lease(context().redis, f"pack:{domain}"):
-        _announce(packer.pack_incremental(context().store, domain, deletions=deletions))
+        _announce(packer.pack_incremental(context().store, domain, deletions=deletions, work=_work_folder()))
+
+
+def _work_folder() -> Path:
+    return context().settings.data_dir / "packing"
 
 
 def _flag(message: Mapping[str, Any], field: str, *, default: bool) -> bool:
@@ -54,7 +60,7 @@ def _finished_crawl(domain: str, crawl_id: str) -> FinishedCrawl | None:
     if crawl is None:
         return None
     cuts = frontier.cuts(crawl.id)
-    contents = ((page_id, read_content(store, content_key(crawl.domain, page_id))) for page_id in cuts - {LIMIT})
+    contents = ((page_id, read_content(store, content_key(crawl.domain, page_id))) for page_id in cuts - {CUT_AT_LIMIT})
     try:
         packed_crawl = frontier.crawl(read_manifest(store, crawl.domain).crawl_id)
     except PackError:
@@ -64,7 +70,7 @@ def _finished_crawl(domain: str, crawl_id: str) -> FinishedCrawl | None:
         start_url=crawl.start_url,
         began=crawl.started,
         start_page_failed=frontier.page_state(crawl.id, canonical_key(crawl.start_url))["index dead"],
-        reached_limit=LIMIT in cuts,
+        reached_limit=CUT_AT_LIMIT in cuts,
         page_ids=frontier.page_ids(crawl.id),
         unfollowed_page_ids=[page_id for page_id, content in contents if isinstance(content, Page)],
         packed_crawl_began=packed_crawl.started if packed_crawl else None,
@@ -72,7 +78,12 @@ def _finished_crawl(domain: str, crawl_id: str) -> FinishedCrawl | None:
 
 
 def _announce(result: PackResult) -> None:
-    """Log the result, and publish an `update` event for a new pack."""
+    """Log the result, and publish an `update` event unless one was published for this version.
+
+    A packer may have died after it wrote the pack: its message comes back, and then nothing has changed.
+    """
     logger.info("Pack of %s: %s", result.domain, result)
-    if result.written:
-        context().publisher.publish([event_message("update", result.as_event())])
+    process = context()
+    if result.generation and not is_announced(process.store, result.domain, result.sha256):
+        process.publisher.publish([event_message("update", result.as_event())])
+        note_announced(process.store, result.domain, result.sha256)

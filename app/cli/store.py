@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app.storage.open import check_conditional_writes, open_store
+from app.storage.open import check_conditional_writes, create_store, open_store
 from app.storage.store import ObjectStore
 from config.settings import get_settings
 
@@ -18,20 +18,17 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @cli.command()
 def create(as_json: AsJson = False) -> None:
-    """Make the bucket or folder where it is missing, then check it."""
-    store = _store()
-    _check(store, made=store.create(), as_json=as_json)
+    """Make the bucket or folder, and the marker that identifies the store, where missing; then check the store."""
+    settings = get_settings()
+    store, made = create_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    _check(store, made=made, as_json=as_json)
 
 
 @cli.command()
 def check(as_json: AsJson = False) -> None:
     """Try conditional writes, also by several writers at once; exit 1 where they do not hold."""
-    _check(_store(), made=False, as_json=as_json)
-
-
-def _store() -> ObjectStore:
     settings = get_settings()
-    return open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    _check(open_store(settings.store, endpoint_url=settings.s3_endpoint_url), made=False, as_json=as_json)
 
 
 def _check(store: ObjectStore, *, made: bool, as_json: bool) -> None:

@@ -51,11 +51,14 @@ def audit(
         return (ArtFinding(gid, "dark", ""),)
     own = entity if entity is not None and entity.gid == gid else None
     merged = {image.id: entity.gid for image in entity.images} if entity is not None and own is None else {}
-    unexpected = _image_ids(project, gid, item) - {image.id for image in (entity.images if entity else ())}
+    matches = map(_image_pattern(project, gid).fullmatch, item.files if item is not None else ())
+    unexpected = {int(match[1]) for match in matches if match}
+    unexpected -= {image.id for image in (entity.images if entity else ())}
+    expected = [project.image_file(gid, image.id, image.suffix) for image in (own.images if own else ())]
     homes = {**(find_homes(unexpected) if unexpected else {}), **merged}
     return (
         *_listing_findings(project, gid, own, item, archive),
-        *_missing_images(project, gid, own, item),
+        *(ArtFinding(gid, "image-missing", file) for file in expected if item is None or file not in item.files),
         *_surplus_images(project, gid, own, item, homes),
     )
 
@@ -91,13 +94,6 @@ def _listing_findings(
         yield ArtFinding(gid, "listing-stale", LISTING_FILE, Index(gid))
 
 
-def _missing_images(project: Project, gid: str, own: Entity | None, item: ArchiveItem | None) -> Iterator[ArtFinding]:
-    for image in own.images if own else ():
-        file = project.image_file(gid, image.id, image.suffix)
-        if item is None or file not in item.files:
-            yield ArtFinding(gid, "image-missing", file)
-
-
 def _surplus_images(
     project: Project, gid: str, own: Entity | None, item: ArchiveItem | None, homes: Mapping[int, str]
 ) -> Iterator[ArtFinding]:
@@ -115,11 +111,6 @@ def _surplus_images(
         # An image whose home is this gid was added after `own` was read; the database may yet get a fresh one.
         elif home is None and item is not None and file not in item.fresh:
             yield ArtFinding(gid, "image-left", file, Delete(gid, image_id, match[2]))
-
-
-def _image_ids(project: Project, gid: str, item: ArchiveItem | None) -> set[int]:
-    files = item.files if item is not None else ()
-    return {int(match[1]) for match in map(_image_pattern(project, gid).fullmatch, files) if match}
 
 
 def _image_pattern(project: Project, gid: str) -> re.Pattern[str]:

@@ -14,6 +14,7 @@ from redis.lock import Lock
 from app.broker.errors import Postpone
 from app.coverart.jobs import Job, body_of, kind_of
 from app.coverart.project import Entity, Project
+from app.state.circuit_breaker import CircuitBreaker
 from app.state.client import PREFIX
 from app.state.lease import lease
 
@@ -25,8 +26,6 @@ _WAITING = "waits"
 #: Replaces the reservation of one message only, and keeps the key's expiration. A worker that was stopped for longer
 #: than the window would otherwise announce a message that has run.
 _MARK_WAITING = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL') end"
-
-_OPEN_UNTIL, _FAILURES = f"{PREFIX}art:outage:until", f"{PREFIX}art:outage:count"
 
 #: Seconds that the circuit breaker stays open at most, and seconds after which it forgets failures.
 LONGEST_PAUSE, FAILURE_MEMORY = 600.0, 3_600
@@ -73,33 +72,9 @@ class CoalescingWindow:
         return f"{PREFIX}art:window:{self.project.prefix}:{kind_of(job)}:{digest}"
 
 
-@dataclass(frozen=True, slots=True)
-class CircuitBreaker:
-    """Stops jobs of all workers while the archive is unavailable, so that no retries are spent on it.
-
-    It stays open for `first_pause` seconds, doubled with each failure up to `LONGEST_PAUSE`.
-    """
-
-    redis: Redis = field(repr=False)
-    first_pause: float
-
-    def seconds_open(self) -> float:
-        """Return the seconds until requests may be sent again: 0 while it is closed."""
-        return max(0.0, float(self.redis.pttl(_OPEN_UNTIL)) / 1_000)
-
-    def open(self, retry_after: float | None = None) -> float:
-        """Open it for `retry_after` seconds or longer; return the seconds. Concurrent failures count as one."""
-        count = int(self.redis.get(_FAILURES) or 0) + 1
-        doubled = self.first_pause * 2.0 ** min(count - 1, 20)
-        pause = min(max(doubled, retry_after or 0.0), LONGEST_PAUSE)
-        if not self.redis.set(_OPEN_UNTIL, count, nx=True, px=max(1, round(pause * 1_000))):
-            return self.seconds_open()
-        self.redis.set(_FAILURES, count, ex=FAILURE_MEMORY)
-        return pause
-
-    def reset(self) -> None:
-        """Forget the failures: the archive answered."""
-        self.redis.delete(_FAILURES)
+def archive_breaker(redis: Redis, first_pause: float) -> CircuitBreaker:
+    """Return the circuit breaker of the archive, open for `first_pause` seconds after the first failure."""
+    return CircuitBreaker(redis, "art", first_pause, LONGEST_PAUSE, FAILURE_MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +94,15 @@ class ItemLocks:
     retry_after: float = 1.0
 
     @contextmanager
-    def hold(self, *gids: str) -> Iterator[None]:
+    def hold(self, *gids: str) -> Iterator[Callable[[], None]]:
         """Hold the locks of these gids for the block, which also reads what it writes.
 
-        Raises Postpone where another job holds one of them, and after the block where one was lost meanwhile.
+        Raises Postpone where another job holds one of them, and after the block where one was lost meanwhile. The
+        block gets a function that raises Postpone in that case, to call before what cannot be repeated.
         """
         with ExitStack() as stack:
             held = self._acquire(stack, gids)
-            yield
+            yield lambda: self._check(held)
             self._check(held)
 
     @contextmanager

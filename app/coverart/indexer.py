@@ -14,11 +14,12 @@ from app.broker.errors import Postpone
 from app.broker.policies.fixed_ttl import RETRIES
 from app.coverart import musicbrainz
 from app.coverart.archive import Archive
-from app.coverart.coordination import COALESCED, CircuitBreaker, CoalescingWindow, ItemLocks
+from app.coverart.coordination import COALESCED, CoalescingWindow, ItemLocks, archive_breaker
 from app.coverart.jobs import Delete, Index, Job, Move
 from app.coverart.project import LISTING_FILE, Entity, Project, listing, served_project
 from app.coverart.webservice import WebService
 from app.errors import ArchiveNotFound, ArchiveUnavailable
+from app.state.circuit_breaker import CircuitBreaker
 from config.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class Indexer:
             read_entity=read_entity,
             locks=ItemLocks(redis, project),
             window=CoalescingWindow(redis, project, settings.art_window),
-            breaker=CircuitBreaker(redis, settings.art_outage_pause),
+            breaker=archive_breaker(redis, settings.art_outage_pause),
         )
 
     def handle(self, job: Job, message_id: str, headers: Collection[str]) -> None:
@@ -89,25 +90,24 @@ class Indexer:
         Raises Postpone where another job works on the item, and the errors of archive, web service and database.
         """
         try:
-            outcome = self._run_locked(job)
+            self.window.clear(job)
+            match job:
+                case Index(gid=gid):
+                    with self.locks.hold_entity(gid, self.read_entity) as entity:
+                        outcome = index(
+                            self.project, job, entity=entity, archive=self.archive, web_service=self.web_service
+                        )
+                case Move(old_gid=old_gid, new_gid=new_gid):
+                    with self.locks.hold(old_gid, new_gid) as require_held:
+                        outcome = move(self.project, job, archive=self.archive, require_held=require_held)
+                case Delete(gid=gid):
+                    with self.locks.hold(gid):
+                        outcome = delete(self.project, job, archive=self.archive)
         except ArchiveUnavailable as error:
             self.breaker.open(error.retry_after)
             raise
         self.breaker.reset()
         return outcome
-
-    def _run_locked(self, job: Job) -> Outcome:
-        self.window.clear(job)
-        match job:
-            case Index():
-                with self.locks.hold_entity(job.gid, self.read_entity) as entity:
-                    return index(self.project, job, entity=entity, archive=self.archive, web_service=self.web_service)
-            case Move():
-                with self.locks.hold(job.old_gid, job.new_gid):
-                    return move(self.project, job, archive=self.archive)
-            case Delete():
-                with self.locks.hold(job.gid):
-                    return delete(self.project, job, archive=self.archive)
 
 
 def index(project: Project, job: Index, *, entity: Entity | None, archive: Archive, web_service: WebService) -> Outcome:
@@ -132,11 +132,12 @@ def index(project: Project, job: Index, *, entity: Entity | None, archive: Archi
     return "done"
 
 
-def move(project: Project, job: Move, *, archive: Archive) -> Outcome:
+def move(project: Project, job: Move, *, archive: Archive, require_held: Callable[[], None] = lambda: None) -> Outcome:
     """Copy an image to its new item, then delete the old one; skip it if only the new one exists.
 
-    A former run that stopped after its delete leaves only the new one. Raises ArchiveNotFound if neither exists, and
-    the other errors of the archive.
+    A former run that stopped after its delete leaves only the new one. `require_held` raises an error if the job lost
+    its locks. Another job may have moved the image back then, and the delete would remove the only copy. Raises
+    ArchiveNotFound if neither exists, and the other errors of the archive.
     """
     if job.old_gid == job.new_gid:  # Copied onto itself and then deleted, the image would be lost.
         _log.warning("Move of image %d from %s to the same item: skipped", job.id, job.old_gid)
@@ -153,6 +154,7 @@ def move(project: Project, job: Move, *, archive: Archive) -> Outcome:
         raise ArchiveNotFound(
             f"cannot move {'/'.join(source)}: neither it nor {'/'.join(target)} exists; {error}", error.retry_after
         ) from error
+    require_held()
     archive.delete(*source)
     _log.info("Image %d moved from %s to %s", job.id, job.old_gid, job.new_gid)
     return "done"

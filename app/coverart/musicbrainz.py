@@ -7,7 +7,7 @@ server or set for a session, and every read is one short read-only transaction w
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -51,8 +51,10 @@ def connect(url: str, *, timeout: float = 10.0) -> Iterator[Connection]:
             yield connection
     except psycopg.Error as error:
         kind = DatabaseUnavailable if _is_outage(error) else DatabaseFailed
+        host = parameters.get("host") or parameters.get("hostaddr") or "localhost"
+        database = f"MusicBrainz's database {parameters.get('dbname', '')!r} at {host}"
         # libpq adds hints in further lines.
-        raise kind(f"{_address(parameters)}: {' '.join(str(error).split()) or type(error).__name__}") from error
+        raise kind(f"{database}: {' '.join(str(error).split()) or type(error).__name__}") from error
 
 
 def entity(connection: Connection, project: Project, gid: str, *, time_limit: float = 30.0) -> Entity | None:
@@ -64,7 +66,8 @@ def entity(connection: Connection, project: Project, gid: str, *, time_limit: fl
     rows = _read(connection, _query("entity", project), {"gid": gid}, time_limit=time_limit)
     if not rows:
         return None
-    return Entity(gid=rows[0][0], images=tuple(_image(row[1:]) for row in rows if row[1] is not None))
+    images = (Image(*[*columns, tuple(types)]) for _, *columns, types in rows if columns[0] is not None)
+    return Entity(gid=rows[0][0], images=tuple(images))
 
 
 def all_gids(
@@ -124,11 +127,6 @@ def _read(
         return connection.execute(query, values).fetchall()
 
 
-def _image(columns: Sequence[Any]) -> Image:
-    *others, types = columns
-    return Image(*[*others, tuple(types)])
-
-
 @cache
 def _query(name: str, project: Project) -> Composed:
     return SQL(_queries()[name]).format(
@@ -161,11 +159,6 @@ def _parameters(url: str) -> dict[str, Any]:
     if any("@" in str(parameters.get(name, "")) for name in ("host", "port", "dbname")):
         raise DatabaseUnavailable("MUSICBRAINZ_URL: write a / or @ of its user or password as %2F or %40")
     return parameters
-
-
-def _address(parameters: Mapping[str, Any]) -> str:
-    host = parameters.get("host") or parameters.get("hostaddr") or "localhost"
-    return f"MusicBrainz's database {parameters.get('dbname', '')!r} at {host}"
 
 
 def _is_outage(error: psycopg.Error) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import Any
 
 from app.errors import InvalidJob
 from config.settings import Settings
@@ -122,21 +121,21 @@ def served_project(exchange: str, settings: Settings) -> Project:
 
 def listing(project: Project, entity: Entity) -> bytes:
     """Return `index.json` of an entity: UTF-8 JSON with sorted keys."""
-    images = [_described(project, entity.gid, image) for image in entity.images]
+    images = [
+        {
+            "approved": image.approved,
+            **({"back": image.back} if project.has_back else {}),
+            "comment": image.comment,
+            "edit": image.edit,
+            "front": image.front,
+            "id": image.id,
+            "image": project.image_url(entity.gid, f"{image.id}.{image.suffix}"),
+            "thumbnails": {
+                name: project.image_url(entity.gid, f"{image.id}-{side}.jpg") for name, side in _THUMBNAILS.items()
+            },
+            "types": list(image.types),
+        }
+        for image in entity.images
+    ]
     document = {"images": images, project.entity: project.entity_url(entity.gid)}
     return json.dumps(document, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def _described(project: Project, gid: str, image: Image) -> dict[str, Any]:
-    thumbnails = {name: project.image_url(gid, f"{image.id}-{side}.jpg") for name, side in _THUMBNAILS.items()}
-    return {
-        "approved": image.approved,
-        **({"back": image.back} if project.has_back else {}),
-        "comment": image.comment,
-        "edit": image.edit,
-        "front": image.front,
-        "id": image.id,
-        "image": project.image_url(gid, f"{image.id}.{image.suffix}"),
-        "thumbnails": thumbnails,
-        "types": list(image.types),
-    }

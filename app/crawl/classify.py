@@ -17,6 +17,7 @@ from app.errors import ServerError
 from app.http.response import Response
 from app.http.urls import without_credentials
 from app.storage.layout import Page
+from app.storage.page_limits import bounded
 from config.settings import Settings
 
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
@@ -185,7 +186,7 @@ def _content(response: Response, scope: Scope, extractor: Extractor, limits: Lim
         canonical="" if canonical == key else canonical,
         modified=modified_date(extract.dates, response.headers),
     )
-    return Indexed(page=page, links=followed)
+    return Indexed(page=bounded(page), links=followed)
 
 
 def indexable_type(response: Response) -> str | None:

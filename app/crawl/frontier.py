@@ -21,7 +21,7 @@ _CACHED_PAGES = 100_000
 _CACHED_CRAWLS = 8
 
 #: The cut of a crawl at MAX_PAGES or MAX_DEPTH.
-LIMIT = "limit"
+CUT_AT_LIMIT = "limit"
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
@@ -135,7 +135,7 @@ class Frontier:
         fresh = [key for key, flag in zip(unknown, flags, strict=True) if not flag]
         room = 0 if depth > max_depth else max(0, max_pages - int(seen))
         if len(fresh) > room:
-            self.note_cut(crawl_id, LIMIT)
+            self.note_cut(crawl_id, CUT_AT_LIMIT)
         return {key: pages[key] for key in fresh[:room]}
 
     def note_published(self, crawl_id: str, canonical_keys: Sequence[str]) -> None:
@@ -168,13 +168,13 @@ class Frontier:
         )
 
     def note_cut(self, crawl_id: str, cut: str) -> None:
-        """Note that a crawl did not follow all links: `cut` is LIMIT, or the id of a page whose links are unknown."""
+        """Note that a crawl did not follow all links: `cut` is CUT_AT_LIMIT, or a page id."""
         key = f"{crawl_key(crawl_id)}:cut"
         self._redis.sadd(key, cut)
         self._redis.expire(key, self._ttl)
 
     def cuts(self, crawl_id: str) -> set[str]:
-        """Return the cuts of a crawl: LIMIT, and the ids of pages whose links are unknown."""
+        """Return the cuts of a crawl: CUT_AT_LIMIT, and the ids of pages whose links are unknown."""
         return {str(cut) for cut in self._redis.smembers(f"{crawl_key(crawl_id)}:cut")}
 
     def add_to_latest(self, domain: str, page_id: str) -> None:

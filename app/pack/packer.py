@@ -6,7 +6,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,8 +19,9 @@ from app.pack import rows
 from app.pack.fetch import require_space
 from app.pack.manifest import Manifest, check_domain
 from app.pack.plan import FinishedCrawl, plan_full_pack
-from app.pack.publish import PreviousPack, download_previous, find_previous, publish, write_manifest
+from app.pack.publish import PreviousPack, download_previous, find_previous, is_present, publish, write_manifest
 from app.pack.stored_pages import find_vanished, list_pages, read_pages, write_tombstones
+from app.pack.work_folder import work_folder
 from app.storage.store import ObjectStore, Stat
 
 #: Bytes of database for each byte of stored JSON (1.5 measured, rounded up), for the database and its compact copy.
@@ -109,12 +110,16 @@ class PackRun:
         )
 
 
-def pack_crawl(store: ObjectStore, domain: str, crawl: FinishedCrawl | None, *, force: bool = False) -> PackResult:
+def pack_crawl(
+    store: ObjectStore, domain: str, crawl: FinishedCrawl | None, *, force: bool = False, work: Path | None = None
+) -> PackResult:
     """Build the pack that `plan_full_pack` chooses; `crawl` None is an unknown crawl. Raises as `pack_full`."""
     plan = plan_full_pack(domain, crawl, force=force)
     if plan is None:
-        return pack_incremental(store, domain)
-    return pack_full(store, domain, page_ids=plan.page_ids, crawl_id=plan.crawl_id, began=plan.began, force=force)
+        return pack_incremental(store, domain, work=work)
+    return pack_full(
+        store, domain, page_ids=plan.page_ids, crawl_id=plan.crawl_id, began=plan.began, force=force, work=work
+    )
 
 
 def pack_full(
@@ -155,7 +160,8 @@ def pack_full(
             vanished, tombstones = find_vanished(store, domain, unmet, began=began) if began else ([], [])
             rows.note_tombstones(database, tombstones)
             manifest = run.publish(database, previous, crawl_id=crawl_id)
-        return run.result(manifest, rows.RowCounts(manifest.pages, 0, write_tombstones(store, vanished)))
+        removed = write_tombstones(store, vanished, still_valid=lambda: is_present(store, manifest))
+        return run.result(manifest, rows.RowCounts(manifest.pages, 0, removed))
 
 
 def pack_incremental(
@@ -204,7 +210,7 @@ def _update(
         if not counts and previous.manifest_stored:
             return run.result(present, counts, written=False)
         if not counts and present.generation == previous.generation:
-            # A writer died between pack and manifest. No `update` announced this pack, so it counts as written now.
+            # A writer died between pack and manifest: the pack counts as written now.
             write_manifest(run.store, present)
             return run.result(present, counts)
         _refuse_empty(run.domain, db.count_pages(database), previous)
@@ -216,8 +222,10 @@ def _update(
 def _start(store: ObjectStore, domain: str, kind: PackKind, work: Path | None) -> Iterator[PackRun]:
     started = time.monotonic()
     check_domain(domain)
-    with tempfile.TemporaryDirectory(prefix="perennial-pack-", dir=work) as folder:
-        yield PackRun(store, domain, kind, Path(folder), started)
+    with ExitStack() as stack:
+        parent = work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = stack.enter_context(work_folder(parent))
+        yield PackRun(store, domain, kind, folder, started)
 
 
 @contextmanager

@@ -25,6 +25,9 @@ _NOTE_TOMBSTONE: Final = (
     "INSERT INTO gone (object, etag) VALUES (?, ?) ON CONFLICT (object) DO UPDATE SET etag = excluded.etag"
 )
 
+#: Characters of a section.
+MAX_SECTION: Final = 200
+
 
 @dataclass(frozen=True, slots=True)
 class ContentDifference:
@@ -95,9 +98,13 @@ def apply(
 
 
 def section(path: str) -> str:
-    """Return the first folder of a path, decoded: `library` for /library/os.html, empty for /os.html."""
+    """Return the first folder of a path, decoded: `library` for /library/os.html, empty for /os.html.
+
+    It is empty, too, for a name of more than `MAX_SECTION` characters: a searcher keeps every section in memory.
+    """
     first, slash, _ = path.partition("?")[0].removeprefix("/").partition("/")
-    return unquote(first) if slash else ""
+    name = unquote(first) if slash else ""
+    return name if len(name) <= MAX_SECTION else ""
 
 
 def _delete(database: sqlite3.Connection, page_id: str) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Final
 
 from app.errors import ObjectNotFound, PreconditionFailed, StoreError
 from app.storage.layout import Page, Tombstone, content_key, content_prefix, from_json, page_id, to_json
+from app.storage.page_limits import MAX_ADDRESS, bounded, has_long_address
 from app.storage.store import ObjectStore, Stat, StoredObject
 
 log = logging.getLogger(__name__)
@@ -21,6 +23,9 @@ log = logging.getLogger(__name__)
 _SUFFIX: Final = ".json"
 #: Stores may round the time of a write down by this much: S3 reports whole seconds.
 _TIME_RESOLUTION: Final = timedelta(seconds=1)
+
+#: Seconds for which a packer may rely on its pack being the present one.
+VALIDITY: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +64,7 @@ def read_pages(store: ObjectStore, stats: Iterable[Stat]) -> Iterator[StoredCont
             continue
         identifier = stat.key.rpartition("/")[2].removesuffix(_SUFFIX)
         try:
-            content = from_json(stored.data)
-            _check_content(identifier, content)
+            content = _checked(identifier, from_json(stored.data))
         except (StoreError, UnicodeEncodeError) as error:
             log.warning("%s: left out of the pack: %s", stat.key, error)
             continue
@@ -91,24 +95,40 @@ def find_vanished(
     return vanished, tombstones
 
 
-def write_tombstones(store: ObjectStore, vanished: Iterable[VanishedPage]) -> int:
-    """Replace the vanished pages and return how many. A page that was written meanwhile is kept."""
-    written = 0
+def write_tombstones(
+    store: ObjectStore, vanished: Iterable[VanishedPage], *, still_valid: Callable[[], bool] = lambda: True
+) -> int:
+    """Replace the vanished pages and return how many. A page that was written meanwhile is kept.
+
+    `still_valid` returns whether this packer's pack is the present one. A packer that was stopped for long may have
+    lost its lease, and its pages may be back. It is called once a second.
+    """
+    written, checked = 0, -VALIDITY
     for page in vanished:
+        if time.monotonic() - checked >= VALIDITY:
+            if not still_valid():
+                log.warning("%s: another packer replaced the pack; its vanished pages stay", page.tombstone.domain)
+                break
+            checked = time.monotonic()
         with suppress(PreconditionFailed):
             store.put(page.object_key, to_json(page.tombstone), if_match=page.etag)
             written += 1
     return written
 
 
-def _check_content(identifier: str, content: Page | Tombstone) -> None:
+def _checked(identifier: str, content: Page | Tombstone) -> Page | Tombstone:
+    """Return the content with its texts cut to their limits; raises StoreError for what no pack can hold."""
     if page_id(str(content.canonical_key)) != identifier:
-        raise StoreError(f"stored under {identifier}, which is not the page id of {content.canonical_key!r}")
+        raise StoreError(f"stored under {identifier}, which is not the page id of {content.canonical_key!r:.200}")
     if isinstance(content, Page):
         texts = (content.url, content.path, content.title, content.description, content.body, content.lang)
         for text in (*texts, content.content_type, content.canonical, content.modified, *content.headings):
             if not isinstance(text, str):
-                raise StoreError(f"{content.canonical_key}: {text!r} is not a string")
+                raise StoreError(f"{content.canonical_key!r:.200}: {text!r:.200} is not a string")
+        if has_long_address(content):
+            raise StoreError(f"{content.url[:100]}...: an address of more than {MAX_ADDRESS} characters")
+        return bounded(content)
+    return content
 
 
 def _read(store: ObjectStore, stats: Iterable[Stat]) -> Iterator[tuple[Stat, StoredObject | None]]:

@@ -14,6 +14,7 @@ from app.errors import ServicesError
 from app.services import install, ports, rabbitmq, redis, state
 from app.services.service import Service, wait_until
 from app.services.state import ServicesState, Urls
+from app.storage.open import create_store
 from config.settings import Settings
 
 Name = Literal["rabbitmq", "redis"]
@@ -38,6 +39,7 @@ class ServiceStatus:
 def up(settings: Settings) -> Urls:
     """Start the private services that are not given by a URL and do not run; return when all of them answer.
 
+    Without STORE_URL it also makes the folder store below the data folder: running processes make no store.
     Raises ServicesError, which says what to do, where a service cannot be installed or started.
     """
     if names := _private_names(settings):
@@ -45,6 +47,8 @@ def up(settings: Settings) -> Urls:
         with _lock(folder):
             install.ensure(broker="rabbitmq" in names, redis="redis" in names)
             _start(folder, names)
+    if not settings.store_url:
+        create_store(settings.store)
     return Urls(settings.broker, settings.redis, settings.broker_api)
 
 

@@ -7,11 +7,15 @@
 
 A process may be killed between any two system calls. Objects appear by rename, so each is complete. An ETag file is
 valid only while it names the inode, modification time and size of its object; otherwise the ETag is computed again.
-Nothing is flushed to the disk, so a power failure may lose the writes of the last seconds.
+An object is flushed to the disk before it appears, and its folder afterwards. Objects below `unflushed` are not: a
+power failure may lose those of the last seconds.
+
+Only `create` makes the folder. Without `.store` it is an empty folder, such as the mount point of a disk that is not
+mounted, and every method raises StoreError.
 """
 
 # Every page of a crawl is written here. Path objects would make that slower than strings and `os`.
-# ruff: noqa: PTH103, PTH104, PTH108, PTH116, PTH120, PTH123
+# ruff: noqa: PTH102, PTH104, PTH108, PTH112, PTH116, PTH120, PTH123
 
 from __future__ import annotations
 
@@ -43,10 +47,12 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class FolderStore:
-    """Objects below one folder, which is created if missing. Safe between threads and processes of one machine."""
+    """Objects below one folder. Safe between threads and processes of one machine."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, unflushed: str | None = None) -> None:
+        """Open the folder, which need not exist yet; `unflushed` is the prefix of keys whose writes are not flushed."""
         self.root = root.absolute()
+        self._unflushed = unflushed
         self._objects = f"{self.root}/"
         self._etags = f"{self.root}/{RESERVED}/etags/"
         self._locks = f"{self.root}/{RESERVED}/locks/"
@@ -54,30 +60,32 @@ class FolderStore:
         # Names of temporary files are unique by process id (which a fork changes), token and number.
         self._token = secrets.token_hex(6)
         self._numbers = itertools.count()
-        try:
-            for folder in (self._etags, self._locks, self._temporary):
-                os.makedirs(folder, exist_ok=True)
+        with suppress(OSError):  # Without a store, the first use says so.
             self._delete_abandoned_files()
-        except OSError as error:
-            raise StoreError(f"folder store {self.root}: {error}") from error
 
     def __repr__(self) -> str:
         return f"FolderStore({str(self.root)!r})"
 
     def create(self) -> bool:
-        """Return False: opening the store created the folder."""
-        return False
+        """Make the folder a store. Return whether the store was missing; raises StoreError."""
+        was_missing = not os.path.isdir(self._locks)
+        try:
+            for folder in (self._etags, self._locks, self._temporary):
+                self._make_folder(folder)
+        except OSError as error:
+            raise StoreError(f"folder store {self.root}: {error}") from error
+        return was_missing
 
     def get(self, key: str) -> StoredObject:
         """Return the object; raises ObjectNotFound."""
-        with _read_errors_translated(key):
+        with self._read_errors_translated(key):
             data = _read(self._objects + _checked(key))
         return StoredObject(data, _hash(data))
 
     def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
         """Write the whole object and return its ETag; raises PreconditionFailed. See `ObjectStore.put`."""
         etag = _hash(data)
-        with _write_errors_translated(key), self._locked(_checked(key)):
+        with self._write_errors_translated(key), self._locked(_checked(key)):
             try:
                 current = self._stat(key).etag
             except (FileNotFoundError, NotADirectoryError):
@@ -87,12 +95,13 @@ class FolderStore:
             if if_match is not None and current != if_match:
                 raise PreconditionFailed(f"{key}: {f'ETag is {current}' if current else 'no object'}, not {if_match}")
             if current != etag:
-                self._write_etag(key, etag, self._write_file(self._objects + key, data))
+                flush = self._unflushed is None or not key.startswith(self._unflushed)
+                self._write_etag(key, etag, self._write_file(self._objects + key, data, flush=flush))
         return etag
 
     def stat(self, key: str) -> Stat:
         """Return the object's entry as `list` yields it; raises ObjectNotFound."""
-        with _read_errors_translated(key):
+        with self._read_errors_translated(key):
             return self._stat(_checked(key))
 
     def list(self, prefix: str) -> Iterator[Stat]:
@@ -100,21 +109,23 @@ class FolderStore:
         folder, slash, name = prefix.rpartition("/")
         if folder:
             check_key(folder)
+        self._require_store()
         for key in self._walk(folder + slash, name):
-            with suppress(ObjectNotFound), _read_errors_translated(key):
+            with suppress(ObjectNotFound), self._read_errors_translated(key):
                 yield self._stat(key)
 
     def delete(self, key: str) -> None:
         """Remove the object. A missing object is no error."""
-        with _write_errors_translated(key), self._locked(_checked(key)):
+        with self._write_errors_translated(key), self._locked(_checked(key)):
             for folder in (self._objects, self._etags):
                 with suppress(FileNotFoundError, NotADirectoryError):
                     os.unlink(folder + key)
 
     def _write_etag(self, key: str, etag: str, identity: str) -> None:
-        self._write_file(self._etags + key, f"{etag} {identity}\n".encode())
+        # Never flushed: after a power failure an ETag file that is lost or wrong is written again.
+        self._write_file(self._etags + key, f"{etag} {identity}\n".encode(), flush=False)
 
-    def _write_file(self, target: str, data: bytes) -> str:
+    def _write_file(self, target: str, data: bytes, *, flush: bool) -> str:
         """Write a temporary file, rename it to `target`, and return its identity."""
         temporary = f"{self._temporary}{os.getpid()}-{self._token}-{next(self._numbers)}"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -126,11 +137,16 @@ class FolderStore:
             now = time.time_ns()
             os.utime(descriptor, ns=(now, now))
             identity = _identity(os.fstat(descriptor))
+            if flush:
+                os.fsync(descriptor)
+            folder = os.path.dirname(target)
             try:
                 os.rename(temporary, target)
             except FileNotFoundError:
-                os.makedirs(os.path.dirname(target), exist_ok=True)
+                self._make_folder(folder)
                 os.rename(temporary, target)
+            if flush:
+                _flush_folder(folder)
         except BaseException:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
@@ -193,6 +209,43 @@ class FolderStore:
             else:
                 yield folder + entry_name
 
+    def _make_folder(self, folder: str) -> None:
+        """Create a folder with those above it, each flushed into the one that contains it."""
+        if os.path.isdir(folder):
+            return
+        above = os.path.dirname(folder.rstrip("/"))
+        self._make_folder(above)
+        with suppress(FileExistsError):
+            os.mkdir(folder)
+        _flush_folder(above)
+
+    def _require_store(self) -> None:
+        if not os.path.isdir(self._locks):
+            raise StoreError(
+                f"{self.root}: no store in this folder (a disk that is not mounted?); "
+                "`perennial store create` makes a new one"
+            )
+
+    @contextmanager
+    def _read_errors_translated(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+            self._require_store()
+            raise ObjectNotFound(f"{key}: no such object") from error
+        except OSError as error:
+            raise StoreError(f"{key}: {error}") from error
+
+    @contextmanager
+    def _write_errors_translated(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
+            raise StoreError(f"{key}: in a folder store, a key cannot be a folder of another key") from error
+        except OSError as error:
+            self._require_store()
+            raise StoreError(f"{key}: {error}") from error
+
     def _delete_abandoned_files(self) -> None:
         oldest = time.time() - ABANDONED
         with os.scandir(self._temporary) as entries:
@@ -209,24 +262,13 @@ def _checked(key: str) -> str:
     return key
 
 
-@contextmanager
-def _read_errors_translated(key: str) -> Iterator[None]:
+def _flush_folder(folder: str) -> None:
+    """Flush a folder's entries to the disk: without it, a power failure may undo a rename (fsync(2))."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        yield
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise ObjectNotFound(f"{key}: no such object") from error
-    except OSError as error:
-        raise StoreError(f"{key}: {error}") from error
-
-
-@contextmanager
-def _write_errors_translated(key: str) -> Iterator[None]:
-    try:
-        yield
-    except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
-        raise StoreError(f"{key}: in a folder store, a key cannot be a folder of another key") from error
-    except OSError as error:
-        raise StoreError(f"{key}: {error}") from error
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _hash(data: bytes) -> str:

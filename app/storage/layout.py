@@ -11,6 +11,8 @@ from typing import Any, Final
 from app.errors import ObjectNotFound, StoreError
 from app.storage.store import ObjectStore
 
+#: Keys of pages begin with this.
+CONTENT_PREFIX: Final = "content/"
 #: Only the keys of manifests begin and end with these.
 MANIFEST_PREFIX: Final = "packs/"
 MANIFEST_SUFFIX: Final = ".json"
@@ -54,7 +56,7 @@ def page_id(canonical_key: str) -> str:
 
 def content_prefix(domain: str) -> str:
     """Return the prefix of the object keys of a domain's pages."""
-    return f"content/{domain}/"
+    return f"{CONTENT_PREFIX}{domain}/"
 
 
 def content_key(domain: str, page_id: str) -> str:
@@ -70,6 +72,11 @@ def pack_key(domain: str) -> str:
 def manifest_key(domain: str) -> str:
     """Return the object key of the manifest of a domain's pack."""
     return f"{MANIFEST_PREFIX}{domain}{MANIFEST_SUFFIX}"
+
+
+def announcement_key(domain: str) -> str:
+    """Return the object key of the checksum of the pack whose `update` was published last."""
+    return f"packs/{domain}.announced"
 
 
 def read_content(store: ObjectStore, object_key: str) -> Page | Tombstone | None:

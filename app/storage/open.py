@@ -12,6 +12,8 @@ from urllib.parse import unquote
 
 from app.errors import InvalidKey, PreconditionFailed, StoreError
 from app.storage.folder import FolderStore
+from app.storage.layout import CONTENT_PREFIX
+from app.storage.marker import create_marker
 from app.storage.store import ObjectStore
 
 #: Writers that race for one object. A server that checks first and writes later lets several of them win.
@@ -25,12 +27,12 @@ WRONG_ETAG: Final = "0" * 32
 def open_store(url: str, *, endpoint_url: str | None = None) -> ObjectStore:
     """Return the store at `file:///folder` or `s3://bucket[/prefix]`, the same object for the same arguments.
 
-    `endpoint_url` is the address of an S3-compatible server. A folder is created; a bucket is neither created nor
-    contacted. Raises InvalidKey for any other URL, StoreError for a folder that cannot be created.
+    `endpoint_url` is the address of an S3-compatible server. Nothing is created or contacted: where there is no store,
+    its first use raises StoreError. Raises InvalidKey for any other URL.
     """
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "file" and rest.startswith("/"):
-        return FolderStore(Path(unquote(rest)))
+        return FolderStore(Path(unquote(rest)), unflushed=CONTENT_PREFIX)
     bucket, _, prefix = rest.partition("/")
     if separator and scheme == "s3" and bucket:
         # boto3 takes a third of a second to import, and a folder store does not need it.
@@ -38,6 +40,17 @@ def open_store(url: str, *, endpoint_url: str | None = None) -> ObjectStore:
 
         return S3Store(bucket, prefix, endpoint_url)
     raise InvalidKey(f"store URL {url!r}: expected file:///folder or s3://bucket[/prefix]")
+
+
+def create_store(url: str, *, endpoint_url: str | None = None) -> tuple[ObjectStore, bool]:
+    """Make the store at a URL with its marker where either is missing. Return it, and whether folder or bucket was.
+
+    Raises InvalidKey and StoreError.
+    """
+    store = open_store(url, endpoint_url=endpoint_url)
+    was_missing = store.create()
+    create_marker(store)
+    return store, was_missing
 
 
 def check_conditional_writes(store: ObjectStore) -> None:

@@ -16,7 +16,7 @@ from app.cluster.protocol import MB, Load, PackRoute, ProblemReply, Routes, read
 from app.envelopes import event_message, request_message
 from app.pack.manifest import Manifest
 from app.storage.layout import manifest_key
-from app.storage.open import open_store
+from app.storage.open import create_store, open_store
 from app.topology.queues import events_exchange, requests_exchange
 from config.settings import Settings
 from tests.support.actor import HEARTBEAT, actors
@@ -183,6 +183,33 @@ def test_a_new_orchestrator_learns_the_placement_and_orders_nothing(
             eventually(lambda: len(client.route("new.example").searchers) == 2, "what is new is placed")
             later = [order for actor, old in zip(cast, orders, strict=True) for order in actor.orders[len(old) :]]
             assert [(type(order), order.domain) for order in later] == [(Load, "new.example")] * 2
+
+
+def test_an_empty_or_another_store_deletes_no_pack_from_a_searcher(
+    settings: Settings, environment: dict[str, str], client: Client, tmp_path: Path
+) -> None:
+    for number in range(5):
+        client.pack(f"{number}.example", size_mb=10)
+    store, mounted = Path(settings.store.removeprefix("file://")), tmp_path / "not mounted"
+    with actors(settings, 100) as (actor,):
+        with orchestrator(environment, tmp_path, "first"):
+            eventually(lambda: client.placed(1) and len(actor.domains) == 5, "every pack is placed")
+        store.rename(mounted)
+        store.mkdir()
+        with orchestrator(environment, tmp_path, "second") as running:
+            eventually(lambda: "no store in this folder" in running.log, "the empty folder is refused")
+            create_store(settings.store)
+            eventually(lambda: "lacks 5 of 5 known packs" in running.log, "the empty store is refused")
+            assert client.search("4.example")["by"] == actor.id
+            client.pack("new.example", size_mb=10)
+            client.tell("update", domain="new.example")
+            eventually(lambda: "new.example" in actor.domains, "a new pack is placed all the same")
+            store.rename(tmp_path / "another")
+            mounted.rename(store)
+            client.pack("0.example", size_mb=10, generation=2)
+            client.tell("update", domain="0.example")
+            eventually(lambda: client.route("0.example").generation == 2, "the store is read again")
+        assert [type(order) for order in actor.orders] == [Load] * 7
 
 
 def test_undecodable_events_are_dead_lettered_and_an_unreachable_store_is_scanned_again(

@@ -14,14 +14,22 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
+from pydantic import SecretStr
+from redis import Redis
 
 from app.broker.errors import Postpone
-from app.coverart.coordination import ItemLocks
+from app.coverart.archive import Archive
+from app.coverart.coordination import CoalescingWindow, ItemLocks, archive_breaker
+from app.coverart.indexer import Indexer
+from app.coverart.jobs import Move
 from app.coverart.musicbrainz import connect, entity
 from app.coverart.project import COVER_ART, EVENT_ART, Entity
+from app.coverart.webservice import WebService
 from app.state.client import get_redis
-from config.settings import ROOT
+from config.settings import ROOT, Settings
+from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer
 from tests.servers.musicbrainz import changes
+from tests.servers.site import Answer, Request
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -159,6 +167,45 @@ def test_a_holder_that_slept_longer_than_its_lock_learns_that_it_must_run_again(
             output, _ = process.communicate("go on\n", timeout=20)
             assert "while the job ran; another job may have run" in output
             assert not is_free(locks, A)
+
+
+class RedisLosingArchive(ArchiveServer):
+    """An archive; Redis loses its data when the first image is copied."""
+
+    def __init__(self, redis: Redis) -> None:
+        super().__init__()
+        self._redis: Redis | None = redis
+
+    def route(self, request: Request) -> Answer:
+        if request.method == "PUT" and self._redis is not None:
+            self._redis.flushdb()
+            self._redis = None
+        return super().route(request)
+
+
+def test_a_move_that_lost_its_locks_with_redis_deletes_nothing_and_runs_again(locks: ItemLocks) -> None:
+    bucket, file = COVER_ART.bucket(A), COVER_ART.image_file(A, 1, "jpg")
+    with RedisLosingArchive(locks.redis) as server:
+        server.upload(bucket, file, b"picture")
+        settings = Settings(
+            archive_url=server.path_url,
+            archive_access_key=SecretStr(ACCESS_KEY),
+            archive_secret_key=SecretStr(SECRET_KEY),
+        )
+        indexer = Indexer(
+            project=COVER_ART,
+            archive=Archive.of(settings),
+            web_service=WebService.of(settings),
+            read_entity=lambda _: None,
+            locks=locks,
+            window=CoalescingWindow(locks.redis, COVER_ART, 0),
+            breaker=archive_breaker(locks.redis, 1),
+        )
+        with pytest.raises(Postpone, match="lost"):
+            indexer.run(Move(1, A, B, "jpg"))
+        assert server.files(bucket)[file] == b"picture"
+        assert indexer.run(Move(1, A, B, "jpg")) == "done"
+        assert file not in server.files(bucket)
 
 
 def test_what_a_merged_gid_leads_to_is_locked_too_and_read_under_its_lock(

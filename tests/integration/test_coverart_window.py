@@ -13,11 +13,12 @@ from redis import Redis
 
 from app.broker.errors import Postpone
 from app.broker.policies.fixed_ttl import RETRIES
-from app.coverart.coordination import COALESCED, LONGEST_PAUSE, CircuitBreaker, CoalescingWindow
+from app.coverart.coordination import COALESCED, LONGEST_PAUSE, CoalescingWindow, archive_breaker
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import Delete, Index, Move
 from app.coverart.project import COVER_ART, EVENT_ART, Entity
 from app.errors import ArchiveRefused, ArchiveUnavailable
+from app.state.circuit_breaker import CircuitBreaker
 from app.state.client import get_redis
 from config.settings import Settings
 from tests.support.waiting import eventually
@@ -107,7 +108,7 @@ def test_of_many_equal_messages_at_once_one_waits(window: CoalescingWindow) -> N
 
 @pytest.fixture
 def breaker(redis: Redis) -> CircuitBreaker:
-    return CircuitBreaker(redis, 30)
+    return archive_breaker(redis, 30)
 
 
 def test_the_pause_doubles_with_each_failure_up_to_the_longest_and_begins_anew_after_an_answer(
@@ -142,7 +143,7 @@ def test_failures_at_the_same_time_count_once(redis: Redis, breaker: CircuitBrea
 
 
 def test_a_pause_ends_by_itself(redis: Redis) -> None:
-    breaker = CircuitBreaker(redis, 0.1)
+    breaker = archive_breaker(redis, 0.1)
     breaker.open()
     assert breaker.seconds_open() > 0
     eventually(lambda: breaker.seconds_open() == 0, "the pause is over")

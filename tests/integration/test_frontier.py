@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from app.broker.errors import InvalidMessage, Postpone
 from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped
-from app.crawl.frontier import LIMIT, Crawl, Frontier, fingerprint
+from app.crawl.frontier import CUT_AT_LIMIT, Crawl, Frontier, fingerprint
 from app.crawl.politeness import HostRateLimiter
 from app.crawl.single_flight import SingleFlight
 from app.errors import ServerError
@@ -80,7 +80,7 @@ def test_a_crawl_has_no_more_pages_than_its_limit(frontier: Frontier) -> None:
     assert unseen(frontier, "3", "4", max_pages=4) == ["3", "4"]
     assert frontier.cuts("c") == set()
     assert unseen(frontier, "3", "4", "5", max_pages=4) == ["3", "4"]
-    assert frontier.cuts("c") == {LIMIT}
+    assert frontier.cuts("c") == {CUT_AT_LIMIT}
 
 
 def test_a_crawl_is_cut_below_its_deepest_level(frontier: Frontier) -> None:
@@ -88,7 +88,7 @@ def test_a_crawl_is_cut_below_its_deepest_level(frontier: Frontier) -> None:
     assert unseen(frontier, "1", max_pages=9, depth=2) == []
     assert frontier.cuts("c") == set()
     assert unseen(frontier, "1", "2", max_pages=9, depth=2) == []
-    assert frontier.cuts("c") == {LIMIT}
+    assert frontier.cuts("c") == {CUT_AT_LIMIT}
 
 
 def test_open_messages_of_an_older_crawl_of_the_domain_count_as_well(frontier: Frontier) -> None:

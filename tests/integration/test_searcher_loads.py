@@ -28,10 +28,10 @@ from app.pack import database
 from app.pack.fetch import sha256
 from app.pack.publish import compress
 from app.search.query import parse
-from app.storage.folder import FolderStore
 from app.storage.layout import pack_key
 from config.settings import ROOT
 from tests.packs import page, publish, write_pack
+from tests.support.stores import folder_store
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -45,7 +45,7 @@ class Disk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.root = folder / "searchers"
-        self.store = FolderStore(folder / "store")
+        self.store = folder_store(folder / "store")
         self.outcomes: Queue[JobOutcome] = Queue()
         self.generation = 0
 

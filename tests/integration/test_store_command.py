@@ -64,6 +64,7 @@ def test_a_store_without_correct_conditional_writes_is_reported(
     tmp_path: Path, broken: type[FolderStore], message: str
 ) -> None:
     store = broken(tmp_path)
+    store.create()
     with pytest.raises(StoreError, match=message):
         check_conditional_writes(store)
     assert list(store.list("")) == []

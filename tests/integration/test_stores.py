@@ -23,6 +23,7 @@ from app.storage.open import open_store
 from app.storage.s3 import S3Store
 from app.storage.store import ObjectStore
 from tests.servers.s3 import S3Server, s3_server
+from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.integration
 
@@ -39,7 +40,9 @@ def server() -> Iterator[S3Server]:
 
 def open_folder(request: pytest.FixtureRequest) -> ObjectStore:
     path: Path = request.getfixturevalue("tmp_path")
-    return open_store((path / "a store").as_uri())
+    store = open_store((path / "a store").as_uri())
+    assert store.create()
+    return store
 
 
 def open_bucket(request: pytest.FixtureRequest) -> ObjectStore:
@@ -183,7 +186,7 @@ def count_up(root: Path, times: int) -> None:
 
 class TestFolder:
     def test_no_update_is_lost_between_processes(self, tmp_path: Path) -> None:
-        FolderStore(tmp_path).put("counter", b"0")
+        folder_store(tmp_path).put("counter", b"0")
         context = multiprocessing.get_context("spawn")
         processes = [context.Process(target=count_up, args=(tmp_path, 50)) for _ in range(4)]
         for process in processes:
@@ -194,7 +197,7 @@ class TestFolder:
         assert FolderStore(tmp_path).get("counter").data == b"200"
 
     def test_writing_the_same_bytes_does_not_touch_the_object(self, tmp_path: Path) -> None:
-        store = FolderStore(tmp_path)
+        store = folder_store(tmp_path)
         store.put("k", b"same")
         before = store.stat("k"), (tmp_path / "k").stat().st_ino
         store.put("k", b"same")
@@ -202,7 +205,7 @@ class TestFolder:
 
     @pytest.mark.parametrize("damage", [None, b"", b"0" * 32, b"\xff\xfe", b"0" * 32 + b" 1 1 1\n"])
     def test_a_missing_or_invalid_etag_file_is_written_again(self, tmp_path: Path, damage: bytes | None) -> None:
-        store = FolderStore(tmp_path)
+        store = folder_store(tmp_path)
         etag = store.put("a/k", b"text")
         beside = tmp_path / ".store" / "etags" / "a" / "k"
         whole = beside.read_bytes()
@@ -214,13 +217,13 @@ class TestFolder:
         assert store.put("a/k", b"new", if_match=etag) == store.get("a/k").etag
 
     def test_a_file_changed_by_another_program_gets_a_new_etag(self, tmp_path: Path) -> None:
-        store = FolderStore(tmp_path)
+        store = folder_store(tmp_path)
         store.put("k", b"old!")
         (tmp_path / "k").write_bytes(b"new!")
-        assert store.stat("k").etag == store.get("k").etag == FolderStore(tmp_path / "other").put("k", b"new!")
+        assert store.stat("k").etag == store.get("k").etag == folder_store(tmp_path / "other").put("k", b"new!")
 
     def test_temporary_and_private_files_are_not_objects(self, tmp_path: Path) -> None:
-        store = FolderStore(tmp_path)
+        store = folder_store(tmp_path)
         store.put("k", b"1")
         (tmp_path / ".store" / "writing" / "left-behind").write_bytes(b"half")
         assert keys(store) == keys(store, "k") == ["k"]
@@ -229,7 +232,7 @@ class TestFolder:
             store.get(".store/etags/k")
 
     def test_temporary_files_of_killed_processes_are_deleted_after_a_while(self, tmp_path: Path) -> None:
-        store = FolderStore(tmp_path)
+        store = folder_store(tmp_path)
         old, new = (tmp_path / ".store" / "writing" / name for name in ("old", "new"))
         for path in (old, new):
             path.write_bytes(b"half")
@@ -238,8 +241,70 @@ class TestFolder:
         assert keys(FolderStore(store.root)) == []
         assert (old.exists(), new.exists()) == (False, True)
 
+    def test_a_folder_that_is_no_store_is_an_error_and_stays_as_it_is(self, tmp_path: Path) -> None:
+        root = tmp_path / "mount point"
+        store = open_store(root.as_uri())
+        calls = (
+            lambda: store.get("k"),
+            lambda: store.stat("k"),
+            lambda: store.put("k", b"1"),
+            lambda: store.delete("k"),
+            lambda: list(store.list("")),
+        )
+        for exists in (False, True):
+            if exists:
+                root.mkdir()
+            for call in calls:
+                with pytest.raises(StoreError, match="no store in this folder") as raised:
+                    call()
+                assert type(raised.value) is StoreError
+        assert list(root.iterdir()) == []
+
+    def test_a_store_whose_disk_is_unmounted_fails_until_it_is_mounted_again(self, tmp_path: Path) -> None:
+        store = folder_store(tmp_path / "store")
+        store.put("a/k", b"1")
+        (tmp_path / "store").rename(tmp_path / "disk")
+        (tmp_path / "store").mkdir()
+        for key in ("a/k", "other"):
+            with pytest.raises(StoreError, match="not mounted"):
+                store.put(key, b"2")
+        assert list((tmp_path / "store").iterdir()) == []
+        (tmp_path / "store").rmdir()
+        (tmp_path / "disk").rename(tmp_path / "store")
+        assert store.get("a/k").data == b"1"
+
+    def test_an_object_is_flushed_before_it_appears_and_its_folder_afterwards(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = FolderStore(tmp_path / "store", unflushed="content/")
+        store.create()
+        calls: list[str] = []
+        flush, rename = os.fsync, os.rename
+
+        def noted_flush(descriptor: int) -> None:
+            calls.append(f"flush {Path(f'/proc/self/fd/{descriptor}').readlink().relative_to(store.root)}")
+            flush(descriptor)
+
+        def noted_rename(source: str, target: str) -> None:
+            rename(source, target)
+            calls.append(f"rename to {Path(target).relative_to(store.root)}")
+
+        monkeypatch.setattr(os, "fsync", noted_flush)
+        monkeypatch.setattr(os, "rename", noted_rename)
+        store.put("packs/k", b"1")
+        written, *rest = calls
+        assert written.startswith("flush .store/writing/")
+        assert rest[:3] == ["flush .", "rename to packs/k", "flush packs"]
+        calls.clear()
+        store.put("packs/k", b"2")
+        assert [call for call in calls[1:] if ".store" not in call] == ["rename to packs/k", "flush packs"]
+        store.put("content/k", b"1")
+        calls.clear()
+        store.put("content/k", b"2")
+        assert calls == ["rename to content/k", "rename to .store/etags/content/k"]
+
     def test_a_key_below_an_object_is_a_clear_error(self, tmp_path: Path) -> None:
-        store = FolderStore(tmp_path)
+        store = folder_store(tmp_path)
         store.put("a", b"1")
         store.put("b/c", b"1")
         for key in ("a/b", "b"):
@@ -265,6 +330,7 @@ WRITER = """
 import itertools, pathlib, sys
 from app.storage.folder import FolderStore
 store = FolderStore(pathlib.Path(sys.argv[1]))
+store.create()
 for number in itertools.count():
     store.put(f"k/{number % 7}", bytes([number % 251]) * 50_000)
     print(number, flush=True)

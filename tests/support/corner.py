@@ -13,6 +13,7 @@ import requests
 
 from app.errors import ServicesError
 from app.services import Urls
+from app.storage.open import create_store
 from config.settings import Settings
 
 
@@ -32,8 +33,8 @@ def own_vhost(services: Urls) -> Iterator[str]:
 
 
 def settings_for(data_dir: Path, broker_url: str, redis_url: str, broker_api_url: str) -> Settings:
-    """Return settings in which nothing waits for long."""
-    return Settings(
+    """Return settings in which nothing waits for long, with a new store."""
+    settings = Settings(
         data_dir=data_dir,
         broker_url=broker_url,
         redis_url=redis_url,
@@ -42,6 +43,8 @@ def settings_for(data_dir: Path, broker_url: str, redis_url: str, broker_api_url
         host_delay=0,
         allow_private_hosts=("127.0.0.0/8",),
     )
+    create_store(settings.store)
+    return settings
 
 
 def environment_of(settings: Settings) -> dict[str, str]:

@@ -22,6 +22,7 @@ from app.pack.packer import pack_full
 from app.pack.publish import compress
 from app.storage.folder import FolderStore
 from app.storage.layout import Page, content_key, manifest_key, pack_key, page_id, to_json
+from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
 
@@ -37,7 +38,7 @@ def write(store: FolderStore, domain: str = DOMAIN, path: str = "/") -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> FolderStore:
-    folder = FolderStore(tmp_path / "store")
+    folder = folder_store(tmp_path / "store")
     write(folder)
     return folder
 

@@ -15,18 +15,21 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.broker.errors import InvalidMessage
 from app.errors import PackError, PackRefused, PreconditionFailed
 from app.pack import database
-from app.pack.fetch import fetch_pack
+from app.pack.fetch import fetch_pack, sha256
 from app.pack.manifest import read_manifest
 from app.pack.packer import PackResult, pack_full, pack_incremental
-from app.pack.publish import compress, write_manifest
+from app.pack.publish import MAX_RATIO, compress, download_previous, write_manifest
+from app.pack.work_folder import CREATION_LOCK
 from app.storage.folder import FolderStore
 from app.storage.layout import Page, Tombstone, content_key, from_json, manifest_key, pack_key, page_id, to_json
+from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
 
@@ -59,7 +62,7 @@ class StoredSite:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.store = FolderStore(folder / "store")
+        self.store = folder_store(folder / "store")
 
     def put(self, *contents: Page | Tombstone) -> None:
         for content in contents:
@@ -265,7 +268,7 @@ class TestFull:
         with pytest.raises(PackRefused):
             pack_full(site.store, DOMAIN, page_ids=[], crawl_id="", began=None, work=work)
         pack_incremental(site.store, DOMAIN, work=work)
-        assert list(work.iterdir()) == []
+        assert [path.name for path in work.iterdir()] == [CREATION_LOCK]
 
 
 class CountingStore(FolderStore):
@@ -426,6 +429,10 @@ def truncated(site: StoredSite, whole: bytes) -> bytes:
     return whole[: len(whole) // 2]
 
 
+def far_larger_than_described(site: StoredSite, whole: bytes) -> bytes:
+    return zstandard.compress(bytes(50_000_000), 1)
+
+
 def altered(site: StoredSite, sql: str) -> bytes:
     path = fetch_pack(site.store, DOMAIN, site.folder)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -462,6 +469,7 @@ class TestDamage:
         [
             garbage,
             truncated,
+            far_larger_than_described,
             of_a_newer_schema,
             of_the_first_schema,
             of_another_program,
@@ -480,6 +488,24 @@ class TestDamage:
         assert changes(result) == (True, 2, 2, 0, 0)
         assert result.generation == 2
         assert site.search("words") == ["/a", "/b"]
+
+    def test_a_previous_pack_larger_than_its_manifest_says_is_not_decompressed(
+        self, site: StoredSite, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        site.put(page("a"))
+        site.full()
+        bomb = far_larger_than_described(site, b"")
+        site.store.put(pack_key(DOMAIN), bomb)
+        stated = replace(read_manifest(site.store, DOMAIN), sha256=sha256(bomb), uncompressed_size=4_096)
+        for manifest, limit in ((stated, 4_096), (None, MAX_RATIO * len(bomb))):
+            if manifest is None:
+                site.store.delete(manifest_key(DOMAIN))
+            else:
+                site.store.put(manifest_key(DOMAIN), manifest.to_json())
+            with caplog.at_level(logging.WARNING):
+                previous = download_previous(site.store, DOMAIN, site.folder / "previous.sqlite")
+            assert previous.path is None
+            assert f"more than the limit of {limit}" in caplog.text
 
     def test_a_page_stored_by_a_release_without_dates_is_packed(self, site: StoredSite) -> None:
         fields = json.loads(to_json(page("a")))
@@ -507,6 +533,16 @@ class RacingStore(FolderStore):
         return super().put(key, data, if_match=if_match, if_absent=if_absent)
 
 
+class OvertakenStore(FolderStore):
+    """A folder store in which another packer replaces the pack as soon as its manifest is written."""
+
+    def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
+        etag = super().put(key, data, if_match=if_match, if_absent=if_absent)
+        if key == manifest_key(DOMAIN):
+            pack_full(FolderStore(self.root), DOMAIN, page_ids=None, crawl_id="later", began=None)
+        return etag
+
+
 class TestRaces:
     @pytest.mark.parametrize("first", [False, True])
     def test_the_loser_of_a_race_leaves_the_winners_pack(self, site: StoredSite, first: bool) -> None:
@@ -529,6 +565,20 @@ class TestRaces:
         assert read_manifest(site.store, DOMAIN).crawl_id == "winner"
         assert site.stored("c") == page("c")
         assert site.paths() == ["/a", "/b", "/c", "/d"]
+
+    def test_a_packer_whose_pack_was_replaced_writes_no_tombstone(self, site: StoredSite) -> None:
+        site.put(page("a"), page("b"), page("c"))
+        result = pack_full(
+            OvertakenStore(site.store.root),
+            DOMAIN,
+            page_ids=[page_id(url("a")), page_id(url("b"))],
+            crawl_id="overtaken",
+            began=datetime.now(UTC) + timedelta(seconds=1),
+        )
+        assert (result.generation, result.removed) == (1, 0)
+        assert read_manifest(site.store, DOMAIN).generation == 2
+        assert site.stored("c") == page("c")
+        assert site.paths() == ["/a", "/b", "/c"]
 
     def test_a_late_manifest_does_not_replace_that_of_a_later_pack(self, site: StoredSite) -> None:
         site.put(page("a"))

@@ -1,30 +1,112 @@
-"""Scans of the store for domains that searchers report."""
+"""Scans of the store for packs, and which missing packs count as deleted."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
-from app.cluster.orchestrator.store_scan import PackSource, StoreScan
+from app.cluster.orchestrator.store_guard import ALWAYS_DELETABLE, StoreGuard
+from app.cluster.orchestrator.store_scan import PackSource, ScanResult, StoreScan
+from app.cluster.orchestrator.worker import pack_source
 from app.cluster.placement.model import Pack
 from app.pack.manifest import read_manifest
-from app.storage.folder import FolderStore
+from app.storage.marker import create_marker, read_marker
+from app.storage.store import ObjectStore
+from tests.packs import page, publish, write_pack
+from tests.support.stores import folder_store
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.unit
 
 
 def test_invalid_domains_count_as_deleted_and_do_not_stop_a_scan(tmp_path: Path) -> None:
-    store = FolderStore(tmp_path)
+    store = folder_store(tmp_path)
 
     def pack(domain: str) -> Pack:
         manifest = read_manifest(store, domain)
         raise AssertionError(f"there is a manifest: {manifest}")
 
     named = frozenset({"../../etc/passwd", "a//b", "", "x\0y", "x" * 5_000, "\ud800", "never.example"})
-    scan = StoreScan(PackSource(packs=list, pack=pack))
+    scan = StoreScan(PackSource(packs=list, pack=pack, store_id=lambda: "", create_marker=lambda: ""))
     scan.start(named, whole=True)
     result = eventually(scan.result, "the scan is finished")
     assert result is not None
     assert (result.error, result.whole, result.deleted) == ("", True, named)
+
+
+def finished(store: ObjectStore, *, domains: Collection[str] = ()) -> ScanResult:
+    """Scan a whole store as the orchestrator does."""
+    scan = StoreScan(pack_source(lambda: store))
+    scan.start(frozenset(domains), whole=True)
+    result = eventually(scan.result, "the scan is finished")
+    assert result is not None
+    return result
+
+
+def test_a_store_of_a_former_release_gets_its_marker_when_packs_are_found(tmp_path: Path) -> None:
+    store = folder_store(tmp_path)
+    assert finished(store).store_id == ""
+    publish(store, write_pack(tmp_path / "pack.sqlite", [page("/a")]))
+    result = finished(store)
+    assert result.store_id == read_marker(store) != ""
+    assert finished(store).store_id == create_marker(store) == result.store_id
+
+
+def test_an_unmounted_folder_is_a_failed_scan_and_not_an_empty_store(tmp_path: Path) -> None:
+    store = folder_store(tmp_path / "store")
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    (tmp_path / "store").mkdir()
+    assert "no store in this folder" in finished(store, domains=["site.example"]).error
+
+
+DOMAINS = frozenset(f"{number}.example" for number in range(10))
+
+
+def scanned(store_id: str, missing: int = 0) -> ScanResult:
+    return ScanResult(store_id=store_id, deleted=frozenset(sorted(DOMAINS)[:missing]), whole=True)
+
+
+def test_a_store_without_marker_is_believed_only_while_no_pack_is_known() -> None:
+    guard = StoreGuard(max_deleted_share=0.5)
+    assert guard.check(scanned(""), frozenset()) == scanned("")
+    assert guard.check(scanned("", 1), DOMAINS) is None
+    assert guard.check(scanned("a", 1), DOMAINS) == scanned("a", 1)
+
+
+def test_another_store_is_ignored_while_packs_are_known() -> None:
+    guard = StoreGuard(max_deleted_share=0.5)
+    assert guard.check(scanned("a"), DOMAINS) == scanned("a")
+    assert guard.check(scanned("b", 1), DOMAINS) is None
+    assert guard.check(scanned("a", 1), DOMAINS) == scanned("a", 1)
+    assert guard.check(scanned("b"), frozenset()) == scanned("b")
+
+
+@pytest.mark.parametrize(
+    ("share", "missing", "believed"),
+    [
+        (0.5, 5, 5),
+        (0.5, 6, 0),
+        (1.0, 10, 10),
+        (0.0, ALWAYS_DELETABLE, ALWAYS_DELETABLE),
+        (0.0, ALWAYS_DELETABLE + 1, 0),
+    ],
+)
+def test_more_than_a_share_of_the_packs_is_never_deleted_at_once(share: float, missing: int, believed: int) -> None:
+    result = StoreGuard(max_deleted_share=share).check(scanned("a", missing), DOMAINS)
+    assert result == scanned("a", believed)
+
+
+def test_a_store_whose_deletions_are_held_back_does_not_become_the_known_one() -> None:
+    guard = StoreGuard(max_deleted_share=0.5)
+    assert guard.check(scanned("wrong", 10), DOMAINS) == scanned("wrong")
+    assert guard.check(scanned("right", 1), DOMAINS) == scanned("right", 1)
+
+
+def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    guard = StoreGuard(max_deleted_share=0.5)
+    for _ in range(3):
+        guard.check(scanned("a", 10), DOMAINS)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "lacks 10 of 10 known packs" in caplog.text

@@ -14,6 +14,7 @@ from app.broker.errors import InvalidMessage, PublishFailed
 from app.broker.publishing import Outgoing
 from app.broker.rpc.responder import Handler, Responder
 from app.cluster.orchestrator.state import OrchestratorState
+from app.cluster.orchestrator.store_guard import StoreGuard
 from app.cluster.orchestrator.store_scan import PackSource, ScanSchedule, StoreScan
 from app.cluster.protocol import (
     MISSED_HEARTBEATS,
@@ -55,13 +56,14 @@ class OrchestratorService:
         *,
         replicas: int,
         heartbeat: float,
+        max_deleted_share: float,
         source: PackSource,
         respond: Callable[..., Responder],
         publish: Callable[[Sequence[Outgoing]], None],
         every: Callable[[float, Callable[[], None]], Callable[[], None]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`replicas` and `heartbeat` are those of the settings.
+        """`replicas`, `heartbeat` and `max_deleted_share` are those of the settings.
 
         `respond(handlers, problem=..., returned=...)` makes the responder. `publish` publishes events or raises
         PublishFailed. `every(seconds, function)` calls a function periodically and returns a function that ends it.
@@ -69,7 +71,8 @@ class OrchestratorService:
         self.state = OrchestratorState(replicas=replicas, heartbeat=heartbeat, now=clock())
         self._source = source
         self._scan = StoreScan(source)
-        self._schedule = ScanSchedule(self._scan, now=clock())
+        guard = StoreGuard(max_deleted_share=max_deleted_share)
+        self._schedule = ScanSchedule(self._scan, check=guard.check, now=clock())
         self._publish = publish
         self._every = every
         self._clock = clock
@@ -126,7 +129,8 @@ class OrchestratorService:
         try:
             self.state.pack_updated(self._source.pack(domain))
         except PackNotFound:
-            self.state.pack_deleted(domain)
+            # Whether the pack was deleted, or the store is empty, is decided on the result of a scan.
+            self._schedule.request(domain)
 
     # Passage of time.
 
@@ -141,7 +145,7 @@ class OrchestratorService:
                 self.take(delivery)
         if self._register_at is not None and now >= self._register_at:
             self._request_registration()
-        result = self._schedule.result(now=now)
+        result = self._schedule.result(domains=self.state.known_domains, now=now)
         if result is not None:
             for pack in result.packs:
                 self.state.pack_updated(pack)

@@ -94,6 +94,10 @@ class OrchestratorState:
         """Return the domains of all known packs."""
         return frozenset(self._catalog.packs)
 
+    def known_domains(self) -> frozenset[str]:
+        """Return the domains of all known packs, and of all versions on searchers."""
+        return self.domains() | {each.domain for each in self._registry.versions()}
+
     def unclear_domains(self) -> frozenset[str]:
         """Return the domains of which searchers have an unknown or a later version: read their packs again."""
         catalog = self._catalog

@@ -31,16 +31,28 @@ class PackSource:
     packs: Callable[[], Iterable[Pack]]
     #: Returns the pack of a domain; raises PackNotFound, PackCorrupt or StoreError.
     pack: Callable[[str], Pack]
+    #: Returns the store's id, empty for a store without a marker; raises StoreError.
+    store_id: Callable[[], str]
+    #: Gives a store of a release without markers its marker, and returns its id; raises StoreError.
+    create_marker: Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanResult:
-    """The result of a scan. `whole` is false for a scan of some domains; `error` is why it failed."""
+    """The result of a scan. `whole` is false for a scan of some domains; `error` is why it failed.
+
+    `store_id` is the id in the store's marker, empty without a marker.
+    """
 
     packs: tuple[Pack, ...] = ()
     deleted: frozenset[str] = frozenset()
     whole: bool = False
     error: str = ""
+    store_id: str = ""
+
+    def without_deletions(self) -> ScanResult:
+        """Return the result with its packs only."""
+        return replace(self, deleted=frozenset())
 
 
 class StoreScan:
@@ -88,7 +100,11 @@ class StoreScan:
                 except PackCorrupt as error:
                     # Searchers may have an intact version: keep it until the manifest is readable.
                     log.warning("%s: %s", domain, error)
-            self._result = ScanResult(packs=tuple(packs), deleted=frozenset(deleted), whole=whole)
+            store_id = self._source.store_id()
+            if packs and not store_id:
+                log.warning("The store has packs but no marker: a former release made it, so it gets one now")
+                store_id = self._source.create_marker()
+            self._result = ScanResult(packs=tuple(packs), deleted=frozenset(deleted), whole=whole, store_id=store_id)
         except (StoreError, OSError) as error:
             self._result = ScanResult(error=str(error))
         except Exception as error:
@@ -97,39 +113,58 @@ class StoreScan:
 
 
 class ScanSchedule:
-    """Decides when to scan the store, and which domains."""
+    """Decides when to scan the store, and which domains.
 
-    def __init__(self, scan: StoreScan, *, now: float) -> None:
+    `check` returns what to believe of a scan, given the domains of all known packs; None for a scan to ignore.
+    """
+
+    def __init__(
+        self, scan: StoreScan, *, check: Callable[[ScanResult, frozenset[str]], ScanResult | None], now: float
+    ) -> None:
         self._scan = scan
+        self._check = check
         self._whole_at = self._check_at = now
+        self._requested: set[str] = set()
         self._backoff = _FIRST_BACKOFF
         #: Whether the whole store was scanned once.
         self.is_complete = False
 
-    def result(self, *, now: float) -> ScanResult | None:
-        """Return the result of a finished scan that succeeded, or None. A failed scan is repeated with backoff."""
+    def result(self, *, domains: Callable[[], frozenset[str]], now: float) -> ScanResult | None:
+        """Return what to believe of a finished scan, or None. A failed or ignored scan is repeated with backoff.
+
+        `domains` returns those of all known packs.
+        """
         result = self._scan.result()
         if result is None:
             return None
         if result.error:
             log.warning("Scan of the store failed, again in %g s: %s", self._backoff, result.error)
+        believed = None if result.error else self._check(result, domains())
+        if believed is None:
             self._whole_at = now + self._backoff
             self._backoff = min(2 * self._backoff, _LONGEST_BACKOFF)
             return None
         self._backoff = _FIRST_BACKOFF
-        if result.whole:
+        if believed.whole:
             self.is_complete = True
             self._whole_at = now + SCAN_INTERVAL
-        return result
+        return believed
+
+    def request(self, domain: str) -> None:
+        """Read a domain's pack with the next scan, which is due at once."""
+        self._requested.add(domain)
+        self._check_at = 0.0
 
     def start_due(self, *, domains: frozenset[str], unclear: Callable[[], frozenset[str]], now: float) -> None:
         """Start the scan that is due: of the whole store with these domains, or of the unclear domains."""
         if self._scan.is_running:
             return
         if now >= self._whole_at:
-            self._scan.start(domains | unclear(), whole=True)
+            self._scan.start(domains | unclear() | self._requested, whole=True)
+            self._requested.clear()
         elif self.is_complete and now >= self._check_at:
-            named = unclear()
+            named = unclear() | self._requested
+            self._requested.clear()
             self._check_at = now + (UNCLEAR_RESCAN_INTERVAL if named else UNCLEAR_CHECK_INTERVAL)
             if named:
                 self._scan.start(named, whole=False)

@@ -24,7 +24,9 @@ from app.cluster.placement.model import Pack
 from app.cluster.protocol import size_mb
 from app.consumer import EnvelopeConsumer
 from app.pack.manifest import Manifest, list_manifests, read_manifest
+from app.storage.marker import create_marker, read_marker
 from app.storage.open import open_store
+from app.storage.store import ObjectStore
 from app.topology.queues import request_queue
 from config.routes import ORCHESTRATOR, REQUESTS
 from config.settings import Settings, get_settings
@@ -133,13 +135,21 @@ def build(
     return OrchestratorService(
         replicas=settings.replicas,
         heartbeat=settings.heartbeat,
-        source=PackSource(
-            packs=lambda: [_pack(manifest) for manifest in list_manifests(store())],
-            pack=lambda domain: _pack(read_manifest(store(), domain)),
-        ),
+        max_deleted_share=settings.max_deleted_share,
+        source=pack_source(store),
         respond=partial(Responder, settings.broker),
         publish=get_publisher(settings.broker, timeout=settings.publish_timeout).publish,
         every=every,
+    )
+
+
+def pack_source(store: Callable[[], ObjectStore]) -> PackSource:
+    """Return what reads packs from the store that `store` opens."""
+    return PackSource(
+        packs=lambda: [_pack(manifest) for manifest in list_manifests(store())],
+        pack=lambda domain: _pack(read_manifest(store(), domain)),
+        store_id=lambda: read_marker(store()),
+        create_marker=lambda: create_marker(store()),
     )
 
 

@@ -1,0 +1,56 @@
+"""Decide which missing packs count as deleted: an empty, unmounted or other store must not empty the searchers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Final
+
+from app.cluster.orchestrator.store_scan import ScanResult
+
+log = logging.getLogger(__name__)
+
+#: Packs that may be deleted at once whatever their share, so that small installations work.
+ALWAYS_DELETABLE: Final = 3
+
+
+class StoreGuard:
+    """Remembers the id of the store that packs came from, and holds back deletions that are not plausible."""
+
+    def __init__(self, *, max_deleted_share: float) -> None:
+        """`max_deleted_share` is the share of all known packs that one scan may find deleted, from 0 to 1."""
+        self._max_share = max_deleted_share
+        self._store_id = ""
+        self._logged = ""
+
+    def check(self, result: ScanResult, domains: Collection[str]) -> ScanResult | None:
+        """Return what to believe of a scan, or None; `domains` are those of all packs in catalog and searchers.
+
+        Nothing is believed of a store without its marker, or with another id than before, while packs are known. Of a
+        scan that misses more than its share of them, the deletions are not believed.
+        """
+        missing = len(result.deleted)
+        most = max(ALWAYS_DELETABLE, int(self._max_share * len(domains)))
+        if domains and not result.store_id:
+            self._log("The store has no marker (empty, or not mounted?): its scan is ignored and every pack is kept")
+            return None
+        if domains and self._store_id and result.store_id != self._store_id:
+            self._log(
+                f"The store is another one ({result.store_id}, not {self._store_id}): its scan is ignored. If that is "
+                "intended, restart the orchestrator"
+            )
+            return None
+        if missing > most:
+            self._log(
+                f"The store lacks {missing} of {len(domains)} known packs, more than {most} at once: searchers keep "
+                "them. If they were deleted on purpose, restart the orchestrator with MAX_DELETED_SHARE=1"
+            )
+            return result.without_deletions()
+        self._store_id, self._logged = result.store_id, ""
+        return result
+
+    def _log(self, reason: str) -> None:
+        """Log a refusal once, and again when its reason changes."""
+        if reason != self._logged:
+            log.error("%s", reason)
+            self._logged = reason

@@ -1,0 +1,43 @@
+"""Outages of the object store: whether it is away or only one object fails, and the circuit breaker of its users."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from contextlib import suppress
+from typing import Final
+
+from redis import Redis
+
+from app.errors import InvalidKey, ObjectNotFound, PreconditionFailed, StoreError
+from app.state.circuit_breaker import CircuitBreaker
+from app.storage.store import ObjectStore
+
+#: Bytes of the object that is written to try a store: about as many as a page has.
+PROBE_SIZE: Final = 65_536
+
+#: Seconds that the circuit breaker stays open at most, and seconds after which it forgets failures.
+LONGEST_PAUSE: Final = 60.0
+FAILURE_MEMORY: Final = 300
+
+
+def store_breaker(redis: Redis, first_pause: float) -> CircuitBreaker:
+    """Return the circuit breaker of the store, open for `first_pause` seconds after the first failure."""
+    return CircuitBreaker(redis, "store", first_pause, LONGEST_PAUSE, FAILURE_MEMORY)
+
+
+def is_outage(store: ObjectStore, error: StoreError) -> bool:
+    """Return whether the store fails other writes, too; a new object below `probe/` is written and deleted to try it.
+
+    An error that an available store also raises belongs to one message, and spends that message's budget.
+    """
+    if isinstance(error, ObjectNotFound | InvalidKey | PreconditionFailed):
+        return False
+    key = f"probe/{uuid.uuid4()}"
+    try:
+        store.put(key, os.urandom(PROBE_SIZE))
+    except StoreError:
+        return True
+    with suppress(StoreError):
+        store.delete(key)
+    return False

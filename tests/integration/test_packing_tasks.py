@@ -1,0 +1,92 @@
+"""The packing tasks on a real broker and Redis: what they announce, wherever their process dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
+
+import pytest
+from kombu import Connection
+
+from app.broker.publishing import Publisher
+from app.pack.manifest import read_manifest
+from app.storage.layout import Page, content_key, page_id, to_json
+from app.topology.declare import declare_for_client
+from config.settings import Settings, get_settings
+from tasks import base
+from tasks.base import Context
+from tasks.pack import pack_full, pack_incremental
+from tests.support.broker import Broker
+
+pytestmark = pytest.mark.integration
+
+DOMAIN = "site.gov"
+
+
+@pytest.fixture
+def process(environment: dict[str, str], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
+    """Return the context of this process as in a worker, with the settings of the test."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    get_settings.cache_clear()
+    base._contexts.clear()
+    with Connection(settings.broker) as connection:
+        assert not declare_for_client(connection, settings)
+    yield base.context()
+    base.context().publisher.close()
+    base._contexts.clear()
+    get_settings.cache_clear()
+
+
+def store_page(process: Context, name: str) -> None:
+    url = f"https://{DOMAIN}/{name}"
+    page = Page(canonical_key=url, url=url, domain=DOMAIN, path=f"/{name}", title=name, body=f"words of {name}")
+    process.store.put(content_key(DOMAIN, page_id(url)), to_json(page))
+
+
+def announced(settings: Settings) -> list[dict[str, Any]]:
+    """Take the `update` events of packs from the orchestrator's queue."""
+    return [json.loads(message.body) for message in Broker(settings.broker).take("orchestrator")]
+
+
+def die_instead_of_publishing(self: Publisher, messages: Sequence[Any]) -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("still alive")
+
+
+def run_and_die_before_publishing(task: Callable[..., None], process: Context) -> None:
+    """Run a packing task in a fork that is killed when it publishes, and free the lease that it leaves."""
+    if (child := os.fork()) == 0:
+        Publisher.publish = die_instead_of_publishing  # type: ignore[method-assign]
+        try:
+            task(domain=DOMAIN)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+    process.redis.delete(f"perennial:lease:pack:{DOMAIN}")
+
+
+@pytest.mark.parametrize("task", [pack_incremental, pack_full])
+def test_a_pack_is_announced_although_its_writer_died_before_announcing_it(
+    process: Context, settings: Settings, task: Callable[..., None]
+) -> None:
+    store_page(process, "a")
+    run_and_die_before_publishing(task, process)
+    assert read_manifest(process.store, DOMAIN).generation == 1
+    assert announced(settings) == []
+    pack_incremental(domain=DOMAIN)
+    [event] = announced(settings)
+    assert (event["domain"], event["generation"], event["pages"]) == (DOMAIN, 1, 1)
+    assert event["sha256"] == read_manifest(process.store, DOMAIN).sha256
+
+
+def test_each_version_is_announced_and_an_unchanged_one_only_once(process: Context, settings: Settings) -> None:
+    for name in ("a", "b"):
+        store_page(process, name)
+        for _ in range(3):
+            pack_incremental(domain=DOMAIN)
+    assert [event["generation"] for event in announced(settings)] == [1, 2]
