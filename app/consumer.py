@@ -41,6 +41,7 @@ class _Service:
     breaker: CircuitBreaker
     queues: Collection[str]
 
+
 #: Seconds between two checks that ticks run.
 _CHECK_TICKS_EVERY = 10.0
 
