@@ -43,8 +43,8 @@ class CircuitBreaker:
 
     @property
     def _until(self) -> str:
-        return f"{PREFIX}{self.name}:outage:until"
+        return f"{PREFIX}outage:{self.name}:until"
 
     @property
     def _count(self) -> str:
-        return f"{PREFIX}{self.name}:outage:count"
+        return f"{PREFIX}outage:{self.name}:count"
