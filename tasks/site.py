@@ -10,6 +10,7 @@ from typing import Any
 from celery.utils.log import get_task_logger
 
 from app.crawl.classify import Skipped, links_of
+from app.crawl.cpu_limit import limit_was_exceeded
 from app.crawl.crawler import MAX_MOVES, redirect_of_start_page, redirect_outside_crawl
 from app.crawl.frontier import Crawl
 from app.crawl.urls import Target, canonical_key
@@ -40,13 +41,13 @@ def index_and_crawl(self: Any, **message: Any) -> None:
     _publish(page.domain, crawl.id, [page.url], depth=0)
 
 
-@task("index", PageTask)
-def index(**message: Any) -> None:
+@task("index", PageTask, bind=True)
+def index(self: Any, **message: Any) -> None:
     """Index one page: fetch it and store its text. Outside of a crawl this resets its domain's timer."""
     page, process = target_of(message), context()
     if not page.crawl_id:  # In a crawl, its open messages hold the timer back.
         _reset_timer(page.domain)
-    result = process.crawler.fetch(page, "index")
+    result = process.crawler.fetch(page, "index", too_complex=limit_was_exceeded(self.request.headers or {}))
     if result is None:
         return
     if isinstance(result, Skipped):
@@ -69,7 +70,7 @@ def crawl(self: Any, **message: Any) -> None:
     """Follow one page's links: publish `index` and `crawl` of each page in scope that the crawl has not seen."""
     page, process = target_of(message), context()
     page = replace(page, crawl_id=page.crawl_id or str(self.request.id))
-    result = process.crawler.fetch(page, "crawl")
+    result = process.crawler.fetch(page, "crawl", too_complex=limit_was_exceeded(self.request.headers or {}))
     if result is None:
         return
     if url := redirect_of_start_page(page, result):

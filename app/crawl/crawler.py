@@ -5,6 +5,7 @@ from __future__ import annotations
 from redis import Redis
 
 from app.broker.errors import Postpone
+from app.crawl import cpu_limit
 from app.crawl.classify import FetchResult, Gone, Indexed, Limits, Redirected, Skipped, classify
 from app.crawl.extract.contract import extractor
 from app.crawl.frontier import MessageKind
@@ -42,18 +43,23 @@ class Crawler:
         self._extractor = extractor(settings.extractor)
         self._limits = Limits.of(settings)
 
-    def fetch(self, target: Target, kind: MessageKind) -> FetchResult | None:
+    def fetch(self, target: Target, kind: MessageKind, *, too_complex: bool = False) -> FetchResult | None:
         """Return the result for a page; None where this message of its crawl is already completed.
 
-        Within a crawl, one GET serves both messages of a page.
+        Within a crawl, one GET serves both messages of a page. With `too_complex`, the page is skipped without a GET:
+        it took its last run more CPU time than a page may.
         Raises Postpone while the host or another worker is busy. ServerError, ConnectionFailed, ResponseTimeout and
         RobotsUnavailable may pass with time; ForbiddenAddress and a crawl of another domain (InvalidMessage) do not.
         """
-        if not target.crawl_id:
+
+        def get() -> FetchResult:
+            if too_complex:
+                return Skipped(why="too-complex", detail=f"it took over {cpu_limit.SECONDS:g} s of CPU")
             return self._get(target)
-        return self._single_flight.fetch(
-            target.crawl_id, kind, target.canonical_key, lambda: self._get(target), domain=target.domain
-        )
+
+        if not target.crawl_id:
+            return get()
+        return self._single_flight.fetch(target.crawl_id, kind, target.canonical_key, get, domain=target.domain)
 
     def store(self, target: Target, result: FetchResult) -> str:
         """Store a result; return the page's id if the page belongs in its crawl's pack, else an empty string.
@@ -87,7 +93,8 @@ class Crawler:
         scope = Scope(target.domain, mode=self._settings.scope)
         try:
             response = self._fetcher.get(target.url)
-            return classify(response, scope=scope, extractor=self._extractor, limits=self._limits)
+            with cpu_limit.cpu_limit():
+                return classify(response, scope=scope, extractor=self._extractor, limits=self._limits)
         except ServerError as error:
             self._rate_limiter.pause(host, error.retry_after or 0)
             raise

@@ -18,7 +18,7 @@ from app.storage.open import open_store
 from app.timers.timers import Timers
 from app.topology.queues import DEAD_SET
 from config.settings import ROOT
-from tests.servers.site import Site, by_host, fail_times, failure, page, redirect, robots
+from tests.servers.site import Site, by_host, fail_times, failure, page, redirect, reply, robots
 from tests.support.corner import environment_of, own_vhost, settings_for
 from tests.support.system import System, running_system
 from tests.support.waiting import eventually
@@ -184,6 +184,19 @@ def test_a_start_page_that_redirects_to_another_port_is_skipped_with_the_reason(
         eventually(lambda: f"Page skipped: {old.url}: {skipped}" in system.worker.log, "the page is skipped")
         assert skipped in perennial(system, "explain", old.url).stdout
         assert site.paths() == []
+
+
+@pytest.mark.long
+def test_a_page_that_deceives_the_estimate_of_its_nesting_is_skipped_and_the_crawl_goes_on(
+    system: System, site: Site
+) -> None:
+    site.set("/amber", reply("<title>Amber</title>" + "<div><object></div></object>" * 60_000))
+    system.post("index+crawl", url=site.at("/"))
+    skipped = f"Page skipped: {site.at('/amber')}: too-complex"
+    eventually(lambda: skipped in system.worker.log, "the page is skipped", seconds=180)
+    system.packed(site.domain)
+    assert "/amber" not in system.paths(site.domain)
+    assert system.broker.depth(DEAD_SET) == 0
 
 
 def test_a_page_outside_the_named_domain_is_dead_lettered_at_once_without_a_fetch(system: System, site: Site) -> None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
 import pytest
+from billiard import Process
+from billiard.common import human_status
+from billiard.exceptions import WorkerLostError
 
+from app.broker.delivery import Delivery
+from app.broker.headers import failure_headers
+from app.broker.worker.failures import failure_of
 from app.crawl.classify import Skipped, classify
+from app.crawl.cpu_limit import cpu_limit, limit_was_exceeded
 from app.crawl.extract.complexity import MAX_SIBLINGS, excess
 from app.crawl.extract.contract import extractor
 from app.crawl.urls import Scope
@@ -88,3 +96,28 @@ def test_a_page_that_is_too_complex_is_skipped_for_good() -> None:
     )
     assert result == Skipped(why="too-complex", detail="its elements are nested too deeply")
     assert time.process_time() - began < 5
+
+
+def _deceive() -> None:
+    # The parser ignores </div> within <object>: 25,000 elements are open at the end.
+    with cpu_limit(0.3):
+        extractor("lexbor").extract("<div><object></div></object>" * 25_000)
+
+
+def test_a_page_that_deceives_the_estimate_ends_its_pool_process_and_the_next_run_knows() -> None:
+    process = Process(target=_deceive)
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGVTALRM
+    # The text that the pool gives to the error of a lost process.
+    lost = failure_of(WorkerLostError(f"Worker exited prematurely: {human_status(process.exitcode)} Job: 3."))
+    delivery = Delivery(b"", {}, {}, None, None, "site.index")
+    assert limit_was_exceeded(failure_headers(delivery, lost))
+    assert not limit_was_exceeded(failure_headers(delivery, failure_of(WorkerLostError("signal 9 (SIGKILL)"))))
+    assert not limit_was_exceeded({})
+
+
+def test_the_limit_ends_with_its_block_and_spares_a_main_process() -> None:
+    with cpu_limit(0.001):
+        sum(range(300_000))
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
