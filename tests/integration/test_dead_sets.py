@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -59,6 +59,21 @@ def bodies(messages: list[Any]) -> list[str]:
 
 
 # Reading
+
+
+def test_a_letter_that_was_removed_is_gone_also_if_the_reading_then_ends_by_an_error(
+    broker: Broker, broker_url: str, publisher: Publisher
+) -> None:
+    # A canary that dies again ends the reading: its original has been removed just before.
+    letters = 400
+    dead_letter(publisher, [failed_delivery(number) for number in range(letters)])
+    for removed in range(1, 11):
+        with reading.leased(broker_url, "post.dead") as lease:
+            with suppress(operations.OperationStopped), lease.reading() as reader:
+                _, delivery_tag = next(iter(reader))
+                reader.remove(delivery_tag)
+                raise operations.OperationStopped
+            assert lease.depth() == letters - removed
 
 
 def test_reading_twice_shows_the_same_letters_in_order_and_counts_no_delivery(

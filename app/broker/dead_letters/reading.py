@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from amqp.exceptions import AccessRefused, NotFound, ResourceLocked
 
-from ..connection import connected
+from ..connection import CONNECTION_ERRORS, connected
 from ..declaring import node_down
 from ..delivery import Delivery
 from ..errors import DeadSetBusy, QueueUnavailable
@@ -70,7 +70,13 @@ class DeadSetLease:
         with connected(self._broker) as connection:
             reader = DeadSetReader(connection, self._queue, LetterIds(departed))
             reader.start(first)
-            yield reader
+            try:
+                yield reader
+            except BaseException:
+                # Closing without an answer would lose the acknowledgements of letters that were removed already.
+                with suppress(*CONNECTION_ERRORS):
+                    connection.connection.close()
+                raise
             # The broker's answer means that it handled all acknowledgements and requeued the rest.
             connection.connection.close()
 
