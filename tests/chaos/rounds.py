@@ -18,8 +18,10 @@ from tests.chaos.schedule import PlannedFault, RoundPlan
 from tests.chaos.sites import Get, SitePlan, plan_site, served
 from tests.chaos.system import System
 
-#: Seconds from the healing until a round that does not come to rest is over.
-PATIENCE = 90.0
+#: Seconds without any progress after which a round is over: longer than every lease and every delay.
+PATIENCE = 75.0
+#: Seconds after which a round is over, whatever progress it makes.
+LONGEST = 600.0
 #: Seconds without anything left to do after which nothing more will happen. Building a pack takes less.
 REST = 10.0
 #: Seconds between two looks at the system.
@@ -90,8 +92,8 @@ class _Round:
     ended_before: int
 
     def await_moment(self) -> None:
-        """Wait for the moment of the faults, at most PATIENCE seconds: then the ledger shows what is missing."""
-        deadline, pause = time.monotonic() + PATIENCE, threading.Event()
+        """Wait for the moment of the faults, but not forever: the ledger shows what is missing."""
+        deadline, pause = time.monotonic() + LONGEST / 2, threading.Event()
         while not self._is_reached(self.plan.moment) and time.monotonic() < deadline:
             pause.wait(0.005)
 
@@ -115,10 +117,13 @@ class _Round:
 
     def ledger_at_rest(self) -> Ledger:
         """Return the ledger once no rule is violated, nothing has been left to do for REST seconds, or time is up."""
-        deadline, pause = time.monotonic() + PATIENCE, threading.Event()
+        began, pause = time.monotonic(), threading.Event()
         rest_since: float | None = None
+        progress_at, progress = began, self._progress()
         while True:
-            late = time.monotonic() > deadline
+            if progress != (progress := self._progress()):
+                progress_at = time.monotonic()
+            late = time.monotonic() > min(progress_at + PATIENCE, began + LONGEST)
             try:
                 remains = self.observer.remains(self.packs.records, self.system.keeper.ended[self.ended_before :])
                 rest_since = (rest_since or time.monotonic()) if at_rest(remains) else None
@@ -132,6 +137,10 @@ class _Round:
                 if late:
                     raise
             pause.wait(PAUSE)
+
+    def _progress(self) -> tuple[int, int]:
+        """Return numbers that grow while the system works on the round: requests served and packs written."""
+        return len(self.journal), len(self.packs.records)
 
     def _ledger(self, remains: Remains) -> Ledger:
         return Ledger(
