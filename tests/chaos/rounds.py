@@ -121,8 +121,8 @@ class _Round:
         rest_since: float | None = None
         progress_at, progress = began, self._progress()
         while True:
-            if progress != (progress := self._progress()):
-                progress_at = time.monotonic()
+            if self._progress() != progress:
+                progress_at, progress = time.monotonic(), self._progress()
             late = time.monotonic() > min(progress_at + PATIENCE, began + LONGEST)
             try:
                 remains = self.observer.remains(self.packs.records, self.system.keeper.ended[self.ended_before :])
