@@ -16,7 +16,7 @@ from app.broker.publishing import Outgoing
 from app.http.urls import without_credentials_in
 from app.topology.policies import Budgets
 from app.topology.queues import events_exchange, queries_exchange, requests_exchange, site_exchange
-from config.routes import ROUTE_BY_TYPE, Route, routes_by_type, searcher_queue_name
+from config.routes import ROUTE_BY_TYPE, SEARCHER_QUEUE, Route, routes_by_type
 
 #: Celery's "embed" part of a body: no callbacks, no chain.
 _NO_CANVAS: dict[str, None] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
@@ -133,7 +133,7 @@ def queue_message(queue: str, payload: Mapping[str, Any], budgets: Budgets = _NO
 def searcher_message(searcher_id: str, message_type: str, payload: Mapping[str, Any]) -> Outgoing:
     """Return a message for a searcher's own queue. It is transient: the queue is deleted with its searcher."""
     body = _as_json({"type": message_type, **payload})
-    queue = searcher_queue_name(searcher_id)
+    queue = SEARCHER_QUEUE.format(searcher_id)
     return Outgoing(exchange="", routing_key=queue, body=body, properties={"delivery_mode": 1})
 
 

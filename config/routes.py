@@ -68,6 +68,7 @@ REQUEST_TYPES = ("search", "suggest", "get_routes", "heartbeat")
 
 #: Request types of a searcher's own queue, `site.searcher.<id>`, and the event that every searcher subscribes to.
 SEARCHER = "site.searcher"
+SEARCHER_QUEUE = f"{SEARCHER}.{{}}"
 SEARCHER_TYPES = ("search", "suggest", "load", "unload")
 REGISTER_AGAIN = "register_again"
 
@@ -96,11 +97,6 @@ ALIASES = {"HEAD": INDEX, "INDEX": INDEX, "CRAWL": CRAWL, "TIMER": TIMER, "PACK"
 def routes_by_type(queue: str) -> dict[str, Route]:
     """Return type -> route of the messages that a queue may hold: events of a subscriber, or any message of `site`."""
     return {route.type: route for route in SUBSCRIPTIONS if route.queue == queue} or ROUTE_BY_TYPE
-
-
-def searcher_queue_name(searcher_id: str) -> str:
-    """Return the name of a searcher's own queue."""
-    return f"{SEARCHER}.{searcher_id}"
 
 
 def searcher_of(queue: str) -> str | None:

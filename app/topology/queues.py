@@ -14,10 +14,10 @@ from config.routes import (
     REQUEST_TYPES,
     REQUESTS,
     ROUTES,
+    SEARCHER_QUEUE,
     SITE,
     SUBSCRIPTIONS,
     TICK,
-    searcher_queue_name,
 )
 from config.settings import Settings
 
@@ -86,7 +86,7 @@ def searcher_queue(searcher_id: str) -> Queue:
     It is transient: it is also deleted with its node, and the searcher declares it again on another one. The exchanges
     are declared before, since a searcher's account may not.
     """
-    name = searcher_queue_name(searcher_id)
+    name = SEARCHER_QUEUE.format(searcher_id)
     events, queries = (_undeclared(exchange) for exchange in (events_exchange, queries_exchange))
     return Queue(
         name,

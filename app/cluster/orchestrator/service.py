@@ -28,7 +28,7 @@ from app.cluster.protocol import (
 )
 from app.envelopes import event_message, searcher_message
 from app.errors import PackNotFound
-from config.routes import REGISTER_AGAIN, searcher_of, searcher_queue_name
+from config.routes import REGISTER_AGAIN, SEARCHER_QUEUE, searcher_of
 
 log = logging.getLogger(__name__)
 
@@ -174,4 +174,4 @@ class OrchestratorService:
         domain = payload.get("domain", payload.get("host"))
         if not isinstance(domain, str):
             raise InvalidMessage(f"domain {domain!r:.100}: expected a name")
-        self._responder.forward(delivery, searcher_queue_name(self.state.next_searcher(domain)))
+        self._responder.forward(delivery, SEARCHER_QUEUE.format(self.state.next_searcher(domain)))
