@@ -162,11 +162,12 @@ def environment(settings: Settings) -> dict[str, str]:
 def _empty_database(running: Settings, worker_id: str) -> str:
     """Return the URL of a database without keys: a given Redis may hold a user's data.
 
-    Each of two processes of one test run (`gw0`, `gw1`) chooses among databases of its own.
+    Each process of one test run (`gw0`, `gw1`, ...) chooses among databases of its own.
     """
     if not running.redis_url.get_secret_value():
         return running.redis
-    numbers = range(15, -1, -1) if worker_id == "master" else range(14 + int(worker_id[2:]) % 2, -1, -2)
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    numbers = range(15 - (0 if worker_id == "master" else int(worker_id[2:])), -1, -processes)
     for number in numbers:
         url = urlsplit(running.redis)._replace(path=f"/{number}").geturl()
         with redis.Redis.from_url(url) as client:
