@@ -207,6 +207,25 @@ def test_a_server_that_accepts_and_says_nothing_is_an_error(confirm: bool) -> No
         pools.reset()
 
 
+@pytest.mark.parametrize("confirm", [True, False])
+def test_a_broker_that_does_not_run_is_an_error_by_celerys_own_publish_policy(confirm: bool) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        task = application(f"amqp://guest:guest@127.0.0.1:{unused.getsockname()[1]}//", confirm=confirm)
+        with pytest.raises(OperationalError, match="refused"):
+            task.delay()
+        pools.reset()
+
+
+@pytest.mark.parametrize("confirm", [True, False])
+def test_a_silent_server_is_an_error_by_celerys_own_publish_policy(confirm: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        task = application(f"amqp://guest:guest@127.0.0.1:{silent.getsockname()[1]}//", confirm=confirm)
+        with pytest.raises(OperationalError, match="timed out"):
+            task.delay()
+        pools.reset()
+
+
 def test_a_connection_that_died_while_idle_is_replaced_without_a_word(proxy: Proxy, broker: Broker) -> None:
     task = application(proxy.url)
     task.delay(number=1)

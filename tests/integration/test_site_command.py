@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from app.broker.errors import BrokerUnreachable
 from app.cli import site as command
 from app.state.client import get_redis
 from app.timers.timers import Timers, full_pack
@@ -34,6 +36,23 @@ def run(*arguments: str) -> str:
     result = CliRunner().invoke(command.cli, arguments, catch_exceptions=False)
     assert result.exit_code == 0
     return result.stdout
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+def test_index_without_a_broker_that_answers_is_an_error_and_nothing_is_posted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accepts: bool
+) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if accepts:
+            server.listen()
+        url = f"amqp://guest:guest@127.0.0.1:{server.getsockname()[1]}//"
+        for name, value in {"PERENNIAL_DATA_DIR": str(tmp_path), "BROKER_URL": url, "PUBLISH_TIMEOUT": "0.5"}.items():
+            monkeypatch.setenv(name, value)
+        get_settings.cache_clear()
+        with pytest.raises(BrokerUnreachable, match="refused" if not accepts else "no answer in time"):
+            run("index", "https://site.example/")
+    get_settings.cache_clear()
 
 
 def test_index_tries_the_scheme_that_answers_and_names_it(posted: list[dict[str, Any]]) -> None:
