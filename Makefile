@@ -1,6 +1,6 @@
 # Every target makes .venv first if it is missing: `make demo` and `make test` work on a bare checkout.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down demo demo-caa test test-all test-next chaos lint fmt docs bench clean
+.PHONY: help setup up down demo demo-caa test test-all test-next chaos lint fmt docs audit bench clean
 VENV := .venv/.complete
 export PYTHON
 
@@ -48,6 +48,11 @@ fmt: $(VENV)  ## Format the code and fix what can be fixed
 
 docs: $(VENV)  ## Build the documentation as a web site in build/docs
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
+
+audit: $(VENV)  ## Compare the pinned versions with known vulnerabilities; needs the network
+	@test -x build/audit/bin/pip-audit || \
+		{ .venv/bin/python -m venv build/audit && build/audit/bin/python -m pip install -qq pip-audit; }
+	@build/audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
 
 bench: $(VENV)  ## Ratios against comparable programs, side by side in one run
 	@.venv/bin/python -m benchmarks

@@ -22,7 +22,7 @@ def _task(name: str) -> Callable[[Callable[..., None]], Any]:
 
 @_task("orchestrator.update")
 def update(**message: Any) -> None:
-    """Read a domain's pack from the store again; raises StoreError, and PackCorrupt for an unreadable manifest."""
+    """Read a domain's pack from the store again, in a thread: the event loop must not wait for the store."""
     running_service().pack_updated(domain_of(message))
 
 

@@ -13,6 +13,7 @@ from app.broker.delivery import Delivery
 from app.broker.errors import InvalidMessage, PublishFailed
 from app.broker.publishing import Outgoing
 from app.broker.rpc.responder import Handler, Responder
+from app.cluster.orchestrator.pack_reads import PackReads
 from app.cluster.orchestrator.state import OrchestratorState
 from app.cluster.orchestrator.store_guard import StoreGuard
 from app.cluster.orchestrator.store_scan import PackSource, ScanSchedule, StoreScan
@@ -27,7 +28,6 @@ from app.cluster.protocol import (
     to_payload,
 )
 from app.envelopes import event_message, searcher_message
-from app.errors import PackNotFound
 from config.routes import REGISTER_AGAIN, SEARCHER_QUEUE, searcher_of
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class OrchestratorService:
         PublishFailed. `every(seconds, function)` calls a function periodically and returns a function that ends it.
         """
         self.state = OrchestratorState(replicas=replicas, heartbeat=heartbeat, now=clock())
-        self._source = source
+        self._reads = PackReads(source.pack)
         self._scan = StoreScan(source)
         guard = StoreGuard(max_deleted_share=max_deleted_share)
         self._schedule = ScanSchedule(self._scan, check=guard.check, now=clock())
@@ -124,13 +124,9 @@ class OrchestratorService:
         self.state.order_failed(outcome, now=self._clock())
 
     def pack_updated(self, domain: str) -> None:
-        """Read a domain's pack from the store again; raises PackCorrupt or StoreError."""
+        """Read a domain's pack from the store again, soon and in a thread."""
         self._scan.discard(domain)
-        try:
-            self.state.pack_updated(self._source.pack(domain))
-        except PackNotFound:
-            # Whether the pack was deleted, or the store is empty, is decided on the result of a scan.
-            self._schedule.request(domain)
+        self._reads.request(domain)
 
     # Passage of time.
 
@@ -145,6 +141,7 @@ class OrchestratorService:
                 self.take(delivery)
         if self._register_at is not None and now >= self._register_at:
             self._request_registration()
+        self._apply_reads()
         result = self._schedule.result(domains=self.state.known_domains, now=now)
         if result is not None:
             for pack in result.packs:
@@ -159,6 +156,14 @@ class OrchestratorService:
             message = searcher_message(addressed.searcher_id, kind, to_payload(addressed.order))
             properties = {**message.properties, "expiration": self._order_expiration}
             self._responder.send(replace(message, properties=properties))
+
+    def _apply_reads(self) -> None:
+        for domain, announced in self._reads.results():
+            if announced is None:
+                # Whether the pack was deleted, or the store is empty, is decided on the result of a scan.
+                self._schedule.request(domain)
+            else:
+                self.state.pack_updated(announced)
 
     def _request_registration(self) -> None:
         try:
