@@ -24,7 +24,7 @@ from app.services import install, rabbitmq, state
 from app.services.procfile import formation, procfile
 from app.services.service import MARK
 from app.state.client import PREFIX
-from app.storage.open import open_store
+from app.storage.open import create_store, open_store
 from app.storage.store import ObjectStore
 from config.settings import Settings
 from tests.chaos.gateway import StoreGateway
@@ -143,6 +143,7 @@ def running_system(folder: Path, store: StoreKind) -> Iterator[System]:
         own |= {"s3_endpoint_url": server.endpoint_url} if server else {}
         settings = Settings.model_validate(SETTINGS | own)
         services.up(settings)
+        create_store(settings.store, endpoint_url=settings.s3_endpoint_url)
         proxy = stack.enter_context(closing(Proxy(settings.broker)))
         environment = _environment(settings, {"BROKER_URL": proxy.url, "STORE_URL": store_url})
         if gateway:
