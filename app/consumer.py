@@ -11,7 +11,7 @@ from celery.utils.log import get_logger
 from redis.exceptions import RedisError
 
 from app.broker.amqp_internals import forget_decoded_body
-from app.broker.declaring import Refusal
+from app.broker.declaring import RefusedDeclaration
 from app.broker.delivery import Delivery
 from app.broker.worker.consumer import Consumer
 from app.coverart.coordination import archive_breaker
@@ -67,7 +67,7 @@ class EnvelopeConsumer(Consumer):
         self._redis_failed, self._next_check = False, 0.0
         self.timer.call_repeatedly(_CHECK_EVERY, self._check_circuit_breakers)
 
-    def declare(self, connection: Any) -> list[Refusal]:
+    def declare(self, connection: Any) -> list[RefusedDeclaration]:
         """Declare every queue and exchange of the application; return the queues that the broker refuses."""
         return declare_all(connection, get_settings()) if get_settings().declare_topology else []
 

@@ -19,7 +19,7 @@ _NODE_DOWN = re.compile(r"home node '?([^' ]+)'? of durable queue .* is down or 
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedDeclaration:
     """A queue that could not be declared, and the broker's error."""
 
     queue: Queue
@@ -36,7 +36,9 @@ class Refusal:
         return str(self.error.reply_text).removeprefix("PRECONDITION_FAILED - ")
 
 
-def declare_queues(connection: Any, queues: Iterable[Queue], *, disposable: Collection[str] = ()) -> list[Refusal]:
+def declare_queues(
+    connection: Any, queues: Iterable[Queue], *, disposable: Collection[str] = ()
+) -> list[RefusedDeclaration]:
     """Declare queues with their exchanges and bindings; return those that the broker refuses.
 
     A queue in `disposable` that has other arguments is deleted and declared again: its messages are worthless when
@@ -55,7 +57,7 @@ def declare_queues(connection: Any, queues: Iterable[Queue], *, disposable: Coll
                 channel.queue_delete(queue.name)
                 queue(channel).declare()
         except ChannelError as error:
-            refusals.append(Refusal(queue, error))
+            refusals.append(RefusedDeclaration(queue, error))
             # The broker closes a channel with each refusal.
             channel = connection.channel()
     channel.close()

@@ -9,7 +9,7 @@ from typing import Any
 from kombu import Queue
 
 from app.broker.connection import connected
-from app.broker.declaring import Refusal, declare_queues
+from app.broker.declaring import RefusedDeclaration, declare_queues
 from app.broker.policies.delays import delay_queue
 from app.topology.policies import retry_policies
 from app.topology.queues import events_exchange, queries_exchange, requests_exchange, task_queues
@@ -46,7 +46,7 @@ def coalescing_queues(settings: Settings) -> list[Queue]:
     return [delay_queue(exchange, delay_ms, back_to=exchange, queue_type=settings.queue_type) for exchange in exchanges]
 
 
-def declare_for_client(connection: Any, settings: Settings) -> list[Refusal]:
+def declare_for_client(connection: Any, settings: Settings) -> list[RefusedDeclaration]:
     """Declare what a client needs: the client queues, and the exchanges of events and requests."""
     return _declare(connection, client_queues(settings))
 
@@ -64,7 +64,7 @@ def prepare_client(settings: Settings) -> None:
             logger.warning("Queue %s refused: %s", refusal.queue.name, refusal)
 
 
-def declare_all(connection: Any, settings: Settings) -> list[Refusal]:
+def declare_all(connection: Any, settings: Settings) -> list[RefusedDeclaration]:
     """Declare everything, including the usual delay queues; return the queues that the broker refuses.
 
     Refused are queues on a node that is down, and those with other arguments. Of the latter, the disposable ones are
@@ -78,7 +78,7 @@ def declare_all(connection: Any, settings: Settings) -> list[Refusal]:
     return refusals
 
 
-def _declare(connection: Any, queues: Iterable[Queue]) -> list[Refusal]:
+def _declare(connection: Any, queues: Iterable[Queue]) -> list[RefusedDeclaration]:
     with connection.channel() as channel:
         events_exchange(channel).declare()
         requests_exchange(channel).declare()

@@ -7,7 +7,7 @@ from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
 from kombu import Queue
 
 from app.broker.connection import NodesConnection, broker_name, tls_options
-from app.broker.declaring import Refusal, node_down, pause_before
+from app.broker.declaring import RefusedDeclaration, node_down, pause_before
 
 pytestmark = pytest.mark.unit
 
@@ -28,8 +28,8 @@ def test_only_a_queue_whose_node_is_down_has_a_node() -> None:
 
 def test_a_refusal_says_what_becomes_of_the_queue() -> None:
     queue = Queue("site.dead")
-    assert str(Refusal(queue, NotFound(DOWN))) == "its node rabbit@one is down; it returns with that node"
-    other = Refusal(queue, PreconditionFailed("PRECONDITION_FAILED - inequivalent arg 'x-queue-type'"))
+    assert str(RefusedDeclaration(queue, NotFound(DOWN))) == "its node rabbit@one is down; it returns with that node"
+    other = RefusedDeclaration(queue, PreconditionFailed("PRECONDITION_FAILED - inequivalent arg 'x-queue-type'"))
     assert (other.differs, str(other)) == (True, "inequivalent arg 'x-queue-type'")
 
 

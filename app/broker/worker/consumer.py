@@ -16,7 +16,7 @@ from kombu import Queue
 
 from ..amqp_internals import queues_by_consumer_tag
 from ..connection import wait_for_exclusive_queue
-from ..declaring import Refusal, declare_queues
+from ..declaring import RefusedDeclaration, declare_queues
 from ..delivery import Delivery, is_held, original_delivery
 from ..errors import (
     AlreadyRunning,
@@ -122,7 +122,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
                 "one with another --hostname"
             )
 
-    def declare(self, connection: Any) -> list[Refusal]:
+    def declare(self, connection: Any) -> list[RefusedDeclaration]:
         """Declare the queues of the policies and of the worker; return those that the broker refuses.
 
         Dead sets are first: the broker loses what it dead-letters to a missing queue.

@@ -8,7 +8,7 @@ from typing import Any
 from celery.utils.log import get_logger
 from kombu import Queue
 
-from ..declaring import Refusal, declare_queues, pause_before
+from ..declaring import RefusedDeclaration, declare_queues, pause_before
 
 logger = get_logger(__name__)
 
@@ -23,14 +23,14 @@ class RefusedQueues:
         #: The names of the queues; a consumer leaves them out.
         self.names: set[str] = set()
 
-    def note(self, connection: Any, refusals: Iterable[Refusal]) -> None:
+    def note(self, connection: Any, refusals: Iterable[RefusedDeclaration]) -> None:
         """Forget the queues that were refused to a former connection, and note those of a new one."""
         self._connection = connection
         self.names.clear()
         for refusal in refusals:
             self._wait(refusal, attempt=0)
 
-    def _wait(self, refusal: Refusal, attempt: int) -> None:
+    def _wait(self, refusal: RefusedDeclaration, attempt: int) -> None:
         pause = pause_before(attempt)
         name = refusal.queue.name
         self.names.add(name)
