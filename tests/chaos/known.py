@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tests.chaos.ledger import FIRST_PACK, FULL_PACK, LAST_PACK, NO_TIMER, Violation
+from tests.chaos.ledger import FIRST_PACK, FULL_PACK, LAST_PACK, Violation
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,6 @@ KNOWN_FAILURES: Mapping[str, KnownFailure] = {
     "backlog": KnownFailure(
         frozenset({FIRST_PACK, FULL_PACK}),
         "TIMER_MAX_WAIT takes open messages for lost after that time without progress, also while workers were away",
-    ),
-    "moved-clock": KnownFailure(
-        frozenset({LAST_PACK, FULL_PACK, NO_TIMER}),
-        "a tick expires by the wall clock: no timer fires where the worker's clock is ahead of beat's",
     ),
 }
 

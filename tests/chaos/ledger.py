@@ -192,7 +192,6 @@ def _forbidden_duplicates(ledger: Ledger) -> Iterator[str]:
 LAST_PACK = "every page that can be fetched is in the last pack"
 FIRST_PACK = "the first pack has every page"
 FULL_PACK = "a full pack comes in the end"
-NO_TIMER = "no timer is left"
 
 #: Each rule with the column that its violations are counted in.
 RULES: Mapping[str, tuple[Column, Callable[[Ledger], Iterable[str]]]] = {
@@ -202,7 +201,7 @@ RULES: Mapping[str, tuple[Column, Callable[[Ledger], Iterable[str]]]] = {
     "no other message is dead": ("wrong", _unexpected_letters),
     FIRST_PACK: ("early", _pages_missing_from_the_first_pack),
     FULL_PACK: ("stuck", _missing_full_packs),
-    NO_TIMER: ("stuck", _timers),
+    "no timer is left": ("stuck", _timers),
     "no open message is left": ("stuck", _open_messages),
     "no message waits in a queue": ("stuck", _queued_messages),
     "every process runs": ("stuck", _missing_processes),
