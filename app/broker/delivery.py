@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 #: Headers that the broker adds. A replacement starts without them: they count deaths and deliveries of one message.
@@ -31,8 +31,9 @@ class Delivery:
     queue: str
     routing_key: str = ""
     exchange: str = ""
-    #: Whether the broker delivered the message before, to a consumer that did not acknowledge it.
-    redelivered: bool = False
+    #: Whether the broker delivered the message before, to a consumer that did not acknowledge it. Two deliveries of one
+    #: message are equal, so it is not compared.
+    redelivered: bool = field(default=False, compare=False)
 
     @classmethod
     def of(cls, message: Any, queue: str) -> Delivery:

@@ -115,7 +115,7 @@ def test_the_pause_doubles_with_each_failure_up_to_the_longest_and_begins_anew_a
     redis: Redis, breaker: CircuitBreaker
 ) -> None:
     def pause_after_the_last(retry_after: float | None = None) -> float:
-        redis.delete(*redis.keys("*outage:until"))
+        redis.delete(*redis.keys("*outage:*:until"))
         return breaker.open(retry_after)
 
     assert breaker.seconds_open() == 0
@@ -138,7 +138,7 @@ def test_failures_at_the_same_time_count_once(redis: Redis, breaker: CircuitBrea
     with ThreadPoolExecutor(8) as pool:
         pauses = list(pool.map(lambda _: breaker.open(), range(40)))
     assert max(pauses) == 30
-    redis.delete(*redis.keys("*outage:until"))
+    redis.delete(*redis.keys("*outage:*:until"))
     assert breaker.open() == 60
 
 
@@ -183,7 +183,7 @@ def test_only_a_new_message_waits_for_the_coalescing_window(
 
 def test_a_job_runs_without_an_entity_and_resets_the_breaker(redis: Redis, indexer: Indexer) -> None:
     indexer.breaker.open()
-    redis.delete(*redis.keys("*outage:until"))
+    redis.delete(*redis.keys("*outage:*:until"))
     assert replace(indexer, read_entity=lambda _: None).run(JOB) == "skipped"
     assert indexer.breaker.open() == 30
 

@@ -258,7 +258,7 @@ def test_given_services_are_named_and_not_touched(tmp_path: Path) -> None:
         ServiceStatus("rabbitmq", "given", "broker.example:5672"),
         ServiceStatus("redis", "given", "redis.example:7000"),
     ]
-    assert not settings.data_dir.exists()
+    assert not settings.services_file.parent.exists()
 
 
 def test_the_command_says_what_is_down_by_its_exit_code(small: Settings) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from kombu import Connection, Consumer, Producer, Queue
 
 from app.cluster.protocol import PackRoute, ProblemReply, Routes, SearcherStatus, to_json
-from app.topology.queues import request_queue
+from app.topology.queues import events_exchange, queries_exchange, request_queue
 from config.settings import get_settings
 
 #: Returns the body of the reply to a message; None for no reply.
@@ -46,6 +46,8 @@ class Peer:
     def _run(self) -> None:
         with Connection(self._url) as connection, connection.channel() as channel:
             producer = Producer(channel)
+            for exchange in (events_exchange, queries_exchange):
+                exchange(channel).declare()
 
             def answer(body: Any, message: Any) -> None:
                 message.ack()

@@ -76,7 +76,7 @@ class FailureHandler:
         subject = f"{failure.task or 'message'} from {delivery.queue}"
         context = {"task_id": message_id(delivery)}
         match decision:
-            case Retry(delay_ms=delay_ms) | Reject(delay_ms):
+            case Retry(delay_ms=delay_ms) | Reject(delay_ms=delay_ms):
                 number, seconds = policy.attempts(delivery) + 1, delay_ms / 1_000
                 retries = f"{number} of {policy.retries(delivery)}"
                 logger.warning("Retry %s of %s in %g s: %s", retries, subject, seconds, failure, extra=context)
