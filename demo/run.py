@@ -23,11 +23,12 @@ from app.broker.publishing import get_publisher
 from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.client.contract import SearchClient
 from app.envelopes import site_message
-from app.errors import DemoFailed, SearchUnavailable
+from app.errors import DemoFailed, SearchUnavailable, StoreError
 from app.pack.fetch import fetch_pack
 from app.pack.manifest import Manifest
 from app.search.contract import SearchRequest, SearchResult
 from app.search.query import words
+from app.storage.marker import read_marker
 from app.storage.open import open_store
 from app.topology.policies import site_policy
 from config.settings import Settings
@@ -254,13 +255,18 @@ class DemoRun:
 
 
 def await_services(plan: Plan, supervisor: Supervisor) -> None:
-    """Wait until RabbitMQ and Redis answer; raises DemoFailed."""
-    wait_for(
-        "RabbitMQ and Redis",
-        lambda: all(service.state in {"up", "given"} for service in services.status(plan.settings)),
-        supervisor,
-        seconds=_SERVICES_TIMEOUT,
-    )
+    """Wait until RabbitMQ and Redis answer and the supervisor has made the store; raises DemoFailed."""
+    store = open_store(plan.settings.store, endpoint_url=plan.settings.s3_endpoint_url)
+
+    def are_ready() -> bool:
+        if any(service.state not in {"up", "given"} for service in services.status(plan.settings)):
+            return False
+        try:
+            return bool(read_marker(store))
+        except StoreError:
+            return False
+
+    wait_for("RabbitMQ, Redis and the store", are_ready, supervisor, seconds=_SERVICES_TIMEOUT)
 
 
 def wait_for(event: str, condition: Callable[[], bool], supervisor: Supervisor, *, seconds: float) -> None:

@@ -9,7 +9,9 @@ from typing import Any, Literal
 
 from app.topology.effective_policies import harmful_settings
 from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Topology
+from app.topology.queues import queries_exchange
 from app.topology.routing import lost_keys, ttl_loops
+from config.routes import searcher_of
 
 #: `error`: a message can be lost, or a worker cannot start. `note`: worth knowing, and nothing is lost.
 Severity = Literal["error", "note"]
@@ -241,7 +243,11 @@ def _extra_bindings(ours: Topology, found: Topology) -> Iterator[TopologyFinding
         source = ours.exchanges.get(binding.source)
         copies = source is not None and source.type != "topic"
         of_delay_queue = binding.source == binding.destination and _DELAY_QUEUE.fullmatch(binding.source)
-        if of_delay_queue or not (copies or binding.destination in ours.queues):
+        # Searchers declare their queues themselves.
+        of_searcher = binding.source == queries_exchange.name and searcher_of(binding.key) and not binding.to_exchange
+        if of_delay_queue or (of_searcher and binding.destination == binding.key):
+            continue
+        if not (copies or binding.destination in ours.queues):
             continue
         kind = "exchange" if binding.to_exchange else "queue"
         key = f" routing_key={binding.key}" if binding.key else ""
