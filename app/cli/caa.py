@@ -145,7 +145,12 @@ class _Audit:
         else:
             view.show(gid, findings, to_people=sys.stdout.isatty())
         if self.fix:
-            self._repair(findings)
+            fixes = [finding.fix for finding in findings if finding.fix is not None]
+            images = [job for job in fixes if isinstance(job, Delete) and job.id is not None]
+            if not self.yes:
+                self.unconfirmed += images
+                fixes = [job for job in fixes if job not in images]
+            self.publisher.publish(fixes)
 
     def delete_images(self) -> None:
         """Publish the deletions of images if the user confirms them."""
@@ -176,14 +181,6 @@ class _Audit:
         line += f"; {self.unread:,} could not be read" if self.unread else ""
         # Standard output has one line for each finding, for programs.
         typer.echo(line + (f"; {view.jobs(self.publisher.published)} enqueued" if self.fix else ""), err=True)
-
-    def _repair(self, findings: tuple[ArtFinding, ...]) -> None:
-        fixes = [finding.fix for finding in findings if finding.fix is not None]
-        images = [job for job in fixes if isinstance(job, Delete) and job.id is not None]
-        if not self.yes:
-            self.unconfirmed += images
-            fixes = [job for job in fixes if job not in images]
-        self.publisher.publish(fixes)
 
 
 def needs_confirmation(messages: int, *, yes: bool) -> bool:

@@ -245,7 +245,12 @@ class Refusal:
     def __init__(self, response: Response) -> None:
         self._response = response
         self._text = response.text[:_SEARCHED]
-        self._code, self._message, self._resource = map(self._element, ("Code", "Message", "Resource"))
+
+        def element(name: str) -> str:
+            found = re.search(rf"<{name}>(.*?)</{name}>", self._text, re.DOTALL)
+            return html.unescape(found[1]).strip() if found else ""
+
+        self._code, self._message, self._resource = map(element, ("Code", "Message", "Resource"))
         self._words = f"{self._message}\n{self._resource}"
 
     @property
@@ -268,20 +273,14 @@ class Refusal:
         for secret in filter(None, (key.get_secret_value() for key in secrets)):
             text = text.replace(secret, "********")
         message = f"{request}: {self._response.status}{': ' if text else ''}{text[:_QUOTED]}"
-        return self._error_class()(message, self._response.retry_after(cap=MAX_RETRY_AFTER))
+        retry_after = self._response.retry_after(cap=MAX_RETRY_AFTER)
+        status = self._response.status
+        if status in (400, 401, 403) or _SPAM in self._words or _DARK.search(self._words):
+            return ArchiveRefused(message, retry_after)
+        if status == 503 or self._code == "SlowDown":
+            return ArchiveUnavailable(message, retry_after)
+        return (ArchiveNotFound if self._not_found else ArchiveError)(message, retry_after)
 
     @property
     def _not_found(self) -> bool:
         return self._response.status == 404 or self._code in _NOT_FOUND
-
-    def _error_class(self) -> type[ArchiveError]:
-        status = self._response.status
-        if status in (400, 401, 403) or _SPAM in self._words or _DARK.search(self._words):
-            return ArchiveRefused
-        if status == 503 or self._code == "SlowDown":
-            return ArchiveUnavailable
-        return ArchiveNotFound if self._not_found else ArchiveError
-
-    def _element(self, name: str) -> str:
-        found = re.search(rf"<{name}>(.*?)</{name}>", self._text, re.DOTALL)
-        return html.unescape(found[1]).strip() if found else ""

@@ -52,9 +52,15 @@ class TopologyFinding:
 
 def compare(ours: Topology, found: Topology) -> list[TopologyFinding]:
     """Return the findings: what is missing or different, then what loses messages, then what is superfluous."""
-    found = _with_waiting_bindings(ours, found)
+    # RabbitMQ does not show the bindings of queues whose node is down.
+    waiting = {name for name, queue in found.queues.items() if queue.replicas.members and not queue.replicas.online}
+    found = replace(found, bindings=found.bindings | {each for each in ours.bindings if each.destination in waiting})
     findings = [*_missing_or_different(ours, found), *_unbound_targets(ours, found)]
-    findings += [*_harmful_policies(ours, found), *_unavailable(ours, found)]
+    for name in sorted(ours.queues.keys() & found.queues.keys()):
+        for setting, consequence, remedy in harmful_settings(found.queues[name]):
+            problem = f"{setting} {consequence}"
+            findings.append(TopologyFinding(severity="error", subject=f"queue {name}", problem=problem, remedy=remedy))
+    findings += _unavailable(ours, found)
     for loop in ttl_loops(found):
         finding = TopologyFinding(
             severity="note" if ours.queues.keys().isdisjoint(loop) else "error",
@@ -193,15 +199,6 @@ def _unbound(subject: str, problem: str, name: str, target: str | None, *, is_ou
     return TopologyFinding(severity="error" if is_ours else "note", subject=subject, problem=problem, remedy=remedy)
 
 
-def _harmful_policies(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
-    """Yield an error for each setting of a policy by which one of our queues loses messages or moves them early."""
-    for name in sorted(ours.queues.keys() & found.queues.keys()):
-        for setting, consequence, remedy in harmful_settings(found.queues[name]):
-            yield TopologyFinding(
-                severity="error", subject=f"queue {name}", problem=f"{setting} {consequence}", remedy=remedy
-            )
-
-
 def _unavailable(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
     """Yield an error for each of our queues that waits for its node, and a note for each with a member missing."""
     for name in sorted(ours.queues.keys() & found.queues.keys()):
@@ -216,12 +213,6 @@ def _unavailable(ours: Topology, found: Topology) -> Iterator[TopologyFinding]:
                 problem=f"works without its member on {missing_nodes}; it stops when half of its members are down",
                 remedy=_START_NODE,
             )
-
-
-def _with_waiting_bindings(ours: Topology, found: Topology) -> Topology:
-    """Return what a broker has with the bindings of queues whose node is down, which RabbitMQ does not show."""
-    waiting = {name for name, queue in found.queues.items() if queue.replicas.members and not queue.replicas.online}
-    return replace(found, bindings=found.bindings | {each for each in ours.bindings if each.destination in waiting})
 
 
 def waits_for_node(queue: str, node: str) -> TopologyFinding:

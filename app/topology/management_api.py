@@ -68,17 +68,14 @@ class ManagementApi:
             # The broker itself binds each queue to the default exchange, whose name is empty.
             if each["source"]
         )
+        # RabbitMQ before 3.11 has no type for queues that are declared without one.
+        default_type = str(self._get(f"vhosts/{self._vhost}").get("default_queue_type"))
         return Topology(
             exchanges={each.name: each for each in exchanges},
             queues={each.name: each for each in queues},
             bindings=frozenset(bindings),
-            default_queue_type=self._default_queue_type(),
+            default_queue_type=default_type if default_type in ("classic", "quorum", "stream") else "classic",
         )
-
-    def _default_queue_type(self) -> str:
-        """Return the type of queues that are declared without one; RabbitMQ before 3.11 has no such setting."""
-        default = str(self._get(f"vhosts/{self._vhost}").get("default_queue_type"))
-        return default if default in ("classic", "quorum", "stream") else "classic"
 
     def nodes(self) -> dict[str, bool]:
         """Return the nodes of the cluster by name, each with whether it runs."""

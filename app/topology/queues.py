@@ -87,7 +87,10 @@ def searcher_queue(searcher_id: str) -> Queue:
     are declared before, since a searcher's account may not.
     """
     name = SEARCHER_QUEUE.format(searcher_id)
-    events, queries = (_undeclared(exchange) for exchange in (events_exchange, queries_exchange))
+    events, queries = (
+        Exchange(each.name, type=each.type, durable=True, no_declare=True)
+        for each in (events_exchange, queries_exchange)
+    )
     return Queue(
         name,
         routing_key=name,
@@ -98,10 +101,6 @@ def searcher_queue(searcher_id: str) -> Queue:
         # Unanswered requests are deleted with the queue anyway, so acknowledgements would have no effect.
         no_ack=True,
     )
-
-
-def _undeclared(exchange: Exchange) -> Exchange:
-    return Exchange(exchange.name, type=exchange.type, durable=True, no_declare=True)
 
 
 def orchestrator_queues(settings: Settings) -> list[Queue]:

@@ -45,7 +45,9 @@ def excess(document: str) -> str:
     The estimate is linear in the document's length. It is not a parser: markup that is made to deceive it may pass.
     """
     work, silence = _quick_estimate(document)
-    if silence >= MAX_SIBLINGS and any(_attributes(tag[0]) > MAX_SIBLINGS for tag in _LONG_TAG.finditer(document)):
+    if silence >= MAX_SIBLINGS and any(
+        sum(1 for _ in _ATTRIBUTE.finditer(tag[0])) > MAX_SIBLINGS for tag in _LONG_TAG.finditer(document)
+    ):
         return f"an element has over {MAX_SIBLINGS} attributes"
     options = document.count("<option") + document.count("<OPTION")
     if work <= MAX_WORK and options <= MAX_SIBLINGS:
@@ -74,10 +76,6 @@ def _quick_estimate(document: str) -> tuple[int, int]:
         if silence > longest:
             longest = silence
     return work, longest
-
-
-def _attributes(tag: str) -> int:
-    return sum(1 for _ in _ATTRIBUTE.finditer(tag))
 
 
 def _work(steps: list[int]) -> int:
