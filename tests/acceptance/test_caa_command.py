@@ -258,7 +258,7 @@ def test_an_impossible_command_prints_one_line(caa: Command, command: str) -> No
 
 def test_an_unreachable_archive_or_broker_is_one_line(caa: Command) -> None:
     assert "Connection refused" in caa.failing("audit", A, ARCHIVE_PUBLIC_URL="http://127.0.0.1:1")
-    assert "not declared" in caa.failing("reindex", A, BROKER_URL="amqp://127.0.0.1:1//")
+    assert "RabbitMQ does not answer" in caa.failing("reindex", A, BROKER_URL="amqp://127.0.0.1:1//")
 
 
 def test_events_have_an_exchange_of_their_own(caa: Command) -> None:

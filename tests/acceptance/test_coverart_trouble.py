@@ -128,6 +128,7 @@ def test_a_stopping_worker_does_not_consume_again(
         worker.process.wait(60)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_broker_that_is_killed_loses_no_job_that_is_to_be_retried(
     killable: Killable, musicbrainz_url: str, tmp_path: Path

@@ -74,6 +74,7 @@ def test_the_archive_ends_as_the_database_says_and_nothing_is_left_running(tmp_p
     assert all(line.isprintable() for line in lines)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_killed_cover_art_demo_leaves_nothing_running(tmp_path: Path) -> None:
     data, out, started = tmp_path / "data", tmp_path / "out", set[psutil.Process]()
