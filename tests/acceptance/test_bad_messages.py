@@ -11,6 +11,7 @@ import pytest
 from amqp import serialization
 from kombu import Connection
 
+from app.broker import amqp_internals
 from app.broker.headers import ATTEMPTS, DEAD_ID, REASON
 from app.topology.queues import DEAD_SET
 from config.settings import ROOT, Settings
@@ -63,7 +64,7 @@ BUDGET = {"RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "1"}
 
 def post(settings: Settings, message: Any, key: str) -> None:
     with Connection(settings.broker) as connection, connection.channel() as channel:
-        channel.basic_publish_confirm(message, exchange="site", routing_key=key, timeout=5)
+        channel.basic_publish_confirm(message, exchange="site", routing_key=key, timeout=30)
 
 
 def encoded(value: Any) -> bytes:
@@ -97,6 +98,8 @@ def test_absurd_headers_end_in_the_dead_set_and_the_worker_lives_on(
 def test_what_py_amqp_cannot_decode_spends_its_budget_as_it_came_and_stops_neither_worker_nor_operator(
     environment: dict[str, str], settings: Settings, tmp_path: Path
 ) -> None:
+    # This process reads such messages, too.
+    amqp_internals.install()
     broker = Broker(settings.broker)
     with worker({**environment, **BUDGET}, tmp_path / "worker.log") as running:
         for name, properties in WIRE.items():

@@ -43,7 +43,7 @@ class Broker:
             properties["application_headers"] = properties.pop("headers")
         message = Message(body, **properties)
         with self._channel() as channel:
-            channel.basic_publish_confirm(message, exchange=exchange, routing_key=key, mandatory=True, timeout=5)
+            channel.basic_publish_confirm(message, exchange=exchange, routing_key=key, mandatory=True, timeout=30)
 
     def bind_new(self, queue: str, *, exchange: str = "", key: str = "") -> None:
         """Declare a new queue, or bind an existing one to a new topic exchange."""
