@@ -68,7 +68,7 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 def _embedded_ipv4(address: IPv4Address | IPv6Address) -> IPv4Address | None:
-    """Return the IPv4 address that a NAT64, IPv4-mapped or 6to4 address stands for, or None."""
+    """Return the IPv4 address inside a NAT64, IPv4-mapped or 6to4 address, or None."""
     if isinstance(address, IPv4Address):
         return None
     if address in _NAT64:

@@ -9,17 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import pytest
-from kombu import Connection
 
 from app.broker.publishing import Publisher
 from app.pack.manifest import read_manifest
 from app.storage.layout import Page, content_key, page_id, to_json
-from app.topology.declare import declare_for_client
-from config.settings import Settings, get_settings
-from tasks import base
+from config.settings import Settings
 from tasks.base import Context
 from tasks.pack import pack_full, pack_incremental
 from tests.support.broker import Broker
+from tests.support.task_context import task_context
 
 pytestmark = pytest.mark.integration
 
@@ -29,16 +27,8 @@ DOMAIN = "site.gov"
 @pytest.fixture
 def process(environment: dict[str, str], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
     """Return the context of this process as in a worker, with the settings of the test."""
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    get_settings.cache_clear()
-    base._contexts.clear()
-    with Connection(settings.broker) as connection:
-        assert not declare_for_client(connection, settings)
-    yield base.context()
-    base.context().publisher.close()
-    base._contexts.clear()
-    get_settings.cache_clear()
+    with task_context(environment, settings, monkeypatch) as context:
+        yield context
 
 
 def store_page(process: Context, name: str) -> None:

@@ -15,13 +15,12 @@ from app.celery import app
 from app.crawl.frontier import Crawl
 from app.timers.ticks import MAX_PAUSE, TickWatch
 from app.timers.timers import full_pack, incremental_pack
-from app.topology.declare import declare_for_client
 from config.schedule import BEAT_SCHEDULE
-from config.settings import Settings, get_settings
-from tasks import base
+from config.settings import Settings
 from tasks.base import Context
 from tasks.timers import reset_timer, start_timer, tick
 from tests.support.broker import Broker
+from tests.support.task_context import task_context
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -30,16 +29,8 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def process(environment: dict[str, str], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
     """Return the context of this process as in a worker, with the settings of the test."""
-    for name, value in {**environment, "TIMER_MAX_WAIT": "1"}.items():
-        monkeypatch.setenv(name, value)
-    get_settings.cache_clear()
-    base._contexts.clear()
-    with Connection(settings.broker) as connection:
-        assert not declare_for_client(connection, settings)
-    yield base.context()
-    base.context().publisher.close()
-    base._contexts.clear()
-    get_settings.cache_clear()
+    with task_context({**environment, "TIMER_MAX_WAIT": "1"}, settings, monkeypatch) as context:
+        yield context
 
 
 @pytest.fixture
