@@ -20,7 +20,7 @@ from app.envelopes import TaskCall, call_of_envelope, to_task_message
 from app.state.circuit_breaker import CircuitBreaker
 from app.state.client import get_quick_redis
 from app.storage.outage import store_breaker
-from app.timers.ticks import MAX_PAUSE, TickWatch
+from app.timers.timers import MAX_TICK_PAUSE, TickWatch
 from app.topology.declare import declare_all
 from config.routes import STORE_QUEUES, TICK, Route, art_routes
 from config.settings import get_settings
@@ -99,7 +99,7 @@ class EnvelopeConsumer(Consumer):
             return
         if overdue and not self._ticks_overdue:
             logger.warning(
-                "No tick ran for %d s, so no site is packed: is beat running? See perennial doctor", MAX_PAUSE
+                "No tick ran for %d s, so no site is packed: is beat running? See perennial doctor", MAX_TICK_PAUSE
             )
         elif self._ticks_overdue and not overdue:
             logger.warning("Ticks run again")

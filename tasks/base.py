@@ -24,8 +24,7 @@ from app.storage.layout import page_id
 from app.storage.open import open_store
 from app.storage.outage import is_outage, store_breaker
 from app.storage.store import ObjectStore
-from app.timers.ticks import TickWatch
-from app.timers.timers import Timers
+from app.timers.timers import TickWatch, Timers
 from app.topology.policies import Budgets, budgets
 from config.routes import ROUTE_BY_TYPE
 from config.settings import Settings, get_settings

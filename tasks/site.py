@@ -10,8 +10,7 @@ from typing import Any
 from celery.utils.log import get_task_logger
 
 from app.crawl.classify import Skipped, links_of
-from app.crawl.cpu_limit import limit_was_exceeded
-from app.crawl.crawler import MAX_MOVES, redirect_of_start_page, redirect_outside_crawl
+from app.crawl.crawler import MAX_MOVES, limit_was_exceeded, redirect_of_start_page, redirect_outside_crawl
 from app.crawl.frontier import Crawl
 from app.crawl.urls import Target, canonical_key
 from app.envelopes import site_message

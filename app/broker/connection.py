@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -99,6 +100,16 @@ def connected(url: str, *, timeout: float = 5.0) -> Iterator[Any]:
 def connection_error_text(error: BaseException) -> str:
     """Return the text for a connection error, which often has none of its own."""
     return f"no answer in time ({error})" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+
+
+def backoff(failures: int, *, first: float, longest: float, jitter: float | None = None) -> float:
+    """Return the seconds before the next attempt after `failures` in a row: from `first` to `longest`, doubled by each.
+
+    The last half of them are random, so that processes that failed together do not return together. `jitter` from 0
+    to 1 replaces chance.
+    """
+    most = min(first * 2.0 ** min(failures - 1, 30), longest)
+    return most * (0.5 + 0.5 * (random.random() if jitter is None else jitter))  # noqa: S311 - Not a secret.
 
 
 def wait_for_exclusive_queue(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -10,9 +9,6 @@ from typing import Any
 
 from amqp.exceptions import ChannelError, NotFound, PreconditionFailed
 from kombu import Queue
-
-#: Seconds between two attempts to declare a queue: at first, and at most. Each failure doubles them.
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 
 #: RabbitMQ's text for a classic queue whose node is down. The queue and its messages return with the node.
 _NODE_DOWN = re.compile(r"home node '?([^' ]+)'? of durable queue .* is down or inaccessible")
@@ -68,12 +64,3 @@ def node_down(error: BaseException) -> str:
     """Return the name of the node that is down and has the queue that an error is about; empty for other errors."""
     match = _NODE_DOWN.search(str(error.reply_text)) if isinstance(error, NotFound) else None
     return match[1] if match else ""
-
-
-def pause_before(attempt: int, *, jitter: float | None = None) -> float:
-    """Return the seconds before an attempt, counted from 0: doubled each time, the last half of them at random.
-
-    `jitter` from 0 to 1 replaces chance.
-    """
-    longest: float = min(_FIRST_PAUSE * 2 ** min(attempt, 10), _LONGEST_PAUSE)
-    return longest * (0.5 + 0.5 * (random.random() if jitter is None else jitter))  # noqa: S311 - Not a secret.

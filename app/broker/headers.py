@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -39,8 +40,12 @@ OUTCOME_TO = "perennial-outcome-to"
 #: How often a message waited elsewhere because the node of its dead set or retry queue was down.
 DETOURS = "perennial-detours"
 
-#: Unacknowledged deliveries of the message, as counted by workers: see policies/deliveries.py.
+#: Unacknowledged deliveries of the message, as counted by workers: a classic queue does not count them. See `unacknowledged`.
 DELIVERIES = "perennial-deliveries"
+#: Headers in which a quorum queue counts them. RabbitMQ 4 has both, and sets the first for crashes only.
+_COUNTED_BY_BROKER = ("x-delivery-count", "x-acquired-count")
+#: Unacknowledged deliveries after which a message runs alone. A lost connection or a restart explains the first one.
+SUSPECT_AFTER = 2
 
 #: Celery's header with the time after which a worker discards a message.
 EXPIRES = "expires"
@@ -110,3 +115,29 @@ def integer(value: Any) -> int | None:
         return int(value)
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def unacknowledged(delivery: Delivery) -> int:
+    """Return how many earlier deliveries of the message ended with their worker or connection, without an answer.
+
+    Quorum queues count them; on a classic queue the worker counts them in a header of the message.
+    """
+    # A producer may have sent the broker's header itself: it counts where the broker says that it delivered before.
+    by_broker = whole_number(delivery.headers, _COUNTED_BY_BROKER[0], default=0) if delivery.redelivered else 0
+    return by_broker + whole_number(delivery.headers, DELIVERIES, default=0)
+
+
+def is_uncounted(delivery: Delivery) -> bool:
+    """Return whether the message was delivered before, by a queue that does not count it."""
+    return delivery.redelivered and not any(name in delivery.headers for name in _COUNTED_BY_BROKER)
+
+
+def is_suspect(delivery: Delivery) -> bool:
+    """Return whether the message may have crashed its workers, so that it has to run alone."""
+    return unacknowledged(delivery) >= SUSPECT_AFTER
+
+
+def crash_failure(crashes: int) -> Failure:
+    """Return the failure of a message that crashed as many workers as its policy permits."""
+    text = f"{crashes} deliveries were neither acknowledged nor rejected"
+    return Failure(reason="delivery-limit", exception="", message=text, at=time.time())

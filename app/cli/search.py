@@ -65,15 +65,8 @@ def search(
         typer.echo(json.dumps(fields | asdict(result), ensure_ascii=False, indent=1))
     elif result.hits:
         _print_page(request, result)
-    sites = ", ".join(pack.domain for pack in result.sources)
-    if not result.total:
-        for line in _silent_lines(result):
-            typer.echo(f"perennial: {line}", err=True)
-        filtered = "" if filters == Filters() else " with these filters"
-        proposal = f"; did you mean: {result.did_you_mean}" if result.did_you_mean else ""
-        _exit(1, f"no page on {sites}{filtered} matches: {q}{proposal}")
     if not result.hits:
-        _exit(1, f"{sites}: {result.total} hits for: {q}; none from offset {offset} on")
+        _exit_without_hits(request, result)
 
 
 @contextmanager
@@ -161,6 +154,17 @@ def _print_page(request: SearchRequest, result: SearchResult) -> None:
             values = ", ".join(f"{printable(value) or 'none'} {pages}" for value, pages in facet.counts[:_FACET_VALUES])
             more = ", …" if len(facet.counts) > _FACET_VALUES else ""
             out.print(Text(f"--{facet.name}: {values}{more}", "dim"))
+
+
+def _exit_without_hits(request: SearchRequest, result: SearchResult) -> NoReturn:
+    sites = ", ".join(pack.domain for pack in result.sources)
+    if result.total:
+        _exit(1, f"{sites}: {result.total} hits for: {request.q}; none from offset {request.offset} on")
+    for line in _silent_lines(result):
+        typer.echo(f"perennial: {line}", err=True)
+    filtered = "" if request.filters == Filters() else " with these filters"
+    proposal = f"; did you mean: {result.did_you_mean}" if result.did_you_mean else ""
+    _exit(1, f"no page on {sites}{filtered} matches: {request.q}{proposal}")
 
 
 def _silent_lines(result: SearchResult) -> Iterator[str]:

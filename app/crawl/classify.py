@@ -10,14 +10,12 @@ from email.utils import parsedate_to_datetime
 from typing import Self
 
 from app.crawl import encoding, politeness
-from app.crawl.extract import complexity
-from app.crawl.extract.contract import Extract, Extractor, collapsed
+from app.crawl.extract.contract import Extract, Extractor, collapsed, excess_complexity
 from app.crawl.urls import MAX_LENGTH, Scope, allows_port, canonical_key, links_in_scope, path_of, resolve
 from app.errors import ServerError
 from app.http.response import Response
 from app.http.urls import without_credentials
-from app.storage.layout import Page
-from app.storage.page_limits import bounded
+from app.storage.layout import Page, bounded
 from config.settings import Settings
 
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
@@ -151,28 +149,32 @@ def _content(response: Response, scope: Scope, extractor: Extractor, limits: Lim
         return Skipped(why="content-type", detail=response.headers.get("content-type", "none"))
     if response.truncated:
         return Skipped(why="too-large", detail=f"over {len(response.body)} bytes")
-    tags = response.headers.get("x-robots-tag", "").split("\n")
-    directives = politeness.robots_directives(tags, limits.robot)
     document = encoding.decode(response.body, response.headers.get("content-type", ""))
-    links: tuple[str, ...] = ()
     if media_type == _PLAIN:
         name = path_of(response.url).partition("?")[0].rstrip("/").rpartition("/")[2]
-        extract, base = Extract(title=name, body=collapsed(document)), response.url
+        extract = Extract(title=name, body=collapsed(document))
+    elif excess := excess_complexity(document):
+        return Skipped(why="too-complex", detail=excess)
     else:
-        if excess := complexity.excess(document):
-            return Skipped(why="too-complex", detail=excess)
         extract = extractor.extract(document)
-        base = resolve(response.url, extract.base) or response.url
-        links = links_in_scope(base, extract.links, scope=scope, limit=limits.links, max_length=limits.url_length)
-    directives |= extract.robots
+    base = resolve(response.url, extract.base) or response.url
+    links = links_in_scope(base, extract.links, scope=scope, limit=limits.links, max_length=limits.url_length)
+    tags = response.headers.get("x-robots-tag", "").split("\n")
+    directives = politeness.robots_directives(tags, limits.robot) | extract.robots
     followed = () if directives & {"nofollow", "none"} else links
     if directives & {"noindex", "none"}:
         return Gone(why="noindex", links=followed)
+    page = _page(response, extract, base=base, media_type=media_type, scope=scope)
+    return Indexed(page=bounded(page), links=followed)
+
+
+def _page(response: Response, extract: Extract, *, base: str, media_type: str, scope: Scope) -> Page:
+    """Return the page of an extract; `base` is the URL that its own URLs are relative to."""
     key = canonical_key(response.url)
     declared = resolve(base, extract.canonical) if extract.canonical else None
     # A rel=canonical out of the scope is ignored: on a mirror it would make every page a duplicate of another site.
     canonical = canonical_key(declared) if declared and scope.contains(declared) else ""
-    page = Page(
+    return Page(
         canonical_key=key,
         url=response.url,
         domain=scope.domain,
@@ -186,7 +188,6 @@ def _content(response: Response, scope: Scope, extractor: Extractor, limits: Lim
         canonical="" if canonical == key else canonical,
         modified=modified_date(extract.dates, response.headers),
     )
-    return Indexed(page=bounded(page), links=followed)
 
 
 def indexable_type(response: Response) -> str | None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from billiard import current_process
 from redis import Redis
 
 from app.broker.errors import Postpone
-from app.crawl import cpu_limit
+from app.broker.headers import LAST_ERROR
 from app.crawl.classify import FetchResult, Gone, Indexed, Limits, Redirected, Skipped, classify
 from app.crawl.extract.contract import extractor
 from app.crawl.frontier import MessageKind
@@ -22,6 +29,8 @@ from config.settings import Settings
 _MAX_HOPS = 10
 #: Hosts that a crawl moves on to when its start page redirects there.
 MAX_MOVES = 10
+#: Seconds of CPU in which a page is parsed and classified. One of 5 MB takes about one.
+MAX_CPU_SECONDS = 4.0
 
 
 class Crawler:
@@ -54,7 +63,7 @@ class Crawler:
 
         def get() -> FetchResult:
             if too_complex:
-                return Skipped(why="too-complex", detail=f"it took over {cpu_limit.SECONDS:g} s of CPU")
+                return Skipped(why="too-complex", detail=f"it took over {MAX_CPU_SECONDS:g} s of CPU")
             return self._get(target)
 
         if not target.crawl_id:
@@ -93,7 +102,7 @@ class Crawler:
         scope = Scope(target.domain, mode=self._settings.scope)
         try:
             response = self._fetcher.get(target.url)
-            with cpu_limit.cpu_limit():
+            with cpu_limit():
                 return classify(response, scope=scope, extractor=self._extractor, limits=self._limits)
         except ServerError as error:
             self._rate_limiter.pause(host, error.retry_after or 0)
@@ -120,3 +129,26 @@ def redirect_of_start_page(target: Target, result: FetchResult) -> str | None:
     if isinstance(result, Redirected) and not result.in_scope and target.depth == 0:
         return result.target
     return None
+
+
+@contextmanager
+def cpu_limit(seconds: float = MAX_CPU_SECONDS) -> Iterator[None]:
+    """End this process by SIGVTALRM if the block takes more CPU time. Only a process of a worker's pool is ended.
+
+    No exception interrupts a call into C, such as a parser's. The next run of the message skips the page.
+    """
+    if current_process().name == "MainProcess" or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    # With a handler in Python, the signal would wait for the end of the call.
+    signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def limit_was_exceeded(headers: Mapping[str, Any]) -> bool:
+    """Return whether the limit ended the last run of the message with these headers: Celery names the signal."""
+    return "SIGVTALRM" in str(headers.get(LAST_ERROR, ""))

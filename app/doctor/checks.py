@@ -23,6 +23,7 @@ from app.errors import unreachable_text
 from app.services.procfile import procfile
 from app.storage.open import check_conditional_writes, open_store
 from app.topology.check import TopologyReport, check_topology, management_api
+from app.topology.model import QueueDefinition
 from app.topology.policies import retry_policies
 from app.topology.queues import task_queues
 from config.settings import Settings
@@ -61,6 +62,12 @@ class CheckContext:
     celery: Any
     processes: Mapping[str, str]
 
+    @property
+    def found(self) -> Mapping[str, QueueDefinition]:
+        """Our queues as the broker has them, by name; none without its management API."""
+        found = self.report.found.queues if self.report.found else {}
+        return {name: found[name] for name in self.report.ours.queues if name in found}
+
 
 BrokerCheck = Callable[[CheckContext], Iterator[CheckResult]]
 
@@ -77,7 +84,10 @@ def run_checks(settings: Settings, celery: Any) -> Iterator[CheckResult]:
             with connected(settings.broker, timeout=settings.publish_timeout) as connection:
                 context = CheckContext(settings, report, connection, publisher, celery, procfile())
                 for name, broker_check in CHECKS.items():
-                    yield from _results(name, broker_check, context)
+                    if name in NEED_MANAGEMENT_API and report.found is None:
+                        yield CheckResult("warning", "not checked: this needs BROKER_API_URL", name)
+                    else:
+                        yield from _results(name, broker_check, context)
         finally:
             publisher.close()
     except BrokerUnreachable as error:
@@ -150,12 +160,7 @@ def topology(context: CheckContext) -> Iterator[CheckResult]:
 
 def at_least_once(context: CheckContext) -> Iterator[CheckResult]:
     """Check that the broker's queues dead-letter at least once."""
-    if context.report.found is None:
-        yield CheckResult("warning", "not checked on the broker: this needs BROKER_API_URL")
-        return
-    found = context.report.found.queues
-    queues = [found[name] for name in context.report.ours.queues if name in found]
-    queues = [queue for queue in queues if queue.dead_letter_exchange is not None]
+    queues = [queue for queue in context.found.values() if queue.dead_letter_exchange is not None]
     classic = [queue.name for queue in queues if queue.type != "quorum"]
     safe = ("at-least-once", "reject-publish")
     unsafe = [
@@ -178,13 +183,9 @@ def at_least_once(context: CheckContext) -> Iterator[CheckResult]:
 
 def cluster(context: CheckContext) -> Iterator[CheckResult]:
     """Report what stops while a node of the broker's cluster is down."""
-    if context.report.found is None:
-        yield CheckResult("warning", "not checked: this needs BROKER_API_URL")
-        return
-    found = context.report.found.queues
-    queues = [found[name] for name in context.report.ours.queues if name in found]
     nodes = management_api(context.settings, context.connection).nodes()
-    for status, text in cluster_results(queues, nodes, [f"{name}." for name in context.settings.art_exchanges]):
+    groups = [f"{name}." for name in context.settings.art_exchanges]
+    for status, text in cluster_results([*context.found.values()], nodes, groups):
         yield CheckResult(status, text)
     if len(nodes) > 1 and context.settings.queue_type == "classic":
         yield CheckResult("warning", "QUEUE_TYPE is classic: all work waits for the node of its queue; use quorum")
@@ -192,12 +193,9 @@ def cluster(context: CheckContext) -> Iterator[CheckResult]:
 
 def dead_sets(context: CheckContext) -> Iterator[CheckResult]:
     """Check that looking at a dead set changes nothing."""
-    if context.report.found is None:
-        yield CheckResult("warning", "not checked: this needs BROKER_API_URL")
-        return
-    found = context.report.found.queues
     names = retry_policies(context.settings).dead_sets()
-    results = list(dead_set_results([found[name] for name in names if name in found], context.report.version))
+    queues = [queue for name, queue in context.found.items() if name in names]
+    results = list(dead_set_results(queues, context.report.version))
     yield from (CheckResult(status, text) for status, text in results)
     if not results:
         yield CheckResult("ok", "dead sets are classic queues: a look at a letter is not counted")
@@ -213,7 +211,7 @@ def client_confirms(context: CheckContext) -> Iterator[CheckResult]:
 
 def acknowledgement_time(context: CheckContext) -> Iterator[CheckResult]:
     """Compare how long each worker can hold a message unacknowledged with the broker's consumer_timeout."""
-    found = context.report.found.queues if context.report.found else {}
+    found = context.found
     for process, queues, multiplier in worker_prefetches(context.processes, context.settings.worker_prefetch):
         longest = max_unacknowledged_seconds(queues, multiplier)
         limit, source = min(
@@ -324,6 +322,9 @@ CHECKS: Mapping[str, BrokerCheck] = {
     "workers": workers,
     "clocks": clocks,
 }
+
+#: Those that read the broker's own report of its queues.
+NEED_MANAGEMENT_API = frozenset({"at-least-once", "cluster", "dead sets"})
 
 #: The checks that need no broker.
 WITHOUT_BROKER: Mapping[str, Callable[[Settings], Iterator[CheckResult]]] = {"redis": redis, "store": store}

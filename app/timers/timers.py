@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from redis import Redis
+from redis import Redis, RedisError
 
 from app.broker.errors import InvalidMessage
-from app.state.client import PREFIX, load_script
+from app.state.client import PREFIX, get_quick_redis, load_script
 from config.routes import PACK, ROUTE_BY_TYPE, callback_queue
 
 #: Seconds. A timer of more than a week is a mistake in units.
 MAX_TIMEOUT = 7 * 86_400
 
+#: Seconds without a tick after which timers count as stopped. Beat sends one each second.
+MAX_TICK_PAUSE = 60
+
 _DEADLINES = f"{PREFIX}timers"
 _TIMER = f"{PREFIX}timer:"
+#: Set by each tick that has run; it expires after MAX_TICK_PAUSE.
+_TICKED = f"{PREFIX}ticked"
 
 #: A full pack contains everything that an incremental one would, so it wins. Other callbacks have strength 0.
 _STRENGTH = {"pack_full": 2, "pack_incremental": 1}
@@ -195,3 +201,40 @@ def decide_firing(timer: Timer, *, open_messages: int, open_in_own_crawl: int, i
         return Firing(timer.callback, f"{lost}: of other crawls")
     incremental = {"type": "pack_incremental", "domain": timer.domain, "deletions": False}
     return Firing(Callback(PACK, incremental), f"{lost}: packed without deletions")
+
+
+class TickWatch:
+    """The time since the last tick, as one process sees it. Only Redis measures it: clocks of hosts do not matter."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        # A process that has just started, or a Redis that has just lost its keys, proves nothing yet.
+        self._seen = time.monotonic()
+
+    def note(self) -> None:
+        """Note that a tick has run."""
+        self._redis.set(_TICKED, 1, ex=MAX_TICK_PAUSE)
+
+    def is_overdue(self) -> bool:
+        """Return whether no tick ran for MAX_TICK_PAUSE seconds, all of them within the life of this object."""
+        left_ms: int = self._redis.pttl(_TICKED)
+        now = time.monotonic()
+        if left_ms > 0:
+            self._seen = max(self._seen, now - MAX_TICK_PAUSE + left_ms / 1_000)
+        return now - self._seen >= MAX_TICK_PAUSE
+
+
+def packing_state(redis_url: str) -> Callable[[], str]:
+    """Return a function that says why no site is packed, or returns an empty text.
+
+    A Redis that does not answer proves nothing about ticks.
+    """
+    watch = TickWatch(get_quick_redis(redis_url))
+
+    def why_not() -> str:
+        try:
+            return f"no tick ran for {MAX_TICK_PAUSE} s, so no site is packed" if watch.is_overdue() else ""
+        except RedisError:
+            return ""
+
+    return why_not

@@ -38,54 +38,6 @@ class Account:
     tags: str = ""
 
 
-def accounts(settings: Settings) -> Sequence[Account]:
-    """Return the accounts of all processes and of clients that publish work; an operator keeps the administrator's."""
-    art = [exchange for exchange in (settings.cover_art_exchange, settings.event_art_exchange) if exchange]
-    art_exchanges = tuple(re.escape(exchange) for exchange in art)
-    site, events = re.escape(site_exchange.name), re.escape(events_exchange.name)
-    requests, queries = re.escape(requests_exchange.name), re.escape(queries_exchange.name)
-    dead_set, site_delays = rf"{site}\.dead", rf"{site}\.delay\..*"
-    searchers = rf"{re.escape(SEARCHER)}\..*"
-    return (
-        _worker("worker", queues=(INDEX, CRAWL, TIMER, TICK), delays=(site_delays,), write=(site, dead_set)),
-        _worker(
-            "packer", queues=(PACK,), delays=(site_delays,), write=(site, dead_set, events), events_written=("update",)
-        ),
-        _worker(
-            "coverart",
-            queues=[f"{exchange}.{job}" for exchange in art for job in ART_JOBS],
-            delays=tuple(rf"{exchange}\.delay\..*" for exchange in art_exchanges),
-            write=(*art_exchanges, *(rf"{exchange}\.(retry|failed)" for exchange in art_exchanges)),
-        ),
-        _worker(
-            "orchestrator",
-            queues=(ORCHESTRATOR, REQUESTS),
-            delays=(rf"{ORCHESTRATOR}\.delay\..*",),
-            own=(rf"{ORCHESTRATOR}\.lease",),
-            write=(rf"{ORCHESTRATOR}\.(error|retry|retry-requeue)", events, _DEFAULT_EXCHANGE),
-            events_written=(REGISTER_AGAIN,),
-        ),
-        Account(
-            name="searcher",
-            configure=(searchers,),
-            write=(searchers, events, requests, _DEFAULT_EXCHANGE),
-            read=(searchers, events, queries),
-            events_written=("register", "loaded", "unloaded", "failed"),
-            events_read=(REGISTER_AGAIN,),
-        ),
-        Account(name="beat", write=(site,)),
-        Account(name="web", configure=(_OWN_QUEUES,), write=(requests, queries), read=(_OWN_QUEUES,)),
-        Account(
-            name="flower",
-            configure=(_CONTROL, _REPLIES, _EVENTS, rf"{_EVENTS}\..*", rf".*\.{_REPLIES}"),
-            write=(_CONTROL, rf"{_EVENTS}\..*", rf".*\.{_REPLIES}"),
-            read=(_REPLIES, _EVENTS, rf"{_EVENTS}\..*", rf".*\.{_REPLIES}"),
-            tags="monitoring",
-        ),
-        Account(name="client", write=(site, *art_exchanges)),
-    )
-
-
 def _worker(
     name: str,
     *,
@@ -107,6 +59,64 @@ def _worker(
         read=(*(re.escape(queue) for queue in queues), *own, *delays, mailbox, _CONTROL),
         events_written=events_written,
     )
+
+
+_SITE, _EVENTS_EXCHANGE = re.escape(site_exchange.name), re.escape(events_exchange.name)
+_REQUESTS_EXCHANGE, _QUERIES_EXCHANGE = re.escape(requests_exchange.name), re.escape(queries_exchange.name)
+_DEAD_SET, _SITE_DELAYS = rf"{_SITE}\.dead", rf"{_SITE}\.delay\..*"
+_SEARCHERS = rf"{re.escape(SEARCHER)}\..*"
+
+#: The accounts that do not depend on the settings: all but those of cover art and of clients.
+_FIXED = (
+    _worker("worker", queues=(INDEX, CRAWL, TIMER, TICK), delays=(_SITE_DELAYS,), write=(_SITE, _DEAD_SET)),
+    _worker(
+        "packer",
+        queues=(PACK,),
+        delays=(_SITE_DELAYS,),
+        write=(_SITE, _DEAD_SET, _EVENTS_EXCHANGE),
+        events_written=("update",),
+    ),
+    _worker(
+        "orchestrator",
+        queues=(ORCHESTRATOR, REQUESTS),
+        delays=(rf"{ORCHESTRATOR}\.delay\..*",),
+        own=(rf"{ORCHESTRATOR}\.lease",),
+        write=(rf"{ORCHESTRATOR}\.(error|retry|retry-requeue)", _EVENTS_EXCHANGE, _DEFAULT_EXCHANGE),
+        events_written=(REGISTER_AGAIN,),
+    ),
+    Account(
+        name="searcher",
+        configure=(_SEARCHERS,),
+        write=(_SEARCHERS, _EVENTS_EXCHANGE, _REQUESTS_EXCHANGE, _DEFAULT_EXCHANGE),
+        read=(_SEARCHERS, _EVENTS_EXCHANGE, _QUERIES_EXCHANGE),
+        events_written=("register", "loaded", "unloaded", "failed"),
+        events_read=(REGISTER_AGAIN,),
+    ),
+    Account(name="beat", write=(_SITE,)),
+    Account(
+        name="web", configure=(_OWN_QUEUES,), write=(_REQUESTS_EXCHANGE, _QUERIES_EXCHANGE), read=(_OWN_QUEUES,)
+    ),
+    Account(
+        name="flower",
+        configure=(_CONTROL, _REPLIES, _EVENTS, rf"{_EVENTS}\..*", rf".*\.{_REPLIES}"),
+        write=(_CONTROL, rf"{_EVENTS}\..*", rf".*\.{_REPLIES}"),
+        read=(_REPLIES, _EVENTS, rf"{_EVENTS}\..*", rf".*\.{_REPLIES}"),
+        tags="monitoring",
+    ),
+)
+
+
+def accounts(settings: Settings) -> Sequence[Account]:
+    """Return the accounts of all processes and of clients that publish work; an operator keeps the administrator's."""
+    art = [exchange for exchange in (settings.cover_art_exchange, settings.event_art_exchange) if exchange]
+    art_exchanges = tuple(re.escape(exchange) for exchange in art)
+    coverart = _worker(
+        "coverart",
+        queues=[f"{exchange}.{job}" for exchange in art for job in ART_JOBS],
+        delays=tuple(rf"{exchange}\.delay\..*" for exchange in art_exchanges),
+        write=(*art_exchanges, *(rf"{exchange}\.(retry|failed)" for exchange in art_exchanges)),
+    )
+    return (*_FIXED, coverart, Account(name="client", write=(_SITE, *art_exchanges)))
 
 
 def pattern(names: Patterns) -> str:

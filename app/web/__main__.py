@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from app.cluster.client.cluster import ClusterSearchClient
-from app.timers.ticks import packing_state
+from app.timers.timers import packing_state
 from app.web.application import create_app
 from app.web.server import create_server
 from config.logs import configure

@@ -45,6 +45,8 @@ def create_app(
         yield
         client.close()
 
+    metrics = Metrics()
+    metrics.registry.register(RoutesCollector(client, counts))
     app = FastAPI(
         title="Perennial",
         version="1",
@@ -53,14 +55,8 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         openapi_url="/api/v1/openapi.json",
+        exception_handlers=dict.fromkeys((ApplicationError, RequestValidationError, HTTPException), _answer_error),
     )
-    # The hook that FastAPI documents for a description of one's own ("Extending OpenAPI").
-    app.openapi = partial(api.describe_api, app)  # type: ignore[method-assign]
-    metrics = Metrics()
-    metrics.registry.register(RoutesCollector(client, counts))
-    app.state.search_client = CountingSearchClient(client, metrics)
-    app.state.metrics = metrics
-    app.state.packing = packing
     app.add_middleware(
         WebMiddleware,
         limiter=RateLimiter(rate_limit),
@@ -68,12 +64,13 @@ def create_app(
         metrics=metrics,
         error_response=_error_response,
     )
+    # The hook that FastAPI documents for a description of one's own ("Extending OpenAPI").
+    app.openapi = partial(api.describe_api, app)  # type: ignore[method-assign]
+    app.state.search_client = CountingSearchClient(client, metrics)
+    app.state.metrics, app.state.packing = metrics, packing
     for module in (api, pages, problems, opensearch, monitoring):
         app.include_router(module.router)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
-    app.add_exception_handler(ApplicationError, _answer_error)
-    app.add_exception_handler(RequestValidationError, _answer_error)
-    app.add_exception_handler(HTTPException, _answer_error)
     return app
 
 

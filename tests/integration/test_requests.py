@@ -47,33 +47,11 @@ def echo(delivery: Delivery, _payload: dict[str, Any]) -> bytes:
 
 
 @pytest.fixture
-def requestor(broker_url: str) -> Iterator[Requestor]:
-    requestor = Requestor(broker_url)
-    yield requestor
-    requestor.close()
-
-
-@pytest.fixture
 def echoing(broker_url: str) -> Iterator[Responder]:
     responder = Responder(broker_url, {"echo": echo}, problem=problem, threads=2, backlog=5_000)
     with consumed(broker_url, responder.take):
         yield responder
     responder.close()
-
-
-@pytest.fixture
-def taken(broker_url: str) -> Iterator[list[Delivery]]:
-    """Return the requests that arrived; none is answered."""
-    deliveries: list[Delivery] = []
-    with consumed(broker_url, deliveries.append):
-        yield deliveries
-
-
-@pytest.fixture
-def by_hand(broker_url: str) -> Iterator[ByHand]:
-    hand = ByHand(broker_url)
-    yield hand
-    hand.close()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -32,28 +31,6 @@ NO_TEXT = {
     "a correlation id": raw.text_property(0x0400, b"\xff"),
     "a header": raw.headers(raw.field(b"\xff", raw.text(b"\xff"))),
 }
-
-
-@pytest.fixture
-def requestor(broker_url: str) -> Iterator[Requestor]:
-    requestor = Requestor(broker_url)
-    yield requestor
-    requestor.close()
-
-
-@pytest.fixture
-def taken(broker_url: str) -> Iterator[list[Delivery]]:
-    """Return the requests that arrived; only the test replies to them."""
-    deliveries: list[Delivery] = []
-    with consumed(broker_url, deliveries.append):
-        yield deliveries
-
-
-@pytest.fixture
-def by_hand(broker_url: str) -> Iterator[ByHand]:
-    hand = ByHand(broker_url)
-    yield hand
-    hand.close()
 
 
 @pytest.mark.parametrize("name", UNREADABLE)

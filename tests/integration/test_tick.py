@@ -13,8 +13,7 @@ from kombu import Connection
 
 from app.celery import app
 from app.crawl.frontier import Crawl
-from app.timers.ticks import MAX_PAUSE, TickWatch
-from app.timers.timers import full_pack, incremental_pack
+from app.timers.timers import MAX_TICK_PAUSE, TickWatch, full_pack, incremental_pack
 from config.schedule import BEAT_SCHEDULE
 from config.settings import Settings
 from tasks.base import Context
@@ -105,11 +104,11 @@ def test_ticks_are_overdue_when_none_ran_for_a_minute_of_the_process(process: Co
     watch = TickWatch(process.redis)
     tick()
     assert not watch.is_overdue()
-    watch._seen -= 2 * MAX_PAUSE
+    watch._seen -= 2 * MAX_TICK_PAUSE
     assert not watch.is_overdue()
     process.redis.delete("perennial:ticked")
     assert not watch.is_overdue()
-    watch._seen -= 2 * MAX_PAUSE
+    watch._seen -= 2 * MAX_TICK_PAUSE
     assert watch.is_overdue()
     tick()
     assert not watch.is_overdue()

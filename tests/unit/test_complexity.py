@@ -14,9 +14,8 @@ from app.broker.delivery import Delivery
 from app.broker.headers import failure_headers
 from app.broker.worker.failures import failure_of
 from app.crawl.classify import Skipped, classify
-from app.crawl.cpu_limit import cpu_limit, limit_was_exceeded
-from app.crawl.extract.complexity import MAX_SIBLINGS, excess
-from app.crawl.extract.contract import extractor
+from app.crawl.crawler import cpu_limit, limit_was_exceeded
+from app.crawl.extract.contract import MAX_SIBLINGS, excess_complexity, extractor
 from app.crawl.urls import Scope
 from app.http.response import Response
 
@@ -61,26 +60,26 @@ ORDINARY = {
 @pytest.mark.parametrize("name", DEEP)
 def test_deep_nesting_is_found_in_little_time(name: str) -> None:
     began = time.process_time()
-    assert excess(DEEP[name]) in ("its elements are nested too deeply", "its formatting elements are not closed")
+    assert excess_complexity(DEEP[name]) in ("its elements are nested too deeply", "its formatting elements are not closed")
     assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize("name", COMPARED)
 def test_what_a_parser_compares_with_all_others_is_bounded(name: str) -> None:
     began = time.process_time()
-    assert f"over {MAX_SIBLINGS}" in excess(COMPARED[name])
+    assert f"over {MAX_SIBLINGS}" in excess_complexity(COMPARED[name])
     assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize("name", ORDINARY)
 def test_a_large_page_that_is_not_nested_is_ordinary(name: str) -> None:
-    assert excess(ORDINARY[name]) == ""
+    assert excess_complexity(ORDINARY[name]) == ""
 
 
 @pytest.mark.parametrize("opening", ["<div>", "<b>", "<ul><li>", "<i id=x>"])
 def test_what_the_limit_admits_is_extracted_in_seconds(opening: str) -> None:
     deepest = 3_000
-    assert excess(opening * deepest) == ""
+    assert excess_complexity(opening * deepest) == ""
     began = time.process_time()
     extractor("lexbor").extract(opening * deepest + "x")
     assert time.process_time() - began < 5

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
 from kombu import Queue
 
-from app.broker.connection import NodesConnection, broker_name, tls_options
-from app.broker.declaring import RefusedDeclaration, node_down, pause_before
+from app.broker.connection import NodesConnection, backoff, broker_name, tls_options
+from app.broker.declaring import RefusedDeclaration, node_down
 
 pytestmark = pytest.mark.unit
 
 DOWN = "NOT_FOUND - home node 'rabbit@one' of durable queue 'site.dead' in vhost '/' is down or inaccessible"
 
 
-def test_the_pauses_before_attempts_are_doubled_up_to_half_a_minute_with_half_of_them_at_random() -> None:
-    assert [pause_before(attempt, jitter=1) for attempt in range(7)] == [1, 2, 4, 8, 16, 30, 30]
-    assert [pause_before(attempt, jitter=0) for attempt in range(7)] == [0.5, 1, 2, 4, 8, 15, 15]
-    assert all(15 <= pause_before(1_000_000) <= 30 for _ in range(20))
+def test_each_failure_doubles_the_backoff_up_to_a_limit_with_half_of_it_at_random() -> None:
+    pauses = partial(backoff, first=1.0, longest=30.0)
+    assert [pauses(failures, jitter=1) for failures in range(1, 8)] == [1, 2, 4, 8, 16, 30, 30]
+    assert [pauses(failures, jitter=0) for failures in range(1, 8)] == [0.5, 1, 2, 4, 8, 15, 15]
+    assert all(15 <= pauses(1_000_000) <= 30 for _ in range(20))
 
 
 def test_only_a_queue_whose_node_is_down_has_a_node() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 from celery.worker import state
 
-from app.broker.policies.deliveries import is_suspect, is_uncounted, unacknowledged
+from app.broker.headers import is_suspect, is_uncounted, unacknowledged
 from app.broker.worker.isolation import Isolation
 from tests.support.deliveries import delivery
 

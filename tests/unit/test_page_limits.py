@@ -17,9 +17,8 @@ from app.crawl.urls import Scope
 from app.http.response import Response
 from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full, pack_incremental
-from app.storage import page_limits
-from app.storage.layout import Page, content_key, page_id, to_json
-from app.storage.page_limits import bounded, language_tag
+from app.storage import layout
+from app.storage.layout import Page, bounded, content_key, language_tag, page_id, to_json
 from tests.packs import page
 from tests.support.stores import folder_store
 
@@ -43,7 +42,7 @@ def test_an_extracted_page_has_bounded_texts(parser: str) -> None:
     )
     result = classify(response, scope=Scope(DOMAIN, mode="exact"), extractor=extractor(parser))
     assert isinstance(result, Indexed)
-    limits = page_limits.MAX_TITLE, page_limits.MAX_DESCRIPTION, page_limits.MAX_HEADINGS
+    limits = layout.MAX_TITLE, layout.MAX_DESCRIPTION, layout.MAX_HEADINGS
     assert sizes(result.page) == (*limits, 1, "")
     assert "words" in result.page.body
 
@@ -89,7 +88,7 @@ def test_stored_pages_of_a_foreign_writer_are_bounded_in_full_and_incremental_pa
             content_type="c" * MB,
         )
         store.put(content_key(DOMAIN, page_id(hostile.canonical_key)), to_json(hostile))
-        unaddressable = page(f"/{name}/" + "u" * page_limits.MAX_ADDRESS)
+        unaddressable = page(f"/{name}/" + "u" * layout.MAX_ADDRESS)
         store.put(content_key(DOMAIN, page_id(unaddressable.canonical_key)), to_json(unaddressable))
         if name == "a":
             pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path)
@@ -100,8 +99,8 @@ def test_stored_pages_of_a_foreign_writer_are_bounded_in_full_and_incremental_pa
             "SELECT path, length(title), length(description), length(headings), lang, canonical, modified,"
             " length(content_type) FROM pages ORDER BY path"
         ).fetchall()
-    headings = 3 * page_limits.MAX_HEADING + 2
-    bounds = (page_limits.MAX_TITLE, page_limits.MAX_DESCRIPTION, headings, "", "", "", page_limits.MAX_CONTENT_TYPE)
+    headings = 3 * layout.MAX_HEADING + 2
+    bounds = (layout.MAX_TITLE, layout.MAX_DESCRIPTION, headings, "", "", "", layout.MAX_CONTENT_TYPE)
     assert rows == [("/a", *bounds), ("/b", *bounds)]
 
 

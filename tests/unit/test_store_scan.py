@@ -98,6 +98,30 @@ def test_more_than_a_share_of_the_packs_is_never_deleted_at_once(share: float, m
     assert result == scanned("a", believed)
 
 
+def test_several_scans_delete_no_more_packs_than_one_may() -> None:
+    guard, domains, kept = StoreGuard(max_deleted_share=0.5), DOMAINS, []
+    for _ in range(4):
+        missing = frozenset(sorted(domains)[:2])
+        result = guard.check(ScanResult(store_id="a", deleted=missing), domains)
+        assert result is not None
+        domains -= result.deleted
+        kept.append(len(domains))
+    assert kept == [8, 6, 6, 6]
+
+
+def test_new_packs_make_room_for_deletions() -> None:
+    guard = StoreGuard(max_deleted_share=0.5)
+    assert guard.check(scanned("a", 5), DOMAINS) == scanned("a", 5)
+    grown = frozenset(sorted(DOMAINS)[5:]) | {f"new-{number}.example" for number in range(5)}
+    result = ScanResult(store_id="a", deleted=frozenset(sorted(DOMAINS)[5:]))
+    assert guard.check(result, grown) == result
+
+
+def test_a_domain_without_a_known_pack_does_not_count_as_deleted() -> None:
+    result = ScanResult(store_id="a", deleted=frozenset(f"unknown-{number}.example" for number in range(9)))
+    assert StoreGuard(max_deleted_share=0.5).check(result, DOMAINS) == result
+
+
 def test_a_store_whose_deletions_are_held_back_does_not_become_the_known_one() -> None:
     guard = StoreGuard(max_deleted_share=0.5)
     assert guard.check(scanned("wrong", 10), DOMAINS) == scanned("wrong")

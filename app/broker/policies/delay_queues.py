@@ -10,7 +10,15 @@ from kombu import Exchange, Queue
 
 from ..delivery import Delivery
 from ..errors import InvalidMessage
-from ..headers import dead_letter_headers, failure_headers, headers_for_replay, keeps_budget, whole_number
+from ..headers import (
+    crash_failure,
+    dead_letter_headers,
+    failure_headers,
+    headers_for_replay,
+    keeps_budget,
+    unacknowledged,
+    whole_number,
+)
 from .base import Address, Dead, Decision, Failure, Policy, Postponed, ReplayBudget, Retry
 from .delays import (
     DEAD_LETTER,
@@ -23,7 +31,6 @@ from .delays import (
     safe_arguments,
     two_digits,
 )
-from .deliveries import limit_failure, unacknowledged
 
 TIMEOUT, MAX, ITERATION = "retry-timeout-ms", "retry-max", "current-iteration"
 
@@ -113,11 +120,11 @@ class DelayQueues:
 
     def decide_before_run(self, delivery: Delivery) -> Decision | None:
         """Dead-letter a message whose deliveries crashed `delivery_limit` workers, also where no broker counts them."""
-        failure = limit_failure(delivery, self.delivery_limit)
-        if failure is None:
+        crashes = unacknowledged(delivery)
+        if crashes < self.delivery_limit:
             return None
-        attempts = self.attempts(delivery) + unacknowledged(delivery)
-        return Dead(self.dead, delivery.queue, dead_letter_headers(delivery, failure, attempts=attempts))
+        attempts = self.attempts(delivery) + crashes
+        return Dead(self.dead, delivery.queue, dead_letter_headers(delivery, crash_failure(crashes), attempts=attempts))
 
     def decide(self, delivery: Delivery, failure: Failure) -> Decision:
         """Return Retry while retries are left and the failure is not permanent, else Dead."""

@@ -11,16 +11,17 @@ from kombu import Exchange, Queue
 from ..delivery import Delivery
 from ..headers import (
     ATTEMPTS,
+    crash_failure,
     dead_letter_headers,
     failure_headers,
     headers_for_replay,
     integer,
     keeps_budget,
+    unacknowledged,
     whole_number,
 )
 from .base import MAX_MESSAGE, Address, Dead, Decision, Failure, Postponed, ReplayBudget, Retry
 from .delays import DEAD_LETTER, QueueType, delay_for, delay_queue
-from .deliveries import limit_failure, unacknowledged
 
 RETRIES, EXCEPTIONS = "mb-retries", "mb-exceptions"
 
@@ -91,11 +92,11 @@ class FixedTtl:
 
     def decide_before_run(self, delivery: Delivery) -> Decision | None:
         """Dead-letter a message whose deliveries crashed `delivery_limit` workers; `mb-retries` becomes -1."""
-        failure = limit_failure(delivery, self.delivery_limit)
-        if failure is None:
+        crashes = unacknowledged(delivery)
+        if crashes < self.delivery_limit:
             return None
-        attempts = self.attempts(delivery) + unacknowledged(delivery)
-        headers = {RETRIES: -1, **dead_letter_headers(delivery, failure, attempts=attempts)}
+        attempts = self.attempts(delivery) + crashes
+        headers = {RETRIES: -1, **dead_letter_headers(delivery, crash_failure(crashes), attempts=attempts)}
         return Dead(self.dead, self._key(delivery), headers)
 
     def decide(self, delivery: Delivery, failure: Failure) -> Decision:

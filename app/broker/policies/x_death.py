@@ -14,14 +14,15 @@ from ..delivery import Delivery
 from ..headers import (
     ATTEMPTS,
     FIRST_FAILED,
+    crash_failure,
     dead_letter_headers,
     headers_for_replay,
     keeps_budget,
+    unacknowledged,
     whole_number,
 )
 from .base import MAX_MESSAGE, Address, Dead, Decision, Failure, Postponed, Reject, ReplayBudget
 from .delays import DEAD_LETTER, QueueType, delay_for, delay_queue, safe_arguments
-from .deliveries import limit_failure, unacknowledged
 
 RETRY_INFO = "retry_info"
 
@@ -108,10 +109,10 @@ class XDeath:
 
     def decide_before_run(self, delivery: Delivery) -> Decision | None:
         """Dead-letter a message whose deliveries crashed `delivery_limit` workers."""
-        failure = limit_failure(delivery, self.delivery_limit)
-        if failure is None:
+        crashes = unacknowledged(delivery)
+        if crashes < self.delivery_limit:
             return None
-        return self._dead(delivery, failure, attempts=self.attempts(delivery) + unacknowledged(delivery))
+        return self._dead(delivery, crash_failure(crashes), attempts=self.attempts(delivery) + crashes)
 
     def decide(self, delivery: Delivery, failure: Failure) -> Decision:
         """Return Reject if fewer than `retry_max` runs have failed before this one, else Dead.

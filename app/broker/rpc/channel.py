@@ -17,7 +17,7 @@ from kombu.utils.url import parse_url
 from pika.adapters.select_connection import IOLoop
 from pika.channel import Channel
 
-from ..connection import connection_error_text
+from ..connection import backoff, connection_error_text
 from ..errors import ApplicationError, BrokerUnreachable, PublishFailed
 from ..publishing import Outgoing
 
@@ -28,7 +28,7 @@ Write = Callable[[Channel], None]
 
 _State = Literal["idle", "connecting", "open", "waiting", "closed"]
 
-#: Seconds before the next attempt to connect: after the first failure, and at most. Each failure doubles them.
+#: Seconds before the next attempt to connect: after the first failure, and at most.
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.05, 1.0
 #: Seconds in which a connection is closed in order.
 _CLOSE_TIMEOUT = 1.0
@@ -65,7 +65,7 @@ class ChannelThread:
         self._outbox: deque[tuple[float, Write]] = deque()
         self._state: _State = "idle"
         self._channel: Channel | None = None
-        self._backoff = _FIRST_BACKOFF
+        self._failures = 0
         #: Why nothing is written at the moment, where that is known: BrokerUnreachable or PublishFailed.
         self.trouble: ApplicationError | None = None
 
@@ -156,7 +156,7 @@ class ChannelThread:
         outcome.channel(on_open_callback=on_open)
 
     def _on_ready(self, channel: Channel) -> None:
-        self._channel, self.trouble, self._backoff = channel, None, _FIRST_BACKOFF
+        self._channel, self.trouble, self._failures = channel, None, 0
         if self._state == "closed":
             self._close()
             return
@@ -188,8 +188,8 @@ class ChannelThread:
             self._channel = None
             self._state = "waiting"
             self.trouble = lost = self._unreachable(_text(error))
-            self.call_later(self._backoff, retry)
-            self._backoff = min(2 * self._backoff, _LONGEST_BACKOFF)
+            self._failures += 1
+            self.call_later(backoff(self._failures, first=_FIRST_BACKOFF, longest=_LONGEST_BACKOFF), retry)
             self._owner.lost(lost)
 
     def _close(self) -> None:

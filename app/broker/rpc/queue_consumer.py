@@ -11,12 +11,12 @@ from typing import Any
 from kombu import Consumer, Queue
 from kombu.exceptions import OperationalError
 
-from ..connection import CONNECTION_ERRORS, connection_to
+from ..connection import CONNECTION_ERRORS, backoff, connection_to
 from ..delivery import Delivery
 
 logger = logging.getLogger(__name__)
 
-#: Seconds before the first reconnection attempt; doubled after each failure, up to the second number.
+#: Seconds before an attempt to reconnect: after the first failure, and at most.
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.1, 5.0
 #: Seconds between two evaluations of a `run` call's end condition while no message arrives.
 _POLL = 0.25
@@ -64,12 +64,12 @@ class QueueConsumer:
 
     def run(self, until: Callable[[], bool]) -> None:
         """Consume until `until` returns true; it is called after each message and at least four times a second."""
-        backoff = _FIRST_BACKOFF
+        failures = 0
         while not until():
             try:
                 if self._consumer is None:
                     self._connect()
-                    backoff = _FIRST_BACKOFF
+                    failures = 0
                 with suppress(TimeoutError):
                     self._connection.drain_events(timeout=_POLL)
                 now = time.monotonic()
@@ -77,12 +77,13 @@ class QueueConsumer:
                     self._checked_at = now
                     self._connection.heartbeat_check()
             except (*CONNECTION_ERRORS, OperationalError) as error:
-                logger.warning("Connection to consume %s lost, again in %g s: %r", self._queue.name, backoff, error)
+                failures += 1
+                pause = backoff(failures, first=_FIRST_BACKOFF, longest=_LONGEST_BACKOFF)
+                logger.warning("Connection to consume %s lost, again in %.2f s: %r", self._queue.name, pause, error)
                 self._disconnect()
-                end = time.monotonic() + backoff
+                end = time.monotonic() + pause
                 while not until() and (left := end - time.monotonic()) > 0:
                     time.sleep(min(left, _POLL))
-                backoff = min(2 * backoff, _LONGEST_BACKOFF)
 
     def close(self) -> None:
         """Cancel the consumer, which deletes an auto-delete queue, and close the connection."""

@@ -27,9 +27,9 @@ from ..errors import (
     UnknownType,
     WorkerMisconfigured,
 )
+from ..headers import is_uncounted, unacknowledged
 from ..policies.base import Dead, Decision, Drop
 from ..policies.delays import DEAD_LETTER
-from ..policies.deliveries import is_uncounted, unacknowledged
 from ..policies.registry import Policies
 from ..publishing import get_publisher
 from .carry_out import Disposition

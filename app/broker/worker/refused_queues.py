@@ -8,9 +8,13 @@ from typing import Any
 from celery.utils.log import get_logger
 from kombu import Queue
 
-from ..declaring import RefusedDeclaration, declare_queues, pause_before
+from ..connection import backoff
+from ..declaring import RefusedDeclaration, declare_queues
 
 logger = get_logger(__name__)
+
+#: Seconds between two attempts to declare a queue: at first, and at most.
+_FIRST_BACKOFF, _LONGEST_BACKOFF = 1.0, 30.0
 
 
 class RefusedQueues:
@@ -28,21 +32,21 @@ class RefusedQueues:
         self._connection = connection
         self.names.clear()
         for refusal in refusals:
-            self._wait(refusal, attempt=0)
+            self._wait(refusal, failures=1)
 
-    def _wait(self, refusal: RefusedDeclaration, attempt: int) -> None:
-        pause = pause_before(attempt)
+    def _wait(self, refusal: RefusedDeclaration, failures: int) -> None:
+        pause = backoff(failures, first=_FIRST_BACKOFF, longest=_LONGEST_BACKOFF)
         name = refusal.queue.name
         self.names.add(name)
         logger.warning("Queue %s refused, all others are served, next attempt in %.1f s: %s", name, pause, refusal)
-        self._timer.call_after(pause, self._declare, (self._connection, refusal.queue, attempt + 1))
+        self._timer.call_after(pause, self._declare, (self._connection, refusal.queue, failures))
 
-    def _declare(self, connection: Any, queue: Queue, attempt: int) -> None:
+    def _declare(self, connection: Any, queue: Queue, failures: int) -> None:
         # A new connection declares everything itself.
         if connection is not self._connection:
             return
         for refusal in declare_queues(connection, [queue]):
-            self._wait(refusal, attempt)
+            self._wait(refusal, failures + 1)
             return
         self.names.discard(queue.name)
         logger.warning("Queue %s declared: it was refused before", queue.name)

@@ -13,8 +13,8 @@ from celery.worker import state
 
 from ..delivery import Delivery, is_held, original_delivery
 from ..errors import ApplicationError
+from ..headers import is_suspect, unacknowledged
 from ..policies.base import Dead, Decision, Drop, Postponed
-from ..policies.deliveries import is_suspect, unacknowledged
 from .carry_out import Disposition
 from .celery_internals import RevocableRequest
 from .failures import Done, FailureHandler, Original, failure_of

@@ -95,8 +95,8 @@ class OrchestratorState:
         return frozenset(self._catalog.packs)
 
     def known_domains(self) -> frozenset[str]:
-        """Return the domains of all known packs, and of all versions on searchers."""
-        return self.domains() | {each.domain for each in self._registry.versions()}
+        """Return the domains of all known packs, and of all versions on searchers that are not to be unloaded."""
+        return (self.domains() | {each.domain for each in self._registry.versions()}) - self._catalog.deleted
 
     def unclear_domains(self) -> frozenset[str]:
         """Return the domains of which searchers have an unknown or a later version: read their packs again."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Set
 from typing import Final
 
 from app.cluster.orchestrator.store_scan import ScanResult
 
 log = logging.getLogger(__name__)
 
-#: Packs that may be deleted at once whatever their share, so that small installations work.
+#: Packs that may be deleted whatever their share, so that small installations work.
 ALWAYS_DELETABLE: Final = 3
 
 
@@ -18,19 +18,22 @@ class StoreGuard:
     """Remembers the id of the store that packs came from, and holds back deletions that are not plausible."""
 
     def __init__(self, *, max_deleted_share: float) -> None:
-        """`max_deleted_share` is the share of all known packs that one scan may find deleted, from 0 to 1."""
+        """`max_deleted_share` is the share of the known packs that may be deleted, from 0 to 1.
+
+        It is measured from the largest number of packs that this object has seen: several scans delete no more than
+        one. A restart of the orchestrator is the operator's consent to the present number.
+        """
         self._max_share = max_deleted_share
+        self._largest = 0
         self._store_id = ""
         self._logged = ""
 
-    def check(self, result: ScanResult, domains: Collection[str]) -> ScanResult | None:
+    def check(self, result: ScanResult, domains: Set[str]) -> ScanResult | None:
         """Return what to believe of a scan, or None; `domains` are those of all packs in catalog and searchers.
 
         Nothing is believed of a store without its marker, or with another id than before, while packs are known. Of a
-        scan that misses more than its share of them, the deletions are not believed.
+        scan that leaves too few of them, the deletions are not believed.
         """
-        missing = len(result.deleted)
-        most = max(ALWAYS_DELETABLE, int(self._max_share * len(domains)))
         if domains and not result.store_id:
             self._log("The store has no marker (empty, or not mounted?): its scan is ignored and every pack is kept")
             return None
@@ -40,10 +43,14 @@ class StoreGuard:
                 "intended, restart the orchestrator"
             )
             return None
-        if missing > most:
+        self._largest = max(self._largest, len(domains))
+        most = max(ALWAYS_DELETABLE, int(self._max_share * self._largest))
+        missing = result.deleted & domains
+        if missing and self._largest - len(domains - missing) > most:
             self._log(
-                f"The store lacks {missing} of {len(domains)} known packs, more than {most} at once: searchers keep "
-                "them. If they were deleted on purpose, restart the orchestrator with MAX_DELETED_SHARE=1"
+                f"The store lacks {len(missing)} of {len(domains)} known packs. Only {most} of {self._largest} may "
+                "vanish while the orchestrator runs: searchers keep them. If they were deleted on purpose, restart the "
+                "orchestrator with MAX_DELETED_SHARE=1"
             )
             return result.without_deletions()
         self._store_id, self._logged = result.store_id, ""

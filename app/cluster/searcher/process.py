@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from kombu import Queue
+
 from app.broker.publishing import Publisher
 from app.broker.rpc.queue_consumer import QueueConsumer
 from app.broker.rpc.responder import Responder
@@ -46,23 +48,11 @@ def run(settings: Settings, *, stopping: Callable[[], bool]) -> None:
 
     Raises PackError if no data directory can be locked.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
-
+    raise_open_file_limit()
     searcher_id = str(uuid.uuid4())
     # The reporter asks for the consumer's state only after the consumer has connected.
     service, reporter = build(settings, searcher_id, is_connected=lambda: consumer.connected)
-
     queue = searcher_queue(searcher_id)
-
-    def declare(connection: Any) -> None:
-        queue.durable = server_version(connection) >= _NO_TRANSIENT_QUEUES
-        if not settings.declare_topology:
-            return
-        # A worker that consumes from a refused queue declares it again; a searcher needs none of them.
-        for refusal in declare_all(connection, settings):
-            log.warning("Queue %s refused: %s", refusal.queue.name, refusal)
 
     def connected() -> None:
         service.connected()
@@ -71,7 +61,7 @@ def run(settings: Settings, *, stopping: Callable[[], bool]) -> None:
     consumer = QueueConsumer(
         settings.broker,
         queue,
-        declare=declare,
+        declare=partial(declare, settings, queue),
         on_delivery=service.take,
         on_connected=connected,
     )
@@ -87,22 +77,34 @@ def run(settings: Settings, *, stopping: Callable[[], bool]) -> None:
     log.info("Searcher %s stopped", searcher_id)
 
 
+def raise_open_file_limit() -> None:
+    """Raise this process's limit of open files to `_OPEN_FILES`, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+
+
+def declare(settings: Settings, queue: Queue, connection: Any) -> None:
+    """Make a searcher's queue fit the broker's version, and declare the topology where the settings permit it."""
+    queue.durable = server_version(connection) >= _NO_TRANSIENT_QUEUES
+    if not settings.declare_topology:
+        return
+    # A worker that consumes from a refused queue declares it again; a searcher needs none of them.
+    for refusal in declare_all(connection, settings):
+        log.warning("Queue %s refused: %s", refusal.queue.name, refusal)
+
+
 def build(
     settings: Settings, searcher_id: str, *, is_connected: Callable[[], bool]
 ) -> tuple[SearcherService, Reporter]:
     """Lock a data directory and return the service of a searcher with its reporter; raises PackError."""
     directory = DataDirectory.acquire(settings.searcher_dir or settings.data_dir / "searchers")
     packs = OpenPacks(remove=directory.remove, time_limit=settings.search_time_limit)
-    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
-    loader = Loader(
-        PackJobs(
-            directory=directory,
-            packs=packs,
-            budget_mb=settings.searcher_disk_mb,
-            fetch=fetch_from(store),
-            check=database.check,
-        )
+    fetch = fetch_from(open_store(settings.store, endpoint_url=settings.s3_endpoint_url))
+    jobs = PackJobs(
+        directory=directory, packs=packs, budget_mb=settings.searcher_disk_mb, fetch=fetch, check=database.check
     )
+    loader = Loader(jobs)
     threads = settings.searcher_threads
     patience = max(STUCK_SECONDS, STUCK_LIMITS * settings.search_time_limit)
     query_handler = QueryHandler(packs, request_check=loader.submit, threads=threads, patience=patience)

@@ -38,19 +38,7 @@ def _extract(soup: BeautifulSoup) -> Extract:
     links = contract.links_to_follow((tag.name, _attributes(tag)) for tag in linking)
     description, robots = contract.description_and_directives(map(_attributes, _tags(soup, ("meta",))))
     base = next((_attributes(tag) for tag in _tags(soup, ("base",)) if tag.has_attr("href")), {})
-    dates = contract.dates_in(
-        map(_attributes, _tags(soup, ("meta",))),
-        (
-            tag.get_text()
-            for tag in _tags(soup, ("script",))
-            if (_attributes(tag).get("type") or "").strip().lower() == contract.JSON_LD
-        ),
-        (
-            _attributes(tag)
-            for tag in _tags(soup, ("time",))
-            if tag.has_attr("datetime") and tag.find_parent(contract.MAIN)
-        ),
-    )
+    dates = _dates(soup)
     canonical = contract.canonical_in(map(_attributes, _tags(soup, ("link",))))
     root = next(map(_attributes, _tags(soup, ("html",))), {})
     _reduce_to_text(soup)
@@ -75,6 +63,20 @@ def _extract(soup: BeautifulSoup) -> Extract:
         robots=robots,
         links=links,
     )
+
+
+def _dates(soup: BeautifulSoup) -> tuple[str, ...]:
+    scripts = [
+        tag.get_text()
+        for tag in _tags(soup, ("script",))
+        if (_attributes(tag).get("type") or "").strip().lower() == contract.JSON_LD
+    ]
+    times = [
+        _attributes(tag)
+        for tag in _tags(soup, ("time",))
+        if tag.has_attr("datetime") and tag.find_parent(contract.MAIN)
+    ]
+    return contract.dates_in(map(_attributes, _tags(soup, ("meta",))), scripts, times)
 
 
 def _tags(soup: BeautifulSoup, names: Iterable[str]) -> list[Tag]:
