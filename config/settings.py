@@ -182,7 +182,7 @@ class Settings(BaseSettings):
         0.5,
         ge=0,
         le=1,
-        description="Share of the known packs that may vanish from the store while the orchestrator runs. Searchers keep the others.",
+        description="Share of known packs that the store may lose while the orchestrator runs. Searchers keep more.",
     )
     heartbeat: float = Field(
         2.0, gt=0, description="Seconds between two heartbeats of a searcher; after three missed ones it is gone."

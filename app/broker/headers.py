@@ -40,7 +40,7 @@ OUTCOME_TO = "perennial-outcome-to"
 #: How often a message waited elsewhere because the node of its dead set or retry queue was down.
 DETOURS = "perennial-detours"
 
-#: Unacknowledged deliveries of the message, as counted by workers: a classic queue does not count them. See `unacknowledged`.
+#: Unacknowledged deliveries of the message, as counted by workers: a classic queue does not count them.
 DELIVERIES = "perennial-deliveries"
 #: Headers in which a quorum queue counts them. RabbitMQ 4 has both, and sets the first for crashes only.
 _COUNTED_BY_BROKER = ("x-delivery-count", "x-acquired-count")

@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +47,54 @@ class Outgoing:
     mandatory: bool = True
 
 
+class Confirms:
+    """The broker's answers to what one channel has published: confirms, nacks and returned messages."""
+
+    def __init__(self) -> None:
+        self.unconfirmed: set[int] = set()
+        self.nacked = 0
+        self.returned: list[str] = []
+        self._last_tag = 0
+
+    @property
+    def all_arrived(self) -> bool:
+        """Whether every message was confirmed, and none refused or returned."""
+        return not (self.unconfirmed or self.nacked or self.returned)
+
+    def expect(self) -> None:
+        """Note that the next message is published: the broker counts them from 1."""
+        self._last_tag += 1
+        self.unconfirmed.add(self._last_tag)
+
+    def receive_from(self, channel: Any) -> None:
+        """Put a channel into confirm mode and receive what the broker sends by it."""
+        channel.confirm_select()
+        channel.events["basic_ack"].add(self._confirm)
+        channel.events["basic_nack"].add(self._on_nack)
+        channel.events["basic_return"].add(self._on_return)
+
+    def _confirm(self, tag: int, multiple: bool) -> int:
+        """Note an answer of the broker; return the number of messages that it is for."""
+        confirmed = {each for each in self.unconfirmed if each <= tag} if multiple else self.unconfirmed & {tag}
+        self.unconfirmed -= confirmed
+        return len(confirmed)
+
+    def _on_nack(self, tag: int, multiple: bool) -> None:
+        self.nacked += self._confirm(tag, multiple)
+
+    def _on_return(self, _error: Exception, exchange: str, routing_key: str, message: Any) -> None:
+        body = raw_body(message.body, message.properties.get("content_encoding"))[:_SHOWN_BODY]
+        self.returned.append(f"exchange {exchange!r} with key {routing_key!r}: {body!r}")
+
+
+@dataclass(slots=True)
+class _HeldMessages:
+    """Messages that were sent when the broker blocked the connection, and whether it has confirmed them since."""
+
+    messages: Sequence[Outgoing]
+    arrived: bool = False
+
+
 class Publisher:
     """One connection and one channel in confirm mode, opened when first used. Safe for use by several threads.
 
@@ -62,14 +111,9 @@ class Publisher:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._channel: Any = None
-        self._unconfirmed: set[int] = set()
-        self._last_tag = 0
-        self._nacked = 0
-        self._returned: list[str] = []
+        self._confirms = Confirms()
         self._blocked = False
-        #: The messages that were sent when the broker blocked the connection, and whether it has confirmed them since.
-        self._held: Sequence[Outgoing] = ()
-        self._held_arrived = False
+        self._held: _HeldMessages | None = None
         self._declared: set[str] = set()
         self._refused: set[str] = set()
 
@@ -146,8 +190,8 @@ class Publisher:
             self._send_once(messages)
         except CONNECTION_ERRORS as error:
             blocked = self._blocked
-            if blocked and isinstance(error, TimeoutError) and self._unconfirmed:
-                self._held, self._held_arrived = messages, False
+            if blocked and isinstance(error, TimeoutError) and self._confirms.unconfirmed:
+                self._held = _HeldMessages(messages)
             else:
                 self._drop()
             if blocked or not was_open:
@@ -163,8 +207,7 @@ class Publisher:
     def _send_once(self, messages: Sequence[Outgoing]) -> None:
         channel = self._open_channel()
         for message in messages:
-            self._last_tag += 1
-            self._unconfirmed.add(self._last_tag)
+            self._confirms.expect()
             channel.basic_publish(
                 wire_message(channel, message),
                 exchange=message.exchange,
@@ -172,12 +215,12 @@ class Publisher:
                 mandatory=message.mandatory,
             )
         self._await_confirms()
-        returned, nacked = self._returned, self._nacked
-        if nacked:
+        confirms = self._confirms
+        if confirms.nacked:
             self._drop()
-            raise PublishFailed(f"the broker refused {nacked} of {len(messages)} message(s)")
-        if returned:
-            self._returned = []
+            raise PublishFailed(f"the broker refused {confirms.nacked} of {len(messages)} message(s)")
+        if returned := confirms.returned:
+            confirms.returned = []
             # A declared queue may have been deleted since; the next attempt declares it again.
             self._declared.clear()
             shown = ", ".join(sorted(set(returned))[:_MAX_SHOWN])
@@ -195,34 +238,27 @@ class Publisher:
 
     def _arrived_late(self, messages: Sequence[Outgoing]) -> bool:
         """Return whether these messages were held back by an alarm, and have arrived since."""
-        if self._held and self._unconfirmed:
-            try:
+        held = self._held
+        if held is None:
+            return False
+        if self._confirms.unconfirmed:
+            with suppress(*CONNECTION_ERRORS):
                 self._await_confirms()
-                self._held_arrived = not self._nacked and not self._returned
-            except CONNECTION_ERRORS:
-                self._held_arrived = False
-            if not self._held_arrived:
+            held.arrived = self._confirms.all_arrived
+            if not held.arrived:
                 self._drop()
-        same = len(messages) == len(self._held) and all(map(operator.is_, messages, self._held))
-        arrived = same and self._held_arrived
-        if same:
-            self._held = ()
-        return arrived
+        if len(messages) != len(held.messages) or not all(map(operator.is_, messages, held.messages)):
+            return False
+        self._held = None
+        return held.arrived
 
     def _await_confirms(self) -> None:
         """Wait until every message is confirmed, or one refused; raises TimeoutError and other CONNECTION_ERRORS."""
         deadline = time.monotonic() + self._timeout
-        while self._unconfirmed and not self._nacked and self._connection:
+        while self._confirms.unconfirmed and not self._confirms.nacked and self._connection:
             self._connection.drain_events(timeout=max(_GLANCE, deadline - time.monotonic()))
 
     def _open_channel(self) -> Any:
-        def on_nack(tag: int, multiple: bool) -> None:
-            self._nacked += self._confirm(tag, multiple)
-
-        def on_return(_error: Exception, exchange: str, routing_key: str, message: Any) -> None:
-            body = raw_body(message.body, message.properties.get("content_encoding"))[:_SHOWN_BODY]
-            self._returned.append(f"exchange {exchange!r} with key {routing_key!r}: {body!r}")
-
         if self._channel is None or not self._channel.is_open:
             self._drop()
             self._connection = connection_to(
@@ -233,32 +269,20 @@ class Publisher:
             )
             self._connection.connect()
             self._channel = self._connection.channel()
-            self._channel.confirm_select()
-            self._channel.events["basic_ack"].add(self._confirm)
-            self._channel.events["basic_nack"].add(on_nack)
-            self._channel.events["basic_return"].add(on_return)
+            self._confirms.receive_from(self._channel)
         return self._channel
 
     def _drop(self) -> None:
         connection, self._connection, self._channel = self._connection, None, None
-        self._unconfirmed.clear()
+        self._confirms, self._blocked = Confirms(), False
         self._declared.clear()
-        self._last_tag, self._nacked, self._returned, self._blocked = 0, 0, [], False
         if connection is not None:
-            try:
+            with suppress(*CONNECTION_ERRORS):
                 connection.collect(socket_timeout=1)
-            except CONNECTION_ERRORS:
-                return
 
     def _set_blocked(self, blocked: bool) -> None:
         """Note whether the broker stopped reading from this connection (`connection.blocked`)."""
         self._blocked = blocked
-
-    def _confirm(self, tag: int, multiple: bool) -> int:
-        """Note an answer of the broker; return the number of messages that it is for."""
-        confirmed = {each for each in self._unconfirmed if each <= tag} if multiple else self._unconfirmed & {tag}
-        self._unconfirmed -= confirmed
-        return len(confirmed)
 
 
 def wire_message(channel: Any, message: Outgoing) -> Any:

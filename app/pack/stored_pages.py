@@ -14,8 +14,18 @@ from itertools import islice
 from typing import Final
 
 from app.errors import ObjectNotFound, PreconditionFailed, StoreError
-from app.storage.layout import Page, Tombstone, content_key, content_prefix, from_json, page_id, to_json
-from app.storage.layout import MAX_ADDRESS, bounded, has_long_address
+from app.storage.layout import (
+    MAX_ADDRESS,
+    Page,
+    Tombstone,
+    bounded,
+    content_key,
+    content_prefix,
+    from_json,
+    has_long_address,
+    page_id,
+    to_json,
+)
 from app.storage.store import ObjectStore, Stat, StoredObject
 
 log = logging.getLogger(__name__)

@@ -93,9 +93,7 @@ _FIXED = (
         events_read=(REGISTER_AGAIN,),
     ),
     Account(name="beat", write=(_SITE,)),
-    Account(
-        name="web", configure=(_OWN_QUEUES,), write=(_REQUESTS_EXCHANGE, _QUERIES_EXCHANGE), read=(_OWN_QUEUES,)
-    ),
+    Account(name="web", configure=(_OWN_QUEUES,), write=(_REQUESTS_EXCHANGE, _QUERIES_EXCHANGE), read=(_OWN_QUEUES,)),
     Account(
         name="flower",
         configure=(_CONTROL, _REPLIES, _EVENTS, rf"{_EVENTS}\..*", rf".*\.{_REPLIES}"),

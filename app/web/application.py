@@ -55,7 +55,6 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         openapi_url="/api/v1/openapi.json",
-        exception_handlers=dict.fromkeys((ApplicationError, RequestValidationError, HTTPException), _answer_error),
     )
     app.add_middleware(
         WebMiddleware,
@@ -71,6 +70,8 @@ def create_app(
     for module in (api, pages, problems, opensearch, monitoring):
         app.include_router(module.router)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
+    for kind in (ApplicationError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _answer_error)
     return app
 
 

@@ -15,7 +15,7 @@ from app.broker.rpc.queue_consumer import QueueConsumer
 from app.broker.rpc.requestor import Reply, Requestor
 from app.broker.rpc.responder import Responder
 from tests.support import raw
-from tests.support.answering import QUEUE, ByHand, ask, consumed
+from tests.support.answering import QUEUE, ByHand, ask
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -60,7 +60,10 @@ ORDINARY = {
 @pytest.mark.parametrize("name", DEEP)
 def test_deep_nesting_is_found_in_little_time(name: str) -> None:
     began = time.process_time()
-    assert excess_complexity(DEEP[name]) in ("its elements are nested too deeply", "its formatting elements are not closed")
+    assert excess_complexity(DEEP[name]) in (
+        "its elements are nested too deeply",
+        "its formatting elements are not closed",
+    )
     assert time.process_time() - began < 2
 
 
