@@ -9,7 +9,6 @@ from typing import Any
 from app.broker.worker.task import Task
 from app.celery import app
 from app.coverart.coordination import CoalescingWindow
-from app.coverart.indexer import Indexer
 from app.coverart.jobs import Job, job_of, message
 from app.coverart.project import served_project
 from app.errors import InvalidJob
@@ -51,6 +50,9 @@ class ArtTask(Task):
 
     def handle(self, call: Mapping[str, Any]) -> None:
         """Run the job of a call, or raise Postpone until it may run."""
+        # Imported here because every worker imports this module, and few need psycopg: 0.15 s of CPU.
+        from app.coverart.indexer import Indexer
+
         job, exchange = self.job((), call)
         indexer = Indexer.of(exchange, context().settings, context().redis)
         indexer.handle(job, str(self.request.id), self.request.headers or {})

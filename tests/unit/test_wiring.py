@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from celery import Celery
 
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.registry import Policies
 from app.broker.worker.install import install
+from config.settings import ROOT
 
 pytestmark = pytest.mark.unit
 
@@ -33,3 +37,15 @@ def test_an_applications_own_configuration_does_not_undo_install(configured: str
     assert app.conf.worker_proc_alive_timeout == 60
     assert not app.conf.task_create_missing_queues
     assert app.conf.task_default_queue == ("celery" if configured == "never" else "mail")
+
+
+def test_a_worker_imports_no_library_that_only_some_queues_need() -> None:
+    script = (
+        "import sys\n"
+        "from app.celery import app\n"
+        "app.loader.import_default_modules()\n"
+        "assert 'coverart.index' in app.tasks and 'orchestrator.update' in app.tasks\n"
+        "print([name for name in ('boto3', 'pika', 'psycopg', 'fastapi', 'lxml') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
