@@ -231,7 +231,7 @@ def test_an_older_listing_never_overwrites_a_newer_one(art: ArtSystem, library: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [400, pytest.param(1_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [200, pytest.param(1_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("art", ["0.4"], indirect=True)
 def test_after_hundreds_of_changes_at_once_every_listing_is_what_the_database_says(art: ArtSystem, count: int) -> None:
     releases = [gid_of(number) for number in range(100, 100 + count // 20)]

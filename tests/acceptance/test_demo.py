@@ -111,6 +111,7 @@ def test_the_demo_refuses_a_given_broker_with_other_workers(environment: dict[st
     assert "workers of the broker at BROKER_URL" in out.read_text()
 
 
+@pytest.mark.long
 def test_a_killed_demo_leaves_nothing_running(tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "out"
     environment = {**os.environ, "PERENNIAL_DATA_DIR": str(data), "RETRY_TIMEOUT_MS": "600000"}

@@ -60,7 +60,7 @@ def left(data: Path, started: set[psutil.Process]) -> list[str]:
 def test_the_archive_ends_as_the_database_says_and_nothing_is_left_running(tmp_path: Path) -> None:
     data, out, started = tmp_path / "data", tmp_path / "out", set[psutil.Process]()
     with demo(data, out) as process:
-        eventually(lambda: descendants(process, started), "the demo has ended", seconds=200, every=0.2)
+        eventually(lambda: descendants(process, started), "the demo has ended", seconds=200, every=1)
         assert process.returncode == 0, out.read_text()
     assert len(started) > 5
     assert left(data, started) == []

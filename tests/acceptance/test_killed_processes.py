@@ -19,7 +19,7 @@ pytestmark = pytest.mark.acceptance
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("messages", [20, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("messages", [8, pytest.param(60, marks=pytest.mark.long)])
 def test_a_run_counts_though_its_process_died_before_the_worker_read_that_it_began(
     services: Urls, tmp_path: Path, messages: int
 ) -> None:

@@ -115,6 +115,7 @@ WAITING = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_broker_that_is_killed_while_messages_wait_loses_none(killable: Killable, tmp_path: Path) -> None:
     url = killable.settings.broker

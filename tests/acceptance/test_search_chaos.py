@@ -139,6 +139,7 @@ def test_queries_are_answered_while_searchers_and_orchestrator_come_and_go(
     assert requests.failed.total() <= FEW, requests.failed
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_searches_are_answered_again_after_the_broker_was_killed(killable: Killable, tmp_path: Path) -> None:
     own = killable.settings

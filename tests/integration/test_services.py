@@ -159,6 +159,7 @@ def test_confirmed_messages_and_keys_survive_sigkill(checkout: Settings) -> None
         assert client.get("kept") == b"yes"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_checkouts_run_side_by_side_and_one_goes_without_a_trace(checkout: Settings, tmp_path: Path) -> None:
     other = Settings(data_dir=tmp_path)
