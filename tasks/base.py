@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from redis import Redis
+from celery.utils.log import get_task_logger
+from redis import Redis, RedisError
 
 from app.broker.errors import InvalidMessage, Postpone
 from app.broker.publishing import Publisher, get_publisher
@@ -20,6 +22,8 @@ from app.crawl.urls import TARGET_FIELDS, Target, parse_message_domain, parse_ta
 from app.errors import StoreError
 from app.state.circuit_breaker import CircuitBreaker
 from app.state.client import get_raw_redis, get_redis
+from app.state.outage import WITHOUT_REDIS
+from app.state.outage import is_outage as is_redis_outage
 from app.storage.layout import page_id
 from app.storage.open import open_store
 from app.storage.outage import is_outage, store_breaker
@@ -31,6 +35,11 @@ from config.settings import Settings, get_settings
 
 #: Characters of a message that Flower and logs show; the number is Celery's default.
 _SHOWN = 1024
+
+#: Seconds between two log lines of one process about an outage of Redis.
+_REDIS_LINES_EVERY = 60.0
+
+logger = get_task_logger(__name__)
 
 #: The tasks whose messages the frontier counts.
 _KIND: dict[str, MessageKind] = {"site.index": "index", "site.crawl": "crawl"}
@@ -152,10 +161,16 @@ def task(kind: str, base: type[Task], *, bind: bool = False) -> Callable[[Callab
         @functools.wraps(run)
         def postponing(*args: Any, **kwargs: Any) -> None:
             try:
-                run(*args, **kwargs)
-            except StoreError as error:
-                _raise_postpone_in_outage(error)
-                raise
+                try:
+                    run(*args, **kwargs)
+                except StoreError as error:
+                    _raise_postpone_in_outage(error)
+                    raise
+            except RedisError as error:
+                if not is_redis_outage(error):
+                    raise
+                _log_redis_outage(error)
+                raise Postpone(WITHOUT_REDIS, f"Redis: {error}") from error
 
         return app.task(postponing, name=route.task, base=base, bind=bind, **limits)
 
@@ -170,3 +185,15 @@ def _raise_postpone_in_outage(error: StoreError) -> None:
         pause = process.store_breaker.open()
     if pause:
         raise Postpone(pause, f"the store is unavailable: {error}") from error
+
+
+#: Monotonic seconds before which this process logs no further line about an outage of Redis.
+_next_redis_line = 0.0
+
+
+def _log_redis_outage(error: RedisError) -> None:
+    """Log why messages are postponed, once a minute: each of them meets the same error."""
+    global _next_redis_line
+    if time.monotonic() >= _next_redis_line:
+        _next_redis_line = time.monotonic() + _REDIS_LINES_EVERY
+        logger.warning("Redis is unavailable, messages are postponed for %g s: %s", WITHOUT_REDIS, error)

@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal, Self
 
-import redis.exceptions
-from redis import Redis
+from redis import Redis, RedisError
 
 from app.broker.errors import Postpone
 from app.broker.policies.fixed_ttl import RETRIES
@@ -20,12 +19,10 @@ from app.coverart.project import LISTING_FILE, Entity, Project, listing, served_
 from app.coverart.webservice import WebService
 from app.errors import ArchiveNotFound, ArchiveUnavailable
 from app.state.circuit_breaker import CircuitBreaker
+from app.state.outage import WITHOUT_REDIS, is_outage
 from config.settings import Settings
 
 _log = logging.getLogger(__name__)
-
-#: Seconds after which a job is tried again that did not reach Redis. A retry would take hours, and cost its budget.
-_WITHOUT_REDIS = 8.0
 
 #: `done`: the archive was changed; `skipped`: it was as it should be.
 Outcome = Literal["done", "skipped"]
@@ -65,7 +62,8 @@ class Indexer:
     def handle(self, job: Job, message_id: str, headers: Collection[str]) -> None:
         """Run the job of a message now, drop it as a duplicate, or raise Postpone.
 
-        An unreachable Redis postpones the message: it is no fault of the message and must not cost a retry.
+        An outage of Redis postpones the message: it is no fault of the message. A retry would take hours, and cost its
+        budget.
         """
         try:
             decision = self.decide(job, message_id, headers)
@@ -73,8 +71,10 @@ class Indexer:
                 raise decision
             if decision == "run":
                 self.run(job)
-        except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
-            raise Postpone(_WITHOUT_REDIS, f"Redis: {error}") from error
+        except RedisError as error:
+            if not is_outage(error):
+                raise
+            raise Postpone(WITHOUT_REDIS, f"Redis: {error}") from error
 
     def decide(self, job: Job, message_id: str, headers: Collection[str]) -> Literal["run", "drop"] | Postpone:
         """Return what to do with a message now. Only a new message, neither coalesced nor a retry, may be dropped."""

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 #: Seconds to connect.
 CONNECT_TIMEOUT: Final = 5.0
 #: Seconds without a byte from the server.
-READ_TIMEOUT: Final = 60.0
-#: Attempts of one request after connection errors, 5xx and throttling, with boto3's backoff between them.
-ATTEMPTS: Final = 4
+READ_TIMEOUT: Final = 30.0
+#: Attempts of one request after connection errors, 5xx and throttling, with boto3's backoff between them. A request to
+#: a server that hangs must end long before the time limit of its task, which would spend a retry.
+ATTEMPTS: Final = 3
 #: Connections in the pool.
 CONNECTIONS: Final = 32
 

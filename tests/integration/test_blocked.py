@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import gc
+import time
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
-from kombu import Queue
+from celery.exceptions import OperationalError
+from kombu import Queue, pools
+from typer.testing import CliRunner
 
 from app.broker.errors import PublishFailed, RequestTimedOut, Unroutable
-from app.broker.publishing import Outgoing, Publisher
+from app.broker.publishing import Outgoing, Publisher, get_publisher
 from app.broker.rpc.requestor import Requestor
+from app.broker.worker.producer import NotConfirmed
+from app.cli import site
+from config.settings import get_settings
 from tests.support.alarm import AlarmedBroker, alarmed_broker
 from tests.support.broker import Broker
+from tests.support.sender import TIMEOUT, application
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -28,6 +37,7 @@ def alarmed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AlarmedBroker]
 
 @pytest.fixture
 def exhausted(alarmed: AlarmedBroker) -> str:
+    """Return the URL of the broker in its alarm. The test that ends the alarm is the last one of this module."""
     return alarmed.url
 
 
@@ -68,6 +78,44 @@ def test_a_request_to_such_a_broker_fails_at_its_deadline_with_that_reason(exhau
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
+
+
+def test_a_client_gets_an_error_in_time_on_a_connection_that_an_earlier_message_has_blocked(exhausted: str) -> None:
+    task = application(exhausted)
+    task.apply_async(kwargs={"number": 1}, confirm=False)
+    # From now on the broker does not read from the connection: it answers no request for a channel.
+    began = time.monotonic()
+    with pytest.raises(NotConfirmed):
+        task.delay(number=2)
+    with pytest.raises(NotConfirmed, match="no answer in 1 s"):
+        task.delay(number=3)
+    assert time.monotonic() - began < 30
+    pools.reset()
+
+
+def test_threads_that_send_in_an_alarm_do_not_wait_for_each_other(exhausted: str) -> None:
+    senders = 20
+    task = application(exhausted)
+    task.app.conf.broker_pool_limit = 1
+    began = time.monotonic()
+    with ThreadPoolExecutor(senders) as pool:
+        errors = [sent.exception() for sent in [pool.submit(task.delay) for _ in range(senders)]]
+    assert all(isinstance(error, OperationalError) for error in errors)
+    assert time.monotonic() - began < senders * TIMEOUT
+    pools.reset()
+
+
+def test_the_command_index_in_an_alarm_is_an_error_that_gives_the_reason(
+    exhausted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"PERENNIAL_DATA_DIR": str(tmp_path), "BROKER_URL": exhausted, "PUBLISH_TIMEOUT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    get_settings.cache_clear()
+    result = CliRunner().invoke(site.cli, ["index", "https://site.example/"])
+    assert isinstance(result.exception, PublishFailed)
+    assert "low on memory or disk" in str(result.exception)
+    get_publisher(exhausted).close()
+    get_settings.cache_clear()
 
 
 def published(publisher: Publisher, messages: Sequence[Outgoing]) -> bool:

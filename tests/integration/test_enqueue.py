@@ -11,41 +11,20 @@ from typing import Any
 
 import billiard
 import pytest
-from celery import Celery, signals
+from celery import signals
 from celery.exceptions import OperationalError
-from kombu import Connection, Queue, pools
+from kombu import Connection, pools
 
 from app.broker.errors import PublishFailed
 from app.broker.policies.delay_queues import DelayQueues
-from app.broker.policies.registry import Policies
 from app.broker.publishing import Publisher
-from app.broker.worker.install import install
 from app.broker.worker.producer import NotConfirmed
 from tests.support.broker import Broker
 from tests.support.proxy import Proxy
+from tests.support.sender import TIMEOUT, application
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
-
-#: Seconds to wait for a confirm.
-TIMEOUT = 1.0
-
-
-def post(number: int = 0) -> None:
-    """Do nothing; a task has to be a function with a name."""
-
-
-def application(broker_url: str, *, confirm: bool = True) -> Any:
-    """Return a task of another application."""
-    app = Celery("post", broker=broker_url, set_as_current=False)
-    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
-    app.conf.task_queues = [Queue("mail", routing_key="mail"), Queue("full", routing_key="full", queue_arguments=full)]
-    app.conf.task_default_queue = "mail"
-    app.conf.task_ignore_result = True
-    app.conf.broker_connection_timeout = TIMEOUT
-    mail = DelayQueues("mail", timeout_ms=250, retry_max=3)
-    install(app, Policies({"mail": mail}, default=mail), publish_timeout=TIMEOUT, confirm=confirm)
-    return app.task(name="post.send")(post)
 
 
 @pytest.fixture

@@ -5,11 +5,15 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
+
+import requests
 
 from app import services
 from app.services import install, rabbitmq, state
 from config.settings import Settings
+from tests.support.waiting import eventually
 
 #: A limit that no node stays below, and one that it does.
 _LOW, _ENOUGH = "1MB", "1GB"
@@ -47,6 +51,9 @@ def alarmed_broker(data_dir: Path) -> Iterator[AlarmedBroker]:
     more.mkdir(parents=True)
     (more / "memory.conf").write_text(f"vm_memory_high_watermark.absolute = {_LOW}\n")
     try:
-        yield AlarmedBroker(folder, services.up(settings).broker_url)
+        urls = services.up(settings)
+        alarms = f"{urls.broker_api_url}health/checks/local-alarms"
+        eventually(lambda: requests.get(alarms, timeout=10).status_code == HTTPStatus.SERVICE_UNAVAILABLE, "its alarm")
+        yield AlarmedBroker(folder, urls.broker_url)
     finally:
         services.down(settings)

@@ -53,6 +53,8 @@ def install(
         "worker_proc_alive_timeout": 60.0,
         # A closed channel concerns one queue, such as one whose node died: connect again instead of ending.
         "broker_channel_error_retry": True,
+        # Threads that send while the broker takes nothing would wait for each other's connections without end.
+        "broker_pool_acquire_timeout": publish_timeout,
         # A mistyped queue is an error at the call, and not a new queue without a consumer.
         "task_create_missing_queues": False,
     }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from amqp.exceptions import AMQPError, MessageNacked
 from celery.app import amqp as celery_amqp
-from kombu import Exchange, Producer
+from kombu import Exchange, Producer, pools
 from kombu.connection import is_connection
 from kombu.exceptions import OperationalError
 from kombu.messaging import ChannelPromise
@@ -48,10 +49,16 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
       Otherwise, and for a last delay of more than 2^31 - 1 ms, they raise InvalidMessage.
 
     A countdown or an eta raises InvalidMessage: a worker would hold the message in its memory.
+
+    A send ends in time, whatever the broker does. Each read and write on its connection takes `publish_timeout` seconds
+    at most, and so does the wait for a free connection. A failed attempt is the last one after that time.
     """
 
     #: A failover takes the next node with the check of its own certificate.
     Connection = NodesConnection
+
+    #: Celery's own name: `leave_connections_after_fork` forgets it.
+    _producer_pool: Any
 
     def __init__(self, app: Any) -> None:
         super().__init__(app)
@@ -61,6 +68,17 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
         # The topmost map is read first, and a later change of a setting still counts.
         app.conf.update({name: app.conf[name] for name in _READ_AT_EACH_SEND})
         leave_connections_after_fork(self)
+
+    @property
+    def producer_pool(self) -> Any:
+        """Return the producers of this process. A blocked connection is not read: a read without a limit never ends."""
+        pool: Any = self._producer_pool
+        if pool is None:
+            timeout = self.app.retries.publish_timeout
+            bounds = {"read_timeout": timeout, "write_timeout": timeout}
+            pool = self._producer_pool = pools.producers[self.app.connection_for_write(transport_options=bounds)]
+            pool.limit = self.app.pool.limit
+        return pool
 
     @cached_property  # type: ignore[untyped-decorator]
     def send_task_message(self) -> Send:
@@ -75,10 +93,15 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
             timeout = self.app.retries.publish_timeout
             # Of a write: a broker that stops reading would otherwise block the sender forever.
             options.setdefault("timeout", timeout)
+            options["retry_policy"] = _ending_in_time(options.get("retry_policy") or {}, timeout)
             confirm = options.pop("confirm", None)
-            if self.app.current_worker_task or (self.app.retries.confirm if confirm is None else confirm):
-                return _send_confirmed(send, producer, name, message, timeout=timeout, options=options)
-            return _declare_once(send, producer, name, message, options)
+            try:
+                if self.app.current_worker_task or (self.app.retries.confirm if confirm is None else confirm):
+                    return _send_confirmed(send, producer, name, message, timeout=timeout, options=options)
+                return _declare_once(send, producer, name, message, options)
+            finally:
+                # kombu keeps it for other uses of the connection.
+                producer.connection.transport_options.pop("errback", None)
 
         return send_task_message
 
@@ -98,6 +121,22 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
         if (queue, name) not in self._budgets:
             self._budgets[queue, name] = budget_of(self.app.retries.policies.policy_for(queue, name))
         return self._budgets[queue, name]
+
+
+def _ending_in_time(policy: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """Return a publish policy whose last attempt is the first one that fails after these seconds.
+
+    A policy limits the number of attempts only, each with as many attempts to connect.
+    """
+    deadline, errback = time.monotonic() + seconds, policy.get("errback")
+
+    def require_time(error: Exception, interval: float) -> None:
+        if errback:
+            errback(error, interval)
+        if time.monotonic() > deadline:
+            raise OperationalError(f"no more attempts after {seconds:g} s: {error!r}") from error
+
+    return {**policy, "errback": require_time}
 
 
 class _ConfirmingProducer(Producer):  # type: ignore[misc]

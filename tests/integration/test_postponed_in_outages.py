@@ -1,0 +1,161 @@
+"""Tasks while Redis or the store is full, fails or is silent: each message is postponed, and spends no retry."""
+
+from __future__ import annotations
+
+import resource
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from redis import Redis, ResponseError
+
+from app.broker.errors import Postpone
+from app.storage import s3
+from app.storage.layout import content_key, page_id
+from config.settings import Settings
+from tasks.base import Context
+from tasks.pack import pack_full, pack_incremental
+from tasks.site import crawl, index, index_and_crawl
+from tasks.timers import reset_timer, start_timer, tick
+from tests.servers.site import Answer, Request, Site, page, reply
+from tests.support.task_context import task_context
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with Site({"/": page("Home", "words")}) as site:
+        yield site
+
+
+@pytest.fixture
+def process(environment: dict[str, str], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
+    """Return the context of this process as in a worker, with the settings of the test."""
+    with task_context(environment, settings, monkeypatch) as context:
+        yield context
+
+
+@pytest.fixture
+def private_redis(private_services: Settings, redis_url: str) -> Redis:
+    """Return a client of a Redis whose settings a test may change."""
+    if not redis_url.startswith(private_services.redis.rpartition("/")[0]):
+        pytest.skip("the Redis is a given one")
+    return Redis.from_url(redis_url)
+
+
+@contextmanager
+def full(redis: Redis) -> Iterator[None]:
+    """Let Redis refuse every write in the block, as at its limit of memory."""
+    redis.config_set("maxmemory", 1)
+    try:
+        yield
+    finally:
+        redis.config_set("maxmemory", 0)
+
+
+def calls(site: Site) -> dict[str, Callable[[], object]]:
+    """Return a call of each task that writes to Redis."""
+    url, domain = site.at("/"), site.domain
+    return {
+        "index+crawl": lambda: index_and_crawl(url=url),
+        "index": lambda: index(url=url),
+        "crawl": lambda: crawl(url=url, crawl_id="c"),
+        "start_timer": lambda: start_timer(domain=domain),
+        "reset_timer": lambda: reset_timer(domain=domain),
+        "pack_full": lambda: pack_full(domain=domain),
+        "pack_incremental": lambda: pack_incremental(domain=domain),
+        "tick": tick,
+    }
+
+
+def test_each_message_waits_while_redis_is_full_and_runs_when_it_has_memory(
+    process: Context, private_redis: Redis, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    with full(private_redis):
+        for call in calls(site).values():
+            with pytest.raises(Postpone, match="Redis: "):
+                call()
+    assert site.paths() == []
+    assert [each for each in caplog.messages if "Redis is unavailable" in each][1:] == [], "one line a minute"
+    for call in calls(site).values():
+        call()
+    assert b"words" in process.store.get(content_key(site.domain, page_id(site.at("/")))).data
+
+
+def test_each_message_waits_while_redis_is_away(
+    environment: dict[str, str], settings: Settings, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        away = {**environment, "REDIS_URL": f"redis://127.0.0.1:{unused.getsockname()[1]}/0"}
+        with task_context(away, settings, monkeypatch), pytest.raises(Postpone, match=r"Redis: .*refused"):
+            index(url=site.at("/"))
+    assert site.paths() == []
+
+
+def test_a_command_that_redis_refuses_for_itself_spends_the_messages_budget(process: Context, site: Site) -> None:
+    process.redis.set("perennial:crawl:c", "not a hash")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        crawl(url=site.at("/"), crawl_id="c")
+
+
+def answering(status: int) -> Callable[[Request], Answer]:
+    def route(request: Request) -> Answer:
+        missing = request.method in ("GET", "HEAD")
+        return reply("<Error><Code>Failing</Code></Error>", status=404 if missing else status)
+
+    return route
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Let no file of this process grow, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_page_waits_while_the_disk_of_the_store_is_full(process: Context, site: Site) -> None:
+    with full_disk(), pytest.raises(Postpone, match="the store is unavailable"):
+        index(url=site.at("/"))
+    process.store_breaker.redis.flushdb()
+    index(url=site.at("/"))
+    assert b"words" in process.store.get(content_key(site.domain, page_id(site.at("/")))).data
+
+
+@pytest.fixture
+def bucket(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return the environment of a process whose store is a bucket; its requests are short and not repeated."""
+    monkeypatch.setattr(s3, "READ_TIMEOUT", 0.2)
+    monkeypatch.setattr(s3, "ATTEMPTS", 1)
+    keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
+    return {**environment, **keys, "AWS_EC2_METADATA_DISABLED": "true", "STORE_URL": "s3://bucket"}
+
+
+@pytest.mark.parametrize("status", [503, 507])
+def test_a_page_waits_while_the_bucket_takes_nothing(
+    bucket: dict[str, str], settings: Settings, site: Site, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    with Site() as server:
+        monkeypatch.setattr(server, "route", answering(status))
+        bucket["S3_ENDPOINT_URL"] = f"http://{server.domain}"
+        with task_context(bucket, settings, monkeypatch) as process:
+            with pytest.raises(Postpone, match="the store is unavailable"):
+                index(url=site.at("/"))
+            assert process.store_breaker.seconds_open() > 0
+
+
+def test_a_page_waits_while_the_bucket_is_silent(
+    bucket: dict[str, str], settings: Settings, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        bucket["S3_ENDPOINT_URL"] = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with task_context(bucket, settings, monkeypatch) as process:
+            with pytest.raises(Postpone, match="the store is unavailable"):
+                index(url=site.at("/"))
+            assert process.store_breaker.seconds_open() > 0
