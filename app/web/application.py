@@ -39,14 +39,34 @@ def create_app(
     `rate_limit` is `<number>/<second|minute|hour>` for each address. `counts` returns the client's own counters for
     /metrics. `packing` returns why no site is packed now, or an empty text; it makes the process unready.
     """
+    metrics = Metrics()
+    metrics.registry.register(RoutesCollector(client, counts))
+    app = _fastapi(client)
+    app.add_middleware(
+        WebMiddleware,
+        limiter=RateLimiter(rate_limit),
+        concurrency=ConcurrencyLimit(),
+        metrics=metrics,
+        error_response=_error_response,
+    )
+    app.state.search_client = CountingSearchClient(client, metrics)
+    app.state.metrics, app.state.packing = metrics, packing
+    for module in (api, pages, problems, opensearch, monitoring):
+        app.include_router(module.router)
+    app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
+    for kind in (ApplicationError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _answer_error)
+    return app
+
+
+def _fastapi(client: SearchClient) -> FastAPI:
+    """Return FastAPI with our description of the API; it closes the client when it ends."""
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
         client.close()
 
-    metrics = Metrics()
-    metrics.registry.register(RoutesCollector(client, counts))
     app = FastAPI(
         title="Perennial",
         version="1",
@@ -56,22 +76,8 @@ def create_app(
         redoc_url=None,
         openapi_url="/api/v1/openapi.json",
     )
-    app.add_middleware(
-        WebMiddleware,
-        limiter=RateLimiter(rate_limit),
-        concurrency=ConcurrencyLimit(),
-        metrics=metrics,
-        error_response=_error_response,
-    )
     # The hook that FastAPI documents for a description of one's own ("Extending OpenAPI").
     app.openapi = partial(api.describe_api, app)  # type: ignore[method-assign]
-    app.state.search_client = CountingSearchClient(client, metrics)
-    app.state.metrics, app.state.packing = metrics, packing
-    for module in (api, pages, problems, opensearch, monitoring):
-        app.include_router(module.router)
-    app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
-    for kind in (ApplicationError, RequestValidationError, HTTPException):
-        app.add_exception_handler(kind, _answer_error)
     return app
 
 

@@ -57,7 +57,6 @@ class ChannelThread:
         """Prepare a connection; `timeout` bounds connecting, `heartbeat` is AMQP's, both in seconds."""
         self._hosts = [_parameters(each, timeout=timeout, heartbeat=heartbeat) for each in url.split(";")]
         self._owner = owner
-        self._name = name
         self._lock = threading.Lock()
         # Opened by the first use: its sockets must not be inherited by a child that is forked before.
         self._loop: Any = None
@@ -119,7 +118,7 @@ class ChannelThread:
                 break
             except Exception:
                 # A callback failed. pika itself ends a connection that it cannot read.
-                logger.exception("%s: unexpected error in a callback", self._name)
+                logger.exception("%s: unexpected error in a callback", self._thread.name)
         loop.close()
         # A broker that did not answer the close in time: pika has no other way to close the socket than to collect it.
         self._loop = self._channel = None

@@ -45,6 +45,36 @@ def problem(error: Exception) -> bytes:
     return to_json(problem_reply(error, process="orchestrator"))
 
 
+class RegistrationTime:
+    """Requests that searchers register again, and gives them time to do so."""
+
+    def __init__(self, publish: Callable[[Sequence[Outgoing]], None]) -> None:
+        """`publish` publishes events or raises PublishFailed."""
+        self._publish = publish
+        self._due_at: float | None = None
+        self._ends_at: float | None = None
+
+    def begin(self, *, now: float) -> None:
+        """Publish the request with the next turn."""
+        self._due_at = now
+
+    def turn(self, *, now: float) -> None:
+        """Publish the request if it is due, and again later if that fails."""
+        if self._due_at is None or now < self._due_at:
+            return
+        try:
+            self._publish([event_message(REGISTER_AGAIN, {})])
+        except PublishFailed as error:
+            log.warning("%s not published, again in %g s: %s", REGISTER_AGAIN, _PUBLISH_BACKOFF, error)
+            self._due_at = now + _PUBLISH_BACKOFF
+        else:
+            self._due_at, self._ends_at = None, now + REGISTRATION_TIME
+
+    def has_ended(self, *, now: float) -> bool:
+        """Return whether the request was published and running searchers had time to register."""
+        return self._ends_at is not None and now >= self._ends_at
+
+
 class OrchestratorService:
     """Answers requests, sends orders and advances the state.
 
@@ -70,10 +100,9 @@ class OrchestratorService:
         """
         self.state = OrchestratorState(replicas=replicas, heartbeat=heartbeat, now=clock())
         self._reads = PackReads(source.pack)
-        self._scan = StoreScan(source)
         guard = StoreGuard(max_deleted_share=max_deleted_share)
-        self._schedule = ScanSchedule(self._scan, check=guard.check, now=clock())
-        self._publish = publish
+        self._schedule = ScanSchedule(StoreScan(source), check=guard.check, now=clock())
+        self._registration = RegistrationTime(publish)
         self._every = every
         self._clock = clock
         # An order expires before it would be sent again, so that it is not executed twice.
@@ -89,8 +118,6 @@ class OrchestratorService:
             handlers, problem=problem, returned=lambda name, delivery: self._returned.put((name, delivery))
         )
         self._stop: Callable[[], None] = lambda: None
-        self._register_at: float | None = None
-        self._settle_at: float | None = None
 
     # Called by the worker.
 
@@ -101,7 +128,7 @@ class OrchestratorService:
     def connected(self) -> None:
         """Request that searchers register again, and start the periodic turns."""
         self.state.connected(now=self._clock())
-        self._register_at = self._clock()
+        self._registration.begin(now=self._clock())
         self._stop()
         self._stop = self._every(TURN_INTERVAL, self.turn)
         self.turn()
@@ -125,7 +152,7 @@ class OrchestratorService:
 
     def pack_updated(self, domain: str) -> None:
         """Read a domain's pack from the store again, soon and in a thread."""
-        self._scan.discard(domain)
+        self._schedule.discard(domain)
         self._reads.request(domain)
 
     # Passage of time.
@@ -139,9 +166,13 @@ class OrchestratorService:
             if delivery.properties.get("reply_to"):
                 # A client waits for a reply: forward its request to another searcher.
                 self.take(delivery)
-        if self._register_at is not None and now >= self._register_at:
-            self._request_registration()
-        self._apply_reads()
+        self._registration.turn(now=now)
+        for domain, announced in self._reads.results():
+            if announced is None:
+                # Whether the pack was deleted, or the store is empty, is decided on the result of a scan.
+                self._schedule.request(domain)
+            else:
+                self.state.pack_updated(announced)
         result = self._schedule.result(domains=self.state.known_domains, now=now)
         if result is not None:
             for pack in result.packs:
@@ -149,31 +180,13 @@ class OrchestratorService:
             for domain in sorted(result.deleted):
                 self.state.pack_deleted(domain)
         self._schedule.start_due(domains=self.state.domains(), unclear=self.state.unclear_domains, now=now)
-        if self._schedule.is_complete and self._settle_at is not None and now >= self._settle_at:
+        if self._schedule.is_complete and self._registration.has_ended(now=now):
             self.state.settle()
         for addressed in self.state.tick(now=now):
             kind = "load" if isinstance(addressed.order, Load) else "unload"
             message = searcher_message(addressed.searcher_id, kind, to_payload(addressed.order))
             properties = {**message.properties, "expiration": self._order_expiration}
             self._responder.send(replace(message, properties=properties))
-
-    def _apply_reads(self) -> None:
-        for domain, announced in self._reads.results():
-            if announced is None:
-                # Whether the pack was deleted, or the store is empty, is decided on the result of a scan.
-                self._schedule.request(domain)
-            else:
-                self.state.pack_updated(announced)
-
-    def _request_registration(self) -> None:
-        try:
-            self._publish([event_message(REGISTER_AGAIN, {})])
-        except PublishFailed as error:
-            log.warning("%s not published, again in %g s: %s", REGISTER_AGAIN, _PUBLISH_BACKOFF, error)
-            self._register_at = self._clock() + _PUBLISH_BACKOFF
-        else:
-            self._register_at = None
-            self._settle_at = self._clock() + REGISTRATION_TIME
 
     def _forward(self, delivery: Delivery, payload: dict[str, Any]) -> None:
         domain = payload.get("domain", payload.get("host"))

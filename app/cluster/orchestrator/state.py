@@ -4,16 +4,35 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Mapping
 
 from app.cluster.orchestrator.catalog import PackCatalog
 from app.cluster.orchestrator.registry import SearcherRegistry
 from app.cluster.orchestrator.routing_table import RoutingTable
 from app.cluster.placement.model import AddressedOrder, ClusterState, Pack
 from app.cluster.placement.place import place
-from app.cluster.protocol import Outcome, Routes, SearcherReport
+from app.cluster.protocol import Outcome, PackRoute, Routes, SearcherReport
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 
 log = logging.getLogger(__name__)
+
+
+class UnplacedCopies:
+    """Why copies of packs cannot be placed, by domain. Each reason is logged once, and again when it changes."""
+
+    def __init__(self) -> None:
+        self.reasons: Mapping[str, str] = {}
+        self._logged: dict[str, str] = {}
+
+    def log(self, routes: Mapping[str, PackRoute]) -> None:
+        """Log the reasons that are new, given the present routes."""
+        self._logged = {
+            domain: reason for domain, reason in self._logged.items() if domain in routes and routes[domain].missing
+        }
+        for domain, reason in self.reasons.items():
+            if self._logged.get(domain) != reason:
+                log.warning("%s: a copy cannot be placed: %s", domain, reason)
+                self._logged[domain] = reason
 
 
 class OrchestratorState:
@@ -31,8 +50,7 @@ class OrchestratorState:
         self._catalog = PackCatalog()
         self._registry = SearcherRegistry(heartbeat=heartbeat, now=now)
         self._table = RoutingTable(replicas=replicas)
-        self._unplaced: dict[str, str] = {}
-        self._logged: dict[str, str] = {}
+        self._unplaced = UnplacedCopies()
         self._backoff_ends_at = float("inf")
         self._is_built = False
         self._is_placed = False
@@ -152,22 +170,11 @@ class OrchestratorState:
                 addressed.reason,
             )
             records[addressed.searcher_id].add_order(order, now=now)
-        self._unplaced = dict(placement.unplaced)
+        self._unplaced.reasons = placement.unplaced
         self._backoff_ends_at = min((each.backoff_ends_at(now=now) for each in records.values()), default=float("inf"))
         self._is_placed, self._is_built = True, False
-        self._log_unplaced()
+        self._unplaced.log(self._routing().routes)
         return placement.orders
-
-    def _log_unplaced(self) -> None:
-        """Log once why a copy cannot be placed, and again when the reason changes."""
-        routes = self._routing().routes
-        self._logged = {
-            domain: reason for domain, reason in self._logged.items() if domain in routes and routes[domain].missing
-        }
-        for domain, reason in self._unplaced.items():
-            if self._logged.get(domain) != reason:
-                log.warning("%s: a copy cannot be placed: %s", domain, reason)
-                self._logged[domain] = reason
 
     def _trusted(self) -> frozenset[str]:
         return frozenset(each.sha256 for each in self._registry.versions() if self._catalog.is_trusted(each))
@@ -210,6 +217,6 @@ class OrchestratorState:
         if not self._is_built:
             packs = self._catalog.with_unknown(self._registry.versions())
             records = self._registry.records.values()
-            self._table.build(packs, records, trusted=self._trusted(), unplaced=self._unplaced)
+            self._table.build(packs, records, trusted=self._trusted(), unplaced=self._unplaced.reasons)
             self._is_built = True
         return self._table

@@ -150,6 +150,10 @@ class ScanSchedule:
             self._whole_at = now + SCAN_INTERVAL
         return believed
 
+    def discard(self, domain: str) -> None:
+        """Discard the running scan's result for a domain, since a newer version of its pack is known."""
+        self._scan.discard(domain)
+
     def request(self, domain: str) -> None:
         """Read a domain's pack with the next scan, which is due at once."""
         self._requested.add(domain)

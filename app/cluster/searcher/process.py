@@ -118,11 +118,11 @@ def build(
         Publishers(
             events=Publisher(settings.broker, timeout=settings.publish_timeout),
             heartbeats=Publisher(settings.broker, timeout=min(settings.heartbeat, settings.publish_timeout)),
+            published=directory.touch,
         ),
         every=settings.heartbeat,
         state=partial(loader.report, searcher_id),
         silence_reason=silence_reason,
-        published=directory.touch,
     )
     service = SearcherService(
         packs=packs,

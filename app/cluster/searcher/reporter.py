@@ -22,10 +22,23 @@ _ATTEMPTS, _ATTEMPT_INTERVAL = 3, 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publishers:
-    """Two connections, so that heartbeats do not wait for the confirm of an event."""
+    """Two connections, so that heartbeats do not wait for the confirm of an event. `published` is called after each."""
 
     events: Publisher
     heartbeats: Publisher
+    published: Callable[[], None] = lambda: None
+
+    def register(self, report: SearcherReport) -> None:
+        """Publish a registration."""
+        self.events.publish([event_message("register", to_payload(report))])
+        self.published()
+
+    def heartbeat(self, report: SearcherReport, *, expire_after: float) -> None:
+        """Publish a heartbeat that the broker drops after `expire_after` seconds."""
+        message = request_message("heartbeat", to_payload(report))
+        properties = {**message.properties, "expiration": str(round(expire_after * 1_000))}
+        self.heartbeats.publish([replace(message, properties=properties, mandatory=False)])
+        self.published()
 
     def close(self) -> None:
         """Close both connections."""
@@ -54,7 +67,6 @@ class Reporter:
     """Registers on request, and from then on sends a heartbeat every `every` seconds, in a thread.
 
     While `silence_reason` returns a reason, no report is sent: a searcher that does not answer has to count as lost.
-    `published` is called after each message.
     """
 
     def __init__(
@@ -64,13 +76,11 @@ class Reporter:
         every: float,
         state: Callable[[], SearcherReport],
         silence_reason: Callable[[], str] = lambda: "",
-        published: Callable[[], None] = lambda: None,
     ) -> None:
         self._publishers = publishers
         self._every = every
         self._source = ReportSource(state)
         self._silence_reason = silence_reason
-        self._published = published
         self._silent = ""
         self._has_failed = False
         self._registration_due = True
@@ -114,7 +124,7 @@ class Reporter:
         self._source.leaving = True
         self._stop()
         try:
-            self._publishers.events.publish([event_message("register", to_payload(self.report()))])
+            self._publishers.register(self.report())
         except PublishFailed as error:
             log.warning("Leaving not announced: %s", error)
 
@@ -159,13 +169,9 @@ class Reporter:
         """Publish a registration or a heartbeat; return whether it was published."""
         try:
             if registering:
-                self._publishers.events.publish([event_message("register", to_payload(self.report()))])
+                self._publishers.register(self.report())
             else:
-                heartbeat = request_message("heartbeat", to_payload(self.report()))
-                expiration = str(round(self._every * MISSED_HEARTBEATS * 1_000))
-                properties = {**heartbeat.properties, "expiration": expiration}
-                self._publishers.heartbeats.publish([replace(heartbeat, properties=properties, mandatory=False)])
-            self._published()
+                self._publishers.heartbeat(self.report(), expire_after=self._every * MISSED_HEARTBEATS)
         except Exception as error:  # noqa: BLE001 - After any error, the next heartbeat is tried.
             if not self._has_failed:
                 log.warning("Report not published, again with the next heartbeat: %r", error)
