@@ -12,9 +12,10 @@ from redis import Redis, RedisError
 from app.broker.errors import Postpone
 from app.broker.policies.fixed_ttl import RETRIES
 from app.coverart import musicbrainz
-from app.coverart.archive import Archive
+from app.coverart.archive import Archive, PublicArchive
 from app.coverart.coordination import COALESCED, CoalescingWindow, ItemLocks, archive_breaker
 from app.coverart.jobs import Delete, Index, Job, Move
+from app.coverart.ordering import deletion_waits, listing_waits, present_move
 from app.coverart.project import LISTING_FILE, Entity, Project, listing, served_project
 from app.coverart.webservice import WebService
 from app.errors import ArchiveNotFound, ArchiveUnavailable
@@ -23,6 +24,9 @@ from app.state.outage import WITHOUT_REDIS, is_outage
 from config.settings import Settings
 
 _log = logging.getLogger(__name__)
+
+#: Seconds beyond all retries of a `move` for which `index` and `delete` wait for it.
+_MARGIN = 3_600.0
 
 #: `done`: the archive was changed; `skipped`: it was as it should be.
 Outcome = Literal["done", "skipped"]
@@ -34,11 +38,16 @@ class Indexer:
 
     project: Project
     archive: Archive
+    public: PublicArchive
     web_service: WebService
     read_entity: Callable[[str], Entity | None]
+    #: Returns the gid of the entity of an image, or None.
+    read_home: Callable[[int], str | None]
     locks: ItemLocks
     window: CoalescingWindow
     breaker: CircuitBreaker
+    #: Seconds after a merge for which its moves are waited for.
+    patience: float
 
     @classmethod
     def of(cls, exchange: str, settings: Settings, redis: Redis) -> Self:
@@ -49,14 +58,21 @@ class Indexer:
             with musicbrainz.connect(settings.musicbrainz_url.get_secret_value()) as connection:
                 return musicbrainz.entity(connection, project, gid)
 
+        def read_home(image: int) -> str | None:
+            with musicbrainz.connect(settings.musicbrainz_url.get_secret_value()) as connection:
+                return musicbrainz.homes(connection, project, [image]).get(image)
+
         return cls(
             project=project,
             archive=Archive.of(settings),
+            public=PublicArchive.of(settings),
             web_service=WebService.of(settings),
             read_entity=read_entity,
+            read_home=read_home,
             locks=ItemLocks(redis, project),
             window=CoalescingWindow(redis, project, settings.art_window),
             breaker=archive_breaker(redis, settings.art_outage_pause),
+            patience=settings.art_retry_ms / 1_000 * (settings.art_retry_max + 1) + _MARGIN,
         )
 
     def handle(self, job: Job, message_id: str, headers: Collection[str]) -> None:
@@ -87,38 +103,63 @@ class Indexer:
     def run(self, job: Job) -> Outcome:
         """Run a job; opens the circuit breaker where the archive is unavailable, and resets it otherwise.
 
-        Raises Postpone where another job works on the item, and the errors of archive, web service and database.
+        Raises Postpone where another job works on the item or must run first, and the errors of archive, web service
+        and database.
         """
         try:
             self.window.clear(job)
             match job:
-                case Index(gid=gid):
-                    with self.locks.hold_entity(gid, self.read_entity) as entity:
-                        outcome = index(
-                            self.project, job, entity=entity, archive=self.archive, web_service=self.web_service
-                        )
-                case Move(old_gid=old_gid, new_gid=new_gid):
-                    with self.locks.hold(old_gid, new_gid) as require_held:
-                        outcome = move(self.project, job, archive=self.archive, require_held=require_held)
-                case Delete(gid=gid):
-                    with self.locks.hold(gid):
-                        outcome = delete(self.project, job, archive=self.archive)
+                case Index():
+                    outcome = self._index(job)
+                case Move():
+                    outcome = self._move(job)
+                case Delete():
+                    outcome = self._delete(job)
         except ArchiveUnavailable as error:
             self.breaker.open(error.retry_after)
             raise
         self.breaker.reset()
         return outcome
 
+    def _index(self, job: Index) -> Outcome:
+        with self.locks.hold_entity(job.gid, self.read_entity) as entity:
+            if entity is None:
+                _log.info("%s %s does not exist: not indexed", self.project.entity, job.gid)
+                return "skipped"
+            if wait := listing_waits(self.project, entity, self.public.item, patience=self.patience):
+                raise wait
+            # The listing of an entity that lost its last image is empty; one that never had any needs no item.
+            if not entity.images and self.public.item(self.project.bucket(entity.gid)) is None:
+                _log.info("%s %s has no image and no item: not indexed", self.project.entity, entity.gid)
+                return "skipped"
+            return index(self.project, entity, archive=self.archive, web_service=self.web_service)
 
-def index(project: Project, job: Index, *, entity: Entity | None, archive: Archive, web_service: WebService) -> Outcome:
-    """Write the listing and then the metadata of the database's entity; None is an entity that does not exist.
+    def _move(self, job: Move) -> Outcome:
+        present = present_move(job, self.read_home(job.id))
+        if present is None:
+            _log.warning(
+                "Move of image %d from %s to %s: skipped, the database has it elsewhere; `caa audit` finds its file",
+                *(job.id, job.old_gid, job.new_gid),
+            )
+            return "skipped"
+        with self.locks.hold(present.old_gid, present.new_gid) as require_held:
+            return move(self.project, present, archive=self.archive, require_held=require_held)
+
+    def _delete(self, job: Delete) -> Outcome:
+        with self.locks.hold(job.gid):
+            if job.id is None:
+                entity = self.read_entity(job.gid)
+                if wait := deletion_waits(self.project, job.gid, entity, self.public.item, patience=self.patience):
+                    raise wait
+            return delete(self.project, job, archive=self.archive)
+
+
+def index(project: Project, entity: Entity, *, archive: Archive, web_service: WebService) -> Outcome:
+    """Write the listing and then the metadata of the database's entity.
 
     Metadata that the web service no longer has are left out: the entity was deleted after it was read. Raises the
     errors of archive and web service.
     """
-    if entity is None:
-        _log.info("%s %s does not exist: not indexed", project.entity, job.gid)
-        return "skipped"
     bucket = project.bucket(entity.gid)
     json_type, xml_type = (f"application/{kind}; charset=utf-8" for kind in ("json", "xml"))
     archive.put(project, bucket, LISTING_FILE, listing(project, entity), content_type=json_type, keep_old=True)

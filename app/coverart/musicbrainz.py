@@ -17,7 +17,7 @@ import psycopg
 from psycopg import conninfo
 from psycopg.sql import SQL, Composed, Identifier
 
-from app.coverart.project import Entity, Image, Project
+from app.coverart.project import Entity, Image, Merge, Project
 from app.errors import DatabaseFailed, DatabaseUnavailable
 
 #: Rows are tuples.
@@ -66,8 +66,9 @@ def entity(connection: Connection, project: Project, gid: str, *, time_limit: fl
     rows = _read(connection, _query("entity", project), {"gid": gid}, time_limit=time_limit)
     if not rows:
         return None
-    images = (Image(*[*columns, tuple(types)]) for _, *columns, types in rows if columns[0] is not None)
-    return Entity(gid=rows[0][0], images=tuple(images))
+    images = (Image(*[*columns, tuple(types)]) for _, _, _, *columns, types in rows if columns[0] is not None)
+    merged = (Merge(old, age) for old, age in zip(rows[0][1], rows[0][2], strict=True))
+    return Entity(gid=rows[0][0], images=tuple(images), merged=tuple(merged))
 
 
 def all_gids(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from app.errors import InvalidJob
 from config.settings import Settings
@@ -97,11 +97,23 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
+class Merge:
+    """A gid that was merged into an entity, and the seconds since."""
+
+    gid: str
+    age: float
+
+
+@dataclass(frozen=True, slots=True)
 class Entity:
-    """A release or an event with its images in order. `gid` is canonical; of a merged one, the target's."""
+    """A release or an event with its images in order. `gid` is canonical; of a merged one, the target's.
+
+    `merged` are the gids that lead to it. It changes with time, and is not part of a comparison.
+    """
 
     gid: str
     images: tuple[Image, ...]
+    merged: tuple[Merge, ...] = field(default=(), compare=False)
 
 
 def served(settings: Settings) -> dict[str, Project]:

@@ -3,8 +3,14 @@
 -- name: entity
 -- One row for each image in order, or one row without an image. The gid of a merged entity returns its target. The
 -- view says which image is the front or the back; its array of types has no order, so they are read anew, by number.
+-- Both arrays are the merges into the entity: gids, and seconds since. The column `created` may be NULL.
 SELECT
     entity.gid::text,
+    ARRAY(SELECT gid::text FROM musicbrainz.{redirect} WHERE new_id = entity.id ORDER BY gid) AS merged,
+    ARRAY(
+        SELECT coalesce(extract(EPOCH FROM clock_timestamp() - created), 'infinity')::double precision
+        FROM musicbrainz.{redirect} WHERE new_id = entity.id ORDER BY gid
+    ) AS merged_ago,
     art.id,
     art.suffix,
     art.comment,

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,6 +26,7 @@ from app.services import Urls
 from app.state.client import get_redis
 from config.settings import ROOT
 from tests.servers import archive as stand_in
+from tests.servers.musicbrainz import changes
 from tests.servers.site import Request, Wire
 from tests.support.art import ArtSystem, art_corner
 from tests.support.waiting import eventually
@@ -241,8 +242,20 @@ def test_a_job_whose_item_is_locked_waits_in_the_broker_with_its_retries_unspent
     assert [each.delivery_info["routing_key"] for each in seen] == ["delete"] * len(seen)
 
 
+def database_has(art: ArtSystem, homes: Mapping[int, str]) -> None:
+    """Add releases with these images, without a message."""
+    with art.database.transaction():
+        artist = changes.add_artist(art.database, "Miles Davis")
+        for gid in set(homes.values()):
+            changes.add_release(art.database, "Kind of Blue", artist, gid=gid)
+        for number, gid in homes.items():
+            changes.add_cover(art.database, gid, number)
+        art.database.execute("TRUNCATE amqp.outbox")
+
+
 def test_moves_that_cross_both_end(art: ArtSystem, running: Worker) -> None:
     one, other = sorted(str(uuid.uuid4()) for _ in range(2))
+    database_has(art, {number: other if number % 2 else one for number in range(1, 7)})
     for number in range(1, 7):
         old, new = (one, other) if number % 2 else (other, one)
         art.archive.upload(f"mbid-{old}", f"mbid-{old}-{number}.jpg", b"picture")

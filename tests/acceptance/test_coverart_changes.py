@@ -15,7 +15,7 @@ from app.coverart import musicbrainz
 from app.coverart.project import COVER_ART, listing
 from app.services import Urls
 from config.settings import Settings
-from tests.servers.archive import ACCESS_KEY, SECRET_KEY
+from tests.servers.archive import ACCESS_KEY, SECRET_KEY, broken
 from tests.servers.musicbrainz import changes
 from tests.servers.site import Request, Wire
 from tests.support.art import ArtSystem, Sent, art_corner, sent
@@ -193,19 +193,35 @@ def jobs_expected(edits: dict[int, int]) -> dict[str, list[Sent]]:
 
 def test_each_change_in_sql_is_exactly_these_requests(art: ArtSystem, library: Library) -> None:
     change = threading.Thread(target=change_everything, args=(library,))
+    copy, *_ = moving("70.jpg", OLD, NEW)
+    art.archive.faults.add(broken(), method="PUT", path=copy[1])
     with art.worker("changes") as _:
         change.start()
         change.join()
-        count = sum(len(job) for job in jobs_expected(library.edits).values())
-        eventually(lambda: len(art.requests()) >= count, f"{count} requests", seconds=60)
+        count = 1 + sum(len(job) for job in jobs_expected(library.edits).values())
+        eventually(lambda: len(changes_requested(art)) >= count, f"{count} requests", seconds=60)
         eventually(lambda: not art.waiting(), "no job is left over")
-    requests = [sent(request) for request in art.requests()]
+    requests = changes_requested(art)
+    # The first copy failed. Until the second one, nobody wrote a listing with the image or deleted the old listing.
+    first, second, gone = (index for index, each in enumerate(requests) if each in moving("70.jpg", OLD, NEW))
+    merged = [index for index, each in enumerate(requests) if each[1] in (path_of(NEW), path_of(OLD))]
+    assert first < second < gone < min(merged)
+    requests.pop(first)
     for job_name, job in jobs_expected(library.edits).items():
         found = [request for request in requests if request in job]
         assert found == job, job_name
         requests = [request for request in requests if request not in job]
     assert requests == [], "requests that no change asks for"
     assert art.broker.depth(art.failed) == 0
+
+
+def changes_requested(art: ArtSystem) -> list[Sent]:
+    """Return the requests but for reads of items, of which a job that waits for a move may need any number."""
+    return [sent(request) for request in art.requests() if not request.path.startswith("/metadata/")]
+
+
+def path_of(gid: str) -> str:
+    return f"/mbid-{gid}/index.json"
 
 
 def test_an_older_listing_never_overwrites_a_newer_one(art: ArtSystem, library: Library) -> None:

@@ -129,7 +129,11 @@ def test_a_permanent_failure_is_dead_lettered_at_once_if_fail_fast_is_set(
 
 
 def test_a_failure_that_a_retry_can_fix_waits_four_hours(art: ArtSystem, running: Worker) -> None:
-    missing = f"1\n{uuid.uuid4()}\n{uuid.uuid4()}\njpg\n".encode()
+    with art.database.transaction():
+        release = changes.add_release(art.database, "x", changes.add_artist(art.database, "x"))
+        changes.add_cover(art.database, release, 1)
+        art.database.execute("TRUNCATE amqp.outbox")
+    missing = f"1\n{uuid.uuid4()}\n{release}\njpg\n".encode()
     art.post("move", missing)
     eventually(lambda: art.broker.depth("cover-art-archive.retry") == 1, "it waits")
     [message] = art.broker.take("cover-art-archive.retry")

@@ -202,7 +202,7 @@ def mend(fix: Job | None, entity: Entity, settings: Settings) -> None:
     archive = Archive.of(settings)
     match fix:
         case Index():
-            index(COVER_ART, fix, entity=entity, archive=archive, web_service=WebService.of(settings))
+            index(COVER_ART, entity, archive=archive, web_service=WebService.of(settings))
         case Move():
             move(COVER_ART, fix, archive=archive)
         case Delete():

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from app.broker.errors import ApplicationError
 from app.coverart.archive import Archive
 from app.coverart.indexer import delete, index, move
-from app.coverart.jobs import Delete, Index, Move
+from app.coverart.jobs import Delete, Move
 from app.coverart.project import COVER_ART, EVENT_ART, Entity, Image, Project, listing
 from app.coverart.webservice import WebService
 from app.errors import ArchiveError, ArchiveNotFound, ArchiveRefused, ArchiveUnavailable, WebServiceError
@@ -100,8 +100,8 @@ def both(server: ArchiveServer, musicbrainz: MusicBrainz) -> Ends:
     return ends(server.path_url, musicbrainz.ws_url)
 
 
-def run_index(both: Ends, entity: Entity | None = RELEASE, project: Project = COVER_ART) -> str:
-    return index(project, Index(A), entity=entity, archive=both.archive, web_service=both.web_service)
+def run_index(both: Ends, entity: Entity = RELEASE, project: Project = COVER_ART) -> str:
+    return index(project, entity, archive=both.archive, web_service=both.web_service)
 
 
 def sent(requests: list[Request]) -> list[Sent]:
@@ -157,15 +157,6 @@ def test_index_writes_to_the_item_of_the_gid_that_a_merged_one_became(
     assert run_index(both, Entity(B, ())) == "done"
     assert server.paths() == [f"/mbid-{B}/index.json", f"/mbid-{B}/mbid-{B}_mb_metadata.xml"]
     assert musicbrainz.paths() == [f"/ws/2/release/{B}?inc=artists"]
-
-
-def test_index_of_an_unknown_entity_sends_nothing_and_says_so(
-    server: ArchiveServer, musicbrainz: MusicBrainz, both: Ends, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    assert run_index(both, None) == "skipped"
-    assert (server.requests, musicbrainz.requests) == ([], [])
-    assert f"release {A} does not exist" in caplog.text
 
 
 def test_metadata_of_an_entity_that_vanished_after_it_was_read_is_left_out(

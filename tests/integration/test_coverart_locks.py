@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -18,13 +19,11 @@ from pydantic import SecretStr
 from redis import Redis
 
 from app.broker.errors import Postpone
-from app.coverart.archive import Archive
-from app.coverart.coordination import CoalescingWindow, ItemLocks, archive_breaker
+from app.coverart.coordination import ItemLocks
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import Move
 from app.coverart.musicbrainz import connect, entity
 from app.coverart.project import COVER_ART, EVENT_ART, Entity
-from app.coverart.webservice import WebService
 from app.state.client import get_redis
 from config.settings import ROOT, Settings
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer
@@ -191,16 +190,9 @@ def test_a_move_that_lost_its_locks_with_redis_deletes_nothing_and_runs_again(lo
             archive_url=server.path_url,
             archive_access_key=SecretStr(ACCESS_KEY),
             archive_secret_key=SecretStr(SECRET_KEY),
+            musicbrainz_url=SecretStr("postgresql://musicbrainz.invalid/x"),
         )
-        indexer = Indexer(
-            project=COVER_ART,
-            archive=Archive.of(settings),
-            web_service=WebService.of(settings),
-            read_entity=lambda _: None,
-            locks=locks,
-            window=CoalescingWindow(locks.redis, COVER_ART, 0),
-            breaker=archive_breaker(locks.redis, 1),
-        )
+        indexer = replace(Indexer.of("cover-art-archive", settings, locks.redis), read_home=lambda _: B, locks=locks)
         with pytest.raises(Postpone, match="lost"):
             indexer.run(Move(1, A, B, "jpg"))
         assert server.files(bucket)[file] == b"picture"
