@@ -99,10 +99,10 @@ def test_covers_and_events_are_served_by_one_worker(art: ArtSystem, running: Wor
     listing = art.archive.files(f"mbid-{event}")["index.json"].decode()
     url = f"https://eventartarchive.org/event/{event}/2"
     assert listing == (
-        f'{{"event":"https://musicbrainz.org/event/{event}","images":[{{"approved":true,"comment":"",'
-        f'"edit":{json.loads(listing)["images"][0]["edit"]},"front":true,"id":2,"image":"{url}.png",'
-        f'"thumbnails":{{"1200":"{url}-1200.jpg","250":"{url}-250.jpg","500":"{url}-500.jpg",'
-        f'"large":"{url}-500.jpg","small":"{url}-250.jpg"}},"types":["Poster"]}}]}}'
+        f'{{"event": "https://musicbrainz.org/event/{event}", "images": [{{"approved": true, "comment": "", '
+        f'"edit": {json.loads(listing)["images"][0]["edit"]}, "front": true, "id": 2, "image": "{url}.png", '
+        f'"thumbnails": {{"1200": "{url}-1200.jpg", "250": "{url}-250.jpg", "500": "{url}-500.jpg", '
+        f'"large": "{url}-500.jpg", "small": "{url}-250.jpg"}}, "types": ["Poster"]}}]}}'
     )
     put = next(each for each in art.archive.requests if each.path == f"/mbid-{event}/index.json")
     assert put.headers["authorization"] == f"LOW {ACCESS_KEY}:{SECRET_KEY}"
@@ -131,9 +131,9 @@ def test_a_permanent_failure_is_dead_lettered_at_once_if_fail_fast_is_set(
 def test_a_failure_that_a_retry_can_fix_waits_four_hours(art: ArtSystem, running: Worker) -> None:
     with art.database.transaction():
         release = changes.add_release(art.database, "x", changes.add_artist(art.database, "x"))
-        changes.add_cover(art.database, release, 1)
+        changes.add_cover(art.database, release, 77)
         art.database.execute("TRUNCATE amqp.outbox")
-    missing = f"1\n{uuid.uuid4()}\n{release}\njpg\n".encode()
+    missing = f"77\n{uuid.uuid4()}\n{release}\njpg\n".encode()
     art.post("move", missing)
     eventually(lambda: art.broker.depth("cover-art-archive.retry") == 1, "it waits")
     [message] = art.broker.take("cover-art-archive.retry")
