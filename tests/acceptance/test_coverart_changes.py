@@ -202,7 +202,7 @@ def test_each_change_in_sql_is_exactly_these_requests(art: ArtSystem, library: L
         eventually(lambda: len(changes_requested(art)) >= count, f"{count} requests", seconds=60)
         eventually(lambda: not art.waiting(), "no job is left over")
     requests = changes_requested(art)
-    # The first copy failed. Until the second one, nobody wrote a listing with the image or deleted the old listing.
+    # The first copy failed. Before the second one, no listing with the image was written, and the old one not deleted.
     first, second, gone = (index for index, each in enumerate(requests) if each in moving("70.jpg", OLD, NEW))
     merged = [index for index, each in enumerate(requests) if each[1] in (path_of(NEW), path_of(OLD))]
     assert first < second < gone < min(merged)
