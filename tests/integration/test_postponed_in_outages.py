@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from tasks.pack import pack_full, pack_incremental
 from tasks.site import crawl, index, index_and_crawl
 from tasks.timers import reset_timer, start_timer, tick
 from tests.servers.site import Answer, Request, Site, page, reply
+from tests.support.full_disk import full_disk
 from tests.support.task_context import task_context
 
 pytestmark = pytest.mark.integration
@@ -107,17 +107,6 @@ def answering(status: int) -> Callable[[Request], Answer]:
         return reply("<Error><Code>Failing</Code></Error>", status=404 if missing else status)
 
     return route
-
-
-@contextmanager
-def full_disk() -> Iterator[None]:
-    """Let no file of this process grow, as on a full disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_page_waits_while_the_disk_of_the_store_is_full(process: Context, site: Site) -> None:

@@ -18,7 +18,7 @@ from queue import Queue
 import pytest
 
 from app.cluster.protocol import Load, PackVersion, Unload
-from app.cluster.searcher.data_directory import DataDirectory
+from app.cluster.searcher.data_directory import MAX_CRASHES, DataDirectory
 from app.cluster.searcher.loader import Loader
 from app.cluster.searcher.pack_jobs import IntegrityCheck, JobOutcome, PackJobs
 from app.cluster.searcher.packs import OpenPacks
@@ -31,6 +31,7 @@ from app.search.query import parse
 from app.storage.layout import pack_key
 from config.settings import ROOT
 from tests.packs import page, publish, write_pack
+from tests.support.full_disk import full_disk
 from tests.support.stores import folder_store
 from tests.support.waiting import eventually
 
@@ -236,6 +237,38 @@ def test_a_load_never_writes_more_than_the_free_room(disk: Disk) -> None:
         assert shelf.title() == "five"
 
 
+def test_on_a_full_disk_the_former_version_is_served_and_the_new_one_is_loaded_when_there_is_room(disk: Disk) -> None:
+    with disk.open() as shelf:
+        shelf.have(disk.offer("one"))
+        load = disk.offer("two")
+        with full_disk():
+            outcomes = [shelf.have(load) for _ in range(MAX_CRASHES + 1)]
+        assert {outcome.kind for outcome in outcomes} == {"failed"}
+        assert all("File too large" in outcome.reason for outcome in outcomes)
+        assert shelf.title() == "one"
+        assert shelf.files() == [".json", ".sqlite"]
+        assert shelf.have(load).kind == "loaded"
+        assert shelf.title() == "two"
+
+
+def test_a_pack_whose_note_cannot_be_written_leaves_no_file(disk: Disk) -> None:
+    directory = DataDirectory.acquire(disk.root)
+    version = PackVersion(domain="a.example", sha256="f" * 64, generation=1, size_mb=1)
+    with directory.temporary_file() as written:
+        written.write_bytes(b"a pack")
+        with full_disk(), pytest.raises(OSError, match="File too large"):
+            directory.keep(version, written)
+    assert [path for path in directory.folder.rglob("*") if path.suffix] == []
+    directory.close()
+
+
+def test_packs_are_recovered_on_a_full_disk(disk: Disk) -> None:
+    with disk.open() as shelf:
+        shelf.have(disk.offer("one"))
+    with full_disk(), disk.open() as shelf:
+        assert shelf.title() == "one"
+
+
 def test_a_newer_version_in_the_store_is_loaded_and_named(disk: Disk) -> None:
     with disk.open() as shelf:
         old, new = disk.offer("old"), disk.offer("new")
@@ -319,7 +352,7 @@ def crash_while_opening(disk: Disk, domain: str, sha256: str) -> str:
     """Let a searcher's process be killed while it opens a version; return its data directory's number."""
     lines = (
         "import os, pathlib, signal",
-        "from app.cluster.searcher.data_directory import DataDirectory",
+        "from app.cluster.searcher.data_directory import MAX_CRASHES, DataDirectory",
         f"directory = DataDirectory.acquire(pathlib.Path({str(disk.root)!r}))",
         "print(directory.folder.name, flush=True)",
         f"with directory.opening({domain!r}, {sha256!r}): os.kill(os.getpid(), signal.SIGKILL)",
@@ -436,7 +469,7 @@ def test_of_two_pack_versions_of_a_killed_process_the_newer_one_is_recovered(dis
 
 
 def test_two_processes_never_share_a_directory_and_a_killed_process_releases_its_own(disk: Disk) -> None:
-    imports = "import pathlib, time; from app.cluster.searcher.data_directory import DataDirectory"
+    imports = "import pathlib, time; from app.cluster.searcher.data_directory import MAX_CRASHES, DataDirectory"
     taking = f"{imports}; s = DataDirectory.acquire(pathlib.Path({str(disk.root)!r}))"
     command = [sys.executable, "-c", f"{taking}; print(s.folder.name, flush=True); time.sleep(60)"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as other:

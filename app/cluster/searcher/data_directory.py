@@ -111,14 +111,20 @@ class DataDirectory:
             path.unlink(missing_ok=True)
 
     def keep(self, version: PackVersion, written: Path) -> Path:
-        """Move a pack from its temporary file to its domain's folder, and return its path there."""
-        folder = self.folder / version.domain
-        with self._renaming:
-            folder.mkdir(exist_ok=True)
-            path = written.replace(folder / written.name)
-        note = written.with_suffix(".json")
-        note.write_bytes(to_json(version))
-        note.replace(path.with_suffix(".json"))
+        """Move a pack from its temporary file to its domain's folder, and return its path there.
+
+        Raises OSError, and leaves no further file then.
+        """
+        folder, note = self.folder / version.domain, written.with_suffix(".json")
+        try:
+            # The only write, which a full disk refuses, is the first step.
+            note.write_bytes(to_json(version))
+            with self._renaming:
+                folder.mkdir(exist_ok=True)
+                path = written.replace(folder / written.name)
+            note.replace(path.with_suffix(".json"))
+        finally:
+            note.unlink(missing_ok=True)
         return path
 
     def remove(self, path: Path) -> None:
@@ -166,11 +172,16 @@ class DataDirectory:
         else:
             self._openings.pop(domain, None)
         written, marks = self.folder / f"{_OPENING}.new", self.folder / _OPENING
-        if self._openings:
-            written.write_text(json.dumps(self._openings))
-            written.replace(marks)
-        else:
-            marks.unlink(missing_ok=True)
+        try:
+            if self._openings:
+                written.write_text(json.dumps(self._openings))
+                written.replace(marks)
+            else:
+                marks.unlink(missing_ok=True)
+        except OSError as error:
+            # Packs are served from a full disk, too. Only a crash of this process is not counted then.
+            written.unlink(missing_ok=True)
+            log.warning("Mark of an opened version not written, goes on without: %s: %s", marks, error)
 
     def touch(self) -> None:
         """Set the lock file's modification time to now, for health checks by other processes."""
