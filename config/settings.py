@@ -9,9 +9,10 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from config import checks
 from config.flower_login import check_login, kept_login
 
 #: The checkout: the folder that holds `app/`, `config/` and `Procfile`.
@@ -21,27 +22,34 @@ ROOT = Path(__file__).resolve().parent.parent
 LONGEST_DELAY_MS = 2_100_000_000
 
 
+_HTTP = checks.url_of("http", "https")
+
+Folder = Annotated[Path, AfterValidator(checks.folder)]
+
+
 class Settings(BaseSettings):
     """Every setting, read from the environment variable of the same name in capitals."""
 
     # An error of a wrong setting is printed and logged: it must not quote a password.
-    model_config = SettingsConfigDict(frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True)
+    model_config = SettingsConfigDict(
+        frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True, allow_inf_nan=False
+    )
 
     # Services and folders
-    data_dir: Path = Field(
+    data_dir: Folder = Field(
         ROOT / ".perennial",
         validation_alias="PERENNIAL_DATA_DIR",
         description="Folder for private services, the folder store and caches; ignored by git.",
     )
-    broker_url: SecretStr = Field(
+    broker_url: Annotated[SecretStr, AfterValidator(checks.url_of("amqp", "amqps"))] = Field(
         SecretStr(""),
         description="RabbitMQ, or the nodes of a cluster with semicolons between them. Empty: the private broker of "
         "`perennial services up`.",
     )
-    redis_url: SecretStr = Field(
+    redis_url: Annotated[SecretStr, AfterValidator(checks.url_of("redis", "rediss", "unix"))] = Field(
         SecretStr(""), description="Redis. Empty: the private Redis of `perennial services up`."
     )
-    broker_api_url: SecretStr = Field(
+    broker_api_url: Annotated[SecretStr, AfterValidator(_HTTP)] = Field(
         SecretStr(""),
         description="RabbitMQ's management API, of each node with semicolons between them; Flower uses the first. "
         "Empty: the private one, or none.",
@@ -52,7 +60,7 @@ class Settings(BaseSettings):
     store_outage_pause: float = Field(
         5.0, gt=0, description="Seconds of pause after the store did not answer; doubled up to a minute."
     )
-    s3_endpoint_url: str | None = Field(
+    s3_endpoint_url: Annotated[str, AfterValidator(_HTTP)] | None = Field(
         None, description="Endpoint of an S3-compatible server. Credentials come from boto3's own variables."
     )
 
@@ -85,10 +93,11 @@ class Settings(BaseSettings):
     event_retry_ms: int = Field(
         5_000,
         ge=1,
+        le=LONGEST_DELAY_MS,
         description="Milliseconds that a failed event waits. Must equal the TTL of an existing retry queue.",
     )
 
-    dead_dir: Path | None = Field(
+    dead_dir: Folder | None = Field(
         None,
         description="Folder of the dead sets' audit and of what was dropped. Empty: `dead` below the data folder.",
     )
@@ -100,7 +109,7 @@ class Settings(BaseSettings):
     )
 
     # Crawl
-    user_agent: str = Field(
+    user_agent: Annotated[str, AfterValidator(checks.user_agent)] = Field(
         "Perennial/0.1 (+https://example.org/perennial)",
         description="Sent with every request. The product token obeys robots.txt.",
     )
@@ -131,16 +140,17 @@ class Settings(BaseSettings):
     response_ttl: int = Field(3_600, gt=0, description="Seconds that `index` and `crawl` of one page share a response.")
 
     # Cover art
-    cover_art_exchange: str = Field(
+    cover_art_exchange: Annotated[str, AfterValidator(checks.exchange)] = Field(
         "cover-art-archive",
         description="Exchange of cover art messages, and what its queues' names begin with. Empty: not served.",
     )
-    event_art_exchange: str = Field(
+    event_art_exchange: Annotated[str, AfterValidator(checks.exchange)] = Field(
         "", description="Exchange of event art messages: `event-art-archive`. Empty: not served."
     )
     art_retry_ms: int = Field(
         14_400_000,
         ge=1,
+        le=LONGEST_DELAY_MS,
         description="Milliseconds that a failed art message waits. Must equal the TTL of an existing retry queue.",
     )
     art_retry_max: int = Field(4, ge=0, description="Retries of an art message that carries no `mb-retries`.")
@@ -157,7 +167,7 @@ class Settings(BaseSettings):
         "https://{bucket}.s3.us.archive.org/{file}",
         description="URL of a file in the archive's S3 interface. `{bucket}` is part of the host or of the path.",
     )
-    archive_public_url: str = Field(
+    archive_public_url: Annotated[str, AfterValidator(_HTTP)] = Field(
         "https://archive.org",
         description="Public URL of the archive, with `/metadata/` and `/download/` below it.",
     )
@@ -172,7 +182,7 @@ class Settings(BaseSettings):
     musicbrainz_url: SecretStr = Field(
         SecretStr(""), description="MusicBrainz's database, `postgresql://user:password@host/database`; only read."
     )
-    musicbrainz_ws_url: str = Field(
+    musicbrainz_ws_url: Annotated[str, AfterValidator(_HTTP)] = Field(
         "https://musicbrainz.org/ws/2", description="MusicBrainz's web service, which describes releases and events."
     )
 
@@ -187,7 +197,7 @@ class Settings(BaseSettings):
     heartbeat: float = Field(
         2.0, gt=0, description="Seconds between two heartbeats of a searcher; after three missed ones it is gone."
     )
-    searcher_dir: Path | None = Field(
+    searcher_dir: Folder | None = Field(
         None, description="Folder in which searchers keep packs. Empty: `searchers` below the data folder."
     )
     searcher_disk_mb: int = Field(
@@ -243,12 +253,13 @@ class Settings(BaseSettings):
             raise ValueError(f"STORE_URL {value!r}: expected file:///folder or s3://bucket[/prefix]")
         return value
 
-    @field_validator("forwarded_allow_ips")
+    @field_validator("forwarded_allow_ips", "allow_private_hosts")
     @classmethod
-    def _check_proxies(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for proxy in value:
-            if proxy != "*":
-                ip_network(proxy, strict=False)  # A ValueError names the entry.
+    def _check_networks(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        hosts_have_names = info.field_name == "allow_private_hosts"
+        for entry in value:
+            if "/" in entry or not (hosts_have_names or entry == "*"):
+                ip_network(entry, strict=False)  # A ValueError names the entry.
         return value
 
     @field_validator("web_rate_limit")

@@ -1,0 +1,65 @@
+"""Checks of settings that a type cannot express; each raises ValueError with what is expected, and no password."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import SecretStr
+
+#: The longest name of an exchange: AMQP allows 255 bytes for those of its queues, which have longer names.
+_MAX_EXCHANGE = 200
+
+_MAX_PORT = 65_535
+#: Host and port of a URL, below its login: a name, an address, or an IPv6 address in brackets.
+_HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]*)(?::([0-9]{1,5}))?")
+
+_Url = TypeVar("_Url", bound=str | SecretStr)
+
+
+def url_of(*schemes: str) -> Callable[[_Url], _Url]:
+    """Return a check of a URL, or of several with semicolons between them, for its scheme, host and port."""
+    expected = " or ".join(f"{scheme}://" for scheme in schemes)
+
+    def check(value: _Url) -> _Url:
+        for url in str(value.get_secret_value() if isinstance(value, SecretStr) else value).split(";"):
+            scheme, _, rest = url.partition("://")
+            host_and_port = rest.rpartition("@")[2].partition("/")[0].partition("?")[0]
+            found = _HOST_AND_PORT.fullmatch(host_and_port)
+            valid = scheme in schemes and rest.isprintable() and found and int(found[1] or 0) <= _MAX_PORT
+            if url and not valid:
+                raise ValueError(f"expected {expected}, a host and a port")
+        return value
+
+    return check
+
+
+def folder(path: Path) -> Path:
+    """Check that a folder can be made or used at `path`."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - Path.stat() would not be shorter.
+    except FileNotFoundError:
+        return path
+    except OSError as error:
+        raise ValueError(f"not a folder that can be used: {error.strerror}") from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise ValueError(f"{path} is a file, and not a folder")
+    return path
+
+
+def user_agent(text: str) -> str:
+    """Check a value of the HTTP field User-Agent: visible ASCII characters, and spaces within (RFC 9110, 5.5)."""
+    if not re.fullmatch(r"[!-~]([ -~]*[!-~])?", text):
+        raise ValueError("expected visible ASCII characters and spaces")
+    return text
+
+
+def exchange(name: str) -> str:
+    """Check the name of an exchange whose queues have longer names."""
+    if not name.isprintable() or len(name.encode(errors="replace")) > _MAX_EXCHANGE:
+        raise ValueError(f"expected at most {_MAX_EXCHANGE} bytes of printable characters")
+    return name

@@ -1,0 +1,88 @@
+"""Any text in any setting's variable gives valid settings, or one error that names the variable and the reason."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from app.cli.errors import explained
+from app.http.addresses import AddressPolicy
+from config.settings import Settings
+
+pytestmark = pytest.mark.unit
+
+VARIABLES = sorted(str(field.validation_alias or name).upper() for name, field in Settings.model_fields.items())
+
+#: What `os.environ` can hold: no NUL, and a byte that is not UTF-8 as a lone surrogate.
+ANY_TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])) | st.just("\udcff\udc80")
+#: Texts that come close to values of one or another setting, or that a number or a path cannot have.
+NEARLY = (
+    *("nan", "inf", "-inf", "1e400", "-1", "0", "9" * 5_000, "1_0", "0x10", "٣", " 1 ", "true", "None", "[]", "{}"),
+    *("http://[", "amqp://user:pass/word@host/", "amqp://host:99999999//", "redis://:x@h:port/", "https://é.example"),
+    *("amqp://a//;http://b//", "s3://", "file:///", "file:///tmp/%zz", "http://{bucket}/{file}{", "unix://"),
+    *(",", "a,b", "1,,2", "10.0.0.0/99", "*", "::1/129", "600/minute\n", "user:pa\nss", "a=b,=c", "x" * 5_000),
+    *("/etc/passwd", "/etc/passwd/below", "/" + "x" * 300, "a\tb\r\nc", "\udcff", "\u202e", "💥" * 100),
+)
+
+
+def outcome(variable: str, text: str) -> str:
+    """Return the printed error of settings with this variable; empty for valid settings, which are used."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(variable, text)
+        try:
+            valid = Settings()
+        except ValidationError as error:
+            explanation = explained(error)
+            assert explanation is not None
+            assert explanation.exit_code == 2
+            return "\n".join(explanation.lines)
+    # What processes derive from their settings at once.
+    assert all((valid.broker, valid.redis, valid.store))
+    assert all(valid.passwords_of_accounts.values())
+    assert all(valid.art_exchanges)
+    AddressPolicy(valid.allow_private_hosts)
+    return ""
+
+
+def require_clear(variable: str, text: str) -> None:
+    printed = outcome(variable, text)
+    for line in printed.splitlines():
+        assert variable in line, (variable, text[:80], printed)
+    assert len(printed.splitlines()) <= max(1, text.count(",") + 1), (variable, text[:80], printed)
+    assert len(printed) < 10_000
+
+
+@settings(max_examples=600)
+@given(st.sampled_from(VARIABLES), st.sampled_from(NEARLY) | ANY_TEXT)
+def test_any_text_in_any_variable_is_valid_or_one_clear_error(variable: str, text: str) -> None:
+    require_clear(variable, text)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("variable", VARIABLES)
+def test_each_text_that_comes_close_to_a_value_is_valid_or_one_clear_error(variable: str) -> None:
+    for text in NEARLY:
+        require_clear(variable, text)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "reason"),
+    [
+        ("BROKER_URL", "amqp://user:word@host:port/", "BROKER_URL: expected amqp:// or amqps://, a host and a port"),
+        ("REDIS_URL", "localhost:6379", "REDIS_URL: expected redis:// or rediss:// or unix://"),
+        ("ALLOW_PRIVATE_HOSTS", "10.0.0.0/99", "ALLOW_PRIVATE_HOSTS: '10.0.0.0/99' does not appear to be an IPv4 or"),
+        ("PERENNIAL_DATA_DIR", "/etc/passwd", "PERENNIAL_DATA_DIR: /etc/passwd is a file, and not a folder"),
+        ("PERENNIAL_DATA_DIR", "/etc/passwd/x", "PERENNIAL_DATA_DIR: not a folder that can be used: Not a directory"),
+        ("TIMER_TIMEOUT", "inf", "TIMER_TIMEOUT: Input should be a finite number"),
+        ("USER_AGENT", "me\nX-Other: 1", "USER_AGENT: expected visible ASCII characters"),
+        ("COVER_ART_EXCHANGE", "x" * 250, "COVER_ART_EXCHANGE: expected at most 200 bytes"),
+        ("ART_RETRY_MS", "5000000000", "ART_RETRY_MS: Input should be less than or equal to 2100000000"),
+    ],
+)
+def test_a_wrong_setting_is_refused_when_it_is_read_and_not_when_it_is_used(
+    variable: str, text: str, reason: str
+) -> None:
+    printed = outcome(variable, text)
+    assert printed.startswith(reason)
