@@ -1,12 +1,14 @@
-"""`perennial store`: make the object store, and prove that its conditional writes hold."""
+"""`perennial store`: make the object store, copy it, and prove that its conditional writes hold."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
+from app.storage.copying import copy_store
 from app.storage.open import check_conditional_writes, create_store, open_store
 from app.storage.store import ObjectStore
 from config.settings import get_settings
@@ -29,6 +31,26 @@ def check(as_json: AsJson = False) -> None:
     """Try conditional writes, also by several writers at once; exit 1 where they do not hold."""
     settings = get_settings()
     _check(open_store(settings.store, endpoint_url=settings.s3_endpoint_url), made=False, as_json=as_json)
+
+
+@cli.command()
+def copy(
+    source: Annotated[str, typer.Option("--from", metavar="URL", help="The store to copy; default: STORE_URL.")] = "",
+    target: Annotated[str, typer.Option("--to", metavar="URL", help="The store to copy to; default: STORE_URL.")] = "",
+    create: Annotated[bool, typer.Option("--create", help="Make the folder or bucket of the target.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Back up or restore: copy every object that the target lacks or has in another version; delete nothing."""
+    settings = get_settings()
+    source_url, target_url = source or settings.store, target or settings.store
+    if source_url == target_url:
+        raise typer.BadParameter("give --to URL for a backup, or --from URL to restore one")
+    opened = (open_store(url, endpoint_url=settings.s3_endpoint_url) for url in (source_url, target_url))
+    result = copy_store(*opened, create=create)
+    if as_json:
+        typer.echo(json.dumps({"from": source_url, "to": target_url, **asdict(result)}))
+    else:
+        typer.echo(f"{result.copied:,} copied, {result.unchanged:,} unchanged: {source_url} to {target_url}")
 
 
 def _check(store: ObjectStore, *, made: bool, as_json: bool) -> None:

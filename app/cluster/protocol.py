@@ -141,7 +141,7 @@ class Routes:
     """The reply to `get_routes`: the route of each domain with a pack, and all searchers.
 
     `orchestrator` identifies a run of the orchestrator. `settled` is false until it has read the store and running
-    searchers had time to register.
+    searchers had time to register. `store_id` is the id of the store that it reads, empty before the first scan.
     """
 
     orchestrator: str
@@ -149,6 +149,7 @@ class Routes:
     settled: bool
     routes: tuple[PackRoute, ...]
     searchers: tuple[SearcherStatus, ...]
+    store_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from amqp.exceptions import ChannelError
 from celery.utils.imports import symbol_by_name
 from redis import Redis, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -15,17 +17,20 @@ from app.broker.connection import connected
 from app.broker.errors import ApplicationError, BrokerUnreachable
 from app.broker.publishing import Publisher
 from app.broker.worker.consumer import Consumer
+from app.cluster.client.cluster import ClusterSearchClient
 from app.doctor import probes
 from app.doctor.clocks import MAX_SKEW, clock_readings
 from app.doctor.cluster import cluster_results, dead_set_results
 from app.doctor.consumer_timeout import REMEDY, consumer_timeout, max_unacknowledged_seconds, worker_prefetches
 from app.errors import unreachable_text
 from app.services.procfile import procfile
+from app.storage.marker import MARKER_KEY, read_marker
 from app.storage.open import check_conditional_writes, open_store
 from app.topology.check import TopologyReport, check_topology, management_api
 from app.topology.model import QueueDefinition
 from app.topology.policies import retry_policies
 from app.topology.queues import task_queues
+from config.routes import REQUESTS
 from config.settings import Settings
 
 #: `problem`: messages can be lost, or work cannot continue. `warning`: only in the case that the text names.
@@ -279,6 +284,28 @@ def clocks(context: CheckContext) -> Iterator[CheckResult]:
         yield CheckResult("ok", f"the clock of {compared} is within {MAX_SKEW:g} s of this machine's")
 
 
+def orchestrator(context: CheckContext) -> Iterator[CheckResult]:
+    """Compare the store of STORE_URL with the one that the orchestrator reads."""
+    try:
+        with context.connection.channel() as channel:
+            runs = channel.queue_declare(REQUESTS, passive=True).consumer_count > 0
+    except ChannelError:
+        runs = False
+    if not runs:
+        yield CheckResult("ok", "none runs now, so that its store was not compared")
+        return
+    settings = context.settings
+    ours = read_marker(open_store(settings.store, endpoint_url=settings.s3_endpoint_url))
+    with closing(ClusterSearchClient.of(settings)) as client:
+        theirs = client.routes().store_id
+    yield _verified(
+        not theirs or ours == theirs,
+        "it reads the same store" if theirs else "it has not read a store yet",
+        f"it reads another store ({theirs}) than STORE_URL ({ours or 'without marker'}): "
+        "give all processes the same STORE_URL",
+    )
+
+
 def redis(settings: Settings) -> Iterator[CheckResult]:
     """Check that timers and the frontier survive a restart of Redis and a full memory."""
     seconds = _REDIS_TIMEOUT
@@ -302,9 +329,16 @@ def redis(settings: Settings) -> Iterator[CheckResult]:
 
 
 def store(settings: Settings) -> Iterator[CheckResult]:
-    """Try the store's conditional writes."""
-    check_conditional_writes(open_store(settings.store, endpoint_url=settings.s3_endpoint_url))
+    """Try the store's conditional writes, and look for the marker that identifies it."""
+    opened = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    check_conditional_writes(opened)
     yield CheckResult("ok", "conditional writes work, also with concurrent writers: packs do not overwrite each other")
+    yield _verified(
+        bool(read_marker(opened)),
+        f"it has its marker, {MARKER_KEY}",
+        f"it has no marker ({MARKER_KEY}): an empty store, one that is not mounted, or another place. "
+        "`perennial store create` writes one",
+    )
 
 
 #: The checks that need a broker, by name, in their order.
@@ -321,6 +355,7 @@ CHECKS: Mapping[str, BrokerCheck] = {
     "work queues": work_queues,
     "workers": workers,
     "clocks": clocks,
+    "orchestrator": orchestrator,
 }
 
 #: Those that read the broker's own report of its queues.

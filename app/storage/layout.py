@@ -6,7 +6,7 @@ import json
 import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
 from app.errors import ObjectNotFound, StoreError
@@ -110,30 +110,34 @@ def read_content(store: ObjectStore, object_key: str) -> Page | Tombstone | None
 
 def to_json(content: Page | Tombstone) -> bytes:
     """Serialise with sorted keys, so that equal content has equal bytes."""
-    fields = to_fields(content) | {"kind": "page" if isinstance(content, Page) else "tombstone"}
-    return json.dumps(fields, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+    stored = to_fields(content) | {"kind": "page" if isinstance(content, Page) else "tombstone"}
+    return json.dumps(stored, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
 
 
 def from_json(data: bytes) -> Page | Tombstone:
-    """Read the output of `to_json`; raises StoreError for any other bytes."""
+    """Read the output of `to_json`, ignoring fields of later releases; raises StoreError for any other bytes."""
     try:
-        fields: dict[str, Any] = json.loads(data)
-        kind = fields.pop("kind")
-        return page_from_fields(fields) if kind == "page" else Tombstone(canonical_key=fields.pop("key"), **fields)
+        loaded: dict[str, Any] = json.loads(data)
+        if loaded["kind"] == "page":
+            return page_from_fields(loaded)
+        return Tombstone(**{**_fields_of(Tombstone, loaded), "canonical_key": loaded["key"]})
     except (ValueError, TypeError, KeyError) as error:
         raise StoreError(f"not a stored page: {error!r}: {data[:80]!r}") from error
 
 
 def to_fields(content: Page | Tombstone) -> dict[str, Any]:
     """Return the JSON fields of a page or tombstone; `key` is the stored name of its canonical key."""
-    fields = asdict(content)
-    return {"key": fields.pop("canonical_key"), **fields}
+    named = asdict(content)
+    return {"key": named.pop("canonical_key"), **named}
 
 
-def page_from_fields(fields: Mapping[str, Any]) -> Page:
-    """Read the `to_fields` of a page, after JSON made a list of its headings; raises KeyError and TypeError."""
-    others = {name: value for name, value in fields.items() if name != "key"}
-    return Page(**{**others, "canonical_key": fields["key"], "headings": tuple(fields["headings"])})
+def page_from_fields(named: Mapping[str, Any]) -> Page:
+    """Read the `to_fields` of a page, ignoring fields of later releases; raises KeyError and TypeError."""
+    return Page(**{**_fields_of(Page, named), "canonical_key": named["key"], "headings": tuple(named["headings"])})
+
+
+def _fields_of(kind: type[Page | Tombstone], named: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: named[field.name] for field in fields(kind) if field.name in named}
 
 
 def bounded(page: Page) -> Page:

@@ -15,11 +15,16 @@ from typer.testing import CliRunner
 
 from app.celery import app
 from app.cli import doctor as command
+from app.cluster.protocol import Routes, to_json
 from app.doctor.checks import CHECKS, WITHOUT_BROKER, CheckResult, run_checks
 from app.doctor.clocks import clock_readings
+from app.storage.marker import MARKER_KEY, read_marker
+from app.storage.open import open_store
 from app.topology.check import management_api
 from app.topology.declare import declare_all
+from config.routes import REQUESTS
 from config.settings import Settings
+from tests.support.answering import ByHand, consumed
 
 pytestmark = pytest.mark.integration
 
@@ -158,6 +163,29 @@ def test_redis_and_store_are_checked_without_a_broker(settings: Settings) -> Non
     assert {result.status for name in ("redis", "store") for result in found[name]} == {"ok"}
     without_redis = changed(away, redis_url=SecretStr("redis://127.0.0.1:1/0"))
     assert statuses(without_redis)["redis"] == {"problem"}
+
+
+def test_a_store_without_its_marker_is_a_problem(settings: Settings) -> None:
+    away = changed(settings, broker_url=SecretStr("amqp://127.0.0.1:1//"))
+    assert [result.text for result in results(away)["store"]][1] == "it has its marker, store.json"
+    open_store(settings.store).delete(MARKER_KEY)
+    writes, marker = results(away)["store"]
+    assert (writes.status, marker.status) == ("ok", "problem")
+    assert "`perennial store create` writes one" in marker.text
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_an_orchestrator_that_reads_another_store_is_a_problem(healthy: Settings, same: bool) -> None:
+    ours = read_marker(open_store(healthy.store))
+    routes = Routes(
+        orchestrator="o", version=1, settled=True, routes=(), searchers=(), store_id=ours if same else "another"
+    )
+    by_hand = ByHand(healthy.broker)
+    with consumed(healthy.broker, lambda request: by_hand.reply(request, to_json(routes)), queue=REQUESTS, exists=True):
+        [result] = results(healthy)["orchestrator"]
+    by_hand.close()
+    assert result.status == ("ok" if same else "problem")
+    assert ("it reads the same store" if same else f"another store (another) than STORE_URL ({ours})") in result.text
 
 
 def test_the_command_prints_json_and_exits_with_1_on_a_problem(

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from app.errors import PreconditionFailed, StoreError
+from app.storage.copying import CopyResult, copy_store
 from app.storage.folder import FolderStore
-from app.storage.open import WRITERS, check_conditional_writes
+from app.storage.open import WRITERS, check_conditional_writes, create_store, open_store
+from app.storage.store import ObjectStore
 from tests.servers.s3 import s3_server
 
 pytestmark = pytest.mark.integration
@@ -106,3 +108,52 @@ def test_an_unreachable_store_prints_one_line_and_exits_1(tmp_path: Path) -> Non
     assert done.returncode == 1
     assert done.stderr.startswith("perennial: s3://b/")
     assert done.stderr.count("\n") == 1
+
+
+def pages_and_packs(store: ObjectStore) -> dict[str, bytes]:
+    return {stat.key: store.get(stat.key).data for stat in store.list("")}
+
+
+def test_a_copy_of_a_store_has_its_marker_and_objects_and_a_repeated_one_adds_what_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with s3_server() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        store, _ = create_store((tmp_path / "store").as_uri())
+        for key in ("content/a.example/1.json", "packs/a.example.json", "packs/a.example.sqlite.zst"):
+            store.put(key, key.encode())
+        # The backup is a folder, a bucket, and a folder again; a copy between the two kinds writes all objects.
+        urls = ((tmp_path / "copy").as_uri(), f"s3://copied-{uuid.uuid4()}/deep", (tmp_path / "back").as_uri())
+        targets = [open_store(url, endpoint_url=server.endpoint_url) for url in urls]
+        for source, target, repeated in zip((store, *targets), targets, (1, 2, 2), strict=False):
+            with pytest.raises(StoreError, match=r"no store in this folder|bucket does not exist"):
+                copy_store(source, target)
+            assert copy_store(source, target, create=True) == CopyResult(copied=3, unchanged=0)
+            assert pages_and_packs(target) == pages_and_packs(source)
+            source.put("content/a.example/1.json", b"changed")
+            source.delete("packs/a.example.json")
+            expected = pages_and_packs(target) | {"content/a.example/1.json": b"changed"}
+            assert copy_store(source, target) == CopyResult(copied=repeated, unchanged=2 - repeated)
+            assert pages_and_packs(target) == expected
+
+
+def test_no_store_is_copied_into_another_one_or_from_a_place_without_a_marker(tmp_path: Path) -> None:
+    store, _ = create_store((tmp_path / "store").as_uri())
+    store.put("content/a.example/1.json", b"{}")
+    another, _ = create_store((tmp_path / "another").as_uri())
+    foreign = FolderStore(tmp_path / "foreign")
+    foreign.create()
+    foreign.put("packs/b.example.json", b"{}")
+    empty = FolderStore(tmp_path / "empty")
+    empty.create()
+    for source, target, reason in (
+        (store, another, "belongs to another store"),
+        (store, foreign, "belongs to another store .without marker"),
+        (foreign, empty, "no marker"),
+        (FolderStore(tmp_path / "unmounted"), empty, "no store in this folder"),
+    ):
+        before = pages_and_packs(target)
+        with pytest.raises(StoreError, match=reason):
+            copy_store(source, target, create=True)
+        assert pages_and_packs(target) == before

@@ -24,8 +24,8 @@ def ask(body: bytes = b'{"type": "echo"}', *, queue: str = QUEUE, **properties: 
 
 
 @contextmanager
-def consumed(url: str, take: Callable[[Delivery], None], *, queue: str = QUEUE) -> Iterator[None]:
-    """Give every message of a queue to `take`, in a thread, for the block."""
+def consumed(url: str, take: Callable[[Delivery], None], *, queue: str = QUEUE, exists: bool = False) -> Iterator[None]:
+    """Give every message of a queue to `take`, in a thread, for the block; the queue is declared unless it exists."""
     done, ready = threading.Event(), threading.Event()
 
     def consume() -> None:
@@ -34,7 +34,7 @@ def consumed(url: str, take: Callable[[Delivery], None], *, queue: str = QUEUE) 
             def on_message(message: Any) -> None:
                 take(Delivery.of(channel.message_to_python(message), queue))
 
-            channel.queue_declare(queue, auto_delete=True)
+            channel.queue_declare(queue, passive=exists, auto_delete=True)
             channel.basic_consume(queue, no_ack=True, callback=on_message)
             ready.set()
             while not done.is_set():

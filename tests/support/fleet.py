@@ -137,7 +137,7 @@ def _noise(size_mb: int, *, seed: int) -> str:
 # Routes
 
 
-def placed(routes: Routes, versions: Mapping[str, int], *, copies: int) -> bool:
-    """Return whether `copies` searchers serve each domain's version and no copy is missing."""
+def placed(routes: Routes, versions: Mapping[str, int], *, copies: int, missing: int = 0) -> bool:
+    """Return whether `copies` searchers serve each domain's version and `missing` copies are missing."""
     found = {route.domain: (route.generation, len(route.searchers), route.missing) for route in routes.routes}
-    return routes.settled and found == {domain: (version, copies, 0) for domain, version in versions.items()}
+    return routes.settled and found == {domain: (version, copies, missing) for domain, version in versions.items()}

@@ -514,6 +514,14 @@ class TestDamage:
         assert site.full().pages == 1
         assert site.query("SELECT path, modified FROM pages") == [("/a", "")]
 
+    def test_a_page_or_tombstone_of_a_later_release_is_read_without_its_unknown_fields(self, site: StoredSite) -> None:
+        for content in (page("a"), tombstone("b")):
+            fields = json.loads(to_json(content)) | {"blocks": [{"text": "of a later release"}], "weight": 1}
+            key = content_key(DOMAIN, page_id(content.canonical_key))
+            site.store.put(key, json.dumps(fields).encode())
+            assert from_json(site.store.get(key).data) == content
+        assert site.full().pages == 1
+
     def test_a_damaged_pack_is_not_replaced_by_an_empty_one(self, site: StoredSite) -> None:
         site.put(page("a"))
         site.full()

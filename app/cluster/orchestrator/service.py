@@ -110,7 +110,9 @@ class OrchestratorService:
         handlers: dict[str, Handler] = {
             "search": self._forward,
             "suggest": self._forward,
-            "get_routes": lambda _delivery, _payload: to_json(self.state.routes(now=self._clock())),
+            "get_routes": lambda _delivery, _payload: to_json(
+                replace(self.state.routes(now=self._clock()), store_id=guard.store_id)
+            ),
             "heartbeat": lambda _delivery, payload: self.receive_report(read(SearcherReport, payload)),
         }
         self._returned: queue.SimpleQueue[tuple[str, Delivery]] = queue.SimpleQueue()

@@ -25,7 +25,8 @@ class StoreGuard:
         """
         self._max_share = max_deleted_share
         self._largest = 0
-        self._store_id = ""
+        #: The id of the store that was believed last, empty before.
+        self.store_id = ""
         self._logged = ""
 
     def check(self, result: ScanResult, domains: Set[str]) -> ScanResult | None:
@@ -37,9 +38,9 @@ class StoreGuard:
         if domains and not result.store_id:
             self._log("The store has no marker (empty, or not mounted?): its scan is ignored and every pack is kept")
             return None
-        if domains and self._store_id and result.store_id != self._store_id:
+        if domains and self.store_id and result.store_id != self.store_id:
             self._log(
-                f"The store is another one ({result.store_id}, not {self._store_id}): its scan is ignored. If that is "
+                f"The store is another one ({result.store_id}, not {self.store_id}): its scan is ignored. If that is "
                 "intended, restart the orchestrator"
             )
             return None
@@ -53,7 +54,7 @@ class StoreGuard:
                 "orchestrator with MAX_DELETED_SHARE=1"
             )
             return result.without_deletions()
-        self._store_id, self._logged = result.store_id, ""
+        self.store_id, self._logged = result.store_id, ""
         return result
 
     def _log(self, reason: str) -> None:

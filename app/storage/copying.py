@@ -1,0 +1,78 @@
+"""Copy a store into another one: a backup, its restore, or a move between a folder and S3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from app.errors import ObjectNotFound, StoreError
+from app.storage.layout import CONTENT_PREFIX, MANIFEST_PREFIX, MANIFEST_SUFFIX
+from app.storage.marker import MARKER_KEY, read_marker
+from app.storage.store import ObjectStore, Stat
+
+#: Objects that are copied at the same time: a request to a distant server is mostly waiting.
+_THREADS: Final = 8
+#: Objects that are queued for these threads: a store may have millions.
+_BATCH: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class CopyResult:
+    """Numbers of objects: those that were written, and those that the target had already."""
+
+    copied: int
+    unchanged: int
+
+
+def copy_store(source: ObjectStore, target: ObjectStore, *, create: bool = False) -> CopyResult:
+    """Write every object of `source` that `target` lacks or has with another ETag. Nothing is deleted.
+
+    The marker is copied first, so an interrupted copy can be repeated, and manifests last, after their packs. With
+    `create`, a missing folder or bucket is made. Raises StoreError, also for a source without marker and a target that
+    belongs to another store.
+    """
+    store_id = read_marker(source)
+    if not store_id:
+        raise StoreError(f"{source!r}: no marker ({MARKER_KEY}): an empty store, or another place; nothing was copied")
+    if create:
+        target.create()
+    target_id = read_marker(target)
+    if target_id not in ("", store_id) or (not target_id and next(target.list(""), None) is not None):
+        raise StoreError(
+            f"{target!r}: it belongs to another store ({target_id or 'without marker'}); copy to an empty one"
+        )
+    target.put(MARKER_KEY, source.get(MARKER_KEY).data)
+
+    def copy(stat: Stat) -> bool:
+        try:
+            if target.stat(stat.key).etag == stat.etag:
+                return False
+        except ObjectNotFound:
+            pass
+        try:
+            target.put(stat.key, source.get(stat.key).data)
+        except ObjectNotFound:  # It was deleted meanwhile.
+            return False
+        return True
+
+    copied = total = 0
+    objects = _objects(source)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        while batch := list(islice(objects, _BATCH)):
+            copied, total = copied + sum(pool.map(copy, batch)), total + len(batch)
+    return CopyResult(copied=copied, unchanged=total - copied)
+
+
+def _objects(source: ObjectStore) -> Iterator[Stat]:
+    """Yield pages, then packs, then manifests. Objects of probes are left out."""
+    manifests = []
+    yield from source.list(CONTENT_PREFIX)
+    for stat in source.list(MANIFEST_PREFIX):
+        if stat.key.endswith(MANIFEST_SUFFIX):
+            manifests.append(stat)
+        else:
+            yield stat
+    yield from manifests
