@@ -15,7 +15,7 @@ from app.broker.declaring import RefusedDeclaration
 from app.broker.delivery import Delivery
 from app.broker.worker.consumer import Consumer
 from app.coverart.coordination import archive_breaker
-from app.coverart.jobs import arguments, parse
+from app.coverart.jobs import arguments, event_of, parse
 from app.envelopes import TaskCall, call_of_envelope, to_task_message
 from app.state.circuit_breaker import CircuitBreaker
 from app.state.client import get_quick_redis
@@ -80,7 +80,9 @@ class EnvelopeConsumer(Consumer):
         if delivery.queue in self._art:
             # An art message has no type: its queue is its type.
             exchange, route = self._art[delivery.queue]
-            call = TaskCall(route.task, {**arguments(parse(route.type, delivery.body)), "archive": exchange})
+            given = {**arguments(parse(route.type, delivery.body)), "archive": exchange}
+            event = event_of(delivery.headers)
+            call = TaskCall(route.task, given if event is None else {**given, "event": event})
         else:
             call = call_of_envelope(delivery)
         task_message = to_task_message(delivery, call)

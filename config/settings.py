@@ -173,6 +173,10 @@ class Settings(BaseSettings):
     )
     archive_access_key: SecretStr = Field(SecretStr(""), description="Access key of the archive's account.")
     archive_secret_key: SecretStr = Field(SecretStr(""), description="Secret key of the archive's account.")
+    event_archive_access_key: SecretStr = Field(
+        SecretStr(""), description="Access key for event art. Empty: ARCHIVE_ACCESS_KEY, and its secret key."
+    )
+    event_archive_secret_key: SecretStr = Field(SecretStr(""), description="Secret key for event art.")
     archive_connect_timeout: float = Field(
         10.0, gt=0, description="Seconds to connect to the archive or to MusicBrainz's web service."
     )
@@ -181,6 +185,16 @@ class Settings(BaseSettings):
     )
     musicbrainz_url: SecretStr = Field(
         SecretStr(""), description="MusicBrainz's database, `postgresql://user:password@host/database`; only read."
+    )
+    event_queue_url: SecretStr = Field(
+        SecretStr(""),
+        description="Database with MusicBrainz's table `artwork_indexer.event_queue`, whose events become messages. "
+        "Its role may write in that schema. Empty: messages come from other producers only.",
+    )
+    event_timeout: float = Field(
+        1_800.0,
+        gt=0,
+        description="Seconds without a run after which an event's message counts as lost, while its queue is empty.",
     )
     musicbrainz_ws_url: Annotated[str, AfterValidator(_HTTP)] = Field(
         "https://musicbrainz.org/ws/2", description="MusicBrainz's web service, which describes releases and events."

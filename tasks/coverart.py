@@ -48,18 +48,33 @@ class ArtTask(Task):
         redis = get_quick_redis(settings.redis)
         CoalescingWindow(redis, served_project(exchange, settings), settings.art_window).mark_waiting(job, task_id)
 
+    def on_dead_letter(self, args: Any, kwargs: Any) -> None:
+        """Fail the event of a dead-lettered message, and those that depend on it."""
+        del args
+        if event := dict(kwargs or {}).get("event"):
+            from app.coverart.event_queue import EventRecord
+
+            record = EventRecord.of(event, context().settings)
+            record.fail("Its message was dead-lettered: see perennial dead list")
+
     def handle(self, call: Mapping[str, Any]) -> None:
         """Run the job of a call, or raise Postpone until it may run."""
         # Imported here because every worker imports this module, and few need psycopg: 0.15 s of CPU.
+        from app.coverart.event_queue import EventRecord
+        from app.coverart.event_runs import run_event
         from app.coverart.indexer import Indexer
 
         job, exchange = self.job((), call)
         indexer = Indexer.of(exchange, context().settings, context().redis)
-        indexer.handle(job, str(self.request.id), self.request.headers or {})
+        message_id, headers = str(self.request.id), self.request.headers or {}
+        if event := call.get("event"):
+            run_event(EventRecord.of(event, context().settings), indexer, job, message_id, headers)
+        else:
+            indexer.handle(job, message_id, headers)
 
     def job(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Job, str]:
         """Return the job of a call and its exchange; raises InvalidJob."""
-        arguments = dict(kwargs)
+        arguments = {name: value for name, value in kwargs.items() if name != "event"}
         exchange = arguments.pop("archive", None) or get_settings().cover_art_exchange
         return job_of(str(self.name).removeprefix("coverart."), args, arguments), str(exchange)
 

@@ -134,10 +134,24 @@ def redis_url(services: Urls) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def musicbrainz_template() -> Iterator[tuple[str, str]]:
+def postgres_url() -> Iterator[str]:
+    """Yield the URL of a PostgreSQL for this run."""
+    with postgres() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def musicbrainz_template(postgres_url: str) -> Iterator[tuple[str, str]]:
     """Yield the URL of a PostgreSQL for this run, and the name of a database on it that looks like MusicBrainz's."""
-    with postgres() as url, database.template(url) as name:
-        yield url, name
+    with database.template(postgres_url) as name:
+        yield postgres_url, name
+
+
+@pytest.fixture(scope="session")
+def event_queue_template(postgres_url: str) -> Iterator[tuple[str, str]]:
+    """Yield what `musicbrainz_template` does, of a database whose triggers write `artwork_indexer.event_queue`."""
+    with database.template(postgres_url, "event_queue") as name:
+        yield postgres_url, name
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from app.coverart.archive import Archive, PublicArchive
 from app.coverart.coordination import COALESCED, CoalescingWindow, ItemLocks, archive_breaker
 from app.coverart.jobs import Delete, Index, Job, Move
 from app.coverart.ordering import deletion_waits, listing_waits, present_move
-from app.coverart.project import LISTING_FILE, Entity, Project, listing, served_project
+from app.coverart.project import LISTING_FILE, Entity, Project, listing, served_project, settings_of
 from app.coverart.webservice import WebService
 from app.errors import ArchiveNotFound, ArchiveUnavailable
 from app.state.circuit_breaker import CircuitBreaker
@@ -48,6 +48,8 @@ class Indexer:
     breaker: CircuitBreaker
     #: Seconds after a merge for which its moves are waited for.
     patience: float
+    #: Whether the event queue decides when a job's turn has come. A move keeps its source, which another job deletes.
+    ordered: bool = False
 
     @classmethod
     def of(cls, exchange: str, settings: Settings, redis: Redis) -> Self:
@@ -64,7 +66,7 @@ class Indexer:
 
         return cls(
             project=project,
-            archive=Archive.of(settings),
+            archive=Archive.of(settings_of(project, settings)),
             public=PublicArchive.of(settings),
             web_service=WebService.of(settings),
             read_entity=read_entity,
@@ -109,6 +111,8 @@ class Indexer:
         try:
             self.window.clear(job)
             match job:
+                case _ if self.ordered:
+                    outcome = self._run_in_turn(job)
                 case Index():
                     outcome = self._index(job)
                 case Move():
@@ -120,6 +124,22 @@ class Indexer:
             raise
         self.breaker.reset()
         return outcome
+
+    def _run_in_turn(self, job: Job) -> Outcome:
+        """Run a job of the event queue, which has run before it what had to be first."""
+        match job:
+            case Index():
+                with self.locks.hold_entity(job.gid, self.read_entity) as entity:
+                    if entity is None:
+                        _log.info("%s %s does not exist: not indexed", self.project.entity, job.gid)
+                        return "skipped"
+                    return index(self.project, entity, archive=self.archive, web_service=self.web_service)
+            case Move():
+                with self.locks.hold(job.old_gid, job.new_gid):
+                    return copy(self.project, job, archive=self.archive)
+            case Delete():
+                with self.locks.hold(job.gid):
+                    return delete(self.project, job, archive=self.archive)
 
     def _index(self, job: Index) -> Outcome:
         with self.locks.hold_entity(job.gid, self.read_entity) as entity:
@@ -180,6 +200,16 @@ def move(project: Project, job: Move, *, archive: Archive, require_held: Callabl
     its locks. Another job may have moved the image back then, and the delete would remove the only copy. Raises
     ArchiveNotFound if neither exists, and the other errors of the archive.
     """
+    if copy(project, job, archive=archive) == "skipped":
+        return "skipped"
+    require_held()
+    archive.delete(project.bucket(job.old_gid), project.image_file(job.old_gid, job.id, job.suffix))
+    _log.info("Image %d moved from %s to %s", job.id, job.old_gid, job.new_gid)
+    return "done"
+
+
+def copy(project: Project, job: Move, *, archive: Archive) -> Outcome:
+    """Copy an image to its new item; skip it if only the new one exists. Raises as `move` does."""
     if job.old_gid == job.new_gid:  # Copied onto itself and then deleted, the image would be lost.
         _log.warning("Move of image %d from %s to the same item: skipped", job.id, job.old_gid)
         return "skipped"
@@ -195,9 +225,6 @@ def move(project: Project, job: Move, *, archive: Archive, require_held: Callabl
         raise ArchiveNotFound(
             f"cannot move {'/'.join(source)}: neither it nor {'/'.join(target)} exists; {error}", error.retry_after
         ) from error
-    require_held()
-    archive.delete(*source)
-    _log.info("Image %d moved from %s to %s", job.id, job.old_gid, job.new_gid)
     return "done"
 
 

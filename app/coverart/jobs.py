@@ -9,9 +9,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from app.broker.errors import UnknownType
+from app.broker.headers import whole_number
 from app.broker.publishing import Outgoing
 from app.coverart.project import LISTING_FILE
 from app.errors import InvalidJob
+
+#: The header with the id of the event in MusicBrainz's database that a message carries out. A replay keeps it, as every
+#: header whose name does not begin with `perennial-`.
+EVENT = "artwork-event"
 
 #: The suffix where a message has none: producers omitted it while all images were JPEG.
 _DEFAULT_SUFFIX = "jpg"
@@ -109,6 +114,11 @@ def message(job: Job, exchange: str, message_id: str) -> Outgoing:
         content_type=None,
         content_encoding=None,
     )
+
+
+def event_of(headers: Mapping[str, Any]) -> int | None:
+    """Return the id of a message's event, or None for a message of another producer."""
+    return whole_number(headers, EVENT, default=0, most=_MAX_ID) or None
 
 
 def arguments(job: Job) -> dict[str, Any]:

@@ -122,6 +122,14 @@ def served(settings: Settings) -> dict[str, Project]:
     return {exchange: replace(given[exchange], prefix=exchange) for exchange in settings.art_exchanges}
 
 
+def settings_of(project: Project, settings: Settings) -> Settings:
+    """Return the settings with the archive's keys of a project."""
+    if project.entity != EVENT_ART.entity or not settings.event_archive_access_key.get_secret_value():
+        return settings
+    keys = {"access_key": settings.event_archive_access_key, "secret_key": settings.event_archive_secret_key}
+    return settings.model_copy(update={f"archive_{name}": key for name, key in keys.items()})
+
+
 def served_project(exchange: str, settings: Settings) -> Project:
     """Return the archive of an exchange; raises InvalidJob for one that is not served."""
     projects = served(settings)

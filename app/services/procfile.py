@@ -19,10 +19,7 @@ from app.services.lifecycle import locked
 from app.services.process_states import ProcessId, ProcessState, UpState, identify, is_running, send_signal
 from app.services.service import wait_until
 from app.services.supervisor import KILL_WAIT, POLL, ProcessSupervisor
-from config.settings import ROOT, get_settings
-
-#: The process that needs MUSICBRAINZ_URL: without it, its queues do not exist.
-ART = "coverart"
+from config.settings import ROOT, Settings, get_settings
 
 #: The process that runs REPLICAS times, so that each copy of a pack has a searcher.
 SEARCHER = "searcher"
@@ -45,14 +42,23 @@ def formation(commands: Mapping[str, str], *, searchers: int) -> dict[str, str]:
     return numbered
 
 
+def left_out(settings: Settings) -> set[str]:
+    """Return the processes that the settings give nothing to do: their queues or their database do not exist."""
+    needed = {
+        "coverart": settings.cover_art_exchange in settings.art_exchanges,
+        "eventart": settings.event_art_exchange in settings.art_exchanges,
+        "eventreader": bool(settings.art_exchanges and settings.event_queue_url.get_secret_value()),
+    }
+    return {name for name, is_needed in needed.items() if not is_needed}
+
+
 def run() -> int:
     """Run the Procfile until a signal comes, or until every process stays down; return the exit status.
 
-    Cover art is left out without MUSICBRAINZ_URL; there are REPLICAS searchers.
+    Processes that the settings give nothing to do are left out; there are REPLICAS searchers.
     """
     settings = get_settings()
-    left_out = set() if settings.art_exchanges else {ART}
-    commands = {name: command for name, command in procfile().items() if name not in left_out}
+    commands = {name: command for name, command in procfile().items() if name not in left_out(settings)}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     environment = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1"}
     return supervise(formation(commands, searchers=settings.replicas), env=environment)

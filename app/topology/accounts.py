@@ -38,6 +38,17 @@ class Account:
     tags: str = ""
 
 
+def _art_worker(name: str, exchange: str) -> Account:
+    """Return the account of the worker of an art archive; of one that is not served, it may use no art queue."""
+    prefix = re.escape(exchange)
+    return _worker(
+        name,
+        queues=[f"{exchange}.{job}" for job in ART_JOBS] if exchange else (),
+        delays=(rf"{prefix}\.delay\..*",) if exchange else (),
+        write=(prefix, rf"{prefix}\.(retry|failed)") if exchange else (),
+    )
+
+
 def _worker(
     name: str,
     *,
@@ -108,13 +119,13 @@ def accounts(settings: Settings) -> Sequence[Account]:
     """Return the accounts of all processes and of clients that publish work; an operator keeps the administrator's."""
     art = [exchange for exchange in (settings.cover_art_exchange, settings.event_art_exchange) if exchange]
     art_exchanges = tuple(re.escape(exchange) for exchange in art)
-    coverart = _worker(
-        "coverart",
-        queues=[f"{exchange}.{job}" for exchange in art for job in ART_JOBS],
-        delays=tuple(rf"{exchange}\.delay\..*" for exchange in art_exchanges),
-        write=(*art_exchanges, *(rf"{exchange}\.(retry|failed)" for exchange in art_exchanges)),
+    return (
+        *_FIXED,
+        _art_worker("coverart", settings.cover_art_exchange),
+        _art_worker("eventart", settings.event_art_exchange),
+        Account(name="eventreader", write=art_exchanges),
+        Account(name="client", write=(_SITE, *art_exchanges)),
     )
-    return (*_FIXED, coverart, Account(name="client", write=(_SITE, *art_exchanges)))
 
 
 def pattern(names: Patterns) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 from urllib.parse import quote, urlsplit
 
 import psycopg
@@ -25,10 +25,16 @@ from tests.servers.site import Request
 from tests.support.broker import Broker
 from tests.support.corner import environment_of, own_vhost, settings_for
 from tests.support.waiting import eventually
-from tests.support.worker import Worker, worker
+from tests.support.worker import Worker, start_module, worker
 
 #: Retries after 300 ms instead of 4 hours, equal messages gathered for 200 ms, an outage of a second.
 BRIEF = {"ART_RETRY_MS": "300", "ART_WINDOW": "0.2", "ART_OUTAGE_PAUSE": "1"}
+
+#: Whether changes wait at a producer.
+_UNSENT: dict[str, LiteralString] = {
+    "outbox": "SELECT FROM amqp.outbox LIMIT 1",
+    "event_queue": "SELECT FROM artwork_indexer.event_queue WHERE state IN ('queued', 'running') LIMIT 1",
+}
 
 #: What HTTP itself needs, and says nothing of a job.
 _TRANSPORT = {"host", "accept-encoding", "connection", "content-length"}
@@ -48,6 +54,7 @@ class ArtSystem:
     environment: Mapping[str, str]
     folder: Path
     project: Project = COVER_ART
+    producer: str = "outbox"
 
     @contextmanager
     def worker(self, name: str = "coverart", *, projects: tuple[Project, ...] = (), **options: Any) -> Iterator[Worker]:
@@ -55,6 +62,16 @@ class ArtSystem:
         queues = [queue for project in projects or (self.project,) for queue in queues_of(project)]
         with worker(self.environment, self.folder / f"{name}.log", queues=queues, **options) as running:
             yield running
+
+    @contextmanager
+    def reader(self, name: str = "reader") -> Iterator[Worker]:
+        """Run the process that publishes the events of the database, for the block."""
+        running = start_module(self.environment, self.folder / f"{name}.log", "app.event_reader")
+        try:
+            yield running
+        finally:
+            if running.process.poll() is None:
+                running.leave()
 
     @property
     def queues(self) -> list[str]:
@@ -115,7 +132,7 @@ class ArtSystem:
         """Return whether no message waits and no request comes for a while: a worker's own messages are not visible."""
         before = len(self.requests())
         threading.Event().wait(1.5)
-        unsent = self.database.execute("SELECT FROM amqp.outbox LIMIT 1").fetchone()
+        unsent = self.database.execute(_UNSENT[self.producer]).fetchone()
         return unsent is None and not self.waiting() and len(self.requests()) == before
 
 
@@ -132,14 +149,20 @@ def sent(request: Request) -> Sent:
 
 @contextmanager
 def art_system(
-    settings: Settings, environment: Mapping[str, str], database_url: str, folder: Path, **more: str
+    settings: Settings,
+    environment: Mapping[str, str],
+    database_url: str,
+    folder: Path,
+    producer: str = "outbox",
+    **more: str,
 ) -> Iterator[ArtSystem]:
-    """Run everything but the worker for the block; afterwards no worker's log may have the archive's secret."""
+    """Run everything but worker and event reader for the block; no log may have the archive's secret afterwards."""
+    relaying = relay.running(database_url, settings.broker, poll=0.1) if producer == "outbox" else nullcontext()
     with (
         ArchiveServer() as archive,
         MusicBrainz() as web_service,
         psycopg.connect(database_url, autocommit=True) as editor,
-        relay.running(database_url, settings.broker, poll=0.1),
+        relaying,
     ):
         places = {
             "MUSICBRAINZ_URL": database_url,
@@ -149,14 +172,17 @@ def art_system(
             "ARCHIVE_ACCESS_KEY": ACCESS_KEY,
             "ARCHIVE_SECRET_KEY": SECRET_KEY,
         }
+        places |= {"EVENT_QUEUE_URL": database_url} if producer == "event_queue" else {}
         ours = {**environment, **places, **BRIEF, **more}
-        yield ArtSystem(editor, archive, web_service, Broker(settings.broker), ours, folder)
+        yield ArtSystem(editor, archive, web_service, Broker(settings.broker), ours, folder, producer=producer)
     for log in folder.glob("*.log"):
         assert SECRET_KEY not in log.read_text(errors="replace"), f"{log.name} has the secret key"
 
 
 @contextmanager
-def art_corner(services: Urls, template: tuple[str, str], folder: Path, **more: str) -> Iterator[ArtSystem]:
+def art_corner(
+    services: Urls, template: tuple[str, str], folder: Path, producer: str = "outbox", **more: str
+) -> Iterator[ArtSystem]:
     """Run everything but the worker for the block, with a vhost, a database and an empty Redis of its own."""
     with (
         own_vhost(services) as broker_url,
@@ -165,6 +191,6 @@ def art_corner(services: Urls, template: tuple[str, str], folder: Path, **more: 
     ):
         client.flushdb()
         settings = settings_for(folder, broker_url, services.redis_url, services.broker_api_url)
-        with art_system(settings, environment_of(settings), database_url, folder, **more) as system:
+        with art_system(settings, environment_of(settings), database_url, folder, producer, **more) as system:
             yield system
         client.flushdb()

@@ -6,33 +6,46 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 import psycopg
-from psycopg.sql import SQL, Composable, Identifier, Literal
+from psycopg.sql import SQL, Composable, Identifier
+from psycopg.sql import Literal as Quoted
 
 from app.coverart.project import PROJECTS, Project
 
 _FOLDER = Path(__file__).parent
 
 
-def install(url: str) -> None:
+#: Where the triggers write what an indexer must do: messages for a relay, as until 2024, or a queue of events.
+Producer = Literal["outbox", "event_queue"]
+
+#: The files of a producer: its tables, its triggers for each archive, and those for releases alone.
+_FILES: dict[Producer, tuple[str, str, str]] = {
+    "outbox": ("outbox", "triggers", "release_triggers"),
+    "event_queue": ("event_queue", "event_triggers", "release_event_triggers"),
+}
+
+
+def install(url: str, producer: Producer = "outbox") -> None:
     """Make all tables, triggers and functions in an empty database, in one transaction."""
+    tables, triggers, release_triggers = _FILES[producer]
     with psycopg.connect(url) as connection:
         connection.execute(_read("schema"))
-        connection.execute(_read("outbox"))
+        connection.execute(_read(tables))
         for project in PROJECTS:
-            for name in ("archive", "triggers"):
+            for name in ("archive", triggers):
                 connection.execute(_read(name).format(**_names(project)))
         connection.execute(_read("types"))
-        connection.execute(_read("release_triggers"))
+        connection.execute(_read(release_triggers))
 
 
 @contextmanager
-def template(url: str) -> Iterator[str]:
+def template(url: str, producer: Producer = "outbox") -> Iterator[str]:
     """Make a database with everything in it, beside that of `url`, for the block; yield its name."""
     with _database(url, source="template0") as made:
-        install(made)
+        install(made, producer)
         yield urlsplit(made).path[1:]
 
 
@@ -67,5 +80,6 @@ def _names(project: Project) -> dict[str, Composable]:
         "entity": Identifier(project.entity),
         "schema_changed": Identifier(f"{project.schema}_changed"),
         "schema_deleted": Identifier(f"{project.schema}_deleted"),
-        "exchange": Literal(project.prefix),
+        "exchange": Quoted(project.prefix),
+        "entity_type": Quoted(project.entity),
     }

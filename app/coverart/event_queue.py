@@ -1,0 +1,378 @@
+"""MusicBrainz's table `artwork_indexer.event_queue`: its events become messages of jobs, and record how these end.
+
+An event is `queued` until its message is published, then `running`, whether the message waits, runs or is retried, and
+at last `completed` or `failed`. Events that depend on a failed one fail with it. No row stays locked meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+from psycopg.sql import SQL, Composable
+
+from app.broker.headers import ATTEMPTS
+from app.broker.policies.fixed_ttl import EXCEPTIONS, RETRIES
+from app.broker.publishing import Outgoing
+from app.coverart import jobs, musicbrainz
+from app.coverart.jobs import EVENT, Job
+from app.coverart.musicbrainz import Connection
+from app.coverart.project import Project
+from app.errors import ArtNotServed, InvalidJob
+from config.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+#: What the reader listens to. The database notifies it by a trigger, where it has one, and workers do.
+CHANNEL = "artwork_indexer_event_queue"
+
+#: Runs of an event before it fails. Source: metabrainz/artwork-indexer, README.md.
+MAX_ATTEMPTS = 5
+
+#: Events whose messages are in the broker at the same time, retried ones excluded. Others wait in the table, where
+#: equal ones become one.
+IN_FLIGHT = 100
+
+#: Ready events that are considered at a time.
+_CANDIDATES = 1_000
+
+#: Days for which completed events are kept; failed ones stay. Source: metabrainz/artwork-indexer, README.md.
+KEPT_DAYS = 90
+
+Action = Literal["index", "copy_image", "delete_image", "deindex", "noop"]
+
+#: Publishes messages, and returns when the broker has confirmed all.
+Publish = Callable[[Sequence[Outgoing]], None]
+
+_COLUMNS = SQL(
+    """
+    SELECT id, entity_type::text, action::text, message, attempts, ARRAY(
+        SELECT failure_reason FROM artwork_indexer.event_failure_reason AS failure
+        WHERE failure.event = event.id ORDER BY failure.created
+    )
+    FROM artwork_indexer.event_queue AS event
+    """
+)
+
+# After a failure an event waits an hour for each attempt. An image is copied after an earlier copy brought it to the
+# item. A deletion that is no part of a move waits for a later move of the same file.
+_READY = _COLUMNS + SQL(
+    """
+    WHERE state = 'queued' AND entity_type::text = ANY(%(entities)s) AND attempts < %(max_attempts)s
+    AND last_updated <= now() - attempts * interval '1 hour'
+    AND NOT EXISTS (
+        SELECT FROM artwork_indexer.event_queue AS parent
+        WHERE parent.id = ANY(event.depends_on) AND parent.state <> 'completed'
+    )
+    AND NOT (event.action IN ('copy_image', 'delete_image') AND EXISTS (
+        SELECT FROM artwork_indexer.event_queue AS copy
+        WHERE copy.state IN ('queued', 'running') AND copy.action = 'copy_image'
+        AND copy.entity_type = event.entity_type AND copy.message -> 'artwork_id' = event.message -> 'artwork_id'
+        AND CASE event.action
+            WHEN 'copy_image' THEN copy.id < event.id AND copy.message -> 'new_gid' = event.message -> 'old_gid'
+            ELSE copy.id > event.id AND event.depends_on IS NULL
+                AND copy.message -> 'old_gid' = event.message -> 'gid'
+        END
+    ))
+    ORDER BY created, id
+    LIMIT %(candidates)s
+    FOR UPDATE OF event SKIP LOCKED
+    """
+)
+
+_FIRST_RUNS = SQL(
+    "SELECT entity_type::text, message FROM artwork_indexer.event_queue WHERE state = 'running' AND attempts = 0"
+)
+
+# The row is updated whenever a run begins or fails: a failed one waits in the broker before its next run.
+_LOST = _COLUMNS + SQL(
+    """
+    WHERE state = 'running' AND entity_type::text = ANY(%(entities)s) AND action::text = ANY(%(actions)s)
+    AND last_updated < now() - make_interval(
+        secs => %(seconds)s + CASE WHEN attempts > 0 THEN %(retry_seconds)s ELSE 0 END
+    )
+    ORDER BY created, id
+    LIMIT %(candidates)s
+    FOR UPDATE OF event SKIP LOCKED
+    """
+)
+
+_RUNNING = SQL(
+    "UPDATE artwork_indexer.event_queue SET state = 'running', last_updated = clock_timestamp() WHERE id = ANY(%(ids)s)"
+)
+
+_BEGIN = SQL(
+    """
+    UPDATE artwork_indexer.event_queue
+    SET state = 'running', last_updated = clock_timestamp(), attempts = greatest(attempts, %(attempts)s)
+    WHERE id = %(id)s AND state <> 'completed'
+    RETURNING id
+    """
+)
+
+_NOTE_FAILURE = (
+    SQL(
+        "UPDATE artwork_indexer.event_queue SET attempts = attempts + 1, last_updated = clock_timestamp()"
+        " WHERE id = %(id)s RETURNING attempts"
+    ),
+    SQL(
+        "INSERT INTO artwork_indexer.event_failure_reason (event, failure_reason)"
+        " SELECT id, %(reason)s FROM artwork_indexer.event_queue WHERE id = %(id)s"
+    ),
+)
+
+# Locked in the order of their ids, so that two failures wait for each other in one direction only.
+_DESCENDANTS = SQL(
+    """
+    WITH RECURSIVE dependent (id) AS (
+        SELECT event.id FROM artwork_indexer.event_queue AS event
+        WHERE event.depends_on @> ARRAY[%(id)s::bigint] AND {condition}
+        UNION
+        SELECT event.id FROM artwork_indexer.event_queue AS event, dependent
+        WHERE event.depends_on @> ARRAY[dependent.id] AND {condition}
+    ), locked AS (
+        SELECT id FROM artwork_indexer.event_queue WHERE id IN (SELECT id FROM dependent) ORDER BY id FOR UPDATE
+    )
+    """
+)
+
+_FAIL = (
+    SQL(
+        "UPDATE artwork_indexer.event_queue SET state = 'failed', attempts = greatest(attempts, 1) WHERE id = %(id)s"
+        " AND state <> 'completed'"
+    ),
+    SQL(
+        "INSERT INTO artwork_indexer.event_failure_reason (event, failure_reason)"
+        " SELECT id, %(reason)s FROM artwork_indexer.event_queue WHERE id = %(id)s AND NOT EXISTS"
+        " (SELECT FROM artwork_indexer.event_failure_reason WHERE event = %(id)s)"
+    ),
+    _DESCENDANTS.format(condition=SQL("event.state = 'queued'"))
+    + SQL("UPDATE artwork_indexer.event_queue SET state = 'failed' WHERE id IN (SELECT id FROM locked)"),
+)
+
+# An operator, or a replay, may complete an event that had failed. Its descendants never ran. One that is queued again
+# by another change stays failed: two equal events are never queued.
+_COMPLETE = (
+    SQL(
+        "UPDATE artwork_indexer.event_queue SET state = 'completed' WHERE id = %(id)s AND state <> 'completed'"
+        " RETURNING id"
+    ),
+    _DESCENDANTS.format(condition=SQL("event.state = 'failed' AND event.attempts = 0"))
+    + SQL(
+        """
+        UPDATE artwork_indexer.event_queue AS event SET state = 'queued'
+        WHERE id IN (SELECT id FROM locked) AND NOT EXISTS (
+            SELECT FROM artwork_indexer.event_queue AS twin
+            WHERE twin.state = 'queued' AND twin.entity_type = event.entity_type AND twin.action = event.action
+            AND twin.message = event.message
+        )
+        """
+    ),
+    SQL("SELECT pg_notify(%(channel)s, '')"),
+)
+
+_ANY_RUNNING = SQL("SELECT FROM artwork_indexer.event_queue WHERE state = 'running' LIMIT 1")
+
+_FORGET = SQL(
+    "DELETE FROM artwork_indexer.event_queue"
+    " WHERE state = 'completed' AND created < now() - make_interval(days => %(days)s)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One row. `attempts` are its failed runs, `failures` their reasons, the oldest first."""
+
+    id: int
+    entity: str
+    action: Action
+    message: Mapping[str, Any]
+    attempts: int
+    failures: tuple[str, ...] = ()
+
+
+def job_of_event(event: Event) -> Job:
+    """Return the job that carries out an event; raises InvalidJob for a message that lacks a field.
+
+    A `copy_image` is a move that keeps its source: an event of its own deletes that.
+    """
+    kind, names = _JOBS[event.action]
+    missing = sorted(set(names) - set(event.message))
+    if missing:
+        raise InvalidJob(f"event {event.id}: {event.action} without {', '.join(missing)}")
+    return jobs.job_of(kind, (), {argument: event.message[name] for name, argument in names.items()})
+
+
+#: The job of each action, and the arguments of its task by the names that an event has for them.
+_JOBS: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "index": ("index", {"gid": "gid"}),
+    "copy_image": ("move", {"artwork_id": "id", "old_gid": "old_gid", "new_gid": "new_gid", "suffix": "suffix"}),
+    "delete_image": ("delete", {"artwork_id": "id", "gid": "gid", "suffix": "suffix"}),
+    "deindex": ("delete", {"gid": "gid"}),
+}
+
+
+def message_of_event(event: Event, exchange: str) -> Outgoing:
+    """Return the message of an event's job, whose retry budget is what the event has left; raises InvalidJob."""
+    headers: dict[str, Any] = {EVENT: event.id, RETRIES: max(0, MAX_ATTEMPTS - 1 - event.attempts)}
+    if event.attempts:
+        headers |= {ATTEMPTS: event.attempts, EXCEPTIONS: list(event.failures)}
+    return replace(jobs.message(job_of_event(event), exchange, str(uuid.uuid4())), headers=headers)
+
+
+def publish_ready(connection: Connection, exchanges: Mapping[str, Project], publish: Publish) -> int:
+    """Publish the messages of events that are ready, mark these running, and return their number.
+
+    Those of one item are run one after the other, in their order; a retried one does not hold up others. `exchanges`
+    are the served archives. The transaction ends when the broker has confirmed all: a stop in between publishes them
+    again, and a job that runs twice does no harm. Raises the errors of `publish`.
+    """
+    with connection.transaction():
+        ready = _events(connection, _READY, exchanges, max_attempts=MAX_ATTEMPTS)
+        first_runs = connection.execute(_FIRST_RUNS).fetchall()
+        busy = {item for entity, about in first_runs for item in _items(entity, about)}
+        chosen: list[Event] = []
+        for event in ready:
+            items = _items(event.entity, event.message)
+            if busy.isdisjoint(items) and len(first_runs) + len(chosen) < IN_FLIGHT:
+                chosen.append(event)
+            busy |= items
+        _publish(connection, chosen, exchanges, publish)
+    return len(chosen)
+
+
+def publish_lost(
+    connection: Connection,
+    exchanges: Mapping[str, Project],
+    publish: Publish,
+    *,
+    idle: Callable[[str], bool],
+    seconds: float,
+    retry_seconds: float,
+) -> int:
+    """Publish the messages of running events again whose last run began, or could have begun, too long ago.
+
+    That is `seconds` ago, and after a failure `retry_seconds` more. `idle` returns whether a work queue is empty. While
+    it is not, its messages may just be waiting.
+    """
+    published = 0
+    for exchange, project in exchanges.items():
+        actions = [action for action, (kind, _) in _JOBS.items() if idle(f"{exchange}.{kind}")]
+        served, times = {exchange: project}, {"seconds": seconds, "retry_seconds": retry_seconds}
+        with connection.transaction():
+            lost = _events(connection, _LOST, served, actions=actions, **times)
+            _publish(connection, lost, served, publish)
+        published += len(lost)
+    return published
+
+
+def any_running(connection: Connection) -> bool:
+    """Return whether an event is running."""
+    return connection.execute(_ANY_RUNNING).fetchone() is not None
+
+
+def forget_completed(connection: Connection) -> int:
+    """Delete events that were completed long ago, and return their number."""
+    return connection.execute(_FORGET, {"days": KEPT_DAYS}).rowcount
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """Records in the database at `url` how the runs of an event's message end.
+
+    Every method raises DatabaseUnavailable and DatabaseFailed.
+    """
+
+    url: str
+    event: int
+
+    @classmethod
+    def of(cls, event: int, settings: Settings) -> Self:
+        """Return the record of an event; raises ArtNotServed for settings without its database."""
+        url = settings.event_queue_url.get_secret_value()
+        if not url:
+            raise ArtNotServed(f"a message of event {event} came, and EVENT_QUEUE_URL is not set here")
+        return cls(url, event)
+
+    def begin(self, attempts: int) -> bool:
+        """Note that a run begins after `attempts` failed ones; return False if the event is completed or deleted."""
+        with musicbrainz.connect(self.url) as connection:
+            return connection.execute(_BEGIN, {"id": self.event, "attempts": attempts}).fetchone() is not None
+
+    def note_failure(self, reason: str) -> None:
+        """Note a failed run. The retry policy decides whether there is another one."""
+        with musicbrainz.connect(self.url) as connection, connection.transaction():
+            _note_failure(connection, self.event, reason)
+
+    def complete(self) -> None:
+        """Complete the event, which releases those that depend on it."""
+        with musicbrainz.connect(self.url) as connection, connection.transaction():
+            _complete(connection, self.event)
+
+    def fail(self, reason: str) -> None:
+        """Fail the event and its descendants; `reason` is kept if no failed run left one."""
+        with musicbrainz.connect(self.url, timeout=2) as connection, connection.transaction():
+            _fail(connection, self.event, reason)
+
+
+def _events(connection: Connection, query: Composable, exchanges: Mapping[str, Project], **values: Any) -> list[Event]:
+    """Return the events of the served archives that a query finds and locks."""
+    entities = [project.entity for project in exchanges.values()]
+    rows = connection.execute(SQL("{}").format(query), {**values, "entities": entities, "candidates": _CANDIDATES})
+    return [
+        Event(id, entity, action, about, attempts, tuple(failures))
+        for id, entity, action, about, attempts, failures in rows
+    ]
+
+
+def _items(entity: str, about: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """Return the items that an event is about."""
+    return {(entity, str(about[name])) for name in ("gid", "old_gid", "new_gid") if name in about}
+
+
+def _publish(
+    connection: Connection, events: Sequence[Event], exchanges: Mapping[str, Project], publish: Publish
+) -> None:
+    exchange_of = {project.entity: exchange for exchange, project in exchanges.items()}
+    outgoing: dict[int, Outgoing] = {}
+    for event in events:
+        if event.action == "noop":
+            _run_noop(connection, event)
+            continue
+        try:
+            outgoing[event.id] = message_of_event(event, exchange_of[event.entity])
+        except InvalidJob as error:
+            _log.error("Event %d failed, since it cannot become a message: %s", event.id, error)
+            _note_failure(connection, event.id, str(error))
+            _fail(connection, event.id, str(error))
+    publish(list(outgoing.values()))
+    connection.execute(_RUNNING, {"ids": list(outgoing)})
+
+
+def _run_noop(connection: Connection, event: Event) -> None:
+    """Complete an event that asks for nothing, or fail as it asks: an operator's test of the table."""
+    if not event.message.get("fail"):
+        _complete(connection, event.id)
+    elif _note_failure(connection, event.id, "Failure (no-op)") >= MAX_ATTEMPTS:
+        _fail(connection, event.id, "")
+
+
+def _note_failure(connection: Connection, event: int, reason: str) -> int:
+    """Note a failed run and return the number of them, 0 for an event that was deleted."""
+    count, insert = _NOTE_FAILURE
+    row = connection.execute(count, {"id": event}).fetchone()
+    connection.execute(insert, {"id": event, "reason": reason})
+    return row[0] if row else 0
+
+
+def _complete(connection: Connection, event: int) -> None:
+    for statement in _COMPLETE:
+        connection.execute(statement, {"id": event, "channel": CHANNEL})
+
+
+def _fail(connection: Connection, event: int, reason: str) -> None:
+    for statement in _FAIL:
+        connection.execute(statement, {"id": event, "reason": reason})

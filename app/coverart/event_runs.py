@@ -1,0 +1,43 @@
+"""One run of the job of an event, whose row records how it ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from app.broker.errors import Postpone
+from app.broker.headers import ATTEMPTS, whole_number
+from app.coverart.coordination import COALESCED
+from app.coverart.event_queue import EventRecord
+from app.coverart.indexer import Indexer
+from app.coverart.jobs import Job
+from app.errors import DatabaseUnavailable
+
+_log = logging.getLogger(__name__)
+
+#: Seconds after which a job is tried again that did not reach the database.
+_WITHOUT_DATABASE = 8.0
+
+
+def run_event(record: EventRecord, indexer: Indexer, job: Job, message_id: str, headers: Mapping[str, Any]) -> None:
+    """Run the job of an event, unless the event is completed or deleted, and complete the event.
+
+    The table has brought the jobs into their order and made one of equal ones. Raises Postpone until the job may run
+    and its event can be completed, and the errors of the job, which are noted with the event.
+    """
+    try:
+        if not record.begin(whole_number(headers, ATTEMPTS, default=0)):
+            _log.info("Event %d is completed or deleted: its message is dropped", record.event)
+            return
+        try:
+            replace(indexer, ordered=True).handle(job, message_id, {*headers, COALESCED})
+        except (Postpone, DatabaseUnavailable):
+            raise
+        except Exception as error:
+            record.note_failure(f"{type(error).__name__}: {error}")
+            raise
+        record.complete()
+    except DatabaseUnavailable as error:
+        raise Postpone(_WITHOUT_DATABASE, str(error)) from error

@@ -1,0 +1,346 @@
+"""The event queue of MusicBrainz's database, emptied by a reader and a worker: the exact requests of each change."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import pytest
+
+from app.coverart import musicbrainz
+from app.coverart.event_queue import MAX_ATTEMPTS, forget_completed
+from app.coverart.project import COVER_ART, EVENT_ART, Entity, Image, Project, listing
+from app.services import Urls
+from config.settings import Settings
+from tests.servers import archive as stand_in
+from tests.servers.archive import ACCESS_KEY, SECRET_KEY
+from tests.servers.musicbrainz import changes
+from tests.servers.musicbrainz_ws import metadata
+from tests.support.art import ArtSystem, Sent, art_corner, sent
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.acceptance
+
+AGENT = {"user-agent": Settings.model_fields["user_agent"].default}
+LOW = AGENT | {"authorization": f"LOW {ACCESS_KEY}:{SECRET_KEY}"}
+KEEP = {"x-archive-keep-old-version": "1"}
+CASCADE = {"x-archive-cascade-delete": "1"}
+TITLE = "Kind of Blue"
+
+
+@dataclass
+class Scene:
+    """An entity with an image, and one without; `expected` are the requests that its change must cause."""
+
+    art: ArtSystem
+    project: Project
+    number: int
+    one: str = field(default_factory=lambda: str(uuid.uuid4()))
+    two: str = field(default_factory=lambda: str(uuid.uuid4()))
+    artist: int = 0
+    image: Image = field(init=False)
+    expected: list[Sent] = field(default_factory=list)
+
+    def set_up(self) -> None:
+        db = self.art.database
+        self.artist = changes.add_artist(db, "Miles Davis")
+        for gid in (self.one, self.two):
+            if self.project == COVER_ART:
+                changes.add_release(db, TITLE, self.artist, gid=gid)
+            else:
+                changes.add_event(db, TITLE, gid=gid)
+            self.art.web_service.set_entity(self.project.entity, gid, TITLE)
+        edit = changes.add_art(db, self.project, self.one, self.number, types=(1,))
+        kind = "Front" if self.project == COVER_ART else "Poster"
+        self.image = Image(self.number, "jpg", "", edit, approved=True, front=True, back=False, types=(kind,))
+        self.art.archive.upload(f"mbid-{self.one}", self.file(self.one), b"picture")
+
+    def file(self, gid: str) -> str:
+        return self.project.image_file(gid, self.number, "jpg")
+
+    def indexed(self, gid: str, *images: Image) -> None:
+        """Expect a listing and the metadata."""
+        bucket, made = f"/mbid-{gid}", LOW | self._new_item()
+        json_type, xml_type = ({"content-type": f"application/{kind}; charset=utf-8"} for kind in ("json", "xml"))
+        body, xml = listing(self.project, Entity(gid, images)), metadata(self.project.entity, gid, TITLE)
+        query = f"/ws/2/{self.project.entity}/{gid}?inc={self.project.inc}"
+        self.expected += [
+            ("PUT", f"{bucket}/index.json", made | json_type | KEEP, body),
+            ("GET", query, AGENT | {"accept": "application/xml"}, b""),
+            ("PUT", f"{bucket}/{self.project.metadata_file(gid)}", made | xml_type, xml),
+        ]
+
+    def copied(self) -> None:
+        source = {"x-amz-copy-source": f"/mbid-{self.one}/{self.file(self.one)}"}
+        path = f"/mbid-{self.two}/{self.file(self.two)}"
+        self.expected.append(("PUT", path, LOW | source | KEEP | self._new_item(), b""))
+
+    def deleted(self, file: str) -> None:
+        self.expected.append(("DELETE", f"/mbid-{self.one}/{file}", LOW | KEEP | CASCADE, b""))
+
+    def rows(self) -> list[tuple[str, str, int]]:
+        """Return action, state and attempts of the events of this scene, in their order."""
+        found = self.art.database.execute(
+            "SELECT action::text, state::text, attempts FROM artwork_indexer.event_queue"
+            " WHERE message::text LIKE ANY(%s) ORDER BY id",
+            ([f"%{self.one}%", f"%{self.two}%"],),
+        )
+        return list(found.fetchall())
+
+    def has_rows(self, expected: list[tuple[str, str, int]]) -> bool:
+        return self.rows() == expected
+
+    def update(self, assignment: str, where: str = "true") -> None:
+        """Change the rows of this scene as an operator does, and wake the reader."""
+        self.art.database.execute(
+            f"UPDATE artwork_indexer.event_queue SET {assignment} WHERE {where} AND message::text LIKE ANY(%s)",
+            ([f"%{self.one}%", f"%{self.two}%"],),
+        )
+        self.art.database.execute("NOTIFY artwork_indexer_event_queue")
+
+    def forget(self) -> None:
+        """Forget what queued changes of this scene, so that the next one counts alone."""
+        self.art.database.execute("DELETE FROM artwork_indexer.event_queue WHERE message ->> 'gid' = %s", (self.one,))
+
+    def _new_item(self) -> dict[str, str]:
+        return {
+            "x-archive-auto-make-bucket": "1",
+            "x-archive-meta-collection": self.project.collection,
+            "x-archive-meta-mediatype": "image",
+            "x-archive-meta-noindex": "true",
+        }
+
+
+def insert_art(scene: Scene) -> None:
+    edit = changes.add_art(scene.art.database, scene.project, scene.one, scene.number + 1, comment="page 1")
+    page = Image(scene.number + 1, "jpg", "page 1", edit, approved=True, front=False, back=False, types=())
+    scene.indexed(scene.one, scene.image, page)
+
+
+def update_art(scene: Scene) -> None:
+    changes.comment_on(scene.art.database, scene.project, scene.number, "x")
+    scene.indexed(scene.one, replace(scene.image, comment="x"))
+
+
+def delete_art(scene: Scene) -> None:
+    changes.remove_art(scene.art.database, scene.project, scene.number)
+    scene.deleted(scene.file(scene.one))
+    scene.indexed(scene.one)
+
+
+def merge_with_failing_copy(scene: Scene) -> None:
+    """Merge an entity whose listing was about to be written; the copy is refused, and it is its last attempt."""
+    target = f"/mbid-{scene.two}/{scene.file(scene.two)}"
+    scene.art.archive.faults.add(stand_in.denied(), method="PUT", path=target)
+    with scene.art.database.transaction():
+        changes.comment_on(scene.art.database, scene.project, scene.number, "x")
+        changes.merge(scene.art.database, scene.project, scene.one, scene.two)
+        scene.update("attempts = 4, last_updated = now() - interval '1 day'", "action = 'copy_image'")
+    scene.copied()
+    failed = [
+        ("copy_image", "failed", 5),
+        ("delete_image", "failed", 0),
+        ("index", "failed", 0),
+        ("deindex", "failed", 0),
+    ]
+    eventually(lambda: scene.rows() == failed, f"the copy failed with all that depends on it: {scene.rows()}")
+    # The operator takes away what was in the way.
+    scene.update("attempts = 0, state = 'queued'", "action = 'copy_image'")
+    scene.copied()
+    scene.deleted(scene.file(scene.one))
+    eventually(lambda: scene.rows()[1][1] == "completed", "the image is moved")
+    # Listing and deletion depend on the moved image only: either may come first.
+    scene.indexed(scene.two, replace(scene.image, comment="x"))
+    scene.deleted("index.json")
+
+
+def delete_with_art(scene: Scene) -> None:
+    with scene.art.database.transaction():
+        changes.comment_on(scene.art.database, scene.project, scene.number, "never seen")
+        changes.delete(scene.art.database, scene.project, scene.one)
+    assert [action for action, _, _ in scene.rows()] == ["delete_image", "deindex"]
+    scene.deleted(scene.file(scene.one))
+    scene.deleted("index.json")
+
+
+def delete_without_art(scene: Scene) -> None:
+    changes.delete(scene.art.database, scene.project, scene.two)
+    assert scene.rows() == []
+
+
+def insert_type(scene: Scene) -> None:
+    with scene.art.database.transaction():
+        changes.set_types(scene.art.database, scene.project, scene.number, ())
+        scene.forget()
+        changes.set_types(scene.art.database, scene.project, scene.number, (1,))
+    scene.indexed(scene.one, scene.image)
+
+
+def delete_type(scene: Scene) -> None:
+    changes.set_types(scene.art.database, scene.project, scene.number, ())
+    scene.indexed(scene.one, replace(scene.image, front=False, types=()))
+
+
+def rename_artist(scene: Scene) -> None:
+    changes.rename_artist(scene.art.database, scene.artist, "Bill Evans")
+    scene.indexed(scene.one, scene.image)
+
+
+def rename_entity(scene: Scene) -> None:
+    for gid in (scene.one, scene.two):
+        changes.rename(scene.art.database, scene.project, gid, "Milestones")
+    scene.indexed(scene.one, scene.image)
+
+
+def set_asin(scene: Scene) -> None:
+    for gid in (scene.one, scene.two):
+        scene.art.database.execute(
+            "UPDATE musicbrainz.release_meta AS meta SET amazon_asin = 'B000002ADT' FROM musicbrainz.release"
+            " WHERE release.id = meta.id AND gid = %s",
+            (gid,),
+        )
+    scene.indexed(scene.one, scene.image)
+
+
+def insert_date(scene: Scene) -> None:
+    for gid in (scene.one, scene.two):
+        scene.art.database.execute(
+            "INSERT INTO musicbrainz.release_first_release_date SELECT id, 1959 FROM musicbrainz.release"
+            " WHERE gid = %s",
+            (gid,),
+        )
+    scene.indexed(scene.one, scene.image)
+
+
+def delete_date(scene: Scene) -> None:
+    with scene.art.database.transaction():
+        insert_date(scene)
+        scene.forget()
+        for gid in (scene.one, scene.two):
+            scene.art.database.execute(
+                "DELETE FROM musicbrainz.release_first_release_date USING musicbrainz.release"
+                " WHERE release = id AND gid = %s",
+                (gid,),
+            )
+
+
+def change_thrice(scene: Scene) -> None:
+    with scene.art.database.transaction():
+        changes.rename(scene.art.database, scene.project, scene.one, "update")
+        for comment in ("a", "b"):
+            changes.comment_on(scene.art.database, scene.project, scene.number, comment)
+    scene.indexed(scene.one, replace(scene.image, comment="b"))
+
+
+def complete_long_ago(scene: Scene) -> None:
+    update_art(scene)
+    eventually(lambda: scene.rows() == [("index", "completed", 0)], "it is completed")
+    scene.update("created = created - interval '91 days'")
+    with musicbrainz.connect(scene.art.environment["EVENT_QUEUE_URL"]) as connection:
+        forget_completed(connection)
+    assert scene.rows() == []
+
+
+def depend(scene: Scene) -> None:
+    """Queue a deletion, and an older deletion of the listing that depends on it."""
+    queue = "INSERT INTO artwork_indexer.event_queue (entity_type, action, message, depends_on, created)"
+    scene.art.database.execute(
+        f"WITH parent AS ({queue} VALUES ('release', 'delete_image', %s, NULL, now()) RETURNING id)"
+        f" {queue} SELECT 'release', 'deindex', %s, ARRAY[id], now() - interval '3 days' FROM parent",
+        (
+            json.dumps({"gid": scene.one, "artwork_id": scene.number, "suffix": "jpg"}),
+            json.dumps({"gid": scene.one}),
+        ),
+    )
+    scene.deleted(scene.file(scene.one))
+    scene.deleted("index.json")
+
+
+def fail_to_the_limit(scene: Scene) -> None:
+    scene.art.database.execute(
+        "INSERT INTO artwork_indexer.event_queue (entity_type, action, message) VALUES ('release', 'noop', %s)",
+        (json.dumps({"fail": True, "gid": scene.one}),),
+    )
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        state = "queued" if attempt < MAX_ATTEMPTS else "failed"
+        expected = [("noop", state, attempt)]
+        eventually(partial(scene.has_rows, expected), f"attempt {attempt}")
+        scene.update("last_updated = now() - attempts * interval '1 hour'", "state = 'queued'")
+
+
+SCENARIOS: dict[str, tuple[Project, Callable[[Scene], None]]] = {
+    **{
+        f"{project.entity}: {name}": (project, change)
+        for project in (COVER_ART, EVENT_ART)
+        for name, change in {
+            "an image is inserted": insert_art,
+            "an image is updated": update_art,
+            "an image is deleted": delete_art,
+            "it is merged, and the copy fails": merge_with_failing_copy,
+            "it is deleted with art": delete_with_art,
+            "it is deleted without art": delete_without_art,
+            "a type is inserted": insert_type,
+            "a type is deleted": delete_type,
+            "it is renamed": rename_entity,
+        }.items()
+    },
+    "release: its artist is renamed": (COVER_ART, rename_artist),
+    "release: it gets an ASIN": (COVER_ART, set_asin),
+    "release: it gets a first date": (COVER_ART, insert_date),
+    "release: it loses its first date": (COVER_ART, delete_date),
+    "equal events are one": (COVER_ART, change_thrice),
+    "old events are forgotten": (COVER_ART, complete_long_ago),
+    "an older event waits for its parent": (COVER_ART, depend),
+    "an event fails five times": (COVER_ART, fail_to_the_limit),
+}
+
+
+@pytest.fixture(scope="module")
+def art(
+    services: Urls, event_queue_template: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ArtSystem]:
+    folder = tmp_path_factory.mktemp("events")
+    with art_corner(
+        services, event_queue_template, folder, "event_queue", EVENT_ART_EXCHANGE="event-art-archive"
+    ) as system:
+        yield system
+
+
+@pytest.fixture(scope="module")
+def scenes(art: ArtSystem) -> Iterator[dict[str, Scene]]:
+    """Make every change; when all events have ended, yield the scenes, with reader and worker still running."""
+    made = {
+        name: Scene(art, project, 100 * number)
+        for number, (name, (project, _)) in enumerate(SCENARIOS.items(), start=1)
+    }
+    for scene in made.values():
+        scene.set_up()
+    art.database.execute("DELETE FROM artwork_indexer.event_queue")
+    with art.reader(), art.worker(projects=(COVER_ART, EVENT_ART), concurrency=4):
+        for name, (_, change) in SCENARIOS.items():
+            change(made[name])
+        unended = "SELECT FROM artwork_indexer.event_queue WHERE state IN ('queued', 'running') LIMIT 1"
+        eventually(lambda: art.database.execute(unended).fetchone() is None, "all events have ended", seconds=60)
+        yield made
+
+
+def test_these_are_the_26_scenarios_of_musicbrainzs_own_indexer() -> None:
+    assert len(SCENARIOS) == 26
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_archive_gets_exactly_the_requests_of_a_change(scenes: dict[str, Scene], name: str) -> None:
+    scene = scenes[name]
+    found = [
+        sent(request) for request in scene.art.requests() if scene.one in request.path or scene.two in request.path
+    ]
+    if scene.expected[-1:] and "merged" in name:
+        # What depends on the moved image alone comes in either order.
+        assert found[:3] == scene.expected[:3]
+        found, expected = (sorted(each, key=repr) for each in (found, scene.expected))
+        assert found == expected
+    else:
+        assert found == scene.expected

@@ -1,0 +1,295 @@
+"""Events of a real PostgreSQL become messages: which are ready, what their rows record, and what a stop leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import pytest
+
+from app.broker.errors import PublishFailed
+from app.broker.publishing import Outgoing
+from app.coverart import event_queue, musicbrainz
+from app.coverart.event_queue import MAX_ATTEMPTS, EventRecord, forget_completed, publish_lost, publish_ready
+from app.coverart.jobs import EVENT
+from app.coverart.project import COVER_ART, EVENT_ART
+from tests.servers.musicbrainz import changes, database
+
+pytestmark = pytest.mark.integration
+
+A = "0a000000-0000-4000-8000-000000000001"
+B = "0a000000-0000-4000-8000-000000000002"
+C, D, E, F = (f"0c000000-0000-4000-8000-00000000000{number}" for number in range(4))
+SERVED = {COVER_ART.prefix: COVER_ART, EVENT_ART.prefix: EVENT_ART}
+
+
+@dataclass
+class Table:
+    """The table, as an operator sees and changes it; `url` is where the code under test finds it."""
+
+    url: str
+    db: changes.Db
+    published: list[Outgoing] = field(default_factory=list)
+
+    def add(self, action: str, message: str = "{}", *, parents: Sequence[int] = (), **columns: Any) -> int:
+        given = {"entity_type": "release", **columns}
+        names = ", ".join(["action", "message", "depends_on", *given])
+        values = [action, message, list(parents) or None, *given.values()]
+        marks = ", ".join(["%s"] * len(values))
+        row = self.db.execute(
+            f"INSERT INTO artwork_indexer.event_queue ({names}) VALUES ({marks}) RETURNING id", values
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def set(self, assignment: str, event: int) -> None:
+        self.db.execute(f"UPDATE artwork_indexer.event_queue SET {assignment} WHERE id = %s", (event,))
+
+    def states(self) -> dict[int, tuple[str, int]]:
+        """Return state and attempts of each event."""
+        rows = self.db.execute("SELECT id, state::text, attempts FROM artwork_indexer.event_queue ORDER BY id")
+        return {id: (state, attempts) for id, state, attempts in rows}
+
+    def reasons(self, event: int) -> list[str]:
+        rows = self.db.execute(
+            "SELECT failure_reason FROM artwork_indexer.event_failure_reason WHERE event = %s ORDER BY created",
+            (event,),
+        )
+        return [reason for (reason,) in rows]
+
+    def publish(self) -> list[int]:
+        """Publish what is ready, and return the ids in the order of their messages."""
+        with musicbrainz.connect(self.url) as connection:
+            messages: list[Outgoing] = []
+            publish_ready(connection, SERVED, messages.extend)
+        self.published += messages
+        return [int(each.headers[EVENT]) for each in messages]
+
+    def publish_lost(
+        self, *, waiting: Sequence[str] = (), seconds: float = 60, retry_seconds: float = 600
+    ) -> list[int]:
+        messages: list[Outgoing] = []
+        with musicbrainz.connect(self.url) as connection:
+            publish_lost(
+                connection,
+                SERVED,
+                messages.extend,
+                idle=lambda queue: queue not in waiting,
+                seconds=60,
+                retry_seconds=retry_seconds,
+            )
+        return [int(each.headers[EVENT]) for each in messages]
+
+    def record(self, event: int) -> EventRecord:
+        return EventRecord(self.url, event)
+
+
+@pytest.fixture(scope="module")
+def database_url(event_queue_template: tuple[str, str]) -> Iterator[str]:
+    with database.copy_of(*event_queue_template) as url:
+        yield url
+
+
+@pytest.fixture
+def table(database_url: str) -> Iterator[Table]:
+    with psycopg.connect(database_url, autocommit=True) as db:
+        db.execute("DELETE FROM artwork_indexer.event_queue")
+        yield Table(database_url, db)
+
+
+def gid(gid: str = A) -> str:
+    return f'{{"gid": "{gid}"}}'
+
+
+def file(image: int, gid: str = A) -> str:
+    return f'{{"artwork_id": {image}, "gid": "{gid}", "suffix": "jpg"}}'
+
+
+def copied(image: int, old: str = A, new: str = B) -> str:
+    return f'{{"artwork_id": {image}, "old_gid": "{old}", "new_gid": "{new}", "suffix": "png"}}'
+
+
+def test_each_action_is_the_message_of_a_job_with_its_event_and_what_is_left_of_its_attempts(table: Table) -> None:
+    index, copy = table.add("index", gid(C)), table.add("copy_image", copied(7))
+    delete, deindex = table.add("delete_image", file(8, D)), table.add("deindex", gid(E))
+    event = table.add("index", gid(C), entity_type="event")
+    tried = table.add("index", gid(F), attempts=3, last_updated="2020-01-01")
+    table.db.execute("INSERT INTO artwork_indexer.event_failure_reason VALUES (%s, 'HTTP 503')", (tried,))
+    assert sorted(table.publish()) == [index, copy, delete, deindex, event, tried]
+    sent = {each.headers[EVENT]: (each.exchange, each.routing_key, each.body) for each in table.published}
+    assert sent == {
+        index: ("cover-art-archive", "index", C.encode()),
+        copy: ("cover-art-archive", "move", f"7\n{A}\n{B}\npng\n".encode()),
+        delete: ("cover-art-archive", "delete", f"8\n{D}\njpg".encode()),
+        deindex: ("cover-art-archive", "delete", f"index.json\n{E}".encode()),
+        event: ("event-art-archive", "index", C.encode()),
+        tried: ("cover-art-archive", "index", F.encode()),
+    }
+    headers = {each.headers[EVENT]: dict(each.headers) for each in table.published}
+    assert headers[index] == {EVENT: index, "mb-retries": MAX_ATTEMPTS - 1}
+    expected = {EVENT: tried, "mb-retries": 1, "perennial-attempts": 3, "mb-exceptions": ["HTTP 503"]}
+    assert headers[tried] == expected
+    assert {state for state, _ in table.states().values()} == {"running"}
+    assert table.publish() == []
+
+
+def test_an_event_waits_for_its_parents_its_backoff_its_limit_and_its_archive(table: Table) -> None:
+    parent = table.add("delete_image", file(1))
+    table.add("index", gid(), parents=[parent])
+    table.add("index", gid(B), attempts=2, last_updated="now")
+    table.add("deindex", gid(B), attempts=MAX_ATTEMPTS, last_updated="2020-01-01")
+    assert table.publish() == [parent]
+    with musicbrainz.connect(table.url) as connection:
+        event = table.add("index", gid(), entity_type="event")
+        messages: list[Outgoing] = []
+        publish_ready(connection, {COVER_ART.prefix: COVER_ART}, messages.extend)
+    assert (messages, table.states()[event]) == ([], ("queued", 0))
+
+
+def test_an_image_is_neither_copied_before_it_arrives_nor_deleted_before_it_is_copied(table: Table) -> None:
+    deletion = table.add("delete_image", file(1))
+    first, second = table.add("copy_image", copied(1)), table.add("copy_image", copied(1, B, C))
+    assert table.publish() == [first]
+    table.record(first).note_failure("a retry comes in hours")
+    assert table.publish() == []
+    table.record(first).complete()
+    assert table.publish() == [deletion, second]
+
+
+def test_events_of_one_item_run_in_their_order_and_a_retried_one_holds_up_none(table: Table) -> None:
+    delete, deindex, other = table.add("delete_image", file(1)), table.add("deindex", gid()), table.add("index", gid(B))
+    assert table.publish() == [delete, other]
+    assert table.publish() == []
+    table.record(delete).note_failure("HTTP 503")
+    assert table.publish() == [deindex]
+
+
+def test_a_stop_between_publishing_and_commit_publishes_again_and_loses_nothing(table: Table) -> None:
+    event = table.add("index", gid())
+
+    def stop(messages: Sequence[Outgoing]) -> None:
+        table.published += messages
+        raise PublishFailed("killed")
+
+    with pytest.raises(PublishFailed), musicbrainz.connect(table.url) as connection:
+        publish_ready(connection, SERVED, stop)
+    assert (len(table.published), table.states()[event]) == (1, ("queued", 0))
+    # The message is in the broker, and may even be run before it is published again.
+    assert table.record(event).begin(0)
+    table.record(event).complete()
+    assert (table.publish(), table.states()[event]) == ([], ("completed", 0))
+    assert not table.record(event).begin(0)
+
+
+def test_two_readers_take_different_events_and_a_run_waits_for_the_readers_commit(table: Table) -> None:
+    first = table.add("index", gid())
+    taken: list[list[int]] = []
+
+    def publish(messages: Sequence[Outgoing]) -> None:
+        second = table.add("index", gid(B))
+        taken.append([int(each.headers[EVENT]) for each in messages])
+        taken.append(table.publish())
+        assert taken == [[first], [second]]
+
+    with musicbrainz.connect(table.url) as connection:
+        publish_ready(connection, SERVED, publish)
+    assert set(table.states().values()) == {("running", 0)}
+
+
+def test_only_so_many_messages_are_in_the_broker_at_a_time(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_queue, "IN_FLIGHT", 2)
+    for number in range(3):
+        table.add("delete_image", file(1, str(number) + A[1:]))
+    first = table.publish()
+    assert len(first) == 2
+    assert table.publish() == []
+    # A retried one waits for hours, and holds nothing up.
+    table.record(first[0]).note_failure("HTTP 503")
+    assert len(table.publish()) == 1
+
+
+def test_a_failed_event_takes_its_descendants_with_it_and_its_success_brings_them_back(table: Table) -> None:
+    copy = table.add("copy_image", copied(1))
+    delete = table.add("delete_image", file(1), parents=[copy])
+    index = table.add("index", gid(B), parents=[delete])
+    other = table.add("index", gid(C))
+    assert table.publish() == [copy, other]
+    table.record(copy).note_failure("ArchiveRefused: 403")
+    table.record(copy).fail("dead")
+    states = table.states()
+    assert states == {copy: ("failed", 1), delete: ("failed", 0), index: ("failed", 0), other: ("running", 0)}
+    assert table.reasons(copy) == ["ArchiveRefused: 403"]
+    # As a replay of the dead letter does.
+    assert table.record(copy).begin(0)
+    table.record(copy).complete()
+    assert table.publish() == [delete]
+    assert table.states()[index] == ("queued", 0)
+
+
+def test_a_message_that_died_without_a_failed_run_leaves_a_reason(table: Table) -> None:
+    event = table.add("index", gid())
+    table.publish()
+    table.record(event).fail("killed")
+    assert (table.states()[event], table.reasons(event)) == (("failed", 1), ["killed"])
+
+
+def test_an_event_that_is_queued_again_does_not_come_back_twice(table: Table) -> None:
+    copy = table.add("copy_image", copied(1))
+    index = table.add("index", gid(B), parents=[copy])
+    table.publish()
+    table.record(copy).fail("dead")
+    again = table.add("index", gid(B))
+    table.record(copy).complete()
+    assert (table.states()[index], table.states()[again]) == (("failed", 0), ("queued", 0))
+
+
+def test_an_event_that_cannot_become_a_message_fails_alone(table: Table) -> None:
+    wrong = [table.add("index"), table.add("delete_image", gid()), table.add("deindex", gid("x"))]
+    child, right = table.add("deindex", gid(), parents=wrong[:1]), table.add("index", gid(B))
+    assert table.publish() == [right]
+    states = table.states()
+    assert [states[each] for each in wrong] == [("failed", 1)] * 3
+    assert states[child] == ("failed", 0)
+    assert table.reasons(wrong[1]) == [f"event {wrong[1]}: delete_image without artwork_id, suffix"]
+
+
+def test_a_lost_message_is_published_again_and_a_waiting_one_is_not(table: Table) -> None:
+    events = [table.add("index", gid()), table.add("deindex", gid(C)), table.add("index", gid(B))]
+    table.publish()
+    lost, deindex, tried = events
+    table.record(tried).note_failure("HTTP 503")
+    assert table.publish_lost() == []
+    for event in events:
+        table.set("last_updated = now() - interval '2 minutes'", event)
+    # Its queue is not empty, so the message of `deindex` may wait; the third waits for its retry.
+    assert table.publish_lost(waiting=["cover-art-archive.delete"]) == [lost]
+    assert table.publish_lost() == [deindex]
+    assert table.publish_lost(retry_seconds=30) == [tried]
+    # It cost no attempt, and a run that begins is a sign of life.
+    assert table.states() == {lost: ("running", 0), deindex: ("running", 0), tried: ("running", 1)}
+    table.set("last_updated = now() - interval '2 minutes'", lost)
+    table.record(lost).begin(2)
+    assert table.publish_lost() == []
+    assert table.states()[lost] == ("running", 2)
+
+
+def test_completed_events_are_forgotten_after_90_days_and_failed_ones_never(table: Table) -> None:
+    old, young, failed = (table.add("index", gid(str(each) + A[1:])) for each in range(3))
+    for event, state, age in ((old, "completed", 91), (young, "completed", 89), (failed, "failed", 91)):
+        table.set(f"state = '{state}', created = now() - interval '{age} days'", event)
+    with musicbrainz.connect(table.url) as connection:
+        assert forget_completed(connection) == 1
+    assert set(table.states()) == {young, failed}
+
+
+def test_an_event_without_work_completes_and_one_that_asks_to_fail_does_so_to_its_limit(table: Table) -> None:
+    noop, failing = table.add("noop"), table.add("noop", '{"fail": true}')
+    child = table.add("index", gid(), parents=[failing])
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        assert table.publish() == []
+        assert table.states()[failing] == ("queued" if attempt < MAX_ATTEMPTS else "failed", attempt)
+        table.set("last_updated = now() - attempts * interval '1 hour'", failing)
+    assert table.reasons(failing) == ["Failure (no-op)"] * MAX_ATTEMPTS
+    assert (table.states()[noop], table.states()[child]) == (("completed", 0), ("failed", 0))
