@@ -6,6 +6,11 @@ local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000
 local delay = tonumber(ARGV[2])
 local host = redis.call('HMGET', KEYS[1], 'last', 'tail', 'late')
+if tonumber(host[1]) and tonumber(host[1]) > now then
+    -- The clock was set back. The times of the former one would hold the host's requests for the difference.
+    redis.call('DEL', KEYS[1], KEYS[2])
+    host = {}
+end
 local free = (tonumber(host[1]) or (now - delay)) + delay
 local reservation = tonumber(redis.call('HGET', KEYS[2], ARGV[1]))
 if not reservation then

@@ -1,7 +1,15 @@
 -- Claim the timers that are due: each is put off by the lease, so that it is due again if its claimer dies.
--- KEYS: deadlines. ARGV: prefix of the timers' keys, lease (s), limit.
+-- KEYS: deadlines, time of the last claim. ARGV: prefix of the timers' keys, lease (s), limit.
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000
+local set_back = (tonumber(redis.call('GET', KEYS[2])) or now) - now
+if set_back > 1 then
+    -- The clock was set back. Without this, every timer would be late by the difference.
+    for _, domain in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+        redis.call('ZINCRBY', KEYS[1], string.format('%.6f', -set_back), domain)
+    end
+end
+redis.call('SET', KEYS[2], string.format('%.6f', now))
 local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%.6f', now), 'LIMIT', 0, ARGV[3])
 local claimed = {}
 for _, domain in ipairs(due) do

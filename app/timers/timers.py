@@ -24,6 +24,8 @@ MAX_TICK_PAUSE = 60
 
 _DEADLINES = f"{PREFIX}timers"
 _TIMER = f"{PREFIX}timer:"
+#: The time of the last claim: a later one that is earlier shows that the clock was set back.
+_CLAIMED = f"{PREFIX}timers:claimed"
 #: Set by each tick that has run; it expires after MAX_TICK_PAUSE.
 _TICKED = f"{PREFIX}ticked"
 
@@ -94,7 +96,7 @@ class Timers:
 
     def claim_due(self, *, lease: float = 30.0) -> list[Timer]:
         """Claim the timers that are due. One that is neither removed nor rearmed in `lease` seconds is due again."""
-        rows = self._claim(keys=[_DEADLINES], args=[_TIMER, lease, _BATCH])
+        rows = self._claim(keys=[_DEADLINES, _CLAIMED], args=[_TIMER, lease, _BATCH])
         return [
             Timer(domain, float(timeout), Callback(queue, json.loads(message)), version)
             for domain, timeout, queue, message, version in rows

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from app.broker.errors import ApplicationError
+from app.broker.errors import ApplicationError, PublishFailed
+from app.broker.publishing import Outgoing, Publisher
 from app.cluster.client.cluster import ClusterSearchClient
 from app.search.contract import SearchRequest
 from config.settings import Settings
@@ -209,3 +210,30 @@ def test_a_message_waits_in_delay_queues_until_the_node_of_its_dead_set_is_back(
         cluster.start(0)
         eventually(lambda: crew.system.broker.depth("site.dead") == count, "all are dead letters", seconds=180)
         assert crew.ended() == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_without_a_majority_everything_waits_and_goes_on_when_one_of_two_killed_nodes_is_back(
+    cluster: RabbitCluster, settings: Settings, tmp_path: Path
+) -> None:
+    with crew_of(settings, tmp_path / "crew") as crew, ring() as site, explained(crew, cluster):
+        crawl_and_kill(crew, cluster, 0, site)
+        cluster.kill(1)
+        publisher = Publisher(settings.broker)
+
+        def is_refused() -> bool:
+            try:
+                publisher.publish([Outgoing(exchange="amq.fanout", routing_key="", body=b"", mandatory=False)])
+            except PublishFailed:
+                return True
+            return False
+
+        eventually(is_refused, "a client gets an error", seconds=DEADLINE)
+        publisher.close()
+        assert len(site.requests) < PAGES, "the crawl was over before"
+        cluster.start(1)
+        assert crew.system.packed(site.domain, seconds=300).pages == PAGES + 1
+        cluster.start(0)
+        assert crew.ended() == []
+        assert crew.system.broker.depth("site.dead") == 0

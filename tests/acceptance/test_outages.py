@@ -1,4 +1,4 @@
-"""The broker and Redis killed in the middle of a crawl: the crawl ends with every page."""
+"""The broker and Redis killed, or a worker hung, in the middle of a crawl: the crawl ends with every page."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.servers.site import Site, page
+from tests.support.broker import Broker
 from tests.support.corner import environment_of
+from tests.support.fleet import fleet, ready
 from tests.support.killable import Killable
-from tests.support.system import running_system
+from tests.support.system import System, beat, running_system
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.acceptance
@@ -44,3 +46,33 @@ def test_a_crawl_ends_with_every_page_though_a_service_is_killed(
         killable.start()
         assert system.packed(site.domain, seconds=120).pages == PAGES + 1
         assert system.broker.depth("site.dead") == 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_what_a_hung_worker_holds_is_run_by_another_one_when_its_heartbeats_are_missing(
+    killable: Killable, site: Site, tmp_path: Path
+) -> None:
+    quick = {"HOST_DELAY": "0.02", "TIMER_TIMEOUT": "2", "TIMER_MAX_WAIT": "300"}
+    environment = environment_of(killable.settings) | quick
+    queues = ("site.index", "site.crawl", "site.timer", "site.tick", "site.pack")
+    killable.set_heartbeat(3)
+    try:
+        with fleet(environment, tmp_path / "logs") as found, beat(environment, tmp_path / "beat.log"):
+            hung, other = found.worker(*queues), found.worker(*queues)
+            ready(hung, other)
+            system = System(killable.settings, environment, Broker(killable.settings.broker), other, tmp_path / "packs")
+            system.post("index+crawl", url=site.at("/"))
+            eventually(lambda: len(site.requests) > 40, "the crawl is under way")
+            hung.suspend()
+            assert system.packed(site.domain, seconds=180).pages == PAGES + 1
+            assert system.broker.depth("site.dead") == 0
+            hung.resume()
+            # Its connection is gone. It connects again, and works on alone.
+            eventually(lambda: hung.log.count("Connected to ") > 1, "it connects again", seconds=120)
+            other.leave()
+            system.post("index+crawl", url=site.at("/"))
+            assert system.packed(site.domain, generation=2, seconds=180).pages == PAGES + 1
+            assert system.broker.depth("site.dead") == 0
+    finally:
+        killable.set_heartbeat(60)

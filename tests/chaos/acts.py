@@ -50,6 +50,32 @@ def kill_service(system: System, name: str) -> None:
     psutil.wait_procs(processes, timeout=10)
 
 
+def cut_power(system: System) -> None:
+    """SIGKILL RabbitMQ, Redis and every process of the system at once. What the kernel holds for the disk stays."""
+    for name in (RABBITMQ, REDIS):
+        signal_service(system, name, signal.SIGKILL)
+    system.keeper.kill_all()
+    for name in (RABBITMQ, REDIS):
+        kill_service(system, name)
+
+
+def restore_power(system: System) -> None:
+    """Start the services, then the processes."""
+    system.start_services()
+    system.keeper.start_all()
+
+
+def kill_node(system: System, chance: random.Random) -> None:
+    """SIGKILL one node of the broker cluster."""
+    system.nodes.kill(chance.randrange(3))
+
+
+def start_nodes(system: System) -> None:
+    """Start the killed nodes of the broker cluster; return when they are part of it."""
+    for number in system.nodes.killed():
+        system.nodes.start(number)
+
+
 def lose_redis(system: System) -> None:
     """SIGKILL Redis and remove its data."""
     kill_service(system, REDIS)

@@ -114,6 +114,17 @@ _ALL = (
         moments=ANY_TIME,
         seconds=(0, 3),
     ),
+    # Everything at once, as by a power failure.
+    Fault(
+        name="power",
+        kind="kill",
+        target="power",
+        inject=lambda system, _: acts.cut_power(system),
+        heal=lambda system, _: acts.restore_power(system),
+        moments=ANY_TIME,
+        seconds=(0, 3),
+        mixable=False,
+    ),
     # Hangs: the process is there, its connections stay open, and it does nothing.
     Fault(
         name="hang-worker",
@@ -159,8 +170,8 @@ _ALL = (
         name="cut-broker",
         kind="network",
         target="rabbitmq",
-        inject=lambda system, _: system.proxy.cut(reopen=False),
-        heal=lambda system, _: system.proxy.reopen(),
+        inject=lambda system, _: system.wire.cut(reopen=False),
+        heal=lambda system, _: system.wire.reopen(),
         moments=ANY_TIME,
         seconds=(0.5, 5),
     ),
@@ -258,9 +269,11 @@ _ALL = (
         name="cluster-node",
         kind="kill",
         target="rabbitmq",
-        inject=_nothing,
+        inject=acts.kill_node,
+        heal=lambda system, _: acts.start_nodes(system),
+        seconds=(5, 15),
+        store="cluster",
         mixable=False,
-        missing=lambda: "a private cluster of three nodes is not part of this harness yet",
     ),
 )
 

@@ -30,7 +30,7 @@ class Keeper:
         self._prefixes: dict[str, Sequence[str]] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._expected: set[int] = set()
-        self._closing = threading.Event()
+        self._closing, self._holding = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="keeper", daemon=True)
         #: Processes that ended although no method of this class ended them, with their exit status.
         self.ended: list[str] = []
@@ -74,6 +74,16 @@ class Keeper:
         self._expect_end(name)
         self._signal_group(name, signal.SIGKILL)
 
+    def kill_all(self) -> None:
+        """SIGKILL every process with its children; nothing is started again before `start_all`."""
+        self._holding.set()
+        for name in self.names:
+            self.kill(name)
+
+    def start_all(self) -> None:
+        """Start what `kill_all` killed."""
+        self._holding.clear()
+
     def suspend(self, name: str) -> None:
         """SIGSTOP a process with its children: it is there, and does nothing."""
         self._signal_group(name, signal.SIGSTOP)
@@ -116,7 +126,7 @@ class Keeper:
 
     def _watch(self) -> None:
         while not self._closing.wait(PAUSE):
-            for name, process in list(self._processes.items()):
+            for name, process in [] if self._holding.is_set() else list(self._processes.items()):
                 code = process.poll()
                 if code is None:
                     continue

@@ -26,6 +26,10 @@ KNOWN_FAILURES: Mapping[str, KnownFailure] = {
         frozenset({FIRST_PACK, FULL_PACK}),
         "TIMER_MAX_WAIT takes open messages for lost after that time without progress, also while workers were away",
     ),
+    "power": KnownFailure(
+        frozenset({FIRST_PACK, FULL_PACK}),
+        "a restart that takes longer than TIMER_MAX_WAIT is a backlog: open messages are taken for lost",
+    ),
 }
 
 

@@ -20,7 +20,6 @@ import requests
 from redis import Redis
 
 from app import services
-from app.services import install, rabbitmq, state
 from app.services.procfile import formation, procfile
 from app.services.service import MARK
 from app.state.client import PREFIX
@@ -34,10 +33,13 @@ from tests.servers.s3 import S3Server, s3_server
 from tests.support.broker import Broker
 from tests.support.kill import service_processes
 from tests.support.proxy import Proxy
+from tests.support.rabbit_cluster import RabbitCluster, rabbit_cluster
+from tests.support.rabbitmqctl import rabbitmqctl
 from tests.support.waiting import eventually
 
-#: A folder, an S3 server behind a gateway that can fail, or a folder on a small file system that can be filled.
-StoreKind = Literal["folder", "s3", "small-disk"]
+#: A folder, an S3 server behind a gateway that can fail, or a folder on a small file system that can be filled. The
+#: last one is a folder, too, in a system whose broker has three nodes.
+StoreKind = Literal["folder", "s3", "small-disk", "cluster"]
 
 #: Processes of the Procfile that no crawl, pack or query needs.
 LEFT_OUT = ("coverart", "web", "flower")
@@ -69,7 +71,8 @@ class System:
 
     settings: Settings
     keeper: Keeper
-    proxy: Proxy
+    proxy: Proxy | None
+    cluster: RabbitCluster | None
     gateway: StoreGateway | None
     store_folder: Path
     #: A client that fails soon.
@@ -84,6 +87,18 @@ class System:
     def broker(self) -> Broker:
         """A plain client of the broker."""
         return Broker(self.settings.broker)
+
+    @property
+    def wire(self) -> Proxy:
+        """The proxy before the broker."""
+        assert self.proxy is not None, "processes reach the nodes of a cluster without a proxy"
+        return self.proxy
+
+    @property
+    def nodes(self) -> RabbitCluster:
+        """The nodes of the broker cluster."""
+        assert self.cluster is not None, "the broker of this system is one node"
+        return self.cluster
 
     def post_crawl(self, url: str) -> None:
         """Post an `index+crawl` message, as a client in any language would."""
@@ -107,12 +122,7 @@ class System:
 
     def rabbitmqctl(self, *arguments: str) -> None:
         """Run `rabbitmqctl` on the private node."""
-        folder, script = self.settings.services_file.parent, install.rabbitmq_script()
-        assert script is not None, "rabbitmq-server is not installed"
-        node = rabbitmq.broker(folder, state.load(folder), script=script)
-        command = [str(script.with_name("rabbitmqctl")), "--quiet", *arguments]
-        done = subprocess.run(command, env=dict(node.env), capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, f"{' '.join(arguments)}: {done.stdout}{done.stderr}"
+        rabbitmqctl(self.settings, *arguments)
 
     def has_alarm(self) -> bool:
         """Return whether RabbitMQ accepts no messages, because it is low on memory or disk."""
@@ -139,18 +149,29 @@ def running_system(folder: Path, store: StoreKind) -> Iterator[System]:
         gateway = stack.enter_context(StoreGateway(server.endpoint_url)) if server else None
         store_folder = _mounted(data_dir / "disk") if store == "small-disk" else data_dir
         store_url = f"s3://{server.bucket}" if server else (store_folder / "store").as_uri()
+        cluster = _cluster(stack, data_dir) if store == "cluster" else None
         own = {"data_dir": data_dir, "store_url": store_url}
+        own |= {"broker_url": cluster.broker_url, "broker_api_url": cluster.broker_api_url} if cluster else {}
         own |= {"s3_endpoint_url": server.endpoint_url} if server else {}
         settings = Settings.model_validate(SETTINGS | own)
         services.up(settings)
         create_store(settings.store, endpoint_url=settings.s3_endpoint_url)
-        proxy = stack.enter_context(closing(Proxy(settings.broker)))
-        environment = _environment(settings, {"BROKER_URL": proxy.url, "STORE_URL": store_url})
+        proxy = None if cluster else stack.enter_context(closing(Proxy(settings.broker)))
+        broker_url = proxy.url if proxy else settings.broker
+        environment = _environment(settings, {"BROKER_URL": broker_url, "STORE_URL": store_url})
         if gateway:
             environment["S3_ENDPOINT_URL"] = f"http://{gateway.domain}"
         keeper = stack.enter_context(_kept(Keeper(_commands(), environment, logs)))
         client = Redis.from_url(settings.redis, decode_responses=True, socket_timeout=5, socket_connect_timeout=5)
-        yield System(settings, keeper, proxy, gateway, store_folder, stack.enter_context(client))
+        yield System(settings, keeper, proxy, cluster, gateway, store_folder, stack.enter_context(client))
+
+
+def _cluster(stack: ExitStack, data_dir: Path) -> RabbitCluster:
+    """Run a broker cluster until the stack is closed; also if this process is killed, nothing of it runs afterwards."""
+    folder = data_dir / "cluster"
+    for marked in (folder, *(folder / f"node{number}" for number in range(3))):
+        stack.enter_context(none_left(data_dir, {MARK: str(marked)}))
+    return stack.enter_context(rabbit_cluster(folder))
 
 
 def _commands() -> dict[str, list[str]]:

@@ -113,6 +113,19 @@ def test_the_first_request_to_a_host_may_go_and_the_next_ones_get_reservations(r
     assert limiter.reserve("elsewhere", requester="4", delay=10) == 0
 
 
+def test_a_host_waits_no_hour_because_the_clock_was_set_back_by_one(redis_url: str) -> None:
+    redis = get_redis(redis_url)
+    limiter = HostRateLimiter(redis)
+    assert limiter.reserve("h", requester="1", delay=10) == 0
+    assert 0 < limiter.reserve("h", requester="2", delay=10) <= 10
+    # What Redis holds after its clock was set back by an hour.
+    for field in ("last", "tail"):
+        redis.hincrbyfloat("perennial:host:h", field, 3_600)
+    redis.hincrbyfloat("perennial:host:h:slots", "2", 3_600)
+    assert limiter.reserve("h", requester="2", delay=10) == 0
+    assert 0 < limiter.reserve("h", requester="3", delay=10) <= 10
+
+
 def test_requests_to_a_host_are_never_closer_than_its_delay(redis_url: str) -> None:
     limiter, delay = HostRateLimiter(get_redis(redis_url)), 0.2
     times: list[float] = []

@@ -93,3 +93,14 @@ def test_each_domain_has_a_timer_of_its_own(timers: Timers) -> None:
     timers.start("busy.gov", timeout=100, callback=full_pack("busy.gov"))
     timers.start("quiet.gov", timeout=0.01, callback=full_pack("quiet.gov"))
     assert [timer.domain for timer in due(timers)] == ["quiet.gov"]
+
+
+def test_timers_are_not_late_by_the_time_that_the_clock_was_set_back(timers: Timers, redis_url: str) -> None:
+    timers.start("a.gov", timeout=0.5, callback=full_pack("a.gov"))
+    assert timers.claim_due() == []
+    # What Redis holds after its clock was set back by an hour.
+    redis = get_redis(redis_url)
+    redis.zincrby("perennial:timers", 3_600, "a.gov")
+    redis.incrbyfloat("perennial:timers:claimed", 3_600)
+    [timer] = due(timers)
+    assert timer.domain == "a.gov"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -11,8 +10,8 @@ from pathlib import Path
 import requests
 
 from app import services
-from app.services import install, rabbitmq, state
 from config.settings import Settings
+from tests.support.rabbitmqctl import rabbitmqctl
 from tests.support.waiting import eventually
 
 #: A limit that no node stays below, and one that it does.
@@ -22,9 +21,9 @@ _LOW, _ENOUGH = "1MB", "1GB"
 class AlarmedBroker:
     """A running node at `url`, in its alarm from the beginning."""
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, settings: Settings, url: str) -> None:
         self.url = url
-        self._folder = folder
+        self._settings = settings
 
     def raise_alarm(self) -> None:
         """Let the node take no more messages."""
@@ -35,25 +34,20 @@ class AlarmedBroker:
         self._set_limit(_ENOUGH)
 
     def _set_limit(self, limit: str) -> None:
-        script = install.rabbitmq_script()
-        assert script is not None
-        node = rabbitmq.broker(self._folder, state.load(self._folder), script=script)
-        command = [str(script.with_name("rabbitmqctl")), "set_vm_memory_high_watermark", "absolute", limit]
-        subprocess.run(command, env=dict(node.env), check=True, capture_output=True, timeout=60)
+        rabbitmqctl(self._settings, "set_vm_memory_high_watermark", "absolute", limit)
 
 
 @contextmanager
 def alarmed_broker(data_dir: Path) -> Iterator[AlarmedBroker]:
     """Run a node whose memory limit is one megabyte."""
     settings = Settings(data_dir=data_dir)
-    folder = settings.services_file.parent
-    more = folder / "rabbitmq" / "conf.d"
+    more = settings.services_file.parent / "rabbitmq" / "conf.d"
     more.mkdir(parents=True)
     (more / "memory.conf").write_text(f"vm_memory_high_watermark.absolute = {_LOW}\n")
     try:
         urls = services.up(settings)
         alarms = f"{urls.broker_api_url}health/checks/local-alarms"
         eventually(lambda: requests.get(alarms, timeout=10).status_code == HTTPStatus.SERVICE_UNAVAILABLE, "its alarm")
-        yield AlarmedBroker(folder, urls.broker_url)
+        yield AlarmedBroker(settings, urls.broker_url)
     finally:
         services.down(settings)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from app import services
 from config.settings import Settings
 from tests.support.kill import kill
+from tests.support.rabbitmqctl import rabbitmqctl
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,10 @@ class Killable:
     def kill(self, program: str) -> None:
         """SIGKILL `beam.smp`, which is RabbitMQ, or `redis-server`."""
         kill(program, self._private.data_dir)
+
+    def set_heartbeat(self, seconds: int) -> None:
+        """Let new connections to RabbitMQ have heartbeats at this interval."""
+        rabbitmqctl(self._private, "eval", f"application:set_env(rabbit, heartbeat, {seconds}).")
 
     def start(self) -> None:
         """Start what does not run, on its data."""

@@ -114,6 +114,10 @@ class RabbitCluster:
             os.kill(pid, signal.SIGKILL)
         eventually(lambda: not self._nodes[number].pids(), "the node is gone")
 
+    def killed(self) -> list[int]:
+        """Return the numbers of the nodes that do not run."""
+        return [number for number, node in enumerate(self._nodes) if not node.pids()]
+
     def start(self, number: int) -> None:
         """Start a node that was killed, and wait until it is part of the cluster again."""
         self._nodes[number].start()
