@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import threading
 import time
 import uuid
@@ -20,10 +21,13 @@ from app.coverart import musicbrainz
 from app.coverart.archive import PublicArchive
 from app.coverart.jobs import Job, canonical_gid, kind_of, message
 from app.coverart.musicbrainz import FIRST_GID, Connection
-from app.coverart.project import Project, served
-from app.errors import ArtNotServed, EntityNotFound, InvalidJob
+from app.coverart.project import Entity, Project, served
+from app.errors import ArtNotServed, EntityNotFound, InvalidJob, StandbyRefused
 from app.topology.declare import prepare_client
 from config.settings import Settings
+
+#: Entities that are read at once: an audit compares them within seconds.
+_PAGE = 200
 
 #: Messages that are published before their confirms are awaited.
 BATCH = 500
@@ -104,19 +108,20 @@ class GidSelection:
         return iter(dict.fromkeys(found))
 
     def auditable(self, connection: Connection, project: Project) -> Iterator[str]:
-        """Yield the gids whose items are compared; with --all also those that were merged into others."""
+        """Yield the gids whose items are compared; with --all also those that were merged into others or deleted."""
         if not self.every:
             return iter(self.gids)
         merged = (old for old, _ in musicbrainz.merged_gids(connection, project, after=self.after))
+        deleted = musicbrainz.deleted_gids(connection, project, after=self.after)
         gids = musicbrainz.all_gids(connection, project, after=self.after)
-        return islice(heapq.merge(gids, merged), self.limit)
+        return islice(heapq.merge(gids, merged, deleted), self.limit)
 
-    def count(self, connection: Connection, project: Project, *, merged: bool) -> int:
-        """Return the number of gids; `merged` counts those that were merged into others, too."""
+    def count(self, connection: Connection, project: Project, *, audited: bool) -> int:
+        """Return the number of gids; `audited` counts those that were merged into others or deleted, too."""
         if not self.every:
             return len(self.gids)
         with_art, gone = musicbrainz.count_gids(connection, project, after=self.after)
-        total = with_art + (gone if merged else 0)
+        total = with_art + (gone if audited else 0)
         return total if self.limit is None else min(total, self.limit)
 
 
@@ -186,6 +191,25 @@ class ResumePoint:
     def _print(self) -> None:
         if self.selection.every and self.last:
             typer.echo(f"{self.count:,} done; continue with --after {self.last}", err=True)
+
+
+def entities(
+    gids: Iterator[str], connection: Connection, project: Project, throttle: Throttle
+) -> Iterator[tuple[str, Entity | None]]:
+    """Yield each gid with its entity, not faster than `throttle` allows; they are read in pages."""
+    for page in batches(gids, min(_PAGE, throttle.batch)):
+        found = musicbrainz.entities(connection, project, page)
+        for gid in page:
+            throttle.wait()
+            yield gid, found.get(gid)
+
+
+def require_primary(connection: Connection, project: Project) -> None:
+    """Raise StandbyRefused for a database that replays another one's changes: it may lack an image's row."""
+    lag = musicbrainz.standby_lag(connection, project)
+    if lag is not None:
+        state = "that has replayed nothing yet" if lag == math.inf else f"{lag:,.0f} s behind its primary"
+        raise StandbyRefused(f"MUSICBRAINZ_URL is a standby {state}: --fix needs the primary")
 
 
 def batches(gids: Iterator[str], size: int) -> Iterator[list[str]]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from functools import cache
+from typing import Any, Protocol
 
 import typer
 from rich.console import Console
@@ -22,6 +25,8 @@ MEANING: Mapping[Kind, str] = {
     "listing-missing": "the item has no listing",
     "listing-stale": "differs from the database",
     "listing-left": "should not exist",
+    "metadata-missing": "is missing",
+    "metadata-stale": "differs from the database",
     "image-missing": "is in the database, but not in the archive",
     "image-left": "should not exist",
     "image-elsewhere": "belongs to",
@@ -33,7 +38,7 @@ def show(gid: str, findings: Sequence[ArtFinding], *, to_people: bool) -> None:
     if to_people:
         typer.echo(gid)
         for finding in findings:
-            typer.echo(f"  {finding.kind:<15} {finding.file}".rstrip())
+            typer.echo(f"  {finding.kind:<16} {finding.file}".rstrip())
             home = f" {finding.fix.new_gid}" if isinstance(finding.fix, Move) else ""
             fix = f"{kind_of(finding.fix)} repairs it" if finding.fix else "no job repairs it"
             typer.echo(f"    {MEANING[finding.kind]}{home}; {fix}")
@@ -48,6 +53,21 @@ def fields(finding: ArtFinding) -> dict[str, Any]:
     return {"gid": finding.gid, "kind": finding.kind, "file": finding.file, "fix": fix}
 
 
+def show_json(exchange: str, findings: Sequence[ArtFinding], *, first: bool) -> None:
+    """Print the findings of an item within the report's list, which the first ones begin."""
+    text = ", ".join(json.dumps(fields(finding)) for finding in findings)
+    typer.echo((_json_head(exchange) if first else ", ") + text, nl=False)
+
+
+def show_json_end(exchange: str, summary: Mapping[str, object], *, first: bool) -> None:
+    """Print the end of the report, or all of it where there was no finding."""
+    typer.echo((_json_head(exchange) if first else "") + f"], {json.dumps(summary).removeprefix('{')}")
+
+
+def _json_head(exchange: str) -> str:
+    return f'{{"archive": {json.dumps(exchange)}, "findings": ['
+
+
 def jobs(sent: Counter[str]) -> str:
     """Return "3 jobs (1 delete, 2 index)"."""
     total = sent.total()
@@ -55,11 +75,24 @@ def jobs(sent: Counter[str]) -> str:
     return f"{total:,} job{'' if total == 1 else 's'}" + (f" ({kinds})" if kinds else "")
 
 
+class Position(Protocol):
+    """How far a command has come: the number of gids, and the last one."""
+
+    count: int
+    last: str
+
+
 @contextmanager
-def progress(total: Callable[[], int], *, shown: bool) -> Iterator[Callable[[int], None]]:
-    """Yield a function that advances a progress bar; without a terminal it does nothing, and `total` is not called."""
-    if not (shown and sys.stderr.isatty()):
+def progress(total: Callable[[], int], position: Position, *, shown: bool) -> Iterator[Callable[[int], None]]:
+    """Yield a function that advances a progress bar; without a terminal it prints a line every half minute.
+
+    `total` is called when the first one is shown, and takes seconds.
+    """
+    if not shown:
         yield lambda _: None
+        return
+    if not sys.stderr.isatty():
+        yield ProgressLines(total, position).advance
         return
     columns = TextColumn("{task.percentage:>3.0f} %"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     # Output to the terminal is printed above the bar; output to a pipe is not redirected.
@@ -67,3 +100,29 @@ def progress(total: Callable[[], int], *, shown: bool) -> Iterator[Callable[[int
     with Progress(*columns, console=console, transient=True, redirect_stdout=to_terminal) as bar:
         task = bar.add_task("", total=total())
         yield lambda count: bar.advance(task, count)
+
+
+class ProgressLines:
+    """Prints now and then how far a command is, when it will end, and how to continue it if it is killed."""
+
+    def __init__(self, total: Callable[[], int], position: Position, *, every: float = 30.0) -> None:
+        self._total = cache(total)
+        self._position = position
+        self._every = every
+        self._began = self._printed = time.monotonic()
+
+    def advance(self, count: int) -> None:  # noqa: ARG002 - As a progress bar is advanced.
+        """Print a line if the last one is `every` seconds old."""
+        now = time.monotonic()
+        if now - self._printed < self._every:
+            return
+        self._printed = now
+        typer.echo(progress_text(self._position, self._total(), now - self._began), err=True)
+
+
+def progress_text(position: Position, total: int, seconds: float) -> str:
+    """Return "5,400 of 1,400,000, 45.0/s, 8 h 36 min left; continue with --after GID"; `seconds` is the time so far."""
+    rate = position.count / seconds
+    minutes = round(max(0, total - position.count) / rate / 60)
+    left = f"{minutes // 60:,} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+    return f"{position.count:,} of {total:,}, {rate:.1f}/s, {left} left; continue with --after {position.last}"

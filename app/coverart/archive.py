@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import html
 import re
-import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import requests
@@ -31,7 +30,7 @@ _CASCADE = {"x-archive-cascade-delete": "1"}
 #: Characters of a header value that a key may have (RFC 9110 section 5.5), without space and colon.
 _KEY = re.compile(r"[!-9;-~]*")
 
-#: Seconds after its upload for which a file is fresh.
+#: Seconds after its upload for which an image may not be in the database yet: users upload it first.
 FRESH = 86_400.0
 
 #: A longer Retry-After, in seconds, is taken for this.
@@ -164,14 +163,13 @@ def _new_bucket(project: Project) -> dict[str, str]:
 class ArchiveItem:
     """One item: the names of its uploaded files with their MD5 in hexadecimal; derived and old files are left out.
 
-    A dark item shows no files. `fresh` are the files uploaded within `FRESH` seconds: users upload an image before the
-    database contains it.
+    A dark item shows no files. `written` has the time of each file's upload in seconds since 1970, where it has one.
     """
 
     bucket: str
     files: Mapping[str, str]
     dark: bool = False
-    fresh: frozenset[str] = frozenset()
+    written: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +217,8 @@ def _item(bucket: str, metadata: Mapping[str, Any]) -> ArchiveItem | None:
     ]
     files = {file["name"]: str(file.get("md5", "")) for file in uploaded}
     # `mtime` is seconds since 1970 as text; some files have none.
-    fresh_from = time.time() - FRESH
-    fresh = frozenset(file["name"] for file in uploaded if float(file.get("mtime") or 0) > fresh_from)
-    return ArchiveItem(bucket, files, dark=bool(metadata.get("is_dark")), fresh=fresh)
+    written = {file["name"]: float(file["mtime"]) for file in uploaded if file.get("mtime")}
+    return ArchiveItem(bucket, files, dark=bool(metadata.get("is_dark")), written=written)
 
 
 def _send(

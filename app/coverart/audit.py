@@ -5,21 +5,37 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+from xml.etree import ElementTree as ET
 
-from app.coverart.archive import ArchiveItem, PublicArchive
+from app.coverart.archive import FRESH, ArchiveItem
 from app.coverart.jobs import Delete, Index, Job, Move
-from app.coverart.project import LISTING_FILE, Entity, Project, listing
+from app.coverart.project import LISTING_FILE, Description, Entity, Project, listing
 
 #: `left`: a file that should not exist; `elsewhere`: an image of another entity.
 Kind = Literal[
-    "dark", "listing-missing", "listing-stale", "listing-left", "image-missing", "image-left", "image-elsewhere"
+    "dark",
+    "listing-missing",
+    "listing-stale",
+    "listing-left",
+    "metadata-missing",
+    "metadata-stale",
+    "image-missing",
+    "image-left",
+    "image-elsewhere",
 ]
 
 #: Returns the gid of each image's entity; an image without an entity is left out.
 FindHomes = Callable[[Collection[int]], Mapping[int, str]]
+
+#: Returns a file by the name of its item and its own, or None.
+ReadFile = Callable[[str, str], bytes | None]
+
+#: Returns what the database says of an entity, or None for an unknown gid.
+Describe = Callable[[str], Description | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +48,41 @@ class ArtFinding:
     fix: Job | None = None
 
 
+def nothing_differs(project: Project, gid: str, entity: Entity | None, item: ArchiveItem | None) -> bool:
+    """Return whether names, checksums and times of an item's files show that it agrees with `entity`.
+
+    False means that `audit` must compare it, which may need requests and more of the database.
+    """
+    own = entity if entity is not None and entity.gid == gid else None
+    files = item.files if item is not None else {}
+    images = {file for file in files if _image_pattern(project, gid).fullmatch(file)}
+    if own is None or item is None:
+        return not (images or LISTING_FILE in files or (item is not None and item.dark) or (own and own.images))
+    metadata = project.metadata_file(gid)
+    return (
+        not item.dark
+        and images == {project.image_file(gid, image.id, image.suffix) for image in own.images}
+        and files.get(LISTING_FILE) == _checksum(listing(project, own))
+        and metadata in files
+        and not _may_be_stale(own, item, metadata)
+    )
+
+
 def audit(
     project: Project,
     gid: str,
     entity: Entity | None,
     item: ArchiveItem | None,
-    archive: PublicArchive,
     *,
+    read_file: ReadFile,
     find_homes: FindHomes,
+    describe: Describe,
 ) -> tuple[ArtFinding, ...]:
     """Return the differences between the item of `gid` and `entity`, which the database returned for it.
 
     There may be no entity, for a gid that the database does not have. The entity has another gid if `gid` was merged
-    into it: then nothing of this item should exist. A dark item is reported without details, since nothing in it can
-    be read or changed. Raises the errors of `find_homes` and of `archive`.
+    into it. Then the item should have nothing but its metadata, whose deletion is never requested. A dark item is
+    reported without details, since nothing in it can be read or changed. Raises the errors of the functions.
     """
     if item is not None and item.dark:
         return (ArtFinding(gid, "dark", ""),)
@@ -57,7 +94,8 @@ def audit(
     expected = [project.image_file(gid, image.id, image.suffix) for image in (own.images if own else ())]
     homes = {**(find_homes(unexpected) if unexpected else {}), **merged}
     return (
-        *_listing_findings(project, gid, own, item, archive),
+        *_listing_findings(project, gid, own, item, read_file),
+        *(_metadata_findings(project, own, item, read_file, describe) if own is not None and item is not None else ()),
         *(ArtFinding(gid, "image-missing", file) for file in expected if item is None or file not in item.files),
         *_surplus_images(project, gid, own, item, homes),
     )
@@ -75,7 +113,7 @@ def same_listing(stored: bytes, expected: bytes) -> bool:
 
 
 def _listing_findings(
-    project: Project, gid: str, own: Entity | None, item: ArchiveItem | None, archive: PublicArchive
+    project: Project, gid: str, own: Entity | None, item: ArchiveItem | None, read_file: ReadFile
 ) -> Iterator[ArtFinding]:
     checksum = item.files.get(LISTING_FILE) if item is not None else None
     if own is None:
@@ -88,10 +126,50 @@ def _listing_findings(
             yield ArtFinding(gid, "listing-missing", LISTING_FILE, Index(gid))
         return
     expected = listing(project, own)
-    if checksum == hashlib.md5(expected, usedforsecurity=False).hexdigest():
+    if checksum == _checksum(expected):
         return
-    if not same_listing(archive.file(project.bucket(gid), LISTING_FILE) or b"", expected):
+    if not same_listing(read_file(project.bucket(gid), LISTING_FILE) or b"", expected):
         yield ArtFinding(gid, "listing-stale", LISTING_FILE, Index(gid))
+
+
+def _metadata_findings(
+    project: Project, own: Entity, item: ArchiveItem, read_file: ReadFile, describe: Describe
+) -> Iterator[ArtFinding]:
+    """Yield at most one finding: the metadata are missing, or older than the entity and with another description."""
+    file = project.metadata_file(own.gid)
+    if file not in item.files:
+        yield ArtFinding(own.gid, "metadata-missing", file, Index(own.gid))
+    elif _may_be_stale(own, item, file):
+        expected = describe(own.gid)
+        stored = read_file(item.bucket, file)
+        if expected is not None and not (stored and same_description(project, stored, expected)):
+            yield ArtFinding(own.gid, "metadata-stale", file, Index(own.gid))
+
+
+def same_description(project: Project, stored: bytes, expected: Description) -> bool:
+    """Return whether metadata as the web service writes them have this name and these artists.
+
+    Artists are compared only where the metadata have any.
+    """
+    try:
+        # The source is the archive, and libexpat limits what entities expand to.
+        entity = ET.fromstring(stored).find(f"{{*}}{project.entity}")  # noqa: S314
+    except (ET.ParseError, ValueError, LookupError):
+        return False
+    if entity is None:
+        return False
+    name = entity.findtext("{*}title" if project.has_artists else "{*}name")
+    artists = {
+        (artist.get("id", ""), artist.findtext("{*}name", ""), artist.findtext("{*}sort-name", ""))
+        for artist in entity.iterfind("{*}artist-credit/{*}name-credit/{*}artist")
+    }
+    return name == expected.name and (not artists or artists == expected.artists)
+
+
+def _may_be_stale(own: Entity, item: ArchiveItem, metadata_file: str) -> bool:
+    """Return whether the metadata were written before the entity last changed; a file without a time was not."""
+    written = item.written.get(metadata_file)
+    return written is not None and written + 1 < own.changed  # The archive shows whole seconds.
 
 
 def _surplus_images(
@@ -109,8 +187,12 @@ def _surplus_images(
         elif home is not None and home != gid:
             yield ArtFinding(gid, "image-elsewhere", file, Move(image_id, gid, home, match[2]))
         # An image whose home is this gid was added after `own` was read; the database may yet get a fresh one.
-        elif home is None and item is not None and file not in item.fresh:
+        elif home is None and item is not None and item.written.get(file, 0.0) < time.time() - FRESH:
             yield ArtFinding(gid, "image-left", file, Delete(gid, image_id, match[2]))
+
+
+def _checksum(data: bytes) -> str:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
 def _image_pattern(project: Project, gid: str) -> re.Pattern[str]:

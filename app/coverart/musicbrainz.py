@@ -7,17 +7,20 @@ server or set for a session, and every read is one short read-only transaction w
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
+from uuid import UUID
 
 import psycopg
 from psycopg import conninfo
 from psycopg.sql import SQL, Composed, Identifier
 
-from app.coverart.project import Entity, Image, Merge, Project
+from app.coverart.project import Description, Entity, Image, Merge, Project
 from app.errors import DatabaseFailed, DatabaseUnavailable
 
 #: Rows are tuples.
@@ -27,6 +30,24 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 FIRST_GID = "00000000-0000-0000-0000-000000000000"
 
 _READ_ONLY = SQL("SET TRANSACTION READ ONLY")
+#: By whether an entity has credited artists: when the last of the rows that its metadata show was changed.
+_CHANGED: Mapping[bool, LiteralString] = {
+    True: """greatest(found.last_updated, (
+        SELECT max(artist.last_updated)
+        FROM musicbrainz.artist_credit_name AS credited JOIN musicbrainz.artist ON artist.id = credited.artist
+        WHERE credited.artist_credit = found.artist_credit
+    ))""",
+    False: "found.last_updated",
+}
+#: Likewise: gid, name and sort name of its artists.
+_ARTISTS: Mapping[bool, LiteralString] = {
+    True: """ARRAY(
+        SELECT ARRAY[artist.gid::text, artist.name, artist.sort_name]
+        FROM musicbrainz.artist_credit_name AS credited JOIN musicbrainz.artist ON artist.id = credited.artist
+        WHERE credited.artist_credit = entity.artist_credit
+    )""",
+    False: "ARRAY[]::text[]",
+}
 _TIME_LIMIT = SQL("SELECT set_config('statement_timeout', %s, true)")
 
 
@@ -63,12 +84,27 @@ def entity(connection: Connection, project: Project, gid: str, *, time_limit: fl
     The gid of a merged entity returns its target, which has another gid. One statement reads everything, so the
     result is consistent.
     """
-    rows = _read(connection, _query("entity", project), {"gid": gid}, time_limit=time_limit)
-    if not rows:
-        return None
-    images = (Image(*[*columns, tuple(types)]) for _, _, _, *columns, types in rows if columns[0] is not None)
-    merged = (Merge(old, age) for old, age in zip(rows[0][1], rows[0][2], strict=True))
-    return Entity(gid=rows[0][0], images=tuple(images), merged=tuple(merged))
+    return entities(connection, project, [gid], time_limit=time_limit).get(gid)
+
+
+def entities(
+    connection: Connection, project: Project, gids: Collection[str], *, time_limit: float = 30.0
+) -> dict[str, Entity]:
+    """Return the entities of gids as `entity` does, by the given gid; an unknown one is left out."""
+    given = {str(UUID(gid)): gid for gid in gids}
+    rows = _read(connection, _query("entities", project), {"gids": list(given)}, time_limit=time_limit)
+    return {given[gid]: _entity(list(group)) for gid, group in groupby(rows, key=itemgetter(0))}
+
+
+def _entity(rows: Sequence[tuple[Any, ...]]) -> Entity:
+    """Return the entity of its rows of the query `entities`."""
+    _, gid, changed, merged, ages, *_ = rows[0]
+    return Entity(
+        gid=gid,
+        images=tuple(Image(*[*row[5:-1], tuple(row[-1])]) for row in rows if row[5] is not None),
+        merged=tuple(Merge(old, age) for old, age in zip(merged, ages, strict=True)),
+        changed=changed,
+    )
 
 
 def all_gids(
@@ -88,19 +124,44 @@ def merged_gids(
 ) -> Iterator[tuple[str, str]]:
     """Yield the gid of every merged entity with the gid of its target: the merged one's item should have no image.
 
-    In the order of the gids, after `after`, in batches as `all_gids` reads them. Deleted entities are not in the
-    database and not yielded.
+    In the order of the gids, after `after`, in batches as `all_gids` reads them.
     """
     pages = _pages(connection, _query("merged", project), after=after, batch=batch, time_limit=time_limit)
     return ((old, new) for old, new in pages)
 
 
+def deleted_gids(
+    connection: Connection, project: Project, *, after: str = FIRST_GID, batch: int = 1_000, time_limit: float = 30.0
+) -> Iterator[str]:
+    """Yield the gid of every entity that was deleted and not merged: its item should have nothing.
+
+    In the order of the gids, after `after`, in batches as `all_gids` reads them.
+    """
+    pages = _pages(
+        connection, _query("deleted", project), after=after, batch=batch, time_limit=time_limit, entity=project.entity
+    )
+    return (gid for (gid,) in pages)
+
+
 def count_gids(
     connection: Connection, project: Project, *, after: str = FIRST_GID, time_limit: float = 120.0
 ) -> tuple[int, int]:
-    """Return the numbers of gids that `all_gids` and `merged_gids` yield."""
-    [row] = _read(connection, _query("counts", project), {"after": after}, time_limit=time_limit)
+    """Return the number of gids that `all_gids` yields, and that of `merged_gids` and `deleted_gids`."""
+    values = {"after": after, "entity": project.entity}
+    [row] = _read(connection, _query("counts", project), values, time_limit=time_limit)
     return int(row[0]), int(row[1])
+
+
+def described(connection: Connection, project: Project, gid: str, *, time_limit: float = 30.0) -> Description | None:
+    """Return the name and the credited artists of an entity, or None if it does not exist; a merged gid does not."""
+    rows = _read(connection, _query("described", project), {"gid": gid}, time_limit=time_limit)
+    return Description(rows[0][0], frozenset(map(tuple, rows[0][1]))) if rows else None
+
+
+def standby_lag(connection: Connection, project: Project, *, time_limit: float = 30.0) -> float | None:
+    """Return None for a primary; for a standby, the seconds that it is behind as far as it knows."""
+    [(lag,)] = _read(connection, _query("standby", project), {}, time_limit=time_limit)
+    return None if lag is None else float(lag)
 
 
 def homes(
@@ -111,10 +172,10 @@ def homes(
 
 
 def _pages(
-    connection: Connection, query: Composed, *, after: object, batch: int, time_limit: float
+    connection: Connection, query: Composed, *, after: object, batch: int, time_limit: float, entity: str = ""
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a query page by page; the next page begins after the first column of the last row."""
-    while rows := _read(connection, query, {"after": after, "limit": batch}, time_limit=time_limit):
+    while rows := _read(connection, query, {"after": after, "limit": batch, "entity": entity}, time_limit=time_limit):
         yield from rows
         after = rows[-1][0]
 
@@ -137,6 +198,8 @@ def _query(name: str, project: Project) -> Composed:
         entity=Identifier(project.entity),
         redirect=Identifier(f"{project.entity}_gid_redirect"),
         is_back=SQL("listing.is_back") if project.has_back else SQL("FALSE"),
+        changed=SQL(_CHANGED[project.has_artists]),
+        artists=SQL(_ARTISTS[project.has_artists]),
     )
 
 

@@ -28,6 +28,8 @@ class Project:
     inc: str
     #: Whether an image can be a back cover.
     has_back: bool
+    #: Whether it is credited to artists.
+    has_artists: bool
     #: PostgreSQL schema and table of its images.
     schema: str
     table: str
@@ -60,6 +62,7 @@ COVER_ART = Project(
     public_url="https://coverartarchive.org",
     inc="artists",
     has_back=True,
+    has_artists=True,
     schema="cover_art_archive",
     table="cover_art",
 )
@@ -72,6 +75,7 @@ EVENT_ART = Project(
     # An event has no artist of its own: artists and places are its relationships.
     inc="artist-rels+place-rels",
     has_back=False,
+    has_artists=False,
     schema="event_art_archive",
     table="event_art",
 )
@@ -108,12 +112,22 @@ class Merge:
 class Entity:
     """A release or an event with its images in order. `gid` is canonical; of a merged one, the target's.
 
-    `merged` are the gids that lead to it. It changes with time, and is not part of a comparison.
+    `merged` are the gids that lead to it; `changed` is when its row or those of its artists last changed, in seconds
+    since 1970. Both change with time, and are not part of a comparison.
     """
 
     gid: str
     images: tuple[Image, ...]
     merged: tuple[Merge, ...] = field(default=(), compare=False)
+    changed: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What the metadata of an entity must agree with: its name, and gid, name and sort name of each credited artist."""
+
+    name: str
+    artists: frozenset[tuple[str, str, str]] = frozenset()
 
 
 def served(settings: Settings) -> dict[str, Project]:

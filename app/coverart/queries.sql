@@ -1,11 +1,14 @@
 -- Reads of MusicBrainz's database. Each query begins with a line with its name; a project fills in the braces.
 
--- name: entity
--- One row for each image in order, or one row without an image. The gid of a merged entity returns its target. The
--- view says which image is the front or the back; its array of types has no order, so they are read anew, by number.
--- Both arrays are the merges into the entity: gids, and seconds since. The column `created` may be NULL.
+-- name: entities
+-- For each gid one row for each image in order, or one row without an image; none for an unknown gid. The gid of a merged
+-- entity returns its target. The view says which image is the front or the back; its array of types has no order, so they
+-- are read anew, by number. Both arrays are the merges into the entity: gids, and seconds since. The columns `created` and
+-- `last_updated` may be NULL. OFFSET keeps the planner from joining with all entities.
 SELECT
+    wanted.gid::text,
     entity.gid::text,
+    extract(EPOCH FROM entity.changed)::double precision,
     ARRAY(SELECT gid::text FROM musicbrainz.{redirect} WHERE new_id = entity.id ORDER BY gid) AS merged,
     ARRAY(
         SELECT coalesce(extract(EPOCH FROM clock_timestamp() - created), 'infinity')::double precision
@@ -19,7 +22,16 @@ SELECT
     art.is_front,
     art.is_back,
     art.types
-FROM musicbrainz.{entity} AS entity
+FROM unnest(%(gids)s::uuid[]) AS wanted (gid)
+CROSS JOIN LATERAL (
+    SELECT found.id, found.gid, coalesce({changed}, to_timestamp(0)) AS changed
+    FROM musicbrainz.{entity} AS found
+    WHERE found.id = coalesce(
+        (SELECT id FROM musicbrainz.{entity} WHERE gid = wanted.gid),
+        (SELECT new_id FROM musicbrainz.{redirect} WHERE gid = wanted.gid)
+    )
+    OFFSET 0
+) AS entity
 LEFT JOIN LATERAL (
     SELECT
         listing.id,
@@ -39,11 +51,7 @@ LEFT JOIN LATERAL (
     FROM {schema}.index_listing AS listing JOIN cover_art_archive.image_type USING (mime_type)
     WHERE listing.{entity} = entity.id
 ) AS art ON TRUE
-WHERE entity.id = coalesce(
-    (SELECT id FROM musicbrainz.{entity} WHERE gid = %(gid)s),
-    (SELECT new_id FROM musicbrainz.{redirect} WHERE gid = %(gid)s)
-)
-ORDER BY art.ordering, art.id
+ORDER BY wanted.gid, art.ordering, art.id
 
 -- name: with_art
 -- Entities that have images, after a given gid.
@@ -61,15 +69,42 @@ WHERE redirect.gid > %(after)s
 ORDER BY redirect.gid
 LIMIT %(limit)s
 
+-- name: deleted
+-- Gids of entities that were deleted and not merged, after a given one.
+SELECT deleted.gid::text
+FROM musicbrainz.deleted_entity AS deleted
+WHERE deleted.gid > %(after)s AND deleted.data ->> 'entity_type' = %(entity)s
+    AND NOT EXISTS (SELECT FROM musicbrainz.{redirect} AS redirect WHERE redirect.gid = deleted.gid)
+    AND NOT EXISTS (SELECT FROM musicbrainz.{entity} AS entity WHERE entity.gid = deleted.gid)
+ORDER BY deleted.gid
+LIMIT %(limit)s
+
 -- name: counts
--- The numbers of rows of the two queries above without a limit.
+-- The numbers of entities with images, and of merged and deleted ones, after a given gid.
 SELECT
     (
         SELECT count(*)
         FROM musicbrainz.{entity} AS entity
         WHERE entity.gid > %(after)s AND EXISTS (SELECT FROM {schema}.{table} AS art WHERE art.{entity} = entity.id)
     ),
-    (SELECT count(*) FROM musicbrainz.{redirect} AS redirect WHERE redirect.gid > %(after)s)
+    (SELECT count(*) FROM musicbrainz.{redirect} AS redirect WHERE redirect.gid > %(after)s) + (
+        SELECT count(*)
+        FROM musicbrainz.deleted_entity AS deleted
+        WHERE deleted.gid > %(after)s AND deleted.data ->> 'entity_type' = %(entity)s
+            AND NOT EXISTS (SELECT FROM musicbrainz.{redirect} AS redirect WHERE redirect.gid = deleted.gid)
+    )
+
+-- name: described
+-- Name and credited artists of an entity; an event has no credited artists.
+SELECT entity.name, {artists}
+FROM musicbrainz.{entity} AS entity
+WHERE entity.gid = %(gid)s
+
+-- name: standby
+-- NULL on a primary, else the seconds since the last change that was replayed, infinity if there was none.
+SELECT CASE WHEN pg_is_in_recovery() THEN
+    coalesce(extract(EPOCH FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 'infinity')::double precision
+END
 
 -- name: homes
 -- The entity of each image.

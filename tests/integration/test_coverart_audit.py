@@ -5,20 +5,29 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 import pytest
 from pydantic import SecretStr
 
 from app.coverart.archive import Archive, PublicArchive
-from app.coverart.audit import ArtFinding, FindHomes, audit, same_listing
+from app.coverart.audit import (
+    ArtFinding,
+    Describe,
+    FindHomes,
+    audit,
+    nothing_differs,
+    same_description,
+    same_listing,
+)
 from app.coverart.indexer import delete, index, move
 from app.coverart.jobs import Delete, Index, Job, Move
-from app.coverart.project import COVER_ART, EVENT_ART, Entity, Image, listing
+from app.coverart.project import COVER_ART, EVENT_ART, Description, Entity, Image, listing
 from app.coverart.webservice import WebService
 from app.errors import ArchiveError, ArchiveUnavailable
 from config.settings import Settings
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer, broken, slow_down
-from tests.servers.musicbrainz_ws import MusicBrainz
+from tests.servers.musicbrainz_ws import MusicBrainz, metadata
 from tests.servers.site import Answer, reply
 
 pytestmark = pytest.mark.integration
@@ -26,6 +35,7 @@ pytestmark = pytest.mark.integration
 A = "16ebbc86-670c-4ad3-980b-bfbd1eee4ff4"
 B = "76df3287-6cda-33eb-8e9a-044b5e15ffdd"
 BUCKET = f"mbid-{A}"
+METADATA = f"{BUCKET}_mb_metadata.xml"
 
 
 def image(number: int, suffix: str = "jpg") -> Image:
@@ -60,22 +70,33 @@ def nobodys(images: Collection[int]) -> dict[int, str]:
     return {}
 
 
+def undescribed(gid: str) -> Description | None:
+    raise AssertionError(f"{gid} need not be described")
+
+
 def found(
-    server: ArchiveServer, entity: Entity | None, homes: FindHomes = nobodys
+    server: ArchiveServer, entity: Entity | None, homes: FindHomes = nobodys, describe: Describe = undescribed
 ) -> list[tuple[str, str, Job | None]]:
-    holdings = PublicArchive.of(settings_of(server))
-    findings = audit(COVER_ART, A, entity, holdings.item(BUCKET), holdings, find_homes=homes)
+    """Return the findings of A's item, which has metadata if it has anything."""
+    if server.files(BUCKET) and METADATA not in server.files(BUCKET):
+        server.upload(BUCKET, METADATA, b"<metadata/>")
+    public = PublicArchive.of(settings_of(server))
+    item = public.item(BUCKET)
+    findings = audit(COVER_ART, A, entity, item, read_file=public.file, find_homes=homes, describe=describe)
     assert {finding.gid for finding in findings} <= {A}
+    # Where nothing differs at first sight, there is no finding; a listing in another form has none either.
+    assert not (nothing_differs(COVER_ART, A, entity, item) and findings)
     return [(finding.kind, finding.file, finding.fix) for finding in findings]
 
 
 def test_an_item_as_the_jobs_leave_it_has_no_finding_and_its_listing_is_not_even_read(server: ArchiveServer) -> None:
     server.upload(BUCKET, file(1), b"picture")
     server.upload(BUCKET, "index.json", listing(COVER_ART, ONE))
-    server.upload(BUCKET, f"{BUCKET}_mb_metadata.xml", b"<metadata/>")
+    server.upload(BUCKET, METADATA, b"<metadata/>")
     server.upload(BUCKET, "history/files/index.json.~1~", b"old")
     assert found(server, ONE) == []
     assert server.paths() == [f"/metadata/{BUCKET}"]
+    assert nothing_differs(COVER_ART, A, ONE, PublicArchive.of(settings_of(server)).item(BUCKET))
 
 
 def test_an_entity_without_images_and_item_has_no_finding(server: ArchiveServer) -> None:
@@ -145,8 +166,46 @@ def test_an_image_that_came_while_we_looked_or_whose_row_may_yet_come_is_no_find
     assert found(server, ONE, lambda images: {2: A}) == []
     for age, expected in ((60, []), (2 * 86_400, [("image-left", file(2), Delete(A, 2, "jpg"))])):
         files = [{"name": file(number), "mtime": str(int(time.time() - age))} for number in (1, 2)]
-        server.faults.add(reply(json.dumps({"files": [*files, {"name": "index.json"}]})), path="/metadata/*")
+        files += [{"name": "index.json"}, {"name": METADATA}]
+        server.faults.add(reply(json.dumps({"files": files})), path="/metadata/*")
         assert found(server, ONE) == expected
+
+
+def test_metadata_that_are_missing_or_older_than_a_change_that_they_lack_are_found(server: ArchiveServer) -> None:
+    server.upload(BUCKET, file(1), b"picture")
+    server.upload(BUCKET, "index.json", listing(COVER_ART, ONE))
+    item = PublicArchive.of(settings_of(server)).item(BUCKET)
+    assert not nothing_differs(COVER_ART, A, ONE, item)
+    [missing] = audit(COVER_ART, A, ONE, item, read_file=never, find_homes=nobodys, describe=undescribed)
+    assert missing == ArtFinding(A, "metadata-missing", METADATA, Index(A))
+
+    server.upload(BUCKET, METADATA, metadata("release", A, "Début & more"), at=1_000)
+    stale = [("metadata-stale", METADATA, Index(A))]
+    for changed, name, expected in (
+        (1_000, "Other", []),
+        (1_002, "Début & more", []),
+        (1_002, "Other", stale),
+    ):
+        entity = replace(ONE, changed=float(changed))
+        assert found(server, entity, describe=lambda _, name=name: Description(name)) == expected  # type: ignore[misc]
+    server.upload(BUCKET, METADATA, b"<html>", at=1_000)
+    assert found(server, replace(ONE, changed=2_000.0), describe=lambda _: Description("Other")) == stale
+
+
+def never(bucket: str, name: str) -> bytes | None:
+    raise AssertionError(f"{bucket}/{name} need not be read")
+
+
+def test_artists_of_metadata_are_compared_by_gid_name_and_sort_name() -> None:
+    credit = (
+        "<name-credit><name>Bj.</name><artist id='a'><name>Björk</name><sort-name>B</sort-name></artist></name-credit>"
+    )
+    xml = metadata("release", A, "Post").replace(
+        b"</title>", f"</title><artist-credit>{credit}</artist-credit>".encode()
+    )
+    assert same_description(COVER_ART, xml, Description("Post", frozenset({("a", "Björk", "B")})))
+    assert not same_description(COVER_ART, xml, Description("Post", frozenset({("a", "Björk", "Bjork")})))
+    assert same_description(EVENT_ART, metadata("event", A, "Newport"), Description("Newport"))
 
 
 def test_a_dark_item_is_one_finding(server: ArchiveServer) -> None:
@@ -194,8 +253,11 @@ def test_the_jobs_of_an_audit_repair_its_findings(server: ArchiveServer) -> None
     assert not [name for name in server.files(BUCKET) if not name.startswith("history/")]
 
 
-def looked_at(gid: str, entity: Entity, holdings: PublicArchive) -> tuple[ArtFinding, ...]:
-    return audit(COVER_ART, gid, entity, holdings.item(COVER_ART.bucket(gid)), holdings, find_homes=nobodys)
+def looked_at(gid: str, entity: Entity, public: PublicArchive) -> tuple[ArtFinding, ...]:
+    item = public.item(COVER_ART.bucket(gid))
+    return audit(
+        COVER_ART, gid, entity, item, read_file=public.file, find_homes=nobodys, describe=lambda _: Description("")
+    )
 
 
 def mend(fix: Job | None, entity: Entity, settings: Settings) -> None:

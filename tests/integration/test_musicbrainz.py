@@ -7,10 +7,23 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from psycopg.sql import SQL, Identifier
 
-from app.coverart.musicbrainz import all_gids, connect, count_gids, entity, homes, merged_gids
-from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS, Entity, Image, Project
-from app.errors import DatabaseFailed, DatabaseUnavailable
+from app.cli.caa_jobs import require_primary
+from app.coverart.musicbrainz import (
+    all_gids,
+    connect,
+    count_gids,
+    deleted_gids,
+    described,
+    entities,
+    entity,
+    homes,
+    merged_gids,
+    standby_lag,
+)
+from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS, Description, Entity, Image, Project
+from app.errors import DatabaseFailed, DatabaseUnavailable, StandbyRefused
 from tests.servers.musicbrainz import changes
 
 pytestmark = pytest.mark.integration
@@ -115,6 +128,56 @@ def test_a_missing_entity_is_none_and_one_without_images_has_no_images(
         assert entity(connection, COVER_ART, gone) is None
         assert entity(connection, EVENT_ART, gid) is None
         assert entity(connection, COVER_ART, gid) == Entity(gid, ())
+
+
+@pytest.mark.parametrize("project", PROJECTS, ids=lambda project: project.entity)
+def test_what_an_audit_reads_deleted_gids_pages_of_entities_changes_and_descriptions(
+    musicbrainz_url: str, db: changes.Db, gid: str, project: Project
+) -> None:
+    first, merged, deleted, kept = sorted(another(db, project) for _ in range(4))
+    changes.add_art(db, project, merged, 1)
+    changes.merge(db, project, merged, kept)
+    changes.delete(db, project, deleted)
+    with connect(musicbrainz_url) as connection:
+        assert list(deleted_gids(connection, project, batch=1)) == [deleted]
+        assert list(deleted_gids(connection, project, after=deleted)) == []
+        assert count_gids(connection, project) == (1, 2)
+        found = entities(connection, project, [first, merged.upper(), deleted])
+        assert {each: (entity.gid, ids(entity)) for each, entity in found.items()} == {
+            first: (first, []),
+            merged.upper(): (kept, [1]),
+        }
+        [merge] = found[merged.upper()].merged
+        assert (merge.gid, 0 <= merge.age < 600) == (merged, True)
+        before = found[first].changed
+        changes.rename(db, project, first, "Renamed")
+        after = entities(connection, project, [first])[first].changed
+        assert after > before > 1_600_000_000
+        artist = db.execute("SELECT gid::text, name, sort_name FROM musicbrainz.artist").fetchone()
+        described_as = Description("Renamed", frozenset([artist] if artist and project.has_artists else []))
+        assert described(connection, project, first) == described_as
+        assert described(connection, project, deleted) is None
+        changes.rename_artist(db, 1, "Miles")
+        assert (entities(connection, project, [first])[first].changed > after) is project.has_artists
+
+
+def test_a_primary_has_no_lag_and_a_standby_says_how_far_it_is_behind(musicbrainz_url: str, db: changes.Db) -> None:
+    with connect(musicbrainz_url) as connection:
+        assert standby_lag(connection, COVER_ART) is None
+    # A server that replays nothing is in recovery, too; here two functions say so.
+    db.execute("CREATE SCHEMA recovery")
+    db.execute("CREATE FUNCTION recovery.pg_is_in_recovery() RETURNS boolean RETURN true")
+    db.execute(
+        "CREATE FUNCTION recovery.pg_last_xact_replay_timestamp() RETURNS timestamptz"
+        " RETURN clock_timestamp() - interval '90 s'"
+    )
+    db.execute(SQL("ALTER DATABASE {} SET search_path = recovery, pg_catalog").format(Identifier(db.info.dbname)))
+    with connect(musicbrainz_url) as connection:
+        lag = standby_lag(connection, COVER_ART)
+        assert lag is not None
+        assert 89 < lag < 300
+        with pytest.raises(StandbyRefused, match=r"a standby \d+ s behind its primary: --fix needs the primary"):
+            require_primary(connection, COVER_ART)
 
 
 def test_an_event_has_a_front_and_no_back(musicbrainz_url: str, db: changes.Db) -> None:

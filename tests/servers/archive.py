@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,10 +25,14 @@ _META = "x-archive-meta-"
 
 @dataclass(slots=True)
 class StoredItem:
-    """One item, which S3 calls a bucket: what it was made with, and its files by name."""
+    """One item, which S3 calls a bucket: what it was made with, and its files by name.
+
+    `written` has the time of an upload in seconds since 1970; a file without one shows none.
+    """
 
     metadata: dict[str, str]
     files: dict[str, bytes] = field(default_factory=dict)
+    written: dict[str, float] = field(default_factory=dict)
     dark: bool = False
 
 
@@ -113,12 +118,25 @@ class ArchiveServer(Site):
         with self._state:
             return dict(self._items[bucket].files) if bucket in self._items else {}
 
-    def upload(self, bucket: str, name: str, data: bytes) -> None:
-        """Write a file as a user of the web site does, and derive thumbnails of an image."""
+    def upload(self, bucket: str, name: str, data: bytes, *, at: float | None = None) -> None:
+        """Write a file as a user of the web site does, and derive thumbnails of an image; `at` is its time."""
         with self._state:
             item = self._items.setdefault(bucket, StoredItem({"collection": "coverartarchive", "mediatype": "image"}))
             item.files[name] = data
+            item.written.pop(name, None)
+            if at is not None:
+                item.written[name] = at
             _derive(item, name)
+
+    def remove_file(self, bucket: str, name: str) -> None:
+        """Remove a file without a trace."""
+        with self._state:
+            del self._items[bucket].files[name]
+
+    def clear(self) -> None:
+        """Forget every item."""
+        with self._state:
+            self._items.clear()
 
     def darken(self, bucket: str) -> None:
         """Take an item offline."""
@@ -166,6 +184,7 @@ class ArchiveServer(Site):
         if request.headers.get("x-archive-keep-old-version") == "1":
             _keep(item, name)
         item.files[name] = data
+        item.written[name] = time.time()
         _derive(item, name)
         return reply(b"", content_type="")
 
@@ -202,7 +221,7 @@ class ArchiveServer(Site):
         about = {"identifier": bucket, **item.metadata}
         if item.dark:
             return {"is_dark": True, "nodownload": True, "metadata": about}
-        return {"files": [_described(name, data) for name, data in item.files.items()], "metadata": about}
+        return {"files": [_described(item, name) for name in item.files], "metadata": about}
 
     def _limit(self, query: Mapping[str, list[str]]) -> Answer:
         given = {name: query.get(name, [""])[0] for name in ("bucket", "accesskey")}
@@ -239,8 +258,10 @@ def _thumbnails(name: str) -> list[str]:
     return [f"{stem}_thumb{side}.jpg" for side in _THUMBNAILS] if dot + suffix in _IMAGES else []
 
 
-def _described(name: str, data: bytes) -> dict[str, str]:
+def _described(item: StoredItem, name: str) -> dict[str, str]:
+    data = item.files[name]
     return {
+        **({"mtime": str(int(item.written[name]))} if name in item.written else {}),
         "name": name,
         "source": "derivative" if "_thumb" in name else "original",
         "size": str(len(data)),

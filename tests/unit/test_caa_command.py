@@ -1,12 +1,20 @@
-"""Wrong usage of `perennial caa`, and when it asks for a confirmation, without services."""
+"""`perennial caa` without services: wrong usage, confirmations, the order of an audit's threads, its progress."""
 
 from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from app.cli.caa import needs_confirmation
+from app.cli.caa_audit import HeldBack, in_order
+from app.cli.caa_view import ProgressLines, progress_text
 from app.cli.main import cli
+from app.coverart.jobs import Delete
 from config.settings import get_settings
 
 pytestmark = pytest.mark.unit
@@ -42,3 +50,82 @@ def test_wrong_usage_names_the_reason(arguments: list[str], reason: str, monkeyp
 )
 def test_more_than_10_000_messages_need_a_confirmation_which_yes_gives(messages: int, yes: bool, asks: bool) -> None:
     assert needs_confirmation(messages, yes=yes) is asks
+
+
+def test_threads_work_at_the_same_time_and_their_results_come_in_order() -> None:
+    together = threading.Barrier(4)
+
+    def work(number: int) -> int:
+        together.wait(30)
+        return number * 2
+
+    results = in_order(work, range(40), jobs=4)
+    assert list(results) == [(number, number * 2) for number in range(40)]
+
+
+def test_a_slow_item_holds_up_its_output_but_at_most_16_items_a_job_are_read_ahead() -> None:
+    read: list[int] = []
+    last_was_read = threading.Event()
+
+    def items() -> Iterator[int]:
+        for number in range(100):
+            read.append(number)
+            if len(read) == 32:
+                last_was_read.set()
+            yield number
+
+    def work(number: int) -> int:
+        if number == 0:
+            # Only when all are read that may be, the first one ends.
+            assert last_was_read.wait(30)
+        return number
+
+    results = in_order(work, items(), jobs=2)
+    assert next(results) == (0, 0)
+    assert len(read) == 32
+    assert [number for number, _ in results] == list(range(1, 100))
+
+
+def test_an_error_comes_in_its_turn_and_stops_the_threads_that_pause() -> None:
+    stopped = threading.Event()
+
+    def work(number: int) -> int:
+        if number == 2:
+            raise ValueError(number)
+        if number > 2:
+            assert stopped.wait(30)
+        return number
+
+    results = in_order(work, range(50), jobs=3, stop=stopped.set)
+    assert [next(results), next(results)] == [(0, 0), (1, 1)]
+    with pytest.raises(ValueError, match="2"):
+        next(results)
+    assert stopped.is_set()
+
+
+def test_held_back_deletions_come_back_in_batches_as_they_were() -> None:
+    jobs = [Delete(A, number, "png") for number in range(1, 1_202)]
+    with closing(HeldBack()) as held_back:
+        held_back.add(jobs)
+        batches = list(held_back.batches())
+    assert [len(batch) for batch in batches] == [500, 500, 201]
+    assert [job for batch in batches for job in batch] == jobs
+
+
+def test_progress_names_the_rate_the_time_left_and_where_to_continue(capsys: pytest.CaptureFixture[str]) -> None:
+    position = SimpleNamespace(count=5_400, last=A)
+    text = f"5,400 of 1,400,000, 45.0/s, 8 h 37 min left; continue with --after {A}"
+    assert progress_text(position, 1_400_000, 120.0) == text
+    assert progress_text(position, 5_500, 120.0).startswith("5,400 of 5,500, 45.0/s, 0 min left")
+    totals: list[int] = []
+
+    def total() -> int:
+        totals.append(1)
+        return 9
+
+    lines = ProgressLines(total, position, every=0)
+    lines.advance(1)
+    lines.advance(1)
+    ProgressLines(total, position, every=3_600).advance(1)
+    assert totals == [1]
+    assert capsys.readouterr().err.count("continue with --after") == 2

@@ -39,6 +39,7 @@ def install(url: str, producer: Producer = "outbox") -> None:
                 connection.execute(_read(name).format(**_names(project)))
         connection.execute(_read("types"))
         connection.execute(_read(release_triggers))
+        connection.execute(_read("updates"))
 
 
 @contextmanager

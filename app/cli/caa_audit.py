@@ -1,0 +1,226 @@
+"""`perennial caa audit`: compares items in threads, reports in the order of the gids, and publishes the repairs."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
+
+import typer
+
+from app.cli import caa_view as view
+from app.cli.caa_jobs import BATCH, JobPublisher, ServedArchive
+from app.coverart import musicbrainz
+from app.coverart.archive import PublicArchive
+from app.coverart.audit import ArtFinding, FindHomes, audit, nothing_differs
+from app.coverart.jobs import Delete
+from app.coverart.musicbrainz import Connection
+from app.coverart.project import Description, Entity, Project
+from app.errors import ArchiveError, ArchiveUnavailable, EntityNotFound
+
+#: Items that are being compared or wait for an earlier one, for each job. One slow item holds up no other.
+_AHEAD = 16
+
+#: Seconds between attempts to reach an unavailable archive, unless it names them; then the audit ends.
+_PAUSES = (1.0, 4.0, 15.0, 30.0, 60.0)
+_LONGEST_PAUSE = 600.0
+
+Given = TypeVar("Given")
+Result = TypeVar("Result")
+
+
+def in_order(
+    work: Callable[[Given], Result], items: Iterable[Given], *, jobs: int, stop: Callable[[], None] = lambda: None
+) -> Iterator[tuple[Given, Result]]:
+    """Yield each item with the result of `work` in the order of `items`, which threads work on, `jobs` at a time.
+
+    Reads at most `jobs` * 16 items ahead. `stop` is called at the end, also after an error, before threads are awaited.
+    """
+    begun: deque[tuple[Given, Future[Result]]] = deque()
+    with ThreadPoolExecutor(jobs, thread_name_prefix="audit") as pool:
+        try:
+            for item in items:
+                begun.append((item, pool.submit(work, item)))
+                while begun and (begun[0][1].done() or len(begun) >= jobs * _AHEAD):
+                    first, result = begun.popleft()
+                    yield first, result.result()
+            while begun:
+                first, result = begun.popleft()
+                yield first, result.result()
+        finally:
+            stop()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Compares items with the database's entities; its threads share a connection, which they need for differences."""
+
+    project: Project
+    public: PublicArchive
+    connection: Connection
+    #: Whether the user gave each gid. Then one that neither database nor archive has is an error, and no pause is made.
+    given: bool
+    _in_use: threading.Lock = field(default_factory=threading.Lock)
+    _stopped: threading.Event = field(default_factory=threading.Event)
+
+    def findings(self, pair: tuple[str, Entity | None]) -> tuple[ArtFinding, ...] | ArchiveError:
+        """Return the differences of the item of a gid with its entity, or the error of an item that cannot be read.
+
+        Sends one request where nothing differs. Raises ArchiveUnavailable when the pauses are used up.
+        """
+        gid, entity = pair
+        try:
+            item = self._patiently(lambda: self.public.item(self.project.bucket(gid)))
+            if self.given and entity is None and item is None:
+                name = f"{self.project.entity} {gid}"
+                raise EntityNotFound(f"{name}: neither MusicBrainz's database nor the archive has it")
+            if nothing_differs(self.project, gid, entity, item):
+                return ()
+            # The entity was read some seconds before the item. What it is now decides.
+            with self._in_use:
+                entity = musicbrainz.entity(self.connection, self.project, gid)
+            return audit(
+                self.project,
+                gid,
+                entity,
+                item,
+                read_file=lambda bucket, name: self._patiently(lambda: self.public.file(bucket, name)),
+                find_homes=self.homes,
+                describe=self.described,
+            )
+        except ArchiveUnavailable:
+            raise
+        except ArchiveError as error:
+            return error
+
+    def homes(self, images: Collection[int]) -> dict[int, str]:
+        """Return the gid of the entity of each image that has one."""
+        with self._in_use:
+            return musicbrainz.homes(self.connection, self.project, images)
+
+    def described(self, gid: str) -> Description | None:
+        """Return name and artists of an entity."""
+        with self._in_use:
+            return musicbrainz.described(self.connection, self.project, gid)
+
+    def stop(self) -> None:
+        """End the pauses of all threads."""
+        self._stopped.set()
+
+    def _patiently(self, read: Callable[[], Result]) -> Result:
+        """Return what `read` returns; while the archive is unavailable, pause as long as it says, or by `_PAUSES`."""
+        for pause in () if self.given else _PAUSES:
+            try:
+                return read()
+            except ArchiveUnavailable as error:
+                wanted = pause if error.retry_after is None else error.retry_after
+                if wanted > _LONGEST_PAUSE or self._stopped.wait(wanted):
+                    raise
+        return read()
+
+
+class HeldBack:
+    """Deletions of images that wait for the user's confirmation, in a file: there may be a million. `close` it."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile("w+", encoding="ascii")  # noqa: SIM115 - `close` closes it.
+        self.count = 0
+
+    def add(self, jobs: Iterable[Delete]) -> None:
+        """Append deletions."""
+        for job in jobs:
+            self._file.write(f"{job.gid} {job.id} {job.suffix}\n")
+            self.count += 1
+
+    def batches(self) -> Iterator[list[Delete]]:
+        """Yield all deletions in lists."""
+        self._file.seek(0)
+        fields = (line.split() for line in self._file)
+        jobs = (Delete(gid, int(image), suffix) for gid, image, suffix in fields)
+        while batch := list(islice(jobs, BATCH)):
+            yield batch
+
+    def close(self) -> None:
+        """Remove the file."""
+        self._file.close()
+
+
+@dataclass(slots=True)
+class Report:
+    """Prints findings as they come, counts them and publishes the jobs that repair them."""
+
+    archive: ServedArchive
+    fix: bool
+    yes: bool
+    as_json: bool
+    held_back: HeldBack
+    publisher: JobPublisher = field(init=False)
+    kinds: Counter[str] = field(default_factory=Counter)
+    items: int = 0
+    unread: int = 0
+
+    def __post_init__(self) -> None:
+        self.publisher = JobPublisher(self.archive)
+
+    def add(self, gid: str, found: tuple[ArtFinding, ...] | ArchiveError) -> None:
+        """Print the findings of an item and publish their repairs; an item that could not be read is counted."""
+        if isinstance(found, ArchiveError):
+            self.unread += 1
+            typer.echo(f"{gid}: not compared: {found}", err=True)
+            return
+        if not found:
+            return
+        if self.as_json:
+            view.show_json(self.archive.project.prefix, found, first=not self.items)
+        else:
+            view.show(gid, found, to_people=sys.stdout.isatty())
+        self.items += 1
+        self.kinds.update(finding.kind for finding in found)
+        if self.fix:
+            fixes = list(dict.fromkeys(finding.fix for finding in found if finding.fix is not None))
+            images = [job for job in fixes if isinstance(job, Delete) and job.id is not None]
+            if not self.yes:
+                self.held_back.add(images)
+                fixes = [job for job in fixes if job not in images]
+            self.publisher.publish(fixes)
+
+    def delete_images(self, find_homes: FindHomes) -> None:
+        """Publish the deletions that were held back if the user confirms them."""
+        if not self.held_back.count:
+            return
+        images = f"{self.held_back.count:,} image{'' if self.held_back.count == 1 else 's'}"
+        if not sys.stdin.isatty():
+            typer.echo(f"{images} not deleted: standard input is not a terminal; confirm with --yes", err=True)
+        elif typer.confirm(f"Delete {images} at the archive, which keeps an old version of each?", err=True):
+            self.delete_confirmed(find_homes)
+
+    def delete_confirmed(self, find_homes: FindHomes) -> None:
+        """Publish the deletions that were held back, but those of images that the database has by now."""
+        for batch in self.held_back.batches():
+            homes = find_homes([job.id for job in batch if job.id is not None])
+            jobs = [job for job in batch if job.id not in homes]
+            self.publisher.publish(jobs)
+            self.held_back.count -= len(jobs)
+        if self.held_back.count:
+            typer.echo(f"{self.held_back.count:,} not deleted: the database has them now; audit again", err=True)
+
+    def print_summary(self, count: int) -> None:
+        """Print the numbers of findings and jobs; `count` is the number of compared items."""
+        if self.as_json:
+            jobs = {"enqueued": dict(self.publisher.published), "not_deleted": self.held_back.count}
+            summary = {"items": count, "unread": self.unread, **(jobs if self.fix else {})}
+            view.show_json_end(self.archive.project.prefix, summary, first=not self.items)
+            return
+        line = f"{self.archive.count_text(count)} compared: "
+        line += f"{self.kinds.total():,} finding{'' if self.kinds.total() == 1 else 's'}"
+        line += f" in {self.items:,} of them" if self.items and count > 1 else ""
+        line += f"; {self.unread:,} could not be read" if self.unread else ""
+        # Standard output has one line for each finding, for programs.
+        typer.echo(line + (f"; {view.jobs(self.publisher.published)} enqueued" if self.fix else ""), err=True)
