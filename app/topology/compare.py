@@ -13,7 +13,7 @@ from app.topology.queues import queries_exchange
 from app.topology.routing import lost_keys, ttl_loops
 from config.routes import searcher_of
 
-#: `error`: a message can be lost, or a worker cannot start. `note`: worth knowing, and nothing is lost.
+#: `error`: a message can be lost, or a queue is not served. `note`: worth knowing, and nothing is lost.
 Severity = Literal["error", "note"]
 
 #: The remedy for whatever is missing.
@@ -82,7 +82,7 @@ def other_arguments(queue: str, expected: str, found: str) -> TopologyFinding:
     return TopologyFinding(
         severity="error",
         subject=f"queue {queue}",
-        problem="other arguments: declaring it is refused (406), and a worker cannot start",
+        problem="other arguments: declaring it is refused (406), and it is not served",
         expected=expected,
         found=found,
         remedy=f"stop its consumers and publishers, then: perennial topology migrate {queue}",
