@@ -123,6 +123,22 @@ def mounting_forbidden() -> str:
     return ""
 
 
+# Names
+
+
+def set_dns_delay(system: System, seconds: float) -> None:
+    """Let the DNS server of the worker answer after these seconds."""
+    assert system.dns is not None, "the sites of this system have no names"
+    assert seconds or system.dns.queries, "the worker resolves names by another server"
+    system.dns.delay = seconds
+
+
+def namespace_forbidden() -> str:
+    """Return why a process cannot get a mount namespace of its own, or an empty text."""
+    done = subprocess.run(["unshare", "--mount", "true"], capture_output=True, text=True, check=False)
+    return f"no mount namespace can be made: {done.stderr.strip()}" if done.returncode else ""
+
+
 # Clocks
 
 

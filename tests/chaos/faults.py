@@ -175,6 +175,20 @@ _ALL = (
         moments=ANY_TIME,
         seconds=(0.5, 5),
     ),
+    # The resolver gives up after two seconds. The fault comes first: kept connections need no names.
+    Fault(
+        name="slow-dns",
+        kind="network",
+        target="dns",
+        inject=lambda system, chance: acts.set_dns_delay(system, chance.choice((0.8, 5.0))),
+        heal=lambda system, _: acts.set_dns_delay(system, 0.0),
+        seconds=(4, 8),
+        moments=(0.0, 0.1),
+        repeats=NOTHING,
+        store="names",
+        mixable=False,
+        missing=acts.namespace_forbidden,
+    ),
     Fault(
         name="alarm-memory",
         kind="resource",

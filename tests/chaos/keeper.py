@@ -23,11 +23,19 @@ END_TIMEOUT = 60
 class Keeper:
     """Runs commands by name, each in a session of its own with a log file, and starts them again when they end."""
 
-    def __init__(self, commands: Mapping[str, Sequence[str]], environment: Mapping[str, str], logs: Path) -> None:
+    def __init__(
+        self,
+        commands: Mapping[str, Sequence[str]],
+        environment: Mapping[str, str],
+        logs: Path,
+        *,
+        prefixes: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """`prefixes` are words before the command of a process."""
         self._commands = commands
         self._environment = dict(environment)
         self._logs = logs
-        self._prefixes: dict[str, Sequence[str]] = {}
+        self._prefixes: dict[str, Sequence[str]] = dict(prefixes or {})
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._expected: set[int] = set()
         self._closing, self._holding = threading.Event(), threading.Event()

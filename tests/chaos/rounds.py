@@ -57,7 +57,7 @@ def run_round(system: System, plan: RoundPlan, extent: Extent, folder: Path) -> 
     began, journal = time.monotonic(), list[Get]()
     plans = [plan_site(f"{plan.seed}:{number}", pages=extent.pages) for number in range(extent.sites)]
     with (
-        served(plans, journal) as sites,
+        served(plans, journal, named=plan.store == "names") as sites,
         closing(Observer(system, sites)) as observer,
         watched_packs(system, list(sites), folder) as packs,
     ):

@@ -103,18 +103,20 @@ def _words(chance: random.Random) -> str:
 
 
 @contextmanager
-def served(plans: list[SitePlan], journal: list[Get]) -> Iterator[dict[str, SitePlan]]:
+def served(plans: list[SitePlan], journal: list[Get], *, named: bool = False) -> Iterator[dict[str, SitePlan]]:
     """Serve each plan on a port of its own during the block; yield the plans by domain.
 
+    A domain is an address, or with `named` a name that a DNS server of this harness knows.
     Every answer to a request for a page is noted in the journal.
     """
     with ExitStack() as stack:
         domains = {}
         for plan in plans:
             site = stack.enter_context(Site())
+            domain = f"site{site.port}.test:{site.port}" if named else site.domain
             for planned in plan.pages.values():
-                site.set(planned.path, _answer(planned, site.domain, journal.append))
-            domains[site.domain] = plan
+                site.set(planned.path, _answer(planned, domain, journal.append))
+            domains[domain] = plan
         yield domains
 
 

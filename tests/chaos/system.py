@@ -29,6 +29,7 @@ from config.settings import Settings
 from tests.chaos.gateway import StoreGateway
 from tests.chaos.keeper import Keeper
 from tests.chaos.leftovers import none_left
+from tests.servers.dns import DnsServer
 from tests.servers.s3 import S3Server, s3_server
 from tests.support.broker import Broker
 from tests.support.kill import service_processes
@@ -38,11 +39,11 @@ from tests.support.rabbitmqctl import rabbitmqctl
 from tests.support.waiting import eventually
 
 #: A folder, an S3 server behind a gateway that can fail, or a folder on a small file system that can be filled. The
-#: last one is a folder, too, in a system whose broker has three nodes.
-StoreKind = Literal["folder", "s3", "small-disk", "cluster"]
+#: last two are folders, too: in a system whose broker has three nodes, and in one whose sites have names.
+StoreKind = Literal["folder", "s3", "small-disk", "cluster", "names"]
 
 #: Processes of the Procfile that no crawl, pack or query needs.
-LEFT_OUT = ("coverart", "web", "flower")
+LEFT_OUT = ("coverart", "eventart", "eventreader", "web", "flower")
 SEARCHERS = 1
 #: MB of the small file system.
 SMALL_DISK_MB = 16
@@ -73,6 +74,7 @@ class System:
     keeper: Keeper
     proxy: Proxy | None
     cluster: RabbitCluster | None
+    dns: DnsServer | None
     gateway: StoreGateway | None
     store_folder: Path
     #: A client that fails soon.
@@ -161,9 +163,19 @@ def running_system(folder: Path, store: StoreKind) -> Iterator[System]:
         environment = _environment(settings, {"BROKER_URL": broker_url, "STORE_URL": store_url})
         if gateway:
             environment["S3_ENDPOINT_URL"] = f"http://{gateway.domain}"
-        keeper = stack.enter_context(_kept(Keeper(_commands(), environment, logs)))
+        dns = stack.enter_context(closing(DnsServer())) if store == "names" else None
+        prefixes = {"worker": _resolving_by(dns, data_dir)} if dns else {}
+        keeper = stack.enter_context(_kept(Keeper(_commands(), environment, logs, prefixes=prefixes)))
         client = Redis.from_url(settings.redis, decode_responses=True, socket_timeout=5, socket_connect_timeout=5)
-        yield System(settings, keeper, proxy, cluster, gateway, store_folder, stack.enter_context(client))
+        yield System(settings, keeper, proxy, cluster, dns, gateway, store_folder, stack.enter_context(client))
+
+
+def _resolving_by(dns: DnsServer, data_dir: Path) -> list[str]:
+    """Return the words before a command that let it resolve names by this server, in a mount namespace of its own."""
+    resolver = data_dir / "resolv.conf"
+    resolver.write_text(f"nameserver {dns.ADDRESS}\noptions timeout:1 attempts:2\n")
+    mount = f'mount --bind {shlex.quote(str(resolver))} /etc/resolv.conf && exec "$@"'
+    return ["unshare", "--mount", "sh", "-c", mount, "sh"]
 
 
 def _cluster(stack: ExitStack, data_dir: Path) -> RabbitCluster:
