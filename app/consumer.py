@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -14,8 +13,8 @@ from app.broker.amqp_internals import forget_decoded_body
 from app.broker.declaring import RefusedDeclaration
 from app.broker.delivery import Delivery
 from app.broker.worker.consumer import Consumer
-from app.coverart.coordination import archive_breaker
 from app.coverart.jobs import arguments, event_of, parse
+from app.coverart.outages import Services
 from app.envelopes import TaskCall, call_of_envelope, to_task_message
 from app.state.circuit_breaker import CircuitBreaker
 from app.state.client import get_quick_redis
@@ -31,16 +30,6 @@ logger = get_logger(__name__)
 _CHECK_EVERY = 0.2
 #: Seconds before the next check when Redis did not answer.
 _CHECK_AGAIN = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Service:
-    """A service outside of this system, its circuit breaker, and the queues whose messages need it."""
-
-    name: str
-    breaker: CircuitBreaker
-    queues: Collection[str]
-
 
 #: Seconds between two checks that ticks run.
 _CHECK_TICKS_EVERY = 10.0
@@ -60,10 +49,12 @@ class EnvelopeConsumer(Consumer):
             self._ticks = TickWatch(redis)
             self._ticks_overdue = False
             self.timer.call_repeatedly(_CHECK_TICKS_EVERY, self._check_ticks)
-        self._services = (
-            _Service("The archive", archive_breaker(redis, settings.art_outage_pause), self._art),
-            _Service("The store", store_breaker(redis, settings.store_outage_pause), STORE_QUEUES),
-        )
+        #: The queues of this worker, each with the circuit breakers of the services that its messages need.
+        self._breakers: dict[str, tuple[CircuitBreaker, ...]] = {
+            queue: Services.of(exchange, settings, redis).needed_by(route.type)
+            for queue, (exchange, route) in self._art.items()
+        }
+        self._breakers |= dict.fromkeys(STORE_QUEUES, (store_breaker(redis, settings.store_outage_pause),))
         self._redis_failed, self._next_check = False, 0.0
         self.timer.call_repeatedly(_CHECK_EVERY, self._check_circuit_breakers)
 
@@ -108,16 +99,16 @@ class EnvelopeConsumer(Consumer):
         self._ticks_overdue = overdue
 
     def _check_circuit_breakers(self) -> None:
-        """Stop consuming the queues of a service that is unavailable, and start again when its breaker is closed."""
+        """Stop consuming queues whose messages need an unavailable service, and start again when it may be tried."""
         if not self.may_consume:
             return
         if time.monotonic() < self._next_check:
             return
+        consumed = self.app.amqp.queues.consume_from.keys() - self.refused.names
+        breakers = {queue: self._breakers[queue] for queue in self._breakers if queue in consumed}
+        unique = {breaker.name: breaker for each in breakers.values() for breaker in each}
         try:
-            for service in self._services:
-                if self.app.amqp.queues.consume_from.keys().isdisjoint(service.queues):
-                    continue
-                self._pause_or_resume(service, is_open=service.breaker.seconds_open() > 0)
+            is_open = {name for name, breaker in unique.items() if breaker.seconds_open() > 0}
         except RedisError as error:
             # Logged once. An unreachable Redis may block this event loop for a second at each check.
             if not self._redis_failed:
@@ -126,21 +117,22 @@ class EnvelopeConsumer(Consumer):
             self._next_check = time.monotonic() + _CHECK_AGAIN
         else:
             self._redis_failed = False
+            self._pause_or_resume(
+                {queue: [each.service for each in breakers[queue] if each.name in is_open] for queue in breakers}
+            )
 
-    def _pause_or_resume(self, service: _Service, *, is_open: bool) -> None:
-        consumed = self.app.amqp.queues.consume_from.keys() - self.refused.names
-        queues = [queue for queue in service.queues if queue in consumed]
-        changed = [queue for queue in queues if bool(self.task_consumer.consuming_from(queue)) == is_open]
-        if not changed:
-            return
-        names = ", ".join(changed)
-        if is_open:
-            logger.warning("%s does not answer: circuit breaker open, stop consuming %s", service.name, names)
+    def _pause_or_resume(self, unavailable: Mapping[str, list[str]]) -> None:
+        """Consume each queue while none of its services is unavailable."""
+        consuming = {queue for queue in unavailable if self.task_consumer.consuming_from(queue)}
+        paused = [queue for queue in unavailable if unavailable[queue] and queue in consuming]
+        resumed = [queue for queue in unavailable if not unavailable[queue] and queue not in consuming]
+        if paused:
+            names = " and ".join(dict.fromkeys(name for queue in paused for name in unavailable[queue]))
+            logger.warning("The %s does not answer: circuit breaker open, stop consuming %s", names, ", ".join(paused))
             self.note_queues()
-        else:
-            logger.info("%s is tried again: circuit breaker closed, consume %s", service.name, names)
-        for queue in changed:
-            if is_open:
-                self.task_consumer.cancel_by_queue(queue)
-            else:
-                self.add_task_queue(queue)
+        if resumed:
+            logger.info("Circuit breaker closed or tried again, consume %s", ", ".join(resumed))
+        for queue in paused:
+            self.task_consumer.cancel_by_queue(queue)
+        for queue in resumed:
+            self.add_task_queue(queue)

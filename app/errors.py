@@ -232,6 +232,8 @@ class RemoteError(RetryAfterError, ApplicationError):
     """Root of the errors of the archive and of MusicBrainz's web service."""
 
     reason = "remote"
+    #: Seconds after which the job may run again without spending a retry; None if it spends one.
+    free_after: float | None = None
 
 
 class ArchiveError(RemoteError):
@@ -247,10 +249,16 @@ class ArchiveUnavailable(ArchiveError):
 
 
 class ArchiveRefused(ArchiveError):
-    """Raised when the archive refuses a request for good: denied, malformed, spam, a dark item."""
+    """Raised when the archive refuses a request for good: malformed, spam, a dark item."""
 
     permanent = True
     reason = "archive-refused"
+
+
+class ArchiveDenied(ArchiveRefused):
+    """Raised when the archive does not accept the keys, for one item or for all."""
+
+    reason = "archive-denied"
 
 
 class ArchiveNotFound(ArchiveError):
@@ -263,6 +271,12 @@ class WebServiceError(RemoteError):
     """Raised when MusicBrainz's web service fails or sends an invalid answer."""
 
     reason = "web-service"
+
+
+class WebServiceUnavailable(WebServiceError):
+    """Raised when MusicBrainz's web service is unreachable, overloaded or failing."""
+
+    reason = "web-service-unavailable"
 
 
 class ArtNotServed(ApplicationError):
@@ -290,6 +304,8 @@ class DatabaseFailed(ApplicationError):
     """Raised when a read of MusicBrainz's database fails; names its host and its database."""
 
     reason = "database"
+    #: As in RemoteError.
+    free_after: float | None = None
 
 
 class DatabaseUnavailable(DatabaseFailed):

@@ -160,8 +160,17 @@ class Settings(BaseSettings):
     art_window: float = Field(
         10.0, ge=0, le=3_600, description="Seconds in which equal art messages become one. 0: none do."
     )
+    art_outage_items: int = Field(
+        5,
+        ge=1,
+        description="Items that fail one after another, in all workers together, before cover art jobs pause: their "
+        "circuit breaker opens.",
+    )
     art_outage_pause: float = Field(
-        30.0, gt=0, description="Seconds of pause after the archive did not answer; doubled up to ten minutes."
+        30.0,
+        gt=0,
+        description="Seconds of pause while the archive, MusicBrainz's database or web service is away; doubled up to "
+        "ten minutes.",
     )
     archive_url: str = Field(
         "https://{bucket}.s3.us.archive.org/{file}",
@@ -296,6 +305,16 @@ class Settings(BaseSettings):
         if not value.startswith(("http://", "https://")) or "{bucket}" not in value or not value.endswith("{file}"):
             raise ValueError(
                 f"ARCHIVE_URL {value!r}: expected http(s)://, {{bucket}} within it and {{file}} at its end"
+            )
+        return value
+
+    @field_validator("archive_access_key", "archive_secret_key", "event_archive_access_key", "event_archive_secret_key")
+    @classmethod
+    def _check_archive_keys(cls, value: SecretStr, info: ValidationInfo) -> SecretStr:
+        # An HTTP library would quote the whole header in its error.
+        if not re.fullmatch(r"[!-9;-~]*", value.get_secret_value()):
+            raise ValueError(
+                f"{str(info.field_name).upper()}: expected visible ASCII characters without colon and space"
             )
         return value
 

@@ -182,7 +182,7 @@ def _raise_postpone_in_outage(error: StoreError) -> None:
     process = context()
     pause = process.store_breaker.seconds_open()
     if not pause and is_outage(process.store, error):
-        pause = process.store_breaker.open()
+        pause, _ = process.store_breaker.fail(reason=str(error))
     if pause:
         raise Postpone(pause, f"the store is unavailable: {error}") from error
 

@@ -5,8 +5,11 @@ An error class decides three things: whether the message is retried, its code in
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
+
+_NOTHING: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +68,22 @@ class Undecodable(ApplicationError):
 class Postpone(ApplicationError):
     """Raised by a task to run again after `seconds`: the message waits in delay queues, its retry budget unspent.
 
-    It waits in a few hops down a ladder of durations, or with `exactly` in one queue of that duration. A `mark` is a
-    header that the message comes back with. With one, the task's hook `on_postponed` is called once the message is in
-    the delay queue. `why` is for logs and events.
+    It waits in a few hops down a ladder of durations, or with `exactly` in one queue of that duration. The message
+    comes back with `headers` added. A `mark` is a header, too. With one, the task's hook `on_postponed` is called once
+    the message is in the delay queue. `why` is for logs and events.
     """
 
     reason = "postponed"
 
-    def __init__(self, seconds: float, why: str, *, exactly: bool = False, mark: str = "") -> None:
+    def __init__(
+        self, seconds: float, why: str, *, exactly: bool = False, mark: str = "", headers: Mapping[str, Any] = _NOTHING
+    ) -> None:
         super().__init__(seconds, why)
         self.seconds = seconds
         self.why = why
         self.exactly = exactly
         self.mark = mark
+        self.headers = dict(headers)
 
     def __reduce__(self) -> tuple[type[Postpone], tuple[float, str], dict[str, object]]:
         """Pickle every attribute, because the pool process sends the error to the worker's parent process."""

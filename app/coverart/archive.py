@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import html
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Self
+from urllib.parse import quote
 
 import requests
 from pydantic import SecretStr
@@ -14,6 +17,7 @@ from requests.auth import AuthBase
 
 from app.coverart.project import Project
 from app.errors import (
+    ArchiveDenied,
     ArchiveError,
     ArchiveNotFound,
     ArchiveRefused,
@@ -27,14 +31,11 @@ from config.settings import Settings
 
 _KEEP_OLD = {"x-archive-keep-old-version": "1"}
 _CASCADE = {"x-archive-cascade-delete": "1"}
-#: Characters of a header value that a key may have (RFC 9110 section 5.5), without space and colon.
-_KEY = re.compile(r"[!-9;-~]*")
-
 #: Seconds after its upload for which an image may not be in the database yet: users upload it first.
 FRESH = 86_400.0
 
 #: A longer Retry-After, in seconds, is taken for this.
-MAX_RETRY_AFTER = 86_400.0
+MAX_RETRY_AFTER = 3_600.0
 
 #: Characters of an error's XML that are searched, and that are quoted.
 _SEARCHED, _QUOTED = 20_000, 300
@@ -43,6 +44,11 @@ _DARK = re.compile(r"\bdark(?:ened)?\b|taken offline", re.IGNORECASE)
 _SPAM = "appears to be spam"
 _ITEM_GONE = "cannot be retrieved"
 _NOT_FOUND = frozenset({"NoSuchKey", "NoSuchBucket"})
+#: How S3 says that a key is unknown, or that the secret key is another one, with any status.
+_WRONG_KEYS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidSecurity"})
+
+#: Returns the context in which a request about an item's bucket runs.
+Watch = Callable[[str], AbstractContextManager[None]]
 
 
 def api_client(settings: Settings, *, follow_redirects: bool = False, auth: AuthBase | None = None) -> ApiClient:
@@ -59,21 +65,28 @@ def api_client(settings: Settings, *, follow_redirects: bool = False, auth: Auth
 class Archive:
     """Puts, copies and deletes objects. It holds no connection and no state: threads and forks may share it."""
 
-    def __init__(self, url: str, http: ApiClient, *, secrets: Iterable[SecretStr] = ()) -> None:
-        """`url` has `{bucket}` in its host or path, and `{file}`; `secrets` never appear in an error's text."""
+    def __init__(
+        self,
+        url: str,
+        http: ApiClient,
+        *,
+        secrets: Iterable[SecretStr] = (),
+        watch: Watch = lambda _: nullcontext(),
+    ) -> None:
+        """`url` has `{bucket}` in its host or path, and `{file}`; `secrets` never appear in an error's text.
+
+        Every request runs in the context that `watch` returns for its bucket.
+        """
         self._url = url
         self._http = http
         self._secrets = tuple(secrets)
+        self._watch = watch
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """Return the archive of the settings; raises ArchiveRefused for keys that a header cannot contain."""
-        auth = LowAuth(settings.archive_access_key, settings.archive_secret_key)
-        return cls(
-            settings.archive_url,
-            api_client(settings, auth=auth),
-            secrets=(settings.archive_access_key, settings.archive_secret_key),
-        )
+    def of(cls, settings: Settings, *, watch: Watch = lambda _: nullcontext()) -> Self:
+        """Return the archive of the settings."""
+        keys = (settings.archive_access_key, settings.archive_secret_key)
+        return cls(settings.archive_url, api_client(settings, auth=LowAuth(*keys)), secrets=keys, watch=watch)
 
     def __repr__(self) -> str:
         return f"Archive({self._url!r})"
@@ -98,31 +111,34 @@ class Archive:
 
         An item that "cannot be retrieved" has nothing to delete either.
         """
-        response = self._send("DELETE", bucket, file, headers={**_KEEP_OLD, **_CASCADE})
-        refusal = Refusal(response)
-        if not refusal.refuses:
-            return True
-        if refusal.item_gone:
-            return False
-        raise self._failure("DELETE", bucket, file, response)
+        with self._watch(bucket):
+            response = self._send("DELETE", bucket, file, headers={**_KEEP_OLD, **_CASCADE})
+            refusal = Refusal(response)
+            if not refusal.refuses:
+                return True
+            if refusal.item_gone:
+                return False
+            raise self._failure("DELETE", bucket, file, response)
 
     def exists(self, bucket: str, file: str) -> bool:
         """Return whether an object exists. A redirect means yes: the archive redirects reads to the file's server."""
-        response = self._send("HEAD", bucket, file)
-        if response.status < 400:
-            return True
-        if response.status == 404:
-            return False
-        raise self._failure("HEAD", bucket, file, response)
+        with self._watch(bucket):
+            response = self._send("HEAD", bucket, file)
+            if response.status < 400:
+                return True
+            if response.status == 404:
+                return False
+            raise self._failure("HEAD", bucket, file, response)
 
     def url(self, bucket: str, file: str) -> str:
         """Return the URL of an object."""
         return self._url.replace("{bucket}", bucket).replace("{file}", file)
 
     def _write(self, bucket: str, file: str, *, headers: Mapping[str, str], body: bytes = b"") -> None:
-        response = self._send("PUT", bucket, file, headers=headers, body=body)
-        if Refusal(response).refuses:
-            raise self._failure("PUT", bucket, file, response)
+        with self._watch(bucket):
+            response = self._send("PUT", bucket, file, headers=headers, body=body)
+            if Refusal(response).refuses:
+                raise self._failure("PUT", bucket, file, response)
 
     def _send(
         self, method: str, bucket: str, file: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""
@@ -134,13 +150,9 @@ class Archive:
 
 
 class LowAuth(AuthBase):
-    """Adds `Authorization: LOW access:secret` to a request."""
+    """Adds `Authorization: LOW access:secret` to a request. The settings accept no key that a header cannot contain."""
 
     def __init__(self, access_key: SecretStr, secret_key: SecretStr) -> None:
-        """Reject a key that a header cannot contain with ArchiveRefused: requests would quote the whole header."""
-        for name, key in (("ARCHIVE_ACCESS_KEY", access_key), ("ARCHIVE_SECRET_KEY", secret_key)):
-            if not _KEY.fullmatch(key.get_secret_value()):
-                raise ArchiveRefused(f"{name}: expected visible ASCII characters without colon and space")
         self._keys = (access_key, secret_key)
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
@@ -174,26 +186,31 @@ class ArchiveItem:
 
 @dataclass(frozen=True, slots=True)
 class PublicArchive:
-    """Reads the public part of the archive, below `url`, which has no slash at its end."""
+    """Reads the public part of the archive, below `url`, which has no slash at its end.
+
+    Every read of an item runs in the context that `watch` returns for its bucket.
+    """
 
     url: str
     http: ApiClient
+    watch: Watch = lambda _: nullcontext()
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
+    def of(cls, settings: Settings, *, watch: Watch = lambda _: nullcontext()) -> Self:
         """Return the public archive of the settings. It redirects reads to the file's server."""
-        return cls(settings.archive_public_url.rstrip("/"), api_client(settings, follow_redirects=True))
+        return cls(settings.archive_public_url.rstrip("/"), api_client(settings, follow_redirects=True), watch)
 
     def item(self, bucket: str) -> ArchiveItem | None:
         """Return an item, or None if it does not exist; raises ArchiveUnavailable or ArchiveError."""
         url = f"{self.url}/metadata/{bucket}"
-        response = _send(self.http, "GET", url)
-        if not response.ok:
-            raise Refusal(response).error(f"GET {url}")
-        try:
-            return _item(bucket, response.json())
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
-            raise ArchiveError(f"GET {url}: not an item's metadata: {response.text[:60]!r}") from error
+        with self.watch(bucket):
+            response = _send(self.http, "GET", url)
+            if not response.ok:
+                raise Refusal(response).error(f"GET {url}")
+            try:
+                return _item(bucket, response.json())
+            except (ValueError, TypeError, AttributeError, KeyError) as error:
+                raise ArchiveError(f"GET {url}: not an item's metadata: {response.text[:60]!r}") from error
 
     def file(self, bucket: str, name: str) -> bytes | None:
         """Return a file, or None if it does not exist; raises as `item` does."""
@@ -233,6 +250,14 @@ def _send(
         raise ArchiveError(str(error)) from error
 
 
+def masked(text: str, secrets: Iterable[SecretStr]) -> str:
+    """Return a server's text without the secrets that it may quote, also as HTML, JSON or part of a URL."""
+    for secret in filter(None, (key.get_secret_value() for key in secrets)):
+        for form in (secret, html.escape(secret), json.dumps(secret)[1:-1], quote(secret, safe="")):
+            text = text.replace(form, "********")
+    return text
+
+
 class Refusal:
     """A response that may refuse the request. Its XML is searched, not parsed: it may be incomplete or hostile.
 
@@ -267,14 +292,19 @@ class Refusal:
         else:
             parts = [part for part in (self._code, self._message, self._resource) if part]
             text = " ".join(": ".join(parts or [self._text]).split())
-        for secret in filter(None, (key.get_secret_value() for key in secrets)):
-            text = text.replace(secret, "********")
-        message = f"{request}: {self._response.status}{': ' if text else ''}{text[:_QUOTED]}"
+        message = f"{request}: {self._response.status}{': ' if text else ''}{masked(text, secrets)[:_QUOTED]}"
         retry_after = self._response.retry_after(cap=MAX_RETRY_AFTER)
         status = self._response.status
-        if status in (400, 401, 403) or _SPAM in self._words or _DARK.search(self._words):
+        if _SPAM in self._words or _DARK.search(self._words):
             return ArchiveRefused(message, retry_after)
-        if status == 503 or self._code == "SlowDown":
+        if status in (401, 403) or self._code in _WRONG_KEYS:
+            return ArchiveDenied(message, retry_after)
+        if status == 400:
+            return ArchiveRefused(message, retry_after)
+        if status == 429 or self._code == "SlowDown":
+            # It asks for fewer requests: where it does not say for how long, 0 stands for any time.
+            return ArchiveUnavailable(message, retry_after or 0.0)
+        if status == 503:
             return ArchiveUnavailable(message, retry_after)
         return (ArchiveNotFound if self._not_found else ArchiveError)(message, retry_after)
 

@@ -1,4 +1,4 @@
-"""How workers coordinate cover art jobs through Redis: coalescing window, circuit breaker, locks of items."""
+"""How workers coordinate cover art jobs through Redis: coalescing window and locks of items."""
 
 from __future__ import annotations
 
@@ -14,44 +14,65 @@ from redis.lock import Lock
 from app.broker.errors import Postpone
 from app.coverart.jobs import Job, body_of, kind_of
 from app.coverart.project import Entity, Project
-from app.state.circuit_breaker import CircuitBreaker
 from app.state.client import PREFIX
 from app.state.lease import lease
 
 #: The header of a message that has waited out its coalescing window.
 COALESCED = "perennial-settled"
 
-#: Value of a window's key: a message waits in its delay queue.
+#: Value of a mark: a message waits in its delay queue, or is back and has not run yet.
 _WAITING = "waits"
-#: Replaces the reservation of one message only, and keeps the key's expiration. A worker that was stopped for longer
-#: than the window would otherwise announce a message that has run.
-_MARK_WAITING = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL') end"
+#: Begins the value of a merged gid's key: the key of its target follows.
+_ALIAS = "as "
+#: Replaces the reservation of one message only. A worker that was stopped for longer than the window would otherwise
+#: announce a message that has run.
+_MARK_WAITING = """
+local key = KEYS[1]
+local value = redis.call('GET', key)
+if value and string.sub(value, 1, #ARGV[3]) == ARGV[3] then
+    key = string.sub(value, #ARGV[3] + 1)
+    value = redis.call('GET', key)
+end
+if value == ARGV[1] then redis.call('SET', key, ARGV[2], 'PX', ARGV[4]) end
+"""
 
-#: Seconds that the circuit breaker stays open at most, and seconds after which it forgets failures.
-LONGEST_PAUSE, FAILURE_MEMORY = 600.0, 3_600
+#: Seconds for which a mark outlives the window. It is deleted when its message runs. If the message is purged instead,
+#: equal messages are dropped for this long. If the message comes later, one equal message more runs.
+HOLD = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class CoalescingWindow:
     """Makes one job of equal messages of an archive that arrive within `seconds`; 0 turns it off.
 
-    The first message waits in a delay queue, and a key in Redis marks that. The key is set when the broker has
-    confirmed the message, expires before the message returns, and is deleted before its job runs. A later message
-    finds no key, so a change that the job may not have read is never dropped.
+    The first message waits in a delay queue, and a mark in Redis says so. The mark is set when the broker has confirmed
+    the message, and deleted when its job is about to run. Equal messages are dropped while it exists. A message that
+    arrives during the run finds no mark, so a change that the job may not have read is never dropped.
     """
 
     redis: Redis = field(repr=False)
     project: Project
     seconds: float
 
-    def decide(self, job: Job, message_id: str) -> Literal["drop"] | Postpone:
+    def is_waiting(self, job: Job) -> bool:
+        """Return whether a message with this job waits, or with the job of the gid that it was merged into."""
+        value = self.redis.get(self._key(job))
+        if value is not None and str(value).startswith(_ALIAS):
+            value = self.redis.get(str(value).removeprefix(_ALIAS))
+        return value == _WAITING
+
+    def decide(self, job: Job, message_id: str, *, same_as: Job | None = None) -> Literal["drop"] | Postpone:
         """Return what to do with a new message: drop it, since an equal one waits, or postpone it.
 
         It is postponed for the window. While an equal message is being published to the delay queue, which may still
-        fail, it is postponed for a part of the window.
+        fail, it is postponed for a part of the window. `same_as` is the job that it shares the window of: the index of
+        the gid that its own gid was merged into.
         """
-        key, reservation = self._key(job), f"asked by {message_id}"
-        if not self.redis.set(key, reservation, nx=True, px=max(1, round(self.seconds * 1_000))):
+        key, reservation = self._key(same_as or job), f"asked by {message_id}"
+        if key != self._key(job):
+            # The hook that notes the confirm knows the message's own job only.
+            self.redis.set(self._key(job), f"{_ALIAS}{key}", px=_ms(self.seconds + HOLD))
+        if not self.redis.set(key, reservation, nx=True, px=_ms(self.seconds)):
             state = self.redis.get(key)
             if state == _WAITING:
                 return "drop"
@@ -61,20 +82,51 @@ class CoalescingWindow:
 
     def mark_waiting(self, job: Job, message_id: str) -> None:
         """Note that the broker has confirmed the message in the delay queue."""
-        self.redis.eval(_MARK_WAITING, 1, self._key(job), f"asked by {message_id}", _WAITING)
+        held_ms = _ms(self.seconds + HOLD)
+        self.redis.eval(_MARK_WAITING, 1, self._key(job), f"asked by {message_id}", _WAITING, _ALIAS, held_ms)
 
     def clear(self, job: Job) -> None:
-        """Delete the key, before the job runs."""
+        """Delete the mark: the job that it stands for is about to read what it writes."""
         self.redis.delete(self._key(job))
+
+    def hold(self, job: Job) -> None:
+        """Set the mark again if it is missing: the job that it stood for was postponed and runs again."""
+        self.redis.set(self._key(job), _WAITING, nx=True, px=_ms(self.seconds + HOLD))
 
     def _key(self, job: Job) -> str:
         digest = hashlib.blake2b(body_of(job), digest_size=16).hexdigest()
         return f"{PREFIX}art:window:{self.project.prefix}:{kind_of(job)}:{digest}"
 
 
-def archive_breaker(redis: Redis, first_pause: float) -> CircuitBreaker:
-    """Return the circuit breaker of the archive, open for `first_pause` seconds after the first failure."""
-    return CircuitBreaker(redis, "art", first_pause, LONGEST_PAUSE, FAILURE_MEMORY)
+class Mark:
+    """The mark of one message that has waited: deleted before its job reads, set again if the job is postponed.
+
+    A message without a mark of its own leaves all marks as they are. Equal messages may be dropped while a job is
+    postponed. Until its replacement is confirmed, the broker delivers the original again, which runs.
+    """
+
+    def __init__(self, window: CoalescingWindow, *, owned: bool) -> None:
+        self._window = window
+        self._owned = owned
+        self._cleared: list[Job] = []
+
+    def __enter__(self) -> None:
+        """Begin a job."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Set again what was deleted, if the job was postponed."""
+        for job in self._cleared if isinstance(error, Postpone) else ():
+            self._window.hold(job)
+
+    def clear(self, job: Job) -> None:
+        """Delete the mark of a job."""
+        if self._owned:
+            self._window.clear(job)
+            self._cleared.append(job)
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1_000))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +158,21 @@ class ItemLocks:
             self._check(held)
 
     @contextmanager
-    def hold_entity(self, gid: str, read: Callable[[str], Entity | None]) -> Iterator[Entity | None]:
+    def hold_entity(
+        self, gid: str, read: Callable[[str], Entity | None], *, on_lock: Callable[[str], None] = lambda _: None
+    ) -> Iterator[Entity | None]:
         """Hold the locks of a gid and of the gid that it was merged into; yield the entity that was read under both.
 
-        `read` runs again when it returns an entity whose gid is not locked yet. Raises Postpone as `hold` does.
+        `read` runs again when it returns an entity whose gid is not locked yet. `on_lock` is called with each gid that
+        was locked, before the read. Raises Postpone as `hold` does.
         """
         with ExitStack() as stack:
             held = self._acquire(stack, [gid])
+            on_lock(gid)
             locked, entity = {gid}, read(gid)
             while entity is not None and entity.gid not in locked:
                 held += self._acquire(stack, [entity.gid])
+                on_lock(entity.gid)
                 locked.add(entity.gid)
                 entity = read(gid)
             yield entity

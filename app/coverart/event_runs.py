@@ -32,7 +32,7 @@ def run_event(record: EventRecord, indexer: Indexer, job: Job, message_id: str, 
             _log.info("Event %d is completed or deleted: its message is dropped", record.event)
             return
         try:
-            replace(indexer, ordered=True).handle(job, message_id, {*headers, COALESCED})
+            replace(indexer, ordered=True).handle(job, message_id, {**headers, COALESCED: True})
         except (Postpone, DatabaseUnavailable):
             raise
         except Exception as error:

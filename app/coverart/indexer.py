@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Literal, Self
+from functools import partial
+from typing import Any, Literal, Self
 
 from redis import Redis, RedisError
 
 from app.broker.errors import Postpone
+from app.broker.headers import whole_number
+from app.broker.policies.delays import rounded_up
 from app.broker.policies.fixed_ttl import RETRIES
 from app.coverart import musicbrainz
 from app.coverart.archive import Archive, PublicArchive
-from app.coverart.coordination import COALESCED, CoalescingWindow, ItemLocks, archive_breaker
-from app.coverart.jobs import Delete, Index, Job, Move
+from app.coverart.coordination import COALESCED, CoalescingWindow, ItemLocks, Mark
+from app.coverart.jobs import Delete, Index, Job, Move, kind_of
+from app.coverart.musicbrainz import Connection
 from app.coverart.ordering import deletion_waits, listing_waits, present_move
+from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS, SERVICE_ERRORS, Services, admit_and_watch, watch
 from app.coverart.project import LISTING_FILE, Entity, Project, listing, served_project, settings_of
 from app.coverart.webservice import WebService
-from app.errors import ArchiveNotFound, ArchiveUnavailable
-from app.state.circuit_breaker import CircuitBreaker
+from app.errors import ArchiveNotFound
 from app.state.outage import WITHOUT_REDIS, is_outage
 from config.settings import Settings
 
@@ -43,9 +48,11 @@ class Indexer:
     read_entity: Callable[[str], Entity | None]
     #: Returns the gid of the entity of an image, or None.
     read_home: Callable[[int], str | None]
+    #: Returns the gid that a gid was merged into, or itself.
+    target_gid: Callable[[str], str]
     locks: ItemLocks
     window: CoalescingWindow
-    breaker: CircuitBreaker
+    services: Services
     #: Seconds after a merge for which its moves are waited for.
     patience: float
     #: Whether the event queue decides when a job's turn has come. A move keeps its source, which another job deletes.
@@ -54,76 +61,92 @@ class Indexer:
     @classmethod
     def of(cls, exchange: str, settings: Settings, redis: Redis) -> Self:
         """Return the indexer of an exchange; raises InvalidJob for one that is not served."""
-        project = served_project(exchange, settings)
+        project, services = served_project(exchange, settings), Services.of(exchange, settings, redis)
 
-        def read_entity(gid: str) -> Entity | None:
-            with musicbrainz.connect(settings.musicbrainz_url.get_secret_value()) as connection:
-                return musicbrainz.entity(connection, project, gid)
-
-        def read_home(image: int) -> str | None:
-            with musicbrainz.connect(settings.musicbrainz_url.get_secret_value()) as connection:
-                return musicbrainz.homes(connection, project, [image]).get(image)
+        def from_database(read: Callable[[Connection, Project, Any], Any], key: object) -> Any:
+            with (
+                watch(services.database, str(key)),
+                musicbrainz.connect(settings.musicbrainz_url.get_secret_value()) as connection,
+            ):
+                return read(connection, project, key)
 
         return cls(
             project=project,
-            archive=Archive.of(settings_of(project, settings)),
-            public=PublicArchive.of(settings),
-            web_service=WebService.of(settings),
-            read_entity=read_entity,
-            read_home=read_home,
+            archive=Archive.of(settings_of(project, settings), watch=partial(watch, services.archive)),
+            public=PublicArchive.of(settings, watch=partial(admit_and_watch, services.public)),
+            web_service=WebService.of(settings, watch=partial(watch, services.web_service)),
+            read_entity=partial(from_database, musicbrainz.entity),
+            read_home=lambda image: from_database(musicbrainz.homes, [image]).get(image),
+            target_gid=partial(from_database, musicbrainz.target_gid),
             locks=ItemLocks(redis, project),
             window=CoalescingWindow(redis, project, settings.art_window),
-            breaker=archive_breaker(redis, settings.art_outage_pause),
+            services=services,
             patience=settings.art_retry_ms / 1_000 * (settings.art_retry_max + 1) + _MARGIN,
         )
 
-    def handle(self, job: Job, message_id: str, headers: Collection[str]) -> None:
+    def handle(self, job: Job, message_id: str, headers: Mapping[str, Any]) -> None:
         """Run the job of a message now, drop it as a duplicate, or raise Postpone.
 
-        An outage of Redis postpones the message: it is no fault of the message. A retry would take hours, and cost its
-        budget.
+        An outage, also of Redis, postpones the message: it is no fault of the message. A retry would take hours, and
+        cost its budget.
         """
         try:
             decision = self.decide(job, message_id, headers)
             if isinstance(decision, Postpone):
                 raise decision
             if decision == "run":
-                self.run(job)
+                self.run(job, headers)
+        except SERVICE_ERRORS as error:
+            free_runs = whole_number(headers, FREE_RUNS, default=0)
+            if error.free_after is None or free_runs >= MAX_FREE_RUNS:
+                raise
+            # Rounded up, so that there are few delay queues.
+            seconds = rounded_up(round(error.free_after * 1_000)) / 1_000
+            _log.warning("%s postponed for %g s, no retry spent: %s", kind_of(job), seconds, error)
+            raise Postpone(seconds, str(error), exactly=True, headers={FREE_RUNS: free_runs + 1}) from error
         except RedisError as error:
             if not is_outage(error):
                 raise
             raise Postpone(WITHOUT_REDIS, f"Redis: {error}") from error
 
     def decide(self, job: Job, message_id: str, headers: Collection[str]) -> Literal["run", "drop"] | Postpone:
-        """Return what to do with a message now. Only a new message, neither coalesced nor a retry, may be dropped."""
-        if self.window.seconds and not {COALESCED, RETRIES} & set(headers):
-            return self.window.decide(job, message_id)
-        if pause := self.breaker.seconds_open():
-            return Postpone(pause, "the circuit breaker is open: the archive was unavailable")
-        return "run"
+        """Return what to do with a message now. Only a new message, neither coalesced nor a retry, may be dropped.
 
-    def run(self, job: Job) -> Outcome:
-        """Run a job; opens the circuit breaker where the archive is unavailable, and resets it otherwise.
-
-        Raises Postpone where another job works on the item or must run first, and the errors of archive, web service
-        and database.
+        For an `index` the database is read, since its gid may be merged into another. Raises the database's errors, and
+        Postpone while it is away.
         """
-        try:
-            self.window.clear(job)
+        if not self.window.seconds or {COALESCED, RETRIES} & set(headers):
+            return "run"
+        if not isinstance(job, Index):
+            return self.window.decide(job, message_id)
+        if self.window.is_waiting(job):
+            return "drop"
+        with self.services.database.admit(job.gid):
+            same_as = Index(self.target_gid(job.gid))
+        return self.window.decide(job, message_id, same_as=same_as)
+
+    def run(self, job: Job, headers: Collection[str] = ()) -> Outcome:
+        """Run a job.
+
+        Raises Postpone where another job works on the item or a circuit breaker is open, and the errors of archive, web
+        service and database.
+        """
+        # A mark stands for a message that waited: a retry must not delete that of another message.
+        mark = Mark(self.window, owned=COALESCED in headers and RETRIES not in headers)
+        gids = [job.old_gid, job.new_gid] if isinstance(job, Move) else [job.gid]
+        with ExitStack() as stack:
+            stack.enter_context(mark)
+            for breaker in self.services.needed_by(kind_of(job)):
+                stack.enter_context(breaker.admit(*gids, *map(self.project.bucket, gids)))
             match job:
                 case _ if self.ordered:
-                    outcome = self._run_in_turn(job)
+                    return self._run_in_turn(job)
                 case Index():
-                    outcome = self._index(job)
+                    return self._index(job, mark)
                 case Move():
-                    outcome = self._move(job)
+                    return self._move(job, mark)
                 case Delete():
-                    outcome = self._delete(job)
-        except ArchiveUnavailable as error:
-            self.breaker.open(error.retry_after)
-            raise
-        self.breaker.reset()
-        return outcome
+                    return self._delete(job, mark)
 
     def _run_in_turn(self, job: Job) -> Outcome:
         """Run a job of the event queue, which has run before it what had to be first."""
@@ -141,8 +164,11 @@ class Indexer:
                 with self.locks.hold(job.gid):
                     return delete(self.project, job, archive=self.archive)
 
-    def _index(self, job: Index) -> Outcome:
-        with self.locks.hold_entity(job.gid, self.read_entity) as entity:
+    def _index(self, job: Index, mark: Mark) -> Outcome:
+        def clear(gid: str) -> None:
+            mark.clear(Index(gid))
+
+        with self.locks.hold_entity(job.gid, self.read_entity, on_lock=clear) as entity:
             if entity is None:
                 _log.info("%s %s does not exist: not indexed", self.project.entity, job.gid)
                 return "skipped"
@@ -154,7 +180,8 @@ class Indexer:
                 return "skipped"
             return index(self.project, entity, archive=self.archive, web_service=self.web_service)
 
-    def _move(self, job: Move) -> Outcome:
+    def _move(self, job: Move, mark: Mark) -> Outcome:
+        mark.clear(job)
         present = present_move(job, self.read_home(job.id))
         if present is None:
             _log.warning(
@@ -165,8 +192,9 @@ class Indexer:
         with self.locks.hold(present.old_gid, present.new_gid) as require_held:
             return move(self.project, present, archive=self.archive, require_held=require_held)
 
-    def _delete(self, job: Delete) -> Outcome:
+    def _delete(self, job: Delete, mark: Mark) -> Outcome:
         with self.locks.hold(job.gid):
+            mark.clear(job)
             if job.id is None:
                 entity = self.read_entity(job.gid)
                 if wait := deletion_waits(self.project, job.gid, entity, self.public.item, patience=self.patience):

@@ -107,6 +107,12 @@ def _entity(rows: Sequence[tuple[Any, ...]]) -> Entity:
     )
 
 
+def target_gid(connection: Connection, project: Project, gid: str, *, time_limit: float = 30.0) -> str:
+    """Return the gid that an entity was merged into; its own gid if it was not, or does not exist."""
+    rows = _read(connection, _query("target", project), {"gid": gid}, time_limit=time_limit)
+    return str(rows[0][0]) if rows else gid
+
+
 def all_gids(
     connection: Connection, project: Project, *, after: str = FIRST_GID, batch: int = 1_000, time_limit: float = 30.0
 ) -> Iterator[str]:

@@ -2,45 +2,58 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Self
 from xml.parsers import expat
 
-from app.coverart.archive import MAX_RETRY_AFTER, api_client
+from app.coverart.archive import MAX_RETRY_AFTER, Watch, api_client
 from app.coverart.project import Project
-from app.errors import FetchError, WebServiceError
+from app.errors import FetchError, WebServiceError, WebServiceUnavailable
 from app.http.api import ApiClient
 from config.settings import Settings
+
+#: Statuses of an overloaded service, and of a gateway before one that is away. 500 may concern one entity only.
+_UNAVAILABLE = frozenset({429, 502, 503, 504})
 
 
 @dataclass(frozen=True, slots=True)
 class WebService:
-    """Reads from the web service at `url`, which has no slash at its end."""
+    """Reads from the web service at `url`, which has no slash at its end.
+
+    Every request runs in the context that `watch` returns for its item's bucket.
+    """
 
     url: str
     http: ApiClient
+    watch: Watch = lambda _: nullcontext()
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
+    def of(cls, settings: Settings, *, watch: Watch = lambda _: nullcontext()) -> Self:
         """Return the web service of the settings."""
-        return cls(settings.musicbrainz_ws_url.rstrip("/"), api_client(settings))
+        return cls(settings.musicbrainz_ws_url.rstrip("/"), api_client(settings), watch)
 
     def metadata(self, project: Project, gid: str) -> bytes | None:
         """Return the XML of an entity, unchanged, or None if the entity does not exist.
 
-        Raises WebServiceError, which is retryable, for every other response. A body that is not a complete `metadata`
-        document is an error, too, since the result is written to the archive.
+        Raises WebServiceUnavailable where the service did not answer, and WebServiceError for every other response,
+        both retryable. A body that is not a complete `metadata` document is an error, too, since the result is written
+        to the archive.
         """
-        url = f"{self.url}/{project.entity}/{gid}?inc={project.inc}"
+        with self.watch(project.bucket(gid)):
+            return self._metadata(f"{self.url}/{project.entity}/{gid}?inc={project.inc}")
+
+    def _metadata(self, url: str) -> bytes | None:
         try:
             response = self.http.send("GET", url, headers={"accept": "application/xml"})
         except FetchError as error:
-            raise WebServiceError(str(error)) from error
+            raise WebServiceUnavailable(str(error)) from error
         if response.status == 404:
             return None
         if not response.ok:
+            kind = WebServiceUnavailable if response.status in _UNAVAILABLE else WebServiceError
             retry_after = response.retry_after(cap=MAX_RETRY_AFTER)
-            raise WebServiceError(f"GET {url}: {response.status}: {response.text[:200]!r}", retry_after)
+            raise kind(f"GET {url}: {response.status}: {response.text[:200]!r}", retry_after)
         content_type = response.headers.get("content-type", "")
         if "xml" not in content_type or not response.body:
             raise WebServiceError(f"GET {url}: expected XML, got {len(response.body)} bytes of {content_type!r}")

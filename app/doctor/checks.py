@@ -18,6 +18,7 @@ from app.broker.errors import ApplicationError, BrokerUnreachable
 from app.broker.publishing import Publisher
 from app.broker.worker.consumer import Consumer
 from app.cluster.client.cluster import ClusterSearchClient
+from app.coverart.outages import Services
 from app.doctor import probes
 from app.doctor.clocks import MAX_SKEW, clock_readings
 from app.doctor.cluster import cluster_results, dead_set_results
@@ -26,6 +27,7 @@ from app.errors import unreachable_text
 from app.services.procfile import procfile
 from app.storage.marker import MARKER_KEY, read_marker
 from app.storage.open import check_conditional_writes, open_store
+from app.storage.outage import store_breaker
 from app.topology.check import TopologyReport, check_topology, management_api
 from app.topology.model import QueueDefinition
 from app.topology.policies import retry_policies
@@ -328,6 +330,26 @@ def redis(settings: Settings) -> Iterator[CheckResult]:
         )
 
 
+def circuit_breakers(settings: Settings) -> Iterator[CheckResult]:
+    """Report the services that workers wait for, and the error that opened each circuit breaker."""
+    seconds = _REDIS_TIMEOUT
+    with Redis.from_url(
+        settings.redis, decode_responses=True, socket_timeout=seconds, socket_connect_timeout=seconds
+    ) as client:
+        archives = (Services.of(exchange, settings, client) for exchange in settings.art_exchanges)
+        breakers = [breaker for each in archives for breaker in each.needed_by("index")]
+        breakers.append(store_breaker(client, settings.store_outage_pause))
+        try:
+            reasons = {breaker.service: breaker.reason() for breaker in breakers}
+        except (RedisConnectionError, RedisTimeoutError):
+            return  # The check of Redis reports it.
+    for service, reason in reasons.items():
+        if reason is not None:
+            yield CheckResult("problem", f"the {service} is unavailable, its messages wait: {reason}")
+    if not any(reasons.values()):
+        yield CheckResult("ok", f"no work waits for the {' or the '.join(reasons)}")
+
+
 def store(settings: Settings) -> Iterator[CheckResult]:
     """Try the store's conditional writes, and look for the marker that identifies it."""
     opened = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
@@ -362,7 +384,11 @@ CHECKS: Mapping[str, BrokerCheck] = {
 NEED_MANAGEMENT_API = frozenset({"at-least-once", "cluster", "dead sets"})
 
 #: The checks that need no broker.
-WITHOUT_BROKER: Mapping[str, Callable[[Settings], Iterator[CheckResult]]] = {"redis": redis, "store": store}
+WITHOUT_BROKER: Mapping[str, Callable[[Settings], Iterator[CheckResult]]] = {
+    "redis": redis,
+    "circuit breakers": circuit_breakers,
+    "store": store,
+}
 
 
 def _verified(holds: bool, text: str, problem: str) -> CheckResult:

@@ -1,50 +1,103 @@
-"""A circuit breaker in Redis: all workers stop using a service that is away, and try it again together."""
+"""A circuit breaker in Redis: all workers stop using a service that is away, and one job of all tries it again."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from redis import Redis
 
-from app.state.client import PREFIX
+from app.broker.errors import Postpone
+from app.state.client import PREFIX, load_script
+
+#: Seconds after which another job may probe the service: the first one's process was killed, or it takes very long.
+PROBE_LEASE = 60.0
+
+#: Seconds that a job waits at most before it asks again whether the probe has ended.
+_PROBE_WAIT = 1.0
+
+#: Characters of the reason that are kept.
+_MAX_REASON = 300
+
+#: Deletes the lease of one probe only.
+_RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
 
 
-@dataclass(frozen=True, slots=True)
 class CircuitBreaker:
     """Stops work of all workers while a service is unavailable, so that no retries are spent on it.
 
-    `name` is part of its keys. It stays open for `first_pause` seconds, doubled with each failure up to
-    `longest_pause`, and forgets failures after `memory` seconds.
+    It opens when requests about `threshold` different items failed with no success between them. It stays open for
+    `first_pause` seconds, doubled with each failed probe up to `longest_pause`. Then one job is the probe: its success
+    closes the circuit breaker. Failures are forgotten after `memory` seconds. All times are those of Redis's clock.
     """
 
-    redis: Redis = field(repr=False)
-    name: str
-    first_pause: float
-    longest_pause: float
-    memory: int
+    def __init__(
+        self,
+        redis: Redis,
+        name: str,
+        service: str,
+        *,
+        first_pause: float,
+        longest_pause: float,
+        memory: float,
+        threshold: int = 1,
+    ) -> None:
+        """`name` is part of its keys, `service` names the service to people."""
+        self.name = name
+        self.service = service
+        self.first_pause = first_pause
+        self.redis = redis
+        self._limits = [threshold, _ms(first_pause), _ms(longest_pause), _ms(memory)]
+        self._keys = [f"{PREFIX}outage:{name}:{part}" for part in ("until", "count", "items", "probe", "others")]
+        folder = Path(__file__).parent
+        self._admit = load_script(redis, folder / "circuit_breaker_admit.lua")
+        self._fail = load_script(redis, folder / "circuit_breaker_fail.lua")
+        self._succeed = load_script(redis, folder / "circuit_breaker_succeed.lua")
 
     def seconds_open(self) -> float:
-        """Return the seconds until requests may be sent again: 0 while it is closed."""
-        return max(0.0, float(self.redis.pttl(self._until)) / 1_000)
+        """Return the seconds for which no message should be consumed: it is open, or a probe runs. 0 otherwise."""
+        until, _, _, probe, _ = self._keys
+        with self.redis.pipeline(transaction=False) as pipeline:
+            pipeline.pttl(until)
+            pipeline.pttl(probe)
+            return max(0.0, *map(float, pipeline.execute())) / 1_000
 
-    def open(self, retry_after: float | None = None) -> float:
-        """Open it for `retry_after` seconds or longer; return the seconds. Concurrent failures count as one."""
-        count = int(self.redis.get(self._count) or 0) + 1
-        doubled = self.first_pause * 2.0 ** min(count - 1, 20)
-        pause = min(max(doubled, retry_after or 0.0), self.longest_pause)
-        if not self.redis.set(self._until, count, nx=True, px=max(1, round(pause * 1_000))):
-            return self.seconds_open()
-        self.redis.set(self._count, count, ex=self.memory)
-        return pause
+    def reason(self) -> str | None:
+        """Return the error that opened it, or None while it is not open."""
+        reason = self.redis.get(self._keys[0])
+        return None if reason is None else str(reason)
 
-    def reset(self) -> None:
-        """Forget the failures: the service answered."""
-        self.redis.delete(self._count)
+    @contextmanager
+    def admit(self, *items: str) -> Iterator[None]:
+        """Admit a job that is about these items to the block; raises Postpone while the circuit breaker is open.
 
-    @property
-    def _until(self) -> str:
-        return f"{PREFIX}outage:{self.name}:until"
+        After a pause one job of all is admitted, the probe; the others are postponed until it has succeeded or failed.
+        """
+        token = str(uuid.uuid4())
+        wait_ms, is_probe = self._admit(keys=self._keys, args=[token, _ms(PROBE_LEASE), _ms(_PROBE_WAIT), *items])
+        if wait_ms:
+            raise Postpone(wait_ms / 1_000, f"the circuit breaker of the {self.service} is open")
+        try:
+            yield
+        finally:
+            if is_probe:
+                self.redis.eval(_RELEASE, 1, self._keys[3], token)
 
-    @property
-    def _count(self) -> str:
-        return f"{PREFIX}outage:{self.name}:count"
+    def fail(self, item: str = "", *, reason: str = "", retry_after: float | None = None) -> tuple[float, bool]:
+        """Count a failed request about an item. Return the seconds that it is open, and whether this opened it.
+
+        It stays open for `retry_after` seconds at least. While it is open, further failures do not count.
+        """
+        args = [item, *self._limits, _ms(retry_after) if retry_after else 0, reason[:_MAX_REASON]]
+        open_ms, opened = self._fail(keys=self._keys, args=args)
+        return open_ms / 1_000, bool(opened)
+
+    def succeed(self) -> None:
+        """Forget the failures: the service answered. A pause that has begun goes on."""
+        self._succeed(keys=self._keys)
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1_000))

@@ -48,6 +48,7 @@ def _client(url: str, *, decode_responses: bool) -> Redis:
     )
 
 
+@functools.cache
 def load_script(redis: Redis, path: Path) -> Script:
-    """Return the Lua script of a file, which is sent to Redis once and then called by its hash."""
+    """Return the Lua script of a file, read once, which is sent to Redis once and then called by its hash."""
     return cast(Script, redis.register_script(path.read_text()))

@@ -23,7 +23,9 @@ FAILURE_MEMORY: Final = 300
 
 def store_breaker(redis: Redis, first_pause: float) -> CircuitBreaker:
     """Return the circuit breaker of the store, open for `first_pause` seconds after the first failure."""
-    return CircuitBreaker(redis, "store", first_pause, LONGEST_PAUSE, FAILURE_MEMORY)
+    return CircuitBreaker(
+        redis, "store", "store", first_pause=first_pause, longest_pause=LONGEST_PAUSE, memory=FAILURE_MEMORY
+    )
 
 
 def is_outage(store: ObjectStore, error: StoreError) -> bool:

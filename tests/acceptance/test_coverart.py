@@ -8,8 +8,6 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,9 +16,7 @@ import pytest
 from kombu import Connection, Queue
 
 from app.broker.policies.delays import delay_queue
-from app.broker.publishing import Publisher
-from app.coverart.coordination import COALESCED, ItemLocks
-from app.coverart.jobs import Delete, message
+from app.coverart.coordination import ItemLocks
 from app.coverart.project import COVER_ART
 from app.services import Urls
 from app.state.client import get_redis
@@ -174,7 +170,7 @@ def test_a_failed_message_is_listed_and_replayed_with_a_fresh_budget(art: ArtSys
     eventually(lambda: art.broker.depth(FAILED) == 1, "it failed")
     assert art.archive.hits(listing_of(gid)) == 5
     [letter] = dead(art, "list", "--set", FAILED)
-    assert (letter["set"], letter["task"], letter["reason"]) == (FAILED, "coverart.delete", "archive-refused")
+    assert (letter["set"], letter["task"], letter["reason"]) == (FAILED, "coverart.delete", "archive-denied")
     assert dead(art, "replay", letter["id"])["replayed"] == [letter["id"]]
     # The first run of its new life is refused as well, and is retried: it has its five runs again.
     eventually(lambda: art.archive.hits(listing_of(gid)) == 7, "it succeeded")
@@ -327,36 +323,7 @@ def test_a_call_from_python_posts_the_plain_message_and_a_bad_one_is_refused(art
     assert [each.properties["message_id"] for each in sent["index"]][:2] == [ident, "mine"]
 
 
-# The outage breaker
-
-
-def test_while_the_archive_is_unavailable_other_messages_spend_no_retry(art: ArtSystem, running: Worker) -> None:
-    gids = [str(uuid.uuid4()) for _ in range(300)]
-    paths = {listing_of(gid) for gid in gids}
-
-    def requested() -> int:
-        return sum(each.path in paths for each in art.archive.requests)
-
-    art.archive.faults.add(stand_in.slow_down("5"), method="DELETE", times=2)
-    with Connection(art.environment["BROKER_URL"]) as connection, connection.channel() as channel:
-        spy = Queue(f"spy-{gids[0]}", "cover-art-archive.retry", durable=True)
-        channel.queue_declare(spy.name, durable=True, auto_delete=False)
-        channel.queue_bind(spy.name, "cover-art-archive.retry")
-    # They have been through their window, so that they are work at once.
-    posts = [message(Delete(gid), "cover-art-archive", gid) for gid in gids]
-    with closing(Publisher(art.environment["BROKER_URL"])) as publisher:
-        publisher.publish([replace(each, headers={COALESCED: True}) for each in posts])
-    eventually(lambda: requested() >= 1, "the archive was asked")
-    eventually(lambda: art.broker.consumers("cover-art-archive.delete") == 0, "nobody consumes")
-    stood = art.broker.depth("cover-art-archive.delete")
-    asked_by_then = requested()
-    assert stood >= 150
-    assert asked_by_then <= 2
-    eventually(lambda: len({each.path for each in art.archive.requests} & paths) == 300, "all are done", seconds=60)
-    spent = art.broker.take(spy.name)
-    assert 1 <= len(spent) <= 2
-    assert requested() == 300 + len(spent)
-    assert art.broker.depth(FAILED) == 0
+# The topology
 
 
 def test_the_topology_is_the_documents_to_the_letter(art: ArtSystem, running: Worker) -> None:

@@ -19,7 +19,7 @@ from app.coverart.indexer import delete, index, move
 from app.coverart.jobs import Delete, Move
 from app.coverart.project import COVER_ART, EVENT_ART, Entity, Image, Project, listing
 from app.coverart.webservice import WebService
-from app.errors import ArchiveError, ArchiveNotFound, ArchiveRefused, ArchiveUnavailable, WebServiceError
+from app.errors import ArchiveDenied, ArchiveError, ArchiveNotFound, ArchiveRefused, ArchiveUnavailable, WebServiceError
 from config.settings import Settings
 from tests.servers import archive as stand_in
 from tests.servers import hazards
@@ -282,7 +282,7 @@ FAULTS: list[tuple[Callable[[], Answer], type[ApplicationError], str]] = [
     (stand_in.slow_down, ArchiveUnavailable, "503: SlowDown: Please reduce your request rate"),
     (lambda: failure(503), ArchiveUnavailable, "503: .*Error 503"),
     (stand_in.spam, ArchiveRefused, "appears to be spam"),
-    (stand_in.denied, ArchiveRefused, "403: AccessDenied"),
+    (stand_in.denied, ArchiveDenied, "403: AccessDenied"),
     (lambda: stand_in.error(400, "InvalidRequest", "no"), ArchiveRefused, "400: InvalidRequest: no"),
     (stand_in.taken_offline, ArchiveRefused, "taken offline"),
     (lambda: stand_in.error(503, "ServiceUnavailable", "The item is dark."), ArchiveRefused, "dark"),
@@ -293,7 +293,7 @@ FAULTS: list[tuple[Callable[[], Answer], type[ApplicationError], str]] = [
     (lambda: reply(GATEWAYS_PAGE, status=502), ArchiveError, "502: <style>"),
     (lambda: stand_in.error(200, "InternalError", "Try again."), ArchiveError, "200: InternalError: Try again"),
     (lambda: stand_in.error(200, "SlowDown", "Less."), ArchiveUnavailable, "200: SlowDown"),
-    (lambda: failure(429), ArchiveError, "429"),
+    (lambda: failure(429), ArchiveUnavailable, "429"),
     (lambda: stand_in.error(404, "NoSuchBucket", "none"), ArchiveNotFound, "404: NoSuchBucket"),
     (lambda: reply(b"", status=500), ArchiveError, "500$"),
     (hazards.reset, ArchiveError, "(?i)reset|aborted"),
@@ -356,13 +356,6 @@ def test_wrong_keys_are_refused(server: ArchiveServer, both: Ends) -> None:
     with pytest.raises(ArchiveRefused, match="AccessDenied"):
         run_index(ends(server.path_url, both.web_service.url, secret_key="b"))
     assert server.files(f"mbid-{A}") == {}
-
-
-@pytest.mark.parametrize("key", ["two words", "line\n", "a:b", "ключ"])
-def test_a_key_that_no_header_can_hold_is_refused_without_being_shown(key: str) -> None:
-    with pytest.raises(ArchiveRefused, match="ARCHIVE_SECRET_KEY: expected visible ASCII") as caught:
-        ends("http://a/{bucket}/{file}", "http://b", secret_key=key)
-    assert key not in str(caught.value)
 
 
 def test_an_archive_that_cannot_be_reached_is_unavailable(both: Ends) -> None:

@@ -1,8 +1,9 @@
-"""The window in which equal jobs become one, and the outage breaker, on a real Redis."""
+"""The window in which equal jobs become one, on a real Redis."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -13,12 +14,10 @@ from redis import Redis
 
 from app.broker.errors import Postpone
 from app.broker.policies.fixed_ttl import RETRIES
-from app.coverart.coordination import COALESCED, LONGEST_PAUSE, CoalescingWindow, archive_breaker
+from app.coverart.coordination import COALESCED, HOLD, CoalescingWindow
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import Delete, Index, Move
 from app.coverart.project import COVER_ART, EVENT_ART, Entity
-from app.errors import ArchiveRefused, ArchiveUnavailable
-from app.state.circuit_breaker import CircuitBreaker
 from app.state.client import get_redis
 from config.settings import Settings
 from tests.support.waiting import eventually
@@ -80,15 +79,29 @@ def test_a_late_mark_of_a_message_that_has_run_drops_no_other(window: Coalescing
     assert decision_on(window, "third") == "soon"
 
 
-def test_the_mark_ends_before_its_message_comes_back_though_it_was_noted_late(redis: Redis) -> None:
-    window = CoalescingWindow(redis, COVER_ART, 0.4)
+def test_the_mark_is_held_until_the_run_however_late_it_is(redis: Redis) -> None:
+    window = CoalescingWindow(redis, COVER_ART, 0.1)
     decision_on(window, "first")
-    begun = redis.pttl(redis.keys("*window*")[0])
-    threading.Event().wait(0.2)
     window.mark_waiting(JOB, "first")
+    # The window is over, and the message may be anywhere between its delay queue and a worker.
+    assert not threading.Event().wait(0.2)
     assert decision_on(window, "second") == "drop"
-    assert 0 < redis.pttl(redis.keys("*window*")[0]) <= begun - 200
-    eventually(lambda: not redis.keys("*window*"), "the mark is gone")
+    window.clear(JOB)
+    assert decision_on(window, "third") == "wait"
+
+
+def test_a_mark_whose_message_never_comes_ends_some_minutes_later(redis: Redis, window: CoalescingWindow) -> None:
+    decision_on(window, "first")
+    assert 0 < redis.pttl(redis.keys("*window*")[0]) <= window.seconds * 1_000
+    window.mark_waiting(JOB, "first")
+    remaining = redis.pttl(redis.keys("*window*")[0]) / 1_000
+    assert window.seconds < remaining <= window.seconds + HOLD
+
+
+def test_a_reservation_whose_message_was_never_confirmed_ends_with_the_window(redis: Redis) -> None:
+    window = CoalescingWindow(redis, COVER_ART, 0.1)
+    decision_on(window, "first")
+    eventually(lambda: not redis.keys("*window*"), "the reservation is gone")
     assert decision_on(window, "second") == "wait"
 
 
@@ -107,71 +120,12 @@ def test_of_many_equal_messages_at_once_one_waits(window: CoalescingWindow) -> N
 
 
 @pytest.fixture
-def breaker(redis: Redis) -> CircuitBreaker:
-    return archive_breaker(redis, 30)
-
-
-def test_the_pause_doubles_with_each_failure_up_to_the_longest_and_begins_anew_after_an_answer(
-    redis: Redis, breaker: CircuitBreaker
-) -> None:
-    def pause_after_the_last(retry_after: float | None = None) -> float:
-        redis.delete(*redis.keys("*outage:*:until"))
-        return breaker.open(retry_after)
-
-    assert breaker.seconds_open() == 0
-    assert breaker.open() == 30
-    assert 0 < breaker.seconds_open() <= 30
-    assert [pause_after_the_last() for _ in range(5)] == [60, 120, 240, 480, LONGEST_PAUSE]
-    breaker.reset()
-    assert pause_after_the_last() == 30
-
-
-def test_what_the_archive_asks_for_is_kept_within_reason(redis: Redis, breaker: CircuitBreaker) -> None:
-    assert breaker.open(90) == 90
-    redis.flushdb()
-    assert breaker.open(86_400) == LONGEST_PAUSE
-    redis.flushdb()
-    assert breaker.open(1) == 30
-
-
-def test_failures_at_the_same_time_count_once(redis: Redis, breaker: CircuitBreaker) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        pauses = list(pool.map(lambda _: breaker.open(), range(40)))
-    assert max(pauses) == 30
-    redis.delete(*redis.keys("*outage:*:until"))
-    assert breaker.open() == 60
-
-
-def test_a_pause_ends_by_itself(redis: Redis) -> None:
-    breaker = archive_breaker(redis, 0.1)
-    breaker.open()
-    assert breaker.seconds_open() > 0
-    eventually(lambda: breaker.seconds_open() == 0, "the pause is over")
-
-
-@pytest.fixture
-def indexer(redis: Redis, window: CoalescingWindow, breaker: CircuitBreaker) -> Indexer:
-    """Return an indexer whose archive is never called: reading the entity fails or finds no row."""
+def indexer(redis: Redis, window: CoalescingWindow) -> Indexer:
+    """Return an indexer for a database without entities, in which A was merged into B."""
     settings = Settings(musicbrainz_url=SecretStr("postgresql://musicbrainz.invalid/x"))
-    return replace(Indexer.of("cover-art-archive", settings, redis), window=window, breaker=breaker)
-
-
-def test_only_an_unavailable_archive_opens_the_breaker_and_no_job_runs_while_it_is_open(indexer: Indexer) -> None:
-    def failing(error: Exception) -> Indexer:
-        def read_entity(gid: str) -> Entity | None:
-            raise error
-
-        return replace(indexer, read_entity=read_entity)
-
-    with pytest.raises(ArchiveRefused):
-        failing(ArchiveRefused("403: AccessDenied")).run(JOB)
-    assert indexer.breaker.seconds_open() == 0
-    with pytest.raises(ArchiveUnavailable):
-        failing(ArchiveUnavailable("503: SlowDown", 45.0)).run(JOB)
-    assert 30 < indexer.breaker.seconds_open() <= 45
-    decision = indexer.decide(JOB, "retried", headers=[COALESCED])
-    assert isinstance(decision, Postpone)
-    assert 30 < decision.seconds <= 45
+    indexer = Indexer.of("cover-art-archive", settings, redis)
+    merged = {A: B}
+    return replace(indexer, window=window, read_entity=lambda _: None, target_gid=lambda gid: merged.get(gid, gid))
 
 
 @pytest.mark.parametrize(("headers", "decision"), [([], Postpone), ([COALESCED], str), ([RETRIES], str)])
@@ -181,15 +135,54 @@ def test_only_a_new_message_waits_for_the_coalescing_window(
     assert isinstance(indexer.decide(JOB, "first", headers), decision)
 
 
-def test_a_job_runs_without_an_entity_and_resets_the_breaker(redis: Redis, indexer: Indexer) -> None:
-    indexer.breaker.open()
-    redis.delete(*redis.keys("*outage:*:until"))
-    assert replace(indexer, read_entity=lambda _: None).run(JOB) == "skipped"
-    assert indexer.breaker.open() == 30
-
-
 def test_without_redis_a_message_is_postponed(indexer: Indexer) -> None:
     away = Redis.from_url("redis://127.0.0.1:1/0", retry=None)
     lost = replace(indexer, window=replace(indexer.window, redis=away))
     with pytest.raises(Postpone, match="Redis: "):
-        lost.handle(JOB, "first", headers=[])
+        lost.handle(JOB, "first", headers={})
+
+
+def reading(entity: Entity) -> Callable[[str], Entity]:
+    """Return a function that reads an entity twice, under both locks of a merged one, and then stops the job."""
+    reads = iter([entity])
+
+    def read(gid: str) -> Entity:
+        if gid == entity.gid:
+            raise ZeroDivisionError
+        return next(reads, None) or read(entity.gid)
+
+    return read
+
+
+def deliver(indexer: Indexer, gid: str, message_id: str) -> str:
+    """Have a new `index` message decided on, confirm it if it waits, and return the decision."""
+    job = Index(gid)
+    decision = indexer.decide(job, message_id, headers=[])
+    if not isinstance(decision, Postpone):
+        return decision
+    assert decision.mark == COALESCED
+    indexer.window.mark_waiting(job, message_id)
+    return "wait"
+
+
+@pytest.mark.parametrize(("first", "second"), [(A, B), (B, A), (A, A)])
+def test_a_merged_gid_shares_the_window_of_its_target(indexer: Indexer, first: str, second: str) -> None:
+    assert deliver(indexer, first, "first") == "wait"
+    assert deliver(indexer, second, "second") == "drop"
+    assert deliver(indexer, second, "third") == "drop"
+    with pytest.raises(ZeroDivisionError):
+        replace(indexer, read_entity=reading(Entity(B, ()))).run(Index(first), headers=[COALESCED])
+    assert deliver(indexer, second, "during the run") == "wait"
+
+
+def test_a_retry_leaves_the_mark_of_a_message_that_waits(indexer: Indexer) -> None:
+    assert deliver(indexer, B, "first") == "wait"
+    assert indexer.run(Index(B), headers={COALESCED: True, RETRIES: 3}) == "skipped"
+    assert deliver(indexer, B, "second") == "drop"
+
+
+def test_a_job_whose_item_is_locked_keeps_its_mark(indexer: Indexer) -> None:
+    assert deliver(indexer, B, "first") == "wait"
+    with indexer.locks.hold(B), pytest.raises(Postpone, match="held"):
+        indexer.run(Index(B), headers={COALESCED: True})
+    assert deliver(indexer, B, "second") == "drop"

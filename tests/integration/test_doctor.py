@@ -16,8 +16,10 @@ from typer.testing import CliRunner
 from app.celery import app
 from app.cli import doctor as command
 from app.cluster.protocol import Routes, to_json
+from app.coverart.outages import Services
 from app.doctor.checks import CHECKS, WITHOUT_BROKER, CheckResult, run_checks
 from app.doctor.clocks import clock_readings
+from app.state.client import get_redis
 from app.storage.marker import MARKER_KEY, read_marker
 from app.storage.open import open_store
 from app.topology.check import management_api
@@ -156,11 +158,17 @@ def test_a_clock_that_differs_by_more_than_two_seconds_is_named_with_its_skew(
 def test_redis_and_store_are_checked_without_a_broker(settings: Settings) -> None:
     away = changed(settings, broker_url=SecretStr("amqp://user:secret@127.0.0.1:1//"))
     found = results(away)
-    assert list(found) == ["broker", "redis", "store"]
+    assert list(found) == ["broker", *WITHOUT_BROKER]
     assert [result.status for result in found["broker"]] == ["problem"]
     assert "secret" not in found["broker"][0].text
     assert found["broker"][0].text.endswith(". Check BROKER_URL")
     assert {result.status for name in ("redis", "store") for result in found[name]} == {"ok"}
+    assert [result.status for result in found["circuit breakers"]] == ["ok"]
+    served = changed(away, musicbrainz_url=SecretStr("postgresql://127.0.0.1/x"), art_outage_items=1)
+    Services.of("cover-art-archive", served, get_redis(away.redis)).archive.fail("a", reason="403: AccessDenied")
+    assert [(result.status, result.text) for result in results(served)["circuit breakers"]] == [
+        ("problem", "the archive of cover-art-archive is unavailable, its messages wait: 403: AccessDenied")
+    ]
     without_redis = changed(away, redis_url=SecretStr("redis://127.0.0.1:1/0"))
     assert statuses(without_redis)["redis"] == {"problem"}
 

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -167,15 +167,25 @@ class Site:
         self._requests: list[Request] = []
         self._changed = threading.Condition()
         self._server = _Server(self, port)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="site", daemon=True)
 
     def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="site", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._server.stop()
         self._thread.join()
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """Refuse connections for the block."""
+        self.__exit__()
+        try:
+            yield
+        finally:
+            self._server = _Server(self, self.port)
+            self.__enter__()
 
     @property
     def port(self) -> int:

@@ -1,0 +1,140 @@
+"""Outages of archive, database and web service: what an error means for the job that met it, and for all others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from redis import Redis
+
+from app.errors import (
+    ArchiveDenied,
+    ArchiveNotFound,
+    ArchiveRefused,
+    DatabaseFailed,
+    DatabaseUnavailable,
+    RemoteError,
+    WebServiceUnavailable,
+)
+from app.state.circuit_breaker import CircuitBreaker
+from config.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+#: Seconds that a circuit breaker stays open at most, unless Retry-After asks for more, and that it remembers failures.
+LONGEST_PAUSE, FAILURE_MEMORY = 600.0, 3_600.0
+
+#: The header that counts the failed runs of a message that spent no retry, and how many it has.
+#: A message that would fail forever by itself must come to an end.
+FREE_RUNS, MAX_FREE_RUNS = "perennial-free-runs", 20
+
+#: `answered`: the service works, and the error concerns one item. `failed`: it may concern one item or all. `away`: it
+#: concerns all. `denied`: the keys may be wrong.
+Evidence = Literal["answered", "failed", "away", "denied"]
+
+#: Errors of the services that a job needs.
+SERVICE_ERRORS = (RemoteError, DatabaseFailed)
+
+
+def evidence_of(error: RemoteError | DatabaseFailed) -> Evidence:
+    """Return what an error says about its service."""
+    match error:
+        case ArchiveDenied():
+            return "denied"
+        case ArchiveRefused() | ArchiveNotFound():
+            return "answered"
+        case DatabaseUnavailable() | WebServiceUnavailable():
+            return "away"
+        case DatabaseFailed():
+            return "answered"
+        case _:
+            return "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The circuit breakers of the services that the jobs of one archive need. All archives share the last three."""
+
+    archive: CircuitBreaker
+    database: CircuitBreaker
+    web_service: CircuitBreaker
+    #: The archive's public reads, which few jobs need.
+    public: CircuitBreaker
+
+    @classmethod
+    def of(cls, exchange: str, settings: Settings, redis: Redis) -> Self:
+        """Return the circuit breakers for the archive of an exchange."""
+
+        def breaker(name: str, service: str) -> CircuitBreaker:
+            return CircuitBreaker(
+                redis,
+                name,
+                service,
+                first_pause=settings.art_outage_pause,
+                longest_pause=LONGEST_PAUSE,
+                memory=FAILURE_MEMORY,
+                threshold=settings.art_outage_items,
+            )
+
+        return cls(
+            breaker(f"art:{exchange}", f"archive of {exchange}"),
+            breaker("musicbrainz:database", "MusicBrainz database"),
+            breaker("musicbrainz:web-service", "MusicBrainz web service"),
+            breaker("art-public", "public archive"),
+        )
+
+    def needed_by(self, kind: str) -> tuple[CircuitBreaker, ...]:
+        """Return the circuit breakers of the services that each `index`, `move` or `delete` needs."""
+        match kind:
+            case "index":
+                return self.archive, self.database, self.web_service
+            case "move":
+                return self.archive, self.database
+            case _:
+                return (self.archive,)
+
+
+@contextmanager
+def watch(breaker: CircuitBreaker, item: str) -> Iterator[None]:
+    """Tell the circuit breaker how a request about an item ends.
+
+    Sets `free_after` of its error where the job may run again without spending a retry. Then the service is away or
+    sent Retry-After, or the circuit breaker is open.
+    """
+    try:
+        yield
+    except SERVICE_ERRORS as error:
+        evidence = evidence_of(error)
+        if evidence == "answered":
+            breaker.succeed()
+            raise
+        retry_after = error.retry_after if isinstance(error, RemoteError) else None
+        seconds_open, opened = breaker.fail(item, reason=str(error), retry_after=retry_after)
+        is_free = evidence == "away" or retry_after is not None
+        error.free_after = seconds_open or retry_after or (breaker.first_pause if is_free else None)
+        if opened:
+            _log_opened(breaker, evidence, seconds_open, error)
+        raise
+    breaker.succeed()
+
+
+@contextmanager
+def admit_and_watch(breaker: CircuitBreaker, item: str) -> Iterator[None]:
+    """Watch a request to a service that few jobs need: admission is in the middle of a job, not at its beginning.
+
+    Raises Postpone while the circuit breaker is open.
+    """
+    with breaker.admit(item), watch(breaker, item):
+        yield
+
+
+def _log_opened(breaker: CircuitBreaker, evidence: Evidence, seconds: float, error: Exception) -> None:
+    level, hint = logging.WARNING, ""
+    if evidence == "denied":
+        level, hint = logging.ERROR, "; check ARCHIVE_ACCESS_KEY and ARCHIVE_SECRET_KEY, or those with EVENT_"
+    _log.log(
+        level, "Circuit breaker of the %s open for %g s, its messages wait: %s%s", breaker.service, seconds, error, hint
+    )

@@ -1,0 +1,196 @@
+"""Outages under a real worker, with a ledger of the retries that they cost: the few that open the circuit breaker."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import psutil
+import pytest
+
+from app.broker.publishing import Publisher
+from app.coverart.jobs import Delete, message
+from app.services import Urls
+from tests.servers import archive as stand_in
+from tests.servers import hazards
+from tests.servers.archive import ACCESS_KEY, SECRET_KEY
+from tests.servers.faults import Faults
+from tests.servers.musicbrainz import changes
+from tests.servers.musicbrainz_ws import busy
+from tests.servers.site import Answer, failure
+from tests.support.art import ArtSystem, art_corner
+from tests.support.waiting import eventually
+from tests.support.worker import Worker
+
+pytestmark = pytest.mark.acceptance
+
+#: Retries that one outage may cost: the default of ART_OUTAGE_ITEMS.
+ALLOWED = 5
+
+#: Messages of the short form, and of the long one, and the seconds that each of its faults lasts.
+SHORT, LONG, SECONDS = 20, 500, 60.0
+
+RETRY = "cover-art-archive.retry"
+
+
+@contextmanager
+def running_art(
+    services: Urls, template: tuple[str, str], folder: Path, **more: str
+) -> Iterator[tuple[ArtSystem, Worker]]:
+    """Run everything for the block. A message that spends a retry stays in the retry queue."""
+    fixed = {"ART_RETRY_MS": "14400000", "ART_WINDOW": "0"}
+    with art_corner(services, template, folder, **fixed, **more) as system, system.worker() as worker:
+        yield system, worker
+
+
+@pytest.fixture(scope="module")
+def running(
+    services: Urls, musicbrainz_template: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[ArtSystem, Worker]]:
+    """One system for all short forms: each has items of its own, and takes away what spent a retry."""
+    quick = {"ART_OUTAGE_PAUSE": "0.3", "ARCHIVE_READ_TIMEOUT": "0.5"}
+    with running_art(services, musicbrainz_template, tmp_path_factory.mktemp("outages"), **quick) as both:
+        yield both
+
+
+@contextmanager
+def answering(faults: Faults, answer: Answer) -> Iterator[None]:
+    """Have a server give one answer to every request of the block."""
+    faults.add(answer, times=1_000_000)
+    try:
+        yield
+    finally:
+        faults.clear()
+
+
+@contextmanager
+def database_away(art: ArtSystem) -> Iterator[None]:
+    """Hide the socket that PostgreSQL listens on."""
+    [folder] = parse_qs(urlsplit(art.environment["MUSICBRAINZ_URL"]).query)["host"]
+    [socket] = [each for each in Path(folder).glob(".s.PGSQL.*") if each.suffix != ".lock"]
+    hidden = socket.rename(socket.with_name("hidden"))
+    try:
+        yield
+    finally:
+        hidden.rename(socket)
+
+
+def archive_answers(answer: Answer) -> Callable[[ArtSystem], AbstractContextManager[None]]:
+    """Return the fault in which the archive gives one answer to everything."""
+    return lambda art: answering(art.archive.faults, answer)
+
+
+#: What brings a fault about, and what the log says when it is over.
+FAULTS: dict[str, Callable[[ArtSystem], AbstractContextManager[None]]] = {
+    "500": archive_answers(stand_in.broken()),
+    "502": archive_answers(failure(502)),
+    "503": archive_answers(stand_in.slow_down()),
+    "504": archive_answers(failure(504)),
+    "429": archive_answers(failure(429, retry_after="1")),
+    "403": archive_answers(stand_in.denied()),
+    "reset": archive_answers(hazards.reset()),
+    "hang": archive_answers(hazards.silence()),
+    "refused": lambda art: art.archive.away(),
+    "web service": lambda art: answering(art.web_service.faults, busy("1")),
+    "database": database_away,
+}
+
+#: The services without which only `index` cannot run.
+FOR_INDEX = ("web service", "database")
+
+
+def post(art: ArtSystem, kind: str, count: int) -> set[str]:
+    """Post jobs for as many items at once; return the paths whose requests show that they are done."""
+    if kind == "index":
+        gids = [_release_with_art(art) for _ in range(count)]
+        return {f"/mbid-{gid}/mbid-{gid}_mb_metadata.xml" for gid in gids}
+    jobs = [Delete(str(uuid.uuid4()), 1) for _ in range(count)]
+    with closing(Publisher(art.environment["BROKER_URL"])) as publisher:
+        publisher.publish([message(job, "cover-art-archive", str(uuid.uuid4())) for job in jobs])
+    return {f"/mbid-{job.gid}/mbid-{job.gid}-1.jpg" for job in jobs}
+
+
+def _release_with_art(art: ArtSystem) -> str:
+    """Add a release with an image; the database's triggers post its `index` messages."""
+    gid = changes.add_release(art.database, "x", changes.add_artist(art.database, "Miles Davis"))
+    art.web_service.set_entity("release", gid, "x")
+    changes.add_cover(art.database, gid, uuid.uuid4().int >> 66)
+    return gid
+
+
+def charged(art: ArtSystem) -> list[str]:
+    """Take the messages that spent a retry out of their queue; return their bodies."""
+    return [bytes(each.body).decode() for each in art.broker.take(RETRY)]
+
+
+def run_fault(art: ArtSystem, worker: Worker, fault: str, count: int, *, seconds: float = 0.0) -> tuple[int, float]:
+    """Bring a fault about while as many messages wait; return the retries that it cost, and the seconds to the end."""
+    kind = "index" if fault in FOR_INDEX else "delete"
+    queue = f"cover-art-archive.{kind}"
+    eventually(lambda: art.broker.consumers(queue) == 1, "the worker consumes")
+    opened = worker.log.count("Circuit breaker of the ")
+    served = len(art.archive.requests)
+    with FAULTS[fault](art):
+        begun = time.monotonic()
+        paths = post(art, kind, count)
+        eventually(lambda: worker.log.count("Circuit breaker of the ") >= opened + 2, "a probe has failed", seconds=120)
+        threading.Event().wait(max(0.0, begun + seconds - time.monotonic()))
+        requested = len(art.archive.requests) - served
+    over = time.monotonic()
+    spent = charged(art)
+    left = {path for path in paths if not any(path[len("/mbid-") :][:36] in body for body in spent)}
+    eventually(lambda: left <= written(art, served + requested), "all others are done", seconds=120)
+    assert charged(art) == []
+    assert art.broker.depth(art.failed) == 0
+    return len(spent), time.monotonic() - over
+
+
+def written(art: ArtSystem, after: int) -> set[str]:
+    """Return the paths of all requests to the archive but the first ones."""
+    return set(art.archive.paths()[after:])
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_outage_costs_the_few_retries_that_show_it_and_all_other_messages_wait(
+    running: tuple[ArtSystem, Worker], fault: str
+) -> None:
+    art, worker = running
+    retries, _ = run_fault(art, worker, fault, SHORT)
+    assert retries < ALLOWED
+    assert retries == 0 or fault not in ("503", "429", *FOR_INDEX)
+    assert ("check ARCHIVE_ACCESS_KEY and ARCHIVE_SECRET_KEY" in worker.log) or fault != "403"
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+def test_each_fault_for_a_minute_costs_few_retries_of_500_messages(
+    services: Urls, musicbrainz_template: tuple[str, str], tmp_path: Path
+) -> None:
+    ledger = {}
+    with running_art(services, musicbrainz_template, tmp_path, ART_OUTAGE_PAUSE="3", ARCHIVE_READ_TIMEOUT="3") as both:
+        for fault in FAULTS:
+            ledger[fault] = run_fault(*both, fault, LONG, seconds=SECONDS)
+            print(f"{fault}: {ledger[fault][0]} retries, done {ledger[fault][1]:.1f} s after the fault")
+    assert [fault for fault, (retries, _) in ledger.items() if retries >= ALLOWED] == []
+
+
+def test_no_key_is_in_a_dead_letter_or_a_command_line(running: tuple[ArtSystem, Worker]) -> None:
+    art, worker = running
+    gid = str(uuid.uuid4())
+    header = f"LOW {ACCESS_KEY}:{SECRET_KEY}"
+    art.archive.faults.add(stand_in.error(500, "InternalError", f"bad request: {header}"), path=f"/mbid-{gid}/*")
+    art.post("delete", f"1\n{gid}\njpg".encode(), headers={"mb-retries": 0})
+    eventually(lambda: art.broker.depth(art.failed) == 1, "it is dead")
+    [letter] = art.broker.take(art.failed)
+    everything = json.dumps(letter.headers, default=str)
+    assert "InternalError: bad request: LOW ********:********" in everything
+    commands = [" ".join(each.cmdline()) for each in (psutil.Process(worker.process.pid), *worker.children())]
+    for text in (everything, worker.log, *commands):
+        assert SECRET_KEY not in text

@@ -1,0 +1,298 @@
+"""Outages that cover art jobs meet: errors that open a circuit breaker, that spend a retry; none shows the keys."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import socket
+import traceback
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from redis import Redis
+
+from app.broker.errors import Postpone
+from app.broker.worker.failures import failure_of
+from app.coverart.indexer import Indexer
+from app.coverart.jobs import Delete, Index, Job, Move
+from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS
+from app.coverart.project import Entity, Image
+from app.errors import ArchiveDenied, ArchiveError, ArchiveNotFound, ArchiveRefused, DatabaseUnavailable
+from app.state.client import get_redis
+from config.settings import Settings
+from tests.servers import archive as stand_in
+from tests.servers import hazards
+from tests.servers.archive import ArchiveServer
+from tests.servers.musicbrainz_ws import MusicBrainz, busy
+from tests.servers.site import Answer, failure, redirect, reply
+
+pytestmark = pytest.mark.integration
+
+#: Items that fail before a circuit breaker opens.
+ITEMS = 2
+
+#: The gid that every image belongs to.
+HOME = str(uuid.UUID(int=1))
+
+#: Keys with characters that XML, JSON and URLs write otherwise.
+ACCESS, SECRET = "sentinel-access/1+&", 'sentinel-secret/2+&"\\'
+
+
+@pytest.fixture
+def server() -> Iterator[ArchiveServer]:
+    with ArchiveServer(access_key=ACCESS, secret_key=SECRET) as running:
+        yield running
+
+
+@pytest.fixture
+def web_service() -> Iterator[MusicBrainz]:
+    with MusicBrainz() as running:
+        yield running
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Redis:
+    return get_redis(redis_url)
+
+
+def indexer_for(redis: Redis, archive_url: str, ws_url: str = "http://127.0.0.1:1") -> Indexer:
+    """Return an indexer whose database has every release, with one image each."""
+    settings = Settings(
+        musicbrainz_url=SecretStr("postgresql://nobody@127.0.0.1:1/nowhere"),
+        musicbrainz_ws_url=ws_url,
+        archive_url=archive_url,
+        archive_access_key=SecretStr(ACCESS),
+        archive_secret_key=SecretStr(SECRET),
+        archive_connect_timeout=2,
+        archive_read_timeout=0.3,
+        art_window=0,
+        art_outage_items=ITEMS,
+        art_outage_pause=30,
+    )
+    return replace(
+        Indexer.of("cover-art-archive", settings, redis),
+        read_entity=lambda gid: Entity(gid, (Image(1, "jpg", "", 1, True, True, False, ("Front",)),)),
+        read_home=lambda _: HOME,
+        target_gid=lambda gid: gid,
+    )
+
+
+@pytest.fixture
+def indexer(redis: Redis, server: ArchiveServer, web_service: MusicBrainz) -> Indexer:
+    return indexer_for(redis, server.path_url, web_service.ws_url)
+
+
+def handle(indexer: Indexer, job: Job, headers: Mapping[str, Any] | None = None) -> Exception | None:
+    """Handle a message and return the exception, if any: a Postpone spends no retry, any other one does."""
+    try:
+        indexer.handle(job, str(uuid.uuid4()), headers or {})
+    except Exception as error:  # noqa: BLE001
+        return error
+    return None
+
+
+def gids(count: int) -> list[str]:
+    return [str(uuid.uuid4()) for _ in range(count)]
+
+
+def end_pause(redis: Redis) -> None:
+    for key in redis.keys("perennial:outage:*:until"):
+        redis.delete(key)
+
+
+def quoting() -> Answer:
+    """Answer as a server that quotes the whole request, in every form that it can take in XML."""
+    header = f"LOW {ACCESS}:{SECRET}"
+    escaped = header.replace("&", "&amp;").replace('"', "&quot;")
+    return reply(f"<h1>Bad gateway</h1><pre>{header} {escaped}</pre>", status=502)
+
+
+#: Faults of the archive for every request.
+OUTAGES: dict[str, Callable[[], Answer]] = {
+    "500": stand_in.broken,
+    "502": lambda: failure(502),
+    "503": lambda: failure(503),
+    "503 SlowDown": stand_in.slow_down,
+    "504": lambda: failure(504),
+    "429": lambda: failure(429),
+    "429 with Retry-After": lambda: failure(429, retry_after="100"),
+    "200 with an error": lambda: stand_in.error(200, "InternalError", "Try again."),
+    "hang": hazards.silence,
+    "drip": lambda: hazards.drip(seconds=0.05),
+    "reset": hazards.reset,
+    "not HTTP": hazards.not_http,
+    "redirect": lambda: redirect("http://127.0.0.1:1/elsewhere", status=307),
+    "quotes the keys": quoting,
+    "401": lambda: failure(401),
+    "403": stand_in.denied,
+    "InvalidAccessKeyId": lambda: stand_in.error(403, "InvalidAccessKeyId", f"No {ACCESS}", f"LOW {ACCESS}:{SECRET}"),
+    "SignatureDoesNotMatch": lambda: stand_in.error(400, "SignatureDoesNotMatch", "No."),
+}
+
+
+@pytest.mark.parametrize("fault", OUTAGES)
+def test_an_outage_opens_the_circuit_breaker_and_no_key_is_seen(
+    fault: str, redis: Redis, server: ArchiveServer, indexer: Indexer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    server.faults.add(OUTAGES[fault](), times=100)
+    errors = [handle(indexer, Delete(gid, 1)) for gid in gids(ITEMS)]
+    throttled = fault in ("503 SlowDown", "429", "429 with Retry-After")
+    assert [isinstance(error, Postpone) for error in errors] == [*[throttled] * (ITEMS - 1), True]
+    assert indexer.services.archive.seconds_open() > (90 if "Retry-After" in fault else 25)
+    requested = len(server.requests)
+    errors.append(handle(indexer, Delete(gids(1)[0], 1)))
+    assert isinstance(errors[-1], Postpone)
+    assert len(server.requests) == requested
+    is_loud = any(
+        record.levelno == logging.ERROR and "ARCHIVE_SECRET_KEY" in record.message for record in caplog.records
+    )
+    assert is_loud == (fault in ("401", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch"))
+    assert_no_key(caplog.text, redis, *errors)
+    server.faults.clear()
+    end_pause(redis)
+    assert handle(indexer, Delete(gids(1)[0], 1)) is None
+    assert indexer.services.archive.seconds_open() == 0
+
+
+def assert_no_key(log: str, redis: Redis, *errors: Exception | None) -> None:
+    """Search all that leaves the process: log, error, traceback, what goes to dead sets and to Redis."""
+    parts = [log]
+    for error in filter(None, errors):
+        failure = failure_of(error, trace="".join(traceback.format_exception(error)))
+        parts += [repr(error), repr(failure), repr(getattr(error, "headers", "")), repr(pickle.dumps(error))]
+    parts += [repr(redis.get(key)) for key in redis.keys("perennial:outage:*:until")]
+    for part in parts:
+        assert "sentinel" not in part
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (stand_in.spam, ArchiveRefused),
+        (stand_in.taken_offline, ArchiveRefused),
+        (lambda: stand_in.error(400, "InvalidRequest", "no"), ArchiveRefused),
+        (lambda: stand_in.error(404, "NoSuchBucket", "none"), ArchiveNotFound),
+    ],
+)
+def test_what_concerns_one_item_only_opens_nothing_and_spends_a_retry(
+    answer: Callable[[], Answer], kind: type[Exception], server: ArchiveServer, indexer: Indexer
+) -> None:
+    server.faults.add(answer(), method="PUT", times=100)
+    for gid in gids(3 * ITEMS):
+        assert type(handle(indexer, Index(gid))) is kind
+    assert indexer.services.archive.seconds_open() == 0
+
+
+def test_a_copy_whose_source_is_missing_opens_nothing(indexer: Indexer) -> None:
+    for gid in gids(3 * ITEMS):
+        assert isinstance(handle(indexer, Move(1, gid, HOME, "jpg")), ArchiveNotFound)
+    assert indexer.services.archive.seconds_open() == 0
+
+
+def test_an_item_that_fails_alone_spends_its_retries_while_others_are_written(
+    server: ArchiveServer, indexer: Indexer
+) -> None:
+    broken, *others = gids(10)
+    server.faults.add(failure(500), path=f"/mbid-{broken}/*", times=100)
+    for gid in others:
+        assert isinstance(handle(indexer, Delete(broken, 1)), ArchiveError)
+        assert handle(indexer, Delete(gid, 1)) is None
+    for _ in others:
+        assert isinstance(handle(indexer, Delete(broken, 1)), ArchiveError)
+    assert indexer.services.archive.seconds_open() == 0
+
+
+def test_an_item_that_the_archive_throttles_waits_for_a_while_and_then_spends_retries(
+    server: ArchiveServer, indexer: Indexer
+) -> None:
+    [gid] = gids(1)
+    server.faults.add(failure(429, retry_after="7"), times=100)
+    postponed = handle(indexer, Delete(gid, 1), {FREE_RUNS: 3})
+    assert isinstance(postponed, Postpone)
+    assert (postponed.seconds, postponed.exactly, postponed.headers) == (8, True, {FREE_RUNS: 4})
+    assert isinstance(handle(indexer, Delete(gid, 1), {FREE_RUNS: MAX_FREE_RUNS}), ArchiveError)
+
+
+def test_an_archive_that_refuses_connections_opens_the_circuit_breaker(redis: Redis) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        indexer = indexer_for(redis, f"http://127.0.0.1:{unused.getsockname()[1]}/{{bucket}}/{{file}}")
+        errors = [handle(indexer, Delete(gid, 1)) for gid in gids(ITEMS)]
+    assert [type(error).__name__ for error in errors] == ["ArchiveUnavailable", "Postpone"]
+    assert indexer.services.archive.seconds_open() > 0
+
+
+WEB_SERVICE_OUTAGES: dict[str, Callable[[], Answer]] = {
+    "503 with Retry-After": busy,
+    "502": lambda: failure(502),
+    "429": lambda: failure(429),
+    "hang": hazards.silence,
+    "reset": hazards.reset,
+}
+
+
+@pytest.mark.parametrize("fault", WEB_SERVICE_OUTAGES)
+def test_while_the_web_service_is_away_jobs_that_need_it_wait_and_the_others_run(
+    fault: str, redis: Redis, web_service: MusicBrainz, indexer: Indexer
+) -> None:
+    web_service.faults.add(WEB_SERVICE_OUTAGES[fault](), times=100)
+    for gid in gids(ITEMS):
+        assert isinstance(handle(indexer, Index(gid)), Postpone)
+    requested = len(web_service.requests)
+    assert isinstance(handle(indexer, Index(gids(1)[0])), Postpone)
+    assert len(web_service.requests) == requested
+    assert handle(indexer, Delete(gids(1)[0], 1)) is None
+    assert indexer.services.archive.seconds_open() == 0
+
+
+def test_while_the_database_is_away_jobs_that_need_it_wait_and_the_others_run(
+    redis: Redis, server: ArchiveServer, web_service: MusicBrainz, indexer: Indexer
+) -> None:
+    read = Indexer.of(
+        "cover-art-archive",
+        Settings(
+            musicbrainz_url=SecretStr("postgresql://nobody@127.0.0.1:1/nowhere"),
+            art_window=0,
+            art_outage_items=ITEMS,
+        ),
+        redis,
+    ).read_entity
+    away = replace(indexer, read_entity=read)
+    for gid in gids(ITEMS):
+        error = handle(away, Index(gid))
+        assert isinstance(error, Postpone)
+        assert isinstance(error.__cause__, DatabaseUnavailable)
+    postponed = handle(indexer, Index(gids(1)[0]))
+    assert isinstance(postponed, Postpone)
+    assert "MusicBrainz database" in postponed.why
+    assert handle(indexer, Delete(gids(1)[0], 1)) is None
+
+
+def test_the_keys_go_to_no_server_that_a_redirect_names(redis: Redis, server: ArchiveServer, indexer: Indexer) -> None:
+    with ArchiveServer() as other:
+        for status in (301, 302, 303, 307, 308):
+            server.faults.add(redirect(other.at("/mbid-a/index.json"), status=status), times=3)
+            for job in (Delete(gids(1)[0], 1), Index(gids(1)[0]), Move(1, gids(1)[0], HOME, "jpg")):
+                handle(indexer, job)
+                indexer.services.archive.succeed()
+                redis.flushdb()
+            server.faults.clear()
+        assert len(server.requests) >= 15
+        assert other.requests == []
+
+
+def test_denied_keys_are_an_error_of_their_own(server: ArchiveServer, indexer: Indexer) -> None:
+    server.faults.add(stand_in.denied())
+    assert type(handle(indexer, Delete(gids(1)[0], 1))) is ArchiveDenied
+
+
+def test_a_key_that_no_header_can_hold_is_refused_without_being_shown() -> None:
+    for key in ("two words", "line\n", "a:b", "ключ"):
+        with pytest.raises(ValueError, match="ARCHIVE_SECRET_KEY: expected visible ASCII") as caught:
+            Settings(archive_secret_key=SecretStr(key))
+        assert key not in str(caught.value)
