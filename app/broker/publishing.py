@@ -68,23 +68,24 @@ class Confirms:
 
     def receive_from(self, channel: Any) -> None:
         """Put a channel into confirm mode and receive what the broker sends by it."""
+
+        def on_nack(tag: int, multiple: bool) -> None:
+            self.nacked += self._confirm(tag, multiple)
+
+        def on_return(_error: Exception, exchange: str, routing_key: str, message: Any) -> None:
+            body = raw_body(message.body, message.properties.get("content_encoding"))[:_SHOWN_BODY]
+            self.returned.append(f"exchange {exchange!r} with key {routing_key!r}: {body!r}")
+
         channel.confirm_select()
         channel.events["basic_ack"].add(self._confirm)
-        channel.events["basic_nack"].add(self._on_nack)
-        channel.events["basic_return"].add(self._on_return)
+        channel.events["basic_nack"].add(on_nack)
+        channel.events["basic_return"].add(on_return)
 
     def _confirm(self, tag: int, multiple: bool) -> int:
         """Note an answer of the broker; return the number of messages that it is for."""
         confirmed = {each for each in self.unconfirmed if each <= tag} if multiple else self.unconfirmed & {tag}
         self.unconfirmed -= confirmed
         return len(confirmed)
-
-    def _on_nack(self, tag: int, multiple: bool) -> None:
-        self.nacked += self._confirm(tag, multiple)
-
-    def _on_return(self, _error: Exception, exchange: str, routing_key: str, message: Any) -> None:
-        body = raw_body(message.body, message.properties.get("content_encoding"))[:_SHOWN_BODY]
-        self.returned.append(f"exchange {exchange!r} with key {routing_key!r}: {body!r}")
 
 
 @dataclass(slots=True)

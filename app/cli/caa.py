@@ -22,6 +22,7 @@ from app.cli.caa_jobs import (
     entities,
     require_primary,
 )
+from app.cli.printing import confirm
 from app.coverart.jobs import Index
 from config.settings import get_settings
 
@@ -57,7 +58,10 @@ def reindex(
     with resume.printed(), served.connect() as connection:
         count = partial(selection.count, connection, served.project, audited=False)
         if every and rate is None and needs_confirmation(messages := count(), yes=yes):
-            _confirm(messages)
+            confirm(
+                f"Enqueue {messages:,} messages at once? (--rate spreads them, --limit takes a part)",
+                without_terminal=f"{messages:,} messages at once: confirm with --yes, or use --rate or --limit",
+            )
         existing = selection.existing(connection, served.project)
         with view.progress(count, resume, shown=every) as advance:
             for batch in batches(existing, throttle.batch):
@@ -113,13 +117,3 @@ def audit(
 def needs_confirmation(messages: int, *, yes: bool) -> bool:
     """Return whether the user must confirm that this many messages are published at once."""
     return messages > _UNCONFIRMED and not yes
-
-
-def _confirm(messages: int) -> None:
-    """Ask the user; raises BadParameter without a terminal, and Exit for a no."""
-    if not sys.stdin.isatty():
-        raise typer.BadParameter(f"{messages:,} messages at once: confirm with --yes, or use --rate or --limit")
-    if not typer.confirm(
-        f"Enqueue {messages:,} messages at once? (--rate spreads them, --limit takes a part)", err=True
-    ):
-        raise typer.Exit(1)

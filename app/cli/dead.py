@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields
 from itertools import islice
@@ -21,6 +21,7 @@ from app.broker.dead_letters import Chosen, DeadLetter, DeadSets, read_export, t
 from app.broker.errors import ApplicationError
 from app.broker.policies.base import ReplayBudget
 from app.cli import dead_output as output
+from app.cli.printing import confirm
 from app.dead_sets import dead_sets, new_export, where
 from config.settings import get_settings
 
@@ -228,7 +229,11 @@ def drop(
     ids = sets.choose(chosen, limit=limit)
     path = new_export(get_settings())
     if ids and not yes:
-        _confirm_drop(ids)
+        plan = " and ".join(f"{len(set_ids):,} of {name}" for name, set_ids in ids.items())
+        confirm(
+            f"Drop {plan}? They are exported first",
+            without_terminal="standard input is not a terminal: confirm with --yes",
+        )
     result = sets.drop(ids, path, on_progress=output.progress_printer(ids))
     details = {"file": str(path)} if result.done else {}
     output.print_result(result, "dropped", as_json=as_json, **details)
@@ -273,12 +278,3 @@ def _print_plan(sets: DeadSets, chosen: Chosen, limit: int | None, *, as_json: b
         output.print_table(letters, output.SCREENFUL, empty=f"Nothing would be {verb}.")
     else:
         output.print_letters(letters, as_json=as_json)
-
-
-def _confirm_drop(ids: Mapping[str, Sequence[str]]) -> None:
-    """Ask the operator. Exit 1 on a no, and with a usage error where there is no terminal."""
-    if not sys.stdin.isatty():
-        raise typer.BadParameter("standard input is not a terminal: confirm with --yes")
-    plan = " and ".join(f"{len(set_ids):,} of {name}" for name, set_ids in ids.items())
-    if not typer.confirm(f"Drop {plan}? They are exported first"):
-        raise typer.Exit(1)

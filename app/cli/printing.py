@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -28,6 +29,14 @@ def print_lines(rows: Iterable[Sequence[Any]]) -> bool:
         typer.echo("\t".join(printable(str(cell)) for cell in row))
         found = True
     return found
+
+
+def confirm(question: str, *, without_terminal: str) -> None:
+    """Put a question to the user; raises Exit for a no, or BadParameter with `without_terminal` without a terminal."""
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(without_terminal)
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(1)
 
 
 def short(ident: str) -> str:

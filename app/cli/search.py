@@ -79,18 +79,16 @@ def _search_client(packs: Sequence[Path]) -> Iterator[SearchClient]:
     try:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            yield stack.enter_context(closing(LocalSearchClient([_unpacked(pack, folder) for pack in packs])))
+            databases = []
+            for pack in packs:
+                # A pack from the store is compressed.
+                compressed = pack.suffix == ".zst"
+                databases.append(folder / pack.name.removesuffix(".zst") if compressed else pack)
+                if compressed:
+                    decompress(pack.read_bytes(), databases[-1])
+            yield stack.enter_context(closing(LocalSearchClient(databases)))
     except FileNotFoundError as error:
         raise PackNotFound(f"{error.filename}: no such file") from error
-
-
-def _unpacked(pack: Path, folder: Path) -> Path:
-    """Return the database of a pack. A pack from the store is compressed."""
-    if pack.suffix != ".zst":
-        return pack
-    target = folder / pack.name.removesuffix(".zst")
-    decompress(pack.read_bytes(), target)
-    return target
 
 
 def _domains_and_query(words: Sequence[str], local: SearchClient | None) -> tuple[tuple[str, ...], str]:

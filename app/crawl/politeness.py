@@ -209,16 +209,14 @@ def _bounded(text: str, token: str) -> str:
         elif "*" in line:
             if line not in counted:
                 left -= line.count("*")
-                counted[line] = line if left >= 0 else _without_wildcards(line)
+                counted[line] = line
+                if left < 0:
+                    # A rule that forbids at least as much, without wildcards; none in place of an Allow.
+                    start = line.partition("*")[0].rstrip()
+                    counted[line] = "" if _ALLOW_LINE.match(line) else f"{start}/" if start.endswith(":") else start
             line = counted[line]
         lines.append(line)
     return "\n".join(lines)
-
-
-def _without_wildcards(line: str) -> str:
-    """Return a rule that forbids at least as much as this one, without wildcards; empty for an Allow."""
-    start = line.partition("*")[0].rstrip()
-    return "" if _ALLOW_LINE.match(line) else f"{start}/" if start.endswith(":") else start
 
 
 def product_token(user_agent: str) -> str:

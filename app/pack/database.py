@@ -139,9 +139,15 @@ def write_vocabulary(database: sqlite3.Connection) -> None:
 def write_names(database: sqlite3.Connection) -> None:
     """Fill the `names` index: headings, and titles without the name of the site, of every page that is not hidden."""
     site = _site_name(title for _, title, _ in database.execute(_VISIBLE_NAMES))
-    names = (
-        (row, _without_site_name(title, site), headings) for row, title, headings in database.execute(_VISIBLE_NAMES)
-    )
+
+    def without_site(title: str) -> str:
+        parts = TITLE_SEPARATOR.split(title)
+        if not site or len(parts) == 1 or site not in (parts[0], parts[-1]):
+            return title
+        separators = list(TITLE_SEPARATOR.finditer(title))
+        return title[: separators[-1].start()] if parts[-1] == site else title[separators[0].end() :]
+
+    names = ((row, without_site(title), headings) for row, title, headings in database.execute(_VISIBLE_NAMES))
     database.execute("DELETE FROM names")
     database.executemany("INSERT INTO names (rowid, title, headings) VALUES (?, ?, ?)", names)
     database.execute("INSERT INTO names (names) VALUES ('optimize')")
@@ -158,14 +164,6 @@ def _site_name(titles: Iterable[str]) -> str:
             ends.update({parts[0], parts[-1]})
     name, number = max(ends.items(), key=lambda pair: pair[1], default=("", 0))
     return name if pages >= MIN_PAGES_FOR_SITE_NAME and 2 * number > pages else ""
-
-
-def _without_site_name(title: str, site: str) -> str:
-    parts = TITLE_SEPARATOR.split(title)
-    if not site or len(parts) == 1 or site not in (parts[0], parts[-1]):
-        return title
-    separators = list(TITLE_SEPARATOR.finditer(title))
-    return title[: separators[-1].start()] if parts[-1] == site else title[separators[0].end() :]
 
 
 # Check

@@ -1,4 +1,4 @@
-"""Free ports on the loopback address."""
+"""Ports of the loopback address: which are free, and which a server listens on."""
 
 from __future__ import annotations
 
@@ -24,6 +24,16 @@ def is_free(port: int) -> bool:
             probe.listen(1)
         except OSError:
             return False
+    return True
+
+
+def is_listening(port: int) -> bool:
+    """Return whether a server listens on `port` at 127.0.0.1."""
+    # By connecting: a bind to try the port could make the server's own bind fail.
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=2).close()
+    except OSError:
+        return False
     return True
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import socket
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import amqp
 
 from app.errors import FetchError
 from app.http.api import ApiClient
+from app.services.ports import is_listening
 from app.services.service import Service
 from app.services.state import USER, ServicesState, make_directory, write_private
 
@@ -46,7 +46,7 @@ def port_mapper(directory: Path, state: ServicesState) -> Service:
         env=_base_env(home),
         log=home / "epmd.log",
         ports=("epmd",),
-        answers=lambda: _listens(port),
+        answers=lambda: is_listening(port),
         start_timeout=10.0,
         stop_timeout=5.0,
     )
@@ -97,15 +97,6 @@ def answers(state: ServicesState) -> bool:
         return ApiClient(connect_timeout=5, response_timeout=5).send("GET", f"{state.broker_api_url}whoami").ok
     except (OSError, amqp.AMQPError, FetchError):
         return False
-
-
-def _listens(port: int) -> bool:
-    # By connecting: a bind to try the port could make the server's own bind fail.
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=2).close()
-    except OSError:
-        return False
-    return True
 
 
 def _base_env(home: Path) -> dict[str, str]:

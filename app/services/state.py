@@ -66,7 +66,10 @@ def load(directory: Path) -> ServicesState:
         names = {item.name for item in dataclasses.fields(ServicesState)}
         return ServicesState(**{key: value for key, value in kept.items() if key in names})
     except (FileNotFoundError, ValueError, TypeError):
-        return ServicesState(node=node_name(directory), password=_kept_password(directory) or secrets.token_hex(20))
+        # The broker keeps the password of its first boot with its data: a new one would not be accepted.
+        file = directory / "rabbitmq" / "rabbitmq.conf"
+        found = re.search(r"^default_pass = (\w+)$", file.read_text() if file.is_file() else "", re.MULTILINE)
+        return ServicesState(node=node_name(directory), password=found[1] if found else secrets.token_hex(20))
 
 
 def save(directory: Path, state: ServicesState) -> None:
@@ -95,17 +98,6 @@ def make_directory(path: Path) -> Path:
     if not os.access(path, os.W_OK | os.X_OK):
         raise ServicesError(f"{path} belongs to another user; name another folder by PERENNIAL_DATA_DIR")
     return path
-
-
-def _kept_password(directory: Path) -> str | None:
-    # The broker keeps the password of its first boot with its data: a new one would not be accepted.
-    try:
-        found = re.search(
-            r"^default_pass = (\w+)$", (directory / "rabbitmq" / "rabbitmq.conf").read_text(), re.MULTILINE
-        )
-    except OSError:
-        return None
-    return found[1] if found else None
 
 
 def with_ports(state: ServicesState, ports: dict[str, int]) -> ServicesState:

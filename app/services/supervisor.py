@@ -93,6 +93,16 @@ class _Child:
             wait = restart_wait(self.crashes)
             self.restart_at = None if wait is None else now + wait
 
+    def next_step(self) -> str:
+        """Return the text for what follows its last crash."""
+        wait = restart_wait(self.crashes)
+        if wait is None:
+            return (
+                f"; it stays down after {self.crashes} crashes in a row, and the other processes go on. "
+                "Repair the cause that its last lines name, then start `perennial up` again"
+            )
+        return f"; restart {self.crashes} of {RESTARTS} in {wait:g} s"
+
 
 class ProcessSupervisor:
     """Runs simple shell commands, by name. One thread for each process reads its output; the caller's thread prints."""
@@ -151,16 +161,18 @@ class ProcessSupervisor:
         )
         child.is_read, child.restart_at, child.started_at = False, None, time.monotonic()
         self._say(f"{child.name} started (pid={child.process.pid})")
-        threading.Thread(target=self._read, args=(child, child.process), daemon=True).start()
-        self._report()
+        assert child.process.stdout is not None  # noqa: S101 - Popen was called with a pipe.
+        output = child.process.stdout
 
-    def _read(self, child: _Child, process: subprocess.Popen[bytes]) -> None:
-        """Pass on each line of a process, and that its whole group has closed the output."""
-        assert process.stdout is not None  # noqa: S101 - Popen was called with a pipe.
-        with process.stdout as output:
-            for line in output:
-                self._events.put(Message("line", line, datetime.now(), child.name, child.colour))
-        self._events.put(Message("read", None, datetime.now(), child.name, child.colour))
+        def pass_on() -> None:
+            """Pass on each line of the process, and that its whole group has closed the output."""
+            with output:
+                for line in output:
+                    self._events.put(Message("line", line, datetime.now(), child.name, child.colour))
+            self._events.put(Message("read", None, datetime.now(), child.name, child.colour))
+
+        threading.Thread(target=pass_on, daemon=True).start()
+        self._report()
 
     def _turn(self, *, may_restart: bool) -> None:
         """Print the next line, or wait for `POLL` seconds; note ended processes and start those that are due."""
@@ -174,7 +186,7 @@ class ProcessSupervisor:
         for child in self._children.values():
             if child.has_ended():
                 child.reap(now, may_restart=may_restart)
-                self._say(f"{child.name} stopped (rc={child.exit_code})" + (_next_step(child) if may_restart else ""))
+                self._say(f"{child.name} stopped (rc={child.exit_code})" + (child.next_step() if may_restart else ""))
                 self._report()
             elif may_restart and child.restart_at is not None and now >= child.restart_at:
                 self._start(child)
@@ -209,13 +221,3 @@ class ProcessSupervisor:
             self._changed([child.state() for child in self._children.values()])
         except OSError as error:
             self._say(f"state of the processes not saved: {error}")
-
-
-def _next_step(child: _Child) -> str:
-    wait = restart_wait(child.crashes)
-    if wait is None:
-        return (
-            f"; it stays down after {child.crashes} crashes in a row, and the other processes go on. "
-            "Repair the cause that its last lines name, then start `perennial up` again"
-        )
-    return f"; restart {child.crashes} of {RESTARTS} in {wait:g} s"

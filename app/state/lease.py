@@ -25,9 +25,17 @@ class Renewer:
 
     def add(self, key: str, renew: Callable[[], object]) -> None:
         """Call `renew` regularly from now on; the first call of this method starts the thread."""
+
+        def renew_all() -> None:
+            while not self._closed.wait(self._seconds / 3):
+                for renewal in list(self._renewals.values()):
+                    # An unreachable Redis is tried again in the next round; a lost lease stays lost.
+                    with suppress(RedisError):
+                        renewal()
+
         self._renewals[key] = renew
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, daemon=True)
+            self._thread = threading.Thread(target=renew_all, daemon=True)
             self._thread.start()
 
     def remove(self, key: str) -> None:
@@ -39,13 +47,6 @@ class Renewer:
         self._closed.set()
         if self._thread is not None:
             self._thread.join()
-
-    def _run(self) -> None:
-        while not self._closed.wait(self._seconds / 3):
-            for renew in list(self._renewals.values()):
-                # An unreachable Redis is tried again in the next round; a lost lease stays lost.
-                with suppress(RedisError):
-                    renew()
 
 
 @contextmanager

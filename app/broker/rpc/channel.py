@@ -105,10 +105,17 @@ class ChannelThread:
 
     def write(self, write: Write, *, until: float) -> None:
         """Have `write` called with the channel; forgotten when no channel is open by `until` (monotonic seconds)."""
+
+        def forget_late() -> None:
+            # A broker may be away, or low on memory, for hours.
+            now = time.monotonic()
+            while self._outbox and self._outbox[0][0] <= now:
+                self._outbox.popleft()
+
         self._outbox.append((until, write))
         self._flush()
         if self._outbox:
-            self.call_later(until - time.monotonic(), self._forget_late)
+            self.call_later(until - time.monotonic(), forget_late)
 
     def _run(self) -> None:
         loop: IOLoop = self._loop
@@ -134,12 +141,6 @@ class ChannelThread:
             self._state = "connecting"
             pika.SelectConnection.create_connection(self._hosts, self._on_connected, self._loop)
 
-    def _forget_late(self) -> None:
-        """Forget writes that are too late: a broker may be away, or low on memory, for hours."""
-        now = time.monotonic()
-        while self._outbox and self._outbox[0][0] <= now:
-            self._outbox.popleft()
-
     def _on_connected(self, outcome: Any) -> None:
         if isinstance(outcome, BaseException):
             self._lose(outcome)
@@ -149,24 +150,24 @@ class ChannelThread:
         outcome.add_on_connection_unblocked_callback(lambda *_: self._set_blocked(False))
 
         def on_open(channel: Channel) -> None:
-            channel.add_on_close_callback(self._on_channel_closed)
-            self._owner.opened(channel, partial(self._on_ready, channel))
+            channel.add_on_close_callback(on_channel_closed)
+            self._owner.opened(channel, partial(on_ready, channel))
+
+        def on_channel_closed(channel: Channel, error: Exception) -> None:
+            # The broker closes a channel alone, for example for an exchange that does not exist: connect again.
+            if channel.connection.is_open:
+                self._lose(error)
+                channel.connection.close()
+
+        def on_ready(channel: Channel) -> None:
+            self._channel, self.trouble, self._failures = channel, None, 0
+            if self._state == "closed":
+                self._close()
+                return
+            self._state = "open"
+            self._flush()
 
         outcome.channel(on_open_callback=on_open)
-
-    def _on_ready(self, channel: Channel) -> None:
-        self._channel, self.trouble, self._failures = channel, None, 0
-        if self._state == "closed":
-            self._close()
-            return
-        self._state = "open"
-        self._flush()
-
-    def _on_channel_closed(self, channel: Channel, error: Exception) -> None:
-        """Connect again after the broker closed the channel, for example for an exchange that does not exist."""
-        if channel.connection.is_open:
-            self._lose(error)
-            channel.connection.close()
 
     def _set_blocked(self, blocked: bool) -> None:
         self.trouble = PublishFailed("the broker takes no messages, it is low on memory or disk") if blocked else None

@@ -34,13 +34,12 @@ class Reply:
 
 @dataclass(slots=True)
 class _Call:
-    """A request without a reply yet. `until` is its deadline by the monotonic clock, `seconds` as given."""
+    """A request without a reply yet. `until` is its deadline by the monotonic clock."""
 
     id: str
     message: Outgoing
     future: Future[Reply]
     until: float
-    seconds: float
     timer: object = None
     sent: bool = False
 
@@ -83,11 +82,17 @@ class Requestor(ChannelOwner):
         A request whose future failed may still be processed.
         """
         until = time.monotonic() + deadline
-        call = _Call(f"{self._prefix}.{next(self._numbers)}", message, Future(), until, deadline)
+        call = _Call(f"{self._prefix}.{next(self._numbers)}", message, Future(), until)
         self._calls[call.id] = call
 
+        def on_deadline() -> None:
+            call.timer = None
+            if call.id in self._calls:
+                trouble = None if call.sent else self._thread.trouble
+                self._finish(call.id, trouble or RequestTimedOut(f"{call.address()}: no reply within {deadline:g} s"))
+
         def start() -> None:
-            call.timer = self._thread.call_later(call.until - time.monotonic(), partial(self._on_deadline, call))
+            call.timer = self._thread.call_later(call.until - time.monotonic(), on_deadline)
             self._thread.write(partial(self._publish, call), until=call.until)
 
         try:
@@ -154,12 +159,6 @@ class Requestor(ChannelOwner):
             publish(channel, replace(call.message, properties=properties, mandatory=True))
         except Exception as error:  # noqa: BLE001 - A request that cannot be encoded must not fail the others.
             self._finish(call.id, PublishFailed(f"{call.address()}: it cannot be sent: {error!r}"))
-
-    def _on_deadline(self, call: _Call) -> None:
-        call.timer = None
-        if call.id in self._calls:
-            trouble = None if call.sent else self._thread.trouble
-            self._finish(call.id, trouble or RequestTimedOut(f"{call.address()}: no reply within {call.seconds:g} s"))
 
     def _fail(self, error: BrokerUnreachable, *, also_unsent: bool) -> None:
         for call in list(self._calls.values()):

@@ -66,17 +66,15 @@ class Isolation:
             if self._suspect is None:
                 return
             waiting = {id(run) for run in (*self._kept, None if self._runs_alone else self._suspect)}
-            if not any(id(run) not in waiting for run in state.reserved_requests):
-                self._next()
+            if any(id(run) not in waiting for run in state.reserved_requests):
+                pass
+            elif not self._runs_alone:
+                self._runs_alone = True
+                self._start(self._suspect)
+            else:
+                self._suspect, self._runs_alone = None, False
+                kept, self._kept = self._kept, []
+                for run in kept:
+                    self.offer(run)
             if self._suspect is not None:
                 self._call_after(_LOOK_EVERY, self._proceed)
-
-    def _next(self) -> None:
-        if not self._runs_alone:
-            self._runs_alone = True
-            self._start(self._suspect)
-            return
-        self._suspect, self._runs_alone = None, False
-        kept, self._kept = self._kept, []
-        for run in kept:
-            self.offer(run)

@@ -39,15 +39,17 @@ class RefusedQueues:
         name = refusal.queue.name
         self.names.add(name)
         logger.warning("Queue %s refused, all others are served, next attempt in %.1f s: %s", name, pause, refusal)
-        self._timer.call_after(pause, self._declare, (self._connection, refusal.queue, failures))
+        connection = self._connection
 
-    def _declare(self, connection: Any, queue: Queue, failures: int) -> None:
-        # A new connection declares everything itself.
-        if connection is not self._connection:
-            return
-        for refusal in declare_queues(connection, [queue]):
-            self._wait(refusal, failures + 1)
-            return
-        self.names.discard(queue.name)
-        logger.warning("Queue %s declared: it was refused before", queue.name)
-        self._declared(queue)
+        def declare() -> None:
+            # A new connection declares everything itself.
+            if connection is not self._connection:
+                return
+            for again in declare_queues(connection, [refusal.queue]):
+                self._wait(again, failures + 1)
+                return
+            self.names.discard(name)
+            logger.warning("Queue %s declared: it was refused before", name)
+            self._declared(refusal.queue)
+
+        self._timer.call_after(pause, declare)

@@ -62,7 +62,12 @@ class OrchestratorConsumer(EnvelopeConsumer):
         super().__init__(*args, **kwargs)
         if not isinstance(self.pool, SoloPool):
             raise WorkerMisconfigured(f"queue {ORCHESTRATOR}: its tasks run in the worker's process, add --pool=solo")
-        self._service = build(get_settings(), every=self._every)
+
+        def every(seconds: float, function: Callable[[], None]) -> Callable[[], None]:
+            entry = self.timer.call_repeatedly(seconds, function)
+            return lambda: self.timer.cancel(entry)
+
+        self._service = build(get_settings(), every=every)
         _running[:] = [self._service]
         self._requests: RequestConsumer | None = None
 
@@ -83,13 +88,17 @@ class OrchestratorConsumer(EnvelopeConsumer):
         channel = self.connection.channel()
         channel.basic_qos(0, _PREFETCH, False)
 
+        def answer(message: Any) -> None:
+            message.ack()
+            self._service.take(Delivery.of(message, REQUESTS))
+
         def ignore(message: Any, error: Exception) -> None:
             logger.warning("Request ignored, its body cannot be decoded: %s", error)
             message.ack_log_error(logger, self.connection_errors)
 
         # The queue was declared when the worker connected.
         queues = [request_queue(get_settings())]
-        self._requests = RequestConsumer(channel, queues, on_message=self._answer, auto_declare=False)
+        self._requests = RequestConsumer(channel, queues, on_message=answer, auto_declare=False)
         self._requests.on_decode_error = ignore
         self._requests.consume()
         self._service.connected()
@@ -101,14 +110,6 @@ class OrchestratorConsumer(EnvelopeConsumer):
                 self._requests.cancel()
         self._service.close()
         super().stop()
-
-    def _answer(self, message: Any) -> None:
-        message.ack()
-        self._service.take(Delivery.of(message, REQUESTS))
-
-    def _every(self, seconds: float, function: Callable[[], None]) -> Callable[[], None]:
-        entry = self.timer.call_repeatedly(seconds, function)
-        return lambda: self.timer.cancel(entry)
 
 
 def hold_lease(connection: Any, *, patience: float, meanwhile: Callable[[], None]) -> None:

@@ -141,7 +141,15 @@ class Reporter:
             self._thread.join(self._every)
 
     def _run(self) -> None:
-        while self._wait():
+        while True:
+            with self._changed:
+                # After a failure, and while the searcher is silent, a registration is retried with the next heartbeat.
+                self._changed.wait_for(
+                    lambda: self._stopped or (self._registration_due and not self._has_failed and not self._silent),
+                    self._every,
+                )
+                if self._stopped:
+                    return
             before, self._silent = self._silent, self._silence_reason()
             if self._silent:
                 if not before:
@@ -152,18 +160,6 @@ class Reporter:
             self._has_failed = not self._publish(registering=registering)
             if registering and self._has_failed:
                 self._registration_due = True
-
-    def _wait(self) -> bool:
-        """Wait until a report is due; return False once the reporter is stopped.
-
-        After a failure, and while the searcher is silent, a registration is retried with the next heartbeat.
-        """
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._stopped or (self._registration_due and not self._has_failed and not self._silent),
-                self._every,
-            )
-            return not self._stopped
 
     def _publish(self, *, registering: bool) -> bool:
         """Publish a registration or a heartbeat; return whether it was published."""
