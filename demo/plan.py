@@ -80,7 +80,7 @@ def plan_user_site(given: Settings, folder: Path, url: str) -> Plan:
 def _plan(
     start: Target, given: Settings, folder: Path, changes: dict[str, Any], remarks: tuple[str, ...], *, query: str
 ) -> Plan:
-    """Add free ports and the data folder to the changed settings."""
+    """Return the plan, with free ports and the data folder added to the changed settings."""
     wanted = {"web_port": given.web_port, "flower_port": given.flower_port}
     free = {name: port for name, port in wanted.items() if port and ports.is_free(port)}
     changes = changes | ports.choose([name for name in wanted if name not in free]) | free

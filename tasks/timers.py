@@ -68,6 +68,6 @@ def _fire(timer: Timer) -> None:
         return
     process.publisher.publish([queue_message(firing.callback.queue, firing.callback.message, process.budgets)])
     if firing.lost:
-        logger.warning("%s: %s", timer.domain, firing.lost)
+        logger.warning("%s: its timer fires in spite of open messages: %s", timer.domain, firing.lost)
         process.frontier.forget_open_messages(timer.domain)
     process.timers.remove(timer)

@@ -106,5 +106,5 @@ def list_manifests(store: ObjectStore) -> list[Manifest]:
             except ObjectNotFound:
                 continue
             except PackCorrupt as error:
-                log.warning("%s: ignored: %s", stat.key, error)
+                log.warning("Manifest %s ignored: %s", stat.key, error)
     return manifests

@@ -76,7 +76,7 @@ def read_pages(store: ObjectStore, stats: Iterable[Stat]) -> Iterator[StoredCont
         try:
             content = _checked(identifier, from_json(stored.data))
         except (StoreError, UnicodeEncodeError) as error:
-            log.warning("%s: left out of the pack: %s", stat.key, error)
+            log.warning("Object %s left out of the pack: %s", stat.key, error)
             continue
         yield StoredContent(identifier, stored.etag, content)
 

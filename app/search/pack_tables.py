@@ -132,7 +132,7 @@ class Properties:
     """The properties of all pages of a pack."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """Read the properties, row by row: in the memory of numbers, and of a bounded number of short values."""
+        """Read the properties row by row. They take a few numbers for each page; each distinct value is kept once."""
         self.rows, first, last = connection.execute("SELECT count(*), min(id), max(id) FROM pages").fetchone()
         sparse = self.rows and (last > _SPARSE * (self.rows + 1_000) or first < 0)
 

@@ -144,7 +144,7 @@ def _writer_runs(policy: Path) -> bool:
 
 
 def _writer(policy: Path) -> ProcessId | None:
-    """Return the process that wrote the policy, if it is one of this module's; it may have ended."""
+    """Return the installer that wrote the policy, which may have ended; None for a policy of another program."""
     try:
         text = policy.read_text()
     except (OSError, UnicodeDecodeError):

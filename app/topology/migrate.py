@@ -76,7 +76,7 @@ class _Migration:
         self._back = Exchange(f"{self._name}.aside.back", type="fanout")
 
     def run(self) -> int:
-        """Do the steps that are not done yet."""
+        """Run the steps that no earlier run has completed; return the number of messages moved back."""
         declared = is_declared(self._connection, self._queue)
         if declared and is_declared(self._connection, self._aside) is None:
             self._report(f"{self._name} already has the arguments of the code")

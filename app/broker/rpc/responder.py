@@ -211,7 +211,7 @@ class Responder(ChannelOwner):
         try:
             self._thread.run(partial(self._thread.write, write, until=until))
         except BrokerUnreachable as error:
-            logger.warning("Nothing sent to %s: %s", message.routing_key, error)
+            logger.warning("Message to %s not sent, the connection is closed: %s", message.routing_key, error)
 
 
 def _deadline(properties: Mapping[str, Any]) -> float:

@@ -81,10 +81,10 @@ class Task(CeleryTask):  # type: ignore[misc]
         raise error or ApplicationError(f"{self.name} asked for a retry")
 
     def on_dead_letter(self, args: Any, kwargs: Any) -> None:
-        """Act, as a quick hook in the main process, after a message of this task was dead-lettered."""
+        """Act on a dead-lettered message: a hook for subclasses, called in the main process. It must be quick."""
 
     def on_postponed(self, task_id: str, args: Any, kwargs: Any) -> None:
-        """Act, as a quick hook in the main process, when a message postponed with a mark is in its delay queue.
+        """Note that a message postponed with a mark is in its delay queue; its original is acknowledged afterwards.
 
-        The original is acknowledged afterwards. Must be quick.
+        A hook for subclasses, called in the main process. It must be quick.
         """

@@ -83,7 +83,7 @@ class ClusterSearchClient(SearchClient):
         return merge(request, outcomes, time.perf_counter() - began)
 
     async def asearch(self, request: SearchRequest) -> SearchResult:
-        """Search without a thread, unless routes must be awaited."""
+        """Search as `search` does, in the caller's event loop. A thread is used only to wait for routes."""
         began = time.perf_counter()
         request = validate_request(request)
         self._searchers.count("searches")

@@ -60,7 +60,7 @@ class PackReads:
                 self._results.put((domain, None))
             except PackCorrupt as error:
                 # Searchers may have an intact version: it stays until the manifest is readable.
-                log.warning("%s: %s", domain, error)
+                log.warning("%s: manifest not readable, searchers keep their packs: %s", domain, error)
             except (StoreError, OSError) as error:
                 log.warning("%s: announced pack not read, again in %g s: %s", domain, backoff, error)
                 time.sleep(backoff)

@@ -99,7 +99,7 @@ class StoreScan:
                     deleted.add(domain)
                 except PackCorrupt as error:
                     # Searchers may have an intact version: keep it until the manifest is readable.
-                    log.warning("%s: %s", domain, error)
+                    log.warning("%s: manifest not readable, searchers keep their packs: %s", domain, error)
             store_id = self._source.store_id()
             if packs and not store_id:
                 log.warning("The store has packs but no marker: a former release made it, so it gets one now")

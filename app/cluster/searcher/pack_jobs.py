@@ -127,7 +127,7 @@ class PackJobs:
             # Any exception: a searcher whose loader thread ended would still send heartbeats, but execute no order.
             expected = isinstance(error, ApplicationError | OSError)
             reason = str(error).removeprefix(f"{job.domain}: ") if expected else repr(error)
-            log.warning("%s: %s", job.domain, reason, exc_info=None if expected else error)
+            log.warning("%s: order not executed: %s", job.domain, reason, exc_info=None if expected else error)
             return JobOutcome(kind="failed", domain=job.domain, sha256=job.sha256, reason=reason[:_LONGEST_REASON])
 
     def _load(self, load: Load) -> PackVersion:
