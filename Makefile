@@ -52,7 +52,7 @@ docs: $(VENV)  ## Build the documentation as a web site in build/docs
 audit: $(VENV)  ## Compare the pinned versions with known vulnerabilities; needs the network
 	@test -x build/audit/bin/pip-audit || \
 		{ .venv/bin/python -m venv build/audit && build/audit/bin/python -m pip install -qq pip-audit; }
-	@build/audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
+	@.ci/audit build/audit/bin/pip-audit
 
 bench: $(VENV)  ## Ratios against comparable programs, side by side in one run
 	@.venv/bin/python -m benchmarks

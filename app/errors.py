@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from app.broker.errors import INVALID, TIMEOUT, UNAVAILABLE, ApplicationError, InvalidMessage, ProblemType
 
 BROKEN = ProblemType("broken", 503, "The site's index cannot be read", retry_in=30)
@@ -35,6 +37,15 @@ class OutOfScope(InvalidMessage):
     """Raised for a URL outside the domain that a message names."""
 
     reason = "out-of-scope"
+
+
+def lacks_descriptors(error: BaseException | None) -> bool:
+    """Return whether an error, or one that caused it, is that this process or host has no file descriptors left."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 # HTTP

@@ -12,14 +12,14 @@ from typing import Any
 from celery.utils.log import get_task_logger
 from redis import Redis, RedisError
 
-from app.broker.errors import InvalidMessage, Postpone
+from app.broker.errors import ApplicationError, InvalidMessage, Postpone
 from app.broker.publishing import Publisher, get_publisher
 from app.broker.worker.task import Task
 from app.celery import app
 from app.crawl.crawler import Crawler
 from app.crawl.frontier import Frontier, MessageKind
 from app.crawl.urls import TARGET_FIELDS, Target, parse_message_domain, parse_target
-from app.errors import StoreError
+from app.errors import StoreError, lacks_descriptors
 from app.state.circuit_breaker import CircuitBreaker
 from app.state.client import get_raw_redis, get_redis
 from app.state.outage import WITHOUT_REDIS
@@ -40,6 +40,9 @@ _SHOWN = 1024
 _REDIS_LINES_EVERY = 60.0
 
 logger = get_task_logger(__name__)
+
+#: Seconds that a message waits whose process has no file descriptors left: another process may take it then.
+_WITHOUT_DESCRIPTORS = 5.0
 
 #: The tasks whose messages the frontier counts.
 _KIND: dict[str, MessageKind] = {"site.index": "index", "site.crawl": "crawl"}
@@ -163,8 +166,11 @@ def task(kind: str, base: type[Task], *, bind: bool = False) -> Callable[[Callab
             try:
                 try:
                     run(*args, **kwargs)
-                except StoreError as error:
-                    _raise_postpone_in_outage(error)
+                except ApplicationError as error:
+                    if lacks_descriptors(error):
+                        raise Postpone(_WITHOUT_DESCRIPTORS, f"no file descriptors are left here: {error}") from error
+                    if isinstance(error, StoreError):
+                        _raise_postpone_in_outage(error)
                     raise
             except RedisError as error:
                 if not is_redis_outage(error):

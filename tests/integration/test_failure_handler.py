@@ -16,6 +16,7 @@ from app.broker.publishing import Publisher
 from app.broker.worker.failures import FailureHandler, Original
 from tests.support.broker import Broker
 from tests.support.deliveries import FAILURE, delivery
+from tests.support.descriptors import no_free_descriptors
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -93,6 +94,21 @@ def test_a_replacement_that_waited_is_not_published_if_its_original_is_delivered
     clock.pass_time()
     eventually(lambda: broker.depth("mail") == 1, "the later one is back")
     assert (done, broker.depth("shop.delay.100")) == (["later"], 0)
+
+
+def test_a_failure_in_a_worker_without_file_descriptors_is_retried_and_not_dead_lettered(
+    handler: FailureHandler, broker: Broker, clock: Clock
+) -> None:
+    handler.publisher.declare([POLICY.dead, POLICY.delay_queue(100)])
+    handler.publisher.close()
+    done: list[str] = []
+    with no_free_descriptors():
+        handler.fail(Original(delivery("mail"), lambda: True, lambda *_: done.append("done")), FAILURE)
+        clock.pass_time()
+    assert done == []
+    clock.pass_time()
+    eventually(lambda: broker.depth("mail") == 1, "the message is back from its delay queue")
+    assert (done, broker.depth("shop.dead")) == (["done"], 0)
 
 
 def test_a_message_that_is_set_aside_comes_back_as_a_new_one_with_its_count(

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import socket
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import app
-from app.broker.errors import ApplicationError
+from app.broker.errors import ApplicationError, Postpone
 from app.cluster.protocol import ProblemReply, error_of, problem_reply
+from app.errors import ConnectionFailed, StoreError, lacks_descriptors
+from app.http.fetcher import Fetcher
 from app.web.problems import PROBLEMS
+from config.settings import Settings
+from tasks import timers
+from tests.support.descriptors import no_free_descriptors
+from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
 
@@ -46,3 +54,27 @@ def test_each_error_class_has_a_code_in_replies_that_the_client_reads(error: typ
     Exception.__init__(raised, "why")
     reply = problem_reply(raised, process="searcher")
     assert problem_reply(error_of(reply), process="client") == ProblemReply(fault=reply.fault, detail=reply.detail)
+
+
+def test_errors_of_a_process_without_file_descriptors_are_told_from_those_of_a_message(tmp_path: Path) -> None:
+    store = folder_store(tmp_path / "store")
+    fetcher = Fetcher.of(Settings(allow_private_hosts=("127.0.0.0/8",)))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        with no_free_descriptors():
+            with pytest.raises(ConnectionFailed) as fetched:
+                fetcher.get(url)
+            with pytest.raises(StoreError) as stored:
+                store.put("content/a.example/1.json", b"{}")
+    with pytest.raises(ConnectionFailed) as refused:
+        fetcher.get(url)
+    assert [lacks_descriptors(each.value) for each in (fetched, stored, refused)] == [True, True, False]
+
+
+def test_a_message_waits_while_its_process_has_no_file_descriptors_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = folder_store(tmp_path / "store")
+    monkeypatch.setattr(timers, "domain_of", lambda _message: store.put("content/a.example/1.json", b"{}"))
+    with no_free_descriptors(), pytest.raises(Postpone, match="no file descriptors are left here: "):
+        timers.reset_timer(domain="a.example")
