@@ -35,6 +35,21 @@ from tests.support.programs import postgres_programs
 #: What is shorter here than by default: milliseconds of a retry, seconds of the window (off the ladder of other waits).
 RETRY_MS, WINDOW = 2_000, 1.5
 
+#: What the first words of the lines mean.
+LEGEND = {
+    "SQL": "a change that an editor makes in the database",
+    "message": "the database posts a job: its kind (index, move, delete) and its body, byte for byte",
+    "window": "one edit posts many equal messages; the first waits for the others, which are dropped, and then runs",
+    "wait": "a message is back from a short wait, no retry spent: an equal one was on its way into the window, another "
+    "job had its item, or a move had to be first",
+    "archive": "a request that goes out to the archive, with the status of its answer",
+    "service": "a request that goes out to MusicBrainz's web service, which has the XML",
+    "fault": "what the stand-in archive does wrong on purpose",
+    "retry": "a job failed; its message waits in the retry queue. mb-retries counts the retries that are left",
+    "failed": "no retry is left: the message is in the dead set",
+    "replay": "an operator sends a dead message back",
+}
+
 #: Seconds that the services may take: they may have to be installed first.
 _INSTALLATION = 900.0
 
@@ -82,11 +97,18 @@ def _run(given: Settings, screen: CaaScreen) -> int:
 
 def _introduce(screen: CaaScreen, given: Settings) -> None:
     screen.say("Cover art: MusicBrainz's database changes, and the archive follows.")
+    screen.say(
+        "The archive has an item for each release: its images, index.json (their list) and an XML with its title. "
+        "Users upload images themselves. All else is written by the worker that you see here."
+    )
     screen.say("Database, broker, Redis and worker are real; archive and web service are stand-ins on loopback.")
     screen.say(
         f"Shortened: a failed message waits {RETRY_MS / 1_000:g} s, not {given.art_retry_ms / 3_600_000:g} h; equal "
         f"messages are gathered for {WINDOW:g} s, not {given.art_window:g} s."
     )
+    screen.say("Each line below is one event. Its first word is:")
+    for label, meaning in LEGEND.items():
+        screen.event(DemoEvent(label, meaning))
     if install.missing(broker=True, redis=True) or postgres_programs() is None:
         screen.say("RabbitMQ, Redis or PostgreSQL are not on this machine: they are installed first (a minute or two).")
     screen.say("Starting ...")

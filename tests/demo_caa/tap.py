@@ -82,19 +82,23 @@ class MessageTap:
             self._tell(DemoEvent("retry", f"{called(key, body)} waits in {exchange}; {left}"))
         elif exchange.endswith(".failed"):
             self.failed.append((key, body))
-            self._tell(DemoEvent("failed", f"{called(key, body)} rests in {exchange}; {left}"))
+            self._tell(
+                DemoEvent("failed", f"{called(key, body)} ends in {exchange}, where an operator finds it; {left}")
+            )
         else:
             self._tell(self._arrived(key, body, headers))
 
     def _arrived(self, key: str, body: bytes, headers: Mapping[str, Any]) -> DemoEvent:
         came = came_from(headers)
         if came.endswith(".retry"):
-            return DemoEvent("retry", f"{called(key, body)} is back")
+            return DemoEvent("retry", f"{called(key, body)} is back on its exchange and runs again")
         if came.endswith(f".delay.{self._window_ms}") and COALESCED in headers:
-            return DemoEvent("window", f"{called(key, body)} is back, once for all its equals")
+            waited = f"waited {self._window_ms / 1_000:g} s; equal messages were dropped meanwhile; it runs now"
+            return DemoEvent("window", f"{called(key, body)} {waited}")
         if came:
             return DemoEvent(
-                "wait", f"{called(key, body)} is back after {came.rpartition('.')[2]} ms: its turn had not come"
+                "wait",
+                f"{called(key, body)} is back after {came.rpartition('.')[2]} ms in the broker: it had to wait",
             )
         if REPLAY in headers:
             return DemoEvent("replay", f"{called(key, body)} is on its exchange again")
