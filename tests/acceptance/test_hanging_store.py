@@ -41,6 +41,7 @@ def test_requests_are_answered_while_the_store_hangs(
             with closing(publisher), closing(requestor):
                 publisher.publish([event_message("update", {"domain": "site.example"})])
                 eventually(lambda: "announced pack" in running.log, "it reports the slow store", seconds=60)
+                assert "Retry " not in running.log, "the message of an update spends no retry on the store"
                 reply = requestor.request(request_message("get_routes", {}), deadline=10)
                 assert read(Routes, reply.body).routes == ()
             running.kill()
