@@ -6,7 +6,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
@@ -52,12 +52,15 @@ class PackSearcher:
         self.path = path
         self._time_limit = time_limit
         self._connections = ConnectionPool(path)
-        try:
-            with self._connections.connection(OPENING_SECONDS, max_row=_MAX_OPENING_ROW) as connection:
-                self.info = _read_info(connection, path)
-                self._properties = Properties(connection)
-        except SearchTimeout as error:
-            raise PackCorrupt(f"{path.name}: it cannot be opened within {OPENING_SECONDS:g} s") from error
+        with ExitStack() as on_failure:
+            on_failure.callback(self._connections.close)
+            try:
+                with self._connections.connection(OPENING_SECONDS, max_row=_MAX_OPENING_ROW) as connection:
+                    self.info = _read_info(connection, path)
+                    self._properties = Properties(connection)
+            except SearchTimeout as error:
+                raise PackCorrupt(f"{path.name}: it cannot be opened within {OPENING_SECONDS:g} s") from error
+            on_failure.pop_all()
 
     def search(
         self,

@@ -77,7 +77,9 @@ def main() -> int:
     """Keep a server until standard input ends; return an exit status."""
     signal.signal(signal.SIGTERM, _leave)
     try:
-        with _folder() as folder, _server(folder) as url:
+        # The package makes the user that the folder is for.
+        programs = ensure_postgres()
+        with _folder() as folder, _server(programs, folder) as url:
             print(json.dumps({"url": url}), flush=True)
             sys.stdin.read()
     except ServicesError as error:
@@ -108,8 +110,7 @@ def _folder() -> Iterator[Path]:
 
 
 @contextmanager
-def _server(folder: Path) -> Iterator[str]:
-    programs = ensure_postgres()
+def _server(programs: Path, folder: Path) -> Iterator[str]:
     data, log = folder / "data", folder / "log"
     making = f"--pgdata={data} --username={USER} --auth=trust --encoding=UTF8 --locale=C --no-sync".split()
     _initialise([str(programs / "initdb"), *making])
