@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
 import subprocess
 from collections.abc import Collection, Iterator, Mapping
@@ -39,6 +40,21 @@ class ServedSites:
 
     urls: dict[str, str]
     pid: int
+
+
+def python_doc() -> DebianSite:
+    """Return the documentation of this Debian release's own Python; raises BenchmarkError where apt knows none."""
+    find = ["apt-cache", "depends", "python3-doc"]
+    try:
+        found = re.search(r"python3\.\d+-doc", _run(find, Path("/")))
+    except BenchmarkError:
+        found = None
+    if found is None:
+        _run([*_root(), "apt-get", "-qq", "update"], Path("/"))
+        found = re.search(r"python3\.\d+-doc", _run(find, Path("/")))
+    if found is None:
+        raise BenchmarkError(f"`{' '.join(find)}` names no package: the sites are Debian packages")
+    return DebianSite(found[0], f"usr/share/doc/{found[0].removesuffix('-doc')}/html")
 
 
 def unpack(site: DebianSite, folder: Path) -> Path:
@@ -83,7 +99,7 @@ def _root() -> list[str]:
     return [] if os.geteuid() == 0 else ["sudo", "-n"]
 
 
-def _run(command: list[str], folder: Path) -> None:
+def _run(command: list[str], folder: Path) -> str:
     try:
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
@@ -92,6 +108,7 @@ def _run(command: list[str], folder: Path) -> None:
         raise BenchmarkError(f"`{command[0]}` not found: the sites are Debian packages") from error
     if done.returncode:
         raise BenchmarkError(f"`{' '.join(command)}` failed:\n{(done.stderr or done.stdout)[-1_000:]}")
+    return done.stdout
 
 
 # Serving

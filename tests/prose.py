@@ -18,6 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
+#: Folders that builds make.
+BUILT = ("build", "dist")
+
 #: A sentence with more words is reported. Code in backticks, a URL and a placeholder count as one word each.
 MAX_WORDS = 25
 
@@ -197,10 +200,19 @@ def check_file(path: Path) -> Iterator[ProseFinding]:
 
 
 def checked_files(names: list[str]) -> list[Path]:
-    """Return the tracked Python modules, documents and templates below these names, or of the whole project."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *(names or ["."])]
-    listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    paths = [Path(name) for name in sorted(set(listing.splitlines()))]
+    """Return the Python modules, documents and templates below these names, or of the whole project.
+
+    In a checkout they are those that git does not ignore, in an unpacked archive those outside hidden folders.
+    """
+    if (ROOT / ".git").exists():
+        command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *(names or ["."])]
+        listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    else:
+        tops = [ROOT / name for name in names] or [top for top in ROOT.iterdir() if top.name not in BUILT]
+        files = [file for top in tops for file in ([top] if top.is_file() else top.rglob("*"))]
+        shown = [file.relative_to(ROOT) for file in files]
+        listing = [str(path) for path in shown if not any(part.startswith(".") for part in path.parts)]
+    paths = [Path(name) for name in sorted(set(listing))]
     return [path for path in paths if path.suffix in {".py", ".md", ".html"} and (ROOT / path).exists()]
 
 

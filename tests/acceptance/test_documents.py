@@ -28,6 +28,7 @@ from config.settings import ROOT, Settings
 from tests.servers.site import Site, failure, page
 from tests.support.documents import Block, Command, blocks, commands, matches, pages, read
 from tests.support.fleet import fleet, ready
+from tests.support.programs import program
 from tests.support.system import System, running_system
 from tests.support.waiting import eventually
 
@@ -179,6 +180,7 @@ def site() -> Iterator[Site]:
 def reader(environment: dict[str, str], settings: Settings, tmp_path: Path, site: Site) -> Iterator[Reader]:
     """Yield a reader with a running system: worker, beat, orchestrator, searcher and web process."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    program("curl", "curl")
     port = free_port()
     changed = {"RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "2", "PATH": path, "COLUMNS": "200"}
     ours = {**environment, **changed, "REPLICAS": "1", "WEB_PORT": str(port)}

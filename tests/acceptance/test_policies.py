@@ -22,7 +22,7 @@ from kombu import Connection
 
 from app.services import Urls
 from tests.support import shop
-from tests.support.broker import Broker
+from tests.support.broker import Broker, given_arguments
 from tests.support.corner import own_vhost
 from tests.support.waiting import eventually
 from tests.support.worker import Worker, worker
@@ -386,7 +386,8 @@ def exchanges(bench: Bench, prefix: str) -> dict[str, Any]:
 
 def queues(bench: Bench, prefix: str) -> dict[str, Any]:
     return {
-        each["name"]: {key: each[key] for key in ("durable", "auto_delete", "exclusive", "arguments")}
+        each["name"]: {key: each[key] for key in ("durable", "auto_delete", "exclusive")}
+        | {"arguments": given_arguments(each)}
         for each in bench.listing("queues")
         if each["name"].startswith(prefix) and ".delay." not in each["name"]
     }

@@ -1,4 +1,4 @@
-"""A crawl of real pages, from Debian's python3.11-doc, compared with `wget --mirror`."""
+"""A crawl of real pages, from Debian's documentation of Python, compared with `wget --mirror`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PARTS = [("c-api", 60), pytest.param("", 500, marks=pytest.mark.long)]
 @contextmanager
 def served(part: str) -> Iterator[str]:
     """Serve a folder of the package and yield its URL; its links to other folders are broken."""
-    whole = sites.SITES["python3.11-doc"]
+    whole = sites.python_doc()
     catalogue = {"part": replace(whole, root=f"{whole.root}/{part}")}
     with sites.serve(["part"], ROOT / ".perennial" / "bench", catalogue=catalogue) as running:
         yield running.urls["part"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -82,3 +82,8 @@ class Broker:
         self._connection = Connection(self._url, connect_timeout=5)
         weakref.finalize(self, self._connection.collect, 1)
         return self._connection.channel()
+
+
+def given_arguments(queue: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with which a queue of the management API was declared: RabbitMQ 4 adds the default type."""
+    return {name: value for name, value in queue["arguments"].items() if (name, value) != ("x-queue-type", "classic")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: Debian's python3.11-doc.
+#: Debian's documentation of Python.
 PYTHON = {
     "read csv file": "/library/csv.html",
     "parse json": "/library/json.html",

@@ -122,6 +122,13 @@ def test_a_first_redelivery_proves_nothing_and_a_second_one_makes_a_suspect() ->
     assert unacknowledged(replace(counts[0], headers={"x-delivery-count": 1, "perennial-deliveries": 1})) == 2
 
 
+@pytest.mark.parametrize(("count", "crashes"), [(1, 1), (3, 0), (5, 2)])
+def test_rejections_that_rabbitmq_4_counts_as_deliveries_are_no_crashes(count: int, crashes: int) -> None:
+    deaths = [{"reason": "rejected", "count": 2}, {"reason": "expired", "count": 9}, {"reason": "rejected"}, "no entry"]
+    headers = {"x-delivery-count": count, "x-death": deaths}
+    assert unacknowledged(replace(delivery(), redelivered=True, headers=headers)) == crashes
+
+
 def test_a_redelivery_is_counted_by_the_worker_where_the_broker_does_not() -> None:
     again = replace(delivery(), redelivered=True)
     by_broker = [replace(again, headers={name: 0}) for name in ("x-delivery-count", "x-acquired-count")]
