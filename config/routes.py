@@ -40,8 +40,8 @@ class Route:
 ROUTES: tuple[Route, ...] = (
     # While the store hangs, a page's task waits for one request, and for another one that tries the store.
     Route("index+crawl", "site.index_and_crawl", INDEX),
-    Route("index", "site.index", INDEX, time_limit=300),
-    Route("crawl", "site.crawl", CRAWL, time_limit=300),
+    Route("index", "site.index", INDEX, time_limit=145),
+    Route("crawl", "site.crawl", CRAWL, time_limit=145),
     Route("start_timer", "site.start_timer", TIMER),
     Route("reset_timer", "site.reset_timer", TIMER),
     # The next tick comes in a second: a tick is neither retried nor dead-lettered, and expires in its queue.

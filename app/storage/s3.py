@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
 #: Seconds to connect.
-CONNECT_TIMEOUT: Final = 5.0
+CONNECT_TIMEOUT: Final = 3.0
 #: Seconds without a byte from the server.
-READ_TIMEOUT: Final = 30.0
+READ_TIMEOUT: Final = 8.0
 #: Attempts of one request after connection errors, 5xx and throttling, with boto3's backoff between them. A request to
 #: a server that hangs must end long before the time limit of its task, which would spend a retry.
 ATTEMPTS: Final = 3

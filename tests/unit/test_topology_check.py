@@ -248,7 +248,7 @@ def test_a_foreign_binding_is_a_note_but_a_subscriber_of_events_is_not() -> None
 
 def test_the_last_prefetched_message_waits_for_the_others() -> None:
     assert max_unacknowledged_seconds(["site.pack"], 1) == 1_500
-    assert max_unacknowledged_seconds(["site.index", "site.tick"], 4) == 4 * (120 + 30)
+    assert max_unacknowledged_seconds(["site.index", "site.tick"], 4) == 4 * (145 + 30)
 
 
 def test_every_worker_of_the_procfile_finishes_before_consumer_timeout() -> None:
@@ -256,7 +256,7 @@ def test_every_worker_of_the_procfile_finishes_before_consumer_timeout() -> None
         name: max_unacknowledged_seconds(queues, multiplier)
         for name, queues, multiplier in worker_prefetches(procfile(), Settings().worker_prefetch)
     }
-    assert seconds.keys() == {"worker", "packer", "coverart", "orchestrator"}
+    assert seconds.keys() == {"worker", "packer", "coverart", "eventart", "orchestrator"}
     assert seconds["coverart"] == 3 * 300
     assert max(seconds.values()) < 1_800
 
