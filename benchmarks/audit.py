@@ -1,6 +1,6 @@
 """`python -m benchmarks.audit`: an audit of items that agree, at an archive that answers after 250 ms.
 
-Prints requests per item, items a second, their share of jobs divided by latency, and the CPU time per item.
+Prints requests per item, items a second, their share of jobs divided by latency, CPU time per item, and memory.
 The database and the archive are the stand-ins of the tests; the archive is a process of its own.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -50,13 +51,14 @@ def measure(
             assert archive.stdin is not None
             assert archive.stdout is not None
             public_url = archive.stdout.readline().strip()
-            seconds, cpu = audit(jobs, {"MUSICBRAINZ_URL": url, "ARCHIVE_PUBLIC_URL": public_url})
+            seconds, cpu, memory = audit(jobs, {"MUSICBRAINZ_URL": url, "ARCHIVE_PUBLIC_URL": public_url})
             archive.stdin.close()
             requests = int(archive.stdout.readline())
     rate = items / seconds
     figures = {"items": items, "seconds": round(seconds, 1), "requests_per_item": requests / items}
     figures |= {"items_per_second": round(rate, 1), "share": round(rate / (jobs / latency), 3)}
     figures |= {"cpu_ms_per_item": round(1_000 * cpu / items, 1)}
+    figures |= {"max_rss_mb": memory}
     typer.echo(json.dumps(figures))
 
 
@@ -76,8 +78,11 @@ def fill(db: psycopg.Connection[tuple[Any, ...]], items: int) -> None:
     db.commit()
 
 
-def audit(jobs: int, environment: Mapping[str, str]) -> tuple[float, float]:
-    """Run the command; return its seconds and CPU seconds, less those of a run of one item: the start of a process."""
+def audit(jobs: int, environment: Mapping[str, str]) -> tuple[float, float, int]:
+    """Run the command; return its seconds, CPU seconds and most memory in megabytes.
+
+    The seconds are less those of a run of one item, which is the start of a process.
+    """
     command = [sys.executable, "-m", "app.cli.main", "caa", "audit", "--all", "--jobs", str(jobs)]
     runs = []
     for more in (["--limit", "1"], []):
@@ -86,7 +91,9 @@ def audit(jobs: int, environment: Mapping[str, str]) -> tuple[float, float]:
         cpu = os.times()
         used = cpu.children_user + cpu.children_system - cpu_before.children_user - cpu_before.children_system
         runs.append((time.monotonic() - began, used))
-    return runs[1][0] - runs[0][0], runs[1][1] - runs[0][1]
+    # The audits are the children that have ended; Linux counts kilobytes.
+    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1_024
+    return runs[1][0] - runs[0][0], runs[1][1] - runs[0][1], memory
 
 
 def serve(url: str, latency: float) -> None:

@@ -103,8 +103,9 @@ def audit(
         comparison = Comparison(served.project, served.public, second, given=not every)
         count = partial(selection.count, connection, served.project, audited=True)
         pairs = entities(selection.auditable(connection, served.project), connection, served.project, throttle)
-        with view.progress(count, resume, shown=every) as advance:
-            for (gid, _), found in in_order(comparison.findings, pairs, jobs=jobs, stop=comparison.stop):
+        compared = in_order(comparison.findings, pairs, jobs=jobs, stop=comparison.stop)
+        with view.progress(count, resume, shown=every) as advance, closing(compared):
+            for (gid, _), found in compared:
                 report.add(gid, found)
                 resume.advance([gid])
                 advance(1)

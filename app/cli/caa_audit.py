@@ -6,7 +6,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 def in_order(
     work: Callable[[Given], Result], items: Iterable[Given], *, jobs: int, stop: Callable[[], None] = lambda: None
-) -> Iterator[tuple[Given, Result]]:
+) -> Generator[tuple[Given, Result]]:
     """Yield each item with the result of `work` in the order of `items`, which threads work on, `jobs` at a time.
 
     Reads at most `jobs` * 16 items ahead. `stop` is called at the end, also after an error, before threads are awaited.
