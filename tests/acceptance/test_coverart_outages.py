@@ -172,7 +172,7 @@ def test_an_outage_costs_the_few_retries_that_show_it_and_all_other_messages_wai
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.timeout(1_200)
+@pytest.mark.timeout(2_400)
 def test_each_fault_for_a_minute_costs_few_retries_of_500_messages(
     services: Urls, musicbrainz_template: tuple[str, str], tmp_path: Path
 ) -> None:
