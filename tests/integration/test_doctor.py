@@ -106,9 +106,10 @@ def test_a_worker_that_holds_messages_longer_than_consumer_timeout_is_a_problem(
         "worker": "problem",
         "packer": "ok",
         "coverart": "ok",
+        "eventart": "ok",
         "orchestrator": "ok",
     }
-    assert "3120 s" in found[0].text
+    assert "3520 s" in found[0].text
     assert "assumed" in found[0].text
 
 
