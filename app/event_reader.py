@@ -80,10 +80,14 @@ class EventReader:
                 self._wait(connection, pause)
 
     def _publish(self, messages: Sequence[Outgoing]) -> None:
-        if messages and self._settings.declare_topology:
-            queues = (art_queues(exchange, self._settings) for exchange in self._exchanges)
-            self._publisher.declare([queue for each in queues for queue in each])
+        self._declare()
         self._publisher.publish(messages)
+
+    def _declare(self) -> None:
+        """Declare the work queues, each once per connection: no worker may have been here before."""
+        if self._settings.declare_topology:
+            for exchange in self._exchanges:
+                self._publisher.declare(art_queues(exchange, self._settings))
 
     def _touch_heartbeat(self) -> None:
         """Touch the file that a health check looks at."""
@@ -95,6 +99,8 @@ class EventReader:
             _log.warning("Heartbeat file %s not written: %s", file, error)
 
     def _keep_house(self, connection: Connection) -> None:
+        """Publish lost events again, and delete those that were completed long ago."""
+        self._declare()
         with connected(self._settings.broker, timeout=self._settings.publish_timeout) as broker:
             channel = broker.channel()
 

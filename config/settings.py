@@ -201,7 +201,7 @@ class Settings(BaseSettings):
         "Its role may write in that schema. Empty: messages come from other producers only.",
     )
     event_timeout: float = Field(
-        1_800.0,
+        7_200.0,
         gt=0,
         description="Seconds without a run after which an event's message counts as lost, while its queue is empty.",
     )

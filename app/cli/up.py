@@ -7,11 +7,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 import typer
+from amqp.exceptions import NotFound
 
 from app import services
+from app.broker.connection import connected
+from app.broker.errors import BrokerUnreachable
 from app.services import procfile
 from app.services.process_states import current_states
-from config.settings import get_settings
+from config.routes import art_routes
+from config.settings import Settings, get_settings
 
 cli = typer.Typer()
 
@@ -41,6 +45,32 @@ def down() -> None:
     typer.echo("services stopped")
 
 
+def unconsumed_art(settings: Settings) -> dict[str, list[str]]:
+    """Return the work queues without a consumer of each enabled archive, by the process that should consume them.
+
+    Without a broker there is nothing to return: its state is reported by other commands.
+    """
+    exchanges = {"coverart": settings.cover_art_exchange, "eventart": settings.event_art_exchange}
+    idle: dict[str, list[str]] = {}
+    try:
+        for process, exchange in exchanges.items():
+            if exchange in settings.art_exchanges:
+                queues = [route.queue for route in art_routes(exchange)]
+                idle[process] = [queue for queue in queues if not _consumers(queue, settings)]
+    except BrokerUnreachable:
+        return {}
+    return {process: queues for process, queues in idle.items() if queues}
+
+
+def _consumers(queue: str, settings: Settings) -> int:
+    """Return the number of a queue's consumers, 0 for a missing one."""
+    with connected(settings.broker, timeout=settings.publish_timeout) as connection:
+        try:
+            return int(connection.channel().queue_declare(queue, passive=True).consumer_count)
+        except NotFound:
+            return 0
+
+
 def print_processes(data_dir: Path, *, as_json: bool) -> bool:
     """Print the state of each process of `perennial up`; return whether it runs, and none of them stays down."""
     states = current_states(data_dir)
@@ -53,4 +83,6 @@ def print_processes(data_dir: Path, *, as_json: bool) -> bool:
         typer.echo(f"{each.name:<12} {each.state:<10} {', '.join(details)}".rstrip())
     if not states and not as_json:
         typer.echo("perennial up does not run here")
+    for process, queues in unconsumed_art(get_settings()).items():
+        typer.echo(f"no worker consumes from {', '.join(queues)}: is the process {process} running?", err=True)
     return bool(states) and not any(each.state == "down" for each in states)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -14,7 +17,7 @@ from app.coverart import musicbrainz
 from app.coverart.event_queue import MAX_ATTEMPTS, forget_completed
 from app.coverart.project import COVER_ART, EVENT_ART, Entity, Image, Project, listing
 from app.services import Urls
-from config.settings import Settings
+from config.settings import ROOT, Settings
 from tests.servers import archive as stand_in
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY
 from tests.servers.musicbrainz import changes
@@ -29,6 +32,7 @@ LOW = AGENT | {"authorization": f"LOW {ACCESS_KEY}:{SECRET_KEY}"}
 KEEP = {"x-archive-keep-old-version": "1"}
 CASCADE = {"x-archive-cascade-delete": "1"}
 TITLE = "Kind of Blue"
+REFUSED = stand_in.error(400, "InvalidRequest", "The request is invalid.")
 
 
 @dataclass
@@ -134,7 +138,7 @@ def delete_art(scene: Scene) -> None:
 def merge_with_failing_copy(scene: Scene) -> None:
     """Merge an entity whose listing was about to be written; the copy is refused, and it is its last attempt."""
     target = f"/mbid-{scene.two}/{scene.file(scene.two)}"
-    scene.art.archive.faults.add(stand_in.denied(), method="PUT", path=target)
+    scene.art.archive.faults.add(REFUSED, method="PUT", path=target)
     with scene.art.database.transaction():
         changes.comment_on(scene.art.database, scene.project, scene.number, "x")
         changes.merge(scene.art.database, scene.project, scene.one, scene.two)
@@ -344,3 +348,42 @@ def test_the_archive_gets_exactly_the_requests_of_a_change(scenes: dict[str, Sce
         assert found == expected
     else:
         assert found == scene.expected
+
+
+def dead(art: ArtSystem, *arguments: str) -> Any:
+    """Run `perennial dead` and return what it prints."""
+    command = [sys.executable, "-m", "app.cli.main", "dead", *arguments, "--json"]
+    done = subprocess.run(command, cwd=ROOT, env=dict(art.environment), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_job_that_fails_too_often_fails_its_event_and_its_replay_completes_it(
+    art: ArtSystem, scenes: dict[str, Scene]
+) -> None:
+    scene = Scene(art, COVER_ART, 10_000)
+    with art.database.transaction():
+        scene.set_up()
+    eventually(lambda: scene.has_rows([("index", "completed", 0)]), "the image is indexed")
+    art.broker.take(art.failed)
+    art.archive.faults.add(REFUSED, method="DELETE", times=MAX_ATTEMPTS)
+    changes.remove_art(art.database, COVER_ART, scene.number)
+    indexed = ("index", "completed", 0)
+    failed = [indexed, ("delete_image", "failed", MAX_ATTEMPTS), ("index", "failed", 0)]
+    eventually(lambda: scene.has_rows(failed), "it failed with its dependant", seconds=60)
+    reasons = art.database.execute(
+        "SELECT failure_reason FROM artwork_indexer.event_failure_reason AS failure"
+        " JOIN artwork_indexer.event_queue ON event = id WHERE message ->> 'gid' = %s",
+        (scene.one,),
+    ).fetchall()
+    assert [reason.partition(":")[0] for (reason,) in reasons] == ["ArchiveRefused"] * MAX_ATTEMPTS
+    [letter] = dead(art, "list", "--set", art.failed)
+    assert (letter["task"], letter["reason"], letter["attempts"]) == (
+        "coverart.delete",
+        "archive-refused",
+        MAX_ATTEMPTS,
+    )
+    assert dead(art, "replay", letter["id"])["replayed"] == [letter["id"]]
+    done = [indexed, ("delete_image", "completed", MAX_ATTEMPTS), indexed]
+    eventually(lambda: scene.has_rows(done), "the replay completed it, and its dependant ran", seconds=60)
+    assert art.listing(scene.one)["images"] == []

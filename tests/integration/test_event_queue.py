@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
 import pytest
+from pydantic import SecretStr
 
 from app.broker.errors import PublishFailed
 from app.broker.publishing import Outgoing
@@ -15,7 +17,12 @@ from app.coverart import event_queue, musicbrainz
 from app.coverart.event_queue import MAX_ATTEMPTS, EventRecord, forget_completed, publish_lost, publish_ready
 from app.coverart.jobs import EVENT
 from app.coverart.project import COVER_ART, EVENT_ART
+from app.errors import ArtNotServed
+from app.event_reader import EventReader
+from config.settings import Settings
 from tests.servers.musicbrainz import changes, database
+from tests.support.broker import Broker
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -293,3 +300,30 @@ def test_an_event_without_work_completes_and_one_that_asks_to_fail_does_so_to_it
         table.set("last_updated = now() - attempts * interval '1 hour'", failing)
     assert table.reasons(failing) == ["Failure (no-op)"] * MAX_ATTEMPTS
     assert (table.states()[noop], table.states()[child]) == (("completed", 0), ("failed", 0))
+
+
+def test_a_reader_publishes_to_a_new_broker_at_once_when_the_database_notifies(
+    table: Table, settings: Settings
+) -> None:
+    url = SecretStr(table.url)
+    enabled = settings.model_copy(update={"musicbrainz_url": url, "event_queue_url": url})
+    stopping = threading.Event()
+    reader = threading.Thread(target=EventReader(enabled, stopping=stopping).run)
+    first = table.add("index", gid())
+    reader.start()
+    try:
+        eventually(lambda: table.states()[first] == ("running", 0), "the queues are declared, the event is published")
+        table.record(first).complete()
+        second = table.add("deindex", gid())
+        eventually(lambda: table.states()[second] == ("running", 0), "a notification wakes the reader")
+    finally:
+        stopping.set()
+        reader.join()
+    [index], [deindex] = (Broker(settings.broker).take(f"cover-art-archive.{kind}") for kind in ("index", "delete"))
+    assert (index.headers[EVENT], deindex.headers[EVENT]) == (first, second)
+    assert (index.properties["delivery_mode"], deindex.properties["delivery_mode"]) == (2, 2)
+
+
+def test_a_reader_without_a_table_does_not_start(settings: Settings) -> None:
+    with pytest.raises(ArtNotServed, match="EVENT_QUEUE_URL"):
+        EventReader(settings, stopping=threading.Event())

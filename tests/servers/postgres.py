@@ -14,8 +14,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from urllib.parse import quote
@@ -28,6 +29,9 @@ from config.settings import ROOT
 from tests.support.programs import ensure_postgres, program
 
 USER = "musicbrainz"
+
+#: The line that asks the keeper for a restart.
+_RESTART = "restart\n"
 
 #: Seconds to start, and to stop before it is killed.
 _START_TIMEOUT = 60.0
@@ -44,9 +48,28 @@ _OPTIONS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class KillablePostgres:
+    """A PostgreSQL that a test may restart; `url` leads to its database `postgres`, whose user may do everything."""
+
+    url: str
+    _ask: Callable[[str], str]
+
+    def restart(self) -> None:
+        """End every connection and every transaction, and start it again on its data."""
+        _url_of(self._ask(_RESTART))
+
+
 @contextmanager
 def postgres() -> Iterator[str]:
-    """Run a PostgreSQL for the block and yield the URL of its database `postgres`, whose user may do everything.
+    """Run a PostgreSQL for the block and yield the URL of its database `postgres`; raises as `killable_postgres`."""
+    with killable_postgres() as running:
+        yield running.url
+
+
+@contextmanager
+def killable_postgres() -> Iterator[KillablePostgres]:
+    """Run a PostgreSQL for the block.
 
     It listens on a Unix socket alone, in a folder that only its own user, and root, may enter.
 
@@ -65,8 +88,15 @@ def postgres() -> Iterator[str]:
     with keeper:
         if keeper.stdin is None or keeper.stdout is None:
             raise ServicesError("PostgreSQL: its keeper has no pipes")
+        stdin, stdout = keeper.stdin, keeper.stdout
+
+        def ask(line: str) -> str:
+            stdin.write(line)
+            stdin.flush()
+            return stdout.readline()
+
         try:
-            yield _url_of(keeper.stdout.readline())
+            yield KillablePostgres(_url_of(stdout.readline()), ask)
         finally:
             keeper.stdin.close()
             with suppress(subprocess.TimeoutExpired):
@@ -74,18 +104,21 @@ def postgres() -> Iterator[str]:
 
 
 def main() -> int:
-    """Keep a server until standard input ends; return an exit status."""
+    """Keep a server until standard input ends, and restart it at each line; return an exit status."""
     signal.signal(signal.SIGTERM, _leave)
     try:
         # The package makes the user that the folder is for.
         programs = ensure_postgres()
-        with _folder() as folder, _server(programs, folder) as url:
-            print(json.dumps({"url": url}), flush=True)
-            sys.stdin.read()
+        with _folder() as folder:
+            _initialise(programs, folder)
+            while True:
+                with _server(programs, folder) as url:
+                    print(json.dumps({"url": url}), flush=True)
+                    if sys.stdin.readline() != _RESTART:
+                        return 0
     except ServicesError as error:
         print(json.dumps({"error": str(error)}), flush=True)
         return 1
-    return 0
 
 
 def _url_of(line: str) -> str:
@@ -112,8 +145,6 @@ def _folder() -> Iterator[Path]:
 @contextmanager
 def _server(programs: Path, folder: Path) -> Iterator[str]:
     data, log = folder / "data", folder / "log"
-    making = f"--pgdata={data} --username={USER} --auth=trust --encoding=UTF8 --locale=C --no-sync".split()
-    _initialise([str(programs / "initdb"), *making])
     options = {**_OPTIONS, "unix_socket_directories": str(folder)}
     settings = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
     child = service.start(
@@ -132,10 +163,11 @@ def _server(programs: Path, folder: Path) -> Iterator[str]:
         _stop(child)
 
 
-def _initialise(command: Sequence[str]) -> None:
-    done = subprocess.run(
-        _as_server_user(command), cwd="/", env=_environment(), capture_output=True, text=True, check=False
-    )
+def _initialise(programs: Path, folder: Path) -> None:
+    """Make an empty cluster in the folder."""
+    options = f"--pgdata={folder / 'data'} --username={USER} --auth=trust --encoding=UTF8 --locale=C --no-sync".split()
+    command = _as_server_user([str(programs / "initdb"), *options])
+    done = subprocess.run(command, cwd="/", env=_environment(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise ServicesError(f"initdb ended with exit code {done.returncode}:\n{(done.stderr or done.stdout).strip()}")
 

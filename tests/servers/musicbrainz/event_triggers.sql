@@ -114,7 +114,8 @@ END
 $$;
 
 CREATE TRIGGER {schema_changed} AFTER UPDATE ON musicbrainz.{entity}
-FOR EACH ROW WHEN (OLD.* IS DISTINCT FROM NEW.*) EXECUTE FUNCTION {schema}.entity_changed();
+FOR EACH ROW WHEN (to_jsonb(OLD) - 'last_updated' <> to_jsonb(NEW) - 'last_updated')
+EXECUTE FUNCTION {schema}.entity_changed();
 
 CREATE FUNCTION {schema}.entity_deleted() RETURNS trigger
 LANGUAGE plpgsql AS $$
