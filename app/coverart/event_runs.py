@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -25,19 +26,29 @@ def run_event(record: EventRecord, indexer: Indexer, job: Job, message_id: str, 
     """Run the job of an event, unless the event is completed or deleted, and complete the event.
 
     The table has brought the jobs into their order and made one of equal ones. Raises Postpone until the job may run
-    and its event can be completed, and the errors of the job, which are noted with the event.
+    and its event can be updated, and the errors of the job, which are noted with the event.
     """
+    with _patient():
+        begun = record.begin(whole_number(headers, ATTEMPTS, default=0))
+    if not begun:
+        _log.info("Event %d is completed or deleted: its message is dropped", record.event)
+        return
     try:
-        if not record.begin(whole_number(headers, ATTEMPTS, default=0)):
-            _log.info("Event %d is completed or deleted: its message is dropped", record.event)
-            return
-        try:
-            replace(indexer, ordered=True).handle(job, message_id, {**headers, COALESCED: True})
-        except (Postpone, DatabaseUnavailable):
-            raise
-        except Exception as error:
+        replace(indexer, ordered=True).handle(job, message_id, {**headers, COALESCED: True})
+    except Postpone:
+        raise
+    except Exception as error:
+        with _patient():
             record.note_failure(f"{type(error).__name__}: {error}")
-            raise
+        raise
+    with _patient():
         record.complete()
+
+
+@contextmanager
+def _patient() -> Iterator[None]:
+    """Raise Postpone where the database with the event is away: a run that is not recorded is repeated."""
+    try:
+        yield
     except DatabaseUnavailable as error:
         raise Postpone(_WITHOUT_DATABASE, str(error)) from error

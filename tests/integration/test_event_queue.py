@@ -11,14 +11,18 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
-from app.broker.errors import PublishFailed
+from app.broker.errors import Postpone, PublishFailed
 from app.broker.publishing import Outgoing
 from app.coverart import event_queue, musicbrainz
 from app.coverart.event_queue import MAX_ATTEMPTS, EventRecord, forget_completed, publish_lost, publish_ready
-from app.coverart.jobs import EVENT
+from app.coverart.event_runs import run_event
+from app.coverart.indexer import Indexer
+from app.coverart.jobs import EVENT, Index
+from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS
 from app.coverart.project import COVER_ART, EVENT_ART
-from app.errors import ArtNotServed
+from app.errors import ArtNotServed, DatabaseUnavailable
 from app.event_reader import EventReader
+from app.state.client import get_redis
 from config.settings import Settings
 from tests.servers.musicbrainz import changes, database
 from tests.support.broker import Broker
@@ -327,3 +331,20 @@ def test_a_reader_publishes_to_a_new_broker_at_once_when_the_database_notifies(
 def test_a_reader_without_a_table_does_not_start(settings: Settings) -> None:
     with pytest.raises(ArtNotServed, match="EVENT_QUEUE_URL"):
         EventReader(settings, stopping=threading.Event())
+
+
+def test_without_musicbrainzs_database_a_job_is_postponed_and_only_its_last_free_run_is_charged(
+    table: Table, settings: Settings
+) -> None:
+    event = table.add("index", gid())
+    away = settings.model_copy(update={"musicbrainz_url": SecretStr("postgresql://127.0.0.1:1/away")})
+    with get_redis(settings.redis) as redis:
+        indexer = Indexer.of(COVER_ART.prefix, away, redis)
+        with pytest.raises(Postpone):
+            run_event(table.record(event), indexer, Index(A), "id", {"mb-retries": 4})
+        assert (table.states()[event], table.reasons(event)) == (("running", 0), [])
+        with pytest.raises(DatabaseUnavailable):
+            run_event(table.record(event), indexer, Index(A), "id", {"mb-retries": 4, FREE_RUNS: MAX_FREE_RUNS})
+    assert table.states()[event] == ("running", 1)
+    with pytest.raises(Postpone):
+        run_event(EventRecord("postgresql://127.0.0.1:1/away", event), indexer, Index(A), "id", {})

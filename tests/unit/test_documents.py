@@ -151,7 +151,7 @@ def test_the_table_of_retry_policies_has_their_defaults() -> None:
 
 def test_the_reference_has_every_header_of_our_own() -> None:
     texts = {text for path in generated.modules() for text in _texts(path)}
-    pattern = r"perennial-[a-z-]*[a-z]|mb-[a-z]+|retry-(?:timeout-ms|max)|current-iteration|retry_info"
+    pattern = r"perennial-[a-z-]*[a-z]|mb-[a-z]+|retry-(?:timeout-ms|max)|current-iteration|retry_info|artwork-event"
     in_code = {text for text in texts if re.fullmatch(pattern, text)}
     on_page = set(re.findall(r"^\| `([\w-]+)`", read("docs/reference/headers.md"), re.MULTILINE))
     assert len(in_code) > 15
