@@ -34,7 +34,7 @@ LINT = {
 FLOORS = ("unit", "integration", "acceptance")
 
 #: Processes that run a floor's tests on two processors, one module at a time. Tests with services mostly wait.
-PROCESSES = {"unit": "2", "integration": "3", "acceptance": "3"}
+PROCESSES = {"unit": "2", "integration": "4", "acceptance": "4"}
 
 #: What tests leave lies below this until the next run, to be looked at.
 REMAINS = ROOT / ".perennial" / "tests"

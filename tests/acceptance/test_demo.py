@@ -83,6 +83,7 @@ def test_the_demo_crawls_every_page_replays_dead_letters_and_leaves_nothing_runn
     assert all(line.isprintable() for line in lines)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_interrupted_crawl_of_a_users_site_packs_the_stored_pages(
     environment: dict[str, str], tmp_path: Path

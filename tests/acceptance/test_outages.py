@@ -32,7 +32,7 @@ def site() -> Iterator[Site]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["beam.smp", "redis-server"])
+@pytest.mark.parametrize("program", ["beam.smp", pytest.param("redis-server", marks=pytest.mark.long)])
 def test_a_crawl_ends_with_every_page_though_a_service_is_killed(
     killable: Killable, site: Site, tmp_path: Path, program: str
 ) -> None:

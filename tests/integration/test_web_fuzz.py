@@ -64,7 +64,7 @@ def test_schemathesis_finds_nothing(client: httpx.Client, tmp_path: Path) -> Non
             str(Path(sys.executable).with_name("schemathesis")),
             *("--config-file", str(config)),
             *("run", str(client.base_url.join("/api/v1/openapi.json"))),
-            *("--max-examples", "50", "--seed", "1", "--no-color", "--generation-database", "none"),
+            *("--max-examples", "25", "--seed", "1", "--no-color", "--generation-database", "none"),
         ],
         cwd=tmp_path,
         capture_output=True,
