@@ -42,7 +42,7 @@ worker_prefetch_multiplier = _settings.worker_prefetch
 worker_concurrency = _settings.worker_concurrency
 worker_detect_quorum_queues = True
 
-# JSON only: a pickle from the broker would be code from the broker.
+# JSON only: a pickle from the broker could run code in a worker.
 task_serializer = result_serializer = event_serializer = "json"
 accept_content = result_accept_content = ["json"]
 

@@ -10,7 +10,7 @@ SITE = "site"
 #: The queues of the `site` group, in the order of a page's life.
 INDEX, CRAWL, TIMER, TICK, PACK = "site.index", "site.crawl", "site.timer", "site.tick", "site.pack"
 
-#: Queues whose messages wait while the store is unavailable. A crawl waits, too, so that its unindexed pages stay few.
+#: Queues whose messages wait while the store is unavailable. A crawl waits, too, to keep unindexed pages few.
 STORE_QUEUES = (INDEX, CRAWL, PACK)
 
 

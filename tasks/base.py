@@ -41,7 +41,7 @@ _REDIS_LINES_EVERY = 60.0
 
 logger = get_task_logger(__name__)
 
-#: Seconds that a message waits whose process has no file descriptors left: another process may take it then.
+#: Seconds that a message waits when its process has no file descriptors left; another process may take it.
 _WITHOUT_DESCRIPTORS = 5.0
 
 #: The tasks whose messages the frontier counts.

@@ -26,7 +26,7 @@ _WINDOW = 500
 #: Returned messages that an error shows, and bytes of the body of each.
 _MAX_SHOWN, _SHOWN_BODY = 3, 200
 
-#: Seconds for which what the broker has sent is awaited.
+#: Seconds to read what the broker has sent already.
 _GLANCE = 0.001
 
 _BLOCKED = "the broker takes no messages, it is low on memory or disk"

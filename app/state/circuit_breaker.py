@@ -57,7 +57,7 @@ class CircuitBreaker:
         self._succeed = load_script(redis, folder / "circuit_breaker_succeed.lua")
 
     def seconds_open(self) -> float:
-        """Return the seconds for which no message should be consumed: it is open, or a probe runs. 0 otherwise."""
+        """Return the seconds to consume no message, since it is open or a probe runs; else 0."""
         until, _, _, probe, _ = self._keys
         with self.redis.pipeline(transaction=False) as pipeline:
             pipeline.pttl(until)

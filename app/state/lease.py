@@ -15,7 +15,7 @@ from app.state.client import PREFIX
 
 
 class Renewer:
-    """Renews leases three times per `seconds` until their release; one thread serves all of them."""
+    """Renews leases every `seconds` / 3 until their release; one thread serves all of them."""
 
     def __init__(self, *, seconds: float) -> None:
         self._seconds = seconds

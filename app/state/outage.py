@@ -8,7 +8,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-#: Seconds that a message waits which met an outage.
+#: Seconds that a message waits after an outage.
 WITHOUT_REDIS: Final = 8.0
 
 #: Errors of the server, whatever the command. A replica that took over has no data yet, or is read-only.

@@ -26,7 +26,7 @@ from config.settings import Settings
 #: Messages that are copied before their confirms are awaited; after a kill, at most one batch exists twice.
 _BATCH = 100
 
-#: Seconds after which the API's statistics, taken every 5 s, must show an empty queue.
+#: Seconds to wait until the API's statistics (every 5 s) show an empty queue.
 _STATISTICS_TIMEOUT = 30.0
 
 #: The header that keeps a message's expiration while it is in the aside queue, where it must not expire.

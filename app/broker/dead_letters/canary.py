@@ -14,7 +14,7 @@ from .operations import OperationStopped
 #: Letters whose outcome is awaited at the same time, once the first one succeeded.
 WINDOW = 10
 
-#: Seconds for which events are read when there is nothing to wait for.
+#: Seconds to read events when there is nothing to wait for.
 _NO_WAIT = 0.001
 
 _FAILURES = {

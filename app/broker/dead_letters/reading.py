@@ -155,7 +155,7 @@ class DeadSetReader:
             try:
                 self._connection.drain_events(timeout=_MESSAGE_TIMEOUT)
             except TimeoutError:
-                # The messages expired, or another consumer held them when they were counted.
+                # The messages expired, or another consumer took them after the count.
                 if not self._message_count() and not self._message_count() and not self._arrived:
                     return None
         message = self._channel.message_to_python(self._arrived.popleft())

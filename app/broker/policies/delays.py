@@ -11,7 +11,7 @@ QueueType = Literal["quorum", "classic"]
 #: Durations of a hop of a postponement, in ms. They double: there are few queues, and any wait takes few hops.
 POSTPONE_LADDER_MS = (250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 256_000, 512_000)
 
-#: The durations of a decade to which those of clients are rounded. From 1, 2, 4 and so on most doublings are exact.
+#: The durations of a decade to which those of clients are rounded. Doublings of 1 (1, 2, 4, ...) are mostly exact.
 _STEPS = (10, 13, 16, 20, 25, 32, 40, 50, 64, 80)
 
 #: The argument that names where the broker sends expired and rejected messages.

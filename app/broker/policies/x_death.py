@@ -84,7 +84,7 @@ class XDeath:
         return {DEAD_LETTER: self._named("retry"), **limit, **safe_arguments(self.queue_type)}
 
     def work_queue(self, queue: str) -> Queue:
-        """Return the client's queue, reached through the default exchange; the application binds its events."""
+        """Return the client's queue, reached through the default exchange; the application binds events."""
         return Queue(queue, Exchange(""), routing_key=queue, durable=True, queue_arguments=self.work_arguments(queue))
 
     def attempts(self, delivery: Delivery) -> int:

@@ -145,7 +145,16 @@ class ChannelThread:
         if isinstance(outcome, BaseException):
             self._lose(outcome)
             return
-        outcome.add_on_close_callback(lambda _connection, error: self._lose(error))
+        is_lost = False
+
+        def lose(error: BaseException) -> None:
+            # Once: a connection may take so long to close that the next one is open by then.
+            nonlocal is_lost
+            if not is_lost:
+                is_lost = True
+                self._lose(error)
+
+        outcome.add_on_close_callback(lambda _connection, error: lose(error))
         outcome.add_on_connection_blocked_callback(lambda *_: self._set_blocked(True))
         outcome.add_on_connection_unblocked_callback(lambda *_: self._set_blocked(False))
 
@@ -156,7 +165,7 @@ class ChannelThread:
         def on_channel_closed(channel: Channel, error: Exception) -> None:
             # The broker closes a channel alone, for example for an exchange that does not exist: connect again.
             if channel.connection.is_open:
-                self._lose(error)
+                lose(error)
                 channel.connection.close()
 
         def on_ready(channel: Channel) -> None:
@@ -241,7 +250,7 @@ def _parameters(url: str, *, timeout: float, heartbeat: float) -> pika.Connectio
 
 
 def _text(error: BaseException) -> str:
-    """Return the text of the error that pika's own errors are made of."""
+    """Return the text of the innermost error inside a pika error."""
     causes = getattr(error, "exceptions", None)
     inner = causes[-1] if causes else getattr(error, "exception", None)
     if isinstance(inner, BaseException):

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds before an attempt to reconnect: after the first failure, and at most.
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.1, 5.0
-#: Seconds between two evaluations of a `run` call's end condition while no message arrives.
+#: Seconds between two calls of `until` while no message arrives.
 _POLL = 0.25
 #: Seconds between two heartbeat checks.
 _HEARTBEAT_CHECK = 1.0

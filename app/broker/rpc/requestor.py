@@ -108,7 +108,7 @@ class Requestor(ChannelOwner):
     def close(self) -> None:
         """Close the connection; requests in flight and later ones fail with BrokerUnreachable."""
         self._thread.close()
-        for call in self._calls.values():
+        for call in list(self._calls.values()):  # Another thread may send meanwhile.
             call.timer = None
         self._fail(BrokerUnreachable("the requestor was closed"), also_unsent=True)
 

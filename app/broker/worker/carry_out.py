@@ -1,4 +1,4 @@
-"""Carry out a decision: the only module that publishes replacements."""
+"""Carry out a decision: publish the replacement, say how to answer."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def guard_start(controller: Any, cannot_start: Callable[[Exception], None]) -> N
     controller._process_task = process_task
 
 
-#: The steps of Celery's consumer but for the one that declares 28 `celery_delayed_*` queues wherever it finds a quorum
+#: The steps of Celery's consumer except the one that declares 28 `celery_delayed_*` queues wherever it finds a quorum
 #: queue. Every delay of this package has a queue of its own, and no setting turns the step off.
 STEPS_WITHOUT_DELAYED_DELIVERY = tuple(
     step for step in Consumer.Blueprint.default_steps if "delayed_delivery" not in str(step).lower()

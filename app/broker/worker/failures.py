@@ -161,7 +161,7 @@ class FailureHandler:
             if isinstance(error, QueueUnavailable) and (detour := self._detour(decision, delivery)):
                 seconds = detour.delay_ms / 1_000
                 logger.warning(
-                    "Cannot %s a message of %s, again after a run in %g s: %s", verb, delivery.queue, seconds, error
+                    "Cannot %s a message of %s, it runs again in %g s: %s", verb, delivery.queue, seconds, error
                 )
                 self._act(detour, original)
                 return

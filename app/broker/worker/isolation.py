@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from celery.worker import state
 
-#: Seconds before a suspect starts, and between two looks at what still runs. Other suspects that come with it, after a
+#: Seconds before a suspect starts, and between two checks of what still runs. Other suspects that come with it, after a
 #: crash or from a delay queue, are set aside first.
 _LOOK_EVERY = 0.2
 

@@ -22,7 +22,7 @@ from .celery_internals import leave_connections_after_fork
 #: Exceptions after which a message may not have arrived.
 _NOT_SENT = (AMQPError, MessageNacked, OSError, OperationalError)
 
-#: Settings that Celery reads at each send, through several maps and spellings: up to 20 us each.
+#: Settings that Celery looks up at each send, in several maps: up to 20 us each. Copied once.
 _READ_AT_EACH_SEND = (
     "broker_pool_acquire_timeout",
     "task_always_eager",

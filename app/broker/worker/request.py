@@ -132,9 +132,12 @@ class Request(RevocableRequest):
             return
         self.send_event("task-failed", exception=error, traceback=trace)
         exception = ApplicationError(error)
-        self.task.backend.mark_as_failure(
-            self.id, exception, traceback=trace or None, request=self.context, store_result=self.store_errors
-        )
+        try:
+            self.task.backend.mark_as_failure(
+                self.id, exception, traceback=trace or None, request=self.context, store_result=self.store_errors
+            )
+        except Exception as lost:  # noqa: BLE001 - Each backend has its own; the message is settled already.
+            logger.warning("%s[%s]: its failure is not in the result backend: %s", self.name, self.id, lost)
         signals.task_failure.send(
             sender=self.task,
             task_id=self.id,
