@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Self
 
@@ -56,7 +56,7 @@ class Indexed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gone:
-    """No page: `why` is `404`, `410` or `noindex`. Links of a `noindex` page may be followed."""
+    """Not indexed: `why` is `404`, `410` or `noindex`. Links of a `noindex` page may be followed."""
 
     why: str
     links: tuple[str, ...] = ()
@@ -234,4 +234,6 @@ def _parsed_date(text: str) -> datetime | None:
             found = parsedate_to_datetime(text.strip())
         except (ValueError, TypeError, IndexError, OverflowError):
             return None
+    if found.year in (MINYEAR, MAXYEAR):  # No other time can be compared with it in every time zone.
+        return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)

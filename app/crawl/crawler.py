@@ -27,7 +27,7 @@ from config.settings import Settings
 
 #: Redirects that an `index` outside of a crawl follows; within a crawl each hop is a page of its own.
 _MAX_HOPS = 10
-#: Hosts that a crawl moves on to when its start page redirects there.
+#: Times that a start page may redirect its crawl to another host.
 MAX_MOVES = 10
 #: Seconds of CPU in which a page is parsed and classified. One of 5 MB takes about one.
 MAX_CPU_SECONDS = 4.0

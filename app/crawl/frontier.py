@@ -20,7 +20,7 @@ _CACHED_PAGES = 100_000
 #: Crawls whose seen pages a process caches.
 _CACHED_CRAWLS = 8
 
-#: The cut of a crawl at MAX_PAGES or MAX_DEPTH.
+#: Marks a crawl that reached MAX_PAGES or MAX_DEPTH.
 CUT_AT_LIMIT = "limit"
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -58,7 +58,7 @@ class Progress:
 
 
 class Frontier:
-    """All crawls of one Redis. Note a message as published only after its confirm, so that a crash loses no link."""
+    """All crawls of one Redis. Call `note_published` only after the broker's confirm, or a crash loses links."""
 
     def __init__(self, redis: Redis, *, ttl: int) -> None:
         self._redis = redis
@@ -70,7 +70,7 @@ class Frontier:
 
     def begin(self, crawl: Crawl) -> Crawl:
         """Store a crawl as its domain's latest, and return it; one that is stored already keeps its first values."""
-        # Every new crawl prolongs the domain's set of crawls, so those that expired are removed from it.
+        # Each crawl renews the set's TTL, so its expired members must be removed here.
         crawls = [str(each) for each in self._redis.smembers(_crawls_key(crawl.domain))]
         pipe = self._redis.pipeline(transaction=False)
         for each in crawls:

@@ -43,7 +43,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TOKEN = re.compile(r"[A-Za-z_-]+")
 _AGENT_LINE = re.compile(r"user[\s-]*agent(?=[\s:]|$)[\s:]*(.+)", re.I)
 _ALLOW_LINE = re.compile(r"allow(?=[\s:])", re.I)
-#: Name of every robot that is not this one. No product token contains it.
+#: Stands for all other robots. No product token contains it.
 _OTHER_ROBOT = "!"
 #: Directives with a value after a colon; any other colon follows the name of a robot.
 _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})

@@ -30,7 +30,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 class ApiClient:
     """Sends requests to one API, each over a connection of its own. It has no state and may be made before a fork.
 
-    A kept connection that the server has just closed would fail a request, and the next attempt may be hours away.
+    A reused connection that the server just closed would fail, and the next attempt may be hours away.
     Proxies and passwords of the environment (`HTTP_PROXY`, `~/.netrc`) are not used; `user:password@` in a URL is
     sent as basic authentication, and never shown.
 

@@ -38,7 +38,7 @@ class PackResult:
 
     `pages` is the number of its pages. An incremental pack counts rows added, changed and removed. A full pack counts
     all its pages as added, and vanished pages as removed. `sha256` and `size` (bytes) are of the compressed file,
-    `etag` of its object. All three are empty, and `generation` 0, for a domain without pages and pack.
+    `etag` of its object. They are empty or 0, for a domain without pages and pack.
     """
 
     domain: str

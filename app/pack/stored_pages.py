@@ -34,7 +34,7 @@ _SUFFIX: Final = ".json"
 #: Stores may round the time of a write down by this much: S3 reports whole seconds.
 _TIME_RESOLUTION: Final = timedelta(seconds=1)
 
-#: Seconds for which a packer may rely on its pack being the present one.
+#: Seconds between checks that its pack is still the present one.
 VALIDITY: Final = 1.0
 
 

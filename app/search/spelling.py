@@ -25,9 +25,9 @@ _CLEARLY_MORE = 5
 #: Words with at least this many characters may be two edits away; shorter ones than the second are not respelled.
 _LONG = 6
 _SHORTEST = 3
-#: Rare words up to which a query is respelled. Each costs a scan of the vocabulary, and more are no slips of the pen.
+#: Rare words up to which a query is respelled. Each costs a scan of the vocabulary, and more are hardly typing errors.
 _MAX_RARE = 3
-#: One more edit costs as much as e^4 = 55 times the pages gain.
+#: One more edit needs e^4 = 55 times the pages to pay off.
 _EDIT_COST = 4.0
 #: Respellings tried of each word, and of the whole query.
 _SPELLINGS = 3

@@ -21,7 +21,7 @@ _BATCH: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
-    """Numbers of objects: those that were written, and those that the target had already."""
+    """Numbers of objects: those that were written, and those that were not."""
 
     copied: int
     unchanged: int

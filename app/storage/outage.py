@@ -31,7 +31,7 @@ def store_breaker(redis: Redis, first_pause: float) -> CircuitBreaker:
 def is_outage(store: ObjectStore, error: StoreError) -> bool:
     """Return whether the store fails other writes, too; a new object below `probe/` is written and deleted to try it.
 
-    An error that an available store also raises belongs to one message, and spends that message's budget.
+    Any other error concerns one message only, and uses up one of its retries.
     """
     if isinstance(error, ObjectNotFound | InvalidKey | PreconditionFailed):
         return False

@@ -311,7 +311,7 @@ def pack_view(pack: PackRoute | PackInfo) -> PackView:
     """Return what the template shows of a pack."""
     pages = f"{pack.pages:,} page{'' if pack.pages == 1 else 's'}"
     day = built = pack.built_at  # Shown unchanged if it is no valid time.
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):
         time = datetime.fromisoformat(pack.built_at).astimezone(UTC)
         day = f"{time.day} {time:%B %Y}"
         built = f"{day}, {time:%H:%M} UTC"

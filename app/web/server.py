@@ -172,6 +172,8 @@ def is_trusted(address: str, proxies: Sequence[str]) -> bool:
         return True
     try:
         peer = ip_address(address)
+        # A socket for both families has the addresses of IPv4 in this form.
+        peer = getattr(peer, "ipv4_mapped", None) or peer
     except ValueError:
         return address in proxies
     return any(peer in ip_network(proxy, strict=False) for proxy in proxies)

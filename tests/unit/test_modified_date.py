@@ -55,6 +55,7 @@ def test_the_first_plausible_date_counts() -> None:
         ("Fri, 20 Nov 2026 12:00:00 GMT", "", "2026-11-20"),
         (DATE, "", ""),
         ("soon", DATE, ""),
+        ("Fri, 20 Nov 2026 12:00:00 GMT", "0001-01-01T00:00:00", "2026-11-20"),
     ],
 )
 def test_last_modified_counts_unless_it_is_the_time_of_the_response(

@@ -15,6 +15,7 @@ from app.web import middleware, server
 from app.web.middleware import ConcurrencyLimit, RateLimiter, client_key, search_cost
 from app.web.monitoring import MAX_INDEX_AGES, readiness, route_metrics
 from app.web.opensearch import describe
+from app.web.presenter import pack_view
 from tests.packs import BUILT_AT
 
 pytestmark = pytest.mark.unit
@@ -172,3 +173,15 @@ def test_uvicorns_protocol_has_what_the_bounded_protocol_overrides_and_reads() -
     for attribute in ("self.cycle", "self.timeout_keep_alive_task", "self.transport", "self.loop"):
         assert f"{attribute}:" in source or f"{attribute} =" in source
     assert "self.response_complete = " in inspect.getsource(RequestResponseCycle)
+
+
+@pytest.mark.parametrize(
+    ("address", "trusted"), [("127.0.0.1", True), ("::ffff:127.0.0.1", True), ("::ffff:1.2.3.4", False)]
+)
+def test_a_proxy_is_trusted_also_where_a_socket_for_both_families_maps_its_address(address: str, trusted: bool) -> None:
+    assert server.is_trusted(address, ["127.0.0.1"]) is trusted
+
+
+def test_a_time_that_no_time_zone_can_hold_is_shown_as_it_is() -> None:
+    pack = replace(ROUTE, built_at="0001-01-01T00:00:00+10:00")
+    assert pack_view(pack).built == pack.built_at
