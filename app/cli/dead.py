@@ -30,7 +30,7 @@ cli = typer.Typer(no_args_is_help=True, help="Messages that spent their retries,
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids, or their beginnings.")]
 Every = Annotated[bool, typer.Option("--all", help="Every dead letter, or every one that the filters match.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the dead letters that it would be done with.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the dead letters concerned.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="At most this many, the oldest first.")]
 
 #: The value of `list --group` without a key.

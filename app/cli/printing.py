@@ -1,4 +1,4 @@
-"""What every command prints with: JSON, lines with tabs between cells, and texts that no terminal obeys."""
+"""What every command prints with: JSON, lines with tabs between cells, and text without escape codes."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class SearcherReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Outcome:
-    """The outcome of an order (`loaded`, `unloaded` or `failed`) with a report after it; `reason` is of a failure."""
+    """The outcome of an order (`loaded`, `unloaded` or `failed`) with a report after it; `reason` is for failures."""
 
     report: SearcherReport
     domain: Text

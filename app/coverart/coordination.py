@@ -24,7 +24,7 @@ COALESCED = "perennial-settled"
 _WAITING = "waits"
 #: Begins the value of a merged gid's key: the key of its target follows.
 _ALIAS = "as "
-#: Replaces the reservation of one message only. A worker that was stopped for longer than the window would otherwise
+#: Only the message that reserved may replace it. A worker that was stopped for longer than the window would otherwise
 #: announce a message that has run.
 _MARK_WAITING = """
 local key = KEYS[1]

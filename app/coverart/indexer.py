@@ -53,9 +53,9 @@ class Indexer:
     locks: ItemLocks
     window: CoalescingWindow
     services: Services
-    #: Seconds after a merge for which its moves are waited for.
+    #: Seconds for which jobs wait for the moves of a merge.
     patience: float
-    #: Whether the event queue decides when a job's turn has come. A move keeps its source, which another job deletes.
+    #: Whether the event queue orders the jobs. Then a move keeps its source: another job deletes it.
     ordered: bool = False
 
     @classmethod
@@ -149,7 +149,7 @@ class Indexer:
                     return self._delete(job, mark)
 
     def _run_in_turn(self, job: Job) -> Outcome:
-        """Run a job of the event queue, which has run before it what had to be first."""
+        """Run a job of the event queue, which has already run what had to be first."""
         match job:
             case Index():
                 with self.locks.hold_entity(job.gid, self.read_entity) as entity:

@@ -1,4 +1,4 @@
-"""Read releases and events with their images from MusicBrainz's database. Nothing is ever written to it.
+"""Read releases and events with their images from MusicBrainz's database. This module never writes.
 
 The database has other users, and may be behind pgbouncer with transaction pooling. So nothing is prepared on the
 server or set for a session, and every read is one short read-only transaction with its own time limit.
@@ -30,7 +30,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 FIRST_GID = "00000000-0000-0000-0000-000000000000"
 
 _READ_ONLY = SQL("SET TRANSACTION READ ONLY")
-#: By whether an entity has credited artists: when the last of the rows that its metadata show was changed.
+#: By whether entities have credited artists: when the last row behind the metadata changed.
 _CHANGED: Mapping[bool, LiteralString] = {
     True: """greatest(found.last_updated, (
         SELECT max(artist.last_updated)

@@ -23,7 +23,7 @@ ReadItem = Callable[[str], ArchiveItem | None]
 def listing_waits(project: Project, entity: Entity, read_item: ReadItem, *, patience: float) -> Postpone | None:
     """Return Postpone while an image of `entity` is in the item of a gid that was merged into it, and not in its own.
 
-    A merge older than `patience` seconds is not waited for: its `move` was dead-lettered. Reads no item where there is
+    A merge older than `patience` seconds is not waited for: its `move` must be dead. Reads no item where there is
     no younger one. Raises the errors of `read_item`, which gets the name of an item.
     """
     merges = _recent(entity, patience)

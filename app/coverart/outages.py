@@ -134,7 +134,7 @@ def admit_and_watch(breaker: CircuitBreaker, item: str) -> Iterator[None]:
 def _log_opened(breaker: CircuitBreaker, evidence: Evidence, seconds: float, error: Exception) -> None:
     level, hint = logging.WARNING, ""
     if evidence == "denied":
-        level, hint = logging.ERROR, "; check ARCHIVE_ACCESS_KEY and ARCHIVE_SECRET_KEY, or those with EVENT_"
+        level, hint = logging.ERROR, "; check ARCHIVE_ACCESS_KEY and ARCHIVE_SECRET_KEY, or EVENT_ARCHIVE_*"
     _log.log(
         level, "Circuit breaker of the %s open for %g s, its messages wait: %s%s", breaker.service, seconds, error, hint
     )

@@ -137,7 +137,7 @@ def served(settings: Settings) -> dict[str, Project]:
 
 
 def settings_of(project: Project, settings: Settings) -> Settings:
-    """Return the settings with the archive's keys of a project."""
+    """Return the settings with a project's archive keys."""
     if project.entity != EVENT_ART.entity or not settings.event_archive_access_key.get_secret_value():
         return settings
     keys = {"access_key": settings.event_archive_access_key, "secret_key": settings.event_archive_secret_key}

@@ -294,7 +294,7 @@ def orchestrator(context: CheckContext) -> Iterator[CheckResult]:
     except ChannelError:
         runs = False
     if not runs:
-        yield CheckResult("ok", "none runs now, so that its store was not compared")
+        yield CheckResult("ok", "none runs now, so its store was not compared")
         return
     settings = context.settings
     ours = read_marker(open_store(settings.store, endpoint_url=settings.s3_endpoint_url))

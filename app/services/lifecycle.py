@@ -22,7 +22,7 @@ Name = Literal["rabbitmq", "redis"]
 #: Seconds that a command waits for another one on the same folder, which may be installing packages.
 _LOCK_TIMEOUT = 600.0
 
-#: Starts with new ports, where another process takes a port in between.
+#: Starts with new ports, where another process took a port meanwhile.
 _ATTEMPTS = 3
 
 

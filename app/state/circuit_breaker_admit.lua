@@ -9,7 +9,7 @@ end
 if redis.call('EXISTS', count) == 0 then
     return {0, 0}
 end
--- Items that failed are no probes for a while: one broken item must not keep the circuit breaker open.
+-- Failed items may not probe for a while: one broken item must not keep the circuit breaker open.
 local reserved = redis.call('PTTL', others)
 if reserved > 0 then
     for number = 4, #ARGV do

@@ -75,4 +75,4 @@ def _drop_surplus(allocation: Allocation, unplaced: list[Pack]) -> None:
             if allocation.free_to_order(each, domain)
         )
         for *_, searcher_id in spare[:surplus]:
-            allocation.unload(searcher_id, domain, "one copy more than wanted")
+            allocation.unload(searcher_id, domain, "more copies than wanted")

@@ -9,7 +9,7 @@ from app.cluster.placement.model import Pack
 def rebalance_one(allocation: Allocation) -> None:
     """Begin to move one pack to a searcher that holds at most two thirds of what the pack's holder holds.
 
-    Nothing is moved while any order is pending. Each move makes the load more even even after the surplus copy is
+    Nothing is moved while any order is pending. Each move evens the load even after the surplus copy is
     unloaded, so the moves come to an end.
     """
     if allocation.orders or any(allocation.pending.values()):

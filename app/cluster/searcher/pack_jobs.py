@@ -163,5 +163,5 @@ class PackJobs:
         except PackCorrupt:
             self.packs.drop(job.domain, job.sha256)
             raise
-        log.error("%s: a query failed, but the pack is intact; it is served on", job.domain)
+        log.error("%s: a query failed, but the pack is intact; still served", job.domain)
         self._intact_until = {job.sha256: time.monotonic() + _CHECK_INTERVAL}
