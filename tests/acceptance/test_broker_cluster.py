@@ -203,7 +203,7 @@ def test_a_message_waits_in_delay_queues_until_the_node_of_its_dead_set_is_back(
         eventually(lambda: "Queue site.dead refused" in crew.processes["worker"].log, "the dead set is unavailable")
         for _ in range(count):
             crew.system.post("index")
-        line = "Cannot dead-letter a message of site.index, again after a run in 4 s"
+        line = "Cannot dead-letter a message of site.index, it runs again in 4 s"
         eventually(lambda: crew.processes["worker"].log.count(line) >= count, "all wait elsewhere", seconds=DEADLINE)
         crew.system.post("index", url=site.at("/0"))
         eventually(lambda: site.requests, "a page is fetched meanwhile", seconds=DEADLINE)
