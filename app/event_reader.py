@@ -14,7 +14,8 @@ from app.broker.connection import connected
 from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed
 from app.broker.publishing import Outgoing, Publisher
 from app.coverart import musicbrainz
-from app.coverart.event_queue import CHANNEL, any_running, forget_completed, publish_lost, publish_ready
+from app.coverart.event_queue import any_running, forget_completed, publish_lost, publish_ready
+from app.coverart.event_record import CHANNEL
 from app.coverart.musicbrainz import Connection
 from app.coverart.project import served
 from app.errors import ArtNotServed, DatabaseFailed
@@ -24,7 +25,7 @@ from config.settings import Settings, get_settings
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between two polls of the table; doubled up to the second while no event is in work.
+#: Seconds between two polls of the table; doubled up to the second while no event runs.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 32.0
 
 #: Seconds between two searches for lost and for old events.
@@ -59,7 +60,7 @@ class EventReader:
                 except (DatabaseFailed, PublishFailed, BrokerUnreachable) as error:
                     # A long time of service is not a failure in a row.
                     pause = FIRST_PAUSE if time.monotonic() - began > LONGEST_PAUSE else pause
-                    _log.warning("Events wait in their table, again in %g s: %s", pause, error)
+                    _log.warning("Events wait in their table, retry in %g s: %s", pause, error)
                     self._stopping.wait(pause)
                     pause = min(pause * 2, LONGEST_PAUSE)
 
@@ -116,7 +117,7 @@ class EventReader:
                 retry_seconds=self._settings.art_retry_ms / 1_000,
             )
         if lost:
-            _log.warning("Events published again, since none of their runs ended: %d", lost)
+            _log.warning("Lost events published again: %d", lost)
         if forgotten := forget_completed(connection):
             _log.info("Completed events deleted: %d", forgotten)
 

@@ -52,7 +52,7 @@ class ArtTask(Task):
         """Fail the event of a dead-lettered message, and those that depend on it."""
         del args
         if event := dict(kwargs or {}).get("event"):
-            from app.coverart.event_queue import EventRecord
+            from app.coverart.event_record import EventRecord
 
             record = EventRecord.of(event, context().settings)
             record.fail("Its message was dead-lettered: see perennial dead list")
@@ -60,7 +60,7 @@ class ArtTask(Task):
     def handle(self, call: Mapping[str, Any]) -> None:
         """Run the job of a call, or raise Postpone until it may run."""
         # Imported here because every worker imports this module, and few need psycopg: 0.15 s of CPU.
-        from app.coverart.event_queue import EventRecord
+        from app.coverart.event_record import EventRecord
         from app.coverart.event_runs import run_event
         from app.coverart.indexer import Indexer
 

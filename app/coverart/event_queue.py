@@ -1,4 +1,4 @@
-"""MusicBrainz's table `artwork_indexer.event_queue`: its events become messages of jobs, and record how these end.
+"""MusicBrainz's table `artwork_indexer.event_queue`: its events become messages of jobs.
 
 An event is `queued` until its message is published, then `running`, whether the message waits, runs or is retried, and
 at last `completed` or `failed`. Events that depend on a failed one fail with it. No row stays locked meanwhile.
@@ -10,24 +10,21 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from psycopg.sql import SQL, Composable
 
 from app.broker.headers import ATTEMPTS
 from app.broker.policies.fixed_ttl import EXCEPTIONS, RETRIES
 from app.broker.publishing import Outgoing
-from app.coverart import jobs, musicbrainz
+from app.coverart import jobs
+from app.coverart.event_record import complete, fail, note_failure
 from app.coverart.jobs import EVENT, Job
 from app.coverart.musicbrainz import Connection
 from app.coverart.project import Project
-from app.errors import ArtNotServed, InvalidJob
-from config.settings import Settings
+from app.errors import InvalidJob
 
 _log = logging.getLogger(__name__)
-
-#: What the reader listens to. The database notifies it by a trigger, where it has one, and workers do.
-CHANNEL = "artwork_indexer_event_queue"
 
 #: Runs of an event before it fails. Source: metabrainz/artwork-indexer, README.md.
 MAX_ATTEMPTS = 5
@@ -39,7 +36,7 @@ IN_FLIGHT = 100
 #: Ready events that are considered at a time.
 _CANDIDATES = 1_000
 
-#: Days for which completed events are kept; failed ones stay. Source: metabrainz/artwork-indexer, README.md.
+#: Days from their end for which completed events are kept; failed ones stay. Source: metabrainz/artwork-indexer, README.md.
 KEPT_DAYS = 90
 
 Action = Literal["index", "copy_image", "delete_image", "deindex", "noop"]
@@ -102,76 +99,6 @@ _LOST = _COLUMNS + SQL(
 
 _RUNNING = SQL(
     "UPDATE artwork_indexer.event_queue SET state = 'running', last_updated = clock_timestamp() WHERE id = ANY(%(ids)s)"
-)
-
-_BEGIN = SQL(
-    """
-    UPDATE artwork_indexer.event_queue
-    SET state = 'running', last_updated = clock_timestamp(), attempts = greatest(attempts, %(attempts)s)
-    WHERE id = %(id)s AND state <> 'completed'
-    RETURNING id
-    """
-)
-
-_NOTE_FAILURE = (
-    SQL(
-        "UPDATE artwork_indexer.event_queue SET attempts = attempts + 1, last_updated = clock_timestamp()"
-        " WHERE id = %(id)s RETURNING attempts"
-    ),
-    SQL(
-        "INSERT INTO artwork_indexer.event_failure_reason (event, failure_reason)"
-        " SELECT id, %(reason)s FROM artwork_indexer.event_queue WHERE id = %(id)s"
-    ),
-)
-
-# Locked in the order of their ids, so that two failures wait for each other in one direction only.
-_DESCENDANTS = SQL(
-    """
-    WITH RECURSIVE dependent (id) AS (
-        SELECT event.id FROM artwork_indexer.event_queue AS event
-        WHERE event.depends_on @> ARRAY[%(id)s::bigint] AND {condition}
-        UNION
-        SELECT event.id FROM artwork_indexer.event_queue AS event, dependent
-        WHERE event.depends_on @> ARRAY[dependent.id] AND {condition}
-    ), locked AS (
-        SELECT id FROM artwork_indexer.event_queue WHERE id IN (SELECT id FROM dependent) ORDER BY id FOR UPDATE
-    )
-    """
-)
-
-_FAIL = (
-    SQL(
-        "UPDATE artwork_indexer.event_queue SET state = 'failed', attempts = greatest(attempts, 1) WHERE id = %(id)s"
-        " AND state <> 'completed'"
-    ),
-    SQL(
-        "INSERT INTO artwork_indexer.event_failure_reason (event, failure_reason)"
-        " SELECT id, %(reason)s FROM artwork_indexer.event_queue WHERE id = %(id)s AND NOT EXISTS"
-        " (SELECT FROM artwork_indexer.event_failure_reason WHERE event = %(id)s)"
-    ),
-    _DESCENDANTS.format(condition=SQL("event.state = 'queued'"))
-    + SQL("UPDATE artwork_indexer.event_queue SET state = 'failed' WHERE id IN (SELECT id FROM locked)"),
-)
-
-# An operator, or a replay, may complete an event that had failed. Its descendants never ran. One that is queued again
-# by another change stays failed: two equal events are never queued.
-_COMPLETE = (
-    SQL(
-        "UPDATE artwork_indexer.event_queue SET state = 'completed' WHERE id = %(id)s AND state <> 'completed'"
-        " RETURNING id"
-    ),
-    _DESCENDANTS.format(condition=SQL("event.state = 'failed' AND event.attempts = 0"))
-    + SQL(
-        """
-        UPDATE artwork_indexer.event_queue AS event SET state = 'queued'
-        WHERE id IN (SELECT id FROM locked) AND NOT EXISTS (
-            SELECT FROM artwork_indexer.event_queue AS twin
-            WHERE twin.state = 'queued' AND twin.entity_type = event.entity_type AND twin.action = event.action
-            AND twin.message = event.message
-        )
-        """
-    ),
-    SQL("SELECT pg_notify(%(channel)s, '')"),
 )
 
 _ANY_RUNNING = SQL("SELECT FROM artwork_indexer.event_queue WHERE state = 'running' LIMIT 1")
@@ -279,45 +206,6 @@ def forget_completed(connection: Connection) -> int:
     return connection.execute(_FORGET, {"days": KEPT_DAYS}).rowcount
 
 
-@dataclass(frozen=True, slots=True)
-class EventRecord:
-    """Records in the database at `url` how the runs of an event's message end.
-
-    Every method raises DatabaseUnavailable and DatabaseFailed.
-    """
-
-    url: str
-    event: int
-
-    @classmethod
-    def of(cls, event: int, settings: Settings) -> Self:
-        """Return the record of an event; raises ArtNotServed for settings without its database."""
-        url = settings.event_queue_url.get_secret_value()
-        if not url:
-            raise ArtNotServed(f"a message of event {event} came, and EVENT_QUEUE_URL is not set here")
-        return cls(url, event)
-
-    def begin(self, attempts: int) -> bool:
-        """Note that a run begins after `attempts` failed ones; return False if the event is completed or deleted."""
-        with musicbrainz.connect(self.url) as connection:
-            return connection.execute(_BEGIN, {"id": self.event, "attempts": attempts}).fetchone() is not None
-
-    def note_failure(self, reason: str) -> None:
-        """Note a failed run. The retry policy decides whether there is another one."""
-        with musicbrainz.connect(self.url) as connection, connection.transaction():
-            _note_failure(connection, self.event, reason)
-
-    def complete(self) -> None:
-        """Complete the event, which releases those that depend on it."""
-        with musicbrainz.connect(self.url) as connection, connection.transaction():
-            _complete(connection, self.event)
-
-    def fail(self, reason: str) -> None:
-        """Fail the event and its descendants; `reason` is kept if no failed run left one."""
-        with musicbrainz.connect(self.url, timeout=2) as connection, connection.transaction():
-            _fail(connection, self.event, reason)
-
-
 def _events(connection: Connection, query: Composable, exchanges: Mapping[str, Project], **values: Any) -> list[Event]:
     """Return the events of the served archives that a query finds and locks."""
     entities = [project.entity for project in exchanges.values()]
@@ -346,8 +234,8 @@ def _publish(
             outgoing[event.id] = message_of_event(event, exchange_of[event.entity])
         except InvalidJob as error:
             _log.error("Event %d failed, since it cannot become a message: %s", event.id, error)
-            _note_failure(connection, event.id, str(error))
-            _fail(connection, event.id, str(error))
+            note_failure(connection, event.id, str(error))
+            fail(connection, event.id, str(error))
     publish(list(outgoing.values()))
     connection.execute(_RUNNING, {"ids": list(outgoing)})
 
@@ -355,24 +243,6 @@ def _publish(
 def _run_noop(connection: Connection, event: Event) -> None:
     """Complete an event that asks for nothing, or fail as it asks: an operator's test of the table."""
     if not event.message.get("fail"):
-        _complete(connection, event.id)
-    elif _note_failure(connection, event.id, "Failure (no-op)") >= MAX_ATTEMPTS:
-        _fail(connection, event.id, "")
-
-
-def _note_failure(connection: Connection, event: int, reason: str) -> int:
-    """Note a failed run and return the number of them, 0 for an event that was deleted."""
-    count, insert = _NOTE_FAILURE
-    row = connection.execute(count, {"id": event}).fetchone()
-    connection.execute(insert, {"id": event, "reason": reason})
-    return row[0] if row else 0
-
-
-def _complete(connection: Connection, event: int) -> None:
-    for statement in _COMPLETE:
-        connection.execute(statement, {"id": event, "channel": CHANNEL})
-
-
-def _fail(connection: Connection, event: int, reason: str) -> None:
-    for statement in _FAIL:
-        connection.execute(statement, {"id": event, "reason": reason})
+        complete(connection, event.id)
+    elif note_failure(connection, event.id, "Failure (no-op)") >= MAX_ATTEMPTS:
+        fail(connection, event.id, "")

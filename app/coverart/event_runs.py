@@ -11,7 +11,7 @@ from typing import Any
 from app.broker.errors import Postpone
 from app.broker.headers import ATTEMPTS, whole_number
 from app.coverart.coordination import COALESCED
-from app.coverart.event_queue import EventRecord
+from app.coverart.event_record import EventRecord
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import Job
 from app.errors import DatabaseUnavailable
@@ -25,8 +25,8 @@ _WITHOUT_DATABASE = 8.0
 def run_event(record: EventRecord, indexer: Indexer, job: Job, message_id: str, headers: Mapping[str, Any]) -> None:
     """Run the job of an event, unless the event is completed or deleted, and complete the event.
 
-    The table has brought the jobs into their order and made one of equal ones. Raises Postpone until the job may run
-    and its event can be updated, and the errors of the job, which are noted with the event.
+    The table has already ordered the jobs and merged equal ones. Raises Postpone until the job may run and its event
+    can be updated, and the errors of the job, which are noted with the event.
     """
     with _patient():
         begun = record.begin(whole_number(headers, ATTEMPTS, default=0))

@@ -14,7 +14,8 @@ from pydantic import SecretStr
 from app.broker.errors import Postpone, PublishFailed
 from app.broker.publishing import Outgoing
 from app.coverart import event_queue, musicbrainz
-from app.coverart.event_queue import MAX_ATTEMPTS, EventRecord, forget_completed, publish_lost, publish_ready
+from app.coverart.event_queue import MAX_ATTEMPTS, forget_completed, publish_lost, publish_ready
+from app.coverart.event_record import EventRecord
 from app.coverart.event_runs import run_event
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import EVENT, Index

@@ -1,0 +1,145 @@
+"""How the runs of an event end, in its row of MusicBrainz's table `artwork_indexer.event_queue`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from psycopg.sql import SQL
+
+from app.coverart import musicbrainz
+from app.coverart.musicbrainz import Connection
+from app.errors import ArtNotServed
+from config.settings import Settings
+
+#: What the reader listens to. The database notifies it by a trigger, where it has one, and workers do.
+CHANNEL = "artwork_indexer_event_queue"
+
+_BEGIN = SQL(
+    """
+    UPDATE artwork_indexer.event_queue
+    SET state = 'running', last_updated = clock_timestamp(), attempts = greatest(attempts, %(attempts)s)
+    WHERE id = %(id)s AND state <> 'completed'
+    RETURNING id
+    """
+)
+
+_NOTE_FAILURE = (
+    SQL(
+        "UPDATE artwork_indexer.event_queue SET attempts = attempts + 1, last_updated = clock_timestamp()"
+        " WHERE id = %(id)s RETURNING attempts"
+    ),
+    SQL(
+        "INSERT INTO artwork_indexer.event_failure_reason (event, failure_reason)"
+        " SELECT id, %(reason)s FROM artwork_indexer.event_queue WHERE id = %(id)s"
+    ),
+)
+
+# Locked in the order of their ids, so that two failures cannot deadlock.
+_DESCENDANTS = SQL(
+    """
+    WITH RECURSIVE dependent (id) AS (
+        SELECT event.id FROM artwork_indexer.event_queue AS event
+        WHERE event.depends_on @> ARRAY[%(id)s::bigint] AND {condition}
+        UNION
+        SELECT event.id FROM artwork_indexer.event_queue AS event, dependent
+        WHERE event.depends_on @> ARRAY[dependent.id] AND {condition}
+    ), locked AS (
+        SELECT id FROM artwork_indexer.event_queue WHERE id IN (SELECT id FROM dependent) ORDER BY id FOR UPDATE
+    )
+    """
+)
+
+_FAIL = (
+    SQL(
+        "UPDATE artwork_indexer.event_queue SET state = 'failed', attempts = greatest(attempts, 1) WHERE id = %(id)s"
+        " AND state <> 'completed'"
+    ),
+    SQL(
+        "INSERT INTO artwork_indexer.event_failure_reason (event, failure_reason)"
+        " SELECT id, %(reason)s FROM artwork_indexer.event_queue WHERE id = %(id)s AND NOT EXISTS"
+        " (SELECT FROM artwork_indexer.event_failure_reason WHERE event = %(id)s)"
+    ),
+    _DESCENDANTS.format(condition=SQL("event.state = 'queued'"))
+    + SQL("UPDATE artwork_indexer.event_queue SET state = 'failed' WHERE id IN (SELECT id FROM locked)"),
+)
+
+# An operator, or a replay, may complete an event that had failed. Its descendants never ran. One that is queued again
+# by another change stays failed: two equal events are never queued.
+_COMPLETE = (
+    SQL(
+        "UPDATE artwork_indexer.event_queue SET state = 'completed' WHERE id = %(id)s AND state <> 'completed'"
+        " RETURNING id"
+    ),
+    _DESCENDANTS.format(condition=SQL("event.state = 'failed' AND event.attempts = 0"))
+    + SQL(
+        """
+        UPDATE artwork_indexer.event_queue AS event SET state = 'queued'
+        WHERE id IN (SELECT id FROM locked) AND NOT EXISTS (
+            SELECT FROM artwork_indexer.event_queue AS twin
+            WHERE twin.state = 'queued' AND twin.entity_type = event.entity_type AND twin.action = event.action
+            AND twin.message = event.message
+        )
+        """
+    ),
+    SQL("SELECT pg_notify(%(channel)s, '')"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """Records in the database at `url` how the runs of an event's message end.
+
+    Every method raises DatabaseUnavailable and DatabaseFailed.
+    """
+
+    url: str
+    event: int
+
+    @classmethod
+    def of(cls, event: int, settings: Settings) -> Self:
+        """Return the record of an event; raises ArtNotServed for settings without its database."""
+        url = settings.event_queue_url.get_secret_value()
+        if not url:
+            raise ArtNotServed(f"a message of event {event} came, and EVENT_QUEUE_URL is not set here")
+        return cls(url, event)
+
+    def begin(self, attempts: int) -> bool:
+        """Note that a run begins after `attempts` failed ones; return False if the event is completed or deleted."""
+        with musicbrainz.connect(self.url) as connection:
+            return connection.execute(_BEGIN, {"id": self.event, "attempts": attempts}).fetchone() is not None
+
+    def note_failure(self, reason: str) -> None:
+        """Note a failed run. The retry policy decides whether there is another one."""
+        with musicbrainz.connect(self.url) as connection, connection.transaction():
+            note_failure(connection, self.event, reason)
+
+    def complete(self) -> None:
+        """Complete the event, which releases those that depend on it."""
+        with musicbrainz.connect(self.url) as connection, connection.transaction():
+            complete(connection, self.event)
+
+    def fail(self, reason: str) -> None:
+        """Fail the event and its descendants; `reason` is kept if no failed run left one."""
+        with musicbrainz.connect(self.url, timeout=2) as connection, connection.transaction():
+            fail(connection, self.event, reason)
+
+
+def note_failure(connection: Connection, event: int, reason: str) -> int:
+    """Note a failed run and return the number of them, 0 for an event that was deleted."""
+    count, insert = _NOTE_FAILURE
+    row = connection.execute(count, {"id": event}).fetchone()
+    connection.execute(insert, {"id": event, "reason": reason})
+    return row[0] if row else 0
+
+
+def complete(connection: Connection, event: int) -> None:
+    """Complete an event in the transaction of the connection, and queue its failed descendants again."""
+    for statement in _COMPLETE:
+        connection.execute(statement, {"id": event, "channel": CHANNEL})
+
+
+def fail(connection: Connection, event: int, reason: str) -> None:
+    """Fail an event and its descendants in the transaction of the connection."""
+    for statement in _FAIL:
+        connection.execute(statement, {"id": event, "reason": reason})
