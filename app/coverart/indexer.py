@@ -136,7 +136,7 @@ class Indexer:
         gids = [job.old_gid, job.new_gid] if isinstance(job, Move) else [job.gid]
         with ExitStack() as stack:
             stack.enter_context(mark)
-            for breaker in self.services.needed_by(kind_of(job)):
+            for breaker in self.services.needed_by(kind_of(job), in_turn=self.ordered):
                 stack.enter_context(breaker.admit(*gids, *map(self.project.bucket, gids)))
             match job:
                 case _ if self.ordered:
@@ -162,7 +162,21 @@ class Indexer:
                     return copy(self.project, job, archive=self.archive)
             case Delete():
                 with self.locks.hold(job.gid):
+                    if self._is_needed(job):
+                        file = LISTING_FILE if job.id is None else f"image {job.id}"
+                        _log.info("%s of %s not deleted: the database needs it there again", file, job.gid)
+                        return "skipped"
                     return delete(self.project, job, archive=self.archive)
+
+    def _is_needed(self, job: Delete) -> bool:
+        """Return whether the item should have the file of a deletion again: its retry may come hours after the event.
+
+        An image may have been moved back. An entity may have images again, so that it needs its listing.
+        """
+        if job.id is not None:
+            return self.read_home(job.id) == job.gid
+        entity = self.read_entity(job.gid)
+        return entity is not None and entity.gid == job.gid and bool(entity.images)
 
     def _index(self, job: Index, mark: Mark) -> Outcome:
         def clear(gid: str) -> None:

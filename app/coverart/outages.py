@@ -86,15 +86,14 @@ class Services:
             breaker("art-public", "public archive"),
         )
 
-    def needed_by(self, kind: str) -> tuple[CircuitBreaker, ...]:
-        """Return the circuit breakers of the services that each `index`, `move` or `delete` needs."""
-        match kind:
-            case "index":
-                return self.archive, self.database, self.web_service
-            case "move":
-                return self.archive, self.database
-            case _:
-                return (self.archive,)
+    def needed_by(self, kind: str, *, in_turn: bool = False) -> tuple[CircuitBreaker, ...]:
+        """Return the circuit breakers of the services that each `index`, `move` or `delete` needs.
+
+        `in_turn` is a job of the event queue, whose `delete` reads the database, too.
+        """
+        if kind == "index":
+            return self.archive, self.database, self.web_service
+        return (self.archive, self.database) if kind == "move" or in_turn else (self.archive,)
 
 
 @contextmanager

@@ -250,6 +250,9 @@ def complete_long_ago(scene: Scene) -> None:
 
 def depend(scene: Scene) -> None:
     """Queue a deletion, and an older deletion of the listing that depends on it."""
+    with scene.art.database.transaction():
+        changes.remove_art(scene.art.database, scene.project, scene.number)
+        scene.forget()
     queue = "INSERT INTO artwork_indexer.event_queue (entity_type, action, message, depends_on, created)"
     scene.art.database.execute(
         f"WITH parent AS ({queue} VALUES ('release', 'delete_image', %s, NULL, now()) RETURNING id)"

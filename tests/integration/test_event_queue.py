@@ -18,13 +18,14 @@ from app.coverart.event_queue import MAX_ATTEMPTS, forget_completed, publish_los
 from app.coverart.event_record import EventRecord
 from app.coverart.event_runs import run_event
 from app.coverart.indexer import Indexer
-from app.coverart.jobs import EVENT, Index
+from app.coverart.jobs import EVENT, Index, parse
 from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS
 from app.coverart.project import COVER_ART, EVENT_ART
-from app.errors import ArtNotServed, DatabaseUnavailable
+from app.errors import ArchiveError, ArtNotServed, DatabaseUnavailable
 from app.event_reader import EventReader
 from app.state.client import get_redis
 from config.settings import Settings
+from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer, broken
 from tests.servers.musicbrainz import changes, database
 from tests.support.broker import Broker
 from tests.support.waiting import eventually
@@ -104,11 +105,53 @@ def database_url(event_queue_template: tuple[str, str]) -> Iterator[str]:
         yield url
 
 
+@dataclass
+class Art:
+    """The items of releases A, which has image 1, and B, whose jobs are run as a worker does."""
+
+    table: Table
+    archive: ArchiveServer
+    indexer: Indexer
+
+    def move_image(self, gid: str) -> None:
+        self.table.db.execute(
+            "UPDATE cover_art_archive.cover_art SET release = found.id FROM musicbrainz.release AS found"
+            " WHERE found.gid = %s AND cover_art.id = 1",
+            (gid,),
+        )
+
+    def run(self, event: int) -> None:
+        [message] = [each for each in self.table.published if each.headers[EVENT] == event]
+        job = parse(message.routing_key, message.body)
+        run_event(self.table.record(event), self.indexer, job, "id", message.headers)
+
+    def files(self, gid: str) -> list[str]:
+        """Return the files of an item as they were uploaded or copied."""
+        return [name for name in self.archive.files(f"mbid-{gid}") if name in {f"mbid-{gid}-1.jpg", "index.json"}]
+
+
 @pytest.fixture
 def table(database_url: str) -> Iterator[Table]:
     with psycopg.connect(database_url, autocommit=True) as db:
         db.execute("DELETE FROM artwork_indexer.event_queue")
         yield Table(database_url, db)
+
+
+@pytest.fixture
+def art(table: Table, settings: Settings) -> Iterator[Art]:
+    with ArchiveServer() as archive:
+        places = {"musicbrainz_url": SecretStr(table.url), "archive_url": archive.path_url}
+        keys = {"archive_access_key": SecretStr(ACCESS_KEY), "archive_secret_key": SecretStr(SECRET_KEY)}
+        artist = changes.add_artist(table.db, "Miles Davis")
+        for each in (A, B):
+            changes.add_release(table.db, "Kind of Blue", artist, gid=each)
+        changes.add_cover(table.db, A, 1)
+        table.db.execute("DELETE FROM artwork_indexer.event_queue")
+        archive.upload(f"mbid-{A}", f"mbid-{A}-1.jpg", b"picture")
+        with get_redis(settings.redis) as redis:
+            yield Art(table, archive, Indexer.of(COVER_ART.prefix, settings.model_copy(update=places | keys), redis))
+        for each in (A, B):
+            changes.delete(table.db, COVER_ART, each)
 
 
 def gid(gid: str = A) -> str:
@@ -349,3 +392,31 @@ def test_without_musicbrainzs_database_a_job_is_postponed_and_only_its_last_free
     assert table.states()[event] == ("running", 1)
     with pytest.raises(Postpone):
         run_event(EventRecord("postgresql://127.0.0.1:1/away", event), indexer, Index(A), "id", {})
+
+
+def test_the_retry_of_a_deletion_spares_an_image_that_was_moved_back(art: Art) -> None:
+    art.move_image(B)
+    [copy] = art.table.publish()
+    art.run(copy)
+    [deletion] = art.table.publish()
+    art.archive.faults.add(broken(), method="DELETE")
+    with pytest.raises(ArchiveError):
+        art.run(deletion)
+    art.move_image(A)
+    [copy_back] = art.table.publish()
+    art.run(copy_back)
+    [deletion_there] = art.table.publish()
+    art.run(deletion_there)
+    art.run(deletion)
+    assert (art.files(A), art.files(B)) == ([f"mbid-{A}-1.jpg"], [])
+    assert art.table.states()[deletion] == ("completed", 1)
+
+
+def test_a_late_deletion_of_a_listing_spares_that_of_a_release_with_images(art: Art) -> None:
+    art.archive.upload(f"mbid-{A}", "index.json", b"{}")
+    art.archive.upload(f"mbid-{B}", "index.json", b"{}")
+    events = [art.table.add("deindex", gid(A)), art.table.add("deindex", gid(B))]
+    assert art.table.publish() == events
+    for event in events:
+        art.run(event)
+    assert ("index.json" in art.files(A), art.files(B)) == (True, [])
