@@ -50,11 +50,12 @@ _DESCENDANTS = SQL(
     """
 )
 
-_FAIL = (
-    SQL(
-        "UPDATE artwork_indexer.event_queue SET state = 'failed', attempts = greatest(attempts, 1) WHERE id = %(id)s"
-        " AND state <> 'completed'"
-    ),
+_FAIL = SQL(
+    "UPDATE artwork_indexer.event_queue SET state = 'failed', attempts = greatest(attempts, 1) WHERE id = %(id)s"
+    " AND state <> 'completed'"
+)
+
+_AFTER_FAILURE = (
     SQL(
         "INSERT INTO artwork_indexer.event_failure_reason (event, failure_reason)"
         " SELECT id, %(reason)s FROM artwork_indexer.event_queue WHERE id = %(id)s AND NOT EXISTS"
@@ -64,26 +65,31 @@ _FAIL = (
     + SQL("UPDATE artwork_indexer.event_queue SET state = 'failed' WHERE id IN (SELECT id FROM locked)"),
 )
 
-# An operator, or a replay, may complete an event that had failed. Its descendants never ran. One that is queued again
-# by another change stays failed: two equal events are never queued.
-_COMPLETE = (
-    SQL(
-        "UPDATE artwork_indexer.event_queue SET state = 'completed' WHERE id = %(id)s AND state <> 'completed'"
-        " RETURNING id"
-    ),
-    _DESCENDANTS.format(condition=SQL("event.state = 'failed' AND event.attempts = 0"))
-    + SQL(
-        """
-        UPDATE artwork_indexer.event_queue AS event SET state = 'queued'
-        WHERE id IN (SELECT id FROM locked) AND NOT EXISTS (
-            SELECT FROM artwork_indexer.event_queue AS twin
-            WHERE twin.state = 'queued' AND twin.entity_type = event.entity_type AND twin.action = event.action
-            AND twin.message = event.message
-        )
-        """
-    ),
-    SQL("SELECT pg_notify(%(channel)s, '')"),
+_COMPLETE = SQL(
+    "UPDATE artwork_indexer.event_queue SET state = 'completed' WHERE id = %(id)s AND state <> 'completed'"
 )
+
+_FAILED_DESCENDANTS = _DESCENDANTS.format(condition=SQL("event.state = 'failed' AND event.attempts = 0")) + SQL(
+    "SELECT id FROM locked"
+)
+
+# One generation. Who has a failed parent left stays failed. So does an event that another change queued again: two
+# equal events are never queued.
+_QUEUE_AGAIN = SQL(
+    """
+    UPDATE artwork_indexer.event_queue AS event SET state = 'queued'
+    WHERE id = ANY(%(ids)s) AND state = 'failed' AND NOT EXISTS (
+        SELECT FROM artwork_indexer.event_queue AS parent
+        WHERE parent.id = ANY(event.depends_on) AND parent.state = 'failed'
+    ) AND NOT EXISTS (
+        SELECT FROM artwork_indexer.event_queue AS twin
+        WHERE twin.state = 'queued' AND twin.entity_type = event.entity_type AND twin.action = event.action
+        AND twin.message = event.message
+    )
+    """
+)
+
+_NOTIFY = SQL("SELECT pg_notify(%(channel)s, '')")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +140,19 @@ def note_failure(connection: Connection, event: int, reason: str) -> int:
 
 
 def complete(connection: Connection, event: int) -> None:
-    """Complete an event in the transaction of the connection, and queue its failed descendants again."""
-    for statement in _COMPLETE:
-        connection.execute(statement, {"id": event, "channel": CHANNEL})
+    """Complete an event in the transaction of the connection.
+
+    An operator, or a replay, may complete an event that had failed. Its descendants never ran, and are queued again.
+    """
+    connection.execute(_COMPLETE, {"id": event})
+    ids = [id for (id,) in connection.execute(_FAILED_DESCENDANTS, {"id": event})]
+    while ids and connection.execute(_QUEUE_AGAIN, {"ids": ids}).rowcount:
+        pass
+    connection.execute(_NOTIFY, {"channel": CHANNEL})
 
 
 def fail(connection: Connection, event: int, reason: str) -> None:
-    """Fail an event and its descendants in the transaction of the connection."""
-    for statement in _FAIL:
-        connection.execute(statement, {"id": event, "reason": reason})
+    """Fail an event and its descendants in the transaction of the connection, unless it is completed or deleted."""
+    if connection.execute(_FAIL, {"id": event}).rowcount:
+        for statement in _AFTER_FAILURE:
+            connection.execute(statement, {"id": event, "reason": reason})

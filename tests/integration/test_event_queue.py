@@ -283,6 +283,29 @@ def test_a_failed_event_takes_its_descendants_with_it_and_its_success_brings_the
     assert table.states()[index] == ("queued", 0)
 
 
+def test_what_has_another_failed_parent_stays_failed_with_its_descendants(table: Table) -> None:
+    first, second = table.add("delete_image", file(1)), table.add("delete_image", file(2, B))
+    child = table.add("deindex", gid(C), parents=[first, second])
+    grandchild = table.add("index", gid(D), parents=[first, child])
+    table.publish()
+    for parent in (first, second):
+        table.record(parent).fail("dead")
+    table.record(first).complete()
+    assert (table.states()[child], table.states()[grandchild]) == (("failed", 0), ("failed", 0))
+    table.record(second).complete()
+    assert (table.states()[child], table.states()[grandchild]) == (("queued", 0), ("queued", 0))
+
+
+def test_the_dead_letter_of_a_completed_event_fails_nothing(table: Table) -> None:
+    parent = table.add("delete_image", file(1))
+    child = table.add("deindex", gid(), parents=[parent])
+    table.publish()
+    table.record(parent).complete()
+    table.record(parent).fail("a second message of it")
+    assert table.states() == {parent: ("completed", 0), child: ("queued", 0)}
+    assert table.reasons(parent) == []
+
+
 def test_a_message_that_died_without_a_failed_run_leaves_a_reason(table: Table) -> None:
     event = table.add("index", gid())
     table.publish()
