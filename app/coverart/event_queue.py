@@ -29,11 +29,11 @@ _log = logging.getLogger(__name__)
 #: Runs of an event before it fails. Source: metabrainz/artwork-indexer, README.md.
 MAX_ATTEMPTS = 5
 
-#: Events whose messages are in the broker at the same time, retried ones excluded. Others wait in the table, where
-#: equal ones become one.
+#: Events of an archive whose messages are in the broker at the same time, retried ones excluded. Others wait in the
+#: table, where equal ones become one.
 IN_FLIGHT = 100
 
-#: Ready events that are considered at a time.
+#: Ready events of an archive that are considered at a time.
 _CANDIDATES = 1_000
 
 #: Days from their end for which completed events are kept; failed ones stay. Source: metabrainz/artwork-indexer, README.md.
@@ -58,7 +58,7 @@ _COLUMNS = SQL(
 # item. A deletion that is no part of a move waits for a later move of the same file.
 _READY = _COLUMNS + SQL(
     """
-    WHERE state = 'queued' AND entity_type::text = ANY(%(entities)s) AND attempts < %(max_attempts)s
+    WHERE state = 'queued' AND entity_type::text = %(entity)s AND attempts < %(max_attempts)s
     AND last_updated <= now() - attempts * interval '1 hour'
     AND NOT EXISTS (
         SELECT FROM artwork_indexer.event_queue AS parent
@@ -74,20 +74,23 @@ _READY = _COLUMNS + SQL(
                 AND copy.message -> 'old_gid' = event.message -> 'gid'
         END
     ))
-    ORDER BY created, id
-    LIMIT %(candidates)s
-    FOR UPDATE OF event SKIP LOCKED
     """
 )
 
+_CANDIDATES_OF = _READY + SQL("ORDER BY created, id LIMIT %(candidates)s")
+
+# Only chosen events are locked while the broker confirms: MusicBrainz's triggers wait for a locked row.
+_LOCK_CHOSEN = _READY + SQL("AND id = ANY(%(ids)s) ORDER BY created, id FOR UPDATE OF event SKIP LOCKED")
+
 _FIRST_RUNS = SQL(
-    "SELECT entity_type::text, message FROM artwork_indexer.event_queue WHERE state = 'running' AND attempts = 0"
+    "SELECT message FROM artwork_indexer.event_queue"
+    " WHERE state = 'running' AND attempts = 0 AND entity_type::text = %(entity)s"
 )
 
 # The row is updated whenever a run begins or fails: a failed one waits in the broker before its next run.
 _LOST = _COLUMNS + SQL(
     """
-    WHERE state = 'running' AND entity_type::text = ANY(%(entities)s) AND action::text = ANY(%(actions)s)
+    WHERE state = 'running' AND entity_type::text = %(entity)s AND action::text = ANY(%(actions)s)
     AND last_updated < now() - make_interval(
         secs => %(seconds)s + CASE WHEN attempts > 0 THEN %(retry_seconds)s ELSE 0 END
     )
@@ -154,21 +157,32 @@ def publish_ready(connection: Connection, exchanges: Mapping[str, Project], publ
     """Publish the messages of events that are ready, mark these running, and return their number.
 
     Those of one item are run one after the other, in their order; a retried one does not hold up others. `exchanges`
-    are the served archives. The transaction ends when the broker has confirmed all: a stop in between publishes them
+    are the served archives. A transaction ends when the broker has confirmed all: a stop in between publishes them
     again, and a job that runs twice does no harm. Raises the errors of `publish`.
     """
-    with connection.transaction():
-        ready = _events(connection, _READY, exchanges, max_attempts=MAX_ATTEMPTS)
-        first_runs = connection.execute(_FIRST_RUNS).fetchall()
-        busy = {item for entity, about in first_runs for item in _items(entity, about)}
-        chosen: list[Event] = []
-        for event in ready:
-            items = _items(event.entity, event.message)
-            if busy.isdisjoint(items) and len(first_runs) + len(chosen) < IN_FLIGHT:
-                chosen.append(event)
-            busy |= items
-        _publish(connection, chosen, exchanges, publish)
-    return len(chosen)
+    published = 0
+    for exchange, project in exchanges.items():
+        of_archive = {"entity": project.entity, "max_attempts": MAX_ATTEMPTS, "candidates": _CANDIDATES}
+        with connection.transaction():
+            ready = _events(connection, _CANDIDATES_OF, of_archive)
+            first_runs = [about for (about,) in connection.execute(_FIRST_RUNS, of_archive)]
+            ids = [event.id for event in _chosen(ready, first_runs)]
+            chosen = _events(connection, _LOCK_CHOSEN, {**of_archive, "ids": ids}) if ids else []
+            _publish(connection, chosen, exchange, publish)
+        published += len(chosen)
+    return published
+
+
+def _chosen(ready: Sequence[Event], first_runs: Sequence[Any]) -> list[Event]:
+    """Return the ready events to publish, one of each item; `first_runs` are the messages of those that run."""
+    busy = {item for about in first_runs for item in _items(about)}
+    chosen: list[Event] = []
+    for event in ready:
+        items = _items(event.message)
+        if busy.isdisjoint(items) and len(first_runs) + len(chosen) < IN_FLIGHT:
+            chosen.append(event)
+        busy |= items
+    return chosen
 
 
 def publish_lost(
@@ -188,10 +202,10 @@ def publish_lost(
     published = 0
     for exchange, project in exchanges.items():
         actions = [action for action, (kind, _) in _JOBS.items() if idle(f"{exchange}.{kind}")]
-        served, times = {exchange: project}, {"seconds": seconds, "retry_seconds": retry_seconds}
+        values = {"entity": project.entity, "actions": actions, "candidates": _CANDIDATES}
         with connection.transaction():
-            lost = _events(connection, _LOST, served, actions=actions, **times)
-            _publish(connection, lost, served, publish)
+            lost = _events(connection, _LOST, {**values, "seconds": seconds, "retry_seconds": retry_seconds})
+            _publish(connection, lost, exchange, publish)
         published += len(lost)
     return published
 
@@ -206,38 +220,34 @@ def forget_completed(connection: Connection) -> int:
     return connection.execute(_FORGET, {"days": KEPT_DAYS}).rowcount
 
 
-def _events(connection: Connection, query: Composable, exchanges: Mapping[str, Project], **values: Any) -> list[Event]:
-    """Return the events of the served archives that a query finds and locks."""
-    entities = [project.entity for project in exchanges.values()]
-    rows = connection.execute(SQL("{}").format(query), {**values, "entities": entities, "candidates": _CANDIDATES})
+def _events(connection: Connection, query: Composable, values: Mapping[str, Any]) -> list[Event]:
+    rows = connection.execute(SQL("{}").format(query), values)
     return [
         Event(id, entity, action, about, attempts, tuple(failures))
         for id, entity, action, about, attempts, failures in rows
     ]
 
 
-def _items(entity: str, about: Mapping[str, Any]) -> set[tuple[str, str]]:
-    """Return the items that an event is about."""
-    return {(entity, str(about[name])) for name in ("gid", "old_gid", "new_gid") if name in about}
+def _items(about: Any) -> set[str]:
+    """Return the gids that an event is about."""
+    return {str(about[name]) for name in ("gid", "old_gid", "new_gid") if name in about}
 
 
-def _publish(
-    connection: Connection, events: Sequence[Event], exchanges: Mapping[str, Project], publish: Publish
-) -> None:
-    exchange_of = {project.entity: exchange for exchange, project in exchanges.items()}
+def _publish(connection: Connection, events: Sequence[Event], exchange: str, publish: Publish) -> None:
     outgoing: dict[int, Outgoing] = {}
     for event in events:
         if event.action == "noop":
             _run_noop(connection, event)
             continue
         try:
-            outgoing[event.id] = message_of_event(event, exchange_of[event.entity])
+            outgoing[event.id] = message_of_event(event, exchange)
         except InvalidJob as error:
             _log.error("Event %d failed, since it cannot become a message: %s", event.id, error)
             note_failure(connection, event.id, str(error))
             fail(connection, event.id, str(error))
-    publish(list(outgoing.values()))
-    connection.execute(_RUNNING, {"ids": list(outgoing)})
+    if outgoing:
+        publish(list(outgoing.values()))
+        connection.execute(_RUNNING, {"ids": list(outgoing)})
 
 
 def _run_noop(connection: Connection, event: Event) -> None:

@@ -265,6 +265,36 @@ def test_only_so_many_messages_are_in_the_broker_at_a_time(table: Table, monkeyp
     assert len(table.publish()) == 1
 
 
+def test_messages_of_another_archive_or_of_one_that_is_not_served_take_no_place(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_queue, "IN_FLIGHT", 1)
+    releases = [table.add("index", gid(each)) for each in (A, B)]
+    event = table.add("index", gid(C), entity_type="event")
+    table.set("state = 'running'", table.add("index", gid(D), entity_type="event"))
+    with musicbrainz.connect(table.url) as connection:
+        assert publish_ready(connection, {COVER_ART.prefix: COVER_ART}, lambda _: None) == 1
+    assert (table.states()[releases[0]], table.states()[releases[1]]) == (("running", 0), ("queued", 0))
+    table.set("state = 'completed'", event + 1)
+    assert table.publish() == [event]
+
+
+def test_only_chosen_events_are_locked_until_the_broker_confirms(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_queue, "IN_FLIGHT", 1)
+    first, second = table.add("index", gid()), table.add("index", gid(B))
+    unlocked: list[int] = []
+
+    def publish(_: Sequence[Outgoing]) -> None:
+        rows = table.db.execute("SELECT id FROM artwork_indexer.event_queue FOR UPDATE SKIP LOCKED")
+        unlocked.extend(id for (id,) in rows)
+
+    with musicbrainz.connect(table.url) as connection:
+        assert publish_ready(connection, SERVED, publish) == 1
+    assert (unlocked, table.states()[first]) == ([second], ("running", 0))
+
+
 def test_a_failed_event_takes_its_descendants_with_it_and_its_success_brings_them_back(table: Table) -> None:
     copy = table.add("copy_image", copied(1))
     delete = table.add("delete_image", file(1), parents=[copy])
