@@ -9,6 +9,9 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
+
+import psycopg
 
 from app.broker.connection import connected
 from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed
@@ -17,7 +20,7 @@ from app.coverart import musicbrainz
 from app.coverart.event_queue import any_running, forget_completed, publish_lost, publish_ready
 from app.coverart.event_record import CHANNEL
 from app.coverart.musicbrainz import Connection
-from app.coverart.project import served
+from app.coverart.project import Project, served
 from app.errors import ArtNotServed, DatabaseFailed
 from app.topology.queues import art_queues
 from config.logs import configure
@@ -69,14 +72,14 @@ class EventReader:
         with musicbrainz.connect(self._url) as connection:
             connection.execute(f"LISTEN {CHANNEL}")
             while not self._stopping.is_set():
-                if time.monotonic() >= self._next_housekeeping:
-                    self._keep_house(connection)
-                    self._next_housekeeping = time.monotonic() + _HOUSEKEEPING
                 count = publish_ready(connection, self._exchanges, self._publish)
                 if count:
                     _log.info("Events published as messages: %d", count)
                 # What follows from them becomes ready when they end, and a pooler may keep the notification to itself.
                 self._touch_heartbeat()
+                if time.monotonic() >= self._next_housekeeping:
+                    self._next_housekeeping = time.monotonic() + _HOUSEKEEPING
+                    self._keep_house(connection)
                 pause = FIRST_PAUSE if count or any_running(connection) else min(pause * 2, LONGEST_PAUSE)
                 self._wait(connection, pause)
 
@@ -100,7 +103,15 @@ class EventReader:
             _log.warning("Heartbeat file %s not written: %s", file, error)
 
     def _keep_house(self, connection: Connection) -> None:
-        """Publish lost events again, and delete those that were completed long ago."""
+        """Publish lost events again, and delete those that were completed long ago. An error is logged only."""
+        steps = [partial(self._publish_lost, exchange, project) for exchange, project in self._exchanges.items()]
+        for step in (*steps, _forget_completed):
+            try:
+                step(connection)
+            except (ApplicationError, psycopg.Error) as error:
+                _log.warning("Lost or old events left as they are, retry in %g s: %s", _HOUSEKEEPING, error)
+
+    def _publish_lost(self, exchange: str, project: Project, connection: Connection) -> None:
         self._declare()
         with connected(self._settings.broker, timeout=self._settings.publish_timeout) as broker:
             channel = broker.channel()
@@ -110,7 +121,7 @@ class EventReader:
 
             lost = publish_lost(
                 connection,
-                self._exchanges,
+                {exchange: project},
                 self._publish,
                 idle=idle,
                 seconds=self._settings.event_timeout,
@@ -118,8 +129,6 @@ class EventReader:
             )
         if lost:
             _log.warning("Lost events published again: %d", lost)
-        if forgotten := forget_completed(connection):
-            _log.info("Completed events deleted: %d", forgotten)
 
     def _wait(self, connection: Connection, seconds: float) -> None:
         """Wait until the database notifies or `stopping` is set, at most `seconds`."""
@@ -127,6 +136,11 @@ class EventReader:
         while not self._stopping.is_set() and (left := deadline - time.monotonic()) > 0:
             if list(connection.notifies(timeout=min(left, _ATTENTION), stop_after=1)):
                 return
+
+
+def _forget_completed(connection: Connection) -> None:
+    if forgotten := forget_completed(connection):
+        _log.info("Completed events deleted: %d", forgotten)
 
 
 def main() -> int:

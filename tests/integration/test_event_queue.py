@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from app.broker.errors import Postpone, PublishFailed
-from app.broker.publishing import Outgoing
+from app.broker.publishing import Outgoing, Publisher
 from app.coverart import event_queue, musicbrainz
 from app.coverart.event_queue import MAX_ATTEMPTS, forget_completed, publish_lost, publish_ready
 from app.coverart.event_record import EventRecord
@@ -24,6 +24,7 @@ from app.coverart.project import COVER_ART, EVENT_ART
 from app.errors import ArchiveError, ArtNotServed, DatabaseUnavailable
 from app.event_reader import EventReader
 from app.state.client import get_redis
+from app.topology.queues import art_queues
 from config.settings import Settings
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY, ArchiveServer, broken
 from tests.servers.musicbrainz import changes, database
@@ -423,6 +424,31 @@ def test_a_reader_publishes_to_a_new_broker_at_once_when_the_database_notifies(
     [index], [deindex] = (Broker(settings.broker).take(f"cover-art-archive.{kind}") for kind in ("index", "delete"))
     assert (index.headers[EVENT], deindex.headers[EVENT]) == (first, second)
     assert (index.properties["delivery_mode"], deindex.properties["delivery_mode"]) == (2, 2)
+
+
+def test_an_error_of_housekeeping_holds_up_neither_new_events_nor_another_archive(
+    table: Table, settings: Settings
+) -> None:
+    url = SecretStr(table.url)
+    # Nobody declares the queues of cover art, so that a search for its lost events fails.
+    served = {"event_art_exchange": "event-art-archive", "declare_topology": False}
+    enabled = settings.model_copy(update={"musicbrainz_url": url, "event_queue_url": url, **served})
+    with Publisher(settings.broker) as publisher:
+        publisher.declare(art_queues("event-art-archive", enabled))
+    lost, old = (table.add("index", gid(each), entity_type="event") for each in (A, B))
+    table.set("state = 'running', last_updated = '2020-01-01'", lost)
+    table.set("state = 'completed', created = '2020-01-01', last_updated = '2020-01-01'", old)
+    new = table.add("index", gid(C), entity_type="event")
+    stopping = threading.Event()
+    reader = threading.Thread(target=EventReader(enabled, stopping=stopping).run)
+    reader.start()
+    try:
+        eventually(lambda: old not in table.states(), "it is forgotten in spite of the error")
+    finally:
+        stopping.set()
+        reader.join()
+    published = [each.headers[EVENT] for each in Broker(settings.broker).take("event-art-archive.index")]
+    assert published == [new, lost]
 
 
 def test_a_reader_without_a_table_does_not_start(settings: Settings) -> None:
