@@ -10,7 +10,7 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from psycopg.sql import SQL, Composable
 
@@ -38,8 +38,6 @@ _CANDIDATES = 1_000
 
 #: Days from their end for which completed events are kept; failed ones stay. Source: metabrainz/artwork-indexer, README.md.
 KEPT_DAYS = 90
-
-Action = Literal["index", "copy_image", "delete_image", "deindex", "noop"]
 
 #: Publishes messages, and returns when the broker has confirmed all.
 Publish = Callable[[Sequence[Outgoing]], None]
@@ -114,21 +112,25 @@ _FORGET = SQL(
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One row. `attempts` are its failed runs, `failures` their reasons, the oldest first."""
+    """One row, whose message may be any JSON. `attempts` are its failed runs, `failures` their reasons in order."""
 
     id: int
     entity: str
-    action: Action
-    message: Mapping[str, Any]
+    action: str
+    message: Any
     attempts: int
     failures: tuple[str, ...] = ()
 
 
 def job_of_event(event: Event) -> Job:
-    """Return the job that carries out an event; raises InvalidJob for a message that lacks a field.
+    """Return the job that carries out an event; raises InvalidJob for an unknown action, and for a wrong message.
 
     A `copy_image` is a move that keeps its source: an event of its own deletes that.
     """
+    if event.action not in _JOBS:
+        raise InvalidJob(f"event {event.id}: unknown action {event.action}")
+    if not isinstance(event.message, dict):
+        raise InvalidJob(f"event {event.id}: {event.action} whose message is no JSON object")
     kind, names = _JOBS[event.action]
     missing = sorted(set(names) - set(event.message))
     if missing:
@@ -229,7 +231,9 @@ def _events(connection: Connection, query: Composable, values: Mapping[str, Any]
 
 
 def _items(about: Any) -> set[str]:
-    """Return the gids that an event is about."""
+    """Return the gids that an event is about; none for a message that is no JSON object."""
+    if not isinstance(about, dict):
+        return set()
     return {str(about[name]) for name in ("gid", "old_gid", "new_gid") if name in about}
 
 
@@ -252,7 +256,7 @@ def _publish(connection: Connection, events: Sequence[Event], exchange: str, pub
 
 def _run_noop(connection: Connection, event: Event) -> None:
     """Complete an event that asks for nothing, or fail as it asks: an operator's test of the table."""
-    if not event.message.get("fail"):
+    if not (isinstance(event.message, dict) and event.message.get("fail")):
         complete(connection, event.id)
     elif note_failure(connection, event.id, "Failure (no-op)") >= MAX_ATTEMPTS:
         fail(connection, event.id, "")

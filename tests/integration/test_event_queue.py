@@ -364,6 +364,19 @@ def test_an_event_that_cannot_become_a_message_fails_alone(table: Table) -> None
     assert table.reasons(wrong[1]) == [f"event {wrong[1]}: delete_image without artwork_id, suffix"]
 
 
+def test_an_unknown_action_and_a_message_that_is_no_object_fail_their_row_alone(table: Table) -> None:
+    table.db.execute("ALTER TYPE artwork_indexer.event_queue_action ADD VALUE IF NOT EXISTS 'rotate'")
+    rotate, right = table.add("rotate", gid()), table.add("index", gid(B))
+    wrong = [table.add("index", message) for message in ("null", "[1]", '"gid"')]
+    noop = table.add("noop", "null")
+    assert table.publish() == [right]
+    states = table.states()
+    assert [states[each] for each in (rotate, *wrong)] == [("failed", 1)] * 4
+    assert states[noop] == ("completed", 0)
+    assert table.reasons(rotate) == [f"event {rotate}: unknown action rotate"]
+    assert table.reasons(wrong[0]) == [f"event {wrong[0]}: index whose message is no JSON object"]
+
+
 def test_a_lost_message_is_published_again_and_a_waiting_one_is_not(table: Table) -> None:
     events = [table.add("index", gid()), table.add("deindex", gid(C)), table.add("index", gid(B))]
     table.publish()
