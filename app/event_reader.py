@@ -16,9 +16,8 @@ import psycopg
 from app.broker.connection import connected
 from app.broker.errors import ApplicationError, BrokerUnreachable, PublishFailed
 from app.broker.publishing import Outgoing, Publisher
-from app.coverart import musicbrainz
 from app.coverart.event_queue import any_running, forget_completed, publish_lost, publish_ready
-from app.coverart.event_record import CHANNEL
+from app.coverart.event_record import CHANNEL, connect
 from app.coverart.musicbrainz import Connection
 from app.coverart.project import Project, served
 from app.errors import ArtNotServed, DatabaseFailed
@@ -69,7 +68,7 @@ class EventReader:
 
     def _serve(self) -> None:
         pause = FIRST_PAUSE
-        with musicbrainz.connect(self._url) as connection:
+        with connect(self._url) as connection:
             connection.execute(f"LISTEN {CHANNEL}")
             while not self._stopping.is_set():
                 count = publish_ready(connection, self._exchanges, self._publish)

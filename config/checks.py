@@ -38,6 +38,20 @@ def url_of(*schemes: str) -> Callable[[_Url], _Url]:
     return check
 
 
+def postgresql_url(value: SecretStr) -> SecretStr:
+    """Check a URL of PostgreSQL, which may name several hosts with commas between them, or none."""
+    url = value.get_secret_value()
+    scheme, _, rest = url.partition("://")
+    login_and_hosts = re.split("[/?]", rest, maxsplit=1)[0]
+    login, _, hosts = login_and_hosts.rpartition("@")
+    database = rest[len(login_and_hosts) :].partition("?")[0]
+    found = [_HOST_AND_PORT.fullmatch(host) for host in hosts.split(",")]
+    valid = all(each and int(each[1] or 0) <= _MAX_PORT for each in found) and "@" not in login + database
+    if url and (scheme not in ("postgresql", "postgres") or not rest.isprintable() or not valid):
+        raise ValueError("expected postgresql://user:password@host/database, with a / or @ of a password as %2F or %40")
+    return value
+
+
 def folder(path: Path) -> Path:
     """Check that a folder can be made or used at `path`."""
     try:

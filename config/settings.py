@@ -195,7 +195,7 @@ class Settings(BaseSettings):
     musicbrainz_url: SecretStr = Field(
         SecretStr(""), description="MusicBrainz's database, `postgresql://user:password@host/database`; only read."
     )
-    event_queue_url: SecretStr = Field(
+    event_queue_url: Annotated[SecretStr, AfterValidator(checks.postgresql_url)] = Field(
         SecretStr(""),
         description="Database with MusicBrainz's table `artwork_indexer.event_queue`, whose events become messages. "
         "Its role may write in that schema. Empty: messages come from other producers only.",

@@ -106,7 +106,7 @@ _ANY_RUNNING = SQL("SELECT FROM artwork_indexer.event_queue WHERE state = 'runni
 
 _FORGET = SQL(
     "DELETE FROM artwork_indexer.event_queue"
-    " WHERE state = 'completed' AND created < now() - make_interval(days => %(days)s)"
+    " WHERE state = 'completed' AND last_updated < now() - make_interval(days => %(days)s)"
 )
 
 

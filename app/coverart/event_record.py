@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 from psycopg.sql import SQL
@@ -14,6 +15,14 @@ from config.settings import Settings
 
 #: What the reader listens to. The database notifies it by a trigger, where it has one, and workers do.
 CHANNEL = "artwork_indexer_event_queue"
+
+#: Seconds that each statement about a dead letter may take, locks included: the worker's event loop waits for it.
+QUICK_SECONDS = 2.0
+
+_QUICK = SQL("SELECT set_config('statement_timeout', %(ms)s, true), set_config('lock_timeout', %(ms)s, true)")
+
+#: Opens a connection as `musicbrainz.connect` does, whose errors name this setting.
+connect = partial(musicbrainz.connect, variable="EVENT_QUEUE_URL")
 
 _BEGIN = SQL(
     """
@@ -66,7 +75,8 @@ _AFTER_FAILURE = (
 )
 
 _COMPLETE = SQL(
-    "UPDATE artwork_indexer.event_queue SET state = 'completed' WHERE id = %(id)s AND state <> 'completed'"
+    "UPDATE artwork_indexer.event_queue SET state = 'completed', last_updated = clock_timestamp()"
+    " WHERE id = %(id)s AND state <> 'completed'"
 )
 
 _FAILED_DESCENDANTS = _DESCENDANTS.format(condition=SQL("event.state = 'failed' AND event.attempts = 0")) + SQL(
@@ -112,22 +122,23 @@ class EventRecord:
 
     def begin(self, attempts: int) -> bool:
         """Note that a run begins after `attempts` failed ones; return False if the event is completed or deleted."""
-        with musicbrainz.connect(self.url) as connection:
+        with connect(self.url) as connection:
             return connection.execute(_BEGIN, {"id": self.event, "attempts": attempts}).fetchone() is not None
 
     def note_failure(self, reason: str) -> None:
         """Note a failed run. The retry policy decides whether there is another one."""
-        with musicbrainz.connect(self.url) as connection, connection.transaction():
+        with connect(self.url) as connection, connection.transaction():
             note_failure(connection, self.event, reason)
 
     def complete(self) -> None:
         """Complete the event, which releases those that depend on it."""
-        with musicbrainz.connect(self.url) as connection, connection.transaction():
+        with connect(self.url) as connection, connection.transaction():
             complete(connection, self.event)
 
     def fail(self, reason: str) -> None:
         """Fail the event and its descendants; `reason` is kept if no failed run left one."""
-        with musicbrainz.connect(self.url, timeout=2) as connection, connection.transaction():
+        with connect(self.url, timeout=2) as connection, connection.transaction():
+            connection.execute(_QUICK, {"ms": str(round(QUICK_SECONDS * 1_000))})
             fail(connection, self.event, reason)
 
 

@@ -48,12 +48,15 @@ _ARTISTS: Mapping[bool, LiteralString] = {
     )""",
     False: "ARRAY[]::text[]",
 }
+#: SQLSTATE of a serialization failure, a deadlock, a lock that was not free in time, and a write to a standby, as during
+#: a failover: the same statement may succeed later.
+_TRANSIENT = frozenset({"40001", "40P01", "55P03", "25006"})
 _TIME_LIMIT = SQL("SELECT set_config('statement_timeout', %s, true)")
 
 
 @contextmanager
-def connect(url: str, *, timeout: float = 10.0) -> Iterator[Connection]:
-    """Open a connection for the block; `timeout` is in seconds, at least 2.
+def connect(url: str, *, timeout: float = 10.0, variable: str = "MUSICBRAINZ_URL") -> Iterator[Connection]:
+    """Open a connection for the block; `timeout` is in seconds, at least 2. `variable` is the setting with the URL.
 
     Each job opens its own: that costs a few milliseconds, and no connection is held between jobs.
 
@@ -61,7 +64,7 @@ def connect(url: str, *, timeout: float = 10.0) -> Iterator[Connection]:
         DatabaseUnavailable: it cannot be reached, the connection broke, or a read took too long.
         DatabaseFailed: it answered with an error.
     """
-    parameters = _parameters(url)
+    parameters = _parameters(url, variable)
     try:
         with psycopg.connect(
             # The URL may set another time-out, but no other encoding.
@@ -217,17 +220,17 @@ def _queries() -> Mapping[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def _parameters(url: str) -> dict[str, Any]:
+def _parameters(url: str, variable: str) -> dict[str, Any]:
     if not url.startswith(("postgresql://", "postgres://")):
-        raise DatabaseUnavailable("MUSICBRAINZ_URL is not postgresql://user:password@host/database")
+        raise DatabaseUnavailable(f"{variable} is not postgresql://user:password@host/database")
     try:
         parameters = conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError:
         # Neither the URL nor libpq's error is quoted: both may contain the password.
-        raise DatabaseUnavailable("MUSICBRAINZ_URL cannot be read as a PostgreSQL URL") from None
+        raise DatabaseUnavailable(f"{variable} cannot be read as a PostgreSQL URL") from None
     # libpq reads the rest of a password with an unescaped / or @ as a host or a database, and would quote it.
     if any("@" in str(parameters.get(name, "")) for name in ("host", "port", "dbname")):
-        raise DatabaseUnavailable("MUSICBRAINZ_URL: write a / or @ of its user or password as %2F or %40")
+        raise DatabaseUnavailable(f"{variable}: write a / or @ of its user or password as %2F or %40")
     return parameters
 
 
@@ -237,6 +240,8 @@ def _is_outage(error: psycopg.Error) -> bool:
     A broken connection has no SQLSTATE. Class 08 is connection exceptions, 53 insufficient resources, 57 operator
     intervention: a time limit or a shutdown (PostgreSQL, appendix A).
     """
+    if error.sqlstate in _TRANSIENT:
+        return True
     if not isinstance(error, psycopg.OperationalError):
         return False
     return error.sqlstate is None or error.sqlstate[:2] in {"08", "53", "57"}

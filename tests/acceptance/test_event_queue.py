@@ -242,7 +242,7 @@ def change_thrice(scene: Scene) -> None:
 def complete_long_ago(scene: Scene) -> None:
     update_art(scene)
     eventually(lambda: scene.rows() == [("index", "completed", 0)], "it is completed")
-    scene.update("created = created - interval '91 days'")
+    scene.update("last_updated = last_updated - interval '91 days'")
     with musicbrainz.connect(scene.art.environment["EVENT_QUEUE_URL"]) as connection:
         forget_completed(connection)
     assert scene.rows() == []

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
 import pytest
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 
 from app.broker.errors import Postpone, PublishFailed
 from app.broker.publishing import Outgoing, Publisher
-from app.coverart import event_queue, musicbrainz
+from app.coverart import event_queue, event_record, musicbrainz
 from app.coverart.event_queue import MAX_ATTEMPTS, forget_completed, publish_lost, publish_ready
 from app.coverart.event_record import EventRecord
 from app.coverart.event_runs import run_event
@@ -337,6 +338,19 @@ def test_the_dead_letter_of_a_completed_event_fails_nothing(table: Table) -> Non
     assert table.reasons(parent) == []
 
 
+def test_a_locked_row_holds_up_the_failure_of_its_event_for_a_short_time_only(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_record, "QUICK_SECONDS", 0.1)
+    event = table.add("index", gid())
+    with table.db.transaction():
+        table.set("state = 'running'", event)
+        with pytest.raises(DatabaseUnavailable, match="timeout"):
+            table.record(event).fail("dead")
+    table.record(event).fail("dead")
+    assert table.states()[event] == ("failed", 1)
+
+
 def test_a_message_that_died_without_a_failed_run_leaves_a_reason(table: Table) -> None:
     event = table.add("index", gid())
     table.publish()
@@ -397,13 +411,24 @@ def test_a_lost_message_is_published_again_and_a_waiting_one_is_not(table: Table
     assert table.states()[lost] == ("running", 2)
 
 
-def test_completed_events_are_forgotten_after_90_days_and_failed_ones_never(table: Table) -> None:
+def test_completed_events_are_forgotten_90_days_after_their_end_and_failed_ones_never(table: Table) -> None:
     old, young, failed = (table.add("index", gid(str(each) + A[1:])) for each in range(3))
     for event, state, age in ((old, "completed", 91), (young, "completed", 89), (failed, "failed", 91)):
-        table.set(f"state = '{state}', created = now() - interval '{age} days'", event)
+        age_of_end = f"last_updated = now() - interval '{age} days'"
+        table.set(f"state = '{state}', created = '2020-01-01', {age_of_end}", event)
     with musicbrainz.connect(table.url) as connection:
         assert forget_completed(connection) == 1
     assert set(table.states()) == {young, failed}
+
+
+def test_a_wrong_url_of_the_event_queue_is_named_as_such() -> None:
+    for url in ("mysql://host/db", "postgresql://user:a/b@host/db", "postgresql://user:a@b@host/db", "host"):
+        with pytest.raises(ValidationError, match="event_queue_url"):
+            Settings(event_queue_url=SecretStr(url))
+    for url in ("postgresql:///db?host=/run", "postgres://u:p%40@a:1,[::1]:2/db", "postgresql://host"):
+        assert Settings(event_queue_url=SecretStr(url)).event_queue_url.get_secret_value() == url
+    with pytest.raises(DatabaseUnavailable, match="EVENT_QUEUE_URL"):
+        EventRecord("postgresql://host/db?wrong=1", 1).begin(0)
 
 
 def test_an_event_without_work_completes_and_one_that_asks_to_fail_does_so_to_its_limit(table: Table) -> None:
@@ -446,7 +471,7 @@ def test_an_error_of_housekeeping_holds_up_neither_new_events_nor_another_archiv
     # Nobody declares the queues of cover art, so that a search for its lost events fails.
     served = {"event_art_exchange": "event-art-archive", "declare_topology": False}
     enabled = settings.model_copy(update={"musicbrainz_url": url, "event_queue_url": url, **served})
-    with Publisher(settings.broker) as publisher:
+    with closing(Publisher(settings.broker)) as publisher:
         publisher.declare(art_queues("event-art-archive", enabled))
     lost, old = (table.add("index", gid(each), entity_type="event") for each in (A, B))
     table.set("state = 'running', last_updated = '2020-01-01'", lost)
@@ -484,6 +509,12 @@ def test_without_musicbrainzs_database_a_job_is_postponed_and_only_its_last_free
     assert table.states()[event] == ("running", 1)
     with pytest.raises(Postpone):
         run_event(EventRecord("postgresql://127.0.0.1:1/away", event), indexer, Index(A), "id", {})
+    # A primary that became a standby, and a row that is locked.
+    with table.db.transaction():
+        table.set("attempts = 1", event)
+        for option in ("default_transaction_read_only%3Don", "lock_timeout%3D50"):
+            with pytest.raises(Postpone):
+                run_event(EventRecord(f"{table.url}&options=-c{option}", event), indexer, Index(A), "id", {})
 
 
 def test_the_retry_of_a_deletion_spares_an_image_that_was_moved_back(art: Art) -> None:
