@@ -83,7 +83,7 @@ _FAILED_DESCENDANTS = _DESCENDANTS.format(condition=SQL("event.state = 'failed' 
     "SELECT id FROM locked"
 )
 
-# One generation. Who has a failed parent left stays failed. So does an event that another change queued again: two
+# One generation. An event with another failed parent stays failed. So does one that another change queued again: two
 # equal events are never queued.
 _QUEUE_AGAIN = SQL(
     """
