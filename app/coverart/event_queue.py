@@ -36,7 +36,8 @@ IN_FLIGHT = 100
 #: Ready events of an archive that are considered at a time.
 _CANDIDATES = 1_000
 
-#: Days from their end for which completed events are kept; failed ones stay. Source: metabrainz/artwork-indexer, README.md.
+#: Days from their end for which completed events are kept; failed ones stay. Source: metabrainz/artwork-indexer,
+#: README.md.
 KEPT_DAYS = 90
 
 #: Publishes messages, and returns when the broker has confirmed all.

@@ -281,9 +281,7 @@ def test_messages_of_another_archive_or_of_one_that_is_not_served_take_no_place(
     assert table.publish() == [event]
 
 
-def test_only_chosen_events_are_locked_until_the_broker_confirms(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_chosen_events_are_locked_until_the_broker_confirms(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_queue, "IN_FLIGHT", 1)
     first, second = table.add("index", gid()), table.add("index", gid(B))
     unlocked: list[int] = []
@@ -476,7 +474,7 @@ def test_an_error_of_housekeeping_holds_up_neither_new_events_nor_another_archiv
     lost, old = (table.add("index", gid(each), entity_type="event") for each in (A, B))
     table.set("state = 'running', last_updated = '2020-01-01'", lost)
     table.set("state = 'completed', created = '2020-01-01', last_updated = '2020-01-01'", old)
-    new = table.add("index", gid(C), entity_type="event")
+    new = table.add("deindex", gid(C), entity_type="event")
     stopping = threading.Event()
     reader = threading.Thread(target=EventReader(enabled, stopping=stopping).run)
     reader.start()
@@ -485,8 +483,8 @@ def test_an_error_of_housekeeping_holds_up_neither_new_events_nor_another_archiv
     finally:
         stopping.set()
         reader.join()
-    published = [each.headers[EVENT] for each in Broker(settings.broker).take("event-art-archive.index")]
-    assert published == [new, lost]
+    [deindex], [index] = (Broker(settings.broker).take(f"event-art-archive.{kind}") for kind in ("delete", "index"))
+    assert (deindex.headers[EVENT], index.headers[EVENT]) == (new, lost)
 
 
 def test_a_reader_without_a_table_does_not_start(settings: Settings) -> None:
