@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 
@@ -103,8 +103,10 @@ class EventReader:
 
     def _keep_house(self, connection: Connection) -> None:
         """Publish lost events again, and delete those that were completed long ago. An error is logged only."""
-        steps = [partial(self._publish_lost, exchange, project) for exchange, project in self._exchanges.items()]
-        for step in (*steps, _forget_completed):
+        steps: list[Callable[[Connection], None]] = [
+            partial(self._publish_lost, exchange, project) for exchange, project in self._exchanges.items()
+        ]
+        for step in [*steps, _forget_completed]:
             try:
                 step(connection)
             except (ApplicationError, psycopg.Error) as error:

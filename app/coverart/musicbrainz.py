@@ -48,8 +48,8 @@ _ARTISTS: Mapping[bool, LiteralString] = {
     )""",
     False: "ARRAY[]::text[]",
 }
-#: SQLSTATE of a serialization failure, a deadlock, a lock that was not free in time, and a write to a standby, as
-#: during a failover: the same statement may succeed later.
+#: SQLSTATE of a serialization failure, a deadlock, a lock that was not free in time, and a write to a standby.
+#: The same statement may succeed later: a failover may make the standby the primary.
 _TRANSIENT = frozenset({"40001", "40P01", "55P03", "25006"})
 _TIME_LIMIT = SQL("SELECT set_config('statement_timeout', %s, true)")
 

@@ -466,7 +466,7 @@ def test_an_error_of_housekeeping_holds_up_neither_new_events_nor_another_archiv
     table: Table, settings: Settings
 ) -> None:
     url = SecretStr(table.url)
-    # Nobody declares the queues of cover art, so that a search for its lost events fails.
+    # The queues of cover art are not declared, so that a search for its lost events fails.
     served = {"event_art_exchange": "event-art-archive", "declare_topology": False}
     enabled = settings.model_copy(update={"musicbrainz_url": url, "event_queue_url": url, **served})
     with closing(Publisher(settings.broker)) as publisher:
