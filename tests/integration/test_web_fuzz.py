@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote_from_bytes
 
@@ -45,8 +46,10 @@ expected-statuses = ["2xx", "400", "404"]
 
 
 @pytest.fixture(scope="module")
-def search_client(tmp_path_factory: pytest.TempPathFactory) -> LocalSearchClient:
-    return LocalSearchClient([write_pack(tmp_path_factory.mktemp("pack") / "pack.sqlite", PAGES, domain=DOMAIN)])
+def search_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSearchClient]:
+    pack = write_pack(tmp_path_factory.mktemp("pack") / "pack.sqlite", PAGES, domain=DOMAIN)
+    with closing(LocalSearchClient([pack])) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
