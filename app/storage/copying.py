@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -47,11 +48,9 @@ def copy_store(source: ObjectStore, target: ObjectStore, *, create: bool = False
     target.put(MARKER_KEY, source.get(MARKER_KEY).data)
 
     def copy(stat: Stat) -> bool:
-        try:
+        with suppress(ObjectNotFound):
             if target.stat(stat.key).etag == stat.etag:
                 return False
-        except ObjectNotFound:
-            pass
         try:
             target.put(stat.key, source.get(stat.key).data)
         except ObjectNotFound:  # It was deleted meanwhile.

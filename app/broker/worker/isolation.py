@@ -66,12 +66,11 @@ class Isolation:
             if self._suspect is None:
                 return
             waiting = {id(run) for run in (*self._kept, None if self._runs_alone else self._suspect)}
-            if any(id(run) not in waiting for run in state.reserved_requests):
-                pass
-            elif not self._runs_alone:
+            others_run = any(id(run) not in waiting for run in state.reserved_requests)
+            if not others_run and not self._runs_alone:
                 self._runs_alone = True
                 self._start(self._suspect)
-            else:
+            elif not others_run:
                 self._suspect, self._runs_alone = None, False
                 kept, self._kept = self._kept, []
                 for run in kept:
