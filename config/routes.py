@@ -65,7 +65,10 @@ SUBSCRIPTIONS: tuple[Route, ...] = (
 #: The orchestrator's queue of requests, and their types on the exchange `perennial.requests`. It answers them
 #: beside its tasks, and forwards `search` and `suggest` to a searcher that has the domain. A late request is worthless.
 REQUESTS = "orchestrator.requests"
-REQUEST_TYPES = ("search", "suggest", "get_routes", "heartbeat")
+REQUEST_TYPES = ("search", "suggest", "get_routes")
+
+#: The event that the orchestrator receives by its queue of requests, because a late one is worthless, too.
+HEARTBEAT = "heartbeat"
 
 #: Request types of a searcher's own queue, `site.searcher.<id>`, and the event that every searcher subscribes to.
 SEARCHER = "site.searcher"

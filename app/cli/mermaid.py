@@ -24,7 +24,7 @@ from app.topology.queues import (
     searcher_queue,
     site_exchange,
 )
-from config.routes import ALIASES, ORCHESTRATOR, REQUEST_TYPES, SITE, SUBSCRIPTIONS
+from config.routes import ALIASES, HEARTBEAT, ORCHESTRATOR, REQUEST_TYPES, SITE, SUBSCRIPTIONS
 from config.settings import Settings
 
 #: Waiting is amber and failure red, legible on light and dark pages.
@@ -96,7 +96,6 @@ def search_flowchart(settings: Settings) -> str:
     policy, searcher = subscriber_policy(ORCHESTRATOR, settings), searcher_queue("ID")
     events, requests = orchestrator_queues(settings)
     event_types = ", ".join(route.type for route in SUBSCRIPTIONS if route.type != "update")
-    request_types = ", ".join(kind for kind in REQUEST_TYPES if kind != "heartbeat")
     lines = [
         f'    packer([packer]) -->|"update"| {_exchange(events_exchange)}',
         *_policy_lines(policy, [events], consumer=ORCHESTRATOR),
@@ -106,10 +105,9 @@ def search_flowchart(settings: Settings) -> str:
             for exchange, keys in _keys_by_exchange(searcher)
         ),
         f'    client(["web, command line, demo"]) -->|"search, suggest"| {_exchange(queries_exchange)}',
-        f'    client -->|"{request_types}"| {_exchange(requests_exchange)}',
+        f'    client -->|"{", ".join(REQUEST_TYPES)}"| {_exchange(requests_exchange)}',
         f'    worker -->|"load, unload, and requests passed on"| {_queue(searcher)}',
-        f'    searcher -->|"{event_types}"| {_exchange(events_exchange)}',
-        f'    searcher -->|"heartbeat"| {_exchange(requests_exchange)}',
+        f'    searcher -->|"{HEARTBEAT}, {event_types}"| {_exchange(events_exchange)}',
         '    worker & searcher -->|"replies"| replies[["a queue with a name by the broker"]] --> client',
     ]
     return "\n".join(["flowchart LR", *lines, *_STYLES, *_class_lines(policy)])

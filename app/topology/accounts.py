@@ -7,7 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.topology.queues import events_exchange, queries_exchange, requests_exchange, site_exchange
-from config.routes import ART_JOBS, CRAWL, INDEX, ORCHESTRATOR, PACK, REGISTER_AGAIN, REQUESTS, SEARCHER, TICK, TIMER
+from config.routes import (
+    ART_JOBS,
+    CRAWL,
+    HEARTBEAT,
+    INDEX,
+    ORCHESTRATOR,
+    PACK,
+    REGISTER_AGAIN,
+    REQUESTS,
+    SEARCHER,
+    TICK,
+    TIMER,
+)
 from config.settings import Settings
 
 #: RabbitMQ's name for the default exchange, which reaches every queue by its name.
@@ -98,9 +110,9 @@ _FIXED = (
     Account(
         name="searcher",
         configure=(_SEARCHERS,),
-        write=(_SEARCHERS, _EVENTS_EXCHANGE, _REQUESTS_EXCHANGE, _DEFAULT_EXCHANGE),
+        write=(_SEARCHERS, _EVENTS_EXCHANGE, _DEFAULT_EXCHANGE),
         read=(_SEARCHERS, _EVENTS_EXCHANGE, _QUERIES_EXCHANGE),
-        events_written=("register", "loaded", "unloaded", "failed"),
+        events_written=("register", HEARTBEAT, "loaded", "unloaded", "failed"),
         events_read=(REGISTER_AGAIN,),
     ),
     Account(name="beat", write=(_SITE,)),

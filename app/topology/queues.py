@@ -8,6 +8,7 @@ from app.broker.policies.base import Policy
 from app.topology.policies import art_policy, request_policy, site_policy, subscriber_policy, tick_policy
 from config.routes import (
     ALIASES,
+    HEARTBEAT,
     ORCHESTRATOR,
     POLICY_OF_QUEUE,
     REGISTER_AGAIN,
@@ -74,8 +75,9 @@ def subscriber_queue(name: str, settings: Settings) -> Queue:
 
 
 def request_queue(settings: Settings) -> Queue:
-    """Return the queue of requests; late ones expire in it."""
+    """Return the queue of requests and heartbeats; late ones expire in it."""
     bindings = [binding(requests_exchange, routing_key=key) for key in REQUEST_TYPES]
+    bindings.append(binding(events_exchange, routing_key=HEARTBEAT))
     arguments = request_policy(settings).work_arguments(REQUESTS)
     return Queue(REQUESTS, routing_key=REQUESTS, bindings=bindings, queue_arguments=arguments, durable=True)
 

@@ -70,6 +70,7 @@ def test_a_client_may_publish_work_and_nothing_else(settings: Settings, environm
         ("perennial.queries", SEARCHER),
         ("perennial.requests", "heartbeat"),
         ("perennial.events", "update"),
+        ("perennial.events", "heartbeat"),
         ("site.dead", ""),
     ):
         assert refused(url, lambda channel, to=(exchange, key): publish(channel, *to)), (exchange, key)
@@ -96,7 +97,8 @@ def test_only_flower_may_publish_remote_control_and_nobody_may_delete_the_work(
 
 
 def test_each_account_publishes_its_own_events_only(environments: Environments) -> None:
-    writers = {"update": "packer", "register_again": "orchestrator", "loaded": "searcher", "register": "searcher"}
+    writers = {"update": "packer", "register_again": "orchestrator"}
+    writers |= dict.fromkeys(("register", "heartbeat", "loaded", "unloaded", "failed"), "searcher")
     for event, writer in writers.items():
         message = event_message(event, {})
         for name, environment in environments.items():

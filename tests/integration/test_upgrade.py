@@ -85,6 +85,8 @@ def former(settings: Settings, broker: Broker) -> Iterator[Any]:
         channel.exchange_delete("perennial.queries")
         for name, arguments in FORMER_ARGUMENTS.items():
             declare_again(channel, {queue.name: queue for queue in all_queues(settings)}[name], arguments)
+        channel.queue_unbind("orchestrator.requests", "perennial.events", "heartbeat")
+        channel.queue_bind("orchestrator.requests", "perennial.requests", "heartbeat")
         broker.post(ENVELOPE, exchange="site.dead", headers=DEAD)
         yield channel
 

@@ -13,7 +13,7 @@ from kombu import Connection
 
 from app.broker.publishing import Publisher
 from app.cluster.protocol import Load, Outcome, PackVersion, SearcherReport, Unload, read, to_payload
-from app.envelopes import event_message, request_message
+from app.envelopes import event_message
 from app.topology.declare import declare_for_client
 from app.topology.queues import searcher_queue
 from config.settings import Settings
@@ -57,7 +57,7 @@ class Actor(Peer):
             self._register()
         if time.monotonic() >= self._beat_at:
             self._beat_at = time.monotonic() + HEARTBEAT
-            self._publisher.publish([request_message("heartbeat", to_payload(self._report()))])
+            self._publisher.publish([event_message("heartbeat", to_payload(self._report()))])
 
     def _register(self) -> None:
         self._publisher.publish([event_message("register", to_payload(self._report()))])

@@ -16,11 +16,11 @@ from app.broker.publishing import Outgoing, Publisher
 from app.broker.rpc.requestor import Requestor
 from app.cluster.protocol import Load, Outcome, ProblemReply, SearcherReport, Unload, read, to_payload
 from app.search.contract import SearchReply
-from app.topology.queues import events_exchange, requests_exchange
+from app.topology.queues import events_exchange
 from config.routes import REGISTER_AGAIN
 from tests.support.waiting import eventually
 
-_EVENT_TYPES = ("register", "loaded", "unloaded", "failed")
+_EVENT_TYPES = ("register", "heartbeat", "loaded", "unloaded", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +123,10 @@ def fake_orchestrator(url: str) -> Iterator[FakeOrchestrator]:
     """Yield a fake orchestrator that receives messages from now on."""
     publisher = Publisher(url)
     with closing(publisher), Connection(url, connect_timeout=5) as connection, connection.channel() as channel:
-        for exchange in (events_exchange, requests_exchange):
-            exchange(channel).declare()
+        events_exchange(channel).declare()
         queue = channel.queue_declare(exclusive=True).queue
         for key in _EVENT_TYPES:
             channel.queue_bind(queue, events_exchange.name, key)
-        channel.queue_bind(queue, requests_exchange.name, "heartbeat")
         found = FakeOrchestrator(url, publisher, channel, queue)
         try:
             yield found

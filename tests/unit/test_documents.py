@@ -22,6 +22,7 @@ from app.topology.policies import site_policy, subscriber_policy
 from app.topology.queues import orchestrator_queues, searcher_queue
 from app.web.monitoring import Metrics
 from config.routes import (
+    HEARTBEAT,
     ORCHESTRATOR,
     POLICY_OF_QUEUE,
     REGISTER_AGAIN,
@@ -105,7 +106,7 @@ def test_the_picture_of_searching_has_each_of_its_queues_and_message_types() -> 
         searcher_queue("ID"),
     ]
     assert {f'[["{queue.name}"]]' for queue in queues} <= set(re.findall(r"\[\[\S+?\]\]", picture))
-    types = {*(route.type for route in SUBSCRIPTIONS), *REQUEST_TYPES, *SEARCHER_TYPES, REGISTER_AGAIN}
+    types = {*(route.type for route in SUBSCRIPTIONS), HEARTBEAT, *REQUEST_TYPES, *SEARCHER_TYPES, REGISTER_AGAIN}
     assert types <= set(re.findall(r"\w+", picture))
 
 
@@ -117,7 +118,13 @@ def test_the_message_table_has_the_routes() -> None:
 def test_the_table_of_the_search_cluster_has_every_type() -> None:
     heading = "## Requests and events of the search cluster"
     types = {name for row in table(read("docs/reference/messages.md"), heading) for name in re.findall(r"\w+", row[0])}
-    assert types == {*(route.type for route in SUBSCRIPTIONS), *REQUEST_TYPES, *SEARCHER_TYPES, REGISTER_AGAIN}
+    assert types == {
+        *(route.type for route in SUBSCRIPTIONS),
+        HEARTBEAT,
+        *REQUEST_TYPES,
+        *SEARCHER_TYPES,
+        REGISTER_AGAIN,
+    }
 
 
 @pytest.mark.parametrize("row", MESSAGES, ids=lambda row: str(row[0]).strip("`"))

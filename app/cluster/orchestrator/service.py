@@ -28,7 +28,8 @@ from app.cluster.protocol import (
     to_payload,
 )
 from app.envelopes import event_message, searcher_message
-from config.routes import REGISTER_AGAIN, SEARCHER_QUEUE, searcher_of
+from app.topology.queues import events_exchange
+from config.routes import HEARTBEAT, REGISTER_AGAIN, SEARCHER_QUEUE, searcher_of
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +114,7 @@ class OrchestratorService:
             "get_routes": lambda _delivery, _payload: to_json(
                 replace(self.state.routes(now=self._clock()), store_id=guard.store_id)
             ),
-            "heartbeat": lambda _delivery, payload: self.receive_report(read(SearcherReport, payload)),
+            HEARTBEAT: self._receive_heartbeat,
         }
         self._returned: queue.SimpleQueue[tuple[str, Delivery]] = queue.SimpleQueue()
         self._responder = respond(
@@ -143,6 +144,11 @@ class OrchestratorService:
     def receive_report(self, report: SearcherReport) -> None:
         """Receive a searcher's report."""
         self.state.receive_report(report, now=self._clock())
+
+    def _receive_heartbeat(self, delivery: Delivery, payload: dict[str, Any]) -> None:
+        if delivery.exchange != events_exchange.name:
+            raise InvalidMessage(f"a heartbeat came from {delivery.exchange}, to which clients publish")
+        self.receive_report(read(SearcherReport, payload))
 
     def order_completed(self, outcome: Outcome) -> None:
         """Receive `loaded` or `unloaded`."""

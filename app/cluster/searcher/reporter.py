@@ -12,7 +12,8 @@ from app.broker.errors import PublishFailed
 from app.broker.publishing import Publisher
 from app.cluster.protocol import MISSED_HEARTBEATS, Outcome, SearcherReport, to_payload
 from app.cluster.searcher.pack_jobs import JobOutcome
-from app.envelopes import event_message, request_message
+from app.envelopes import event_message
+from config.routes import HEARTBEAT
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +36,8 @@ class Publishers:
 
     def heartbeat(self, report: SearcherReport, *, expire_after: float) -> None:
         """Publish a heartbeat that the broker drops after `expire_after` seconds."""
-        message = request_message("heartbeat", to_payload(report))
-        properties = {**message.properties, "expiration": str(round(expire_after * 1_000))}
-        self.heartbeats.publish([replace(message, properties=properties, mandatory=False)])
+        properties = {"delivery_mode": 1, "expiration": str(round(expire_after * 1_000))}
+        self.heartbeats.publish([replace(event_message(HEARTBEAT, to_payload(report)), properties=properties)])
         self.published()
 
     def close(self) -> None:
