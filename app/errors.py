@@ -297,13 +297,6 @@ class ArtNotServed(ApplicationError):
     reason = "art-not-served"
 
 
-class StandbyRefused(ApplicationError):
-    """Raised when a command would change the archive by what a standby of MusicBrainz's database has; says its lag."""
-
-    permanent = True
-    reason = "standby-refused"
-
-
 class EntityNotFound(ApplicationError):
     """Raised when a command names an unknown release or event; names it."""
 

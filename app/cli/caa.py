@@ -19,7 +19,6 @@ from app.cli.caa_jobs import (
     Throttle,
     batches,
     entities,
-    require_primary,
 )
 from app.cli.printing import confirm
 from app.coverart.jobs import Index
@@ -94,11 +93,10 @@ def audit(
     with (
         closing(HeldBack()) as held_back,
         resume.printed(),
-        served.connect() as connection,
-        served.connect() as second,
+        # What a standby lacks must not be deleted from the archive.
+        served.connect(primary=fix) as connection,
+        served.connect(primary=fix) as second,
     ):
-        if fix:
-            require_primary(connection, served.project)
         report = Report(served, fix=fix, yes=yes, as_json=as_json, held_back=held_back)
         comparison = Comparison(served.project, served.public, second, given=not every)
         count = partial(selection.count, connection, served.project, audited=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 import threading
 import time
 import uuid
@@ -22,7 +21,7 @@ from app.coverart.archive import PublicArchive
 from app.coverart.jobs import Job, canonical_gid, kind_of, message
 from app.coverart.musicbrainz import FIRST_GID, Connection
 from app.coverart.project import Entity, Project, served
-from app.errors import ArtNotServed, EntityNotFound, InvalidJob, StandbyRefused
+from app.errors import ArtNotServed, EntityNotFound, InvalidJob
 from app.topology.declare import prepare_client
 from config.settings import Settings
 
@@ -60,9 +59,9 @@ class ServedArchive:
         return PublicArchive.of(self.settings)
 
     @contextmanager
-    def connect(self) -> Iterator[Connection]:
+    def connect(self, *, primary: bool = False) -> Iterator[Connection]:
         """Open the database for the block; raises as `musicbrainz.connect`."""
-        with musicbrainz.connect(self.settings.musicbrainz_url.get_secret_value()) as connection:
+        with musicbrainz.connect(self.settings.musicbrainz_url.get_secret_value(), primary=primary) as connection:
             yield connection
 
     def count_text(self, count: int) -> str:
@@ -202,14 +201,6 @@ def entities(
         for gid in page:
             throttle.wait()
             yield gid, found.get(gid)
-
-
-def require_primary(connection: Connection, project: Project) -> None:
-    """Raise StandbyRefused for a database that replays another one's changes: it may lack an image's row."""
-    lag = musicbrainz.standby_lag(connection, project)
-    if lag is not None:
-        state = "that has replayed nothing yet" if lag == math.inf else f"{lag:,.0f} s behind its primary"
-        raise StandbyRefused(f"MUSICBRAINZ_URL is a standby {state}: --fix needs the primary")
 
 
 def batches(gids: Iterator[str], size: int) -> Iterator[list[str]]:

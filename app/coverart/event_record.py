@@ -22,7 +22,7 @@ QUICK_SECONDS = 2.0
 _QUICK = SQL("SELECT set_config('statement_timeout', %(ms)s, true), set_config('lock_timeout', %(ms)s, true)")
 
 #: Opens a connection as `musicbrainz.connect` does, whose errors name this setting.
-connect = partial(musicbrainz.connect, variable="EVENT_QUEUE_URL")
+connect = partial(musicbrainz.connect, primary=True, variable="EVENT_QUEUE_URL")
 
 _BEGIN = SQL(
     """

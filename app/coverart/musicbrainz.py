@@ -55,20 +55,24 @@ _TIME_LIMIT = SQL("SELECT set_config('statement_timeout', %s, true)")
 
 
 @contextmanager
-def connect(url: str, *, timeout: float = 10.0, variable: str = "MUSICBRAINZ_URL") -> Iterator[Connection]:
+def connect(
+    url: str, *, primary: bool = False, timeout: float = 10.0, variable: str = "MUSICBRAINZ_URL"
+) -> Iterator[Connection]:
     """Open a connection for the block; `timeout` is in seconds, at least 2. `variable` is the setting with the URL.
 
-    Each job opens its own: that costs a few milliseconds, and no connection is held between jobs.
+    Each job opens its own: that costs a few milliseconds, and no connection is held between jobs. With `primary`, a
+    standby is refused, since it may be behind; of several hosts in the URL, the primary is taken.
 
     Raises, also within the block:
-        DatabaseUnavailable: it cannot be reached, the connection broke, or a read took too long.
+        DatabaseUnavailable: it cannot be reached, the connection broke, a read took too long, or it is a standby.
         DatabaseFailed: it answered with an error.
     """
     parameters = _parameters(url, variable)
+    fixed = {"client_encoding": "UTF8", **({"target_session_attrs": "primary"} if primary else {})}
     try:
         with psycopg.connect(
             # The URL may set another time-out, but no other encoding.
-            **{"connect_timeout": round(timeout), **parameters, "client_encoding": "UTF8"},
+            **{"connect_timeout": round(timeout), **parameters, **fixed},
             autocommit=True,
             prepare_threshold=None,
         ) as connection:
@@ -78,7 +82,9 @@ def connect(url: str, *, timeout: float = 10.0, variable: str = "MUSICBRAINZ_URL
         host = parameters.get("host") or parameters.get("hostaddr") or "localhost"
         database = f"MusicBrainz's database {parameters.get('dbname', '')!r} at {host}"
         # libpq adds hints in further lines.
-        raise kind(f"{database}: {' '.join(str(error).split()) or type(error).__name__}") from error
+        text = " ".join(str(error).split()) or type(error).__name__
+        needed = "the primary is needed, and this is a standby: " if "hot standby" in text else ""
+        raise kind(f"{database}: {needed}{text}") from error
 
 
 def entity(connection: Connection, project: Project, gid: str, *, time_limit: float = 30.0) -> Entity | None:
@@ -165,12 +171,6 @@ def described(connection: Connection, project: Project, gid: str, *, time_limit:
     """Return the name and the credited artists of an entity, or None if it does not exist; a merged gid does not."""
     rows = _read(connection, _query("described", project), {"gid": gid}, time_limit=time_limit)
     return Description(rows[0][0], frozenset(map(tuple, rows[0][1]))) if rows else None
-
-
-def standby_lag(connection: Connection, project: Project, *, time_limit: float = 30.0) -> float | None:
-    """Return None for a primary; for a standby, the seconds that it is behind as far as it knows."""
-    [(lag,)] = _read(connection, _query("standby", project), {}, time_limit=time_limit)
-    return None if lag is None else float(lag)
 
 
 def homes(

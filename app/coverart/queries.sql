@@ -109,12 +109,6 @@ SELECT entity.name, {artists}
 FROM musicbrainz.{entity} AS entity
 WHERE entity.gid = %(gid)s
 
--- name: standby
--- NULL on a primary, else the seconds since the last change that was replayed, infinity if there was none.
-SELECT CASE WHEN pg_is_in_recovery() THEN
-    coalesce(extract(EPOCH FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 'infinity')::double precision
-END
-
 -- name: homes
 -- The entity of each image.
 SELECT art.id, entity.gid::text

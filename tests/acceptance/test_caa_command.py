@@ -27,6 +27,7 @@ from config.settings import Settings, get_settings
 from tests.servers.archive import slow_down
 from tests.servers.musicbrainz import changes
 from tests.servers.musicbrainz_ws import metadata
+from tests.servers.postgres import pause_replay, standby_of
 from tests.servers.site import reply
 from tests.support.art import ArtSystem, art_corner
 from tests.support.waiting import eventually
@@ -313,12 +314,21 @@ def test_a_deletion_that_was_held_back_is_not_enqueued_if_the_database_has_the_i
     assert caa.enqueued() == [("delete", f"8\n{A}\njpg".encode())]
 
 
-def test_nothing_is_repaired_by_what_a_standby_has(caa: Command) -> None:
-    caa.art.database.execute("CREATE SCHEMA IF NOT EXISTS recovery")
-    caa.art.database.execute("CREATE OR REPLACE FUNCTION recovery.pg_is_in_recovery() RETURNS boolean RETURN true")
-    url = caa.art.environment["MUSICBRAINZ_URL"] + "&options=-csearch_path%3Drecovery,pg_catalog"
-    assert "MUSICBRAINZ_URL is a standby " in caa.failing("audit", "--fix", A, MUSICBRAINZ_URL=url)
-    assert caa("audit", A, MUSICBRAINZ_URL=url).stderr == "1 release compared: 0 findings\n"
+def test_nothing_is_repaired_by_what_a_lagging_standby_has(caa: Command) -> None:
+    url = caa.art.environment["MUSICBRAINZ_URL"]
+    with standby_of(url) as standby:
+        pause_replay(standby)
+        # By the standby, this image is superfluous.
+        caa.art.archive.upload(f"mbid-{A}", f"mbid-{A}-8.jpg", b"picture")
+        with caa.no_messages() as db:
+            changes.add_cover(db, A, 8)
+        write(caa.art, A)
+        refused = caa.failing("audit", "--fix", "--yes", A, MUSICBRAINZ_URL=standby)
+        assert ": the primary is needed, and this is a standby: " in refused
+        assert caa.enqueued() == []
+        found = [line[1:] for line in lines(caa("audit", A, status=1, MUSICBRAINZ_URL=standby))]
+        assert ("image-left", f"mbid-{A}-8.jpg", "delete") in found
+    assert caa("audit", "--fix", A).stderr == "1 release compared: 0 findings; 0 jobs enqueued\n"
 
 
 def test_an_unreadable_item_is_reported_and_the_others_are_compared(caa: Command) -> None:

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from psycopg.sql import SQL, Identifier
 
-from app.cli.caa_jobs import require_primary
 from app.coverart.musicbrainz import (
     all_gids,
     connect,
@@ -20,10 +18,9 @@ from app.coverart.musicbrainz import (
     entity,
     homes,
     merged_gids,
-    standby_lag,
 )
 from app.coverart.project import COVER_ART, EVENT_ART, PROJECTS, Description, Entity, Image, Project
-from app.errors import DatabaseFailed, DatabaseUnavailable, StandbyRefused
+from app.errors import DatabaseFailed, DatabaseUnavailable
 from tests.servers.musicbrainz import changes
 
 pytestmark = pytest.mark.integration
@@ -159,25 +156,6 @@ def test_what_an_audit_reads_deleted_gids_pages_of_entities_changes_and_descript
         assert described(connection, project, deleted) is None
         changes.rename_artist(db, 1, "Miles")
         assert (entities(connection, project, [first])[first].changed > after) is project.has_artists
-
-
-def test_a_primary_has_no_lag_and_a_standby_says_how_far_it_is_behind(musicbrainz_url: str, db: changes.Db) -> None:
-    with connect(musicbrainz_url) as connection:
-        assert standby_lag(connection, COVER_ART) is None
-    # A server that replays nothing is in recovery, too; here two functions say so.
-    db.execute("CREATE SCHEMA recovery")
-    db.execute("CREATE FUNCTION recovery.pg_is_in_recovery() RETURNS boolean RETURN true")
-    db.execute(
-        "CREATE FUNCTION recovery.pg_last_xact_replay_timestamp() RETURNS timestamptz"
-        " RETURN clock_timestamp() - interval '90 s'"
-    )
-    db.execute(SQL("ALTER DATABASE {} SET search_path = recovery, pg_catalog").format(Identifier(db.info.dbname)))
-    with connect(musicbrainz_url) as connection:
-        lag = standby_lag(connection, COVER_ART)
-        assert lag is not None
-        assert 89 < lag < 300
-        with pytest.raises(StandbyRefused, match=r"a standby \d+ s behind its primary: --fix needs the primary"):
-            require_primary(connection, COVER_ART)
 
 
 def test_an_event_has_a_front_and_no_back(musicbrainz_url: str, db: changes.Db) -> None:

@@ -1,7 +1,7 @@
 """A private PostgreSQL for tests, in place of MusicBrainz's own, that leaves nothing behind.
 
 `python -m tests.servers.postgres` starts it, prints its URL, and stops it when standard input is closed. The end of the
-parent process closes it, too.
+parent process closes it, too. With the folder of another one as its argument, it is a streaming standby of that one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote, urlsplit
 
+import psutil
 import psycopg
 
 from app.errors import ServicesError
@@ -30,19 +31,17 @@ from tests.support.programs import ensure_postgres, program
 
 USER = "musicbrainz"
 
-#: The line that asks the keeper for a restart.
-_RESTART = "restart\n"
+#: The lines that ask the keeper to stop it and start it again, and to kill it until then.
+_RESTART, _KILL = "restart\n", "kill\n"
 
 #: Seconds to start, and to stop before it is killed.
 _START_TIMEOUT = 60.0
 _STOP_TIMEOUT = 15.0
 
-#: Nothing of it outlives the process, so nothing needs to reach the disk.
+#: Nothing of it outlives the machine, so nothing needs to reach the disk. What is committed survives a kill.
 _OPTIONS = {
     "listen_addresses": "",
     "fsync": "off",
-    "synchronous_commit": "off",
-    "full_page_writes": "off",
     "shared_buffers": "32MB",
     "max_connections": "100",
 }
@@ -56,8 +55,12 @@ class KillablePostgres:
     _ask: Callable[[str], str]
 
     def restart(self) -> None:
-        """End every connection and every transaction, and start it again on its data."""
+        """End every connection and every transaction, and start it again on its data, also after a kill."""
         _url_of(self._ask(_RESTART))
+
+    def kill(self) -> None:
+        """Send SIGKILL to all its processes at once. It stays away until `restart`, which recovers its data."""
+        _url_of(self._ask(_KILL))
 
 
 @contextmanager
@@ -68,8 +71,27 @@ def postgres() -> Iterator[str]:
 
 
 @contextmanager
-def killable_postgres() -> Iterator[KillablePostgres]:
-    """Run a PostgreSQL for the block.
+def standby_of(url: str) -> Iterator[str]:
+    """Run a streaming standby of the PostgreSQL of `url` for the block; yield the URL of the same database there."""
+    primary = urlsplit(url)
+    [folder] = parse_qs(primary.query)["host"]
+    with killable_postgres(folder) as running:
+        yield urlsplit(running.url)._replace(path=primary.path).geturl()
+
+
+def pause_replay(standby: str) -> None:
+    """Have a standby replay nothing more, as one that lags."""
+    with psycopg.connect(standby, autocommit=True) as connection:
+        connection.execute("SELECT pg_wal_replay_pause()")
+        # Whatever it replays now must be applied first.
+        state = "SELECT pg_get_wal_replay_pause_state()"
+        if not service.wait_until(lambda: connection.execute(state).fetchone() == ("paused",), _START_TIMEOUT):
+            raise ServicesError("PostgreSQL: the standby did not pause its replay")
+
+
+@contextmanager
+def killable_postgres(primary: str = "") -> Iterator[KillablePostgres]:
+    """Run a PostgreSQL for the block, a standby of the one in the folder `primary` if that is given.
 
     It listens on a Unix socket alone, in a folder that only its own user, and root, may enter.
 
@@ -77,7 +99,7 @@ def killable_postgres() -> Iterator[KillablePostgres]:
         ServicesError: it cannot be installed or started; says why.
     """
     keeper = subprocess.Popen(
-        [sys.executable, "-m", "tests.servers.postgres"],
+        [sys.executable, "-m", "tests.servers.postgres", *([primary] if primary else [])],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -104,21 +126,35 @@ def killable_postgres() -> Iterator[KillablePostgres]:
 
 
 def main() -> int:
-    """Keep a server until standard input ends, and restart it at each line; return an exit status."""
+    """Keep a server until standard input ends, and restart or kill it as the lines say; return an exit status."""
     signal.signal(signal.SIGTERM, _leave)
     try:
         # The package makes the user that the folder is for.
         programs = ensure_postgres()
         with _folder() as folder:
-            _initialise(programs, folder)
-            while True:
-                with _server(programs, folder) as url:
-                    print(json.dumps({"url": url}), flush=True)
-                    if sys.stdin.readline() != _RESTART:
-                        return 0
+            if sys.argv[1:]:
+                _copy(programs, folder, sys.argv[1])
+            else:
+                _initialise(programs, folder)
+            while _serve(programs, folder):
+                pass
+            return 0
     except ServicesError as error:
         print(json.dumps({"error": str(error)}), flush=True)
         return 1
+
+
+def _serve(programs: Path, folder: Path) -> bool:
+    """Run the server until a line comes; return whether to run it again."""
+    with _server(programs, folder) as (child, url):
+        answer = json.dumps({"url": url})
+        print(answer, flush=True)
+        line = sys.stdin.readline()
+        if line == _KILL:
+            _kill(child)
+            print(answer, flush=True)
+            line = sys.stdin.readline()
+        return line == _RESTART
 
 
 def _url_of(line: str) -> str:
@@ -143,7 +179,7 @@ def _folder() -> Iterator[Path]:
 
 
 @contextmanager
-def _server(programs: Path, folder: Path) -> Iterator[str]:
+def _server(programs: Path, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     data, log = folder / "data", folder / "log"
     options = {**_OPTIONS, "unix_socket_directories": str(folder)}
     settings = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
@@ -158,18 +194,30 @@ def _server(programs: Path, folder: Path) -> Iterator[str]:
         service.wait_until(lambda: child.poll() is not None or _answers(url), _START_TIMEOUT)
         if not _answers(url):
             raise ServicesError(f"PostgreSQL did not start; its log ends with:\n{service.tail(log)}")
-        yield url
+        yield child, url
     finally:
         _stop(child)
 
 
 def _initialise(programs: Path, folder: Path) -> None:
     """Make an empty cluster in the folder."""
-    options = f"--pgdata={folder / 'data'} --username={USER} --auth=trust --encoding=UTF8 --locale=C --no-sync".split()
-    command = _as_server_user([str(programs / "initdb"), *options])
-    done = subprocess.run(command, cwd="/", env=_environment(), capture_output=True, text=True, check=False)
+    options = f"--username={USER} --auth=trust --encoding=UTF8 --locale=C --no-sync".split()
+    _run([str(programs / "initdb"), f"--pgdata={folder / 'data'}", *options])
+
+
+def _copy(programs: Path, folder: Path, primary: str) -> None:
+    """Copy a running cluster into the folder, and make the copy its standby."""
+    options = f"--username={USER} --write-recovery-conf --wal-method=stream --checkpoint=fast --no-sync".split()
+    _run([str(programs / "pg_basebackup"), f"--pgdata={folder / 'data'}", f"--host={primary}", *options])
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(
+        _as_server_user(command), cwd="/", env=_environment(), capture_output=True, text=True, check=False
+    )
     if done.returncode:
-        raise ServicesError(f"initdb ended with exit code {done.returncode}:\n{(done.stderr or done.stdout).strip()}")
+        name, said = Path(command[0]).name, (done.stderr or done.stdout).strip()
+        raise ServicesError(f"{name} ended with exit code {done.returncode}:\n{said}")
 
 
 def _as_server_user(command: Sequence[str]) -> list[str]:
@@ -200,6 +248,19 @@ def _answers(url: str) -> bool:
     except psycopg.OperationalError:
         return False
     return True
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    """Kill the server and its backends: one that outlived it would keep its shared memory."""
+    server = psutil.Process(child.pid)
+    # Stopped, it starts no further ones meanwhile.
+    server.suspend()
+    processes = [server, *server.children(recursive=True)]
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    child.wait()
+    psutil.wait_procs(processes[1:], timeout=_STOP_TIMEOUT)
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
