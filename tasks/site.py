@@ -12,7 +12,7 @@ from celery.utils.log import get_task_logger
 from app.crawl.classify import Skipped, links_of
 from app.crawl.crawler import MAX_MOVES, limit_was_exceeded, redirect_of_start_page, redirect_outside_crawl
 from app.crawl.frontier import Crawl
-from app.crawl.urls import Target, canonical_key
+from app.crawl.urls import Link, Target
 from app.envelopes import site_message
 from app.status import status
 from app.timers.timers import full_pack, incremental_pack, timeout_of
@@ -37,7 +37,7 @@ def index_and_crawl(self: Any, **message: Any) -> None:
     crawl = Crawl(crawl_id, page.domain, page.url, datetime.now(UTC), moves=page.depth)
     crawl = process.frontier.begin(crawl)
     process.timers.start(page.domain, timeout=timeout, callback=full_pack(page.domain, crawl.id))
-    _publish(page.domain, crawl.id, [page.url], depth=0)
+    _publish(page.domain, crawl.id, [Link(page.url, page.canonical_key)], depth=0)
 
 
 @task("index", PageTask, bind=True)
@@ -84,11 +84,11 @@ def _reset_timer(domain: str) -> None:
     process.timers.reset(domain, timeout=process.settings.timer_timeout, callback=incremental_pack(domain))
 
 
-def _publish(domain: str, crawl_id: str, urls: Sequence[str], *, depth: int) -> None:
+def _publish(domain: str, crawl_id: str, links: Sequence[Link], *, depth: int) -> None:
     """Publish `index` and `crawl` of each unseen page, confirmed, and note it only then: a crash loses no link."""
     process = context()
     limits = {"max_pages": process.settings.max_pages, "max_depth": process.settings.max_depth}
-    unseen = process.frontier.unseen(crawl_id, {canonical_key(url): url for url in urls}, depth=depth, **limits)
+    unseen = process.frontier.unseen(crawl_id, {link.canonical_key: link.url for link in links}, depth=depth, **limits)
     pages = [{"url": url, "domain": domain, "crawl_id": crawl_id, "depth": depth} for url in unseen.values()]
     # A page's two messages are far apart, so that the second one finds the result of the first.
     messages = [site_message("index", process.budgets, **page) for page in pages]

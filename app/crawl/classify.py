@@ -11,7 +11,7 @@ from typing import Self
 
 from app.crawl import encoding, politeness
 from app.crawl.extract.contract import Extract, Extractor, collapsed, excess_complexity
-from app.crawl.urls import MAX_LENGTH, Scope, allows_port, canonical_key, links_in_scope, path_of, resolve
+from app.crawl.urls import MAX_LENGTH, Link, Scope, allows_port, canonical_key, links_in_scope, path_of, resolve
 from app.errors import ServerError
 from app.http.response import Response
 from app.http.urls import without_credentials
@@ -48,10 +48,10 @@ _GENERATED_NOW = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Indexed:
-    """A page to index. `links` are absolute, in scope, distinct by canonical key, in document order."""
+    """A page to index. `links` are in scope, distinct by canonical key, in document order."""
 
     page: Page
-    links: tuple[str, ...] = ()
+    links: tuple[Link, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Gone:
     """Not indexed: `why` is `404`, `410` or `noindex`. Links of a `noindex` page may be followed."""
 
     why: str
-    links: tuple[str, ...] = ()
+    links: tuple[Link, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +81,13 @@ class Skipped:
 FetchResult = Indexed | Gone | Redirected | Skipped
 
 
-def links_of(result: FetchResult) -> tuple[str, ...]:
-    """Return the URLs within the scope that a result leads to."""
+def links_of(result: FetchResult) -> tuple[Link, ...]:
+    """Return the pages within the scope that a result leads to."""
     match result:
         case Indexed(links=links) | Gone(links=links):
             return links
         case Redirected(target=target, in_scope=True):
-            return (target,)
+            return (Link(target, canonical_key(target)),)
         case _:
             return ()
 
@@ -157,7 +157,7 @@ def _content(response: Response, scope: Scope, extractor: Extractor, limits: Lim
         return Skipped(why="too-complex", detail=excess)
     else:
         extract = extractor.extract(document)
-    base = resolve(response.url, extract.base) or response.url
+    base = (resolve(response.url, extract.base) if extract.base else None) or response.url
     links = links_in_scope(base, extract.links, scope=scope, limit=limits.links, max_length=limits.url_length)
     tags = response.headers.get("x-robots-tag", "").split("\n")
     directives = politeness.robots_directives(tags, limits.robot) | extract.robots

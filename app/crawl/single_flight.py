@@ -16,6 +16,7 @@ from redis.lock import Lock
 from app.broker.errors import InvalidMessage, Postpone
 from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped
 from app.crawl.frontier import MessageKind, crawl_key, fingerprint, foreign_crawl, message_name
+from app.crawl.urls import Link
 from app.state.client import load_script
 from app.state.lease import Renewer
 from app.storage.layout import page_from_fields, to_fields
@@ -102,7 +103,7 @@ def _dump(result: FetchResult) -> bytes:
 def _load(data: bytes) -> FetchResult:
     name, fields = json.loads(zstandard.decompress(data))
     if "links" in fields:
-        fields["links"] = tuple(fields["links"])
+        fields["links"] = tuple(Link(*link) for link in fields["links"])
     if "page" in fields:
         fields["page"] = page_from_fields(fields["page"])
     return _RESULTS[name](**fields)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import ada_url
 from w3lib.url import canonicalize_url
@@ -50,6 +50,8 @@ _NOT_A_HOST = re.compile(r"[/?#@\\\s]")
 _AUTHORITY = re.compile(r"https?://([^/?#@\\]+)(?:[/?#]|$)")
 #: A URL of ada-url that is its own canonical form: no query, no parameter, nothing encoded.
 _PLAIN = re.compile(r"https?://[a-z0-9.-]+(?::\d+)?/[A-Za-z0-9._~/-]*")
+#: A relative link that a browser only appends: steps upwards, or one to the root, then names without dots in front.
+_PLAIN_LINK = re.compile(r"(/|(?:\.\./)*)((?:[A-Za-z0-9_~-][A-Za-z0-9._~-]*(?:/|$))*)")
 #: A query that is its own canonical form except for the order of its pairs.
 _PLAIN_QUERY = re.compile(r"[A-Za-z0-9._~-]+=[A-Za-z0-9._~-]*(?:&[A-Za-z0-9._~-]+=[A-Za-z0-9._~-]*)*")
 
@@ -82,7 +84,7 @@ def parse_target(message: Mapping[str, Any], *, scope: Literal["exact", "suffix"
     depth = message.get("depth", 0)
     if not isinstance(depth, int) or isinstance(depth, bool) or depth < 0:
         raise InvalidMessage(f"depth {depth!r}: expected a whole number of links from the start page")
-    return Target(absolute, name, canonical_key(absolute), _text(message, "crawl_id"), depth)
+    return Target(absolute, name, _key_of(absolute), _text(message, "crawl_id"), depth)
 
 
 def parse_message_domain(message: Mapping[str, Any], *, max_length: int) -> str:
@@ -145,7 +147,7 @@ def parse_url(text: str, *, max_length: int = MAX_LENGTH) -> str:
     except ValueError:
         empty = re.fullmatch(r"https?:[/\\]*([?#].*)?", with_scheme, re.I | re.S)
         _refuse(text, "it has no host" if empty else "it is not a valid URL")
-    if parsed.username or parsed.password:
+    if "@" in with_scheme and (parsed.username or parsed.password):
         _refuse(text, "it contains credentials")
     href = parsed.href.partition("#")[0]
     if len(href) > max_length:
@@ -192,12 +194,13 @@ def host_of(url: str) -> str:
 
 
 def path_of(url: str) -> str:
-    """Return the path of an absolute URL with its query; raises InvalidUrl."""
-    try:
-        parsed = ada_url.URL(url)
-    except ValueError:
-        _refuse(url, "it is not an absolute URL")
-    return str(parsed.pathname) + str(parsed.search)
+    """Return the path of an absolute http(s) URL with its query; raises InvalidUrl."""
+    normal = _normalised(url)
+    found = _AUTHORITY.match(normal)
+    if found is None:
+        _refuse(url, "it is not an absolute http(s) URL without credentials")
+    path, mark, query = normal[found.end(1) :].partition("#")[0].partition("?")
+    return path + mark + query if query else path
 
 
 def canonical_key(url: str) -> str:
@@ -205,8 +208,14 @@ def canonical_key(url: str) -> str:
 
     The key is only compared; a fetch uses the URL as it was linked. Raises InvalidUrl for a URL that is not absolute.
     """
+    return _key_of(_normalised(url))
+
+
+@lru_cache(maxsize=256)
+def _normalised(url: str) -> str:
+    """Return an absolute URL as the WHATWG URL standard serialises it. A page in work asks for its own repeatedly."""
     try:
-        return _key_of(str(ada_url.normalize_url(url)))
+        return str(ada_url.normalize_url(url))
     except ValueError:
         _refuse(url, "it is not an absolute URL")
 
@@ -277,10 +286,46 @@ def is_trap(url: str) -> bool:
     return max(Counter(segments).values()) >= 3
 
 
+class Link(NamedTuple):
+    """A page that another page leads to: an absolute URL in scope, and the key that the page is deduplicated by."""
+
+    url: str
+    canonical_key: str
+
+
+class _Base:
+    """The URL that a page's links are relative to."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        try:
+            normal = _normalised(url)
+        except InvalidUrl:
+            normal = ""
+        folder = normal.partition("#")[0].partition("?")[0].rpartition("/")[0]
+        found = _AUTHORITY.match(normal)
+        #: The folder of the page and those above it, each with its slash; empty where `_PLAIN_LINK` means nothing.
+        self._folders = []
+        if found is not None:
+            self._folders = [f"{folder}/"]
+            while len(folder) > found.end(1):
+                folder = folder.rpartition("/")[0]
+                self._folders.append(f"{folder}/")
+
+    def resolve(self, href: str, *, max_length: int) -> str | None:
+        """Return what `resolve` returns for a link without fragment; plain links are joined without a parser."""
+        plain = _PLAIN_LINK.fullmatch(href) if href and self._folders else None
+        if plain is None:
+            return resolve(self._url, href, max_length=max_length)
+        up, names = plain.groups()
+        url = self._folders[-1 if up == "/" else min(len(up) // 3, len(self._folders) - 1)] + names
+        return url if len(url) <= max_length else None
+
+
 def links_in_scope(
     base: str, hrefs: Iterable[str], *, scope: Scope, limit: int, max_length: int = MAX_LENGTH
-) -> tuple[str, ...]:
-    """Return the absolute URLs of links that are in scope, in document order, at most `limit`.
+) -> tuple[Link, ...]:
+    """Return the links that are in scope, in document order, at most `limit`.
 
     They are distinct by canonical key: the first of two URLs of one page is kept. Trap URLs are left out, and all links
     after the first 250 * `limit` characters of links, in scope or not.
@@ -288,13 +333,15 @@ def links_in_scope(
     # Links that differ only in their fragment are resolved once. White space before a fragment is part of the path; at
     # the end of a URL it would be stripped.
     without_fragment = (href if (cut := href.partition("#")[0])[-1:].isspace() else cut for href in hrefs)
-    found: dict[str, str] = {}
+    found: dict[str, Link] = {}
     left = limit * _CHARACTERS_OF_A_LINK
+    base_url = _Base(base)
     for href in dict.fromkeys(without_fragment):
         left -= len(base) + len(href)
         if left < 0 or len(found) >= limit:
             break
-        url = resolve(base, href, max_length=max_length)
+        url = base_url.resolve(href, max_length=max_length)
         if url is not None and scope.contains(url) and not is_trap(url):
-            found.setdefault(_key_of(url), url)
+            key = _key_of(url)
+            found.setdefault(key, Link(url, key))
     return tuple(found.values())

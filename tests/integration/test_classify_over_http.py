@@ -9,7 +9,7 @@ import pytest
 from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped, classify
 from app.crawl.extract.contract import extractor
 from app.crawl.politeness import RobotsRules, fetch_robots
-from app.crawl.urls import Scope
+from app.crawl.urls import Link, Scope
 from app.errors import ForbiddenAddress, RobotsUnavailable
 from app.http.fetcher import Fetcher
 from tests.servers import hazards
@@ -59,11 +59,11 @@ def test_links_redirects_and_robot_headers_of_a_real_site(site: Site, fetcher: F
     site.set("/", page("Home", links=["/a", f"http://{site.other_domain}/b", "http://[bad"]))
     site.set("/away", redirect(f"http://{site.other_domain}/"))
     site.set("/hidden", page("Hidden", links=["/a"], headers={"X-Robots-Tag": "noindex"}))
-    home = visit(site, fetcher, "/")
+    home, link = visit(site, fetcher, "/"), Link(site.at("/a"), site.at("/a"))
     assert isinstance(home, Indexed)
-    assert home.links == (site.at("/a"),)
+    assert home.links == (link,)
     assert visit(site, fetcher, "/away") == Redirected(target=f"http://{site.other_domain}/", in_scope=False)
-    assert visit(site, fetcher, "/hidden") == Gone(why="noindex", links=(site.at("/a"),))
+    assert visit(site, fetcher, "/hidden") == Gone(why="noindex", links=(link,))
     assert visit(site, fetcher, "/none") == Gone(why="404")
 
 

@@ -18,6 +18,7 @@ from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped
 from app.crawl.frontier import CUT_AT_LIMIT, Crawl, Frontier, fingerprint
 from app.crawl.politeness import HostRateLimiter
 from app.crawl.single_flight import SingleFlight
+from app.crawl.urls import Link
 from app.errors import ServerError
 from app.state.client import get_raw_redis, get_redis
 from app.state.lease import lease
@@ -175,7 +176,7 @@ def flight(redis_url: str) -> SingleFlight:
     [
         Indexed(
             page=Page(canonical_key="k", url="u", domain="d", path="/", headings=("a", "é"), body="text"),
-            links=("x", "y"),
+            links=(Link("x", "x"), Link("y?b&a", "y?a&b")),
         ),
         Gone(why="404"),
         Redirected(target="https://b.gov/", in_scope=False),

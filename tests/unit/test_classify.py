@@ -7,9 +7,9 @@ from email.utils import formatdate
 
 import pytest
 
-from app.crawl.classify import FetchResult, Gone, Indexed, Limits, Redirected, Skipped, classify
+from app.crawl.classify import FetchResult, Gone, Indexed, Limits, Redirected, Skipped, classify, links_of
 from app.crawl.extract.contract import extractor
-from app.crawl.urls import Scope
+from app.crawl.urls import Link, Scope
 from app.errors import ServerError
 from app.http.response import Response, retry_after
 from tests.servers.site import document
@@ -36,10 +36,14 @@ def page(head: str = "", *links: str) -> str:
     return document("Title", "text", links=links, extra_head=head)
 
 
+def urls(result: FetchResult) -> tuple[str, ...]:
+    return tuple(link.url for link in links_of(result))
+
+
 def test_a_page_is_indexed_with_its_links() -> None:
     found = classified(page("", "b.html#x", "https://y.gov/", "/c", "/d", "/e"))
     assert isinstance(found, Indexed)
-    assert found.links == ("https://x.gov/docs/b.html", "https://x.gov/c", "https://x.gov/d")
+    assert urls(found) == ("https://x.gov/docs/b.html", "https://x.gov/c", "https://x.gov/d")
     assert (found.page.canonical_key, found.page.url, found.page.domain) == (URL, URL, "x.gov")
     assert (found.page.path, found.page.title, found.page.lang) == ("/docs/a.html?v=1", "Title", "en")
     assert (found.page.headings, found.page.content_type, found.page.canonical) == (("Title",), "text/html", "")
@@ -64,16 +68,20 @@ def test_links_are_resolved_against_the_base_of_the_page() -> None:
     assert classified(page('<base href="/base/x">', "b")) == classified(page('<base href="https://x.gov/base/">', "b"))
     found = classified(page('<base href="http://[bad">', "b"))
     assert isinstance(found, Indexed)
-    assert found.links == ("https://x.gov/docs/b",)
+    assert urls(found) == ("https://x.gov/docs/b",)
 
 
 @pytest.mark.parametrize(
     ("head", "header", "expected"),
     [
-        ('<meta name="robots" content="noindex">', "", Gone(why="noindex", links=("https://x.gov/b",))),
+        (
+            '<meta name="robots" content="noindex">',
+            "",
+            Gone(why="noindex", links=(Link("https://x.gov/b", "https://x.gov/b"),)),
+        ),
         ('<meta name="perennial" content="NONE">', "", Gone(why="noindex")),
         ('<meta name="robots" content="noindex, nofollow">', "", Gone(why="noindex")),
-        ("", "noindex", Gone(why="noindex", links=("https://x.gov/b",))),
+        ("", "noindex", Gone(why="noindex", links=(Link("https://x.gov/b", "https://x.gov/b"),))),
         ("", "noarchive\nperennial: none", Gone(why="noindex")),
     ],
 )

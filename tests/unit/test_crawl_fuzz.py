@@ -73,8 +73,9 @@ def check_response(status: int, body: bytes, label: str, fields: dict[str, str],
     assert isinstance(result, Indexed | Gone | Redirected | Skipped)
     assert len(links_of(result)) <= 5
     for link in links_of(result):
-        assert SCOPE.contains(link)
-        assert parse_target({"url": link}, scope="exact", max_length=2_000).url == link
+        assert SCOPE.contains(link.url)
+        target = parse_target({"url": link.url}, scope="exact", max_length=2_000)
+        assert (target.url, target.canonical_key) == (link.url, link.canonical_key)
     if isinstance(result, Indexed):
         assert json.loads(to_json(result.page))
 

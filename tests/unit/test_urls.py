@@ -15,6 +15,7 @@ from w3lib.url import canonicalize_url
 from app.crawl import urls
 from app.crawl.urls import (
     MAX_SEGMENTS,
+    Link,
     Scope,
     allows_port,
     canonical_key,
@@ -139,6 +140,8 @@ def test_domain_and_path_of_a_url() -> None:
     assert host_of("https://site.gov:80/") == "site.gov:80"
     assert path_of("https://site.gov/a%20b?c=1#d") == "/a%20b?c=1"
     assert path_of("https://site.gov") == "/"
+    assert path_of("https://site.gov?#?") == "/"
+    assert path_of("https://site.gov/??") == "/??"
     with pytest.raises(InvalidUrl, match="'/a'"):
         host_of("/a")
 
@@ -231,11 +234,11 @@ def test_links_are_absolute_distinct_in_order_and_in_scope() -> None:
         "mailto:a@x.gov", "b.html", "/d", "#top", "e.html \n",
     ]  # fmt: skip
     assert links_in_scope(BASE, hrefs, scope=Scope("x.gov"), limit=10) == (
-        "https://x.gov/docs/a/b.html",
-        "https://x.gov/docs/c?y=2&x=1",
-        "https://x.gov/d",
-        BASE,
-        "https://x.gov/docs/a/e.html",
+        Link("https://x.gov/docs/a/b.html", "https://x.gov/docs/a/b.html"),
+        Link("https://x.gov/docs/c?y=2&x=1", "https://x.gov/docs/c?x=1&y=2"),
+        Link("https://x.gov/d", "https://x.gov/d"),
+        Link(BASE, BASE),
+        Link("https://x.gov/docs/a/e.html", "https://x.gov/docs/a/e.html"),
     )
     assert len(links_in_scope(BASE, hrefs, scope=Scope("x.gov"), limit=2)) == 2
 
@@ -244,8 +247,21 @@ def test_links_are_absolute_distinct_in_order_and_in_scope() -> None:
 def test_links_are_in_scope_and_no_two_are_one_page(hrefs: list[str]) -> None:
     scope = Scope("x.gov", "suffix")
     links = links_in_scope(BASE, hrefs, scope=scope, limit=5)
-    assert len({canonical_key(link) for link in links}) == len(links) <= 5
-    assert all(scope.contains(link) for link in links)
+    assert len({link.canonical_key for link in links}) == len(links) <= 5
+    assert all(scope.contains(link.url) and link.canonical_key == canonical_key(link.url) for link in links)
+
+
+@given(absolute, st.text(st.sampled_from("ab.~/-_%:?"), max_size=12) | st.from_regex(r"(\.\./){0,4}[a-z/.]{0,9}"))
+@example("https://x.gov?/a/b", "../c")
+@example("https://x.gov/a/b//c", "../../d/")
+@example("https://x.gov/a", "/")
+@example("https://user@x.gov/a", "b")
+def test_a_link_is_resolved_as_the_parser_of_urls_resolves_it(base: str, href: str) -> None:
+    suffixes = Scope("gov", "suffix")
+    found = [link.url for link in links_in_scope(base, [href], scope=suffixes, limit=1)]
+    resolved = resolve(base, href)
+    in_scope = resolved is not None and suffixes.contains(resolved) and not is_trap(resolved)
+    assert found == ([resolved] if in_scope else [])
 
 
 def test_trap_urls_are_left_out() -> None:
@@ -259,7 +275,7 @@ def test_trap_urls_are_left_out() -> None:
     ]
     assert [is_trap(url) for url in traps] == [True] * 3
     assert not any(is_trap(url) for url in pages)
-    assert links_in_scope(BASE, [*traps, pages[0]], scope=Scope("x.gov"), limit=9) == (pages[0],)
+    assert links_in_scope(BASE, [*traps, pages[0]], scope=Scope("x.gov"), limit=9) == (Link(pages[0], pages[0]),)
 
 
 def test_a_path_that_nests_deeply_is_a_trap() -> None:

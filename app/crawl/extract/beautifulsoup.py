@@ -34,8 +34,7 @@ class BeautifulSoupExtractor:
 
 def _extract(soup: BeautifulSoup) -> Extract:
     _remove(soup, ("template", "noframes"))  # Browsers do not show their content.
-    linking = [tag for tag in _tags(soup, contract.LINKS) if tag.has_attr(contract.LINKS[tag.name])]
-    links = contract.links_to_follow((tag.name, _attributes(tag)) for tag in linking)
+    links = contract.links_to_follow((tag.name, _attributes(tag)) for tag in _tags(soup, contract.LINKS))
     description, robots = contract.description_and_directives(map(_attributes, _tags(soup, ("meta",))))
     base = next((_attributes(tag) for tag in _tags(soup, ("base",)) if tag.has_attr("href")), {})
     dates = _dates(soup)
@@ -66,11 +65,7 @@ def _extract(soup: BeautifulSoup) -> Extract:
 
 
 def _dates(soup: BeautifulSoup) -> tuple[str, ...]:
-    scripts = [
-        tag.get_text()
-        for tag in _tags(soup, ("script",))
-        if (_attributes(tag).get("type") or "").strip().lower() == contract.JSON_LD
-    ]
+    scripts = [tag.get_text() for tag in _tags(soup, ("script",)) if contract.is_json_ld(_attributes(tag))]
     times = [
         _attributes(tag)
         for tag in _tags(soup, ("time",))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
+from math import isqrt
 from typing import Any, Literal, Protocol
 
 #: `<meta name="...">` that addresses this crawler only, beside `robots`.
@@ -53,7 +54,9 @@ _MAX_DATE_LENGTH = 40
 _MAX_JSON_LD_OBJECTS = 50
 
 #: Documentation generators put a link to each heading at its end, with one of these signs as its text.
-_PERMALINK_IN_TEXT = re.compile("(?<=\\S)[¶🔗\uf0c1](?=\\s|$)")
+_PERMALINK_SIGNS = ("¶", "🔗", "\uf0c1")
+#: It begins with the sign, not with what precedes it: that is how `re` finds a place quickly.
+_PERMALINK_IN_TEXT = re.compile(f"[{''.join(_PERMALINK_SIGNS)}](?<=\\S.)(?=\\s|$)")
 _PERMALINK_AT_END = re.compile("\\s*[¶§🔗\uf0c1]$|\\s+#$")
 
 HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
@@ -73,6 +76,8 @@ MAX_SIBLINGS = 10_000
 #: Characters in which the quick estimate counts tags.
 _CHUNK = 2_048
 _TAG = re.compile(r"<(/?[a-z][a-z0-9]*)", re.I)
+#: As many tags cost at most MAX_WORK.
+_FEW_TAGS = isqrt(MAX_WORK)
 #: A tag in which MAX_SIBLINGS attributes have room.
 _LONG_TAG = re.compile(rf"<[a-z][^<>]{{{2 * MAX_SIBLINGS}}}[^<>]*", re.I)
 _ATTRIBUTE = re.compile(r"""[\s/]+[^\s=>"'/]+(?:\s*=\s*(?:"[^"]*"|'[^']*'|[^\s>]+))?""")
@@ -137,13 +142,13 @@ def collapsed(text: str) -> str:
 
 
 def links_to_follow(elements: Iterable[tuple[str, Attributes]]) -> tuple[str, ...]:
-    """Return the links of elements, given by name and attributes, without those of rel=nofollow."""
+    """Return the links of the elements of `LINKS`, given by name and attributes, without those of rel=nofollow."""
     found = []
     for name, attributes in elements:
         rel = attributes.get("rel")
-        if rel and "nofollow" in rel.lower().split():
+        if LINKS[name] not in attributes or (rel and "nofollow" in rel.lower().split()):
             continue
-        found.append(attributes.get(LINKS[name]) or "")
+        found.append(attributes[LINKS[name]] or "")
     return tuple(found)
 
 
@@ -168,6 +173,8 @@ def heading(text: str) -> str:
 
 def without_permalinks(text: str) -> str:
     """Return a page's text without the permalink signs at the ends of headings and definitions."""
+    if not any(sign in text for sign in _PERMALINK_SIGNS):
+        return text
     return _PERMALINK_IN_TEXT.sub("", text)
 
 
@@ -190,6 +197,11 @@ def dates_in(metas: Iterable[Attributes], scripts: Iterable[str], times: Iterabl
     ranked = sorted((DATES.index(name), text) for name, text in first.items())
     shown = next((attributes.get("datetime") or "" for attributes in times), "")
     return tuple(text for text in (*(text for _, text in ranked), shown) if text)
+
+
+def is_json_ld(script: Attributes) -> bool:
+    """Return whether a `<script>` with these attributes contains JSON-LD."""
+    return (script.get("type") or "").strip().lower() == JSON_LD
 
 
 def _json_ld_dates(script: str) -> Iterator[tuple[str, str]]:
@@ -238,6 +250,11 @@ def excess_complexity(document: str) -> str:
 
     The estimate is linear in the document's length. It is not a parser: markup that is made to deceive it may pass.
     """
+    # Even if every tag were nested in all others: most pages have no more tags, and no text as long as such a tag.
+    if document.count("<") <= _FEW_TAGS and all(
+        document.find("<", start, start + MAX_SIBLINGS) >= 0 for start in range(0, len(document), MAX_SIBLINGS)
+    ):
+        return ""
     work, silence = _quick_estimate(document)
     if silence >= MAX_SIBLINGS and any(
         sum(1 for _ in _ATTRIBUTE.finditer(tag[0])) > MAX_SIBLINGS for tag in _LONG_TAG.finditer(document)
