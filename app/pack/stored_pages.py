@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import Final
 
-from app.errors import ObjectNotFound, PreconditionFailed, StoreError
+from app.errors import PreconditionFailed, StoreError
 from app.storage.layout import (
     MAX_ADDRESS,
     Page,
@@ -26,7 +23,8 @@ from app.storage.layout import (
     page_id,
     to_json,
 )
-from app.storage.store import ObjectStore, Stat, StoredObject
+from app.storage.reading import read_objects
+from app.storage.store import ObjectStore, Stat
 
 log = logging.getLogger(__name__)
 
@@ -69,14 +67,14 @@ def read_pages(store: ObjectStore, stats: Iterable[Stat]) -> Iterator[StoredCont
     Deleted objects are left out. Invalid ones are left out with a warning: one of them must not keep a whole domain
     from being packed.
     """
-    for stat, stored in _read(store, stats):
+    for key, stored in read_objects(store, (stat.key for stat in stats)):
         if stored is None:
             continue
-        identifier = stat.key.rpartition("/")[2].removesuffix(_SUFFIX)
+        identifier = key.rpartition("/")[2].removesuffix(_SUFFIX)
         try:
             content = _checked(identifier, from_json(stored.data))
         except (StoreError, UnicodeEncodeError) as error:
-            log.warning("Object %s left out of the pack: %s", stat.key, error)
+            log.warning("Object %s left out of the pack: %s", key, error)
             continue
         yield StoredContent(identifier, stored.etag, content)
 
@@ -139,33 +137,3 @@ def _checked(identifier: str, content: Page | Tombstone) -> Page | Tombstone:
             raise StoreError(f"{content.url[:100]}...: an address of more than {MAX_ADDRESS} characters")
         return bounded(content)
     return content
-
-
-def _read(store: ObjectStore, stats: Iterable[Stat]) -> Iterator[tuple[Stat, StoredObject | None]]:
-    """Yield objects in order, None for a deleted one. Threads read an S3 store; a folder is fastest one by one."""
-    parallel = getattr(store, "parallel_reads", 1)
-    if parallel == 1:
-        for stat in stats:
-            yield stat, _get(store, stat.key)
-        return
-    remaining = iter(stats)
-    window: deque[tuple[Stat, Future[StoredObject | None]]] = deque()
-    with ThreadPoolExecutor(parallel) as pool:
-        try:
-            for stat in islice(remaining, 2 * parallel):
-                window.append((stat, pool.submit(_get, store, stat.key)))
-            while window:
-                stat, future = window.popleft()
-                yield stat, future.result()
-                for following in islice(remaining, 1):
-                    window.append((following, pool.submit(_get, store, following.key)))
-        finally:
-            for _, future in window:
-                future.cancel()
-
-
-def _get(store: ObjectStore, object_key: str) -> StoredObject | None:
-    try:
-        return store.get(object_key)
-    except ObjectNotFound:
-        return None

@@ -19,6 +19,7 @@ mounted, and every method raises StoreError.
 
 from __future__ import annotations
 
+import builtins
 import fcntl
 import hashlib
 import itertools
@@ -114,6 +115,13 @@ class FolderStore:
             with suppress(ObjectNotFound), self._read_errors_translated(key):
                 yield self._stat(key)
 
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        """Yield the next segment of the keys that go on after it. See `ObjectStore.list_folders`."""
+        if prefix:
+            check_key(prefix.rstrip("/"))
+        self._require_store()
+        yield from (name.rstrip("/") for name in self._names(prefix, "") if name.endswith("/"))
+
     def delete(self, key: str) -> None:
         """Remove the object. A missing object is no error."""
         with self._write_errors_translated(key), self._locked(_checked(key)):
@@ -191,23 +199,26 @@ class FolderStore:
 
     def _walk(self, folder: str, name: str) -> Iterator[str]:
         """Yield the keys below `folder` (empty, or ending in `/`) whose next segment begins with `name`."""
+        for entry_name in self._names(folder, name):
+            if entry_name.endswith("/"):
+                yield from self._walk(folder + entry_name, "")
+            else:
+                yield folder + entry_name
+
+    def _names(self, folder: str, name: str) -> builtins.list[str]:
+        """Return the names in a folder that begin with `name`, those of folders with a slash, in key order."""
         try:
             with os.scandir(self._objects + folder) as entries:
                 # A folder sorts as its name with a slash, which is how the keys below it begin.
-                names = sorted(
+                return sorted(
                     entry.name + "/" if entry.is_dir() else entry.name
                     for entry in entries
                     if entry.name.startswith(name) and (folder or entry.name != RESERVED)
                 )
         except (FileNotFoundError, NotADirectoryError):
-            return
+            return []
         except OSError as error:
             raise StoreError(f"listing {folder!r}: {error}") from error
-        for entry_name in names:
-            if entry_name.endswith("/"):
-                yield from self._walk(folder + entry_name, "")
-            else:
-                yield folder + entry_name
 
     def _make_folder(self, folder: str) -> None:
         """Create a folder with those above it, each flushed into the one that contains it."""

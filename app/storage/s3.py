@@ -89,6 +89,14 @@ class S3Store:
                     key = entry["Key"].removeprefix(self.prefix)
                     yield Stat(key, _unquoted(entry["ETag"]), entry["Size"], entry["LastModified"])
 
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        """Yield the next segment of the keys that go on after it, requesting 1000 at a time. See `ObjectStore`."""
+        with self._errors_translated(prefix):
+            pages = self._client().get_paginator("list_objects_v2")
+            for page in pages.paginate(Bucket=self.bucket, Prefix=self.prefix + prefix, Delimiter="/"):
+                for entry in page.get("CommonPrefixes", ()):
+                    yield entry["Prefix"].removeprefix(self.prefix + prefix).rstrip("/")
+
     def delete(self, key: str) -> None:
         """Remove the object. A missing object is no error."""
         with self._errors_translated(key):

@@ -61,6 +61,12 @@ class ObjectStore(Protocol):
     def list(self, prefix: str) -> Iterator[Stat]:
         """Yield every object whose key begins with `prefix`, in key order, however many there are."""
 
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        """Yield the next segment of the keys that go on after it, each once and in order.
+
+        `prefix` is empty or ends in `/`. One request lists a thousand of them, however many objects they hold.
+        """
+
     def delete(self, key: str) -> None:
         """Remove the object. A missing object is no error."""
 

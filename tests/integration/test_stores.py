@@ -137,6 +137,14 @@ class TestEveryStore:
         for prefix in ("a", "a/", "a/b", "a/bc/", "a/bc/d", "b", "none", "none/x"):
             assert keys(store, prefix) == sorted(name for name in names if name.startswith(prefix))
 
+    def test_folders_below_a_prefix_are_listed_without_their_objects(self, store: ObjectStore) -> None:
+        for key in ("a", "crawls/b/1/crawl.json", "crawls/a-b/1/x", "crawls/a/2/x", "crawls/a/10/x", "crawls/a/10/y"):
+            store.put(key, b"")
+        assert list(store.list_folders("")) == ["crawls"]
+        assert list(store.list_folders("crawls/")) == ["a-b", "a", "b"]
+        assert list(store.list_folders("crawls/a/")) == ["10", "2"]
+        assert list(store.list_folders("none/")) == list(store.list_folders("crawls/a/2/")) == []
+
     def test_more_than_a_thousand_objects_are_listed(self, store: ObjectStore) -> None:
         names = [f"content/site.gov/{number:04}.json" for number in range(1_003)]
         with ThreadPoolExecutor(8) as pool:

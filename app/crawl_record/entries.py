@@ -1,0 +1,124 @@
+"""Entries of a crawl record: what became of one URL, as a line of JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+from app.errors import StoreError
+from app.storage.layout import MAX_ADDRESS, page_id
+
+#: Characters of a reason; a longer one is cut.
+MAX_REASON: Final = 200
+#: Characters of an ETag and of a Last-Modified field. A longer one is left out: a part of a validator is none.
+MAX_VALIDATOR: Final = 1_000
+#: Links of an entry, and characters of all of them together: what a crawl follows from one page by default. The links
+#: after these are left out.
+MAX_LINKS: Final = 5_000
+MAX_LINK_CHARACTERS: Final = 1_250_000
+
+UrlState = Literal["indexed", "unchanged", "gone", "redirected", "skipped", "failed", "lost"]
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_STATES: Final = frozenset(get_args(UrlState))
+
+
+@dataclass(slots=True, kw_only=True)
+class UrlEntry:
+    """What became of one URL of a crawl.
+
+    `reason` is a reason code, `status` the HTTP status or 0, `at` seconds since the epoch. `referrer` is the page id of
+    the first page that linked to it, empty for the start page. `etag` and `last_modified` are the response's
+    validators. `links` are the URLs that it leads to, only where no stored page has them: of noindex pages and
+    redirects.
+    """
+
+    url: str
+    page_id: str
+    state: UrlState
+    at: float
+    reason: str = ""
+    status: int = 0
+    depth: int = 0
+    referrer: str = ""
+    etag: str = ""
+    last_modified: str = ""
+    links: tuple[str, ...] = ()
+
+    def to_line(self) -> bytes:
+        """Serialise as compact JSON in ASCII without a newline; empty fields are left out, long ones bounded.
+
+        Raises StoreError for a URL of more than `MAX_ADDRESS` characters.
+        """
+        if len(self.url) > MAX_ADDRESS:
+            raise StoreError(f"{self.url[:100]}...: an address of more than {MAX_ADDRESS} characters")
+        named: dict[str, Any] = {"url": self.url, "state": self.state, "at": round(self.at, 3)}
+        # Most URLs are their own canonical keys, from which the page id follows.
+        if self.page_id != page_id(self.url):
+            named["page_id"] = self.page_id
+        if self.status:
+            named["status"] = self.status
+        if self.depth:
+            named["depth"] = self.depth
+        texts = {
+            "reason": self.reason[:MAX_REASON],
+            "referrer": self.referrer,
+            "etag": _validator(self.etag),
+            "last_modified": _validator(self.last_modified),
+        }
+        named |= {name: text for name, text in texts.items() if text}
+        if self.links:
+            named["links"] = _bounded(self.links)
+        return _ENCODER.encode(named).encode()
+
+    @classmethod
+    def from_line(cls, line: bytes) -> UrlEntry:
+        """Read the output of `to_line`, ignoring fields of later releases; raises StoreError for any other bytes."""
+        try:
+            named = json.loads(line.decode())
+            url, state, at = named["url"], named["state"], named["at"]
+            entry = cls(
+                url=url,
+                page_id=named.get("page_id") or page_id(url),
+                # Many entries share these texts: interned, they take memory once.
+                state=sys.intern(state),  # type: ignore[arg-type]  # _check compares it.
+                at=float(at),
+                reason=sys.intern(named.get("reason", "")),
+                status=named.get("status", 0),
+                depth=named.get("depth", 0),
+                referrer=sys.intern(named.get("referrer", "")),
+                etag=named.get("etag", ""),
+                last_modified=named.get("last_modified", ""),
+                links=tuple(named.get("links", ())),
+            )
+            _check(entry)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise StoreError(f"not an entry of a crawl record: {error!r}: {line[:80]!r}") from error
+        return entry
+
+
+def _check(entry: UrlEntry) -> None:
+    """Raise TypeError or ValueError for fields that are not of their type."""
+    if entry.state not in _STATES:
+        raise ValueError(f"state {entry.state!r:.80}")
+    texts = (entry.url, entry.page_id, entry.etag, entry.last_modified, *entry.links)
+    if not all(type(text) is str for text in texts) or type(entry.status) is not int or type(entry.depth) is not int:
+        raise TypeError("a field is not of its type")
+    if not math.isfinite(entry.at):
+        raise ValueError("`at` is no time")
+
+
+def _validator(text: str) -> str:
+    return text if len(text) <= MAX_VALIDATOR else ""
+
+
+def _bounded(links: tuple[str, ...]) -> list[str]:
+    kept, left = [], MAX_LINK_CHARACTERS
+    for link in links[:MAX_LINKS]:
+        left -= len(link)
+        if left < 0:
+            break
+        kept.append(link)
+    return kept

@@ -1,0 +1,269 @@
+"""The record of a crawl: its state under concurrent writers, entries as lines, segments that are written once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.crawl_record import segments
+from app.crawl_record.crawls import (
+    CrawlRecord,
+    CrawlSettings,
+    latest_crawl,
+    list_crawls,
+    prune,
+    read_crawl,
+    update_crawl,
+    write_crawl,
+)
+from app.crawl_record.entries import MAX_LINK_CHARACTERS, MAX_VALIDATOR, UrlEntry, UrlState
+from app.crawl_record.keys import CrawlRef
+from app.crawl_record.segments import append_segment, latest_entries, next_offset, read_entries
+from app.errors import InvalidKey, PreconditionFailed, StoreError
+from app.storage.layout import page_id
+from app.storage.store import ObjectStore
+from tests.support.stores import folder_store
+
+pytestmark = pytest.mark.unit
+
+STARTED = datetime(2026, 11, 22, 16, 5, tzinfo=UTC)
+REF = CrawlRef("site.example", "c-1")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    return folder_store(tmp_path)
+
+
+def crawl(crawl_id: str = "c-1", *, domain: str = "site.example", started: datetime = STARTED) -> CrawlRecord:
+    return CrawlRecord(
+        id=crawl_id,
+        domain=domain,
+        start_url=f"https://{domain}/",
+        started=started,
+        settings=CrawlSettings(scope="exact", max_pages=100, max_depth=5, host_delay=1.0, host_concurrency=1),
+        timer_timeout=300.0,
+        callback={"type": "pack_full", "domain": domain},
+        counts={"indexed": 3},
+    )
+
+
+def entry(url: str, state: UrlState = "indexed", *, at: float = 1.0) -> UrlEntry:
+    return UrlEntry(url=url, page_id=page_id(url), state=state, at=at)
+
+
+def lines(*urls: str) -> list[bytes]:
+    return [entry(url).to_line() for url in urls]
+
+
+class TestCrawls:
+    def test_a_crawl_is_read_as_it_was_written(self, store: ObjectStore) -> None:
+        assert read_crawl(store, REF) is None
+        etag = write_crawl(store, crawl(), etag=None)
+        stored = read_crawl(store, REF)
+        assert stored is not None
+        assert (stored.record, stored.etag) == (crawl(), etag)
+
+    def test_fields_of_a_later_release_are_ignored_and_another_version_is_refused(self) -> None:
+        named = json.loads(crawl().to_json())
+        named["settings"]["new"] = named["new"] = 1
+        assert CrawlRecord.from_json(json.dumps(named).encode()) == crawl()
+        with pytest.raises(StoreError, match="version 2; this release reads up to 1"):
+            CrawlRecord.from_json(json.dumps(named | {"version": 2}).encode())
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"state": "asleep"},
+            {"started": "2026-11-22T16:05:00"},
+            {"settings": {}},
+            {"settings": 3},
+            {"callback": "x"},
+            {"counts": []},
+            {"id": 7},
+            {"timer_timeout": None},
+            {"version": None},
+        ],
+    )
+    def test_an_invalid_record_is_an_error(self, change: dict[str, object]) -> None:
+        with pytest.raises(StoreError, match="not a crawl record"):
+            CrawlRecord.from_json(json.dumps(json.loads(crawl().to_json()) | change).encode())
+
+    def test_of_two_writers_that_read_the_same_version_the_later_one_fails(self, store: ObjectStore) -> None:
+        etag = write_crawl(store, crawl(), etag=None)
+        write_crawl(store, replace(crawl(), state="done"), etag=etag)
+        for expected in (etag, None):
+            with pytest.raises(PreconditionFailed):
+                write_crawl(store, replace(crawl(), state="paused"), etag=expected)
+        stored = read_crawl(store, REF)
+        assert stored is not None
+        assert stored.record.state == "done"
+
+    def test_a_change_is_applied_to_what_a_faster_writer_left(self, store: ObjectStore) -> None:
+        write_crawl(store, crawl(), etag=None)
+        seen: list[str] = []
+
+        def pause(record: CrawlRecord) -> CrawlRecord:
+            if not seen:
+                update_crawl(store, REF, lambda other: replace(other, state="done"))
+            seen.append(record.state)
+            return record if record.is_finished else replace(record, state="paused")
+
+        changed = update_crawl(store, REF, pause)
+        assert seen == ["running", "done"]
+        assert changed == latest_crawl(store, "site.example") == replace(crawl(), state="done")
+
+    def test_an_unknown_crawl_is_not_changed(self, store: ObjectStore) -> None:
+        assert update_crawl(store, REF, lambda record: replace(record, state="paused")) is None
+        assert list(store.list("")) == []
+
+    def test_crawls_are_listed_newest_first_and_invalid_ones_are_left_out(self, store: ObjectStore) -> None:
+        for number, domain in enumerate(["a.example", "b.example:8080", "a.example", "aa.example"]):
+            started = STARTED + timedelta(seconds=number)
+            write_crawl(store, crawl(f"c{number}", domain=domain, started=started), etag=None)
+        store.put("crawls/a.example/c9/crawl.json", b"{}")
+        store.put("crawls/a.example/c8/crawl.json", crawl("c0", domain="a.example").to_json())
+        assert [each.id for each in list_crawls(store)] == ["c3", "c2", "c1", "c0"]
+        assert [each.id for each in list_crawls(store, "a.example")] == ["c2", "c0"]
+        latest = latest_crawl(store, "a.example")
+        assert latest is not None
+        assert latest.id == "c2"
+        assert latest_crawl(store, "none.example") is None
+
+    @pytest.mark.parametrize("crawl_id", ["..", ".", "a/b", "", "\ud800", "x" * 101, "ü"])
+    def test_an_id_that_is_no_plain_name_is_stored_under_its_hash(self, store: ObjectStore, crawl_id: str) -> None:
+        ref = CrawlRef("site.example", crawl_id)
+        write_crawl(store, crawl(crawl_id), etag=None)
+        folder, name, file = ref.key.split("/")[1:]
+        assert (folder, len(name), file) == ("site.example", 32, "crawl.json")
+        stored = read_crawl(store, ref)
+        assert stored is not None
+        assert stored.record.id == crawl_id
+
+    @pytest.mark.parametrize("domain", ["", "a/b", ".."])
+    def test_a_domain_that_would_leave_its_folder_is_refused(self, store: ObjectStore, domain: str) -> None:
+        with pytest.raises(InvalidKey):
+            read_crawl(store, CrawlRef(domain, "c"))
+
+    def test_pruning_keeps_the_newest_finished_crawls_and_all_that_go_on(self, store: ObjectStore) -> None:
+        states = ["done", "paused", "cancelled", "done", "running", "done"]
+        for number, state in enumerate(states):
+            record = crawl(f"c{number}", started=STARTED + timedelta(seconds=number))
+            write_crawl(store, replace(record, state=state), etag=None)
+            append_segment(store, record.ref, 0, lines(f"https://site.example/{number}"))
+        assert [ref.crawl_id for ref in prune(store, "site.example", keep=2)] == ["c2", "c0"]
+        assert [each.id for each in list_crawls(store)] == ["c5", "c4", "c3", "c1"]
+        assert len(list(store.list("crawls/"))) == 8
+        assert prune(store, "site.example", keep=2) == []
+
+
+TEXT = st.text(max_size=30)
+
+
+class TestEntries:
+    @given(
+        entry=st.builds(
+            UrlEntry,
+            url=TEXT,
+            page_id=TEXT.filter(bool),
+            state=st.sampled_from(["indexed", "unchanged", "gone", "redirected", "skipped", "failed", "lost"]),
+            at=st.integers(0, 2**41).map(lambda ms: round(ms / 1000, 3)),
+            reason=TEXT,
+            status=st.integers(0, 999),
+            depth=st.integers(0, 10_000),
+            referrer=TEXT,
+            etag=st.text(st.characters(), max_size=9),
+            last_modified=TEXT,
+            links=st.lists(TEXT, max_size=4).map(tuple),
+        )
+    )
+    def test_any_entry_is_read_as_it_was_written_from_one_ascii_line(self, entry: UrlEntry) -> None:
+        line = entry.to_line()
+        assert line.isascii()
+        assert len(line.splitlines()) == 1
+        assert UrlEntry.from_line(line) == entry
+
+    def test_a_page_id_that_follows_from_the_url_and_empty_fields_are_not_stored(self) -> None:
+        assert json.loads(entry("https://site.example/").to_line()) == {
+            "url": "https://site.example/", "state": "indexed", "at": 1.0,
+        }  # fmt: skip
+
+    def test_long_fields_are_bounded_and_a_long_validator_is_left_out(self) -> None:
+        links = tuple(f"https://site.example/{number}/{'x' * 1_000}" for number in range(5_000))
+        long = replace(entry("https://site.example/"), etag="e" * (MAX_VALIDATOR + 1), reason="r" * 999, links=links)
+        bounded = UrlEntry.from_line(long.to_line())
+        assert (bounded.etag, len(bounded.reason)) == ("", 200)
+        assert bounded.links == links[: len(bounded.links)]
+        assert MAX_LINK_CHARACTERS - 1_100 < sum(map(len, bounded.links)) <= MAX_LINK_CHARACTERS
+        with pytest.raises(StoreError, match="more than 8000 characters"):
+            entry("https://site.example/" + "x" * 8_000).to_line()
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            b"", b"{", b"[]", b"1", b"\xff", b'{"url":"u","state":"indexed"}', b'{"url":1,"state":"indexed","at":1}',
+            b'{"url":"u","state":"new","at":1}', b'{"url":"u","state":[],"at":1}',
+            b'{"url":"u","state":"gone","at":"x"}',
+            b'{"url":"u","state":"gone","at":NaN}', b'{"url":"u","state":"gone","at":1,"links":[1]}',
+            b'{"url":"u","state":"gone","at":1,"status":"200"}',
+        ],
+    )  # fmt: skip
+    def test_any_other_line_is_an_error(self, line: bytes) -> None:
+        with pytest.raises(StoreError, match="not an entry of a crawl record"):
+            UrlEntry.from_line(line)
+
+
+class TestSegments:
+    def test_entries_are_read_in_order_and_the_last_one_of_a_page_counts(self, store: ObjectStore) -> None:
+        assert append_segment(store, REF, 0, lines("https://site.example/a", "https://site.example/b")) == 2
+        assert append_segment(store, REF, 2, [entry("https://site.example/a", "failed").to_line()]) == 1
+        assert [(each.url[-1], each.state) for each in read_entries(store, REF)] == [
+            ("a", "indexed"), ("b", "indexed"), ("a", "failed"),
+        ]  # fmt: skip
+        latest = latest_entries(store, REF)
+        assert {each.url[-1]: each.state for each in latest.values()} == {"a": "failed", "b": "indexed"}
+        assert next_offset(store, REF) == 3
+
+    def test_a_crawl_without_entries_has_none(self, store: ObjectStore) -> None:
+        assert list(read_entries(store, REF)) == []
+        assert next_offset(store, REF) == 0
+        assert append_segment(store, REF, 0, []) == 0
+
+    def test_a_segment_that_an_interrupted_flush_wrote_stays_and_its_entries_are_counted(
+        self, store: ObjectStore
+    ) -> None:
+        first = lines("https://site.example/a", "https://site.example/b")
+        append_segment(store, REF, 0, first)
+        again = [*first, *lines("https://site.example/c")]
+        assert append_segment(store, REF, 0, again) == 2
+        assert append_segment(store, REF, 2, again[2:]) == 1
+        assert [each.url[-1] for each in read_entries(store, REF)] == ["a", "b", "c"]
+
+    def test_lines_beyond_the_size_of_a_segment_are_left_to_the_next_one(
+        self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(segments, "MAX_SEGMENT", 119)
+        waiting = lines(*(f"https://site.example/{number}" for number in range(5)))
+        assert append_segment(store, REF, 0, waiting) == 1
+        assert append_segment(store, REF, 1, waiting[1:]) == 1
+
+    def test_a_broken_line_is_named_with_its_object(self, store: ObjectStore) -> None:
+        append_segment(store, REF, 0, [*lines("https://site.example/a"), b'{"url":'])
+        with pytest.raises(StoreError, match=r"crawls/site.example/c-1/urls/000000000000.jsonl.zst, line 2: not an"):
+            list(read_entries(store, REF))
+
+    @pytest.mark.parametrize(
+        "data",
+        [b"", b"text", zstandard.compress(b"x" * (segments.MAX_UNCOMPRESSED + 1)), zstandard.compress(b"x\n")[:-1]],
+    )
+    def test_a_damaged_or_enormous_segment_is_an_error(self, store: ObjectStore, data: bytes) -> None:
+        store.put(REF.segment_key(0), data)
+        with pytest.raises(StoreError, match=r"000000000000\.jsonl\.zst: "):
+            list(read_entries(store, REF))
