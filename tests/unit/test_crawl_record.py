@@ -16,6 +16,7 @@ from app.crawl_record import segments
 from app.crawl_record.crawls import (
     CrawlRecord,
     CrawlSettings,
+    CrawlState,
     latest_crawl,
     list_crawls,
     prune,
@@ -153,7 +154,7 @@ class TestCrawls:
             read_crawl(store, CrawlRef(domain, "c"))
 
     def test_pruning_keeps_the_newest_finished_crawls_and_all_that_go_on(self, store: ObjectStore) -> None:
-        states = ["done", "paused", "cancelled", "done", "running", "done"]
+        states: list[CrawlState] = ["done", "paused", "cancelled", "done", "running", "done"]
         for number, state in enumerate(states):
             record = crawl(f"c{number}", started=STARTED + timedelta(seconds=number))
             write_crawl(store, replace(record, state=state), etag=None)
