@@ -192,7 +192,7 @@ class Settings(BaseSettings):
     archive_read_timeout: float = Field(
         30.0, gt=0, description="Seconds for a whole response of the archive or the web service."
     )
-    musicbrainz_url: SecretStr = Field(
+    musicbrainz_url: Annotated[SecretStr, AfterValidator(checks.postgresql_url)] = Field(
         SecretStr(""), description="MusicBrainz's database, `postgresql://user:password@host/database`; only read."
     )
     event_queue_url: Annotated[SecretStr, AfterValidator(checks.postgresql_url)] = Field(

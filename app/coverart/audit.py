@@ -108,7 +108,7 @@ def same_listing(stored: bytes, expected: bytes) -> bool:
     """
     try:
         return _normalised(json.loads(stored)) == _normalised(json.loads(expected))
-    except (ValueError, TypeError, AttributeError, KeyError):
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
         return False
 
 

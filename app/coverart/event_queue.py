@@ -6,6 +6,7 @@ at last `completed` or `failed`. Events that depend on a failed one fail with it
 
 from __future__ import annotations
 
+import json
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,8 @@ from typing import Any
 from psycopg.sql import SQL, Composable
 
 from app.broker.headers import ATTEMPTS
-from app.broker.policies.fixed_ttl import EXCEPTIONS, RETRIES
+from app.broker.policies.base import MAX_MESSAGE
+from app.broker.policies.fixed_ttl import EXCEPTIONS, MAX_EXCEPTIONS, RETRIES
 from app.broker.publishing import Outgoing
 from app.coverart import jobs
 from app.coverart.event_record import complete, fail, note_failure
@@ -40,18 +42,30 @@ _CANDIDATES = 1_000
 #: README.md.
 KEPT_DAYS = 90
 
+#: Characters of an event's message that are read; a valid one has about 150.
+_LONGEST_MESSAGE = 10_000
+
+#: Seconds without a statement after which the server ends the transaction of a reader that hangs: other readers, and
+#: MusicBrainz's triggers, wait for its locks.
+_IDLE_SECONDS = 60
+
 #: Publishes messages, and returns when the broker has confirmed all.
 Publish = Callable[[Sequence[Outgoing]], None]
 
+# A message is read as text, since psycopg would raise an error for a number or a nesting that Python cannot read. Other
+# programs may have left long reasons.
+_MESSAGE = SQL("left(message::text, {length})").format(length=_LONGEST_MESSAGE)
 _COLUMNS = SQL(
     """
-    SELECT id, entity_type::text, action::text, message, attempts, ARRAY(
-        SELECT failure_reason FROM artwork_indexer.event_failure_reason AS failure
-        WHERE failure.event = event.id ORDER BY failure.created
+    SELECT id, entity_type::text, action::text, {message}, attempts, ARRAY(
+        SELECT left(failure_reason, {length}) FROM (
+            SELECT failure_reason, created FROM artwork_indexer.event_failure_reason AS failure
+            WHERE failure.event = event.id ORDER BY created DESC LIMIT {number}
+        ) AS latest ORDER BY created
     )
     FROM artwork_indexer.event_queue AS event
     """
-)
+).format(message=_MESSAGE, length=MAX_MESSAGE, number=MAX_EXCEPTIONS)
 
 # After a failure an event waits an hour for each attempt. An image is copied after an earlier copy brought it to the
 # item. A deletion that is no part of a move waits for a later move of the same file.
@@ -82,8 +96,14 @@ _CANDIDATES_OF = _READY + SQL("ORDER BY created, id LIMIT %(candidates)s")
 _LOCK_CHOSEN = _READY + SQL("AND id = ANY(%(ids)s) ORDER BY created, id FOR UPDATE OF event SKIP LOCKED")
 
 _FIRST_RUNS = SQL(
-    "SELECT message FROM artwork_indexer.event_queue"
+    "SELECT {message} FROM artwork_indexer.event_queue"
     " WHERE state = 'running' AND attempts = 0 AND entity_type::text = %(entity)s"
+).format(message=_MESSAGE)
+
+# The number is that of this program and purpose; it stands for nothing.
+_TAKE_TURN = SQL(
+    "SELECT pg_try_advisory_xact_lock(20261122, hashtext(%(entity)s)),"
+    " set_config('idle_in_transaction_session_timeout', %(ms)s, true)"
 )
 
 # The row is updated whenever a run begins or fails: a failed one waits in the broker before its next run.
@@ -113,7 +133,10 @@ _FORGET = SQL(
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One row, whose message may be any JSON. `attempts` are its failed runs, `failures` their reasons in order."""
+    """One row, whose message may be any JSON, and is None where it cannot be read.
+
+    `attempts` are its failed runs, `failures` their reasons in order, the last ten.
+    """
 
     id: int
     entity: str
@@ -131,7 +154,8 @@ def job_of_event(event: Event) -> Job:
     if event.action not in _JOBS:
         raise InvalidJob(f"event {event.id}: unknown action {event.action}")
     if not isinstance(event.message, dict):
-        raise InvalidJob(f"event {event.id}: {event.action} whose message is no JSON object")
+        expected = f"no JSON object of at most {_LONGEST_MESSAGE:,} characters"
+        raise InvalidJob(f"event {event.id}: {event.action} whose message is {expected}")
     kind, names = _JOBS[event.action]
     missing = sorted(set(names) - set(event.message))
     if missing:
@@ -160,20 +184,29 @@ def publish_ready(connection: Connection, exchanges: Mapping[str, Project], publ
     """Publish the messages of events that are ready, mark these running, and return their number.
 
     Those of one item are run one after the other, in their order; a retried one does not hold up others. `exchanges`
-    are the served archives. A transaction ends when the broker has confirmed all: a stop in between publishes them
-    again, and a job that runs twice does no harm. Raises the errors of `publish`.
+    are the served archives. Of an archive one reader publishes at a time, so it sees what others published: the order
+    holds for any number of readers. A transaction ends when the broker has confirmed all: a stop in between publishes
+    them again, and a job that runs twice does no harm. Raises the errors of `publish`.
     """
     published = 0
     for exchange, project in exchanges.items():
         of_archive = {"entity": project.entity, "max_attempts": MAX_ATTEMPTS, "candidates": _CANDIDATES}
         with connection.transaction():
+            if not _takes_turn(connection, project):
+                continue
             ready = _events(connection, _CANDIDATES_OF, of_archive)
-            first_runs = [about for (about,) in connection.execute(_FIRST_RUNS, of_archive)]
+            first_runs = [_decoded(about) for (about,) in connection.execute(_FIRST_RUNS, of_archive)]
             ids = [event.id for event in _chosen(ready, first_runs)]
             chosen = _events(connection, _LOCK_CHOSEN, {**of_archive, "ids": ids}) if ids else []
             _publish(connection, chosen, exchange, publish)
         published += len(chosen)
     return published
+
+
+def _takes_turn(connection: Connection, project: Project) -> bool:
+    """Return whether no other reader publishes events of the archive; until the transaction ends, none does."""
+    row = connection.execute(_TAKE_TURN, {"entity": project.entity, "ms": str(round(_IDLE_SECONDS * 1_000))}).fetchone()
+    return row is not None and bool(row[0])
 
 
 def _chosen(ready: Sequence[Event], first_runs: Sequence[Any]) -> list[Event]:
@@ -226,9 +259,17 @@ def forget_completed(connection: Connection) -> int:
 def _events(connection: Connection, query: Composable, values: Mapping[str, Any]) -> list[Event]:
     rows = connection.execute(SQL("{}").format(query), values)
     return [
-        Event(id, entity, action, about, attempts, tuple(failures))
+        Event(id, entity, action, _decoded(about), attempts, tuple(failures))
         for id, entity, action, about, attempts, failures in rows
     ]
+
+
+def _decoded(message: str) -> Any:
+    """Return the value of a message; None for one that was cut, has too large a number or is nested too deeply."""
+    try:
+        return json.loads(message)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _items(about: Any) -> set[str]:

@@ -8,6 +8,7 @@ from typing import Self
 
 from psycopg.sql import SQL
 
+from app.broker.policies.base import MAX_MESSAGE
 from app.coverart import musicbrainz
 from app.coverart.musicbrainz import Connection
 from app.errors import ArtNotServed
@@ -146,7 +147,7 @@ def note_failure(connection: Connection, event: int, reason: str) -> int:
     """Note a failed run and return the number of them, 0 for an event that was deleted."""
     count, insert = _NOTE_FAILURE
     row = connection.execute(count, {"id": event}).fetchone()
-    connection.execute(insert, {"id": event, "reason": reason})
+    connection.execute(insert, {"id": event, "reason": _storable(reason)})
     return row[0] if row else 0
 
 
@@ -166,4 +167,10 @@ def fail(connection: Connection, event: int, reason: str) -> None:
     """Fail an event and its descendants in the transaction of the connection, unless it is completed or deleted."""
     if connection.execute(_FAIL, {"id": event}).rowcount:
         for statement in _AFTER_FAILURE:
-            connection.execute(statement, {"id": event, "reason": reason})
+            connection.execute(statement, {"id": event, "reason": _storable(reason)})
+
+
+def _storable(reason: str) -> str:
+    """Return a reason as PostgreSQL can store it, cut to MAX_MESSAGE characters: a server's text may be in it."""
+    valid = reason.encode(errors="backslashreplace").decode()
+    return valid.replace("\0", "\\0")[:MAX_MESSAGE]

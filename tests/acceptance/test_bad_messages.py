@@ -59,6 +59,13 @@ WIRE = {
     "message-id": raw.text_property(0x0080, b"caf\xe9"),
 }
 
+#: JSON that Python cannot read, or read but not copy or give to another process, and the reason under which it dies.
+VALUES = {
+    "a number of 5000 digits": ("9" * 5_000, "undecodable"),
+    "100000 levels": ("[" * 100_000 + "]" * 100_000, "undecodable"),
+    **{f"{depth} levels": ("[" * depth + "]" * depth, "invalid-message") for depth in (101, 500, 860, 940)},
+}
+
 BUDGET = {"RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "1"}
 
 
@@ -93,6 +100,22 @@ def test_absurd_headers_end_in_the_dead_set_and_the_worker_lives_on(
         assert running.process.poll() is None
     reasons = sorted(message.headers[REASON] for message in broker.take(DEAD_SET))
     assert reasons == sorted(reason for _, reason in BAD)
+
+
+def test_a_body_that_python_cannot_read_or_pass_on_ends_in_the_dead_set_and_the_worker_lives_on(
+    environment: dict[str, str], settings: Settings, tmp_path: Path
+) -> None:
+    broker = Broker(settings.broker)
+    as_json = {"content_type": "application/json", "content_encoding": "utf-8"}
+    with worker({**environment, **BUDGET}, tmp_path / "worker.log") as running:
+        for name, (value, _) in VALUES.items():
+            broker.post(f'{{"type": "index", "url": "https://127.0.0.1:1/", "x": {value}}}'.encode())
+            broker.post(f"[[{value}], {{}}, {{}}]".encode(), headers={"task": "site.index", "id": name}, **as_json)
+        expected = [reason for _, reason in VALUES.values()] * 2
+        eventually(lambda: broker.depth(DEAD_SET) == len(expected), "all are dead")
+        assert running.process.poll() is None
+        assert "Stopping" not in running.log
+    assert sorted(message.headers[REASON] for message in broker.take(DEAD_SET)) == sorted(expected)
 
 
 def test_what_py_amqp_cannot_decode_spends_its_budget_as_it_came_and_stops_neither_worker_nor_operator(

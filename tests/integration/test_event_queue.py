@@ -13,6 +13,8 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from app.broker.errors import Postpone, PublishFailed
+from app.broker.policies.base import MAX_MESSAGE
+from app.broker.policies.fixed_ttl import MAX_EXCEPTIONS
 from app.broker.publishing import Outgoing, Publisher
 from app.coverart import event_queue, event_record, musicbrainz
 from app.coverart.event_queue import MAX_ATTEMPTS, forget_completed, publish_lost, publish_ready
@@ -240,19 +242,38 @@ def test_a_stop_between_publishing_and_commit_publishes_again_and_loses_nothing(
     assert not table.record(event).begin(0)
 
 
-def test_two_readers_take_different_events_and_a_run_waits_for_the_readers_commit(table: Table) -> None:
+def test_of_two_readers_one_publishes_at_a_time_so_that_the_events_of_one_item_keep_their_order(table: Table) -> None:
     first = table.add("index", gid())
-    taken: list[list[int]] = []
+    meanwhile: list[list[int]] = []
 
-    def publish(messages: Sequence[Outgoing]) -> None:
-        second = table.add("index", gid(B))
-        taken.append([int(each.headers[EVENT]) for each in messages])
-        taken.append(table.publish())
-        assert taken == [[first], [second]]
+    def publish(_: Sequence[Outgoing]) -> None:
+        # This event came earlier, and a parent has just been completed.
+        table.add("deindex", gid(), created="2020-01-01")
+        table.add("index", gid(C), entity_type="event")
+        meanwhile.append(table.publish())
 
     with musicbrainz.connect(table.url) as connection:
-        publish_ready(connection, SERVED, publish)
-    assert set(table.states().values()) == {("running", 0)}
+        publish_ready(connection, {COVER_ART.prefix: COVER_ART}, publish)
+    deindex, event = first + 1, first + 2
+    # The other archive has its own turn. The item has one event at a time.
+    assert meanwhile == [[event]]
+    assert table.publish() == []
+    table.record(first).complete()
+    assert table.publish() == [deindex]
+
+
+def test_a_reader_that_hangs_in_its_turn_loses_it_and_its_locks(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_queue, "_IDLE_SECONDS", 0.2)
+    event = table.add("index", gid())
+    taken: list[int] = []
+
+    def hang(_: Sequence[Outgoing]) -> None:
+        monkeypatch.undo()
+        taken.extend(eventually(table.publish, "the server ends the transaction that hangs"))
+
+    with pytest.raises(DatabaseUnavailable), musicbrainz.connect(table.url) as connection:
+        publish_ready(connection, SERVED, hang)
+    assert (taken, table.states()[event]) == ([event], ("running", 0))
 
 
 def test_only_so_many_messages_are_in_the_broker_at_a_time(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,7 +407,38 @@ def test_an_unknown_action_and_a_message_that_is_no_object_fail_their_row_alone(
     assert [states[each] for each in (rotate, *wrong)] == [("failed", 1)] * 4
     assert states[noop] == ("completed", 0)
     assert table.reasons(rotate) == [f"event {rotate}: unknown action rotate"]
-    assert table.reasons(wrong[0]) == [f"event {wrong[0]}: index whose message is no JSON object"]
+    expected = f"event {wrong[0]}: index whose message is no JSON object of at most 10,000 characters"
+    assert table.reasons(wrong[0]) == [expected]
+
+
+def test_a_message_that_python_cannot_read_fails_its_row_alone(table: Table) -> None:
+    number, text, deep = "9" * 5_000, '"' + "x" * 20_000 + '"', "[" * 1_100 + "]" * 1_100
+    wrong = [table.add("index", f'{{"gid": "{A}", "more": {value}}}') for value in (number, text)]
+    # The schema's index of queued events has no room for this one.
+    running = table.add("deindex", f'{{"gid": "{C}", "more": {deep}}}', state="running")
+    right = table.add("index", gid(B))
+    assert table.publish() == [right]
+    assert [table.states()[each] for each in wrong] == [("failed", 1)] * 2
+    table.set("last_updated = now() - interval '2 hours'", running)
+    assert table.publish_lost() == []
+    assert table.states()[running] == ("failed", 1)
+
+
+def test_reasons_are_bounded_in_the_table_and_in_the_message_and_any_text_can_be_one(table: Table) -> None:
+    event = table.add("index", gid())
+    table.publish()
+    for reason in ("x" * 1_000_000, "a\0b\ud800", *map(str, range(10))):
+        table.record(event).note_failure(reason)
+    assert table.reasons(event)[:2] == ["x" * MAX_MESSAGE, r"a\0b\ud800"]
+    table.record(event).fail("y" * 1_000_000)
+    other = table.add("index", gid(B))
+    table.record(other).fail("y" * 1_000_000)
+    assert table.reasons(other) == ["y" * MAX_MESSAGE]
+    # Another program may have written long ones.
+    table.db.execute("UPDATE artwork_indexer.event_failure_reason SET failure_reason = repeat('z', 1000000)")
+    table.set("state = 'queued', attempts = 3, last_updated = '2020-01-01'", event)
+    assert table.publish() == [event]
+    assert table.published[-1].headers["mb-exceptions"] == ["z" * MAX_MESSAGE] * MAX_EXCEPTIONS
 
 
 def test_a_lost_message_is_published_again_and_a_waiting_one_is_not(table: Table) -> None:
@@ -419,12 +471,18 @@ def test_completed_events_are_forgotten_90_days_after_their_end_and_failed_ones_
     assert set(table.states()) == {young, failed}
 
 
-def test_a_wrong_url_of_the_event_queue_is_named_as_such() -> None:
-    for url in ("mysql://host/db", "postgresql://user:a/b@host/db", "postgresql://user:a@b@host/db", "host"):
-        with pytest.raises(ValidationError, match="event_queue_url"):
-            Settings(event_queue_url=SecretStr(url))
+@pytest.mark.parametrize("name", ["musicbrainz_url", "event_queue_url"])
+def test_a_wrong_url_of_a_database_is_named_at_the_start_and_not_quoted(name: str) -> None:
+    wrong = ("mysql://host/hush", "postgresql://user:a/hush@host/db", "postgresql://user:a@hush@host/db", "hush")
+    for url in (*wrong, "postgresql://user:hush@host/db?wrong=1", "postgresql://user:hush%@host/db"):
+        with pytest.raises(ValidationError, match=name) as raised:
+            Settings.model_validate({name: SecretStr(url)})
+        assert "hush" not in str(raised.value)
     for url in ("postgresql:///db?host=/run", "postgres://u:p%40@a:1,[::1]:2/db", "postgresql://host"):
-        assert Settings(event_queue_url=SecretStr(url)).event_queue_url.get_secret_value() == url
+        assert getattr(Settings.model_validate({name: SecretStr(url)}), name).get_secret_value() == url
+
+
+def test_a_wrong_url_of_a_record_names_its_setting() -> None:
     with pytest.raises(DatabaseUnavailable, match="EVENT_QUEUE_URL"):
         EventRecord("postgresql://host/db?wrong=1", 1).begin(0)
 

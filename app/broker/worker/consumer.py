@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from celery.utils.log import get_logger
 from celery.worker import state
 from celery.worker.consumer import Consumer as CeleryConsumer
 from kombu import Queue
+from kombu.exceptions import ContentDisallowed, DecodeError
 
 from ..amqp_internals import queues_by_consumer_tag
 from ..connection import wait_for_exclusive_queue
@@ -28,6 +30,7 @@ from ..errors import (
     WorkerMisconfigured,
 )
 from ..headers import is_uncounted, unacknowledged
+from ..nesting import may_be_deep, require_shallow
 from ..policies.base import Dead, Decision, Drop
 from ..policies.delays import DEAD_LETTER
 from ..policies.registry import Policies
@@ -167,6 +170,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
                 if "task" not in (message.headers or {}):
                     self.to_task(message)
                 require_valid_headers(message.headers)
+                require_shallow_body(message)
                 delivery, task = original_delivery(message), message.headers["task"]
                 policy = self._failures.policies.policy_for(delivery.queue, task)
                 # `self.request.retries` of a task, which Celery counts by its own retries only.
@@ -309,6 +313,14 @@ def require_dead_lettered(queues: Mapping[str, Any], policies: Policies) -> None
                 f"queue {name}: its policy {policy.name} rejects, and without {DEAD_LETTER} {target!r} the broker "
                 "drops what is rejected; declare it as the policy's work_queue() has it"
             )
+
+
+def require_shallow_body(message: Any) -> None:
+    """Raise InvalidMessage for a body that is nested so deeply that no pool process could get it."""
+    if may_be_deep(message.body or b""):
+        # Celery reports what cannot be decoded, and decodes the body only once.
+        with suppress(DecodeError, ContentDisallowed):
+            require_shallow(message.payload)
 
 
 def require_valid_headers(headers: Mapping[str, Any]) -> None:

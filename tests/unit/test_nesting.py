@@ -1,0 +1,32 @@
+"""How deeply a body may be nested before it is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.broker.errors import InvalidMessage
+from app.broker.nesting import MAX_NESTING, may_be_deep, require_shallow
+
+pytestmark = pytest.mark.unit
+
+
+@given(st.lists(st.sampled_from(["list", "object"]), min_size=MAX_NESTING - 2, max_size=MAX_NESTING + 2), st.text())
+def test_a_body_is_refused_from_the_first_level_beyond_the_limit(kinds: list[str], text: str) -> None:
+    value: object = 1
+    for kind in kinds:
+        value = [text, value] if kind == "list" else {text: 0, f"{text}x": value}
+    if len(kinds) <= MAX_NESTING:
+        require_shallow(value)
+        return
+    assert may_be_deep(json.dumps(value))
+    assert may_be_deep(json.dumps(value).encode())
+    with pytest.raises(InvalidMessage, match="more than 100 levels"):
+        require_shallow(value)
+
+
+def test_a_wide_body_is_not_deep() -> None:
+    require_shallow([[{}] * 1_000] * 1_000)
