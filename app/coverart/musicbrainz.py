@@ -48,8 +48,8 @@ _ARTISTS: Mapping[bool, LiteralString] = {
     )""",
     False: "ARRAY[]::text[]",
 }
-#: SQLSTATE of a serialization failure, a deadlock, a lock that was not free in time, a write to a standby, and an end
-#: of an idle transaction. The same statement may succeed later: a failover may make the standby the primary.
+#: SQLSTATE of a serialization failure, a deadlock, a lock that was not free in time, a write to a standby, and a
+#: transaction that idled too long. The same statement may succeed later: a failover may promote the standby.
 _TRANSIENT = frozenset({"40001", "40P01", "55P03", "25006", "25P03"})
 _TIME_LIMIT = SQL("SELECT set_config('statement_timeout', %s, true)")
 
