@@ -48,8 +48,8 @@ _ARTISTS: Mapping[bool, LiteralString] = {
     )""",
     False: "ARRAY[]::text[]",
 }
-#: SQLSTATE of a serialization failure, a deadlock, and a lock that was not free in time; of a write to a standby, which a
-#: failover may promote; and of a transaction that idled too long. The same statement may succeed later.
+#: SQLSTATE of a serialization failure, a deadlock, a lock that was not free in time, and a transaction that idled too
+#: long; also of a write to a standby, which a failover may promote. The same statement may succeed later.
 _TRANSIENT = frozenset({"40001", "40P01", "55P03", "25006", "25P03"})
 _TIME_LIMIT = SQL("SELECT set_config('statement_timeout', %s, true)")
 
