@@ -109,6 +109,11 @@ def queues_by_consumer_tag(consumer: Any) -> Mapping[str, str]:
     return {tag: queue for queue, tag in consumer._active_tags.items()}
 
 
+def replace_acknowledgements(channel: Any, *, ack: Callable[..., None], reject: Callable[..., None]) -> None:
+    """Let the kombu messages of one channel call these functions: `Message.ack` looks the method up at each call."""
+    channel.basic_ack, channel.basic_reject = ack, reject
+
+
 def forget_decoded_body(message: Any) -> None:
     """Let a kombu Message decode its body again, after the body was replaced."""
     message._decoded_cache = None

@@ -21,6 +21,7 @@ from celery.worker.consumer import Consumer
 from celery.worker.request import Request
 from celery.worker.worker import WorkController
 from kombu import Exchange, Queue, compression
+from kombu.asynchronous.hub import Hub
 from kombu.message import Message
 from kombu.messaging import Consumer as KombuConsumer
 from kombu.messaging import Producer
@@ -60,6 +61,9 @@ SIGNATURES: list[tuple[Callable[..., Any], str]] = [
     (WorkController._process_task, "self, req"),
     (Consumer.on_send_event_buffered, "self"),
     (Consumer.create_task_handler, "self, promise"),
+    (Consumer.call_soon_ack, "self, p, args, kwargs"),
+    (Channel.basic_ack, "self, delivery_tag, multiple, argsig"),
+    (Channel.basic_reject, "self, delivery_tag, requeue, argsig"),
 ]
 
 
@@ -79,6 +83,11 @@ SOURCES: list[tuple[Any, str]] = [
     (compression, "_encoders[content_type] = encoder"),
     (KombuConsumer, "self._active_tags[queue.name] = tag"),
     (Message, "self._decoded_cache"),
+    (Message.ack, "self.channel.basic_ack(self.delivery_tag, multiple=multiple)"),
+    (Message.reject, "self.channel.basic_reject(self.delivery_tag, requeue=requeue)"),
+    (Hub.create_loop, "for tick_callback in copy(self.on_tick):\n                tick_callback()\n"),
+    (Consumer.create_task_handler, "(message.ack_log_error,)"),
+    (WorkController.on_stopped, "self.consumer.shutdown()"),
     (Producer, "self.__connection__"),
     (Resource.force_close_all, "if self._closed:"),
     (Celery.pool.fget, "self._pool"),

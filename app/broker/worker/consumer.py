@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -35,8 +36,9 @@ from ..policies.base import Dead, Decision, Drop
 from ..policies.delays import DEAD_LETTER
 from ..policies.registry import Policies
 from ..publishing import get_publisher
+from .acknowledgements import Acknowledgements
 from .carry_out import Disposition
-from .celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY, guard_start
+from .celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY, at_end_of_turn, guard_start
 from .failures import FailureHandler, Original, failure_of
 from .isolation import Isolation
 from .refused_queues import RefusedQueues
@@ -82,6 +84,9 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         self.app.amqp.refused = self.refused.names
         self._queue_of_tag: dict[str, str] = {}
         self._flush_pending = False
+        self._acknowledgements: Acknowledgements | None = None
+        self._loop_thread: int | None = None
+        self._stopping = False
         guard_start(self.controller, self._cannot_run)
         self._hand_over: Handler = self.on_task_request
         self._isolation = Isolation(self._start, self.timer.call_after)
@@ -99,6 +104,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         RabbitMQ 3.10 can lose a quorum queue that it created just before it was killed.
         """
         self._isolation.connection_lost()
+        self._acknowledgements = None
         connection = super().connect()
         try:
             self._wait_for_mailbox(connection)
@@ -161,6 +167,10 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         """Wrap Celery's handler: note the queue, translate plain messages, and survive malformed ones."""
         run_task: Handler = super().create_task_handler(*args, **kwargs)
         self._queue_of_tag.clear()
+        if self.hub is not None:
+            self._acknowledgements = Acknowledgements(self.task_consumer.channel, self.timer)
+            self._loop_thread = threading.get_ident()
+            at_end_of_turn(self.hub, self._end_turn)
 
         def on_message(message: Any) -> None:
             message.delivery_info["queue"] = self._queue_name(message)
@@ -186,6 +196,36 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
                 self._fail(message, InvalidMessage(f"cannot be handled: {error!r}"))
 
         return on_message
+
+    def call_soon_ack(self, p: Callable[..., None], *args: Any, **kwargs: Any) -> Any:
+        """Note an acknowledgement at once, or send a rejection: Celery would do it in the next turn of the event loop.
+
+        A pool of threads calls this from another thread.
+        """
+        if threading.get_ident() != self._loop_thread:
+            return super().call_soon_ack(p, *args, **kwargs)
+        p(*args, **kwargs)
+        if self._stopping and self._acknowledgements:
+            # The event loop has ended, and the last task may run for hours.
+            self._acknowledgements.send_all()
+        return p
+
+    def stop(self) -> None:
+        """Stop consuming. What is completed by now is acknowledged at once, and what is completed later, then."""
+        self._stopping = True
+        if self._acknowledgements:
+            self._acknowledgements.send_all()
+        super().stop()
+
+    def shutdown(self) -> None:
+        """Close the connection, after the acknowledgements that the threads of a pool have left to the event loop."""
+        if self._acknowledgements:
+            self._acknowledgements.send_all()
+        super().shutdown()
+
+    def _end_turn(self) -> None:
+        if self._acknowledgements:
+            self._acknowledgements.end_turn()
 
     def on_send_event_buffered(self) -> None:
         """Publish task events a few times a second, instead of at every turn of the event loop."""

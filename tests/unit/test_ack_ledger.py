@@ -1,0 +1,172 @@
+"""Acknowledgements in groups, against a model of the broker: what is acknowledged is completed, and the reverse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from amqp.exceptions import PreconditionFailed, RecoverableConnectionError
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from app.broker.worker.ack_ledger import PATIENCE, AckLedger, Acknowledgement
+from app.broker.worker.acknowledgements import Acknowledgements
+
+pytestmark = pytest.mark.unit
+
+
+class Channel:
+    """A channel as RabbitMQ has it: it knows the outstanding tags and refuses all others."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.delivered = 0
+        self.outstanding: set[int] = set()
+        self.acknowledged: set[int] = set()
+        self.sent = 0
+
+    def deliver(self) -> int:
+        self.delivered += 1
+        self.outstanding.add(self.delivered)
+        return self.delivered
+
+    def basic_ack(self, delivery_tag: int, multiple: bool = False) -> None:
+        self._take(delivery_tag)
+        self.sent += 1
+        covered = {tag for tag in self.outstanding if tag < delivery_tag} if multiple else set()
+        self.outstanding -= covered
+        self.acknowledged |= covered | {delivery_tag}
+
+    def basic_reject(self, delivery_tag: int, requeue: bool) -> None:
+        del requeue
+        self._take(delivery_tag)
+
+    def _take(self, tag: int) -> None:
+        if not self.is_open:
+            raise RecoverableConnectionError("connection already closed")
+        if tag not in self.outstanding:
+            raise PreconditionFailed(f"unknown delivery tag {tag}")
+        self.outstanding.remove(tag)
+
+
+class Timer:
+    """A timer and its clock, which is turned by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+        self.due: list[float] = []
+
+    def call_after(self, seconds: float, _function: Callable[[], None]) -> None:
+        self.due.append(self.now + seconds)
+
+
+class Worker(RuleBasedStateMachine):
+    """Deliveries that end in any order, turns of the event loop, and lost connections."""
+
+    @initialize()
+    def start(self) -> None:
+        """Connect for the first time."""
+        self.timer = Timer()
+        self.former: list[tuple[Channel, int]] = []
+        self.connect()
+
+    def connect(self) -> None:
+        """Open a channel, whose tags begin at 1."""
+        self.channel = Channel()
+        self.acknowledgements = Acknowledgements(self.channel, self.timer, lambda: self.timer.now)
+        self.running: list[int] = []
+        self.completed: set[int] = set()
+
+    @rule(number=st.integers(1, 6))
+    def deliver(self, number: int) -> None:
+        """Receive messages."""
+        self.running += [self.channel.deliver() for _ in range(number)]
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def complete(self, data: st.DataObject) -> None:
+        """Complete any of the messages."""
+        tag = data.draw(st.sampled_from(self.running))
+        self.running.remove(tag)
+        self.completed.add(tag)
+        self.channel.basic_ack(tag)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def reject(self, data: st.DataObject) -> None:
+        """Reject any of the messages, which the broker notices at once."""
+        tag = data.draw(st.sampled_from(self.running))
+        self.running.remove(tag)
+        self.channel.basic_reject(tag, requeue=False)
+        assert tag not in self.channel.outstanding
+
+    @rule()
+    def end_turn(self) -> None:
+        """End a turn: of what is completed, only tags behind a running one may wait, and a timer wakes the loop."""
+        self.acknowledgements.end_turn()
+        waiting = self.completed - self.channel.acknowledged
+        if waiting:
+            assert self.running
+            assert min(waiting) > min(self.running)
+            assert any(self.timer.now < due <= self.timer.now + PATIENCE for due in self.timer.due)
+
+    @rule()
+    def pass_time(self) -> None:
+        """Let so much time pass that nothing may wait at the end of the turn that the timer begins."""
+        self.timer.now += PATIENCE * 1.01
+        self.acknowledgements.end_turn()
+        assert self.completed == self.channel.acknowledged
+
+    @rule()
+    def lose_connection(self) -> None:
+        """Lose the connection; messages of the former channel still end."""
+        self.channel.is_open = False
+        self.former += [(self.channel, tag) for tag in self.running]
+        self.connect()
+
+    @precondition(lambda self: self.former)
+    @rule()
+    def complete_former(self) -> None:
+        """Complete a message of a former channel: its tag reaches no other channel."""
+        channel, tag = self.former.pop()
+        before = self.channel.sent
+        with pytest.raises(RecoverableConnectionError):
+            channel.basic_ack(tag)
+        self.acknowledgements.end_turn()
+        assert tag not in channel.acknowledged
+        assert self.channel.sent - before <= len(self.completed)
+
+    @invariant()
+    def only_completed_ones_are_acknowledged(self) -> None:
+        """Compare what the broker knows with what was done."""
+        assert self.channel.acknowledged <= self.completed
+        assert self.channel.outstanding >= set(self.running)
+
+    def teardown(self) -> None:
+        """Stop: whatever is completed is acknowledged, and nothing else."""
+        self.acknowledgements.send_all()
+        assert self.channel.acknowledged == self.completed
+        assert self.channel.outstanding == set(self.running)
+
+
+Worker.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+TestAcknowledgementsAgreeWithTheBroker = Worker.TestCase
+
+
+def test_a_run_of_completed_messages_is_acknowledged_with_one_method() -> None:
+    ledger = AckLedger()
+    for tag in (2, 1, 3, 5):
+        ledger.complete(tag, now=0.0)
+    assert ledger.take(now=0.0) == [Acknowledgement(3, multiple=True)]
+    assert ledger.take(now=PATIENCE) == [Acknowledgement(5, multiple=False)]
+    ledger.complete(4, now=1.0)
+    assert ledger.take(now=1.0) == [Acknowledgement(4, multiple=False)]
+
+
+def test_a_ledger_of_a_long_task_and_many_quick_ones_remembers_the_long_one_only() -> None:
+    ledger = AckLedger()
+    for tag in range(2, 10_000):
+        ledger.complete(tag, now=float(tag))
+        ledger.take(now=float(tag) + 2 * PATIENCE)
+    assert (len(ledger), len(ledger._open)) == (0, 1)
