@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
 import time
@@ -10,6 +9,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from amqp.exceptions import AccessRefused, NotFound
@@ -22,6 +22,9 @@ from .errors import PublishFailed, QueueUnavailable, Unroutable
 
 #: Messages published before their confirms are awaited.
 _WINDOW = 500
+
+#: Where a message goes, and its id.
+Target = tuple[str, str, Any]
 
 #: Returned messages that an error shows, and bytes of the body of each.
 _MAX_SHOWN, _SHOWN_BODY = 3, 200
@@ -51,10 +54,12 @@ class Confirms:
     """The broker's answers to what one channel has published: confirms, nacks and returned messages."""
 
     def __init__(self) -> None:
-        self.unconfirmed: set[int] = set()
-        self.nacked = 0
-        self.returned: list[str] = []
-        self._last_tag = 0
+        #: Tags without an answer, in order.
+        self.unconfirmed: dict[int, None] = {}
+        self.nacked: set[int] = set()
+        #: Exchange, routing key and message id of a returned message -> its text for an error.
+        self.returned: dict[Target, str] = {}
+        self.last_tag = 0
 
     @property
     def all_arrived(self) -> bool:
@@ -63,29 +68,31 @@ class Confirms:
 
     def expect(self) -> None:
         """Note that the next message is published: the broker counts them from 1."""
-        self._last_tag += 1
-        self.unconfirmed.add(self._last_tag)
+        self.last_tag += 1
+        self.unconfirmed[self.last_tag] = None
 
     def receive_from(self, channel: Any) -> None:
         """Put a channel into confirm mode and receive what the broker sends by it."""
 
         def on_nack(tag: int, multiple: bool) -> None:
-            self.nacked += self._confirm(tag, multiple)
+            self.nacked.update(self._confirm(tag, multiple))
 
         def on_return(_error: Exception, exchange: str, routing_key: str, message: Any) -> None:
             body = raw_body(message.body, message.properties.get("content_encoding"))[:_SHOWN_BODY]
-            self.returned.append(f"exchange {exchange!r} with key {routing_key!r}: {body!r}")
+            target = (exchange, routing_key, message.properties.get("message_id"))
+            self.returned[target] = f"exchange {exchange!r} with key {routing_key!r}: {body!r}"
 
         channel.confirm_select()
         channel.events["basic_ack"].add(self._confirm)
         channel.events["basic_nack"].add(on_nack)
         channel.events["basic_return"].add(on_return)
 
-    def _confirm(self, tag: int, multiple: bool) -> int:
-        """Note an answer of the broker; return the number of messages that it is for."""
-        confirmed = {each for each in self.unconfirmed if each <= tag} if multiple else self.unconfirmed & {tag}
-        self.unconfirmed -= confirmed
-        return len(confirmed)
+    def _confirm(self, tag: int, multiple: bool) -> list[int]:
+        """Note an answer of the broker; return the tags of the messages that it is for."""
+        confirmed = list(takewhile(tag.__ge__, self.unconfirmed)) if multiple else [tag]
+        for each in confirmed:
+            self.unconfirmed.pop(each, None)
+        return confirmed
 
 
 @dataclass(slots=True)
@@ -127,7 +134,13 @@ class Publisher:
         """
         with self._lock:
             for first in range(0, len(messages), _WINDOW):
-                self._send(messages[first : first + _WINDOW])
+                try:
+                    self._send(messages[first : first + _WINDOW])
+                except PublishFailed as error:
+                    if error.failed is not None:
+                        unsent = range(first + _WINDOW, len(messages))
+                        error.at((*(first + each for each in error.failed), *unsent))
+                    raise
 
     def declare(self, queues: Iterable[Queue]) -> None:
         """Declare queues with their exchanges and bindings, each once per connection.
@@ -207,25 +220,29 @@ class Publisher:
 
     def _send_once(self, messages: Sequence[Outgoing]) -> None:
         channel = self._open_channel()
+        confirms, first = self._confirms, self._confirms.last_tag + 1
+        targets: list[Target] = []
         for message in messages:
-            self._confirms.expect()
+            wire = wire_message(channel, message)
+            targets.append((message.exchange, message.routing_key, wire.properties["message_id"]))
+            confirms.expect()
             channel.basic_publish(
-                wire_message(channel, message),
-                exchange=message.exchange,
-                routing_key=message.routing_key,
-                mandatory=message.mandatory,
+                wire, exchange=message.exchange, routing_key=message.routing_key, mandatory=message.mandatory
             )
         self._await_confirms()
-        confirms = self._confirms
+        returned, confirms.returned = confirms.returned, {}
+        failed = {position for position, target in enumerate(targets) if target in returned}
+        if len(failed) < len(returned):
+            failed = set(range(len(messages)))
         if confirms.nacked:
+            failed |= {tag - first for tag in (*confirms.nacked, *confirms.unconfirmed)}
             self._drop()
-            raise PublishFailed(f"the broker refused {confirms.nacked} of {len(messages)} message(s)")
-        if returned := confirms.returned:
-            confirms.returned = []
+            raise PublishFailed(f"the broker refused {len(confirms.nacked)} of {len(messages)} message(s)").at(failed)
+        if returned:
             # A declared queue may have been deleted since; the next attempt declares it again.
             self._declared.clear()
-            shown = ", ".join(sorted(set(returned))[:_MAX_SHOWN])
-            raise Unroutable(f"{len(returned)} message(s) returned, no queue is bound for {shown}")
+            shown = ", ".join(sorted(set(returned.values()))[:_MAX_SHOWN])
+            raise Unroutable(f"{len(failed)} message(s) returned, no queue is bound for {shown}").at(failed)
 
     def _require_unblocked(self) -> None:
         """Raise PublishFailed while the broker blocks the connection, after reading what it has sent by now."""
@@ -248,9 +265,11 @@ class Publisher:
             held.arrived = self._confirms.all_arrived
             if not held.arrived:
                 self._drop()
-        if len(messages) != len(held.messages) or not all(map(operator.is_, messages, held.messages)):
+        again = {id(message) for message in messages}
+        left = [message for message in held.messages if id(message) not in again]
+        if len(left) + len(messages) != len(held.messages):
             return False
-        self._held = None
+        self._held = _HeldMessages(left, held.arrived) if left else None
         return held.arrived
 
     def _await_confirms(self) -> None:

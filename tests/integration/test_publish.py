@@ -108,6 +108,32 @@ def test_a_full_queue_that_rejects_raises(publisher: Publisher, settings: Settin
         publisher.publish([message(number, exchange="full") for number in range(5)])
 
 
+def test_an_error_says_which_of_many_messages_may_not_have_arrived(
+    publisher: Publisher, broker: Broker, settings: Settings
+) -> None:
+    full = Queue(
+        "full",
+        exchange=Exchange("full", type="fanout"),
+        queue_arguments={"x-max-length": 1, "x-overflow": "reject-publish"},
+    )
+    publisher.declare([full])
+    with Connection(settings.broker) as connection:
+        Exchange("lonely", type="direct")(connection.channel()).declare()
+    messages = [message(number) for number in range(1_200)]
+    messages[3] = messages[600] = message(exchange="lonely")
+    with pytest.raises(PublishFailed) as returned:
+        publisher.publish(messages)
+    # Those of the first window were sent, and no later ones.
+    assert returned.value.failed == {3, *range(500, 1_200)}
+    eventually(lambda: broker.depth("site.index") == 499, "all others of the first window are there")
+    publisher.publish([message(exchange="full")])
+    with pytest.raises(PublishFailed) as refused:
+        publisher.publish([message(), message(exchange="full"), message(), message(exchange="full")])
+    assert {1, 3} <= (refused.value.failed or set())
+    arrived = 4 - len(refused.value.failed or set())
+    eventually(lambda: broker.depth("site.index") >= 499 + arrived, "whatever is not said to have failed is there")
+
+
 def test_a_closed_connection_is_opened_again(publisher: Publisher, broker: Broker) -> None:
     publisher.publish([message()])
     publisher.close()

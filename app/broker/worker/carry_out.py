@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
 from celery.utils.log import get_logger
 
 from ..delivery import Delivery
+from ..errors import PublishFailed
 from ..headers import DELIVERIES
 from ..policies.base import Dead, Decision, Drop, Postponed, Reject, Retry
 from ..publishing import Outgoing, Publisher
@@ -30,16 +31,68 @@ def carry_out(decision: Decision, message: Outgoing | None, *, publisher: Publis
     Raises PublishFailed; the original must then stay unacknowledged. A second attempt passes the same object `message`,
     so that one that arrived late is not sent twice.
     """
-    match decision:
-        case Retry(queue) | Postponed(queue) | Dead(queue) if message:
-            publisher.declare([queue])
-            publisher.publish([message])
-        case Reject(queue):
-            # Without it the broker drops what is rejected on a classic queue, and holds back that of a quorum queue.
-            if publisher.declare_if_missing(queue):
-                logger.warning("Queue %s was missing and is declared again", queue.name)
-            return Disposition.REJECT
-    return Disposition.ACKNOWLEDGE
+    [outcome] = carry_out_all([(decision, message)], publisher=publisher)
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def carry_out_all(
+    decisions: Sequence[tuple[Decision, Outgoing | None]], *, publisher: Publisher
+) -> list[Disposition | Exception]:
+    """Carry out decisions with one wait for confirms. Return for each what `carry_out` returns, or would raise.
+
+    A message that the broker refuses or cannot route, or that cannot be encoded, fails alone. A lost connection is the
+    failure of all.
+    """
+    outcomes: list[Disposition | Exception] = [Disposition.ACKNOWLEDGE] * len(decisions)
+    prepared: dict[str, Exception | None] = {}
+    to_publish: dict[int, Outgoing] = {}
+    for position, (decision, message) in enumerate(decisions):
+        if not isinstance(decision, Drop):
+            queue = decision.queue
+            if queue.name not in prepared:
+                prepared[queue.name] = _prepare(decision, publisher)
+            if error := prepared[queue.name]:
+                outcomes[position] = error
+            elif isinstance(decision, Reject):
+                outcomes[position] = Disposition.REJECT
+            elif message:
+                to_publish[position] = message
+    return _publish(outcomes, to_publish, publisher)
+
+
+def _prepare(decision: Retry | Postponed | Dead | Reject, publisher: Publisher) -> Exception | None:
+    """Declare the queue of a decision. Return the error if that fails."""
+    try:
+        if not isinstance(decision, Reject):
+            publisher.declare([decision.queue])
+        # Without it the broker drops what is rejected on a classic queue, and holds back that of a quorum queue.
+        elif publisher.declare_if_missing(decision.queue):
+            logger.warning("Queue %s was missing and is declared again", decision.queue.name)
+    except Exception as error:  # noqa: BLE001 - Returned.
+        return error
+    return None
+
+
+def _publish(
+    outcomes: list[Disposition | Exception], messages: Mapping[int, Outgoing], publisher: Publisher
+) -> list[Disposition | Exception]:
+    """Publish messages by the positions of their outcomes, and return the outcomes with the errors."""
+    positions = list(messages)
+    try:
+        publisher.publish(list(messages.values()))
+    except PublishFailed as error:
+        for each in positions if error.failed is None else [positions[number] for number in error.failed]:
+            outcomes[each] = error
+    except Exception as error:  # noqa: BLE001 - Returned.
+        if len(messages) == 1:
+            outcomes[positions[0]] = error
+        else:
+            # One of them cannot be encoded.
+            for position, message in messages.items():
+                _publish(outcomes, {position: message}, publisher)
+    return outcomes
 
 
 def message_of(decision: Decision, delivery: Delivery) -> Outgoing | None:

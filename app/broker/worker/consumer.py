@@ -169,7 +169,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         self._queue_of_tag.clear()
         if self.hub is not None:
             self._acknowledgements = Acknowledgements(self.task_consumer.channel, self.timer)
-            self._loop_thread = threading.get_ident()
+            self._loop_thread = self._failures.loop_thread = threading.get_ident()
             at_end_of_turn(self.hub, self._end_turn)
 
         def on_message(message: Any) -> None:
@@ -211,8 +211,9 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         return p
 
     def stop(self) -> None:
-        """Stop consuming. What is completed by now is acknowledged at once, and what is completed later, then."""
-        self._stopping = True
+        """Stop consuming. What has ended by now is answered at once, and what ends later, then."""
+        self._stopping, self._failures.loop_thread = True, None
+        self._failures.flush()
         if self._acknowledgements:
             self._acknowledgements.send_all()
         super().stop()
@@ -224,6 +225,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         super().shutdown()
 
     def _end_turn(self) -> None:
+        self._failures.flush()
         if self._acknowledgements:
             self._acknowledgements.end_turn()
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..headers import DELIVERIES, DETOURS, OUTCOME_TO, REPLAY_HISTORY, dead_lett
 from ..policies.base import MAX_MESSAGE, MAX_TRACEBACK, Dead, Decision, Drop, Failure, Postponed, Reject, Retry
 from ..policies.registry import Policies
 from ..publishing import Outgoing, Publisher
-from .carry_out import Disposition, carry_out, message_of
+from .carry_out import Disposition, carry_out_all, message_of
 
 logger = get_logger(__name__)
 
@@ -29,6 +30,9 @@ _FIRST_DETOUR, _LONGEST_DETOUR = 4.0, 512.0
 
 #: Bytes of headers that may not fit into the broker's frame of 131072 bytes.
 _OVERSIZED_HEADERS = 100_000
+
+#: Decisions that are carried out together.
+_GROUP = 500
 
 _VERBS = {Retry: "retry", Reject: "reject", Postponed: "postpone", Dead: "dead-letter", Drop: "drop"}
 
@@ -51,11 +55,29 @@ class Original:
     done: Done
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Act:
+    """A decision that is to be carried out, with the message that it publishes."""
+
+    decision: Decision
+    message: Outgoing | None
+    original: Original
+
+    @property
+    def subject(self) -> tuple[str, str]:
+        """Return what is done to a message of which queue, for the log."""
+        return _VERBS[type(self.decision)], self.original.delivery.queue
+
+    @property
+    def context(self) -> dict[str, str]:
+        return {"task_id": message_id(self.original.delivery)}
+
+
 class FailureHandler:
     """Handles failures with a connection of its own.
 
     The original stays unacknowledged until the broker has confirmed its replacement. If a publish fails, a timer of the
-    worker's event loop tries it again.
+    worker's event loop tries it again. What is decided in the thread `loop_thread` waits for the next `flush`.
     """
 
     def __init__(self, *, policies: Policies, publisher: Publisher, timer: Any, worker: str) -> None:
@@ -63,6 +85,8 @@ class FailureHandler:
         self.publisher = publisher
         self._timer = timer
         self._worker = worker
+        self.loop_thread: int | None = None
+        self._gathered: list[_Act] = []
 
     def fail(self, original: Original, failure: Failure) -> None:
         """Let the queue's policy decide on a failed run, carry the decision out, then call `done`.
@@ -144,42 +168,67 @@ class FailureHandler:
         except Exception as error:  # noqa: BLE001 - A foreign producer may name an impossible queue (over 255 bytes).
             logger.warning("Outcome %r of a replayed message not sent to %.100r: %s", outcome, queue, error)
 
-    def _act(self, decision: Decision, original: Original) -> None:
-        self._attempt(decision, message_of(decision, original.delivery), original, _FIRST_PAUSE)
+    def flush(self) -> None:
+        """Carry out together what was decided in this turn of the event loop."""
+        while self._gathered:
+            group, self._gathered = self._gathered[:_GROUP], self._gathered[_GROUP:]
+            self._attempt(group, _FIRST_PAUSE)
 
-    def _attempt(self, decision: Decision, message: Outgoing | None, original: Original, pause: float) -> None:
-        delivery = original.delivery
-        context = {"task_id": message_id(delivery)}
-        verb = _VERBS[type(decision)]
-        if not original.is_held():
-            # The broker has the original again: a replacement would double it.
-            logger.info("No need to %s a message of %s: it is delivered again", verb, delivery.queue, extra=context)
-            return
-        try:
-            disposition = carry_out(decision, message, publisher=self.publisher)
-        except Exception as error:  # noqa: BLE001 - Celery would swallow the exception, and the message with it.
-            if isinstance(error, QueueUnavailable) and (detour := self._detour(decision, delivery)):
-                seconds = detour.delay_ms / 1_000
-                logger.warning(
-                    "Cannot %s a message of %s, it runs again in %g s: %s", verb, delivery.queue, seconds, error
-                )
-                self._act(detour, original)
-                return
-            logger.warning(
-                "Cannot %s a message of %s, again in %g s: %s", verb, delivery.queue, pause, error, extra=context
-            )
-            headers = message.headers if message else {}
-            # The broker may close the connection because of oversized headers.
-            if (
-                not isinstance(error, PublishFailed)
-                or len(repr(headers).encode(errors="backslashreplace")) > _OVERSIZED_HEADERS
+    def _act(self, decision: Decision, original: Original) -> None:
+        act = _Act(decision, message_of(decision, original.delivery), original)
+        if self.loop_thread == threading.get_ident():
+            self._gathered.append(act)
+        else:
+            self._attempt([act], _FIRST_PAUSE)
+
+    def _attempt(self, group: Sequence[_Act], pause: float) -> None:
+        held = []
+        for act in group:
+            if act.original.is_held():
+                held.append(act)
+            else:
+                # The broker has the original again: a replacement would double it.
+                logger.info("No need to %s a message of %s: it is delivered again", *act.subject, extra=act.context)
+        outcomes = carry_out_all([(act.decision, act.message) for act in held], publisher=self.publisher)
+        failed = []
+        for act, outcome in zip(held, outcomes, strict=True):
+            if isinstance(outcome, Disposition):
+                self._done(act, outcome)
+            elif isinstance(outcome, QueueUnavailable) and (
+                detour := self._detour(act.decision, act.original.delivery)
             ):
-                decision, bare = self._without_headers(delivery, error)
-                message = message_of(decision, bare)
-            again = (decision, message, original, min(pause * 2, _LONGEST_PAUSE))
-            self._timer.call_after(pause, self._attempt, again)
-            return
-        original.done(decision, disposition)
+                seconds = detour.delay_ms / 1_000
+                logger.warning("Cannot %s a message of %s, it runs again in %g s: %s", *act.subject, seconds, outcome)
+                self._act(detour, act.original)
+            else:
+                logger.warning(
+                    "Cannot %s a message of %s, again in %g s: %s", *act.subject, pause, outcome, extra=act.context
+                )
+                failed.append(self._sendable(act, outcome))
+        # In two halves: one message that the broker never answers must not hold back the others forever.
+        middle = (len(failed) + 1) // 2
+        for half in (failed[:middle], failed[middle:]):
+            if half:
+                self._timer.call_after(pause, self._attempt, (half, min(pause * 2, _LONGEST_PAUSE)))
+
+    def _done(self, act: _Act, disposition: Disposition) -> None:
+        try:
+            act.original.done(act.decision, disposition)
+        except Exception:
+            # The others of its group must not run again because of it.
+            logger.exception("The end of a message failed after it was possible to %s it on %s", *act.subject)
+
+    def _sendable(self, act: _Act, error: Exception) -> _Act:
+        """Return what to try next: the same, or to dead-letter the message without headers that cannot be sent."""
+        headers = act.message.headers if act.message else {}
+        # The broker may close the connection because of oversized headers.
+        if (
+            isinstance(error, PublishFailed)
+            and len(repr(headers).encode(errors="backslashreplace")) <= _OVERSIZED_HEADERS
+        ):
+            return act
+        decision, bare = self._without_headers(act.original.delivery, error)
+        return _Act(decision, message_of(decision, bare), act.original)
 
     def _detour(self, decision: Decision, delivery: Delivery) -> Postponed | None:
         """Return the decision that lets a message wait elsewhere while the node of its dead set or retry queue is down.
