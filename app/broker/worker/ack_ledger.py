@@ -1,4 +1,4 @@
-"""The delivery tags of one channel: which are completed, and which of those the broker may be told of together."""
+"""The delivery tags of one channel: which are completed, and which of those are acknowledged together."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Acknowledgement:
 class AckLedger:
     """Groups the acknowledgements of one channel.
 
-    The broker numbers a channel's deliveries 1, 2, 3 and so on. A tag that the ledger has not met is therefore open as
-    soon as a later one is completed: an acknowledgement with `multiple` never covers it.
+    The broker numbers a channel's deliveries 1, 2, 3 and so on. A tag that the ledger has not met is open once a later
+    one is completed, so that an acknowledgement with `multiple` never covers it.
     """
 
     def __init__(self) -> None:
