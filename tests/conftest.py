@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from urllib.parse import urlsplit
@@ -13,10 +15,12 @@ from urllib.parse import urlsplit
 import hypothesis
 import pytest
 import redis
+from pydantic import SecretStr
 
 from app import services as private
 from app.errors import ServicesError
 from app.services import Urls
+from app.services.lifecycle import locked
 from config.settings import Settings
 from tests.servers.musicbrainz import database
 from tests.servers.postgres import postgres
@@ -53,29 +57,51 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put modules with a test marked `slow` first, then the largest: the last ones to run must be short.
+    """Put modules with a test marked `slow` first, then the largest, and unit tests at the end.
 
-    Each process of a run takes the next module that no other one has taken.
+    Each process of a run takes the next module that no other one has taken. The last ones to run must be short, and
+    must not wait for anything.
     """
     sizes = Counter(item.path for item in items)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (item.path not in slow, -sizes[item.path], item.path))
+    unit = {item.path for item in items if item.get_closest_marker("unit")}
+    items.sort(key=lambda item: (item.path in unit, item.path not in slow, -sizes[item.path], item.path))
+
+
+@contextmanager
+def _shared_broker(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Settings]:
+    """Run a RabbitMQ for the block; all processes of this test run share it, and the last one stops it."""
+    own = tmp_path_factory.getbasetemp()
+    folder = own if worker_id == "master" else own.parent
+    # A given Redis is not started here: each process has its own.
+    settings = Settings(data_dir=folder / "broker", redis_url=SecretStr("redis://127.0.0.1"))
+    with (folder / "broker-users").open("w") as users:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        try:
+            private.up(settings)
+            yield settings
+        finally:
+            if locked(users):
+                private.down(settings)
 
 
 @pytest.fixture(scope="session")
-def session_services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """Yield settings of the services of this run: a RabbitMQ and a Redis of its own, unless others are given."""
-    settings = Settings(
-        data_dir=tmp_path_factory.mktemp("services"),
-        broker_url=_GIVEN.broker_url,
-        redis_url=_GIVEN.redis_url,
-        broker_api_url=_GIVEN.broker_api_url,
-    )
-    try:
+def session_services(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Settings]:
+    """Yield settings of the services of this process: the run's RabbitMQ and a Redis of its own, or given ones."""
+    with ExitStack() as running:
+        broker_url, broker_api_url = _GIVEN.broker_url, _GIVEN.broker_api_url
+        if not broker_url.get_secret_value():
+            shared = running.enter_context(_shared_broker(tmp_path_factory, worker_id))
+            broker_url, broker_api_url = SecretStr(shared.broker), SecretStr(shared.broker_api)
+        settings = Settings(
+            data_dir=tmp_path_factory.mktemp("services"),
+            broker_url=broker_url,
+            redis_url=_GIVEN.redis_url,
+            broker_api_url=broker_api_url,
+        )
+        running.callback(private.down, settings)
         private.up(settings)
         yield settings
-    finally:
-        private.down(settings)
 
 
 @pytest.fixture(scope="session")
@@ -87,11 +113,8 @@ def services(session_services: Settings, worker_id: str) -> Urls:
 
 
 @pytest.fixture(scope="session")
-def private_services(session_services: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """Yield settings of a RabbitMQ and a Redis that tests may kill: never given ones."""
-    if not (_GIVEN.broker_url or _GIVEN.redis_url):
-        yield session_services
-        return
+def private_services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """Yield settings of a RabbitMQ and a Redis that no other process uses, and that tests may kill."""
     settings = Settings(data_dir=tmp_path_factory.mktemp("killable"))
     yield settings
     private.down(settings)

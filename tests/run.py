@@ -1,4 +1,4 @@
-"""`make test` and `make test-all`: lint, then each floor of tests even after a failure; the last line is the total."""
+"""`make test` and `make test-all`: lint beside one session of all tests; the last line is the total."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ BIN = Path(sys.executable).parent
 #: Folders and documents whose spelling is checked; tests misspell on purpose.
 SPELLED = ("app", "tasks", "config", "demo", "benchmarks", "docs", *sorted(path.name for path in ROOT.glob("*.md")))
 
-#: Two run at once. mypy takes as long as all others together: it begins first.
+#: Two run at once, at a low priority. mypy takes as long as all others together: it begins first.
 LINT = {
     "mypy": [f"{BIN}/mypy", "--no-error-summary"],
     "ruff check": [f"{BIN}/ruff", "check", "--quiet"],
@@ -32,9 +33,10 @@ LINT = {
     "documents": [f"{BIN}/mkdocs", "build", "--strict", "--quiet"],
 }
 FLOORS = ("unit", "integration", "acceptance")
+OUTCOMES = ("passed", "failed", "skipped")
 
-#: Processes that run a floor's tests on two processors, one module at a time. Tests with services mostly wait.
-PROCESSES = {"unit": "2", "integration": "4", "acceptance": "4"}
+#: Processes that run tests on two processors, one module at a time. Tests with services mostly wait.
+PROCESSES = 4
 
 #: What tests leave lies below this until the next run, to be looked at.
 REMAINS = ROOT / ".perennial" / "tests"
@@ -58,34 +60,32 @@ def lint() -> Count:
     """Run the static checks; print the output of those that fail."""
 
     def check(command: list[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        return subprocess.run(["nice", *command], cwd=ROOT, capture_output=True, text=True, check=False)
 
     failed = 0
     with ThreadPoolExecutor(2) as pool:
         for name, done in zip(LINT, pool.map(check, LINT.values()), strict=True):
             if done.returncode:
                 failed += 1
-                print(f"{name} failed:\n{done.stdout}{done.stderr}", flush=True)
+                print(f"\n{name} failed:\n{done.stdout}{done.stderr}", flush=True)
     return Count("lint", len(LINT) - failed, failed)
 
 
-def run_floor(floor: str, *, long: bool) -> Count:
-    """Run the tests of one floor, `long` ones only on request; a crash of pytest counts as one failure."""
-    print(f"== {floor}", flush=True)
-    remains, report = REMAINS / floor, REMAINS / f"{floor}.xml"
-    stop_services(remains)
-    shutil.rmtree(remains, ignore_errors=True)
-    report.unlink(missing_ok=True)
-    REMAINS.mkdir(parents=True, exist_ok=True)
-    where = [f"tests/{floor}", f"--junitxml={report}", f"--basetemp={remains}"]
+def run_tests(*, long: bool) -> list[Count]:
+    """Run the tests of all floors in one session, `long` ones only on request, and return the outcome of each floor."""
+    stop_services(REMAINS)
+    shutil.rmtree(REMAINS, ignore_errors=True)
+    REMAINS.mkdir(parents=True)
+    report = REMAINS / "report.xml"
+    where = ["tests", f"--junitxml={report}", f"--basetemp={REMAINS / 'run'}"]
     # The order of modules is that of tests/conftest.py.
-    how = ["-n", PROCESSES[floor], "--dist", "loadfile", "--no-loadscope-reorder"]
+    how = ["-n", str(PROCESSES), "--dist", "loadfile", "--no-loadscope-reorder"]
     how += [] if long else ["-m", "not long"]
     try:
         code = _wait([sys.executable, "-m", "pytest", "-q", *how, *where])
     finally:
-        stop_services(remains)
-    return _count(floor, report, code)
+        stop_services(REMAINS)
+    return _counts(report, code)
 
 
 def stop_services(folder: Path) -> None:
@@ -94,13 +94,20 @@ def stop_services(folder: Path) -> None:
         services.down(Settings(data_dir=state.parent.parent))
 
 
-def _count(floor: str, report: Path, code: int) -> Count:
-    suite = ElementTree.parse(report).getroot().find("testsuite") if report.exists() else None
-    if suite is None:
-        return Count(floor, failed=1)
-    tests, skipped, bad = (int(suite.get(key, 0)) for key in ("tests", "skipped", "failures"))
-    failed = max(bad + int(suite.get("errors", 0)), int(code != 0))
-    return Count(floor, max(tests - failed - skipped, 0), failed, skipped)
+def _counts(report: Path, code: int) -> list[Count]:
+    """Read the outcome of each floor; an exit code without a failed test, as after a crash, counts as one failure."""
+    outcomes = Counter(_outcome(case) for case in ElementTree.parse(report).iter("testcase")) if report.exists() else {}
+    counts = [Count(floor, *(outcomes.get((floor, each), 0) for each in OUTCOMES)) for floor in FLOORS]
+    unexplained = code != 0 and not any(count.failed for count in counts)
+    return [*counts, Count("pytest", failed=1)] if unexplained else counts
+
+
+def _outcome(case: ElementTree.Element) -> tuple[str, str]:
+    """Return the floor and the outcome of a test; what could not be collected is a test that failed."""
+    module = case.get("classname") or case.get("name", "")
+    failed = case.find("failure") is not None or case.find("error") is not None
+    skipped = case.find("skipped") is not None
+    return module.split(".")[1], "failed" if failed else "skipped" if skipped else "passed"
 
 
 def _wait(command: list[str]) -> int:
@@ -124,9 +131,11 @@ def _wait(command: list[str]) -> int:
 
 def main(arguments: list[str]) -> int:
     """Run `lint`, `all`, or everything but long tests; return 0 only if nothing failed."""
-    counts = [lint()]
-    if arguments != ["lint"]:
-        counts += [run_floor(floor, long=arguments == ["all"]) for floor in FLOORS]
+    with ThreadPoolExecutor(1) as pool:
+        # Tests wait for processes and timers: the checks use what they leave of the processors.
+        checks = pool.submit(lint)
+        tests = [] if arguments == ["lint"] else run_tests(long=arguments == ["all"])
+        counts = [checks.result(), *tests]
     print(*counts, sep="\n")
     print(f"{sum(count.passed for count in counts)} passed, {sum(count.failed for count in counts)} failed")
     return int(any(count.failed for count in counts))

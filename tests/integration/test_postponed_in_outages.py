@@ -38,9 +38,9 @@ def process(environment: dict[str, str], settings: Settings, monkeypatch: pytest
 
 
 @pytest.fixture
-def private_redis(private_services: Settings, redis_url: str) -> Redis:
+def private_redis(session_services: Settings, redis_url: str) -> Redis:
     """Return a client of a Redis whose settings a test may change."""
-    if not redis_url.startswith(private_services.redis.rpartition("/")[0]):
+    if session_services.redis_url.get_secret_value():
         pytest.skip("the Redis is a given one")
     return Redis.from_url(redis_url)
 
