@@ -104,7 +104,7 @@ def _counts(report: Path, code: int) -> list[Count]:
 
 def _outcome(case: ElementTree.Element) -> tuple[str, str]:
     """Return the floor and the outcome of a test; what could not be collected is a test that failed."""
-    module = case.get("classname") or case.get("name", "")
+    module = case.get("classname") or case.get("name") or ""
     failed = case.find("failure") is not None or case.find("error") is not None
     skipped = case.find("skipped") is not None
     return module.split(".")[1], "failed" if failed else "skipped" if skipped else "passed"
