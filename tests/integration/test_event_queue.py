@@ -461,6 +461,17 @@ def test_a_lost_message_is_published_again_and_a_waiting_one_is_not(table: Table
     assert table.states()[lost] == ("running", 2)
 
 
+def test_an_event_whose_dead_letter_met_no_database_does_not_stay_running(table: Table) -> None:
+    event = table.add("index", gid(), state="running", attempts=MAX_ATTEMPTS, last_updated="2020-01-01")
+    messages: list[Outgoing] = []
+    with musicbrainz.connect(table.url) as connection:
+        publish_lost(connection, SERVED, messages.extend, idle=lambda _: True, seconds=60, retry_seconds=600)
+    # It has one run more, which completes the event or fails it again.
+    assert [(each.headers[EVENT], each.headers["mb-retries"]) for each in messages] == [(event, 0)]
+    table.record(event).fail("dead again")
+    assert table.states()[event] == ("failed", MAX_ATTEMPTS)
+
+
 def test_completed_events_are_forgotten_90_days_after_their_end_and_failed_ones_never(table: Table) -> None:
     old, young, failed = (table.add("index", gid(str(each) + A[1:])) for each in range(3))
     for event, state, age in ((old, "completed", 91), (young, "completed", 89), (failed, "failed", 91)):

@@ -131,7 +131,7 @@ def main() -> int:
     try:
         # The package makes the user that the folder is for.
         programs = ensure_postgres()
-        with _folder() as folder:
+        with server_folder() as folder:
             if sys.argv[1:]:
                 _copy(programs, folder, sys.argv[1])
             else:
@@ -165,7 +165,7 @@ def _url_of(line: str) -> str:
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def server_folder() -> Iterator[Path]:
     """Make a folder that the server's user owns; it is gone after the block."""
     # A root's own folder for temporary files may be closed to others, and the path of a socket has 107 bytes at most.
     folder = Path(tempfile.mkdtemp(prefix="perennial-postgres-", dir="/tmp"))
@@ -184,15 +184,15 @@ def _server(programs: Path, folder: Path) -> Iterator[tuple[subprocess.Popen[byt
     options = {**_OPTIONS, "unix_socket_directories": str(folder)}
     settings = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
     child = service.start(
-        _as_server_user([str(programs / "postgres"), "-D", str(data), *settings]),
+        as_server_user([str(programs / "postgres"), "-D", str(data), *settings]),
         directory=folder,
-        env=_environment(),
+        env=environment(),
         log=log,
     )
     url = f"postgresql://{USER}@/postgres?host={quote(str(folder), safe='')}"
     try:
-        service.wait_until(lambda: child.poll() is not None or _answers(url), _START_TIMEOUT)
-        if not _answers(url):
+        service.wait_until(lambda: child.poll() is not None or answers(url), _START_TIMEOUT)
+        if not answers(url):
             raise ServicesError(f"PostgreSQL did not start; its log ends with:\n{service.tail(log)}")
         yield child, url
     finally:
@@ -213,14 +213,14 @@ def _copy(programs: Path, folder: Path, primary: str) -> None:
 
 def _run(command: Sequence[str]) -> None:
     done = subprocess.run(
-        _as_server_user(command), cwd="/", env=_environment(), capture_output=True, text=True, check=False
+        as_server_user(command), cwd="/", env=environment(), capture_output=True, text=True, check=False
     )
     if done.returncode:
         name, said = Path(command[0]).name, (done.stderr or done.stdout).strip()
         raise ServicesError(f"{name} ended with exit code {done.returncode}:\n{said}")
 
 
-def _as_server_user(command: Sequence[str]) -> list[str]:
+def as_server_user(command: Sequence[str]) -> list[str]:
     """Return a command that gets SIGINT (fast shutdown) when its parent ends; PostgreSQL refuses to run as root."""
     wrapper = [program("setpriv", "util-linux"), "--pdeathsig", "INT"]
     if os.geteuid() == 0:
@@ -237,12 +237,14 @@ def _other_user() -> pwd.struct_passwd:
     raise ServicesError("PostgreSQL does not run as root, and there is no user `postgres` or `nobody` to run it as")
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Return the environment of the server's programs."""
     # Nothing of the user's own environment, PGDATA and the like, is meant for this server.
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8"}
 
 
-def _answers(url: str) -> bool:
+def answers(url: str) -> bool:
+    """Return whether a server or a pooler accepts connections."""
     try:
         psycopg.connect(url, connect_timeout=5).close()
     except psycopg.OperationalError:

@@ -1,0 +1,110 @@
+"""PostgreSQL is killed while events are published, run and recorded: nothing is lost, and no event stays running."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from app.coverart import musicbrainz
+from app.coverart.project import COVER_ART, listing
+from app.services import Urls
+from tests.servers.musicbrainz import changes, database
+from tests.servers.pgbouncer import pooled
+from tests.servers.postgres import KillablePostgres, killable_postgres
+from tests.servers.site import Request
+from tests.support.art import ArtSystem, art_system
+from tests.support.corner import environment_of, own_vhost, settings_for
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
+
+RELEASES = 20
+
+
+@pytest.fixture
+def server() -> Iterator[KillablePostgres]:
+    with killable_postgres() as running:
+        database.install(running.url, "event_queue")
+        yield running
+
+
+def test_after_kill_9_of_postgresql_every_event_completes_and_no_attempt_was_charged(
+    services: Urls, server: KillablePostgres, tmp_path: Path
+) -> None:
+    gids = [str(UUID(int=number, version=4)) for number in range(1, RELEASES + 1)]
+    in_work, go_on = threading.Semaphore(0), threading.Event()
+
+    def hold(request: Request) -> None:
+        """Keep the first requests until PostgreSQL is dead, so that their jobs end without it."""
+        if request.method == "PUT":
+            in_work.release()
+            go_on.wait(30)
+
+    with own_vhost(services) as broker_url, ExitStack() as stack:
+        settings = settings_for(tmp_path, broker_url, services.redis_url, services.broker_api_url)
+        environment = environment_of(settings)
+        art = stack.enter_context(art_system(settings, environment, server.url, tmp_path, "event_queue"))
+        fill(art, gids)
+        art.archive.before = hold
+        reader = stack.enter_context(art.reader())
+        worker = stack.enter_context(art.worker())
+        # Two jobs are in the middle, others are published, and the rest is queued.
+        assert in_work.acquire(timeout=30)
+        assert in_work.acquire(timeout=30)
+        server.kill()
+        go_on.set()
+        eventually(lambda: "Events wait in their table" in reader.log, "the reader has lost the database")
+        eventually(lambda: sum(postponed(art)) >= 2, "jobs wait that could not record their end")
+        art.post("index", gids[0].encode())
+        server.restart()
+        eventually(lambda: states(server.url) == {("completed", 0)}, "all events are completed", seconds=60)
+        eventually(lambda: not art.waiting(), "no message is left")
+        assert art.broker.depth(art.failed) == 0
+        with musicbrainz.connect(server.url) as connection:
+            assert connection.execute("SELECT count(*) FROM artwork_indexer.event_failure_reason").fetchone() == (0,)
+            for gid in gids:
+                entity = musicbrainz.entity(connection, COVER_ART, gid)
+                assert entity is not None
+                assert art.archive.files(f"mbid-{gid}")["index.json"] == listing(COVER_ART, entity)
+        assert (reader.process.poll(), worker.process.poll()) == (None, None)
+
+
+def test_through_a_pooler_in_transaction_mode_events_are_read_run_and_recorded(
+    services: Urls, event_queue_template: tuple[str, str], tmp_path: Path
+) -> None:
+    gids = [str(UUID(int=number, version=4)) for number in range(1, 4)]
+    with database.copy_of(*event_queue_template) as url, pooled(url) as through, own_vhost(services) as broker_url:
+        settings = settings_for(tmp_path, broker_url, services.redis_url, services.broker_api_url)
+        with art_system(settings, environment_of(settings), through, tmp_path, "event_queue") as art:
+            with art.reader(), art.worker():
+                # Without a notification the reader polls.
+                fill(art, gids)
+                eventually(lambda: states(url) == {("completed", 0)}, "all events are completed", seconds=60)
+            assert [art.images(gid) for gid in gids] == [[1], [2], [3]]
+
+
+def fill(art: ArtSystem, gids: list[str]) -> None:
+    """Add releases with an image; their events wait for a reader."""
+    artist = changes.add_artist(art.database, "Various Artists")
+    for number, gid in enumerate(gids, start=1):
+        changes.add_release(art.database, f"Volume {number}", artist, gid=gid)
+        art.web_service.set_entity("release", gid, f"Volume {number}")
+        changes.add_cover(art.database, gid, number)
+
+
+def postponed(art: ArtSystem) -> list[int]:
+    """Return how many messages wait in each delay queue; none may be in the retry queue, which spends an attempt."""
+    waiting = art.waiting()
+    assert "cover-art-archive.retry" not in waiting
+    return [depth for name, depth in waiting.items() if name not in art.queues]
+
+
+def states(url: str) -> set[tuple[str, int]]:
+    with musicbrainz.connect(url) as connection:
+        rows = connection.execute("SELECT DISTINCT state::text, attempts FROM artwork_indexer.event_queue")
+        return {(str(state), int(attempts)) for state, attempts in rows}
