@@ -37,7 +37,7 @@ COMMANDS = (
     LazyCommand(
         "status",
         "app.cli.site",
-        "Report the status of a domain: pages, open messages, timer, pack; or of the processes of `perennial up`.",
+        "Report a domain: pages, open messages, timer, pack; or the processes of `perennial up`, and open circuit breakers.",
     ),
     LazyCommand("explain", "app.cli.site", "Explain the state of one page in the frontier and in the store."),
     LazyCommand(

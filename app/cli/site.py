@@ -57,11 +57,11 @@ def pack(
 @cli.command()
 def status(
     domain: Annotated[
-        str, typer.Argument(metavar="[DOMAIN]", help="The site's domain; without it, the processes of `up`.")
+        str, typer.Argument(metavar="[DOMAIN]", help="The site's domain; without it, processes and outages.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Report the status of a domain: pages, open messages, timer, pack; or of the processes of `perennial up`."""
+    """Report a domain: pages, open messages, timer, pack; or the processes of `perennial up`, and open circuit breakers."""
     if domain:
         found = status_of(domain)
         _print(asdict(found), str(found), as_json)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 import typer
 from amqp.exceptions import NotFound
+from redis import RedisError
 
 from app import services
 from app.broker.connection import connected
 from app.broker.errors import BrokerUnreachable
+from app.circuit_breakers import breaker_states
 from app.services import procfile
 from app.services.process_states import current_states
 from config.routes import art_routes
@@ -85,4 +88,9 @@ def print_processes(data_dir: Path, *, as_json: bool) -> bool:
         typer.echo("perennial up does not run here")
     for process, queues in unconsumed_art(get_settings()).items():
         typer.echo(f"no worker consumes from {', '.join(queues)}: is the process {process} running?", err=True)
+    # Without Redis the processes say so.
+    with suppress(RedisError):
+        for breaker in breaker_states(get_settings()):
+            if breaker.reason is not None:
+                typer.echo(breaker, err=True)
     return bool(states) and not any(each.state == "down" for each in states)

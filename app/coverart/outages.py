@@ -86,6 +86,11 @@ class Services:
             breaker("art-public", "public archive"),
         )
 
+    @property
+    def breakers(self) -> tuple[CircuitBreaker, ...]:
+        """All of them."""
+        return self.archive, self.database, self.web_service, self.public
+
     def needed_by(self, kind: str, *, in_turn: bool = False) -> tuple[CircuitBreaker, ...]:
         """Return the circuit breakers of the services that each `index`, `move` or `delete` needs.
 

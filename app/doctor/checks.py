@@ -17,8 +17,8 @@ from app.broker.connection import connected
 from app.broker.errors import ApplicationError, BrokerUnreachable
 from app.broker.publishing import Publisher
 from app.broker.worker.consumer import Consumer
+from app.circuit_breakers import breaker_states
 from app.cluster.client.cluster import ClusterSearchClient
-from app.coverart.outages import Services
 from app.doctor import probes
 from app.doctor.clocks import MAX_SKEW, clock_readings
 from app.doctor.cluster import cluster_results, dead_set_results
@@ -27,7 +27,6 @@ from app.errors import unreachable_text
 from app.services.procfile import procfile
 from app.storage.marker import MARKER_KEY, read_marker
 from app.storage.open import check_conditional_writes, open_store
-from app.storage.outage import store_breaker
 from app.topology.check import TopologyReport, check_topology, management_api
 from app.topology.model import QueueDefinition
 from app.topology.policies import retry_policies
@@ -332,22 +331,14 @@ def redis(settings: Settings) -> Iterator[CheckResult]:
 
 def circuit_breakers(settings: Settings) -> Iterator[CheckResult]:
     """Report the services that workers wait for, and the error that opened each circuit breaker."""
-    seconds = _REDIS_TIMEOUT
-    with Redis.from_url(
-        settings.redis, decode_responses=True, socket_timeout=seconds, socket_connect_timeout=seconds
-    ) as client:
-        archives = (Services.of(exchange, settings, client) for exchange in settings.art_exchanges)
-        breakers = [breaker for each in archives for breaker in each.needed_by("index")]
-        breakers.append(store_breaker(client, settings.store_outage_pause))
-        try:
-            reasons = {breaker.service: breaker.reason() for breaker in breakers}
-        except (RedisConnectionError, RedisTimeoutError):
-            return  # The check of Redis reports it.
-    for service, reason in reasons.items():
-        if reason is not None:
-            yield CheckResult("problem", f"the {service} is unavailable, its messages wait: {reason}")
-    if not any(reasons.values()):
-        yield CheckResult("ok", f"no work waits for the {' or the '.join(reasons)}")
+    try:
+        states = breaker_states(settings)
+    except (RedisConnectionError, RedisTimeoutError):
+        return  # The check of Redis reports it.
+    unavailable = [state for state in states if state.reason is not None]
+    yield from (CheckResult("problem", str(state)) for state in unavailable)
+    if not unavailable:
+        yield CheckResult("ok", f"no work waits for the {' or the '.join(state.service for state in states)}")
 
 
 def store(settings: Settings) -> Iterator[CheckResult]:

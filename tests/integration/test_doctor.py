@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from app.celery import app
 from app.cli import doctor as command
+from app.cli import site, up
 from app.cluster.protocol import Routes, to_json
 from app.coverart.outages import Services
 from app.doctor.checks import CHECKS, WITHOUT_BROKER, CheckResult, run_checks
@@ -22,6 +24,7 @@ from app.doctor.clocks import clock_readings
 from app.state.client import get_redis
 from app.storage.marker import MARKER_KEY, read_marker
 from app.storage.open import open_store
+from app.storage.outage import store_breaker
 from app.topology.check import management_api
 from app.topology.declare import declare_all
 from config.routes import REQUESTS
@@ -165,13 +168,36 @@ def test_redis_and_store_are_checked_without_a_broker(settings: Settings) -> Non
     assert found["broker"][0].text.endswith(". Check BROKER_URL")
     assert {result.status for name in ("redis", "store") for result in found[name]} == {"ok"}
     assert [result.status for result in found["circuit breakers"]] == ["ok"]
-    served = changed(away, musicbrainz_url=SecretStr("postgresql://127.0.0.1/x"), art_outage_items=1)
-    Services.of("cover-art-archive", served, get_redis(away.redis)).archive.fail("a", reason="403: AccessDenied")
-    assert [(result.status, result.text) for result in results(served)["circuit breakers"]] == [
-        ("problem", "the archive of cover-art-archive is unavailable, its messages wait: 403: AccessDenied")
-    ]
     without_redis = changed(away, redis_url=SecretStr("redis://127.0.0.1:1/0"))
     assert statuses(without_redis)["redis"] == {"problem"}
+
+
+def test_doctor_and_status_name_every_open_circuit_breaker_and_the_error_that_opened_it(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"musicbrainz_url": SecretStr("postgresql://127.0.0.1/x"), "broker_url": SecretStr("amqp://127.0.0.1:1//")}
+    served = changed(settings, **given, art_outage_items=1, event_art_exchange="event-art-archive")
+    redis = get_redis(served.redis)
+    art = Services.of("cover-art-archive", served, redis)
+    store = store_breaker(redis, served.store_outage_pause)
+    for breaker in (*art.breakers, store):
+        breaker.fail("a", reason=f"503 of {breaker.name}")
+    found = [(result.status, result.text) for result in results(served)["circuit breakers"]]
+    services = {
+        "archive of cover-art-archive": "art:cover-art-archive",
+        "MusicBrainz database": "musicbrainz:database",
+        "MusicBrainz web service": "musicbrainz:web-service",
+        "public archive": "art-public",
+        "store": "store",
+    }
+    assert [status for status, _ in found] == ["problem"] * len(services)
+    monkeypatch.setattr(up, "get_settings", lambda: served)
+    shown = CliRunner().invoke(site.cli, ["status"])
+    for texts in ([text for _, text in found], shown.stderr.splitlines()):
+        assert [re.sub(r"wait \d+ s more", "wait", text) for text in texts] == [
+            f"the {service} is unavailable, its messages wait: 503 of {name}" for service, name in services.items()
+        ]
+    assert shown.stdout == "perennial up does not run here\n"
 
 
 def test_a_store_without_its_marker_is_a_problem(settings: Settings) -> None:
