@@ -37,7 +37,7 @@ COMMANDS = (
     LazyCommand(
         "status",
         "app.cli.site",
-        "Report a domain: pages, open messages, timer, pack; or the processes of `perennial up`, and open circuit breakers.",
+        "Report a domain: pages, open messages, timer, pack; or the processes of `perennial up` and outages.",
     ),
     LazyCommand("explain", "app.cli.site", "Explain the state of one page in the frontier and in the store."),
     LazyCommand(

@@ -61,7 +61,7 @@ def status(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Report a domain: pages, open messages, timer, pack; or the processes of `perennial up`, and open circuit breakers."""
+    """Report a domain: pages, open messages, timer, pack; or the processes of `perennial up` and outages."""
     if domain:
         found = status_of(domain)
         _print(asdict(found), str(found), as_json)
