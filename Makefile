@@ -3,6 +3,8 @@
 .PHONY: help setup up down demo demo-caa test test-all test-next chaos lint fmt docs audit bench clean
 VENV := .venv/.complete
 export PYTHON
+# Most of a command's start is imports: without bytecode each process compiles every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 17
