@@ -77,6 +77,10 @@ def audit(
     every: Every = False,
     fix: Annotated[bool, typer.Option("--fix", help="Enqueue the jobs that repair the findings.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --fix: delete images without asking.")] = False,
+    metadata: Annotated[
+        bool,
+        typer.Option("--metadata", help="Compare all metadata, at one request to the web service for each item."),
+    ] = False,
     jobs: Annotated[int, typer.Option(min=1, max=64, help="Items that are compared at the same time.")] = 4,
     archive: Archive = "",
     after: After = "",
@@ -98,7 +102,9 @@ def audit(
         served.connect(primary=fix) as second,
     ):
         report = Report(served, fix=fix, yes=yes, as_json=as_json, held_back=held_back)
-        comparison = Comparison(served.project, served.public, second, given=not every)
+        comparison = Comparison(
+            served.project, served.public, served.web_service, second, given=not every, every_metadata=metadata
+        )
         count = partial(selection.count, connection, served.project, audited=True)
         pairs = entities(selection.auditable(connection, served.project), connection, served.project, throttle)
         compared = in_order(comparison.findings, pairs, jobs=jobs, stop=comparison.stop)

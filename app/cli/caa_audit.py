@@ -21,15 +21,17 @@ from app.coverart.archive import PublicArchive
 from app.coverart.audit import ArtFinding, FindHomes, audit, nothing_differs
 from app.coverart.jobs import Delete
 from app.coverart.musicbrainz import Connection
-from app.coverart.project import Description, Entity, Project
-from app.errors import ArchiveError, ArchiveUnavailable, EntityNotFound
+from app.coverart.project import Entity, Project
+from app.coverart.webservice import WebService
+from app.errors import ArchiveUnavailable, EntityNotFound, RemoteError, WebServiceUnavailable
 
 #: Items that are being compared or wait for an earlier one, for each job. One slow item holds up no other.
 _AHEAD = 16
 
-#: Seconds between attempts to reach an unavailable archive, unless it names them; then the audit ends.
+#: Seconds between attempts to reach an unavailable archive or web service, unless it names them; then the audit ends.
 _PAUSES = (1.0, 4.0, 15.0, 30.0, 60.0)
 _LONGEST_PAUSE = 600.0
+_UNAVAILABLE = (ArchiveUnavailable, WebServiceUnavailable)
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")
@@ -64,16 +66,20 @@ class Comparison:
 
     project: Project
     public: PublicArchive
+    web_service: WebService
     connection: Connection
     #: Whether the user gave each gid. Then one that neither database nor archive has is an error, and no pause is made.
     given: bool
+    #: Whether the metadata of every item are compared, and not only those that a change may have made stale.
+    every_metadata: bool
     _in_use: threading.Lock = field(default_factory=threading.Lock)
     _stopped: threading.Event = field(default_factory=threading.Event)
 
-    def findings(self, pair: tuple[str, Entity | None]) -> tuple[ArtFinding, ...] | ArchiveError:
+    def findings(self, pair: tuple[str, Entity | None]) -> tuple[ArtFinding, ...] | RemoteError:
         """Return the differences of the item of a gid with its entity, or the error of an item that cannot be read.
 
-        Sends one request where nothing differs. Raises ArchiveUnavailable when the pauses are used up.
+        Sends one request where nothing differs. Raises ArchiveUnavailable and WebServiceUnavailable when the pauses
+        are used up.
         """
         gid, entity = pair
         try:
@@ -81,7 +87,7 @@ class Comparison:
             if self.given and entity is None and item is None:
                 name = f"{self.project.entity} {gid}"
                 raise EntityNotFound(f"{name}: neither MusicBrainz's database nor the archive has it")
-            if nothing_differs(self.project, gid, entity, item):
+            if nothing_differs(self.project, gid, entity, item, every_metadata=self.every_metadata):
                 return ()
             # The entity was read some seconds before the item. What it is now decides.
             with self._in_use:
@@ -93,11 +99,12 @@ class Comparison:
                 item,
                 read_file=lambda bucket, name: self._patiently(lambda: self.public.file(bucket, name)),
                 find_homes=self.homes,
-                describe=self.described,
+                read_metadata=self.metadata,
+                every_metadata=self.every_metadata,
             )
-        except ArchiveUnavailable:
+        except _UNAVAILABLE:
             raise
-        except ArchiveError as error:
+        except RemoteError as error:
             return error
 
     def homes(self, images: Collection[int]) -> dict[int, str]:
@@ -105,21 +112,20 @@ class Comparison:
         with self._in_use:
             return musicbrainz.homes(self.connection, self.project, images)
 
-    def described(self, gid: str) -> Description | None:
-        """Return name and artists of an entity."""
-        with self._in_use:
-            return musicbrainz.described(self.connection, self.project, gid)
+    def metadata(self, gid: str) -> bytes | None:
+        """Return the metadata that an `index` of a gid would write now, None for an entity that is gone."""
+        return self._patiently(lambda: self.web_service.metadata(self.project, gid))
 
     def stop(self) -> None:
         """End the pauses of all threads."""
         self._stopped.set()
 
     def _patiently(self, read: Callable[[], Result]) -> Result:
-        """Return what `read` returns; while the archive is unavailable, pause as long as it says, or by `_PAUSES`."""
+        """Return what `read` returns; while its service is unavailable, pause as long as it says, or by `_PAUSES`."""
         for pause in () if self.given else _PAUSES:
             try:
                 return read()
-            except ArchiveUnavailable as error:
+            except _UNAVAILABLE as error:
                 wanted = pause if error.retry_after is None else error.retry_after
                 if wanted > _LONGEST_PAUSE or self._stopped.wait(wanted):
                     raise
@@ -169,9 +175,9 @@ class Report:
     def __post_init__(self) -> None:
         self.publisher = JobPublisher(self.archive)
 
-    def add(self, gid: str, found: tuple[ArtFinding, ...] | ArchiveError) -> None:
+    def add(self, gid: str, found: tuple[ArtFinding, ...] | RemoteError) -> None:
         """Print the findings of an item and publish their repairs; an item that could not be read is counted."""
-        if isinstance(found, ArchiveError):
+        if isinstance(found, RemoteError):
             self.unread += 1
             typer.echo(f"{gid}: not compared: {found}", err=True)
             return

@@ -21,6 +21,7 @@ from app.coverart.archive import PublicArchive
 from app.coverart.jobs import Job, canonical_gid, kind_of, message
 from app.coverart.musicbrainz import FIRST_GID, Connection
 from app.coverart.project import Entity, Project, served
+from app.coverart.webservice import WebService
 from app.errors import ArtNotServed, EntityNotFound, InvalidJob
 from app.topology.declare import prepare_client
 from config.settings import Settings
@@ -57,6 +58,11 @@ class ServedArchive:
     def public(self) -> PublicArchive:
         """The archive as everyone can read it."""
         return PublicArchive.of(self.settings)
+
+    @property
+    def web_service(self) -> WebService:
+        """MusicBrainz's web service, whose documents are the metadata."""
+        return WebService.of(self.settings)
 
     @contextmanager
     def connect(self, *, primary: bool = False) -> Iterator[Connection]:

@@ -9,11 +9,10 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
-from xml.etree import ElementTree as ET
 
 from app.coverart.archive import FRESH, ArchiveItem
 from app.coverart.jobs import Delete, Index, Job, Move
-from app.coverart.project import LISTING_FILE, Description, Entity, Project, listing
+from app.coverart.project import LISTING_FILE, Entity, Project, listing
 
 #: `left`: a file that should not exist; `elsewhere`: an image of another entity.
 Kind = Literal[
@@ -34,8 +33,8 @@ FindHomes = Callable[[Collection[int]], Mapping[int, str]]
 #: Returns a file by the name of its item and its own, or None.
 ReadFile = Callable[[str, str], bytes | None]
 
-#: Returns what the database says of an entity, or None for an unknown gid.
-Describe = Callable[[str], Description | None]
+#: Returns the metadata of a gid that the writer would write now, or None for an entity that the web service lacks.
+ReadMetadata = Callable[[str], bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +47,13 @@ class ArtFinding:
     fix: Job | None = None
 
 
-def nothing_differs(project: Project, gid: str, entity: Entity | None, item: ArchiveItem | None) -> bool:
+def nothing_differs(
+    project: Project, gid: str, entity: Entity | None, item: ArchiveItem | None, *, every_metadata: bool = False
+) -> bool:
     """Return whether names, checksums and times of an item's files show that it agrees with `entity`.
 
-    False means that `audit` must compare it, which may need requests and more of the database.
+    False means that `audit` must compare it, which may need requests and more of the database. With `every_metadata`
+    times of metadata show nothing.
     """
     own = entity if entity is not None and entity.gid == gid else None
     files = item.files if item is not None else {}
@@ -64,7 +66,7 @@ def nothing_differs(project: Project, gid: str, entity: Entity | None, item: Arc
         and images == {project.image_file(gid, image.id, image.suffix) for image in own.images}
         and files.get(LISTING_FILE) == _checksum(listing(project, own))
         and metadata in files
-        and not _may_be_stale(own, item, metadata)
+        and not (every_metadata or _may_be_stale(own, item, metadata))
     )
 
 
@@ -76,13 +78,15 @@ def audit(
     *,
     read_file: ReadFile,
     find_homes: FindHomes,
-    describe: Describe,
+    read_metadata: ReadMetadata,
+    every_metadata: bool = False,
 ) -> tuple[ArtFinding, ...]:
     """Return the differences between the item of `gid` and `entity`, which the database returned for it.
 
     There may be no entity, for a gid that the database does not have. The entity has another gid if `gid` was merged
     into it. Then the item should have nothing but its metadata, whose deletion is never requested. A dark item is
-    reported without details, since nothing in it can be read or changed. Raises the errors of the functions.
+    reported without details, since nothing in it can be read or changed. With `every_metadata` also metadata are
+    compared that are younger than the entity: the database has no time of some changes. Raises the functions' errors.
     """
     if item is not None and item.dark:
         return (ArtFinding(gid, "dark", ""),)
@@ -95,7 +99,11 @@ def audit(
     homes = {**(find_homes(unexpected) if unexpected else {}), **merged}
     return (
         *_listing_findings(project, gid, own, item, read_file),
-        *(_metadata_findings(project, own, item, read_file, describe) if own is not None and item is not None else ()),
+        *(
+            _metadata_findings(project, own, item, read_metadata, every=every_metadata)
+            if own is not None and item is not None
+            else ()
+        ),
         *(ArtFinding(gid, "image-missing", file) for file in expected if item is None or file not in item.files),
         *_surplus_images(project, gid, own, item, homes),
     )
@@ -133,37 +141,16 @@ def _listing_findings(
 
 
 def _metadata_findings(
-    project: Project, own: Entity, item: ArchiveItem, read_file: ReadFile, describe: Describe
+    project: Project, own: Entity, item: ArchiveItem, read_metadata: ReadMetadata, *, every: bool
 ) -> Iterator[ArtFinding]:
-    """Yield at most one finding: the metadata are missing, or older than the entity and with another description."""
+    """Yield at most one finding: the metadata are missing, or other bytes than the writer would write now."""
     file = project.metadata_file(own.gid)
     if file not in item.files:
         yield ArtFinding(own.gid, "metadata-missing", file, Index(own.gid))
-    elif _may_be_stale(own, item, file):
-        expected = describe(own.gid)
-        stored = read_file(item.bucket, file)
-        if expected is not None and not (stored and same_description(project, stored, expected)):
+    elif every or _may_be_stale(own, item, file):
+        expected = read_metadata(own.gid)
+        if expected is not None and item.files[file] != _checksum(expected):
             yield ArtFinding(own.gid, "metadata-stale", file, Index(own.gid))
-
-
-def same_description(project: Project, stored: bytes, expected: Description) -> bool:
-    """Return whether metadata as the web service writes them have this name and these artists.
-
-    Artists are compared only where the metadata have any.
-    """
-    try:
-        # The source is the archive, and libexpat limits what entities expand to.
-        entity = ET.fromstring(stored).find(f"{{*}}{project.entity}")  # noqa: S314
-    except (ET.ParseError, ValueError, LookupError):
-        return False
-    if entity is None:
-        return False
-    name = entity.findtext("{*}title" if project.has_artists else "{*}name")
-    artists = {
-        (artist.get("id", ""), artist.findtext("{*}name", ""), artist.findtext("{*}sort-name", ""))
-        for artist in entity.iterfind("{*}artist-credit/{*}name-credit/{*}artist")
-    }
-    return name == expected.name and (not artists or artists == expected.artists)
 
 
 def _may_be_stale(own: Entity, item: ArchiveItem, metadata_file: str) -> bool:

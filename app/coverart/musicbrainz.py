@@ -20,7 +20,7 @@ import psycopg
 from psycopg import conninfo
 from psycopg.sql import SQL, Composed, Identifier
 
-from app.coverart.project import Description, Entity, Image, Merge, Project
+from app.coverart.project import Entity, Image, Merge, Project
 from app.errors import DatabaseFailed, DatabaseUnavailable
 
 #: Rows are tuples.
@@ -38,15 +38,6 @@ _CHANGED: Mapping[bool, LiteralString] = {
         WHERE credited.artist_credit = found.artist_credit
     ))""",
     False: "found.last_updated",
-}
-#: Likewise: gid, name and sort name of its artists.
-_ARTISTS: Mapping[bool, LiteralString] = {
-    True: """ARRAY(
-        SELECT ARRAY[artist.gid::text, artist.name, artist.sort_name]
-        FROM musicbrainz.artist_credit_name AS credited JOIN musicbrainz.artist ON artist.id = credited.artist
-        WHERE credited.artist_credit = entity.artist_credit
-    )""",
-    False: "ARRAY[]::text[]",
 }
 #: SQLSTATE of a serialization failure, a deadlock, a lock that was not free in time, and a transaction that idled too
 #: long; also of a write to a standby, which a failover may promote. The same statement may succeed later.
@@ -167,12 +158,6 @@ def count_gids(
     return int(row[0]), int(row[1])
 
 
-def described(connection: Connection, project: Project, gid: str, *, time_limit: float = 30.0) -> Description | None:
-    """Return the name and the credited artists of an entity, or None if it does not exist; a merged gid does not."""
-    rows = _read(connection, _query("described", project), {"gid": gid}, time_limit=time_limit)
-    return Description(rows[0][0], frozenset(map(tuple, rows[0][1]))) if rows else None
-
-
 def homes(
     connection: Connection, project: Project, images: Collection[int], *, time_limit: float = 30.0
 ) -> dict[int, str]:
@@ -208,7 +193,6 @@ def _query(name: str, project: Project) -> Composed:
         redirect=Identifier(f"{project.entity}_gid_redirect"),
         is_back=SQL("listing.is_back") if project.has_back else SQL("FALSE"),
         changed=SQL(_CHANGED[project.has_artists]),
-        artists=SQL(_ARTISTS[project.has_artists]),
     )
 
 

@@ -122,14 +122,6 @@ class Entity:
     changed: float = field(default=0.0, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
-    """What the metadata of an entity must agree with: its name, and gid, name and sort name of each credited artist."""
-
-    name: str
-    artists: frozenset[tuple[str, str, str]] = frozenset()
-
-
 def served(settings: Settings) -> dict[str, Project]:
     """Return the archives that are served, by exchange: none without MUSICBRAINZ_URL."""
     given = {settings.cover_art_exchange: COVER_ART, settings.event_art_exchange: EVENT_ART}

@@ -103,12 +103,6 @@ SELECT
             AND NOT EXISTS (SELECT FROM musicbrainz.{redirect} AS redirect WHERE redirect.gid = deleted.gid)
     )
 
--- name: described
--- Name and credited artists of an entity; an event has no credited artists.
-SELECT entity.name, {artists}
-FROM musicbrainz.{entity} AS entity
-WHERE entity.gid = %(gid)s
-
 -- name: homes
 -- The entity of each image.
 SELECT art.id, entity.gid::text

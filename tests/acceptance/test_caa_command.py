@@ -26,9 +26,9 @@ from app.topology.queues import art_queues
 from config.settings import Settings, get_settings
 from tests.servers.archive import slow_down
 from tests.servers.musicbrainz import changes
-from tests.servers.musicbrainz_ws import metadata
+from tests.servers.musicbrainz_ws import XML, busy, metadata
 from tests.servers.postgres import pause_replay, standby_of
-from tests.servers.site import reply
+from tests.servers.site import failure, reply
 from tests.support.art import ArtSystem, art_corner
 from tests.support.waiting import eventually
 
@@ -127,6 +127,7 @@ def caa(art: ArtSystem) -> Command:
     command = Command(art)
     art.archive.clear()
     art.archive.faults.clear()
+    art.web_service.faults.clear()
     with command.no_messages() as db:
         db.execute(
             "TRUNCATE musicbrainz.artist, musicbrainz.artist_credit, musicbrainz.edit, musicbrainz.event,"
@@ -286,7 +287,8 @@ def test_deleted_releases_and_metadata_that_are_missing_or_stale_are_found(caa: 
         changes.delete(db, COVER_ART, C)
         changes.rename(db, COVER_ART, B, "So What")
     caa.art.archive.remove_file(f"mbid-{A}", f"mbid-{A}_mb_metadata.xml")
-    old = metadata("release", B, "Kind of Blue")
+    # The web service has the new name at once.
+    old, new = metadata("release", B, "Kind of Blue"), caa.art.web_service.set_entity("release", B, "So What")
     caa.art.archive.upload(f"mbid-{B}", f"mbid-{B}_mb_metadata.xml", old, at=time.time() - 60)
     expected = [
         (A, "metadata-missing", f"mbid-{A}_mb_metadata.xml", "index"),
@@ -295,9 +297,35 @@ def test_deleted_releases_and_metadata_that_are_missing_or_stale_are_found(caa: 
         (C, "image-left", f"mbid-{C}-1.jpg", "delete"),
     ]
     assert lines(caa("audit", "--all", status=1)) == expected
-    new = metadata("release", B, "So What")
     caa.art.archive.upload(f"mbid-{B}", f"mbid-{B}_mb_metadata.xml", new, at=time.time() - 60)
     assert lines(caa("audit", B, C, status=1)) == expected[2:]
+
+
+def test_metadata_with_other_bytes_than_the_web_service_sends_are_found_at_one_request_to_the_archive(
+    caa: Command,
+) -> None:
+    # The database has no time of this change.
+    new = metadata("release", A, "Kind of Blue").replace(b"</title>", b"</title><asin>B000002ADT</asin>")
+    caa.art.web_service.faults.add(reply(new, content_type=XML), path=f"/ws/2/release/{A}*", times=2)
+    archive, web_service = caa.art.archive, caa.art.web_service
+    before = len(archive.requests), len(web_service.requests)
+    assert lines(caa("audit", "--all")) == []
+    expected = [(A, "metadata-stale", f"mbid-{A}_mb_metadata.xml", "index")]
+    assert lines(caa("audit", "--all", "--metadata", status=1)) == expected
+    assert (len(archive.requests), len(web_service.requests)) == (before[0] + 6, before[1] + 3)
+    caa.art.archive.upload(f"mbid-{A}", f"mbid-{A}_mb_metadata.xml", new, at=time.time())
+    caa.art.web_service.faults.add(busy("0"), path=f"/ws/2/release/{B}*", times=5)
+    assert lines(caa("audit", "--all", "--metadata")) == []
+
+
+def test_metadata_that_the_web_service_cannot_tell_are_not_compared(caa: Command) -> None:
+    caa.art.web_service.faults.add(failure(500), path=f"/ws/2/release/{A}*")
+    done = caa("audit", "--all", "--metadata", status=1)
+    assert done.stderr.splitlines()[0].startswith(f"{A}: not compared: GET http://127.0.0.1:")
+    assert done.stderr.splitlines()[1] == "3 releases compared: 0 findings; 1 could not be read"
+    caa.art.web_service.faults.add(busy("3600"), path=f"/ws/2/release/{B}*")
+    done = caa("audit", "--all", "--metadata", status=1)
+    assert done.stderr.splitlines()[0] == f"1 done; continue with --after {A}"
 
 
 def test_a_deletion_that_was_held_back_is_not_enqueued_if_the_database_has_the_image_by_then(caa: Command) -> None:
