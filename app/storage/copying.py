@@ -12,7 +12,7 @@ from typing import Final
 from app.errors import ObjectNotFound, StoreError
 from app.storage.layout import CONTENT_PREFIX, MANIFEST_PREFIX, MANIFEST_SUFFIX
 from app.storage.marker import MARKER_KEY, read_marker
-from app.storage.store import ObjectStore, Stat
+from app.storage.store import PROBE_PREFIX, ObjectStore, Stat
 
 #: Objects that are copied at the same time: a request to a distant server is mostly waiting.
 _THREADS: Final = 8
@@ -66,9 +66,16 @@ def copy_store(source: ObjectStore, target: ObjectStore, *, create: bool = False
 
 
 def _objects(source: ObjectStore) -> Iterator[Stat]:
-    """Yield pages, then packs, then manifests. Objects of probes are left out."""
-    manifests = []
+    """Yield crawl records and whatever else there is, then pages, packs and manifests. Objects of probes are left out.
+
+    A crawl record names pages that were stored before, so it is listed before them; a manifest follows its pack. A copy
+    has what they name, although crawls and packers go on.
+    """
+    for folder in source.list_folders(""):
+        if f"{folder}/" not in (CONTENT_PREFIX, MANIFEST_PREFIX, PROBE_PREFIX):
+            yield from source.list(f"{folder}/")
     yield from source.list(CONTENT_PREFIX)
+    manifests = []
     for stat in source.list(MANIFEST_PREFIX):
         if stat.key.endswith(MANIFEST_SUFFIX):
             manifests.append(stat)

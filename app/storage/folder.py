@@ -1,13 +1,15 @@
 """An object store in a folder: plain files, content hashes as ETags, conditional writes between processes.
 
-    <root>/<key>                   the object's bytes
-    <root>/.store/etags/<key>      its ETag, and the identity of the file that it was computed from
-    <root>/.store/locks/00 .. ff   lock files; a writer holds the one that its key hashes to
-    <root>/.store/writing/         files being written, renamed to `<root>/<key>` when they are complete
+    <root>/<key>                   the object's bytes, with its ETag as an extended attribute of the file
+    <root>/.store/etags/<key>      its ETag, where the file system has no attributes or a former release wrote it
+    <root>/.store/locks/00 .. ff   lock files; a writer that replaces an object holds the one that its key hashes to
+    <root>/.store/writing/         files being written, named `<root>/<key>` when they are complete
 
-A process may be killed between any two system calls. Objects appear by rename, so each is complete. An ETag file is
-valid only while it names the inode, modification time and size of its object; otherwise the ETag is computed again.
-An object is flushed to the disk before it appears, and its folder afterwards. Objects below `unflushed` are not: a
+A process may be killed between any two system calls. A file gets its ETag before it gets its name, so each object is
+complete and has the right ETag. A new object is linked to its name, which fails where there is an object. A conditional
+write therefore meets other writers only while it holds the lock: it replaces what it has read.
+
+An object is synced to the disk before it gets its name, and its folder afterwards. Objects below `unsynced` are not: a
 power failure may lose those of the last seconds.
 
 Only `create` makes the folder. Without `.store` it is an empty folder, such as the mount point of a disk that is not
@@ -15,19 +17,19 @@ mounted, and every method raises StoreError.
 """
 
 # Every page of a crawl is written here. Path objects would make that slower than strings and `os`.
-# ruff: noqa: PTH102, PTH104, PTH108, PTH112, PTH116, PTH120, PTH123
+# ruff: noqa: PTH104, PTH106, PTH108, PTH112, PTH116, PTH120
 
 from __future__ import annotations
 
 import builtins
+import errno
 import fcntl
-import hashlib
 import itertools
 import os
 import secrets
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,6 +37,8 @@ from stat import S_ISREG
 from typing import Final
 
 from app.errors import InvalidKey, ObjectNotFound, PreconditionFailed, StoreError
+from app.storage.disk import FolderSync, make_folder, sync_file
+from app.storage.etags import computed_etag, etag_in_file, etag_line, hash_of, note_etag, noted_etag
 from app.storage.store import Stat, StoredObject, check_key
 
 #: First path segment of the store's own files, which are not objects.
@@ -43,6 +47,13 @@ RESERVED: Final = ".store"
 LOCKS: Final = 256
 #: Seconds after which a temporary file counts as left behind by a killed process.
 ABANDONED: Final = 3600.0
+#: Attempts to name a file. Each that fails means that its folder was missing, or was deleted because it was empty.
+NAMINGS: Final = 10
+#: Seconds after which the kernel has written a file. A younger one may be that of a writer that was killed before its
+#: sync (vm.dirty_expire_centisecs is 30 s by default).
+WRITTEN_BACK: Final = 120.0
+#: A file system without hard links answers with one of these.
+NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS})
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -50,14 +61,15 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class FolderStore:
     """Objects below one folder. Safe between threads and processes of one machine."""
 
-    def __init__(self, root: Path, *, unflushed: str | None = None) -> None:
-        """Open the folder, which need not exist yet; `unflushed` is the prefix of keys whose writes are not flushed."""
+    def __init__(self, root: Path, *, unsynced: str | None = None) -> None:
+        """Open the folder, which need not exist yet; `unsynced` is the prefix of keys whose writes are not synced."""
         self.root = root.absolute()
-        self._unflushed = unflushed
+        self._unsynced = unsynced
         self._objects = f"{self.root}/"
         self._etags = f"{self.root}/{RESERVED}/etags/"
         self._locks = f"{self.root}/{RESERVED}/locks/"
         self._temporary = f"{self.root}/{RESERVED}/writing/"
+        self._folders = FolderSync()
         # Names of temporary files are unique by process id (which a fork changes), token and number.
         self._token = secrets.token_hex(6)
         self._numbers = itertools.count()
@@ -72,7 +84,7 @@ class FolderStore:
         was_missing = not os.path.isdir(self._locks)
         try:
             for folder in (self._etags, self._locks, self._temporary):
-                self._make_folder(folder)
+                make_folder(Path(folder))
         except OSError as error:
             raise StoreError(f"folder store {self.root}: {error}") from error
         return was_missing
@@ -81,23 +93,27 @@ class FolderStore:
         """Return the object; raises ObjectNotFound."""
         with self._read_errors_translated(key):
             data = _read(self._objects + _checked(key))
-        return StoredObject(data, _hash(data))
+        return StoredObject(data, hash_of(data))
 
     def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
         """Write the whole object and return its ETag; raises PreconditionFailed. See `ObjectStore.put`."""
-        etag = _hash(data)
-        with self._write_errors_translated(key), self._locked(_checked(key)):
-            try:
-                current = self._stat(key).etag
-            except (FileNotFoundError, NotADirectoryError):
-                current = None
-            if if_absent and current is not None:
-                raise PreconditionFailed(f"{key}: exists already, with ETag {current}")
-            if if_match is not None and current != if_match:
-                raise PreconditionFailed(f"{key}: {f'ETag is {current}' if current else 'no object'}, not {if_match}")
-            if current != etag:
-                flush = self._unflushed is None or not key.startswith(self._unflushed)
-                self._write_etag(key, etag, self._write_file(self._objects + key, data, flush=flush))
+        etag = hash_of(data)
+        with self._write_errors_translated(key):
+            present = self._present(_checked(key))
+            if present is None and if_match is None and self._create(key, data, etag):
+                return etag
+            if if_absent:
+                raise PreconditionFailed(f"{key}: exists already")
+            if if_match is None and present is not None and present.etag == etag:
+                self._sync_recent(present)
+                return etag
+            with self._locked(key):
+                current = self._present(key)
+                if if_match is not None and (current is None or current.etag != if_match):
+                    found = f"ETag is {current.etag}" if current else "no object"
+                    raise PreconditionFailed(f"{key}: {found}, not {if_match}")
+                if current is None or current.etag != etag:
+                    self._replace(key, data, etag)
         return etag
 
     def stat(self, key: str) -> Stat:
@@ -125,67 +141,99 @@ class FolderStore:
     def delete(self, key: str) -> None:
         """Remove the object. A missing object is no error."""
         with self._write_errors_translated(key), self._locked(_checked(key)):
-            for folder in (self._objects, self._etags):
+            for base in (self._objects, self._etags):
                 with suppress(FileNotFoundError, NotADirectoryError):
-                    os.unlink(folder + key)
+                    os.unlink(base + key)
+                _remove_empty_folders(base, key)
 
-    def _write_etag(self, key: str, etag: str, identity: str) -> None:
-        # Never flushed: after a power failure an ETag file that is lost or wrong is written again.
-        self._write_file(self._etags + key, f"{etag} {identity}\n".encode(), flush=False)
+    def _create(self, key: str, data: bytes, etag: str) -> bool:
+        """Write a new object, or return False where there is one."""
+        target = self._objects + key
 
-    def _write_file(self, target: str, data: bytes, *, flush: bool) -> str:
-        """Write a temporary file, rename it to `target`, and return its identity."""
+        def link(temporary: str) -> None:
+            try:
+                os.link(temporary, target)
+            except OSError as error:
+                if error.errno not in NO_LINKS:
+                    raise
+                with self._locked(key):
+                    if os.path.lexists(target):
+                        raise FileExistsError(key) from error
+                    os.rename(temporary, target)
+
+        try:
+            self._write(key, data, etag, link)
+        except FileExistsError:
+            if os.path.isdir(target):
+                raise
+            return False
+        return True
+
+    def _replace(self, key: str, data: bytes, etag: str) -> None:
+        self._write(key, data, etag, lambda temporary: os.rename(temporary, self._objects + key))
+
+    def _write(self, key: str, data: bytes, etag: str, give_name: Callable[[str], None]) -> None:
+        """Write a temporary file with its ETag, and let `give_name` make it the object."""
+        folder, is_synced = os.path.dirname(self._objects + key), self._is_synced(key)
         temporary = f"{self._temporary}{os.getpid()}-{self._token}-{next(self._numbers)}"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             written = os.write(descriptor, data)
             while written < len(data):
                 written += os.write(descriptor, memoryview(data)[written:])
-            # The kernel's time stamps have a resolution of milliseconds; two writes within one must differ.
-            now = time.time_ns()
-            os.utime(descriptor, ns=(now, now))
-            identity = _identity(os.fstat(descriptor))
-            if flush:
+            is_noted = note_etag(descriptor, etag)
+            if not is_noted:
+                # Two writes within one tick of the kernel's clock may get the same inode number and must differ.
+                now = time.time_ns()
+                os.utime(descriptor, ns=(now, now))
+            if is_synced:
                 os.fsync(descriptor)
-            folder = os.path.dirname(target)
-            try:
-                os.rename(temporary, target)
-            except FileNotFoundError:
-                self._make_folder(folder)
-                os.rename(temporary, target)
-            if flush:
-                _flush_folder(folder)
-        except BaseException:
+            _in_folder(folder, lambda: give_name(temporary))
+            if not is_noted:
+                self._write_etag(key, etag, os.fstat(descriptor))
+            if is_synced:
+                self._folders.sync(folder)
+        finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
-            raise
-        finally:
             os.close(descriptor)
-        return identity
+
+    def _is_synced(self, key: str) -> bool:
+        return self._unsynced is None or not key.startswith(self._unsynced)
+
+    def _sync_recent(self, stat: Stat) -> None:
+        """Sync an object that is to stay as it is, if its writer may have been killed before it did."""
+        if not self._is_synced(stat.key) or time.time() - stat.modified.timestamp() > WRITTEN_BACK:
+            return
+        path = self._objects + stat.key
+        with suppress(FileNotFoundError):  # It was deleted meanwhile.
+            sync_file(path)
+            self._folders.sync(os.path.dirname(path))
+
+    def _write_etag(self, key: str, etag: str, status: os.stat_result) -> None:
+        """Write the ETag file. It names the file that it describes, so a concurrent writer makes it invalid."""
+        path, temporary = self._etags + key, f"{self._temporary}{os.getpid()}-{self._token}-{next(self._numbers)}"
+        with suppress(OSError):  # It is written again when it is needed.
+            Path(temporary).write_bytes(etag_line(etag, status))
+            _in_folder(os.path.dirname(path), lambda: os.rename(temporary, path))
+
+    def _present(self, key: str) -> Stat | None:
+        try:
+            return self._stat(key)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def _stat(self, key: str) -> Stat:
-        status = os.stat(self._objects + key)
+        path = self._objects + key
+        status = os.stat(path)
         if not S_ISREG(status.st_mode):
             raise FileNotFoundError(key)
-        try:
-            etag, _, identity = _read(self._etags + key).decode().rstrip("\n").partition(" ")
-        except (OSError, UnicodeDecodeError):
-            identity = ""
-        # An ETag file that is missing, or describes another file than this, is invalid.
-        if identity != _identity(status):
-            etag, status = self._compute_etag(key)
+        etag = noted_etag(path, status) or etag_in_file(self._etags + key, status)
+        if etag is None:
+            etag, status, is_noted = computed_etag(path)
+            if not is_noted:
+                self._write_etag(key, etag, status)
         return Stat(key, etag, status.st_size, EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000))
-
-    def _compute_etag(self, key: str) -> tuple[str, os.stat_result]:
-        with open(self._objects + key, "rb") as file:
-            status = os.fstat(file.fileno())
-            etag = hashlib.file_digest(file, "sha256").hexdigest()
-            if os.fstat(file.fileno()).st_mtime_ns != status.st_mtime_ns:
-                raise StoreError(f"{key}: another program changed the file in place while it was read")
-        # The ETag file names the file that it describes, so a concurrent writer makes it invalid, never wrong.
-        with suppress(OSError):
-            self._write_etag(key, etag, _identity(status))
-        return etag, status
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[None]:
@@ -219,16 +267,6 @@ class FolderStore:
             return []
         except OSError as error:
             raise StoreError(f"listing {folder!r}: {error}") from error
-
-    def _make_folder(self, folder: str) -> None:
-        """Create a folder with those above it, each flushed into the one that contains it."""
-        if os.path.isdir(folder):
-            return
-        above = os.path.dirname(folder.rstrip("/"))
-        self._make_folder(above)
-        with suppress(FileExistsError):
-            os.mkdir(folder)
-        _flush_folder(above)
 
     def _require_store(self) -> None:
         if not os.path.isdir(self._locks):
@@ -273,21 +311,24 @@ def _checked(key: str) -> str:
     return key
 
 
-def _flush_folder(folder: str) -> None:
-    """Flush a folder's entries to the disk: without it, a power failure may undo a rename (fsync(2))."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _in_folder(folder: str, give_name: Callable[[], None]) -> None:
+    """Call `give_name`, making the folder where it is missing, and again where another process deletes it."""
+    for _ in range(NAMINGS):
+        try:
+            return give_name()
+        except FileNotFoundError:
+            with suppress(FileNotFoundError):
+                make_folder(Path(folder))
+    return give_name()
 
 
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _identity(status: os.stat_result) -> str:
-    return f"{status.st_ino} {status.st_mtime_ns} {status.st_size}"
+def _remove_empty_folders(base: str, key: str) -> None:
+    """Remove the folders of a key that are empty, from the innermost."""
+    folder = os.path.dirname(key)
+    with suppress(OSError):
+        while folder:
+            os.rmdir(base + folder)
+            folder = os.path.dirname(folder)
 
 
 def _read(path: str) -> bytes:

@@ -14,7 +14,7 @@ from app.errors import InvalidKey, PreconditionFailed, StoreError
 from app.storage.folder import FolderStore
 from app.storage.layout import CONTENT_PREFIX
 from app.storage.marker import create_marker
-from app.storage.store import ObjectStore
+from app.storage.store import PROBE_PREFIX, ObjectStore
 
 #: Writers that race for one object. A server that checks first and writes later lets several of them win.
 WRITERS: Final = 8
@@ -32,7 +32,7 @@ def open_store(url: str, *, endpoint_url: str | None = None) -> ObjectStore:
     """
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "file" and rest.startswith("/"):
-        return FolderStore(Path(unquote(rest)), unflushed=CONTENT_PREFIX)
+        return FolderStore(Path(unquote(rest)), unsynced=CONTENT_PREFIX)
     bucket, _, prefix = rest.partition("/")
     if separator and scheme == "s3" and bucket:
         # boto3 takes a third of a second to import, and a folder store does not need it.
@@ -59,7 +59,7 @@ def check_conditional_writes(store: ObjectStore) -> None:
     Some S3 servers accept the conditions and ignore them. The check writes, compares and deletes one object below
     `probe/`.
     """
-    key = f"probe/{uuid.uuid4()}"
+    key = f"{PROBE_PREFIX}{uuid.uuid4()}"
     try:
         etag = store.put(key, b"first", if_absent=True)
         _require_refusal(store, key, "If-None-Match: * is ignored where there is an object", if_absent=True)

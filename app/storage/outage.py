@@ -11,7 +11,7 @@ from redis import Redis
 
 from app.errors import InvalidKey, ObjectNotFound, PreconditionFailed, StoreError
 from app.state.circuit_breaker import CircuitBreaker
-from app.storage.store import ObjectStore
+from app.storage.store import PROBE_PREFIX, ObjectStore
 
 #: Bytes of the object that is written to try a store: about as many as a page has.
 PROBE_SIZE: Final = 65_536
@@ -35,7 +35,7 @@ def is_outage(store: ObjectStore, error: StoreError) -> bool:
     """
     if isinstance(error, ObjectNotFound | InvalidKey | PreconditionFailed):
         return False
-    key = f"probe/{uuid.uuid4()}"
+    key = f"{PROBE_PREFIX}{uuid.uuid4()}"
     try:
         store.put(key, os.urandom(PROBE_SIZE))
     except StoreError:

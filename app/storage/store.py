@@ -14,6 +14,8 @@ from app.errors import InvalidKey
 MAX_KEY_BYTES: Final = 1024
 #: Bytes of one segment in UTF-8: the limit of most file systems.
 MAX_SEGMENT_BYTES: Final = 255
+#: Keys of objects that are written and deleted to try a store begin with this.
+PROBE_PREFIX: Final = "probe/"
 #: Bytes that an XML listing cannot carry, or that end a path early.
 CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
 #: Segments that name no file of their own in a folder.

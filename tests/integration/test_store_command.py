@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from app.errors import PreconditionFailed, StoreError
 from app.storage.copying import CopyResult, copy_store
 from app.storage.folder import FolderStore
 from app.storage.open import WRITERS, check_conditional_writes, create_store, open_store
-from app.storage.store import ObjectStore
+from app.storage.store import ObjectStore, Stat
 from tests.servers.s3 import s3_server
 
 pytestmark = pytest.mark.integration
@@ -121,21 +122,49 @@ def test_a_copy_of_a_store_has_its_marker_and_objects_and_a_repeated_one_adds_wh
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         store, _ = create_store((tmp_path / "store").as_uri())
-        for key in ("content/a.example/1.json", "packs/a.example.json", "packs/a.example.sqlite.zst"):
+        for key in (
+            "content/a.example/1.json", "crawls/a.example/c/crawl.json", "packs/a.example.json",
+            "packs/a.example.sqlite.zst",
+        ):  # fmt: skip
             store.put(key, key.encode())
         # The backup is a folder, a bucket, and a folder again; a copy between the two kinds writes all objects.
         urls = ((tmp_path / "copy").as_uri(), f"s3://copied-{uuid.uuid4()}/deep", (tmp_path / "back").as_uri())
         targets = [open_store(url, endpoint_url=server.endpoint_url) for url in urls]
-        for source, target, repeated in zip((store, *targets), targets, (1, 2, 2), strict=False):
+        for source, target, repeated in zip((store, *targets), targets, (1, 3, 3), strict=False):
             with pytest.raises(StoreError, match=r"no store in this folder|bucket does not exist"):
                 copy_store(source, target)
-            assert copy_store(source, target, create=True) == CopyResult(copied=3, unchanged=0)
+            assert copy_store(source, target, create=True) == CopyResult(copied=4, unchanged=0)
             assert pages_and_packs(target) == pages_and_packs(source)
             source.put("content/a.example/1.json", b"changed")
             source.delete("packs/a.example.json")
             expected = pages_and_packs(target) | {"content/a.example/1.json": b"changed"}
-            assert copy_store(source, target) == CopyResult(copied=repeated, unchanged=2 - repeated)
+            assert copy_store(source, target) == CopyResult(copied=repeated, unchanged=3 - repeated)
             assert pages_and_packs(target) == expected
+
+
+class Crawled(FolderStore):
+    """A store in which a crawl stores a page, and then its record, while the store is copied."""
+
+    def list(self, prefix: str) -> Iterator[Stat]:
+        """Store them before each listing."""
+        number = uuid.uuid4()
+        yield from super().list(prefix)
+        self.put(f"content/a.example/{number}.json", b"{}")
+        self.put(f"crawls/a.example/c/urls/{number}.jsonl.zst", b"")
+
+
+def test_a_copy_has_each_page_that_a_copied_crawl_record_names_and_no_probe(tmp_path: Path) -> None:
+    create_store((tmp_path / "store").as_uri())
+    store, copy = Crawled(tmp_path / "store"), FolderStore(tmp_path / "copy")
+    for key in ("content/a.example/1.json", "crawls/a.example/c/urls/1.jsonl.zst", "probe/1", "timers/a.example.json"):
+        store.put(key, b"")
+    copy_store(store, copy, create=True)
+    copied = [stat.key for stat in copy.list("")]
+    pages = {key.rpartition("/")[2].partition(".")[0] for key in copied if key.startswith("content/")}
+    named = {key.rpartition("/")[2].partition(".")[0] for key in copied if key.startswith("crawls/")}
+    assert "1" in named <= pages
+    assert not any(key.startswith("probe/") for key in copied)
+    assert "timers/a.example.json" in copied
 
 
 def test_no_store_is_copied_into_another_one_or_from_a_place_without_a_marker(tmp_path: Path) -> None:

@@ -1,13 +1,7 @@
-"""The contract of an object store, kept by a folder and by S3 over HTTP, and what is particular to each."""
+"""The contract of an object store, kept by a folder and by S3 over HTTP, and what is particular to S3."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import subprocess
-import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from app.errors import InvalidKey, ObjectNotFound, PreconditionFailed, StoreError
-from app.storage.folder import ABANDONED, FolderStore
 from app.storage.open import open_store
 from app.storage.s3 import S3Store
 from app.storage.store import ObjectStore
 from tests.servers.s3 import S3Server, s3_server
-from tests.support.stores import folder_store
+from tests.support.stores import without_attributes
 
 pytestmark = pytest.mark.integration
 
@@ -45,12 +38,18 @@ def open_folder(request: pytest.FixtureRequest) -> ObjectStore:
     return store
 
 
+def open_folder_without_attributes(request: pytest.FixtureRequest) -> ObjectStore:
+    """Return a folder store on what seems to be a file system without extended attributes and hard links."""
+    without_attributes(request.getfixturevalue("monkeypatch"))
+    return open_folder(request)
+
+
 def open_bucket(request: pytest.FixtureRequest) -> ObjectStore:
     running: S3Server = request.getfixturevalue("server")
     return open_store(f"s3://{running.bucket}/{uuid.uuid4()}", endpoint_url=running.endpoint_url)
 
 
-@pytest.fixture(params=[open_folder, open_bucket], ids=["folder", "s3"])
+@pytest.fixture(params=[open_folder, open_folder_without_attributes, open_bucket], ids=["folder", "plain folder", "s3"])
 def store(request: pytest.FixtureRequest) -> ObjectStore:
     opener: Callable[[pytest.FixtureRequest], ObjectStore] = request.param
     return opener(request)
@@ -180,179 +179,6 @@ class TestEveryStore:
 
     def test_writing_the_same_bytes_keeps_the_etag(self, store: ObjectStore) -> None:
         assert store.put("k", b"same") == store.put("k", b"same") == store.stat("k").etag
-
-
-def count_up(root: Path, times: int) -> None:
-    """Add one to the number in an object, `times` times, by conditional writes."""
-    store = FolderStore(root)
-    while times:
-        stored = store.get("counter")
-        with suppress(PreconditionFailed):
-            store.put("counter", b"%d" % (int(stored.data) + 1), if_match=stored.etag)
-            times -= 1
-
-
-class TestFolder:
-    def test_no_update_is_lost_between_processes(self, tmp_path: Path) -> None:
-        folder_store(tmp_path).put("counter", b"0")
-        context = multiprocessing.get_context("spawn")
-        processes = [context.Process(target=count_up, args=(tmp_path, 50)) for _ in range(4)]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-        assert [process.exitcode for process in processes] == [0] * 4
-        assert FolderStore(tmp_path).get("counter").data == b"200"
-
-    def test_writing_the_same_bytes_does_not_touch_the_object(self, tmp_path: Path) -> None:
-        store = folder_store(tmp_path)
-        store.put("k", b"same")
-        before = store.stat("k"), (tmp_path / "k").stat().st_ino
-        store.put("k", b"same")
-        assert (store.stat("k"), (tmp_path / "k").stat().st_ino) == before
-
-    @pytest.mark.parametrize("damage", [None, b"", b"0" * 32, b"\xff\xfe", b"0" * 32 + b" 1 1 1\n"])
-    def test_a_missing_or_invalid_etag_file_is_written_again(self, tmp_path: Path, damage: bytes | None) -> None:
-        store = folder_store(tmp_path)
-        etag = store.put("a/k", b"text")
-        beside = tmp_path / ".store" / "etags" / "a" / "k"
-        whole = beside.read_bytes()
-        beside.unlink()
-        if damage is not None:
-            beside.write_bytes(damage)
-        assert store.stat("a/k").etag == etag
-        assert beside.read_bytes() == whole
-        assert store.put("a/k", b"new", if_match=etag) == store.get("a/k").etag
-
-    def test_a_file_changed_by_another_program_gets_a_new_etag(self, tmp_path: Path) -> None:
-        store = folder_store(tmp_path)
-        store.put("k", b"old!")
-        (tmp_path / "k").write_bytes(b"new!")
-        assert store.stat("k").etag == store.get("k").etag == folder_store(tmp_path / "other").put("k", b"new!")
-
-    def test_temporary_and_private_files_are_not_objects(self, tmp_path: Path) -> None:
-        store = folder_store(tmp_path)
-        store.put("k", b"1")
-        (tmp_path / ".store" / "writing" / "left-behind").write_bytes(b"half")
-        assert keys(store) == keys(store, "k") == ["k"]
-        assert keys(store, ".store") == []
-        with pytest.raises(InvalidKey, match=r"\.store"):
-            store.get(".store/etags/k")
-
-    def test_temporary_files_of_killed_processes_are_deleted_after_a_while(self, tmp_path: Path) -> None:
-        store = folder_store(tmp_path)
-        old, new = (tmp_path / ".store" / "writing" / name for name in ("old", "new"))
-        for path in (old, new):
-            path.write_bytes(b"half")
-        long_ago = time.time() - ABANDONED - 1
-        os.utime(old, (long_ago, long_ago))
-        assert keys(FolderStore(store.root)) == []
-        assert (old.exists(), new.exists()) == (False, True)
-
-    def test_a_folder_that_is_no_store_is_an_error_and_stays_as_it_is(self, tmp_path: Path) -> None:
-        root = tmp_path / "mount point"
-        store = open_store(root.as_uri())
-        calls = (
-            lambda: store.get("k"),
-            lambda: store.stat("k"),
-            lambda: store.put("k", b"1"),
-            lambda: store.delete("k"),
-            lambda: list(store.list("")),
-        )
-        for exists in (False, True):
-            if exists:
-                root.mkdir()
-            for call in calls:
-                with pytest.raises(StoreError, match="no store in this folder") as raised:
-                    call()
-                assert type(raised.value) is StoreError
-        assert list(root.iterdir()) == []
-
-    def test_a_store_whose_disk_is_unmounted_fails_until_it_is_mounted_again(self, tmp_path: Path) -> None:
-        store = folder_store(tmp_path / "store")
-        store.put("a/k", b"1")
-        (tmp_path / "store").rename(tmp_path / "disk")
-        (tmp_path / "store").mkdir()
-        for key in ("a/k", "other"):
-            with pytest.raises(StoreError, match="not mounted"):
-                store.put(key, b"2")
-        assert list((tmp_path / "store").iterdir()) == []
-        (tmp_path / "store").rmdir()
-        (tmp_path / "disk").rename(tmp_path / "store")
-        assert store.get("a/k").data == b"1"
-
-    def test_an_object_is_flushed_before_it_appears_and_its_folder_afterwards(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        store = FolderStore(tmp_path / "store", unflushed="content/")
-        store.create()
-        calls: list[str] = []
-        flush, rename = os.fsync, os.rename
-
-        def noted_flush(descriptor: int) -> None:
-            calls.append(f"flush {Path(f'/proc/self/fd/{descriptor}').readlink().relative_to(store.root)}")
-            flush(descriptor)
-
-        def noted_rename(source: str, target: str) -> None:
-            rename(source, target)
-            calls.append(f"rename to {Path(target).relative_to(store.root)}")
-
-        monkeypatch.setattr(os, "fsync", noted_flush)
-        monkeypatch.setattr(os, "rename", noted_rename)
-        store.put("packs/k", b"1")
-        written, *rest = calls
-        assert written.startswith("flush .store/writing/")
-        assert rest[:3] == ["flush .", "rename to packs/k", "flush packs"]
-        calls.clear()
-        store.put("packs/k", b"2")
-        assert [call for call in calls[1:] if ".store" not in call] == ["rename to packs/k", "flush packs"]
-        store.put("content/k", b"1")
-        calls.clear()
-        store.put("content/k", b"2")
-        assert calls == ["rename to content/k", "rename to .store/etags/content/k"]
-
-    def test_a_key_below_an_object_is_a_clear_error(self, tmp_path: Path) -> None:
-        store = folder_store(tmp_path)
-        store.put("a", b"1")
-        store.put("b/c", b"1")
-        for key in ("a/b", "b"):
-            with pytest.raises(StoreError, match=f"^{key}: in a folder store, a key"):
-                store.put(key, b"2")
-        assert keys(store) == ["a", "b/c"]
-        assert list((tmp_path / ".store" / "writing").iterdir()) == []
-
-    def test_a_killed_writer_leaves_complete_objects_with_correct_etags(self, tmp_path: Path) -> None:
-        for round_number in range(5):
-            kill_a_writer(tmp_path, after=20 + 13 * round_number)
-            store = FolderStore(tmp_path)
-            listed = list(store.list(""))
-            assert listed
-            for stat in listed:
-                stored = store.get(stat.key)
-                assert stored.etag == stat.etag
-                assert len(stored.data) == 50_000
-                assert len(set(stored.data)) == 1
-
-
-WRITER = """
-import itertools, pathlib, sys
-from app.storage.folder import FolderStore
-store = FolderStore(pathlib.Path(sys.argv[1]))
-store.create()
-for number in itertools.count():
-    store.put(f"k/{number % 7}", bytes([number % 251]) * 50_000)
-    print(number, flush=True)
-"""
-
-
-def kill_a_writer(root: Path, *, after: int) -> None:
-    """Run a process that writes objects without end, and kill it when it has written `after` of them."""
-    with subprocess.Popen([sys.executable, "-c", WRITER, str(root)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for _ in range(after):
-            assert process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
 
 
 class TestS3:

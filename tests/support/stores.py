@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+
+import pytest
 
 from app.storage.folder import FolderStore
 
@@ -12,3 +16,14 @@ def folder_store(root: Path) -> FolderStore:
     store = FolderStore(root)
     store.create()
     return store
+
+
+def without_attributes(patch: pytest.MonkeyPatch) -> None:
+    """Let every file system seem to have neither extended attributes nor hard links."""
+    for name in ("setxattr", "getxattr", "link"):
+        patch.setattr(os, name, not_supported)
+
+
+def not_supported(*_: object) -> None:
+    """Raise the error of a file system that lacks an operation."""
+    raise OSError(errno.EOPNOTSUPP, "Operation not supported")

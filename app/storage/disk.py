@@ -1,0 +1,64 @@
+"""Sync folders to the disk: one system call serves all threads that wait for it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+#: Folders that are synced at the same time. Those whose paths hash to the same number wait for each other.
+_TURNS: Final = 64
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Callers that wait for the same sync."""
+
+    is_done: bool = False
+    error: OSError | None = None
+
+
+class FolderSync:
+    """Group commit of new names: while a folder is synced, the callers that come become the next group.
+
+    Files need no group: the kernel's file systems commit those that several threads sync at a time together.
+    """
+
+    def __init__(self) -> None:
+        self._turns = [threading.Lock() for _ in range(_TURNS)]
+        self._gathering: dict[str, _Group] = {}
+
+    def sync(self, folder: str) -> None:
+        """Return when every name that the folder has now is on the disk; raises OSError."""
+        group = self._gathering.setdefault(folder, _Group())
+        with self._turns[hash(folder) % _TURNS]:
+            if not group.is_done:
+                # A name that is made from now on needs another sync.
+                del self._gathering[folder]
+                try:
+                    sync_file(folder)
+                except OSError as error:
+                    group.error = error
+                group.is_done = True
+        if group.error is not None:
+            raise OSError(group.error.errno, f"syncing failed: {group.error.strerror}", folder)
+
+
+def sync_file(path: str) -> None:
+    """Sync a file, or a folder's entries: otherwise a power failure may undo a rename (fsync(2)). Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder with those above it, each synced into the one that contains it; raises OSError."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_file(str(folder.parent))

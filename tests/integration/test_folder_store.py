@@ -1,0 +1,341 @@
+"""A store in a folder: ETags of its files, kills between system calls, syncing, and folders that are no store."""
+
+from __future__ import annotations
+
+import fcntl
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.errors import InvalidKey, PreconditionFailed, StoreError
+from app.storage import disk
+from app.storage.disk import FolderSync
+from app.storage.etags import ATTRIBUTE, hash_of
+from app.storage.folder import ABANDONED, FolderStore
+from app.storage.open import open_store
+from app.storage.store import ObjectStore
+from tests.support.stores import folder_store, not_supported, without_attributes
+
+pytestmark = pytest.mark.integration
+
+
+def keys(store: ObjectStore, prefix: str = "") -> list[str]:
+    return [stat.key for stat in store.list(prefix)]
+
+
+def count_up(root: Path, times: int) -> None:
+    """Add one to the number in an object, `times` times, by conditional writes."""
+    store = FolderStore(root)
+    while times:
+        stored = store.get("counter")
+        with suppress(PreconditionFailed):
+            store.put("counter", b"%d" % (int(stored.data) + 1), if_match=stored.etag)
+            times -= 1
+
+
+def test_no_update_is_lost_between_processes(tmp_path: Path) -> None:
+    folder_store(tmp_path).put("counter", b"0")
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=count_up, args=(tmp_path, 50)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert FolderStore(tmp_path).get("counter").data == b"200"
+
+
+def test_writing_the_same_bytes_does_not_touch_the_object(tmp_path: Path) -> None:
+    store = folder_store(tmp_path)
+    store.put("k", b"same")
+    before = store.stat("k"), (tmp_path / "k").stat().st_ino
+    store.put("k", b"same")
+    assert (store.stat("k"), (tmp_path / "k").stat().st_ino) == before
+
+
+@pytest.fixture(params=[True, False], ids=["attributes", "no attributes"])
+def has_attributes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    if not request.param:
+        without_attributes(monkeypatch)
+    return bool(request.param)
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"0" * 32, b"0" * 48])
+def test_a_missing_or_invalid_etag_of_a_file_is_computed_once(tmp_path: Path, damage: bytes | None) -> None:
+    store, path = folder_store(tmp_path), tmp_path / "a" / "k"
+    etag = store.put("a/k", b"text")
+    whole = os.getxattr(path, ATTRIBUTE)
+    os.removexattr(path, ATTRIBUTE)
+    if damage is not None:
+        os.setxattr(path, ATTRIBUTE, damage)
+    assert store.stat("a/k").etag == etag
+    assert os.getxattr(path, ATTRIBUTE) == whole
+    assert store.put("a/k", b"new", if_match=etag) == store.get("a/k").etag
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"0" * 32, b"\xff\xfe", b"0" * 32 + b" 1 1 1\n"])
+def test_without_attributes_a_missing_or_invalid_etag_file_is_written_again(
+    tmp_path: Path, damage: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "setxattr", not_supported)
+    store, beside = folder_store(tmp_path), tmp_path / ".store" / "etags" / "a" / "k"
+    etag = store.put("a/k", b"text")
+    whole = beside.read_bytes()
+    beside.unlink()
+    if damage is not None:
+        beside.write_bytes(damage)
+    assert store.stat("a/k").etag == etag
+    assert beside.read_bytes() == whole
+    assert store.put("a/k", b"new", if_match=etag) == store.get("a/k").etag
+
+
+def test_an_etag_file_of_a_former_release_is_valid_until_its_object_is_replaced(tmp_path: Path) -> None:
+    store, path = folder_store(tmp_path), tmp_path / "a" / "k"
+    store.put("a/k", b"text")
+    os.removexattr(path, ATTRIBUTE)
+    # An ETag that only the file can have given.
+    status, beside = path.stat(), tmp_path / ".store" / "etags" / "a" / "k"
+    beside.parent.mkdir(parents=True)
+    beside.write_text(f"{'0' * 64} {status.st_ino} {status.st_mtime_ns} {status.st_size}\n")
+    assert store.stat("a/k").etag == "0" * 64
+    assert store.put("a/k", b"newer", if_match="0" * 64) == store.stat("a/k").etag == hash_of(b"newer")
+    os.removexattr(path, ATTRIBUTE)  # As the former release sees it.
+    assert store.stat("a/k").etag == hash_of(b"newer")
+    store.delete("a/k")
+    assert not beside.parent.exists()
+
+
+def test_a_file_changed_by_another_program_gets_a_new_etag(tmp_path: Path) -> None:
+    store = folder_store(tmp_path)
+    store.put("k", b"old!")
+    (tmp_path / "k").write_bytes(b"new!")
+    assert store.stat("k").etag == store.get("k").etag == folder_store(tmp_path / "other").put("k", b"new!")
+
+
+def test_temporary_and_private_files_are_not_objects(tmp_path: Path) -> None:
+    store = folder_store(tmp_path)
+    store.put("k", b"1")
+    (tmp_path / ".store" / "writing" / "left-behind").write_bytes(b"half")
+    assert keys(store) == keys(store, "k") == ["k"]
+    assert keys(store, ".store") == []
+    with pytest.raises(InvalidKey, match=r"\.store"):
+        store.get(".store/etags/k")
+
+
+def test_temporary_files_of_killed_processes_are_deleted_after_a_while(tmp_path: Path) -> None:
+    store = folder_store(tmp_path)
+    old, new = (tmp_path / ".store" / "writing" / name for name in ("old", "new"))
+    for path in (old, new):
+        path.write_bytes(b"half")
+    long_ago = time.time() - ABANDONED - 1
+    os.utime(old, (long_ago, long_ago))
+    assert keys(FolderStore(store.root)) == []
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_a_folder_that_is_no_store_is_an_error_and_stays_as_it_is(tmp_path: Path) -> None:
+    root = tmp_path / "mount point"
+    store = open_store(root.as_uri())
+    calls = (
+        lambda: store.get("k"),
+        lambda: store.stat("k"),
+        lambda: store.put("k", b"1"),
+        lambda: store.delete("k"),
+        lambda: list(store.list("")),
+    )
+    for exists in (False, True):
+        if exists:
+            root.mkdir()
+        for call in calls:
+            with pytest.raises(StoreError, match="no store in this folder") as raised:
+                call()
+            assert type(raised.value) is StoreError
+    assert list(root.iterdir()) == []
+
+
+def test_a_store_whose_disk_is_unmounted_fails_until_it_is_mounted_again(tmp_path: Path) -> None:
+    store = folder_store(tmp_path / "store")
+    store.put("a/k", b"1")
+    (tmp_path / "store").rename(tmp_path / "disk")
+    (tmp_path / "store").mkdir()
+    for key in ("a/k", "other"):
+        with pytest.raises(StoreError, match="not mounted"):
+            store.put(key, b"2")
+    assert list((tmp_path / "store").iterdir()) == []
+    (tmp_path / "store").rmdir()
+    (tmp_path / "disk").rename(tmp_path / "store")
+    assert store.get("a/k").data == b"1"
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the syncs and the new names of a store in `tmp_path` as they come."""
+    noted: list[str] = []
+
+    def note(name: str, describe: Callable[..., Path]) -> None:
+        function = getattr(os, name)
+
+        def noting(*arguments: Any) -> None:
+            path = describe(*arguments)
+            function(*arguments)
+            noted.append(f"{name} {path.relative_to(tmp_path)}")
+
+        monkeypatch.setattr(os, name, noting)
+
+    note("fsync", lambda descriptor: Path(f"/proc/self/fd/{descriptor}").readlink())
+    note("link", lambda source, target: Path(target))
+    note("rename", lambda source, target: Path(target))
+    return noted
+
+
+def test_an_object_is_synced_before_it_has_its_name_and_its_folder_afterwards(tmp_path: Path, calls: list[str]) -> None:
+    store = FolderStore(tmp_path, unsynced="content/")
+    store.create()
+    calls.clear()
+    store.put("packs/k", b"1")
+    assert calls[0].startswith("fsync .store/writing/")
+    assert calls[1:] == ["fsync .", "link packs/k", "fsync packs"]
+    calls.clear()
+    store.put("packs/k", b"2")
+    assert calls[1:] == ["rename packs/k", "fsync packs"]
+    store.put("content/k", b"1")
+    calls.clear()
+    store.put("content/k", b"2")
+    store.put("content/l", b"1")
+    assert calls == ["rename content/k", "link content/l"]
+
+
+def test_the_same_bytes_are_synced_if_their_writer_may_have_been_killed_before_it_did(
+    tmp_path: Path, calls: list[str]
+) -> None:
+    store = folder_store(tmp_path)
+    store.put("packs/k", b"1")
+    calls.clear()
+    store.put("packs/k", b"1")
+    assert calls == ["fsync packs/k", "fsync packs"]
+    os.utime(tmp_path / "packs" / "k", (1, 1))
+    calls.clear()
+    store.put("packs/k", b"1")
+    assert calls == []
+
+
+def test_callers_that_come_while_a_folder_is_synced_share_the_next_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end, rounds = threading.Semaphore(0), threading.Semaphore(0), []
+
+    def slow_sync(path: str) -> None:
+        rounds.append(path)
+        begun.release()
+        assert may_end.acquire(timeout=10)
+
+    monkeypatch.setattr(disk, "sync_file", slow_sync)
+    sync = FolderSync()
+    with ThreadPoolExecutor(8) as pool:
+        first = pool.submit(sync.sync, "f")
+        assert begun.acquire(timeout=10)
+        others = [pool.submit(sync.sync, "f") for _ in range(7)]
+        while not all(future.running() for future in others):
+            pass
+        may_end.release()
+        first.result(10)
+        assert begun.acquire(timeout=10)
+        assert not any(future.done() for future in others)
+        may_end.release(7)
+        for future in others:
+            future.result(10)
+    assert len(rounds) <= 3  # The third, if a thread was slow to arrive.
+
+
+def test_each_caller_of_a_sync_that_fails_gets_the_error(tmp_path: Path) -> None:
+    sync = FolderSync()
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError, match="missing"):
+            sync.sync(str(tmp_path / "missing"))
+
+
+def test_an_unconditional_write_is_not_undone_by_a_conditional_one_that_had_not_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_attributes: bool
+) -> None:
+    store = folder_store(tmp_path)
+    read = store.put("k", b"read")
+    checked, may_go_on, waits_for_lock = threading.Event(), threading.Event(), threading.Event()
+    rename, flock = os.rename, fcntl.flock
+
+    def slow_rename(source: str, target: str) -> None:
+        if target.endswith("/k") and "etags" not in target and not checked.is_set():
+            checked.set()
+            assert may_go_on.wait(10)
+        rename(source, target)
+
+    def noted_flock(descriptor: int, operation: int) -> None:
+        if checked.is_set():
+            waits_for_lock.set()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(os, "rename", slow_rename)
+    monkeypatch.setattr(fcntl, "flock", noted_flock)
+    with ThreadPoolExecutor(3) as pool:
+        conditional = pool.submit(store.put, "k", b"conditional", if_match=read)
+        assert checked.wait(10)
+        unconditional = pool.submit(store.put, "k", b"unconditional")
+        futures: list[Future[Any]] = [unconditional, pool.submit(waits_for_lock.wait, 10)]
+        wait(futures, return_when=FIRST_COMPLETED)
+        may_go_on.set()
+        conditional.result(10)
+        unconditional.result(10)
+    assert store.get("k").data == b"unconditional"
+
+
+def test_an_object_that_another_writer_makes_meanwhile_is_not_replaced_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_attributes: bool
+) -> None:
+    store, other = folder_store(tmp_path), FolderStore(tmp_path)
+    name = "link" if has_attributes else "flock"
+    module = os if has_attributes else fcntl
+    function = getattr(module, name)
+
+    def after_another_writer(*arguments: Any) -> None:
+        monkeypatch.setattr(module, name, function)
+        other.put("a/k", b"other")
+        function(*arguments)
+
+    monkeypatch.setattr(module, name, after_another_writer)
+    with pytest.raises(PreconditionFailed, match="a/k"):
+        store.put("a/k", b"mine", if_absent=True)
+    assert store.get("a/k").data == b"other"
+
+
+def test_an_object_is_written_although_its_folder_is_deleted_as_empty_again_and_again(tmp_path: Path) -> None:
+    store, other = folder_store(tmp_path), FolderStore(tmp_path)
+    with ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(write_and_delete, writer, f"a/b/{id(writer)}", 50) for writer in (store, other)]
+        for future in futures:
+            future.result(60)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".store"]
+
+
+def write_and_delete(store: FolderStore, key: str, times: int) -> None:
+    for _ in range(times):
+        store.put(key, b"1")
+        assert store.get(key).data == b"1"
+        store.delete(key)
+
+
+def test_a_key_below_an_object_is_a_clear_error(tmp_path: Path) -> None:
+    store = folder_store(tmp_path)
+    store.put("a", b"1")
+    store.put("b/c", b"1")
+    for key in ("a/b", "b"):
+        with pytest.raises(StoreError, match=f"^{key}: in a folder store, a key"):
+            store.put(key, b"2")
+    assert keys(store) == ["a", "b/c"]
+    assert list((tmp_path / ".store" / "writing").iterdir()) == []
