@@ -16,8 +16,8 @@ from typing import Final
 
 from app.errors import StoreError
 
-#: Name of the attribute. Name and value are short: in 100 bytes they fit into the inode of ext4, and a longer value
-#: takes a block of 4 kB for each file.
+#: Name of the attribute. Name and value fit into the 88 bytes that an inode of ext4 has for attributes. A longer value
+#: would take a block of 4 kB for each file.
 ATTRIBUTE: Final = "user.perennial"
 #: The SHA-256 hash, the modification time in nanoseconds and the size in bytes.
 _VALUE: Final = struct.Struct("<32sqq")
