@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import re
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from app.crawl_record.segments import append_segment, latest_entries, next_offse
 from app.errors import InvalidKey, PreconditionFailed, StoreError
 from app.storage.layout import page_id
 from app.storage.store import ObjectStore
+from tests.support import documents
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
@@ -268,3 +271,14 @@ class TestSegments:
         store.put(REF.segment_key(0), data)
         with pytest.raises(StoreError, match=r"000000000000\.jsonl\.zst: "):
             list(read_entries(store, REF))
+
+
+@pytest.mark.parametrize(
+    ("number", "stored"),
+    [(1, json.loads(crawl().to_json())), (2, {field.name: "" for field in fields(UrlEntry)})],
+    ids=["crawl", "entry"],
+)
+def test_the_reference_lists_each_field(number: int, stored: Mapping[str, object]) -> None:
+    tables = re.findall(r"^\| Field .*?\n\n", documents.read("docs/reference/store.md"), re.DOTALL | re.MULTILINE)
+    rows = [line.split("|")[1] for line in tables[number - 1].splitlines()[2:] if line]
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(stored)
