@@ -57,6 +57,11 @@ class Settings(BaseSettings):
     store_url: str = Field(
         "", description="`file:///folder` or `s3://bucket/prefix`. Empty: a folder below the data folder."
     )
+    store_sync: bool = Field(
+        True,
+        description="Whether a page is synced to the disk of a folder store before its message is acknowledged. Packs "
+        "always are. `false`: a power failure may lose the pages of the last half minute.",
+    )
     store_outage_pause: float = Field(
         5.0, gt=0, description="Seconds of pause after the store did not answer; doubled up to a minute."
     )
@@ -137,6 +142,9 @@ class Settings(BaseSettings):
     max_pages: int = Field(100_000, gt=0, description="Pages of one crawl.")
     extractor: Literal["lexbor", "beautifulsoup"] = Field("lexbor", description="HTML parser of the hot path.")
     crawl_ttl: int = Field(7 * 86_400, gt=0, description="Seconds that the frontier of a crawl is remembered.")
+    crawl_records: int = Field(
+        5, ge=1, description="Finished crawls of a domain whose records stay in the store. Older ones are deleted."
+    )
     response_ttl: int = Field(3_600, gt=0, description="Seconds that `index` and `crawl` of one page share a response.")
 
     # Cover art

@@ -73,7 +73,7 @@ def context() -> Context:
     if pid not in _contexts:
         settings = get_settings()
         redis = get_redis(settings.redis)
-        store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+        store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url, sync_pages=settings.store_sync)
         made = Context(
             settings=settings,
             redis=redis,

@@ -52,7 +52,7 @@ NAMINGS: Final = 10
 #: Seconds after which the kernel has written a file. A younger one may be that of a writer that was killed before its
 #: sync (vm.dirty_expire_centisecs is 30 s by default).
 WRITTEN_BACK: Final = 120.0
-#: A file system without hard links answers with one of these.
+#: Errors of a file system without hard links.
 NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS})
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -213,6 +213,23 @@ def test_an_object_is_synced_before_it_has_its_name_and_its_folder_afterwards(tm
     assert calls == ["rename content/k", "link content/l"]
 
 
+@pytest.mark.parametrize("sync_pages", [True, False])
+def test_a_page_is_synced_as_the_setting_says(tmp_path: Path, calls: list[str], sync_pages: bool) -> None:
+    store = open_store(tmp_path.as_uri(), sync_pages=sync_pages)
+    store.create()
+    store.put("content/a.example/1.json", b"1")
+    calls.clear()
+    store.put("content/a.example/2.json", b"2")
+    store.put("content/a.example/2.json", b"3")
+    linked, renamed = "link content/a.example/2.json", "rename content/a.example/2.json"
+    if sync_pages:
+        folder = "fsync content/a.example"
+        assert [call for call in calls if "writing" not in call] == [linked, folder, renamed, folder]
+        assert [calls.index(linked), calls.index(renamed)] == [1, 4]
+    else:
+        assert calls == [linked, renamed]
+
+
 def test_the_same_bytes_are_synced_if_their_writer_may_have_been_killed_before_it_did(
     tmp_path: Path, calls: list[str]
 ) -> None:
