@@ -119,6 +119,13 @@ def forget_decoded_body(message: Any) -> None:
     message._decoded_cache = None
 
 
+def encode_properties(message: Any) -> int:
+    """Encode the properties and headers of a py-amqp message once, and return their bytes; raises as py-amqp does."""
+    encoded: bytes = message._serialize_properties()
+    message._serialize_properties = lambda: encoded
+    return len(encoded)
+
+
 def read_item(buffer: bytes, offset: int, depth: int = 0) -> tuple[Any, int]:
     """Return one value of a table, and the offset behind it (AMQP 0-9-1, 4.2.5.5, with RabbitMQ's errata)."""
     kind = buffer[offset]

@@ -5,9 +5,9 @@ An error class decides three things: whether the message is retried, its code in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -91,18 +91,9 @@ class Postpone(ApplicationError):
 
 
 class PublishFailed(ApplicationError):
-    """Raised when the broker did not confirm a message in time, refused it or could not route it.
-
-    `failed` has the positions of these messages among those that were published together; None if it may be any.
-    """
+    """Raised when the broker did not confirm a message in time, refused it or could not route it."""
 
     reason = "publish"
-    failed: frozenset[int] | None = None
-
-    def at(self, positions: Iterable[int]) -> Self:
-        """Set `failed` and return this error."""
-        self.failed = frozenset(positions)
-        return self
 
 
 class WorkerMisconfigured(ApplicationError):

@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import os
+import struct
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any
 
-from amqp.exceptions import AccessRefused, NotFound
+from amqp.exceptions import AccessRefused, FrameSyntaxError, NotFound, RecoverableConnectionError
 from kombu import Connection, Queue
 
+from . import amqp_internals
+from .confirms import Answer, Confirms, Transfer
 from .connection import CONNECTION_ERRORS, connection_to
 from .declaring import node_down
-from .delivery import raw_body
-from .errors import PublishFailed, QueueUnavailable, Unroutable
+from .errors import InvalidMessage, PublishFailed, QueueUnavailable, Unroutable
 
 #: Messages published before their confirms are awaited.
 _WINDOW = 500
 
-#: Where a message goes, and its id.
-Target = tuple[str, str, Any]
-
 #: Returned messages that an error shows, and bytes of the body of each.
 _MAX_SHOWN, _SHOWN_BODY = 3, 200
+
+#: Messages of failed calls that are remembered, so that a second attempt sends no more than necessary.
+_MAX_FAILED = 5_000
+
+#: Bytes of a content header's frame besides the properties: frame header, class, weight, body size and frame end.
+_FRAME_OVERHEAD = 20
+
+#: What a socket or the broker raises when a connection is lost, through no fault of a message.
+_LOST = (OSError, RecoverableConnectionError)
+
+#: What py-amqp raises for a message that it cannot encode.
+_UNENCODABLE = (struct.error, FrameSyntaxError, TypeError, ValueError, AttributeError, OverflowError, InvalidMessage)
 
 #: Seconds to read what the broker has sent already.
 _GLANCE = 0.001
@@ -50,57 +61,8 @@ class Outgoing:
     mandatory: bool = True
 
 
-class Confirms:
-    """The broker's answers to what one channel has published: confirms, nacks and returned messages."""
-
-    def __init__(self) -> None:
-        #: Tags without an answer, in order.
-        self.unconfirmed: dict[int, None] = {}
-        self.nacked: set[int] = set()
-        #: Exchange, routing key and message id of a returned message -> its text for an error.
-        self.returned: dict[Target, str] = {}
-        self.last_tag = 0
-
-    @property
-    def all_arrived(self) -> bool:
-        """Whether every message was confirmed, and none refused or returned."""
-        return not (self.unconfirmed or self.nacked or self.returned)
-
-    def expect(self) -> None:
-        """Note that the next message is published: the broker counts them from 1."""
-        self.last_tag += 1
-        self.unconfirmed[self.last_tag] = None
-
-    def receive_from(self, channel: Any) -> None:
-        """Put a channel into confirm mode and receive what the broker sends by it."""
-
-        def on_nack(tag: int, multiple: bool) -> None:
-            self.nacked.update(self._confirm(tag, multiple))
-
-        def on_return(_error: Exception, exchange: str, routing_key: str, message: Any) -> None:
-            body = raw_body(message.body, message.properties.get("content_encoding"))[:_SHOWN_BODY]
-            target = (exchange, routing_key, message.properties.get("message_id"))
-            self.returned[target] = f"exchange {exchange!r} with key {routing_key!r}: {body!r}"
-
-        channel.confirm_select()
-        channel.events["basic_ack"].add(self._confirm)
-        channel.events["basic_nack"].add(on_nack)
-        channel.events["basic_return"].add(on_return)
-
-    def _confirm(self, tag: int, multiple: bool) -> list[int]:
-        """Note an answer of the broker; return the tags of the messages that it is for."""
-        confirmed = list(takewhile(tag.__ge__, self.unconfirmed)) if multiple else [tag]
-        for each in confirmed:
-            self.unconfirmed.pop(each, None)
-        return confirmed
-
-
-@dataclass(slots=True)
-class _HeldMessages:
-    """Messages that were sent when the broker blocked the connection, and whether it has confirmed them since."""
-
-    messages: Sequence[Outgoing]
-    arrived: bool = False
+class _NoAnswer(Exception):
+    """Raised when confirms are late on a connection that works, or on a blocked one."""
 
 
 class Publisher:
@@ -108,6 +70,7 @@ class Publisher:
 
     A blocked connection (`connection.blocked`) stays open, and nothing is sent meanwhile. The broker publishes what it
     has not read yet when its alarm ends, even from a closed connection: each further attempt would be a duplicate.
+    A connection also stays open on which the broker answers and only a confirm is late.
 
     A channel that received a nack is replaced. On RabbitMQ 3.10 a channel whose first publish fell into a leader
     election of a quorum queue receives a nack for every later one.
@@ -119,9 +82,10 @@ class Publisher:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._channel: Any = None
-        self._confirms = Confirms()
+        self._confirms: Confirms | None = None
         self._blocked = False
-        self._held: _HeldMessages | None = None
+        #: Those of calls that failed, by the identity of the message.
+        self._failed: dict[int, Transfer] = {}
         self._declared: set[str] = set()
         self._refused: set[str] = set()
 
@@ -130,17 +94,15 @@ class Publisher:
 
         Raises PublishFailed if a message is refused, unroutable, or not confirmed within the timeout; and at once while
         the broker blocks the connection. Any of them may have arrived then: a second attempt may duplicate messages,
-        and loses none. A second attempt with the same objects sends none again that arrived after an alarm.
+        and loses none. A second attempt with the same objects sends none again that the broker has confirmed or still
+        can confirm. Raises what py-amqp raises for a message that it cannot encode.
         """
-        with self._lock:
-            for first in range(0, len(messages), _WINDOW):
-                try:
-                    self._send(messages[first : first + _WINDOW])
-                except PublishFailed as error:
-                    if error.failed is not None:
-                        unsent = range(first + _WINDOW, len(messages))
-                        error.at((*(first + each for each in error.failed), *unsent))
-                    raise
+        for failure in self._publish(messages, to_the_end=False).values():
+            raise failure
+
+    def publish_each(self, messages: Sequence[Outgoing]) -> dict[int, Exception]:
+        """Publish as many as possible; return by position why the others may not have arrived, as `publish` raises."""
+        return self._publish(messages, to_the_end=True)
 
     def declare(self, queues: Iterable[Queue]) -> None:
         """Declare queues with their exchanges and bindings, each once per connection.
@@ -166,7 +128,7 @@ class Publisher:
         with self._lock:
             self._require_unblocked()
             try:
-                queue(self._open_channel()).queue_declare(passive=True)
+                queue(self._open_channel()[0]).queue_declare(passive=True)
             except CONNECTION_ERRORS as error:
                 # The broker has closed the channel, too.
                 self._drop()
@@ -185,7 +147,7 @@ class Publisher:
     def _declare(self, queue: Queue) -> None:
         if queue.name not in self._refused:
             try:
-                queue(self._open_channel()).declare()
+                queue(self._open_channel()[0]).declare()
             except AccessRefused:
                 # py-amqp opens the closed channel again, but not in confirm mode.
                 self._drop()
@@ -193,56 +155,104 @@ class Publisher:
             else:
                 return
         # A check for existence needs no permission.
-        self._open_channel().queue_declare(queue.name, passive=True)
+        self._open_channel()[0].queue_declare(queue.name, passive=True)
 
-    def _send(self, messages: Sequence[Outgoing]) -> None:
-        self._require_unblocked()
-        if self._arrived_late(messages):
-            return
-        was_open = self._channel is not None
+    def _publish(self, messages: Sequence[Outgoing], *, to_the_end: bool) -> dict[int, Exception]:
+        """Publish windows of messages, also after a failure if `to_the_end`; return the failures by position."""
+        failures: dict[int, Exception] = {}
+        with self._lock:
+            transfers = [self._transfer_of(message) for message in messages]
+            for first in range(0, len(messages), _WINDOW):
+                if to_the_end or not failures:
+                    sent = self._send(transfers[first : first + _WINDOW])
+                    failures |= {first + position: failure for position, failure in sent.items()}
+            if failures:
+                self._failed |= {id(each.message): each for each in transfers}
+                for key in [*self._failed][:-_MAX_FAILED]:
+                    del self._failed[key]
+        return failures
+
+    def _send(self, transfers: Sequence[Transfer]) -> dict[int, Exception]:
+        """Send messages and wait for the answers; return by position why some may not have arrived."""
         try:
-            self._send_once(messages)
+            self._require_unblocked()
+        except PublishFailed as blocked:
+            return dict.fromkeys(range(len(transfers)), blocked)
+        was_open = self._channel is not None
+        error = self._try(transfers)
+        if was_open and isinstance(error, _LOST) and not isinstance(error, TimeoutError):
+            # An idle connection may have broken long ago: try once on a new one.
+            error = self._try(transfers)
+        return self._failures(transfers, error)
+
+    def _transfer_of(self, message: Outgoing) -> Transfer:
+        former = self._failed.pop(id(message), None)
+        return former if former and (former.is_open or former.answer is Answer.CONFIRMED) else Transfer(message)
+
+    def _try(self, transfers: Sequence[Transfer]) -> Exception | None:
+        """Send what the present channel has not sent yet, and wait for answers; return the error that ended this."""
+        try:
+            channel, confirms = self._open_channel()
+            for transfer in transfers:
+                if transfer.is_open and transfer.channel is not channel:
+                    self._write(channel, confirms, transfer)
+            self._await_answers(confirms, {each.tag for each in transfers if each.is_open})
+        except _NoAnswer as error:
+            return error
         except CONNECTION_ERRORS as error:
-            blocked = self._blocked
-            if blocked and isinstance(error, TimeoutError) and self._confirms.unconfirmed:
-                self._held = _HeldMessages(messages)
+            if self._blocked and isinstance(error, TimeoutError):
+                # A part of a frame was written. What was sent before may still arrive.
+                self._channel = None
             else:
                 self._drop()
-            if blocked or not was_open:
-                why = _BLOCKED if blocked else repr(error)
-                raise PublishFailed(f"{len(messages)} message(s) not confirmed: {why}") from error
-            # An idle connection may have broken long ago: try once on a new one.
-            self._send(messages)
+            return error
         except BaseException:
-            # After an encoding error or an interrupt, the channel's delivery tags no longer match ours.
+            # An interrupt may come within a frame.
             self._drop()
             raise
+        return None
 
-    def _send_once(self, messages: Sequence[Outgoing]) -> None:
-        channel = self._open_channel()
-        confirms, first = self._confirms, self._confirms.last_tag + 1
-        targets: list[Target] = []
-        for message in messages:
-            wire = wire_message(channel, message)
-            targets.append((message.exchange, message.routing_key, wire.properties["message_id"]))
-            confirms.expect()
+    def _write(self, channel: Any, confirms: Confirms, transfer: Transfer) -> None:
+        message = transfer.message
+        try:
             channel.basic_publish(
-                wire, exchange=message.exchange, routing_key=message.routing_key, mandatory=message.mandatory
+                wire_message(channel, message),
+                exchange=message.exchange,
+                routing_key=message.routing_key,
+                mandatory=message.mandatory,
             )
-        self._await_confirms()
-        returned, confirms.returned = confirms.returned, {}
-        failed = {position for position, target in enumerate(targets) if target in returned}
-        if len(failed) < len(returned):
-            failed = set(range(len(messages)))
-        if confirms.nacked:
-            failed |= {tag - first for tag in (*confirms.nacked, *confirms.unconfirmed)}
-            self._drop()
-            raise PublishFailed(f"the broker refused {len(confirms.nacked)} of {len(messages)} message(s)").at(failed)
-        if returned:
+        except _UNENCODABLE as error:
+            # Nothing was written: py-amqp encodes a whole message first.
+            transfer.error = error
+        else:
+            confirms.expect(transfer)
+
+    def _failures(self, transfers: Sequence[Transfer], error: Exception | None) -> dict[int, Exception]:
+        """Return by position why messages may not have arrived; `error` is for those without an answer."""
+        answers = Counter(each.answer for each in transfers if each.error is None)
+        if answers[Answer.CONFIRMED] == len(transfers):
+            return {}
+        if answers[Answer.RETURNED]:
             # A declared queue may have been deleted since; the next attempt declares it again.
             self._declared.clear()
-            shown = ", ".join(sorted(set(returned.values()))[:_MAX_SHOWN])
-            raise Unroutable(f"{len(failed)} message(s) returned, no queue is bound for {shown}").at(failed)
+        why = _BLOCKED if self._blocked else repr(error)
+        returned = {_shown(each.message) for each in transfers if each.answer is Answer.RETURNED}
+        shown = ", ".join(sorted(returned)[:_MAX_SHOWN])
+        failures = {
+            Answer.NONE: PublishFailed(f"{answers[Answer.NONE]} message(s) not confirmed: {why}"),
+            Answer.REFUSED: PublishFailed(
+                f"the broker refused {answers[Answer.REFUSED]} of {len(transfers)} message(s)"
+            ),
+            Answer.RETURNED: Unroutable(
+                f"{answers[Answer.RETURNED]} message(s) returned, no queue is bound for {shown}"
+            ),
+        }
+        failures[Answer.NONE].__cause__ = error
+        return {
+            position: each.error or failures[each.answer]
+            for position, each in enumerate(transfers)
+            if each.answer is not Answer.CONFIRMED
+        }
 
     def _require_unblocked(self) -> None:
         """Raise PublishFailed while the broker blocks the connection, after reading what it has sent by now."""
@@ -254,32 +264,21 @@ class Publisher:
             except CONNECTION_ERRORS:
                 self._drop()
 
-    def _arrived_late(self, messages: Sequence[Outgoing]) -> bool:
-        """Return whether these messages were held back by an alarm, and have arrived since."""
-        held = self._held
-        if held is None:
-            return False
-        if self._confirms.unconfirmed:
-            with suppress(*CONNECTION_ERRORS):
-                self._await_confirms()
-            held.arrived = self._confirms.all_arrived
-            if not held.arrived:
-                self._drop()
-        again = {id(message) for message in messages}
-        left = [message for message in held.messages if id(message) not in again]
-        if len(left) + len(messages) != len(held.messages):
-            return False
-        self._held = _HeldMessages(left, held.arrived) if left else None
-        return held.arrived
-
-    def _await_confirms(self) -> None:
-        """Wait until every message is confirmed, or one refused; raises TimeoutError and other CONNECTION_ERRORS."""
+    def _await_answers(self, confirms: Confirms, tags: set[int]) -> None:
+        """Wait until every message has an answer; raises _NoAnswer, or what broke the connection."""
         deadline = time.monotonic() + self._timeout
-        while self._confirms.unconfirmed and not self._confirms.nacked and self._connection:
-            self._connection.drain_events(timeout=max(_GLANCE, deadline - time.monotonic()))
+        while self._connection and not tags.isdisjoint(confirms.unanswered):
+            try:
+                self._connection.drain_events(timeout=max(_GLANCE, deadline - time.monotonic()))
+            except TimeoutError as error:
+                if not self._blocked:
+                    # Answered at once where only the confirms are late. Otherwise, another node may be well.
+                    self._channel.basic_qos(0, 0, False)
+                raise _NoAnswer(f"no confirm in {self._timeout:g} s") from error
 
-    def _open_channel(self) -> Any:
-        if self._channel is None or not self._channel.is_open:
+    def _open_channel(self) -> tuple[Any, Confirms]:
+        confirms = self._confirms
+        if self._channel is None or confirms is None or not self._channel.is_open or confirms.has_refused:
             self._drop()
             self._connection = connection_to(
                 self._url,
@@ -289,12 +288,12 @@ class Publisher:
             )
             self._connection.connect()
             self._channel = self._connection.channel()
-            self._confirms.receive_from(self._channel)
-        return self._channel
+            confirms = self._confirms = Confirms(self._channel)
+        return self._channel, confirms
 
     def _drop(self) -> None:
         connection, self._connection, self._channel = self._connection, None, None
-        self._confirms, self._blocked = Confirms(), False
+        self._confirms, self._blocked = None, False
         self._declared.clear()
         if connection is not None:
             with suppress(*CONNECTION_ERRORS):
@@ -306,12 +305,15 @@ class Publisher:
 
 
 def wire_message(channel: Any, message: Outgoing) -> Any:
-    """Return a channel's message: persistent and with a new message id, unless its properties say otherwise."""
+    """Return a channel's message: persistent and with a new message id, unless its properties say otherwise.
+
+    Raises what py-amqp raises for headers that it cannot encode, and InvalidMessage for headers that are too large.
+    """
     properties = {"delivery_mode": 2, **message.properties}
     if "message_id" not in properties:
         properties["message_id"] = str(uuid.uuid4())
     priority = properties.pop("priority", None)
-    return channel.prepare_message(
+    wire = channel.prepare_message(
         message.body,
         priority=priority,
         content_type=message.content_type,
@@ -319,6 +321,16 @@ def wire_message(channel: Any, message: Outgoing) -> Any:
         headers=dict(message.headers),
         properties=properties,
     )
+    size, limit = amqp_internals.encode_properties(wire), channel.connection.frame_max - _FRAME_OVERHEAD
+    if size > limit:
+        # The broker would close the connection, and not confirm what was sent before on it.
+        raise InvalidMessage(f"headers and properties of {size} bytes: a frame of the broker has room for {limit}")
+    return wire
+
+
+def _shown(message: Outgoing) -> str:
+    body = message.body[:_SHOWN_BODY]
+    return f"exchange {message.exchange!r} with key {message.routing_key!r}: {body!r}"
 
 
 _publishers: dict[tuple[int, str], Publisher] = {}

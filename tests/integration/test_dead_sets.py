@@ -366,6 +366,34 @@ def test_an_unroutable_letter_stays_with_the_reason(broker_url: str, broker: Bro
     assert len(lost.letters()) == 1
 
 
+def test_a_letter_that_the_broker_refuses_stays_and_the_others_of_its_batch_leave_once(
+    dead: DeadSets, broker: Broker, publisher: Publisher
+) -> None:
+    dead_letter(publisher, [failed_delivery(number) for number in range(20)])
+    # The header that a replay adds does not fit into the frame any more.
+    broker.post(b"large", exchange="post.dead", key="mail", headers={"large": "x" * 130_990})
+    dead_letter(publisher, [failed_delivery(number) for number in range(20, 40)])
+    result = dead.replay()
+    assert (len(result.done), len(result.stayed)) == (40, 1)
+    assert bodies(broker.take("mail")) == [str(number) for number in range(40)]
+    assert bodies(broker.take("post.dead")) == ["large"]
+
+
+def test_a_replay_that_stops_has_removed_what_the_broker_took(
+    dead: DeadSets, broker: Broker, broker_url: str, publisher: Publisher
+) -> None:
+    room = {"x-max-length": 5, "x-overflow": "reject-publish"}
+    with Connection(broker_url) as connection, connection.channel() as channel:
+        channel.queue_delete("mail")
+        channel.queue_declare("mail", durable=True, auto_delete=False, arguments=room)
+    ids = dead_letter(publisher, [failed_delivery(number) for number in range(20)])
+    result = dead.replay()
+    assert "the broker accepts no message" in result.stopped
+    assert result.done == ids[:5]
+    assert bodies(broker.take("mail")) == [str(number) for number in range(5)]
+    assert [letter.id for letter in dead.letters()] == ids[5:]
+
+
 def test_a_letter_that_left_meanwhile_is_missing_and_the_others_are_replayed(
     dead: DeadSets, publisher: Publisher
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -11,7 +13,7 @@ import pytest
 from kombu import Connection, Exchange, Queue
 
 from app.broker.delivery import Delivery
-from app.broker.errors import PublishFailed
+from app.broker.errors import PublishFailed, Unroutable
 from app.broker.policies.base import Decision
 from app.broker.policies.delays import QueueType
 from app.broker.policies.x_death import XDeath
@@ -23,9 +25,14 @@ from app.topology.queues import DEAD_SET
 from config.settings import Settings
 from tests.support.broker import Broker
 from tests.support.deliveries import FAILURE, delivery
+from tests.support.killable import Killable
+from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
+
+#: Bytes of the broker's confirm.
+_ACK_FRAME = 21
 
 
 @pytest.fixture
@@ -108,7 +115,7 @@ def test_a_full_queue_that_rejects_raises(publisher: Publisher, settings: Settin
         publisher.publish([message(number, exchange="full") for number in range(5)])
 
 
-def test_an_error_says_which_of_many_messages_may_not_have_arrived(
+def test_of_many_messages_each_that_did_not_arrive_has_its_error(
     publisher: Publisher, broker: Broker, settings: Settings
 ) -> None:
     full = Queue(
@@ -119,19 +126,21 @@ def test_an_error_says_which_of_many_messages_may_not_have_arrived(
     publisher.declare([full])
     with Connection(settings.broker) as connection:
         Exchange("lonely", type="direct")(connection.channel()).declare()
+    publisher.publish([message(exchange="full")])
     messages = [message(number) for number in range(1_200)]
     messages[3] = messages[600] = message(exchange="lonely")
-    with pytest.raises(PublishFailed) as returned:
-        publisher.publish(messages)
-    # Those of the first window were sent, and no later ones.
-    assert returned.value.failed == frozenset({3, *range(500, 1_200)})
-    eventually(lambda: broker.depth("site.index") == 499, "all others of the first window are there")
-    publisher.publish([message(exchange="full")])
-    with pytest.raises(PublishFailed) as refused:
-        publisher.publish([message(), message(exchange="full"), message(), message(exchange="full")])
-    failed = refused.value.failed or frozenset()
-    assert {1, 3} <= failed
-    eventually(lambda: broker.depth("site.index") >= 503 - len(failed), "whatever is not said to have failed is there")
+    messages[5] = message(2**64)
+    messages[7] = message(exchange="full")
+    failures = publisher.publish_each(messages)
+    assert {position: type(error) for position, error in failures.items()} == {
+        3: Unroutable,
+        5: struct.error,
+        7: PublishFailed,
+        600: Unroutable,
+    }
+    # A second attempt with the same objects sends only those.
+    assert publisher.publish_each(messages).keys() == failures.keys()
+    assert broker.depth("site.index") == 1_196
 
 
 def test_a_closed_connection_is_opened_again(publisher: Publisher, broker: Broker) -> None:
@@ -139,6 +148,46 @@ def test_a_closed_connection_is_opened_again(publisher: Publisher, broker: Broke
     publisher.close()
     publisher.publish([message()])
     eventually(lambda: broker.depth("site.index") == 2, "both are there")
+
+
+@pytest.mark.slow
+def test_a_message_whose_confirm_is_late_is_not_sent_again(killable: Killable) -> None:
+    broker, publisher = Broker(killable.settings.broker), Publisher(killable.settings.broker, timeout=1)
+    for queue in ("prompt", "late"):
+        broker.bind_new(queue)
+    batch = [Outgoing(exchange="", routing_key=queue, body=b"body") for queue in ("prompt", "late") for _ in range(5)]
+    with killable.suspended("late"):
+        for _ in range(3):
+            with pytest.raises(PublishFailed, match="not confirmed"):
+                publisher.publish(batch)
+    publisher.publish(batch)
+    publisher.close()
+    assert broker.depths(["prompt", "late"]) == [5, 5]
+
+
+def test_after_a_lost_connection_only_what_was_not_confirmed_is_sent_again(broker_url: str, broker: Broker) -> None:
+    broker.bind_new("mail")
+    proxy = Proxy(broker_url)
+    publisher = Publisher(proxy.url)
+    publisher.publish([Outgoing(exchange="", routing_key="mail", body=b"first")])
+    proxy.hold(after=_ACK_FRAME)
+
+    def cut_after_the_first_confirm() -> None:
+        eventually(proxy.is_holding, "one confirm has arrived")
+        proxy.cut()
+        proxy.let_go()
+
+    cutting = threading.Thread(target=cut_after_the_first_confirm)
+    cutting.start()
+    batch = [Outgoing(exchange="", routing_key="mail", body=str(number).encode()) for number in range(10)]
+    publisher.publish(batch)
+    cutting.join()
+    publisher.close()
+    proxy.close()
+    bodies = Counter(str(each.body) for each in broker.take("mail"))
+    assert bodies.keys() == {"first", *(str(number) for number in range(10))}
+    assert bodies["0"] == 1
+    assert max(bodies.values()) <= 2
 
 
 def test_a_broker_that_is_not_there_raises_and_names_the_reason() -> None:

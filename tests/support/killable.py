@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
 
 from app import services
 from config.settings import Settings
@@ -24,6 +27,17 @@ class Killable:
     def set_heartbeat(self, seconds: int) -> None:
         """Let new connections to RabbitMQ have heartbeats at this interval."""
         rabbitmqctl(self._private, "eval", f"application:set_env(rabbit, heartbeat, {seconds}).")
+
+    @contextmanager
+    def suspended(self, queue: str) -> Iterator[None]:
+        """Suspend the process of a classic queue for the block: its confirms are late, and the node is not."""
+        name = f'rabbit_misc:r(<<"{unquote(urlsplit(self.settings.broker).path[1:])}">>, queue, <<"{queue}">>)'
+        find = f"{{ok, Queue}} = rabbit_amqqueue:lookup({name}), Process = amqqueue:get_pid(Queue), "
+        rabbitmqctl(self._private, "eval", f"{find} sys:suspend(Process).")
+        try:
+            yield
+        finally:
+            rabbitmqctl(self._private, "eval", f"{find} sys:resume(Process).")
 
     def start(self) -> None:
         """Start what does not run, on its data."""

@@ -103,26 +103,35 @@ class _OperationRun:
 
     def one_pass(self) -> bool:
         """Read the dead set for at most PASS_SECONDS and apply the operation; return whether a letter was found."""
+        with self.lease.reading(self.departed.copy()) as reader, closing(self._batches(reader)) as batches:
+            try:
+                found = self._apply(batches, reader)
+            except OperationStopped:
+                self.operation.remove_copies(reader)
+                raise
+            self.operation.remove_copies(reader)
+        return found
+
+    def _apply(self, batches: Iterable[list[tuple[DeadLetter, int]]], reader: DeadSetReader) -> bool:
+        """Apply the operation and remove what it took; return whether there was a batch."""
         found = False
         deadline = time.monotonic() + PASS_SECONDS
-        with self.lease.reading(self.departed.copy()) as reader, closing(self._batches(reader)) as batches:
-            for batch in batches:
-                if found and not self.operation.wait_ready(deadline - time.monotonic()):
-                    break
-                found = True
-                stayed = self.operation.apply([letter for letter, _ in batch])
-                for letter, delivery_tag in batch:
-                    del self.remaining[letter.id]
-                    if letter.id in stayed:
-                        self.result.stayed[letter.id] = stayed[letter.id]
-                    else:
-                        reader.remove(delivery_tag)
-                        self.departed[base_id(letter.set, letter.delivery)] += 1
-                        self.result.done.append(letter.id)
-                self.on_progress(len(self.result.done))
-                if time.monotonic() > deadline:
-                    break
-            self.operation.remove_copies(reader)
+        for batch in batches:
+            if found and not self.operation.wait_ready(deadline - time.monotonic()):
+                break
+            found = True
+            stayed = self.operation.apply([letter for letter, _ in batch])
+            for letter, delivery_tag in batch:
+                del self.remaining[letter.id]
+                if letter.id in stayed:
+                    self.result.stayed[letter.id] = stayed[letter.id]
+                else:
+                    reader.remove(delivery_tag)
+                    self.departed[base_id(letter.set, letter.delivery)] += 1
+                    self.result.done.append(letter.id)
+            self.on_progress(len(self.result.done))
+            if time.monotonic() > deadline:
+                break
         return found
 
     def _batches(self, reader: DeadSetReader) -> Generator[list[tuple[DeadLetter, int]], None, None]:

@@ -55,10 +55,13 @@ class Replay(Operation):
         #: Why nothing can be published to an address; empty where it can.
         self._refusals: dict[Address, str] = {}
         self._failures_in_row = 0
+        #: Why nothing more is published; empty while the broker accepts messages.
+        self._stop_reason = ""
         self.batch_size = 1 if rate or canary else 100
 
     def wait_ready(self, timeout: float) -> bool:
-        """Wait until the rate and the outcomes of earlier letters allow the next one."""
+        """Wait until the rate and the outcomes of earlier letters allow the next one. Raises OperationStopped."""
+        self._require_accepted()
         seconds = self._rate.seconds_to_wait()
         if seconds > timeout:
             return False
@@ -66,12 +69,18 @@ class Replay(Operation):
         return self._canary is None or self._canary.wait_ready(timeout - seconds)
 
     def apply(self, letters: Sequence[DeadLetter]) -> Mapping[str, str]:
-        """Publish the letters; return why some must stay. Raises OperationStopped when nothing can be published."""
+        """Publish the letters; return why some must stay.
+
+        When the broker accepts nothing, the next call of another method raises OperationStopped: what it has confirmed
+        is then removed from the dead set.
+        """
         stayed: dict[str, str] = {}
         routable = []
         for letter in letters:
             address = self._address(letter)
-            if address not in self._refusals:
+            if self._stop_reason:
+                stayed[letter.id] = self._stop_reason
+            elif address not in self._refusals:
                 stayed |= self._publish_first(letter, address)
             elif self._refusals[address]:
                 stayed[letter.id] = self._refusals[address]
@@ -91,9 +100,14 @@ class Replay(Operation):
         self._returned.remove(reader)
 
     def finish(self) -> None:
-        """Wait for the outcomes of the last letters."""
+        """Wait for the outcomes of the last letters. Raises OperationStopped."""
+        self._require_accepted()
         if self._canary is not None:
             self._canary.finish()
+
+    def _require_accepted(self) -> None:
+        if self._stop_reason:
+            raise OperationStopped(self._stop_reason)
 
     def _publish_first(self, letter: DeadLetter, address: Address) -> dict[str, str]:
         """Publish the first letter for an address; return why it stays, if it does."""
@@ -113,25 +127,29 @@ class Replay(Operation):
         return {letter.id: refusal} if refusal else {}
 
     def _publish_batch(self, letters: Sequence[DeadLetter]) -> dict[str, str]:
-        """Publish letters together and, if that fails, one by one: a single message may be the cause."""
-        if not letters:
-            return {}
-        try:
-            self._publisher.publish([self._outgoing(letter) for letter in letters])
-        except Exception as error:  # noqa: BLE001 - One message that cannot be published must not keep others back.
-            if len(letters) == 1:
-                return self._publish_failed(letters[0], error)
-            stayed: dict[str, str] = {}
-            for letter in letters:
-                stayed |= self._publish_batch([letter])
-            return stayed
-        self._failures_in_row = 0
-        return {}
+        """Publish letters together, then those that failed one by one: a single message may be the cause.
+
+        Returns why letters stay. Nothing is published after too many failures in a row.
+        """
+        if self._stop_reason:
+            return {letter.id: self._stop_reason for letter in letters}
+        messages = [self._outgoing(letter) for letter in letters]
+        failures = self._publisher.publish_each(messages)
+        stayed: dict[str, str] = {}
+        for position, (letter, message) in enumerate(zip(letters, messages, strict=True)):
+            error = failures.get(position)
+            if error and len(letters) > 1 and not self._stop_reason:
+                error = self._publisher.publish_each([message]).get(0)
+            if error:
+                stayed |= self._publish_failed(letter, error)
+            else:
+                self._failures_in_row = 0
+        return stayed
 
     def _publish_failed(self, letter: DeadLetter, error: Exception) -> dict[str, str]:
         self._failures_in_row += 1
         if self._failures_in_row == _MAX_FAILURES:
-            raise OperationStopped(f"the broker accepts no message: {error}")
+            self._stop_reason = f"the broker accepts no message: {error}"
         return {letter.id: str(error) or type(error).__name__}
 
     def _address(self, letter: DeadLetter) -> Address:

@@ -9,7 +9,6 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from ..delivery import Delivery
-from ..errors import PublishFailed
 from ..headers import DELIVERIES
 from ..policies.base import Dead, Decision, Drop, Postponed, Reject, Retry
 from ..publishing import Outgoing, Publisher
@@ -43,7 +42,7 @@ def carry_out_all(
     """Carry out decisions with one wait for confirms. Return for each what `carry_out` returns, or would raise.
 
     A message that the broker refuses or cannot route, or that cannot be encoded, fails alone. A lost connection is the
-    failure of all.
+    failure of all that were not confirmed.
     """
     outcomes: list[Disposition | Exception] = [Disposition.ACKNOWLEDGE] * len(decisions)
     prepared: dict[str, Exception | None] = {}
@@ -80,18 +79,8 @@ def _publish(
 ) -> list[Disposition | Exception]:
     """Publish messages by the positions of their outcomes, and return the outcomes with the errors."""
     positions = list(messages)
-    try:
-        publisher.publish(list(messages.values()))
-    except PublishFailed as error:
-        for each in positions if error.failed is None else [positions[number] for number in error.failed]:
-            outcomes[each] = error
-    except Exception as error:  # noqa: BLE001 - Returned.
-        if len(messages) == 1:
-            outcomes[positions[0]] = error
-        else:
-            # One of them cannot be encoded.
-            for position, message in messages.items():
-                _publish(outcomes, {position: message}, publisher)
+    for number, error in publisher.publish_each(list(messages.values())).items():
+        outcomes[positions[number]] = error
     return outcomes
 
 

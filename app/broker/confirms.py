@@ -1,0 +1,86 @@
+"""The broker's answers to published messages: confirms, refusals and returns, each for its message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from .delivery import raw_body
+
+if TYPE_CHECKING:
+    from .publishing import Outgoing
+
+
+class Answer(Enum):
+    """What the broker has answered to a message by now."""
+
+    NONE = "none"
+    CONFIRMED = "confirmed"
+    REFUSED = "refused"
+    RETURNED = "returned"
+
+
+@dataclass(eq=False, slots=True)
+class Transfer:
+    """One message to publish, and where it stands."""
+
+    message: Outgoing
+    answer: Answer = Answer.NONE
+    #: Where it was sent last: the channel and its delivery tag.
+    channel: Any = None
+    tag: int = 0
+    #: Why it cannot be sent at all.
+    error: Exception | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be sent and has no answer."""
+        return self.answer is Answer.NONE and self.error is None
+
+
+class Confirms:
+    """The broker's answers on one channel, which is put into confirm mode."""
+
+    def __init__(self, channel: Any) -> None:
+        #: By delivery tag, in the order of publishing.
+        self.unanswered: dict[int, Transfer] = {}
+        self.has_refused = False
+        self._channel = channel
+        self._last_tag = 0
+        channel.confirm_select()
+        channel.events["basic_ack"].add(self._on_ack)
+        channel.events["basic_nack"].add(self._on_nack)
+        channel.events["basic_return"].add(self._on_return)
+
+    def expect(self, transfer: Transfer) -> None:
+        """Note that a message was published: the broker counts them from 1."""
+        self._last_tag += 1
+        transfer.channel, transfer.tag = self._channel, self._last_tag
+        self.unanswered[self._last_tag] = transfer
+
+    def _on_ack(self, tag: int, multiple: bool) -> None:
+        for transfer in self._answered(tag, multiple):
+            if transfer.answer is Answer.NONE:
+                transfer.answer = Answer.CONFIRMED
+
+    def _on_nack(self, tag: int, multiple: bool) -> None:
+        self.has_refused = True
+        for transfer in self._answered(tag, multiple):
+            transfer.answer = Answer.REFUSED
+
+    def _on_return(self, _error: Exception, exchange: str, routing_key: str, message: Any) -> None:
+        """Note a returned message; its confirm follows. A return has no delivery tag."""
+        body = raw_body(message.body, message.properties.get("content_encoding"))
+        unanswered = (each for each in self.unanswered.values() if each.answer is Answer.NONE)
+        address = exchange, routing_key
+        possible = [each for each in unanswered if (each.message.exchange, each.message.routing_key) == address]
+        if possible:
+            transfer = next((each for each in possible if each.message.body == body), possible[0])
+            transfer.answer = Answer.RETURNED
+
+    def _answered(self, tag: int, multiple: bool) -> list[Transfer]:
+        """Remove and return what an answer is for."""
+        tags = list(takewhile(tag.__ge__, self.unanswered)) if multiple else [tag]
+        return [self.unanswered.pop(each) for each in tags if each in self.unanswered]
