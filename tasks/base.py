@@ -21,7 +21,7 @@ from app.crawl.frontier import Frontier, MessageKind
 from app.crawl.urls import TARGET_FIELDS, Target, parse_message_domain, parse_target
 from app.errors import StoreError, lacks_descriptors
 from app.state.circuit_breaker import CircuitBreaker
-from app.state.client import get_raw_redis, get_redis
+from app.state.client import get_quick_redis, get_raw_redis, get_redis
 from app.state.outage import WITHOUT_REDIS
 from app.state.outage import is_outage as is_redis_outage
 from app.storage.layout import page_id
@@ -134,14 +134,25 @@ class PageTask(Task):
         page, kind = target_of(as_message(args, kwargs, "url")), _KIND.get(self.name)
         if not page.crawl_id or not kind:
             return
-        frontier, dead_page = context().frontier, page_id(page.canonical_key)
-        crawl = frontier.crawl(page.crawl_id)
-        if crawl and crawl.domain != page.domain:  # The reason why it is dead; the crawl has nothing to do with it.
-            return
-        if kind == "crawl":
-            frontier.note_cut(page.crawl_id, dead_page)
-        kept = dead_page if kind == "index" else ""
-        frontier.complete(page.crawl_id, page.domain, kind, page.canonical_key, page_id=kept, dead=True)
+        settings = get_settings()
+        # The worker's event loop waits for Redis here, so the client gives up soon.
+        frontier = Frontier(get_quick_redis(settings.redis), ttl=settings.crawl_ttl)
+        try:
+            _complete_dead_page(frontier, page, kind)
+        except RedisError as error:
+            if not is_redis_outage(error):
+                raise
+            raise Postpone(WITHOUT_REDIS, f"Redis: {error}") from error
+
+
+def _complete_dead_page(frontier: Frontier, page: Target, kind: MessageKind) -> None:
+    crawl, dead_page = frontier.crawl(page.crawl_id), page_id(page.canonical_key)
+    if crawl and crawl.domain != page.domain:  # The reason why it is dead; the crawl has nothing to do with it.
+        return
+    if kind == "crawl":
+        frontier.note_cut(page.crawl_id, dead_page)
+    kept = dead_page if kind == "index" else ""
+    frontier.complete(page.crawl_id, page.domain, kind, page.canonical_key, page_id=kept, dead=True)
 
 
 class DomainTask(Task):

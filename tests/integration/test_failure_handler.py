@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -18,6 +18,7 @@ from app.broker.policies.registry import Policies
 from app.broker.publishing import Publisher
 from app.broker.worker.failures import FailureHandler, Original
 from tests.support.broker import Broker
+from tests.support.clock import HandTimer
 from tests.support.deliveries import FAILURE, delivery
 from tests.support.descriptors import no_free_descriptors
 from tests.support.waiting import eventually
@@ -25,21 +26,6 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.integration
 
 POLICY = DelayQueues("shop", timeout_ms=100, retry_max=1, queue_type="classic")
-
-
-class Clock:
-    """A timer that is turned by hand."""
-
-    def __init__(self) -> None:
-        self._due: list[Callable[[], None]] = []
-
-    def call_after(self, _seconds: float, function: Callable[..., None], args: tuple[object, ...] = ()) -> None:
-        self._due.append(lambda: function(*args))
-
-    def pass_time(self) -> None:
-        due, self._due = self._due, []
-        for each in due:
-            each()
 
 
 @pytest.fixture
@@ -52,12 +38,12 @@ def broker(broker_url: str) -> Broker:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> HandTimer:
+    return HandTimer()
 
 
 @pytest.fixture
-def handler(broker: Broker, broker_url: str, clock: Clock) -> Iterator[FailureHandler]:
+def handler(broker: Broker, broker_url: str, clock: HandTimer) -> Iterator[FailureHandler]:
     publisher = Publisher(broker_url, timeout=5)
     yield FailureHandler(policies=Policies({"mail": POLICY}, POLICY), publisher=publisher, timer=clock, worker="w")
     publisher.close()
@@ -69,7 +55,7 @@ def delete_exchange(broker_url: str, name: str) -> None:
 
 
 def test_the_outcome_of_a_replay_is_reported_when_its_message_is_safe_and_not_before(
-    handler: FailureHandler, broker: Broker, broker_url: str, clock: Clock
+    handler: FailureHandler, broker: Broker, broker_url: str, clock: HandTimer
 ) -> None:
     came = replace(delivery("mail"), headers={OUTCOME_TO: "outcomes", "current-iteration": 1})
     done: list[str] = []
@@ -84,7 +70,7 @@ def test_the_outcome_of_a_replay_is_reported_when_its_message_is_safe_and_not_be
 
 
 def test_a_replacement_that_waited_is_not_published_if_its_original_is_delivered_again(
-    handler: FailureHandler, broker: Broker, broker_url: str, clock: Clock
+    handler: FailureHandler, broker: Broker, broker_url: str, clock: HandTimer
 ) -> None:
     held, done = True, []
     handler.publisher.declare([POLICY.delay_queue(100)])
@@ -100,7 +86,7 @@ def test_a_replacement_that_waited_is_not_published_if_its_original_is_delivered
 
 
 def test_a_failure_in_a_worker_without_file_descriptors_is_retried_and_not_dead_lettered(
-    handler: FailureHandler, broker: Broker, clock: Clock
+    handler: FailureHandler, broker: Broker, clock: HandTimer
 ) -> None:
     handler.publisher.declare([POLICY.dead, POLICY.delay_queue(100)])
     handler.publisher.close()
@@ -183,7 +169,7 @@ def test_five_hundred_postponements_of_one_turn_wait_for_one_confirm(handler: Fa
 
 
 def test_an_unroutable_replacement_waits_alone_and_the_others_of_its_turn_are_not_sent_twice(
-    handler: FailureHandler, broker: Broker, broker_url: str, clock: Clock
+    handler: FailureHandler, broker: Broker, broker_url: str, clock: HandTimer
 ) -> None:
     handler.publisher.declare([POLICY.delay_queue(64_000)])
     with Connection(broker_url) as connection, connection.channel() as channel:
@@ -200,7 +186,7 @@ def test_an_unroutable_replacement_waits_alone_and_the_others_of_its_turn_are_no
 
 
 def test_a_message_that_cannot_be_encoded_is_dead_lettered_and_the_others_of_its_turn_keep_their_headers(
-    handler: FailureHandler, broker: Broker, clock: Clock
+    handler: FailureHandler, broker: Broker, clock: HandTimer
 ) -> None:
     with Turn(handler) as turn:
         turn.postpone("a")
@@ -214,7 +200,7 @@ def test_a_message_that_cannot_be_encoded_is_dead_lettered_and_the_others_of_its
 
 
 def test_without_a_broker_every_original_of_a_turn_waits_and_each_is_replaced_once_when_it_is_back(
-    handler: FailureHandler, broker: Broker, clock: Clock
+    handler: FailureHandler, broker: Broker, clock: HandTimer
 ) -> None:
     there, handler.publisher = handler.publisher, Publisher("amqp://127.0.0.1:1//", timeout=1)
     with Turn(handler) as turn:

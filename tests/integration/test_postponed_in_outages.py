@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 import pytest
 from redis import Redis, ResponseError
 
 from app.broker.errors import Postpone
+from app.crawl.frontier import Crawl
 from app.storage import s3
 from app.storage.layout import content_key, page_id
 from config.settings import Settings
@@ -19,6 +22,7 @@ from tasks.site import crawl, index, index_and_crawl
 from tasks.timers import reset_timer, start_timer, tick
 from tests.servers.site import Answer, Request, Site, page, reply
 from tests.support.full_disk import full_disk
+from tests.support.proxy import Proxy
 from tests.support.task_context import task_context
 
 pytestmark = pytest.mark.integration
@@ -99,6 +103,24 @@ def test_a_command_that_redis_refuses_for_itself_spends_the_messages_budget(proc
     process.redis.set("perennial:crawl:c", "not a hash")
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         crawl(url=site.at("/"), crawl_id="c")
+
+
+def test_while_redis_is_silent_a_dead_page_is_noted_later_and_the_event_loop_does_not_wait_for_long(
+    environment: dict[str, str], settings: Settings, redis_url: str, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = Proxy(redis_url)
+    message = {"url": site.at("/"), "domain": site.domain, "crawl_id": "c"}
+    with task_context({**environment, "REDIS_URL": proxy.url}, settings, monkeypatch) as process:
+        process.frontier.begin(Crawl("c", site.domain, site.at("/"), datetime.now(UTC)))
+        proxy.hold()
+        began = time.monotonic()
+        with pytest.raises(Postpone, match="Redis: "):
+            crawl.on_dead_letter((), message)
+        assert time.monotonic() - began < 8
+        proxy.let_go()
+        crawl.on_dead_letter((), message)
+        assert process.frontier.progress(site.domain).dead == 1
+    proxy.close()
 
 
 def answering(status: int) -> Callable[[Request], Answer]:

@@ -222,6 +222,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         """Close the connection, after the acknowledgements that the threads of a pool have left to the event loop."""
         if self._acknowledgements:
             self._acknowledgements.send_all()
+        self._failures.hooks.close()
         super().shutdown()
 
     def _end_turn(self) -> None:

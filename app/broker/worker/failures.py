@@ -19,6 +19,7 @@ from ..policies.base import MAX_MESSAGE, MAX_TRACEBACK, Dead, Decision, Drop, Fa
 from ..policies.registry import Policies
 from ..publishing import Outgoing, Publisher
 from .carry_out import Disposition, carry_out_all, message_of
+from .hooks import HookQueue
 
 logger = get_logger(__name__)
 
@@ -83,6 +84,8 @@ class FailureHandler:
     def __init__(self, *, policies: Policies, publisher: Publisher, timer: Any, worker: str) -> None:
         self.policies = policies
         self.publisher = publisher
+        #: Calls the hooks of tasks.
+        self.hooks = HookQueue(timer)
         self._timer = timer
         self._worker = worker
         self.loop_thread: int | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionWithTraceback
 from celery import signals
@@ -109,7 +109,7 @@ class Request(RevocableRequest):
 
             def finish(decision: Decision, disposition: Disposition) -> None:
                 if postpone.mark and isinstance(decision, Postponed):
-                    self._call_hook("on_postponed", self.id)
+                    self._call_hook("on_postponed", self.id, self.args, self.kwargs)
                 self._finish(f"postponed: {postpone.why}", "", decision, disposition)
 
             self._failures.postpone(self._original(finish), self.type, postpone)
@@ -126,7 +126,7 @@ class Request(RevocableRequest):
         else:
             self.acknowledge()
         if isinstance(decision, Dead):
-            self._call_hook("on_dead_letter")
+            self._call_hook("on_dead_letter", self.args, self.kwargs)
         if not isinstance(decision, Dead | Drop):
             self.send_event("task-retried", exception=error, traceback=trace)
             return
@@ -148,11 +148,7 @@ class Request(RevocableRequest):
             einfo=None,
         )
 
-    def _call_hook(self, name: str, *arguments: str) -> None:
+    def _call_hook(self, name: str, *arguments: Any) -> None:
         hook = getattr(self.task, name, None)
-        if hook is None:
-            return
-        try:
-            hook(*arguments, self.args, self.kwargs)
-        except Exception as error:  # noqa: BLE001 - The message is safe in the broker; a hook must not undo that.
-            logger.warning("Hook %s of %s[%s] failed: %r", name, self.name, self.id, error, extra={"task_id": self.id})
+        if hook is not None:
+            self._failures.hooks.call(f"Hook {name} of {self.name}[{self.id}]", partial(hook, *arguments))

@@ -81,7 +81,10 @@ class Task(CeleryTask):  # type: ignore[misc]
         raise error or ApplicationError(f"{self.name} asked for a retry")
 
     def on_dead_letter(self, args: Any, kwargs: Any) -> None:
-        """Act on a dead-lettered message: a hook for subclasses, called in the main process. It must be quick."""
+        """Act on a dead-lettered message: a hook for subclasses, called in the main process. It must be quick.
+
+        If it raises Postpone, it is called again after its seconds; other hooks wait behind it.
+        """
 
     def on_postponed(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Note that a message postponed with a mark is in its delay queue; its original is acknowledged afterwards.
