@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from amqp import spec
 from amqp.exceptions import ChannelError, NotFound, PreconditionFailed
 from kombu import Queue
 
@@ -46,8 +47,9 @@ def declare_queues(
         try:
             try:
                 queue(channel).declare()
-            except PreconditionFailed:
-                if queue.name not in disposable:
+            except PreconditionFailed as error:
+                # The refusal may be of its exchange, which a new queue would not change.
+                if queue.name not in disposable or error.method_sig != spec.Queue.Declare:
                     raise
                 channel = connection.channel()
                 channel.queue_delete(queue.name)

@@ -112,6 +112,17 @@ def test_other_arguments_are_found_with_and_without_the_api_and_refused_by_apply
     assert "topology check" in str(refused.exception)
 
 
+def test_a_foreign_exchange_of_our_name_deletes_no_queue(declared: Settings, connection: Any) -> None:
+    with connection.channel() as channel:
+        # A queue that is deleted and declared again has only the bindings of the code.
+        channel.queue_bind("site.tick", "amq.topic", "kept")
+        channel.exchange_delete("site")
+        channel.exchange_declare("site", "fanout", durable=True, auto_delete=False)
+        refused = {refusal.queue.name for refusal in declare_all(connection, declared) if refusal.differs}
+        assert {"site.tick", "site.index"} <= refused
+    assert Binding("amq.topic", "site.tick", "kept") in broker_topology(declared, connection).bindings
+
+
 def test_a_former_delay_queue_is_a_note_with_its_depth(declared: Settings) -> None:
     other = changed(declared, retry_timeout_ms=3_000)
     Broker(declared.broker).post(b"{}", exchange="site.delay.80000", key="site.index")
