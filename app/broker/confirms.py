@@ -24,7 +24,7 @@ class Answer(Enum):
 
 @dataclass(eq=False, slots=True)
 class Transfer:
-    """One message to publish, and where it stands."""
+    """One message to publish, and the broker's answer to it."""
 
     message: Outgoing
     answer: Answer = Answer.NONE
