@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-#: Seconds for which a completed tag waits for the tags before it. It is then acknowledged singly: it counts against
-#: the prefetch count as long as the broker does not know of it.
+#: Seconds for which a completed message waits for others to be acknowledged with it.
 PATIENCE = 0.05
 
 
@@ -24,7 +24,9 @@ class AckLedger:
     one is completed, so that an acknowledgement with `multiple` never covers it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, group: int = 1) -> None:
+        """Let fewer than `group` completed messages wait. Each of them counts against the consumer's prefetch count."""
+        self._group = group
         self._highest = 0
         #: Tags up to the highest one that are neither completed nor settled, in order. At most the prefetched messages.
         self._open: dict[int, None] = {}
@@ -47,18 +49,23 @@ class AckLedger:
         self._open.pop(tag, None)
 
     def take(self, now: float, *, everything: bool = False) -> list[Acknowledgement]:
-        """Return what to send now: one for all completed tags before the first open one, and one for each late tag.
+        """Return what to send now, or with `everything` all at once.
 
-        Tags behind an open one are late after PATIENCE, and at once with `everything`.
+        One acknowledgement is for all completed tags before the first open one, when there are `group` of them or the
+        oldest has waited for PATIENCE. Tags behind an open one are then sent singly, by the same rule.
         """
+        waiting = self._completed
+        if not (waiting and (everything or self._is_due(waiting, now))):
+            return []
         first_open = next(iter(self._open), self._highest + 1)
-        run = [tag for tag in self._completed if tag < first_open]
-        late = [
-            tag
-            for tag, since in self._completed.items()
-            if tag > first_open and (everything or now - since >= PATIENCE)
-        ]
-        for tag in (*run, *late):
-            del self._completed[tag]
+        run = [tag for tag in waiting if tag < first_open]
+        late = {tag: since for tag, since in waiting.items() if tag > first_open}
+        if not everything and not self._is_due(late, now):
+            self._completed, late = late, {}
+        else:
+            self._completed = {}
         together = [Acknowledgement(max(run), multiple=len(run) > 1)] if run else []
         return together + [Acknowledgement(tag, multiple=False) for tag in late]
+
+    def _is_due(self, waiting: Mapping[int, float], now: float) -> bool:
+        return len(waiting) >= self._group or any(now - since >= PATIENCE for since in waiting.values())

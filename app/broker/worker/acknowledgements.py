@@ -22,17 +22,20 @@ class Acknowledgements:
     logs it, and the broker delivers the message again.
     """
 
-    def __init__(self, channel: Any, timer: Any, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, channel: Any, timer: Any, *, group: int = 1, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Let fewer than `group` completed messages wait for others; see AckLedger."""
         self._channel = channel
         self._timer = timer
         self._clock = clock
         self._wakes_at = 0.0
-        self._ledger = AckLedger()
+        self._ledger = AckLedger(group)
         self._ack, self._reject = channel.basic_ack, channel.basic_reject
         replace_acknowledgements(channel, ack=self._complete, reject=self._reject_now)
 
     def end_turn(self) -> None:
-        """Send what is due. What waits for an earlier tag wakes the event loop later. Raises connection errors."""
+        """Send what is due. What waits for others wakes the event loop later. Raises connection errors."""
         if not self._ledger:
             return
         now = self._clock()

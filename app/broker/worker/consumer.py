@@ -38,7 +38,7 @@ from ..policies.registry import Policies
 from ..publishing import get_publisher
 from .acknowledgements import Acknowledgements
 from .carry_out import Disposition
-from .celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY, at_end_of_turn, guard_start
+from .celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY, TaskPool, at_end_of_turn, guard_start
 from .failures import FailureHandler, Original, failure_of
 from .isolation import Isolation
 from .refused_queues import RefusedQueues
@@ -51,6 +51,9 @@ _EVENT_DELAY = 0.25
 
 #: Seconds after which a broker has certainly given up a broken connection: three heartbeats of its default, 60 s.
 BROKER_PATIENCE = 180.0
+
+#: At most one in so many prefetched messages waits completed for its acknowledgement: the others keep the pool busy.
+_ACK_SHARE = 4
 
 #: Seconds between two checks that the queues exist to which the broker sends rejected messages.
 _CHECK_RETRY_QUEUES = 60.0
@@ -168,7 +171,9 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         run_task: Handler = super().create_task_handler(*args, **kwargs)
         self._queue_of_tag.clear()
         if self.hub is not None:
-            self._acknowledgements = Acknowledgements(self.task_consumer.channel, self.timer)
+            # A task that runs in this process would hold up the acknowledgements of those before it.
+            group = self.initial_prefetch_count // _ACK_SHARE if isinstance(self.pool, TaskPool) else 1
+            self._acknowledgements = Acknowledgements(self.task_consumer.channel, self.timer, group=max(1, group))
             self._loop_thread = self._failures.loop_thread = threading.get_ident()
             at_end_of_turn(self.hub, self._end_turn)
 
