@@ -52,7 +52,7 @@ _EVENT_DELAY = 0.25
 #: Seconds after which a broker has certainly given up a broken connection: three heartbeats of its default, 60 s.
 BROKER_PATIENCE = 180.0
 
-#: At most one in so many prefetched messages waits completed for its acknowledgement: the others keep the pool busy.
+#: The share of the prefetched messages, as 1 / n, that may wait completed for their acknowledgement.
 _ACK_SHARE = 4
 
 #: Seconds between two checks that the queues exist to which the broker sends rejected messages.
