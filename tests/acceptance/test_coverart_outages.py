@@ -148,8 +148,8 @@ def run_fault(art: ArtSystem, worker: Worker, fault: str, count: int, *, seconds
     over = time.monotonic()
     spent = charged(art)
     left = {path for path in paths if not any(path[len("/mbid-") :][:36] in body for body in spent)}
-    # The last pause may take 48 s, and 500 jobs a minute.
-    eventually(lambda: left <= written(art, served + requested), "all others are done", seconds=300)
+    # The last pause may take 48 s, and 500 jobs minutes on a busy machine, whose time each look takes, too.
+    eventually(lambda: left <= written(art, served + requested), "all others are done", seconds=600, every=0.5)
     assert charged(art) == []
     assert art.broker.depth(art.failed) == 0
     return len(spent), time.monotonic() - over

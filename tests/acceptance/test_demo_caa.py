@@ -69,6 +69,11 @@ def test_the_archive_ends_as_the_database_says_and_nothing_is_left_running(tmp_p
     assert found["equal"] is True
     assert [item["found"].partition(" ")[0] for item in found["items"].values()] == ["index.json", "nothing", "nothing"]
     assert (found["retried"], found["dead"], found["replayed"]) == (1, 1, 1)
+    assert found["events"] == 2
+    assert [line for line in lines if line.startswith("  event    ") and line.endswith("completed")] == [
+        "  event    1: delete_image, completed",
+        "  event    2: index, completed",
+    ]
     move = r"b'201\nb2000000-0000-4000-8000-000000000001\na1000000-0000-4000-8000-000000000001\njpg\n'"
     assert f"  message  move  {move}" in lines
     assert all(line.isprintable() for line in lines)

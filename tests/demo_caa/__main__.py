@@ -48,6 +48,8 @@ LEGEND = {
     "retry": "a job failed; its message waits in the retry queue. mb-retries counts the retries that are left",
     "failed": "no retry is left: the message is in the dead set",
     "replay": "an operator sends a dead message back",
+    "event": "a row of the event queue, in which the database writes its jobs since 2024, and how it ended",
+    "reader": "a process posts such a row as a message; the worker records in the row how the job ended",
 }
 
 #: Seconds that the services may take: they may have to be installed first.
@@ -101,6 +103,10 @@ def _introduce(screen: CaaScreen, given: Settings) -> None:
         "The archive has an item for each release: its images, index.json (their list) and an XML with its title. "
         "Users upload images themselves. All else is written by the worker that you see here."
     )
+    screen.say(
+        "The database posts its jobs as messages, as until 2024, in chapters 1 to 6. In chapter 7 it writes them into a "
+        "table, the event queue, as today. The worker is the same."
+    )
     screen.say("Database, broker, Redis and worker are real; archive and web service are stand-ins on loopback.")
     screen.say(
         f"Shortened: a failed message waits {RETRY_MS / 1_000:g} s, not {given.art_retry_ms / 3_600_000:g} h; equal "
@@ -122,8 +128,10 @@ def _stage(stack: ExitStack, home: Path, log: Path, screen: CaaScreen) -> Stage:
     # First of all, and alone: only one can install packages at a time.
     database_url = stack.enter_context(postgres())
     database.install(database_url)
+    database.add_event_queue(database_url)
     places = {
         "MUSICBRAINZ_URL": database_url,
+        "EVENT_QUEUE_URL": database_url,
         "MUSICBRAINZ_WS_URL": web_service.ws_url,
         "ARCHIVE_URL": archive.path_url,
         "ARCHIVE_PUBLIC_URL": archive.public_url,
@@ -175,8 +183,9 @@ def _note(events: Events, label: str, request: Request, status: int) -> None:
 def _sum_up(screen: CaaScreen, story: CaaStory, rows: list[Row], seconds: float) -> None:
     equal = sum(row.equal for row in rows)
     screen.say(
-        f"{equal} of {len(rows)} items are as they should be. {story.tap.published} messages went out; {story.retried} "
-        f"came back from the retry queue and succeeded, {story.dead} died and {story.replayed} was replayed. "
+        f"{equal} of {len(rows)} items are as they should be. {story.tap.published} messages and {story.tap.events} "
+        f"events went out; {story.retried} came back from the retry queue and succeeded, {story.dead} died and "
+        f"{story.replayed} was replayed. "
         f"{seconds:.0f} s in all."
     )
 
@@ -186,6 +195,7 @@ def _report(story: CaaStory, rows: list[Row], seconds: float) -> dict[str, objec
         "equal": all(row.equal for row in rows),
         "items": {row.gid: {"expected": row.text(row.expected), "found": row.text(row.found)} for row in rows},
         "messages": story.tap.published,
+        "events": story.tap.events,
         "retried": story.retried,
         "dead": story.dead,
         "replayed": story.replayed,

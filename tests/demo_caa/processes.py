@@ -1,4 +1,4 @@
-"""`python -m tests.demo_caa.processes`: the private services and one worker, as long as standard input is open."""
+"""`python -m tests.demo_caa.processes`: private services, a worker and an event reader while standard input is open."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ def worker() -> str:
     return shlex.join([*words, f"--queues={','.join(queues)}", "--without-gossip", "--without-mingle"])
 
 
+#: The command of the process that publishes the events of the database.
+READER = shlex.join([sys.executable, "-m", "app.event_reader"])
+
+
 if __name__ == "__main__":
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    sys.exit(supervisor.main(partial(procfile.supervise, {"coverart": worker()}, env=environment)))
+    sys.exit(
+        supervisor.main(partial(procfile.supervise, {"coverart": worker(), "eventreader": READER}, env=environment))
+    )

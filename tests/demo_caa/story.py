@@ -24,7 +24,7 @@ from tests.demo_caa.screen import CaaScreen
 from tests.demo_caa.servers import ObservedArchive, ObservedWebService
 from tests.demo_caa.tap import MessageTap
 from tests.servers.archive import broken, denied
-from tests.servers.musicbrainz import changes
+from tests.servers.musicbrainz import changes, database
 
 #: The three releases, and the ids of the images that each begins with.
 KEPT, MERGED, DELETED = (f"{name}000000-0000-4000-8000-000000000001" for name in ("a1", "b2", "c3"))
@@ -33,6 +33,12 @@ _IMAGES = {KEPT: (101, 102), MERGED: (201,), DELETED: (301,)}
 
 #: Seconds between two looks, of quiet at the end of a chapter (beyond the window), and without any event at all.
 _PAUSE, _QUIET, _PATIENCE = 0.05, 0.5, 120.0
+#: What the database has not sent, or not seen end; and every event.
+_UNSENT = (
+    "SELECT FROM amqp.outbox UNION ALL SELECT FROM artwork_indexer.event_queue WHERE state IN ('queued', 'running')"
+)
+_EVENTS = "SELECT id, action::text, state::text FROM artwork_indexer.event_queue ORDER BY id"
+
 #: Seconds of one command.
 _COMMAND_TIMEOUT = 120
 
@@ -73,6 +79,7 @@ class CaaStory:
         self._replay()
         self._merge()
         self._delete()
+        self._use_event_queue()
         return self.rows()
 
     def rows(self) -> list[Row]:
@@ -143,6 +150,17 @@ class CaaStory:
             changes.delete(self.database, self.stage.project, DELETED)
         self._settle("the deleted release")
 
+    def _use_event_queue(self) -> None:
+        self._heading("7. The same by the event queue, as MusicBrainz works since 2024")
+        self._sql("the triggers write rows of artwork_indexer.event_queue from now on, and no messages")
+        database.queue_events(self.stage.database_url)
+        self._sql("DELETE image 201; its row must be completed before that of the new index.json runs")
+        del self.pictures[201]
+        changes.remove_art(self.database, self.stage.project, 201)
+        self._settle("the release with one image less")
+        for number, action, state in self.database.execute(_EVENTS):
+            self.stage.screen.event(DemoEvent("event", f"{number}: {action}, {state}"))
+
     def _upload(self, gid: str, image: int) -> None:
         project = self.stage.project
         self.pictures[image] = f"picture {image}".encode()
@@ -209,9 +227,9 @@ class CaaStory:
             self.stage.screen.event(event, count)
 
     def _is_idle(self) -> bool:
-        """Tell whether nothing is in the outbox, in the work queues, or waiting for a retry."""
-        outbox = self.database.execute("SELECT count(*) FROM amqp.outbox").fetchone()
-        return outbox == (0,) and not any(self._depths()[:-1])
+        """Tell whether nothing is in the outbox, the event queue, the work queues, or waiting for a retry."""
+        unsent = self.database.execute(_UNSENT).fetchone()
+        return unsent is None and not any(self._depths()[:-1])
 
     def _depths(self) -> list[int]:
         """Return the depths of the work queues, of the retry queue, and of the dead set."""

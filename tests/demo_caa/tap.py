@@ -13,6 +13,7 @@ from kombu import Connection, Queue
 from app.broker.headers import REPLAY
 from app.broker.policies.fixed_ttl import RETRIES
 from app.coverart.coordination import COALESCED
+from app.coverart.jobs import EVENT
 from app.coverart.project import Project
 from app.topology.declare import declare_all
 from config.routes import ART_JOBS
@@ -38,6 +39,7 @@ class MessageTap:
         self._channel = self._connection.channel()
         declare_all(self._connection, settings)
         self.published = 0
+        self.events = 0
         self.retried: list[tuple[str, bytes]] = []
         self.failed: list[tuple[str, bytes]] = []
         self._listen()
@@ -100,6 +102,9 @@ class MessageTap:
                 "wait",
                 f"{called(key, body)} is back after {came.rpartition('.')[2]} ms in the broker: it had to wait",
             )
+        if EVENT in headers:
+            self.events += 1
+            return DemoEvent("reader", f"event {headers[EVENT]} goes out as the message {key}  {body!r}")
         if REPLAY in headers:
             return DemoEvent("replay", f"{called(key, body)} is on its exchange again")
         self.published += 1

@@ -42,6 +42,21 @@ def install(url: str, producer: Producer = "outbox") -> None:
         connection.execute(_read("updates"))
 
 
+def add_event_queue(url: str) -> None:
+    """Add the empty event queue to a database with an outbox, whose triggers stay as they are."""
+    with psycopg.connect(url) as connection:
+        connection.execute(_read("event_queue"))
+
+
+def queue_events(url: str) -> None:
+    """Replace the triggers that write the outbox by those that write the event queue."""
+    with psycopg.connect(url) as connection:
+        connection.execute(_read("drop_triggers"))
+        for project in PROJECTS:
+            connection.execute(_read("event_triggers").format(**_names(project)))
+        connection.execute(_read("release_event_triggers"))
+
+
 @contextmanager
 def template(url: str, producer: Producer = "outbox") -> Iterator[str]:
     """Make a database with everything in it, beside that of `url`, for the block; yield its name."""
