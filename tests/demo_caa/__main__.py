@@ -104,7 +104,7 @@ def _introduce(screen: CaaScreen, given: Settings) -> None:
         "Users upload images themselves. All else is written by the worker that you see here."
     )
     screen.say(
-        "The database posts its jobs as messages, as until 2024, in chapters 1 to 6. In chapter 7 it writes them into a "
+        "In chapters 1 to 6 the database posts its jobs as messages, as until 2024. In chapter 7 it writes them into a "
         "table, the event queue, as today. The worker is the same."
     )
     screen.say("Database, broker, Redis and worker are real; archive and web service are stand-ins on loopback.")
