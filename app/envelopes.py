@@ -12,11 +12,12 @@ from typing import Any
 from app.broker.amqp_internals import gunzip
 from app.broker.delivery import Delivery
 from app.broker.errors import Undecodable, UnknownType
+from app.broker.policies.delays import delay_name, ladder_rung
 from app.broker.publishing import Outgoing
 from app.http.urls import without_credentials_in
 from app.topology.policies import Budgets
 from app.topology.queues import events_exchange, queries_exchange, requests_exchange, site_exchange
-from config.routes import ROUTE_BY_TYPE, SEARCHER_QUEUE, Route, routes_by_type
+from config.routes import ROUTE_BY_TYPE, SEARCHER_QUEUE, SITE, Route, routes_by_type
 
 #: Celery's "embed" part of a body: no callbacks, no chain.
 _NO_CANVAS: dict[str, None] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
@@ -121,6 +122,15 @@ def site_message(message_type: str, budgets: Budgets = _NO_BUDGETS, /, **payload
     return Outgoing(
         exchange=site_exchange.name, routing_key=route.type, body=body, headers=budgets.get(message_type, {})
     )
+
+
+def delayed_message(message_type: str, budgets: Budgets, seconds: float, /, **payload: Any) -> Outgoing:
+    """Return a `site_message` that waits about `seconds` in a delay queue first, at most the longest rung."""
+    message = site_message(message_type, budgets, **payload)
+    if seconds <= 0:
+        return message
+    exchange = delay_name(SITE, ladder_rung(seconds))
+    return replace(message, exchange=exchange, routing_key=ROUTE_BY_TYPE[message_type].queue)
 
 
 def queue_message(queue: str, payload: Mapping[str, Any], budgets: Budgets = _NO_BUDGETS) -> Outgoing:

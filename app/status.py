@@ -17,15 +17,18 @@ from config.settings import Settings, get_settings
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The status of a domain. `seen` and `indexed` count pages; `open`, `done` and `dead` count messages.
+    """The status of a domain. `seen`, `waiting` and `indexed` count pages; `open`, `done` and `dead` count messages.
 
+    `crawl_state` is `running`, `paused` or `cancelled`, None without a crawl.
     `timer` is the seconds until the timer is due, 0 when it is overdue, None without a timer.
     """
 
     domain: str
     crawl_id: str | None
+    crawl_state: str | None
     seen: int
     open: int
+    waiting: int
     done: int
     dead: int
     indexed: int
@@ -36,7 +39,10 @@ class Status:
     def __str__(self) -> str:
         pack = f"pack {self.pack['generation']} with {self.pack['pages']} pages" if self.pack else "no pack"
         timer = "no timer" if self.timer is None else f"{self.callback} in {self.timer:.0f} s"
-        return f"{self.domain}: {self.seen} pages seen, {self.open} messages open, {self.dead} dead; {timer}; {pack}"
+        waiting = f", {self.waiting} pages wait" if self.waiting else ""
+        state = f" (crawl {self.crawl_state})" if self.crawl_state in ("paused", "cancelled") else ""
+        pages = f"{self.seen} pages seen{waiting}, {self.open} messages open, {self.dead} dead"
+        return f"{self.domain}{state}: {pages}; {timer}; {pack}"
 
 
 def status(domain: str, *, settings: Settings | None = None) -> Status:
@@ -54,8 +60,10 @@ def status(domain: str, *, settings: Settings | None = None) -> Status:
     return Status(
         domain=name,
         crawl_id=progress.crawl.id if progress.crawl else None,
+        crawl_state=progress.state if progress.crawl else None,
         seen=progress.seen,
         open=progress.open,
+        waiting=progress.waiting,
         done=progress.done,
         dead=progress.dead,
         indexed=progress.indexed,

@@ -22,7 +22,8 @@ from redis import Redis
 
 from app import services
 from app.broker.publishing import Publisher
-from app.crawl.frontier import Frontier, Progress
+from app.crawl.frontier import Frontier
+from app.crawl.frontier_values import Progress
 from app.envelopes import site_message
 from app.services import state
 from app.services.procfile import procfile

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 SITE = "site"
 
 #: The queues of the `site` group, in the order of a page's life.
-INDEX, CRAWL, TIMER, TICK, PACK = "site.index", "site.crawl", "site.timer", "site.tick", "site.pack"
+INDEX, CRAWL, PAGE = "site.index", "site.crawl", "site.page"
+TIMER, TICK, PACK = "site.timer", "site.tick", "site.pack"
 
 #: Queues whose messages wait while the store is unavailable. A crawl waits, too, to keep unindexed pages few.
-STORE_QUEUES = (INDEX, CRAWL, PACK)
+STORE_QUEUES = (INDEX, CRAWL, PAGE, PACK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +43,14 @@ ROUTES: tuple[Route, ...] = (
     Route("index+crawl", "site.index_and_crawl", INDEX),
     Route("index", "site.index", INDEX, time_limit=145),
     Route("crawl", "site.crawl", CRAWL, time_limit=145),
+    Route("page", "site.page", PAGE, time_limit=145),
     Route("start_timer", "site.start_timer", TIMER),
     Route("reset_timer", "site.reset_timer", TIMER),
     # The next tick comes in a second: a tick is neither retried nor dead-lettered, and expires in its queue.
     Route("tick", "site.tick", TICK, policy="drop", time_limit=30),
     Route("pack_full", "site.pack_full", PACK, time_limit=1_500),
     Route("pack_incremental", "site.pack_incremental", PACK, time_limit=1_500),
+    Route("sweep", "site.sweep", PACK, time_limit=1_500),
 )
 
 #: The orchestrator's queue of events, none of which may be lost.

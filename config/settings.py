@@ -86,7 +86,7 @@ class Settings(BaseSettings):
     publish_timeout: float = Field(5.0, gt=0, description="Seconds to wait for a publisher confirm.")
     client_confirms: bool = Field(True, description="Whether a client's `delay()` waits for the broker's confirm.")
     worker_prefetch: int = Field(
-        4, ge=1, description="Messages reserved per pool process and queue: enough to hide a round trip, no more."
+        3, ge=1, description="Messages reserved per pool process and queue: enough to hide a round trip, no more."
     )
     worker_concurrency: int = Field(4, ge=1, description="Pool processes of a worker.")
     result_backend: SecretStr = Field(SecretStr(""), description="Celery result backend. Empty: results are not kept.")
@@ -124,6 +124,14 @@ class Settings(BaseSettings):
     host_delay: float = Field(
         1.0, ge=0, description="Seconds between two requests to one host, unless robots.txt requires more."
     )
+    host_concurrency: int = Field(
+        8, ge=1, description="Requests to one host at the same time where it needs no delay; with a delay, one."
+    )
+    admission: int = Field(
+        256,
+        ge=1,
+        description="Pages of all crawls that are in the work queues at the same time; the others wait in backlogs.",
+    )
     crawl_delay_max: float = Field(30.0, ge=0, description="Seconds: a longer Crawl-delay is cut to this.")
     allow_private_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Hosts (`host` or `host:port`) or CIDR ranges that may have addresses that are not public."
@@ -141,7 +149,9 @@ class Settings(BaseSettings):
     max_depth: int = Field(50, gt=0, description="Links from the start page.")
     max_pages: int = Field(100_000, gt=0, description="Pages of one crawl.")
     extractor: Literal["lexbor", "beautifulsoup"] = Field("lexbor", description="HTML parser of the hot path.")
-    crawl_ttl: int = Field(7 * 86_400, gt=0, description="Seconds that the frontier of a crawl is remembered.")
+    crawl_ttl: int = Field(
+        7 * 86_400, gt=0, description="Seconds after its last page that Redis keeps a crawl; its record stays."
+    )
     crawl_records: int = Field(
         5, ge=1, description="Finished crawls of a domain whose records stay in the store. Older ones are deleted."
     )

@@ -16,15 +16,18 @@ from app.broker.errors import ApplicationError, InvalidMessage, Postpone
 from app.broker.publishing import Publisher, get_publisher
 from app.broker.worker.task import Task
 from app.celery import app
+from app.crawl.crawl_records import CrawlRecords, crawl_settings
 from app.crawl.crawler import Crawler
-from app.crawl.frontier import Frontier, MessageKind
+from app.crawl.frontier import Frontier
+from app.crawl.frontier_values import MessageKind
+from app.crawl.page_work import CrawlLimits, PageWork, complete_dead
 from app.crawl.urls import TARGET_FIELDS, Target, parse_message_domain, parse_target
 from app.errors import StoreError, lacks_descriptors
 from app.state.circuit_breaker import CircuitBreaker
 from app.state.client import get_quick_redis, get_raw_redis, get_redis
+from app.state.epoch import Epoch
 from app.state.outage import WITHOUT_REDIS
 from app.state.outage import is_outage as is_redis_outage
-from app.storage.layout import page_id
 from app.storage.open import open_store
 from app.storage.outage import is_outage, store_breaker
 from app.storage.store import ObjectStore
@@ -45,7 +48,7 @@ logger = get_task_logger(__name__)
 _WITHOUT_DESCRIPTORS = 5.0
 
 #: The tasks whose messages the frontier counts.
-_KIND: dict[str, MessageKind] = {"site.index": "index", "site.crawl": "crawl"}
+_KIND: dict[str, MessageKind] = {"site.page": "page", "site.index": "index", "site.crawl": "crawl"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,11 @@ class Context:
     publisher: Publisher
     budgets: Budgets
     frontier: Frontier
+    records: CrawlRecords
+    work: PageWork
     timers: Timers
     ticks: TickWatch
+    epoch: Epoch
     crawler: Crawler
     store_breaker: CircuitBreaker
 
@@ -74,16 +80,23 @@ def context() -> Context:
         settings = get_settings()
         redis = get_redis(settings.redis)
         store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url, sync_pages=settings.store_sync)
+        frontier = Frontier(redis, ttl=settings.crawl_ttl, admission=settings.admission)
+        crawler = Crawler(settings=settings, redis=redis, raw_redis=get_raw_redis(settings.redis), store=store)
+        records = CrawlRecords(frontier, store, crawl_settings(settings), kept=settings.crawl_records)
+        limits = CrawlLimits(settings.max_pages, settings.max_depth)
         made = Context(
             settings=settings,
             redis=redis,
             store=store,
             publisher=get_publisher(settings.broker, timeout=settings.publish_timeout),
             budgets=budgets(settings),
-            frontier=Frontier(redis, ttl=settings.crawl_ttl),
+            frontier=frontier,
+            records=records,
+            work=PageWork(frontier, crawler, records, limits),
             timers=Timers(redis),
             ticks=TickWatch(redis),
-            crawler=Crawler(settings=settings, redis=redis, raw_redis=get_raw_redis(settings.redis), store=store),
+            epoch=Epoch(redis),
+            crawler=crawler,
             store_breaker=store_breaker(redis, settings.store_outage_pause),
         )
         return _contexts.setdefault(pid, made)
@@ -138,21 +151,11 @@ class PageTask(Task):
         # The worker's event loop waits for Redis here, so the client gives up soon.
         frontier = Frontier(get_quick_redis(settings.redis), ttl=settings.crawl_ttl)
         try:
-            _complete_dead_page(frontier, page, kind)
+            complete_dead(frontier, page, kind)
         except RedisError as error:
             if not is_redis_outage(error):
                 raise
             raise Postpone(WITHOUT_REDIS, f"Redis: {error}") from error
-
-
-def _complete_dead_page(frontier: Frontier, page: Target, kind: MessageKind) -> None:
-    crawl, dead_page = frontier.crawl(page.crawl_id), page_id(page.canonical_key)
-    if crawl and crawl.domain != page.domain:  # The reason why it is dead; the crawl has nothing to do with it.
-        return
-    if kind == "crawl":
-        frontier.note_cut(page.crawl_id, dead_page)
-    kept = dead_page if kind == "index" else ""
-    frontier.complete(page.crawl_id, page.domain, kind, page.canonical_key, page_id=kept, dead=True)
 
 
 class DomainTask(Task):

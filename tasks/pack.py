@@ -9,8 +9,9 @@ from typing import Any
 from celery.utils.log import get_task_logger
 
 from app.broker.errors import InvalidMessage
-from app.crawl.frontier import CUT_AT_LIMIT
 from app.crawl.urls import canonical_key
+from app.crawl_record.crawls import read_crawl
+from app.crawl_record.keys import CrawlRef
 from app.envelopes import event_message
 from app.errors import PackError
 from app.pack import packer
@@ -20,6 +21,7 @@ from app.pack.packer import PackResult
 from app.pack.plan import FinishedCrawl
 from app.state.lease import lease
 from app.storage.layout import Page, content_key, read_content
+from app.storage.layout import page_id as page_id_of
 from tasks.base import DomainTask, context, domain_of, task
 
 logger = get_task_logger(__name__)
@@ -54,26 +56,27 @@ def _flag(message: Mapping[str, Any], field: str, *, default: bool) -> bool:
 
 
 def _finished_crawl(domain: str, crawl_id: str) -> FinishedCrawl | None:
-    """Return the record of a crawl in frontier and store, or None for an unknown crawl."""
-    frontier, store = context().frontier, context().store
-    crawl = frontier.crawl_of(domain, crawl_id)
-    if crawl is None:
+    """Return what the record says of a crawl, or None for a crawl without a record."""
+    process = context()
+    recorded = process.records.finished(domain, crawl_id) if crawl_id else None
+    if recorded is None:
         return None
-    cuts = frontier.cuts(crawl.id)
-    contents = ((page_id, read_content(store, content_key(crawl.domain, page_id))) for page_id in cuts - {CUT_AT_LIMIT})
+    crawl, store = recorded.record, process.store
+    contents = ((page_id, read_content(store, content_key(domain, page_id))) for page_id in recorded.failed_ids)
     try:
-        packed_crawl = frontier.crawl(read_manifest(store, crawl.domain).crawl_id)
+        packed_crawl = read_crawl(store, CrawlRef(domain, read_manifest(store, domain).crawl_id))
     except PackError:
         packed_crawl = None
+    start = recorded.entries.get(page_id_of(canonical_key(crawl.start_url)))
     return FinishedCrawl(
         id=crawl.id,
         start_url=crawl.start_url,
         began=crawl.started,
-        start_page_failed=frontier.page_state(crawl.id, canonical_key(crawl.start_url))["index dead"],
-        reached_limit=CUT_AT_LIMIT in cuts,
-        page_ids=frontier.page_ids(crawl.id),
+        start_page_failed=start is not None and start.state == "failed",
+        reached_limit=recorded.cut,
+        page_ids=recorded.member_ids,
         unfollowed_page_ids=[page_id for page_id, content in contents if isinstance(content, Page)],
-        packed_crawl_began=packed_crawl.started if packed_crawl else None,
+        packed_crawl_began=packed_crawl.record.started if packed_crawl else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""The messages about a page: index_and_crawl, index, crawl."""
+"""The messages about a page: index_and_crawl, index, crawl, page."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from typing import Any
 
 from celery.utils.log import get_task_logger
 
-from app.crawl.classify import Skipped, links_of
+from app.broker.headers import DELIVERIES
+from app.broker.policies.delay_queues import ITERATION
+from app.broker.publishing import Outgoing
+from app.crawl.classify import links_of
 from app.crawl.crawler import MAX_MOVES, limit_was_exceeded, redirect_of_start_page, redirect_outside_crawl
-from app.crawl.frontier import Crawl
+from app.crawl.frontier_values import Admitted, Completed, Crawl, FoundPage
 from app.crawl.urls import Link, Target
-from app.envelopes import site_message
+from app.envelopes import delayed_message, site_message
 from app.status import status
 from app.timers.timers import full_pack, incremental_pack, timeout_of
 from tasks.base import PageTask, context, target_of, task
 
-__all__ = ["crawl", "index", "index_and_crawl", "status"]
+__all__ = ["crawl", "index", "index_and_crawl", "page", "status"]
 
 logger = get_task_logger(__name__)
 
@@ -29,15 +32,16 @@ def index_and_crawl(self: Any, **message: Any) -> None:
 
     `index_and_crawl.delay("https://site.gov/")` or `delay(domain="site.gov", path="/", scheme="https")`.
     """
-    page, process = target_of(message), context()
+    start, process = target_of(message), context()
     timeout = timeout_of(message, default=process.settings.timer_timeout)
     # The message's id is the crawl's: a redelivered message continues the same crawl.
-    crawl_id = page.crawl_id or str(self.request.id)
-    process.frontier.crawl_of(page.domain, crawl_id)  # Refuses an id that is taken by a crawl of another domain.
-    crawl = Crawl(crawl_id, page.domain, page.url, datetime.now(UTC), moves=page.depth)
-    crawl = process.frontier.begin(crawl)
-    process.timers.start(page.domain, timeout=timeout, callback=full_pack(page.domain, crawl.id))
-    _publish(page.domain, crawl.id, [Link(page.url, page.canonical_key)], depth=0)
+    crawl_id = start.crawl_id or str(self.request.id)
+    process.frontier.crawl_of(start.domain, crawl_id)  # Refuses an id that is taken by a crawl of another domain.
+    crawl = Crawl(crawl_id, start.domain, start.url, datetime.now(UTC), moves=start.depth, own=True)
+    callback = full_pack(start.domain, crawl.id)
+    process.records.begin(crawl, timer_timeout=timeout, callback=callback.message)
+    process.timers.start(start.domain, timeout=timeout, callback=callback)
+    _publish_pairs(start.domain, crawl.id, [Link(start.url, start.canonical_key)], depth=0)
 
 
 @task("index", PageTask, bind=True)
@@ -49,16 +53,16 @@ def index(self: Any, **message: Any) -> None:
     result = process.crawler.fetch(page, "index", too_complex=limit_was_exceeded(self.request.headers or {}))
     if result is None:
         return
-    if isinstance(result, Skipped):
-        logger.info("Page skipped: %s: %s (%s); what is stored of it stays", page.url, result.why, result.detail)
     page_id = process.crawler.store(page, result)
     # Again after the fetch: a timer that became due during it packed without this page.
     _reset_timer(page.domain)
     if page.crawl_id:
-        process.frontier.complete(page.crawl_id, page.domain, "index", page.canonical_key, page_id=page_id)
+        publish_admitted(
+            page, process.work.complete(page, "index", result, process.crawler.host(page), member=bool(page_id))
+        )
         return
     if page_id:
-        process.frontier.add_to_latest(page.domain, page_id)
+        process.work.add_to_latest(page, result)
     if url := redirect_outside_crawl(page, result):
         onward = site_message("index", process.budgets, url=url, domain=page.domain, depth=page.depth + 1)
         process.publisher.publish([onward])
@@ -66,7 +70,11 @@ def index(self: Any, **message: Any) -> None:
 
 @task("crawl", PageTask, bind=True)
 def crawl(self: Any, **message: Any) -> None:
-    """Follow one page's links: publish `index` and `crawl` of each page in scope that the crawl has not seen."""
+    """Follow one page's links to the pages in scope that its crawl has not seen.
+
+    A crawl that began with `index+crawl` gets them in its backlog. In a client's own crawl, `index` and `crawl` of each
+    are published.
+    """
     page, process = target_of(message), context()
     page = replace(page, crawl_id=page.crawl_id or str(self.request.id))
     result = process.crawler.fetch(page, "crawl", too_complex=limit_was_exceeded(self.request.headers or {}))
@@ -74,9 +82,22 @@ def crawl(self: Any, **message: Any) -> None:
         return
     if url := redirect_of_start_page(page, result):
         _move(page, url)
-    else:
-        _publish(page.domain, page.crawl_id, links_of(result), depth=page.depth + 1)
-    process.frontier.complete(page.crawl_id, page.domain, "crawl", page.canonical_key)
+    elif not process.records.is_own(page):
+        _publish_pairs(page.domain, page.crawl_id, links_of(result), depth=page.depth + 1)
+    publish_admitted(page, process.work.complete(page, "crawl", result, process.crawler.host(page)))
+
+
+@task("page", PageTask, bind=True)
+def page(self: Any, **message: Any) -> None:
+    """Index one page of a crawl and follow its links: one message, one GET, one budget."""
+    target, process, request = target_of(message), context(), self.request
+    headers = request.headers or {}
+    # The former delivery of a message that comes again, or that failed, is no longer at work.
+    redelivered = (request.delivery_info or {}).get("redelivered")
+    takeover = bool(redelivered or headers.get(ITERATION) or headers.get(DELIVERIES))
+    referrer = str(message.get("referrer") or "")
+    completed = process.work.run(target, referrer=referrer, takeover=takeover, too_complex=limit_was_exceeded(headers))
+    publish_admitted(target, completed)
 
 
 def _reset_timer(domain: str) -> None:
@@ -84,7 +105,35 @@ def _reset_timer(domain: str) -> None:
     process.timers.reset(domain, timeout=process.settings.timer_timeout, callback=incremental_pack(domain))
 
 
-def _publish(domain: str, crawl_id: str, links: Sequence[Link], *, depth: int) -> None:
+def publish_admitted(page: Target, completed: Completed) -> None:
+    """Publish the pages that a completion admitted, confirmed; write what is due of the crawl's record."""
+    process = context()
+    if completed.admitted.messages:
+        process.publisher.publish(page_messages(page.domain, page.crawl_id, completed.admitted))
+        process.frontier.note_handed_over(page.crawl_id, completed.name)
+    if process.records.note_progress(page.crawl_id, lines=completed.lines, ended=completed.ended):
+        _reset_timer(page.domain)
+
+
+def page_messages(domain: str, crawl_id: str, admitted: Admitted) -> list[Outgoing]:
+    """Return the messages of admitted pages, for a delay queue if their host needs a rest."""
+    budgets = context().budgets
+    return [
+        delayed_message(
+            each.kind,
+            budgets,
+            admitted.wait,
+            url=each.url,
+            domain=domain,
+            crawl_id=crawl_id,
+            depth=each.depth,
+            **({"referrer": each.referrer} if each.referrer else {}),
+        )
+        for each in admitted.messages
+    ]
+
+
+def _publish_pairs(domain: str, crawl_id: str, links: Sequence[Link], *, depth: int) -> None:
     """Publish `index` and `crawl` of each unseen page, confirmed, and note it only then: a crash loses no link."""
     process = context()
     limits = {"max_pages": process.settings.max_pages, "max_depth": process.settings.max_depth}
@@ -94,7 +143,7 @@ def _publish(domain: str, crawl_id: str, links: Sequence[Link], *, depth: int) -
     messages = [site_message("index", process.budgets, **page) for page in pages]
     messages += [site_message("crawl", process.budgets, **page) for page in reversed(pages)]
     process.publisher.publish(messages)
-    process.frontier.note_published(crawl_id, list(unseen))
+    process.frontier.note_published(crawl_id, [FoundPage(url, key, depth) for key, url in unseen.items()])
 
 
 def _move(page: Target, url: str) -> None:
@@ -106,5 +155,5 @@ def _move(page: Target, url: str) -> None:
         logger.warning("%s redirects to %s: the crawl moved %d times and ends here", page.url, url, MAX_MOVES)
         return
     logger.warning("%s redirects to %s: the crawl of %s moves there", page.url, url, page.domain)
-    process.timers.stop(page.domain)
+    process.timers.stop(page.domain, callback=full_pack(page.domain, page.crawl_id))
     process.publisher.publish([site_message("index+crawl", process.budgets, url=url, depth=moves)])

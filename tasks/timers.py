@@ -1,4 +1,4 @@
-"""Debounce timers: start_timer, reset_timer, tick."""
+"""Debounce timers and what the ticks drive: start_timer, reset_timer, tick, sweep."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ from typing import Any
 
 from celery.utils.log import get_task_logger
 
+from app.broker.connection import connection_to
 from app.broker.errors import PublishFailed
 from app.broker.worker.task import Task
-from app.envelopes import queue_message
-from app.timers.timers import Timer, callback_of, decide_firing, full_pack, incremental_pack, timeout_of
+from app.crawl.frontier_values import Admitted, Refill
+from app.envelopes import queue_message, site_message
+from app.sweep import Sweep
+from app.timers.stored import StoredTimer, delete_stored_timer, store_timer
+from app.timers.timers import Timer, callback_of, full_pack, incremental_pack, timeout_of
+from config.routes import CRAWL, INDEX, PAGE
 from tasks.base import DomainTask, context, domain_of, task
+from tasks.site import page_messages
 
 logger = get_task_logger(__name__)
+
+#: Times that the open messages of a crawl without progress are published again; then they count as lost.
+_MAX_READMISSIONS = 3
 
 
 @task("start_timer", DomainTask)
@@ -21,10 +30,12 @@ def start_timer(**message: Any) -> None:
 
     Keys: `timeout` (s), `callback_queue`, `callback_msg`. The default callback is a full pack.
     """
-    domain = domain_of(message)
-    timeout = timeout_of(message, default=context().settings.timer_timeout)
-    callback = callback_of(message, domain) or full_pack(domain)
-    context().timers.start(domain, timeout=timeout, callback=callback)
+    domain, process = domain_of(message), context()
+    timeout = timeout_of(message, default=process.settings.timer_timeout)
+    given = callback_of(message, domain)
+    if given is not None:
+        store_timer(process.store, StoredTimer(domain, timeout, given))
+    process.timers.start(domain, timeout=timeout, callback=given or full_pack(domain))
 
 
 @task("reset_timer", DomainTask)
@@ -38,8 +49,9 @@ def reset_timer(**message: Any) -> None:
 
 @task("tick", Task)
 def tick() -> None:
-    """Fire the timers that are due: publish each callback confirmed, then delete the timer."""
-    for timer in context().timers.claim_due():
+    """Fire the timers that are due, and admit pages of crawls that have room: publish confirmed, then note it."""
+    process = context()
+    for timer in process.timers.claim_due():
         try:
             _fire(timer)
         except PublishFailed:
@@ -47,27 +59,83 @@ def tick() -> None:
         except Exception:
             # The next timers must not wait for this one, which is due again when its claim expires.
             logger.exception("%s: the timer cannot fire; next attempt when its claim expires", timer.domain)
-    context().ticks.note()
+    for refill in process.frontier.refill(stalled=process.settings.timer_max_wait):
+        _refill(refill)
+    _sweep_what_was_lost()
+    process.ticks.note()
 
 
 # Events once a second would hide those of the pages in Flower.
 tick.send_events = False
 
 
+@task("sweep", Task)
+def sweep(**message: Any) -> None:
+    """Begin again what Redis lost of a domain, or of all: crawls, packs and timers."""
+    domain = domain_of(message) if message.get("domain") or message.get("url") else ""
+    process = context()
+    sweeper = Sweep(process.store, process.frontier, process.timers, process.records, process.settings.timer_timeout)
+    for action in sweeper.run(domain):
+        logger.warning("Sweep of %s", action)
+
+
 def _fire(timer: Timer) -> None:
     process = context()
-    firing = decide_firing(
-        timer,
-        open_messages=process.frontier.open_messages(timer.domain),
-        open_in_own_crawl=process.frontier.open_messages_of(str(timer.callback.message.get("crawl_id") or "")),
-        idle=process.frontier.progress(timer.domain).idle,
-        max_wait=process.settings.timer_max_wait,
-    )
-    if firing.callback is None:
+    if process.frontier.open_messages(timer.domain):
         process.timers.rearm(timer)
         return
-    process.publisher.publish([queue_message(firing.callback.queue, firing.callback.message, process.budgets)])
-    if firing.lost:
-        logger.warning("%s: its timer fires in spite of open messages: %s", timer.domain, firing.lost)
-        process.frontier.forget_open_messages(timer.domain)
-    process.timers.remove(timer)
+    process.publisher.publish([queue_message(timer.callback.queue, timer.callback.message, process.budgets)])
+    if process.timers.remove(timer):
+        delete_stored_timer(process.store, timer.domain)
+
+
+def _refill(refill: Refill) -> None:
+    """Publish what a crawl admits, end a crawl that has nothing left, or readmit the pages of one without progress."""
+    process = context()
+    if refill.admitted.messages:
+        process.publisher.publish(page_messages(refill.domain, refill.crawl_id, refill.admitted))
+        process.frontier.confirm_refill(refill.crawl_id)
+    elif refill.ended:
+        if process.records.note_progress(refill.crawl_id, lines=0, ended=True):
+            process.timers.reset(
+                refill.domain, timeout=process.settings.timer_timeout, callback=incremental_pack(refill.domain)
+            )
+        process.frontier.close(refill.crawl_id)
+    elif not _messages_wait():
+        _readmit(refill)
+
+
+def _readmit(refill: Refill) -> None:
+    """Publish the open messages of a crawl again: nothing was completed for long, and no message waits in a queue."""
+    process = context()
+    messages, rounds = process.frontier.open_pages(refill.crawl_id)
+    if rounds > _MAX_READMISSIONS:
+        logger.error("%s: %d open messages of crawl %s are lost", refill.domain, len(messages), refill.crawl_id)
+        process.work.complete_lost(refill.domain, refill.crawl_id, messages)
+        return
+    logger.warning(
+        "%s: crawl %s made no progress for %.0f s and no message of it waits; its %d open messages are published again",
+        *(refill.domain, refill.crawl_id, refill.idle, len(messages)),
+    )
+    process.publisher.publish(page_messages(refill.domain, refill.crawl_id, Admitted(messages)))
+
+
+def _messages_wait() -> bool:
+    """Return whether a queue of pages holds messages: then no worker is free, or other messages are first."""
+    settings = context().settings
+    with connection_to(settings.broker, timeout=settings.publish_timeout) as connection:
+        channel = connection.channel()
+        return any(channel.queue_declare(name, passive=True).message_count for name in (PAGE, INDEX, CRAWL))
+
+
+def _sweep_what_was_lost() -> None:
+    """Publish a sweep of everything if Redis has lost its keys, and of the crawls that were restored meanwhile."""
+    process = context()
+    if process.epoch.was_lost():
+        logger.warning("Redis is new or has lost its keys: crawls, packs and timers are compared with the store")
+        process.publisher.publish([site_message("sweep", process.budgets)])
+        process.epoch.note()
+    for crawl_id in process.frontier.restored():
+        crawl = process.frontier.crawl(crawl_id)
+        if crawl is not None and process.epoch.may_sweep(crawl.domain):
+            process.publisher.publish([site_message("sweep", process.budgets, domain=crawl.domain)])

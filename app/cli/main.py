@@ -41,6 +41,20 @@ COMMANDS = (
     ),
     LazyCommand("explain", "app.cli.site", "Explain the state of one page in the frontier and in the store."),
     LazyCommand(
+        "pause",
+        "app.cli.crawl",
+        "Pause a domain's crawls: open pages go back to their backlogs, and no page is requested.",
+    ),
+    LazyCommand("resume", "app.cli.crawl", "Resume a domain's paused crawls."),
+    LazyCommand(
+        "cancel", "app.cli.crawl", "Cancel a domain's crawls for good. Pages that are stored stay, and are packed."
+    ),
+    LazyCommand(
+        "repair",
+        "app.cli.crawl",
+        "Compare crawl records, stored pages and manifests with Redis, and begin again what is missing there.",
+    ),
+    LazyCommand(
         "doctor",
         "app.cli.doctor",
         "Prove by trying that no message can be lost here; exit 1 on a problem. What it makes on the broker it"

@@ -12,7 +12,7 @@ from app.broker.publishing import get_publisher
 from app.crawl.frontier import Frontier
 from app.crawl.urls import Target, has_scheme, parse_domain, parse_target
 from app.envelopes import site_message
-from app.state.client import get_raw_redis, get_redis
+from app.state.client import get_redis
 from app.status import status as status_of
 from app.storage.layout import Page, Tombstone, content_key, page_id, read_content
 from app.storage.open import open_store
@@ -76,8 +76,7 @@ def status(
 def explain(url: Annotated[str, typer.Argument(help="A page.")], as_json: AsJson = False) -> None:
     """Explain the state of one page in the frontier and in the store."""
     # Imported for `explain` only: they bring the crawler's libraries.
-    from app.crawl.classify import Skipped
-    from app.crawl.single_flight import SingleFlight
+    from app.crawl.crawl_records import find_entry
 
     settings, page = get_settings(), _target(url)
     frontier = Frontier(get_redis(settings.redis), ttl=settings.crawl_ttl)
@@ -92,15 +91,14 @@ def explain(url: Annotated[str, typer.Argument(help="A page.")], as_json: AsJson
         case Page():
             stored = f"page {content.title!r}"
     state = frontier.page_state(crawl.id, key) if crawl else {}
-    flight = SingleFlight(get_raw_redis(settings.redis), ttl=settings.response_ttl)
-    result = flight.shared_result(crawl.id, key) if crawl else None
-    skipped = f"{result.why} ({result.detail})" if isinstance(result, Skipped) else ""
-    states = ", ".join(name for name, holds in state.items() if holds) or "not seen"
+    entry = find_entry(frontier, store, crawl, page_id(key)) if crawl else None
+    recorded = f"{entry.state}{f' ({entry.reason})' if entry.reason else ''}" if entry else ""
+    states = ", ".join(f"{kind} {name}" for kind, name in state.items()) or "not seen"
     value: dict[str, Any] = {"url": page.url, "canonical": key, "domain": page.domain, "stored": stored}
     value["crawl"] = {"id": crawl.id, **state} if crawl else None
-    value["skipped"] = skipped
+    value["recorded"] = asdict(entry) if entry else None
     crawled = f"crawl {crawl.id}: {states}" if crawl else "never crawled"
-    crawled += f"\n  skipped: {skipped}" if skipped else ""
+    crawled += f"\n  recorded: {recorded}" if recorded else ""
     _print(value, f"{page.url}\n  canonical: {key}\n  {crawled}\n  stored: {stored}", as_json)
 
 

@@ -1,21 +1,78 @@
--- Note one message as completed, whether its publication was noted before or not.
--- KEYS: open, done, dead, members of the crawl, the domain's hash, the crawl, the domain's crawls.
--- ARGV: ttl (s), message, 1 if dead, page id or ''.
-redis.call('SREM', KEYS[1], ARGV[2])
-redis.call('SADD', KEYS[2], ARGV[2])
-if ARGV[3] == '1' then
-    redis.call('SADD', KEYS[3], ARGV[2])
-    redis.call('EXPIRE', KEYS[3], ARGV[1])
-else
-    redis.call('SREM', KEYS[3], ARGV[2])
+-- Complete a message of a crawl, add its links to the backlog, and admit the next pages, in one round trip.
+-- Returns: 1 if the crawl has nothing left, lines of the crawl's record that wait in Redis, seconds until the next
+-- request to the host, and the items of the pages admitted now.
+-- KEYS: the crawl, its pages, admitted, retrying, backlog, handover, record, the host, its requests in flight, its hold,
+-- active crawls.
+-- ARGV: message's name, 'd' (done) or 'x' (dead), 1 if the page belongs in the crawl's pack, line of the record or '',
+-- delay of the host (s), window, pages that all crawls may have admitted, ttl (s) or 0 to leave it, pages that the
+-- crawl may have, the crawl's id, names of messages whose handover is published with commas between them, then a name and an entry for each link.
+local crawl, pages, admitted = KEYS[1], KEYS[2], KEYS[3]
+local name, state, delay = ARGV[1], ARGV[2], tonumber(ARGV[5])
+local former = redis.call('HGET', pages, name)
+if former ~= state then
+    redis.call('HSET', pages, name, state)
+    redis.call('HINCRBY', crawl, state == 'd' and 'done' or 'dead', 1)
+    if former == 'x' then
+        redis.call('HINCRBY', crawl, 'dead', -1)
+    end
+    if ARGV[3] == '1' then
+        redis.call('HINCRBY', crawl, 'indexed', 1)
+    end
 end
+if redis.call('HDEL', admitted, name) == 0 then
+    redis.call('HDEL', KEYS[4], name)
+end
+local now = seconds()
+redis.call('ZREM', KEYS[9], name)
+if delay > 0 then
+    redis.call('HSET', KEYS[8], 'last', string.format('%.6f', now))
+end
+local lines = 0
 if ARGV[4] ~= '' then
-    redis.call('SADD', KEYS[4], ARGV[4])
-    redis.call('EXPIRE', KEYS[4], ARGV[1])
+    lines = redis.call('RPUSH', KEYS[7], ARGV[4])
 end
-redis.call('EXPIRE', KEYS[2], ARGV[1])
--- Prolonged with every message: a crawl may take longer than the ttl.
-redis.call('EXPIRE', KEYS[6], ARGV[1])
-redis.call('EXPIRE', KEYS[7], ARGV[1])
-redis.call('HSET', KEYS[5], 'last_finished', redis.call('TIME')[1])
-return redis.call('SCARD', KEYS[1])
+local seen = 12 < #ARGV and tonumber(redis.call('HGET', crawl, 'seen') or 0)
+for at = 12, #ARGV - 1, 2 do
+    if seen < tonumber(ARGV[9]) then
+        if redis.call('HSETNX', pages, ARGV[at], 'w') == 1 then
+            redis.call('RPUSH', KEYS[5], ARGV[at] .. ARGV[at + 1])
+            seen = seen + 1
+        end
+    elseif redis.call('HEXISTS', pages, ARGV[at]) == 0 then
+        redis.call('HSET', crawl, 'cut', 1)
+        break
+    end
+end
+local fields = {'last', string.format('%.3f', now), 'rounds', 0}
+if state == 'd' then
+    fields = {'last', fields[2], 'rounds', 0, 'window', ARGV[6], 'delay', ARGV[5]}
+end
+if seen then
+    fields[#fields + 1] = 'seen'
+    fields[#fields + 1] = seen
+end
+redis.call('HSET', crawl, unpack(fields))
+local items = {}
+if redis.call('PTTL', KEYS[10]) <= 0 then
+    items = admit(crawl, pages, admitted, KEYS[5], KEYS[11], tonumber(ARGV[7]))
+end
+for each in string.gmatch(ARGV[11], '[^,]+') do
+    redis.call('HDEL', KEYS[6], each)
+end
+if #items > 0 then
+    local names = {}
+    for index, item in ipairs(items) do
+        names[index] = string.sub(item, 1, NAME)
+    end
+    redis.call('HSET', KEYS[6], name, table.concat(names))
+end
+if tonumber(ARGV[8]) > 0 then
+    for index = 1, 7 do
+        redis.call('EXPIRE', KEYS[index], ARGV[8])
+    end
+end
+local left = redis.call('HLEN', admitted) + redis.call('HLEN', KEYS[4]) + redis.call('LLEN', KEYS[5])
+if left > 0 then
+    redis.call('SADD', KEYS[11], ARGV[10])
+end
+return {left == 0 and 1 or 0, lines, string.format('%.3f', rest(KEYS[8], delay, now)), unpack(items)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from app.broker.errors import Postpone
 from app.broker.headers import LAST_ERROR
 from app.crawl.classify import FetchResult, Gone, Indexed, Limits, Redirected, Skipped, classify
 from app.crawl.extract.contract import extractor
-from app.crawl.frontier import MessageKind
+from app.crawl.frontier_values import Host, MessageKind
 from app.crawl.politeness import HostRateLimiter, RobotsCache
 from app.crawl.single_flight import SingleFlight
 from app.crawl.urls import Scope, Target, host_of
@@ -24,6 +25,8 @@ from app.http.fetcher import Fetcher
 from app.storage.layout import Tombstone, content_key, page_id, to_json
 from app.storage.store import ObjectStore
 from config.settings import Settings
+
+log = logging.getLogger(__name__)
 
 #: Redirects that an `index` outside of a crawl follows; within a crawl each hop is a page of its own.
 _MAX_HOPS = 10
@@ -53,22 +56,53 @@ class Crawler:
         self._limits = Limits.of(settings)
 
     def fetch(self, target: Target, kind: MessageKind, *, too_complex: bool = False) -> FetchResult | None:
-        """Return the result for a page; None where this message of its crawl is already completed.
+        """Return the result for a page of a client's own message; None where it is already completed in its crawl.
 
-        Within a crawl, one GET serves both messages of a page. With `too_complex`, the page is skipped without a GET:
-        it took its last run more CPU time than a page may.
-        Raises Postpone while the host or another worker is busy. ServerError, ConnectionFailed, ResponseTimeout and
-        RobotsUnavailable may pass with time; ForbiddenAddress and a crawl of another domain (InvalidMessage) do not.
+        Within a crawl, one GET serves the messages `index` and `crawl` of a page. Raises Postpone while the host or
+        another worker is busy, and what `get` raises; InvalidMessage for a crawl of another domain.
         """
 
         def get() -> FetchResult:
             if too_complex:
-                return Skipped(why="too-complex", detail=f"it took over {MAX_CPU_SECONDS:g} s of CPU")
-            return self._get(target)
+                return self.get(target, too_complex=True)
+            host = self.host(target)
+            wait = self._rate_limiter.reserve(host, requester=target.canonical_key)
+            if wait > 0:
+                raise Postpone(wait, f"{host.name} gets one request in {host.delay:g} s")
+            try:
+                return self.get(target)
+            finally:
+                self._rate_limiter.release(host, requester=target.canonical_key)
 
         if not target.crawl_id:
             return get()
         return self._single_flight.fetch(target.crawl_id, kind, target.canonical_key, get, domain=target.domain)
+
+    def host(self, target: Target) -> Host:
+        """Return a page's host with its politeness; raises RobotsUnavailable, and Postpone during another's request."""
+        name, delay = host_of(target.url), self._settings.host_delay
+        delay = max(delay, self._robots.rules(target.url).crawl_delay or 0)
+        return Host(name, delay, 1 if delay else self._settings.host_concurrency, own=name == target.domain)
+
+    def get(self, target: Target, *, too_complex: bool = False) -> FetchResult:
+        """Request a page now and classify the response. The caller has waited for the host.
+
+        With `too_complex`, the page is skipped without a request: it took its last run more CPU time than a page may.
+        ServerError, ConnectionFailed, ResponseTimeout and RobotsUnavailable may pass with time; ForbiddenAddress does
+        not.
+        """
+        if too_complex:
+            return Skipped(why="too-complex", detail=f"it took over {MAX_CPU_SECONDS:g} s of CPU")
+        if not self._robots.rules(target.url).allows(target.url):
+            return Skipped(why="robots", detail=f"robots.txt disallows {target.url}")
+        scope = Scope(target.domain, mode=self._settings.scope)
+        try:
+            response = self._fetcher.get(target.url)
+            with cpu_limit():
+                return classify(response, scope=scope, extractor=self._extractor, limits=self._limits)
+        except ServerError as error:
+            self._rate_limiter.pause(host_of(target.url), error.retry_after or 0)
+            raise
 
     def store(self, target: Target, result: FetchResult) -> str:
         """Store a result; return the page's id if the page belongs in its crawl's pack, else an empty string.
@@ -86,27 +120,9 @@ class Crawler:
             case Redirected():
                 self._put_tombstone(object_key, target, "redirect")
                 return ""
-            case Skipped():
-                pass
+            case Skipped(why=why, detail=detail):
+                log.info("Page skipped: %s: %s (%s); what is stored of it stays", target.url, why, detail)
         return own_id
-
-    def _get(self, target: Target) -> FetchResult:
-        rules = self._robots.rules(target.url)
-        if not rules.allows(target.url):
-            return Skipped(why="robots", detail=f"robots.txt disallows {target.url}")
-        host = host_of(target.url)
-        delay = max(self._settings.host_delay, rules.crawl_delay or 0)
-        wait = self._rate_limiter.reserve(host, requester=target.canonical_key, delay=delay)
-        if wait > 0:
-            raise Postpone(wait, f"the rate limit of {host} is one request in {delay:g} s")
-        scope = Scope(target.domain, mode=self._settings.scope)
-        try:
-            response = self._fetcher.get(target.url)
-            with cpu_limit():
-                return classify(response, scope=scope, extractor=self._extractor, limits=self._limits)
-        except ServerError as error:
-            self._rate_limiter.pause(host, error.retry_after or 0)
-            raise
 
     def _put_tombstone(self, object_key: str, target: Target, why: str) -> None:
         try:

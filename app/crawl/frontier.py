@@ -1,108 +1,120 @@
-"""The frontier of a crawl in Redis: pages seen, messages open, done and dead, and the ids of its pages."""
+"""The frontier of crawls in Redis: each page's state, the backlog, the admission window, and lines of the record."""
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+import time
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
-from typing import Literal
 
 from redis import Redis
 
-from app.broker.errors import InvalidMessage
+from app.broker.errors import InvalidMessage, Postpone
+from app.crawl.frontier_values import (
+    ACTIVE_CRAWLS,
+    HOST_PREFIX,
+    LEASE,
+    PAGE_STATES,
+    Completed,
+    Crawl,
+    Entered,
+    FoundPage,
+    Host,
+    MessageKind,
+    PageMessage,
+    Progress,
+    Refill,
+    admitted_of,
+    crawl_key,
+    crawl_of_fields,
+    crawls_key,
+    fingerprint,
+    foreign_crawl,
+    host_keys,
+    id_part,
+    latest_key,
+    message_name,
+    parts_of,
+    to_entry,
+)
+from app.crawl_record.crawls import CrawlState
 from app.state.client import PREFIX, load_script
 
 #: Seen pages of one crawl that a process caches, about 100 bytes each.
 _CACHED_PAGES = 100_000
 #: Crawls whose seen pages a process caches.
 _CACHED_CRAWLS = 8
+#: Seconds between two renewals of the TTL of a crawl's keys by one process.
+_RENEW_EVERY = 60.0
+#: Seconds for which a message waits while another one of its page is worked on.
+_BUSY = 5.0
 
-#: Marks a crawl that reached MAX_PAGES or MAX_DEPTH.
-CUT_AT_LIMIT = "limit"
-
-_PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
-
-#: A page has one message of each kind in a crawl.
-MessageKind = Literal["index", "crawl"]
-
-
-@dataclass(frozen=True, slots=True)
-class Crawl:
-    """One crawl of a domain. `started` is when its first message was handled."""
-
-    id: str
-    domain: str
-    start_url: str
-    started: datetime
-    #: How often the start page redirected to another host, and the crawl with it.
-    moves: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Counts of a domain's latest crawl. `seen` and `indexed` count pages; `open`, `done` and `dead` messages.
-
-    `open` is the sum over all crawls of the domain; `idle` is seconds since a message was completed.
-    """
-
-    crawl: Crawl | None
-    seen: int
-    open: int
-    done: int
-    dead: int
-    indexed: int
-    idle: float
+#: The crawls that were restored from their records and wait for a sweep.
+_RESTORED = f"{PREFIX}crawls:restored"
 
 
 class Frontier:
-    """All crawls of one Redis. Call `note_published` only after the broker's confirm, or a crash loses links."""
+    """All crawls of one Redis. `admission` is the number of pages that all crawls may have admitted together.
 
-    def __init__(self, redis: Redis, *, ttl: int) -> None:
+    What `complete` and `refill` admit must be published with confirms before the message is acknowledged. A page's
+    links are in the store before they are noted here.
+    """
+
+    def __init__(self, redis: Redis, *, ttl: int, admission: int = 256) -> None:
         self._redis = redis
         self._ttl = ttl
+        self._admission = admission
         self._seen: dict[str, set[str]] = {}
+        self._born: dict[str, str] = {}
+        self._renewed: dict[str, float] = {}
+        self._handed_over: dict[str, list[str]] = {}
         folder = Path(__file__).parent
+        admit = folder / "admit.lua"
+        self._enter = load_script(redis, admit, folder / "enter.lua")
+        self._complete = load_script(redis, admit, folder / "complete.lua")
+        self._refill = load_script(redis, admit, folder / "refill.lua")
+        self._release = load_script(redis, folder / "release.lua")
+        self._rebuild = load_script(redis, folder / "rebuild.lua")
+        self._stored = load_script(redis, folder / "stored.lua")
         self._note_published = load_script(redis, folder / "published.lua")
-        self._complete = load_script(redis, folder / "complete.lua")
 
     def begin(self, crawl: Crawl) -> Crawl:
         """Store a crawl as its domain's latest, and return it; one that is stored already keeps its first values."""
         # Each crawl renews the set's TTL, so its expired members must be removed here.
-        crawls = [str(each) for each in self._redis.smembers(_crawls_key(crawl.domain))]
+        crawls = [str(each) for each in self._redis.smembers(crawls_key(crawl.domain))]
         pipe = self._redis.pipeline(transaction=False)
         for each in crawls:
-            pipe.exists(crawl_key(each), f"{crawl_key(each)}:open")
+            pipe.exists(crawl_key(each))
         expired = [each for each, exists in zip(crawls, pipe.execute(), strict=True) if not exists]
         if expired:
-            self._redis.srem(_crawls_key(crawl.domain), *expired)
+            self._redis.srem(crawls_key(crawl.domain), *expired)
         key = crawl_key(crawl.id)
         fields = {
+            "id": crawl.id,
             "domain": crawl.domain,
             "start": crawl.start_url,
             "began": crawl.started.isoformat(),
             "moves": str(crawl.moves),
+            "own": str(int(crawl.own)),
+            "state": "running",
+            "born": uuid.uuid4().hex[:8],
+            "last": f"{crawl.started.timestamp():.3f}",
         }
         pipe = self._redis.pipeline()
         for name, value in fields.items():
             pipe.hsetnx(key, name, value)
         pipe.expire(key, self._ttl)
-        last_finished = int(crawl.started.timestamp())
-        pipe.hset(_domain_key(crawl.domain), mapping={"crawl_id": crawl.id, "last_finished": last_finished})
-        pipe.sadd(_crawls_key(crawl.domain), crawl.id)
-        pipe.expire(_crawls_key(crawl.domain), self._ttl)
+        pipe.set(latest_key(crawl.domain), crawl.id, ex=self._ttl)
+        pipe.sadd(crawls_key(crawl.domain), crawl.id)
+        pipe.expire(crawls_key(crawl.domain), self._ttl)
         pipe.execute()
         return self.crawl(crawl.id) or crawl
 
     def crawl(self, crawl_id: str) -> Crawl | None:
         """Return a crawl by its id, or None for an unknown or expired one."""
         fields = {str(name): str(value) for name, value in self._redis.hgetall(crawl_key(crawl_id)).items()}
-        if not fields:
-            return None
-        started, moves = datetime.fromisoformat(fields["began"]), int(fields.get("moves", 0))
-        return Crawl(crawl_id, fields["domain"], fields["start"], started, moves)
+        return crawl_of_fields(crawl_id, fields)
 
     def crawl_of(self, domain: str, crawl_id: str) -> Crawl | None:
         """Return a crawl of a domain, or None as `crawl` does; raises InvalidMessage for a crawl of another domain."""
@@ -111,6 +123,181 @@ class Frontier:
             raise InvalidMessage(foreign_crawl(crawl_id, found.domain, domain))
         return found
 
+    def latest(self, domain: str) -> Crawl | None:
+        """Return the latest crawl of a domain, or None for a domain without one."""
+        crawl_id = self._redis.get(latest_key(domain))
+        return self.crawl(str(crawl_id)) if crawl_id else None
+
+    def enter(self, crawl_id: str, domain: str, link: FoundPage, host: Host, *, takeover: bool) -> Entered:
+        """Begin the run of a page's message. With `takeover`, an earlier delivery of it is no longer at work.
+
+        Raises Postpone while the host or another message of the page is busy, and InvalidMessage for a crawl of another
+        domain.
+        """
+        key, name = crawl_key(crawl_id), fingerprint(link.canonical_key)
+        action, *values = self._enter(
+            keys=[*parts_of(key, "", "pages", "admitted", "retrying", "backlog", "handover"), *host_keys(host.name)],
+            args=[name, domain, to_entry(link), int(takeover), LEASE, host.concurrency, host.delay, int(host.own)],
+        )
+        match action:
+            case "foreign":
+                raise InvalidMessage(foreign_crawl(crawl_id, str(values[0]), domain))
+            case "wait":
+                raise Postpone(float(values[0]), f"{host.name} gets one request in {host.delay:g} s")
+            case "busy":
+                raise Postpone(_BUSY, f"another message of {link.canonical_key} is worked on")
+            case "fetch":
+                self._forget_if_lost(crawl_id, str(values[0]))
+                return Entered(fetch=True, crawl_found=bool(values[0]))
+        return Entered(fetch=False, handover=admitted_of(values, 0.0))
+
+    def complete(
+        self,
+        crawl_id: str,
+        kind: MessageKind,
+        canonical_key: str,
+        *,
+        host: Host,
+        line: str = "",
+        indexed: bool = False,
+        dead: bool = False,
+        links: Iterable[FoundPage] = (),
+        max_pages: int = 0,
+    ) -> Completed:
+        """Note a message as done or dead, its links as waiting, and admit the crawl's next pages.
+
+        `line` is the page's line of the crawl's record. A crawl gets no page beyond `max_pages`, and is noted as cut.
+        """
+        key, name = crawl_key(crawl_id), message_name(kind, canonical_key)
+        cached = self._cache_of(crawl_id)
+        fresh = {each: link for link in links if (each := fingerprint(link.canonical_key)) not in cached}
+        arguments = [field for each, link in fresh.items() for field in (each, to_entry(link))]
+        confirmed = ",".join(self._handed_over.pop(crawl_id, ()))
+        ended, lines, wait, *items = self._complete(
+            keys=[
+                *parts_of(key, "", "pages", "admitted", "retrying", "backlog", "handover", "record"),
+                *host_keys(host.name),
+                ACTIVE_CRAWLS,
+            ],
+            args=[
+                *(name, "x" if dead else "d", int(indexed), line, host.delay, host.concurrency),
+                *(0 if dead else self._admission, self._ttl if self._must_renew(crawl_id) else 0, max_pages),
+                *(id_part(crawl_id), confirmed, *arguments),
+            ],
+        )
+        cached.update(fresh)
+        return Completed(admitted_of(items, float(wait)), name, int(lines), bool(ended))
+
+    def note_handed_over(self, crawl_id: str, name: str) -> None:
+        """Note that what this message admitted is published; the crawl's next completion here removes it."""
+        self._handed_over.setdefault(crawl_id, []).append(name)
+
+    def add_line(self, crawl_id: str, line: str) -> None:
+        """Add a line to a crawl's record: of a page that was indexed by a message outside of the crawl."""
+        self._redis.rpush(f"{crawl_key(crawl_id)}:record", line)
+
+    def release(self, crawl_id: str, kind: MessageKind, canonical_key: str, host: Host, *, failed: bool) -> None:
+        """End a run that did not complete its message. One that failed leaves the admission window until its retry."""
+        self._release(
+            keys=[*parts_of(crawl_key(crawl_id), "pages", "admitted", "retrying"), host_keys(host.name)[1]],
+            args=[message_name(kind, canonical_key), int(failed)],
+        )
+
+    def refill(self, *, stalled: float) -> Iterator[Refill]:
+        """Admit pages of all active crawls; yield each crawl with new pages, ended, or `stalled` seconds idle."""
+        rows = self._refill(keys=[ACTIVE_CRAWLS], args=[f"{PREFIX}crawl:", HOST_PREFIX, self._admission, stalled])
+        for crawl_id, domain, ended, idle, wait, *items in rows:
+            real = self._redis.hget(f"{PREFIX}crawl:{crawl_id}", "id") or crawl_id
+            yield Refill(str(real), domain, admitted_of(items, float(wait)), bool(ended), float(idle))
+
+    def confirm_refill(self, crawl_id: str) -> None:
+        """Note that the pages of a refill are published."""
+        self._redis.hdel(f"{crawl_key(crawl_id)}:handover", "refill")
+
+    def open_pages(self, crawl_id: str) -> tuple[tuple[PageMessage, ...], int]:
+        """Return the open messages of a crawl, to be published again, and how often that was since its last progress.
+
+        The crawl's idle time begins again.
+        """
+        key = crawl_key(crawl_id)
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hgetall(f"{key}:admitted")
+        pipe.hgetall(f"{key}:retrying")
+        pipe.time()
+        pipe.hincrby(key, "rounds", 1)
+        admitted, retrying, (seconds, _), rounds = pipe.execute()
+        self._redis.hset(key, "last", seconds)
+        items = [f"{name}{entry}" for name, entry in {**admitted, **retrying}.items()]
+        return admitted_of(items, 0.0).messages, int(rounds)
+
+    def set_state(self, crawl_id: str, state: CrawlState) -> None:
+        """Pause, resume or cancel a crawl. Cancelling forgets its backlog and its open messages."""
+        key = crawl_key(crawl_id)
+        pipe = self._redis.pipeline()
+        pipe.hset(key, "state", state)
+        if state == "cancelled":
+            pipe.hset(key, "cut", 1)
+            pipe.delete(*parts_of(key, "backlog", "admitted", "retrying"))
+        pipe.execute()
+
+    def close(self, crawl_id: str) -> None:
+        """Note that a crawl has ended and that its record is complete."""
+        self._redis.srem(ACTIVE_CRAWLS, id_part(crawl_id))
+
+    def buffered_lines(self, crawl_id: str, limit: int) -> tuple[int, list[str]]:
+        """Return the offset of the first line of the record that is not in the store, and up to `limit` such lines.
+
+        A `limit` of -1 returns all of them.
+        """
+        key = crawl_key(crawl_id)
+        pipe = self._redis.pipeline()
+        pipe.hget(key, "stored")
+        pipe.lrange(f"{key}:record", 0, max(-1, limit - 1))
+        stored, lines = pipe.execute()
+        return int(stored or 0), [str(line) for line in lines]
+
+    def note_stored_lines(self, crawl_id: str, offset: int, number: int) -> None:
+        """Note that `number` lines of the record from `offset` are in the store, unless another process did."""
+        self._stored(keys=parts_of(crawl_key(crawl_id), "", "record"), args=[offset, number])
+
+    def note_restored(self, crawl_id: str, stored_lines: int) -> None:
+        """Note that a crawl was restored, and that the store has these lines of its record: it waits for a sweep."""
+        self._redis.hsetnx(crawl_key(crawl_id), "stored", stored_lines)
+        self._redis.sadd(_RESTORED, crawl_id)
+
+    def restored(self) -> list[str]:
+        """Return the ids of the restored crawls that wait for a sweep."""
+        return sorted(str(crawl_id) for crawl_id in self._redis.smembers(_RESTORED))
+
+    def note_swept(self, crawl_ids: Collection[str]) -> None:
+        """Note that a sweep of these crawls is published, or done."""
+        if crawl_ids:
+            self._redis.srem(_RESTORED, *crawl_ids)
+
+    def rebuild(self, crawl_id: str, done: Iterable[tuple[str, bool]], waiting: Iterable[FoundPage]) -> int:
+        """Note pages as done, with whether each belongs in the pack, and others as waiting; return how many wait now.
+
+        `done` are canonical keys. Pages that the frontier knows already stay as they are.
+        """
+        key, added = crawl_key(crawl_id), 0
+        rows = chain(
+            (("d", fingerprint(page), int(member)) for page, member in done),
+            (("w", fingerprint(link.canonical_key), to_entry(link)) for link in waiting),
+        )
+        while batch := list(islice(rows, 500)):
+            arguments = [field for row in batch for field in row]
+            added += self._rebuild(keys=[*parts_of(key, "", "pages", "backlog"), ACTIVE_CRAWLS], args=arguments)
+        self._redis.sadd(ACTIVE_CRAWLS, id_part(crawl_id))
+        return added
+
+    def counts(self, crawl_id: str) -> dict[str, int]:
+        """Return the counts of a crawl: `seen` and `indexed` pages, `done` and `dead` messages."""
+        names = ("seen", "indexed", "done", "dead")
+        return {
+            name: int(value or 0)
+            for name, value in zip(names, self._redis.hmget(crawl_key(crawl_id), names), strict=True)
+        }
+
     def unseen(
         self, crawl_id: str, pages: Mapping[str, str], *, depth: int, max_pages: int, max_depth: int
     ) -> dict[str, str]:
@@ -118,148 +305,107 @@ class Frontier:
 
         `depth` is that of all of them. Where a limit leaves pages out, the crawl is noted as cut.
         """
+        cached = self._cache_of(crawl_id)
+        unknown = {key: name for key in pages if (name := fingerprint(key)) not in cached}
+        if not unknown:
+            return {}
+        key = crawl_key(crawl_id)
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hmget(f"{key}:pages", list(unknown.values()))
+        pipe.hget(key, "seen")
+        states, seen = pipe.execute()
+        cached.update(name for name, state in zip(unknown.values(), states, strict=True) if state)
+        fresh = [key for key, state in zip(unknown, states, strict=True) if not state]
+        room = 0 if depth > max_depth else max(0, max_pages - int(seen or 0))
+        if len(fresh) > room:
+            self._redis.hset(key, "cut", 1)
+        return {key: pages[key] for key in fresh[:room]}
+
+    def note_published(self, crawl_id: str, links: Sequence[FoundPage]) -> None:
+        """Note that the broker has confirmed the `index` and `crawl` messages of these pages."""
+        if links:
+            fields = [field for link in links for field in (fingerprint(link.canonical_key), to_entry(link))]
+            self._note_published(
+                keys=[*parts_of(crawl_key(crawl_id), "", "pages", "admitted"), ACTIVE_CRAWLS],
+                args=[self._ttl, id_part(crawl_id), *fields],
+            )
+
+    def is_cut(self, crawl_id: str) -> bool:
+        """Return whether a crawl did not follow all links: it reached MAX_PAGES or MAX_DEPTH, or was cancelled."""
+        return bool(self._redis.hget(crawl_key(crawl_id), "cut"))
+
+    def note_cut(self, crawl_id: str) -> None:
+        """Note that a crawl did not follow all links."""
+        self._redis.hset(crawl_key(crawl_id), "cut", 1)
+
+    def open_messages(self, domain: str) -> int:
+        """Return the number of open messages and waiting pages of a domain, over all its crawls."""
+        crawls = [str(each) for each in self._redis.smembers(crawls_key(domain))]
+        return sum(map(self.open_messages_of, crawls))
+
+    def open_messages_of(self, crawl_id: str) -> int:
+        """Return the number of open messages and waiting pages of one crawl."""
+        return sum(self._open_and_waiting(crawl_id))
+
+    def _open_and_waiting(self, crawl_id: str) -> tuple[int, int]:
+        key = crawl_key(crawl_id)
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hlen(f"{key}:admitted")
+        pipe.hlen(f"{key}:retrying")
+        pipe.llen(f"{key}:backlog")
+        admitted, retrying, waiting = pipe.execute()
+        return admitted + retrying, waiting
+
+    def progress(self, domain: str) -> Progress:
+        """Return the counts of a domain's latest crawl."""
+        crawl_id = self._redis.get(latest_key(domain))
+        key = crawl_key(str(crawl_id) if crawl_id else "none")
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hgetall(key)
+        pipe.time()
+        fields, (seconds, _) = pipe.execute()
+        crawls = [str(each) for each in self._redis.smembers(crawls_key(domain))]
+        open_messages = sum(self._open_and_waiting(each)[0] for each in crawls)
+        seen, done, dead, indexed = (int(fields.get(name, 0)) for name in ("seen", "done", "dead", "indexed"))
+        return Progress(
+            crawl=crawl_of_fields(str(crawl_id), fields) if crawl_id else None,
+            seen=seen,
+            open=open_messages,
+            waiting=self._open_and_waiting(str(crawl_id))[1] if crawl_id else 0,
+            done=done,
+            dead=dead,
+            indexed=indexed,
+            idle=max(0.0, float(seconds) - float(fields.get("last", seconds))),
+            state=fields.get("state", "running"),
+        )
+
+    def page_state(self, crawl_id: str, canonical_key: str) -> dict[MessageKind, str]:
+        """Return the states of a page's messages in a crawl, for `perennial explain`; empty for an unseen page."""
+        kinds: tuple[MessageKind, ...] = ("page", "index", "crawl")
+        states = self._redis.hmget(
+            f"{crawl_key(crawl_id)}:pages", [message_name(kind, canonical_key) for kind in kinds]
+        )
+        return {kind: PAGE_STATES[str(state)] for kind, state in zip(kinds, states, strict=True) if state}
+
+    def _cache_of(self, crawl_id: str) -> set[str]:
         # A seen page stays seen, so the cache is never wrong; it is only bounded.
         if len(self._seen.get(crawl_id, ())) > _CACHED_PAGES:
             del self._seen[crawl_id]
         while crawl_id not in self._seen and len(self._seen) >= _CACHED_CRAWLS:
             del self._seen[next(iter(self._seen))]
-        cached = self._seen.setdefault(crawl_id, set())
-        unknown = {key: hashed for key in pages if (hashed := fingerprint(key)) not in cached}
-        if not unknown:
-            return {}
-        pipe = self._redis.pipeline(transaction=False)
-        pipe.smismember(f"{crawl_key(crawl_id)}:seen", list(unknown.values()))
-        pipe.scard(f"{crawl_key(crawl_id)}:seen")
-        flags, seen = pipe.execute()
-        cached.update(hashed for hashed, flag in zip(unknown.values(), flags, strict=True) if flag)
-        fresh = [key for key, flag in zip(unknown, flags, strict=True) if not flag]
-        room = 0 if depth > max_depth else max(0, max_pages - int(seen))
-        if len(fresh) > room:
-            self.note_cut(crawl_id, CUT_AT_LIMIT)
-        return {key: pages[key] for key in fresh[:room]}
+        return self._seen.setdefault(crawl_id, set())
 
-    def note_published(self, crawl_id: str, canonical_keys: Sequence[str]) -> None:
-        """Note that the broker has confirmed the `index` and `crawl` messages of these pages."""
-        if canonical_keys:
-            base = crawl_key(crawl_id)
-            self._note_published(
-                keys=[f"{base}:seen", f"{base}:open", f"{base}:done"],
-                args=[self._ttl, *map(fingerprint, canonical_keys)],
-            )
+    def _forget_if_lost(self, crawl_id: str, born: str) -> None:
+        """Forget the cached pages of a crawl that Redis lost since: it does not know them any more."""
+        if self._born.setdefault(crawl_id, born) != born:
+            self._born[crawl_id] = born
+            self._seen.pop(crawl_id, None)
 
-    def complete(
-        self,
-        crawl_id: str,
-        domain: str,
-        kind: MessageKind,
-        canonical_key: str,
-        *,
-        page_id: str = "",
-        dead: bool = False,
-    ) -> None:
-        """Note a message as done, or as dead; `page_id` is given when the page belongs in the crawl's pack."""
-        base = crawl_key(crawl_id)
-        self._complete(
-            keys=[
-                *(f"{base}:{part}" for part in ("open", "done", "dead", "members")),
-                *(_domain_key(domain), base, _crawls_key(domain)),
-            ],
-            args=[self._ttl, message_name(kind, canonical_key), int(dead), page_id],
-        )
-
-    def note_cut(self, crawl_id: str, cut: str) -> None:
-        """Note that a crawl did not follow all links: `cut` is CUT_AT_LIMIT, or a page id."""
-        key = f"{crawl_key(crawl_id)}:cut"
-        self._redis.sadd(key, cut)
-        self._redis.expire(key, self._ttl)
-
-    def cuts(self, crawl_id: str) -> set[str]:
-        """Return the cuts of a crawl: CUT_AT_LIMIT, and the ids of pages whose links are unknown."""
-        return {str(cut) for cut in self._redis.smembers(f"{crawl_key(crawl_id)}:cut")}
-
-    def add_to_latest(self, domain: str, page_id: str) -> None:
-        """Add a page that was indexed outside of a crawl to its domain's latest one, so that its full pack has it."""
-        crawl_id = self._redis.hget(_domain_key(domain), "crawl_id")
-        if crawl_id:
-            key = f"{crawl_key(str(crawl_id))}:members"
-            self._redis.sadd(key, page_id)
-            self._redis.expire(key, self._ttl)
-
-    def page_ids(self, crawl_id: str) -> set[str]:
-        """Return the ids of the pages in a crawl's pack: indexed, unchanged, or failed and kept."""
-        return {str(page_id) for page_id in self._redis.smembers(f"{crawl_key(crawl_id)}:members")}
-
-    def open_messages(self, domain: str) -> int:
-        """Return the number of open messages of a domain, over all its crawls."""
-        crawls = [str(each) for each in self._redis.smembers(_crawls_key(domain))]
-        pipe = self._redis.pipeline(transaction=False)
-        for crawl_id in crawls:
-            pipe.scard(f"{crawl_key(crawl_id)}:open")
-        return sum(map(int, pipe.execute()))
-
-    def open_messages_of(self, crawl_id: str) -> int:
-        """Return the number of open messages of one crawl."""
-        return int(self._redis.scard(f"{crawl_key(crawl_id)}:open"))
-
-    def forget_open_messages(self, domain: str) -> None:
-        """Forget the open messages of a domain, which are lost. One that arrives after all is still worked on."""
-        crawls = [str(each) for each in self._redis.smembers(_crawls_key(domain))]
-        if crawls:
-            self._redis.delete(*(f"{crawl_key(each)}:open" for each in crawls))
-
-    def progress(self, domain: str) -> Progress:
-        """Return the counts of a domain's latest crawl."""
-        fields = self._redis.hgetall(_domain_key(domain))
-        crawl = self.crawl(str(fields["crawl_id"])) if "crawl_id" in fields else None
-        base = crawl_key(crawl.id if crawl else "none")
-        pipe = self._redis.pipeline(transaction=False)
-        for part in ("seen", "done", "dead", "members"):
-            pipe.scard(f"{base}:{part}")
-        pipe.time()
-        seen, done, dead, indexed, (seconds, _) = pipe.execute()
-        idle = float(seconds) - float(fields.get("last_finished", seconds))
-        return Progress(crawl, seen, self.open_messages(domain), done, dead, indexed, idle)
-
-    def page_state(self, crawl_id: str, canonical_key: str) -> dict[str, bool]:
-        """Return which sets of a crawl contain a page and its messages, for `perennial explain`."""
-        base, hashed = crawl_key(crawl_id), fingerprint(canonical_key)
-        pipe = self._redis.pipeline(transaction=False)
-        pipe.sismember(f"{base}:seen", hashed)
-        for part in ("open", "done", "dead"):
-            pipe.sismember(f"{base}:{part}", f"i{hashed}")
-            pipe.sismember(f"{base}:{part}", f"c{hashed}")
-        names = ["seen", *(f"{kind} {part}" for part in ("open", "done", "dead") for kind in ("index", "crawl"))]
-        return {name: bool(value) for name, value in zip(names, pipe.execute(), strict=True)}
-
-
-def fingerprint(canonical_key: str) -> str:
-    """Return the 16 hex digits that stand for a canonical key in Redis; 64 bits tell a million pages apart."""
-    return hashlib.blake2b(canonical_key.encode(), digest_size=8).hexdigest()
-
-
-def message_name(kind: MessageKind, canonical_key: str) -> str:
-    """Return the member of the sets that stands for a page's message."""
-    return f"{kind[0]}{fingerprint(canonical_key)}"
-
-
-def foreign_crawl(crawl_id: str, owner: str, domain: str) -> str:
-    """Return the error text for a message of one domain that names a crawl of another."""
-    return f"crawl_id {crawl_id!r}: it is a crawl of {owner}, not of {domain}"
-
-
-def crawl_key(crawl_id: str) -> str:
-    """Return the Redis key of a crawl; the keys of its sets and fetch results begin with it.
-
-    A client chooses the id: one that could form another crawl's key, or that is very long, is replaced by its hash.
-    """
-    if not _PLAIN_ID.fullmatch(crawl_id):
-        crawl_id = hashlib.blake2b(crawl_id.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-    return f"{PREFIX}crawl:{crawl_id}"
-
-
-def _domain_key(domain: str) -> str:
-    return f"{PREFIX}domain:{domain}"
-
-
-def _crawls_key(domain: str) -> str:
-    return f"{PREFIX}domain:{domain}:crawls"
+    def _must_renew(self, crawl_id: str) -> bool:
+        now = time.monotonic()
+        if now - self._renewed.get(crawl_id, -_RENEW_EVERY) < _RENEW_EVERY:
+            return False
+        if len(self._renewed) > 10_000:
+            self._renewed.clear()
+        self._renewed[crawl_id] = now
+        return True

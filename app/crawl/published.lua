@@ -1,13 +1,20 @@
--- Note pages as seen, and their messages as open unless they were completed before this note.
--- KEYS: seen, open, done. ARGV: ttl (s), then fingerprints; each stands for an `index` and a `crawl` message.
-for i = 2, #ARGV do
-    redis.call('SADD', KEYS[1], ARGV[i])
+-- Note the `index` and `crawl` messages of pages as open, unless they were completed before this note.
+-- KEYS: the crawl, its pages, admitted, active crawls. ARGV: ttl (s), the crawl's id, then a name and an entry for each.
+for at = 3, #ARGV - 1, 2 do
+    local name, entry = ARGV[at], ARGV[at + 1]
+    if redis.call('HSETNX', KEYS[2], name, 'l') == 1 then
+        redis.call('HINCRBY', KEYS[1], 'seen', 1)
+    end
     for _, kind in ipairs({'i', 'c'}) do
-        if redis.call('SISMEMBER', KEYS[3], kind .. ARGV[i]) == 0 then
-            redis.call('SADD', KEYS[2], kind .. ARGV[i])
+        if redis.call('HSETNX', KEYS[2], kind .. name, 'o') == 1 then
+            redis.call('HSET', KEYS[3], kind .. name, entry)
         end
     end
 end
-redis.call('EXPIRE', KEYS[1], ARGV[1])
-redis.call('EXPIRE', KEYS[2], ARGV[1])
-return redis.call('SCARD', KEYS[1])
+for index = 1, 3 do
+    redis.call('EXPIRE', KEYS[index], ARGV[1])
+end
+if redis.call('HEXISTS', KEYS[1], 'domain') == 1 then
+    redis.call('SADD', KEYS[4], ARGV[2])
+end
+return 1

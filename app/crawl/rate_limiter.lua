@@ -1,5 +1,6 @@
 -- Reserve the next request to a host, or return the reservation made before. Returns seconds to wait; 0 means now.
--- KEYS: the host's hash, the host's reservations. ARGV: requester, seconds between two requests.
+-- KEYS: the host's hash, the host's reservations, its requests in flight. ARGV: requester, seconds between a response
+-- and the next request, requests that may be in flight, seconds after which one in flight counts as lost.
 -- In the hash, `last` is the time of the last request, `tail` the last reservation, and `late` the last reservation
 -- of a requester that had missed its own while the host was busy.
 local clock = redis.call('TIME')
@@ -23,7 +24,12 @@ if free > now and free - reservation > 2 * delay then
     redis.call('HSET', KEYS[1], 'late', string.format('%.6f', reservation))
 end
 local wait = math.max(reservation, free) - now
+redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now)
+if wait <= 0 and redis.call('ZCARD', KEYS[3]) >= tonumber(ARGV[3]) and not redis.call('ZSCORE', KEYS[3], ARGV[1]) then
+    wait = math.max(delay, 0.25)
+end
 if wait <= 0 then
+    redis.call('ZADD', KEYS[3], now + ARGV[4], ARGV[1])
     redis.call('HSET', KEYS[1], 'last', string.format('%.6f', now))
     redis.call('HDEL', KEYS[2], ARGV[1])
     wait = 0

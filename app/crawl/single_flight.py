@@ -15,7 +15,7 @@ from redis.lock import Lock
 
 from app.broker.errors import InvalidMessage, Postpone
 from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped
-from app.crawl.frontier import MessageKind, crawl_key, fingerprint, foreign_crawl, message_name
+from app.crawl.frontier_values import MessageKind, crawl_key, fingerprint, foreign_crawl, message_name
 from app.crawl.urls import Link
 from app.state.client import load_script
 from app.state.lease import Renewer
@@ -56,7 +56,7 @@ class SingleFlight:
         token, crawl = uuid.uuid4().bytes, crawl_key(crawl_id)
         result_key = _result_key(crawl_id, canonical_key)
         lease_key = f"{result_key}:by"
-        keys = [f"{crawl}:done", f"{crawl}:dead", result_key, lease_key, crawl]
+        keys = [f"{crawl}:pages", result_key, lease_key, crawl]
         arguments = [message_name(kind, canonical_key), token, self._lease_ms, domain]
         deadline, pause = time.monotonic() + _SHORT_WAIT, 0.002
         state, *shared = self._begin(keys=keys, args=arguments)
@@ -81,11 +81,6 @@ class SingleFlight:
             self._renewer.remove(lease_key)
             self._end(keys=[result_key, lease_key], args=[token, dumped, self._ttl])
         return result
-
-    def shared_result(self, crawl_id: str, canonical_key: str) -> FetchResult | None:
-        """Return the result that a crawl's page got within the last `ttl` seconds, or None; for `perennial explain`."""
-        data = self._redis.get(_result_key(crawl_id, canonical_key))
-        return _load(bytes(data)) if isinstance(data, bytes) else None
 
 
 def _result_key(crawl_id: str, canonical_key: str) -> str:

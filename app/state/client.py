@@ -49,6 +49,6 @@ def _client(url: str, *, decode_responses: bool) -> Redis:
 
 
 @functools.cache
-def load_script(redis: Redis, path: Path) -> Script:
-    """Return the Lua script of a file, read once, which is sent to Redis once and then called by its hash."""
-    return cast(Script, redis.register_script(path.read_text()))
+def load_script(redis: Redis, *paths: Path) -> Script:
+    """Return the Lua script of these files together, sent to Redis once and then called by its hash."""
+    return cast(Script, redis.register_script("\n".join(path.read_text() for path in paths)))

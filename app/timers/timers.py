@@ -26,6 +26,8 @@ _DEADLINES = f"{PREFIX}timers"
 _TIMER = f"{PREFIX}timer:"
 #: The time of the last claim: a later one that is earlier shows that the clock was set back.
 _CLAIMED = f"{PREFIX}timers:claimed"
+#: Counts starts and resets of all timers: a timer that was deleted and started again has another version.
+_VERSION = f"{PREFIX}timers:version"
 #: Set by each tick that has run; it expires after MAX_TICK_PAUSE.
 _TICKED = f"{PREFIX}ticked"
 
@@ -85,6 +87,7 @@ class Timers:
         self._reset = load_script(redis, folder / "reset.lua")
         self._claim = load_script(redis, folder / "claim.lua")
         self._complete = load_script(redis, folder / "complete.lua")
+        self._stop = load_script(redis, folder / "stop.lua")
 
     def start(self, domain: str, *, timeout: float, callback: Callback) -> None:
         """Start a domain's timer, or start it again, at `timeout` seconds; the stronger callback stays."""
@@ -110,10 +113,10 @@ class Timers:
         """Put a claimed timer off by its own timeout unless it was started or reset since; return whether it was."""
         return bool(self._complete(keys=_keys(timer.domain), args=[timer.domain, timer.version, timer.timeout]))
 
-    def stop(self, domain: str) -> None:
-        """Delete a domain's timer, claimed or not."""
-        self._redis.delete(_TIMER + domain)
-        self._redis.zrem(_DEADLINES, domain)
+    def stop(self, domain: str, *, callback: Callback) -> bool:
+        """Delete a domain's timer, claimed or not, if it has this callback; return whether it was deleted."""
+        arguments = [domain, callback.queue, json.dumps(callback.message, sort_keys=True)]
+        return bool(self._stop(keys=_keys(domain), args=arguments))
 
     def running(self, domain: str) -> RunningTimer | None:
         """Return a domain's timer, or None without one."""
@@ -126,7 +129,7 @@ class Timers:
 
 
 def _keys(domain: str) -> list[str]:
-    return [_DEADLINES, _TIMER + domain]
+    return [_DEADLINES, _TIMER + domain, _VERSION]
 
 
 def _arguments(domain: str, timeout: float, callback: Callback) -> list[Any]:
@@ -174,35 +177,6 @@ def callback_of(message: Mapping[str, Any], domain: str) -> Callback | None:
             raise InvalidMessage(f"callback_queue {name!r}: no queue has this name")
         queue = found
     return Callback(queue, {"domain": domain, **fields, "type": kind})
-
-
-@dataclass(frozen=True, slots=True)
-class Firing:
-    """The decision about a due timer: the callback to publish, or None to rearm the timer.
-
-    `lost` is the reason why the domain's open messages are taken for lost, to be logged and forgotten; else empty.
-    """
-
-    callback: Callback | None
-    lost: str = ""
-
-
-def decide_firing(timer: Timer, *, open_messages: int, open_in_own_crawl: int, idle: float, max_wait: float) -> Firing:
-    """Decide about a due timer of a domain with `open_messages`, where no message was completed for `idle` seconds.
-
-    Open messages hold the timer back for `max_wait` seconds, or for its own timeout if that is longer. Then they
-    count as lost. A crawl without open messages of its own is complete; of any other crawl the pack keeps the pages
-    that it did not meet.
-    """
-    if not open_messages:
-        return Firing(timer.callback)
-    if idle < max(max_wait, timer.timeout):
-        return Firing(None)
-    lost = f"no message was completed for {idle:.0f} s, {open_messages} open messages are taken for lost"
-    if timer.callback.message.get("crawl_id") and not open_in_own_crawl:
-        return Firing(timer.callback, f"{lost}: of other crawls")
-    incremental = {"type": "pack_incremental", "domain": timer.domain, "deletions": False}
-    return Firing(Callback(PACK, incremental), f"{lost}: packed without deletions")
 
 
 class TickWatch:

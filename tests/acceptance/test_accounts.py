@@ -45,7 +45,10 @@ def test_every_process_works_under_the_account_of_its_kind(
     with ExitStack() as stack:
         site = stack.enter_context(Site({**pages, "/elm": failure(500)}))
         accounts = stack.enter_context(accounts_of(changed, tmp_path / "accounts"))
-        queues = {"worker": ["site.index", "site.crawl", "site.timer", "site.tick"], "packer": ["site.pack"]}
+        queues = {
+            "worker": ["site.index", "site.crawl", "site.page", "site.timer", "site.tick"],
+            "packer": ["site.pack"],
+        }
         workers = [
             start({**ours, **accounts[kind]}, tmp_path / f"{kind}.log", queues=of, concurrency=1)
             for kind, of in queues.items()

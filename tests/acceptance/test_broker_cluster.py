@@ -77,7 +77,7 @@ def crew_of(settings: Settings, folder: Path, **more: str) -> Iterator[Crew]:
     client = ClusterSearchClient.of(settings)
     with fleet(environment, folder / "logs") as found, beat(environment, folder / "beat.log"):
         processes = {
-            "worker": found.worker("site.index", "site.crawl", "site.timer", "site.tick"),
+            "worker": found.worker("site.index", "site.crawl", "site.page", "site.timer", "site.tick"),
             "packer": found.worker("site.pack"),
             "orchestrator": found.orchestrator(),
             "searcher": found.searcher(),

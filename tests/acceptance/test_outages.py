@@ -55,7 +55,7 @@ def test_what_a_hung_worker_holds_is_run_by_another_one_when_its_heartbeats_are_
 ) -> None:
     quick = {"HOST_DELAY": "0.02", "TIMER_TIMEOUT": "2", "TIMER_MAX_WAIT": "300"}
     environment = environment_of(killable.settings) | quick
-    queues = ("site.index", "site.crawl", "site.timer", "site.tick", "site.pack")
+    queues = ("site.index", "site.crawl", "site.page", "site.timer", "site.tick", "site.pack")
     killable.set_heartbeat(3)
     try:
         with fleet(environment, tmp_path / "logs") as found, beat(environment, tmp_path / "beat.log"):

@@ -15,8 +15,8 @@ Column = Literal["lost", "wrong", "early", "stuck", "duplicates"]
 #: Effects that at-least-once delivery may repeat.
 Effect = Literal["fetch", "pack", "letter"]
 
-#: The tasks of a page: the page that always fails leaves a dead letter of each.
-PAGE_TASKS = ("site.index", "site.crawl")
+#: The task of a page: the page that always fails leaves a dead letter of it.
+PAGE_TASK = "site.page"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,7 @@ class Ledger:
 
     def expected_letters(self) -> set[Letter]:
         """Return the dead letters of the pages that always fail."""
-        return {
-            Letter(domain, task, path)
-            for domain, site in self.sites.items()
-            for path in site.of_kind("dead")
-            for task in PAGE_TASKS
-        }
+        return {Letter(domain, PAGE_TASK, path) for domain, site in self.sites.items() for path in site.of_kind("dead")}
 
 
 @dataclass(frozen=True, slots=True)

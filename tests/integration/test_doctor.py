@@ -66,7 +66,7 @@ def test_every_check_succeeds_on_a_healthy_broker_and_leaves_nothing_there(healt
     found = results(healthy)
     assert list(found) == [*CHECKS, *WITHOUT_BROKER]
     assert {result.text for each in found.values() for result in each if result.status != "ok"} == {
-        "no worker consumes from site.index, site.crawl, site.timer, site.pack, site.tick, orchestrator, "
+        "no worker consumes from site.index, site.crawl, site.page, site.timer, site.pack, site.tick, orchestrator, "
         "orchestrator.requests now"
     }
     assert management_api(healthy, connection).topology() == before
@@ -112,7 +112,7 @@ def test_a_worker_that_holds_messages_longer_than_consumer_timeout_is_a_problem(
         "eventart": "ok",
         "orchestrator": "ok",
     }
-    assert "3520 s" in found[0].text
+    assert "4680 s" in found[0].text
     assert "assumed" in found[0].text
 
 
@@ -121,7 +121,7 @@ def test_the_queues_of_a_served_art_archive_are_checked(settings: Settings, conn
     assert not declare_all(connection, serving)
     idle, answering = (result.text for result in results(serving)["work queues"])
     assert "cover-art-archive.index, cover-art-archive.move, cover-art-archive.delete now" in idle
-    assert answering == "10 work queue(s) answer"
+    assert answering == "11 work queue(s) answer"
 
 
 def test_a_short_consumer_timeout_of_a_queue_is_a_problem(healthy: Settings, connection: Any) -> None:

@@ -15,7 +15,17 @@ from hypothesis import strategies as st
 
 from app.broker.errors import InvalidMessage, Postpone
 from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped
-from app.crawl.frontier import CUT_AT_LIMIT, Crawl, Frontier, fingerprint
+from app.crawl.frontier import Frontier
+from app.crawl.frontier_values import (
+    Admitted,
+    Completed,
+    Crawl,
+    Entered,
+    FoundPage,
+    Host,
+    MessageKind,
+    fingerprint,
+)
 from app.crawl.politeness import HostRateLimiter
 from app.crawl.single_flight import SingleFlight
 from app.crawl.urls import Link
@@ -28,27 +38,47 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.integration
 
 
+HOST = Host("a.gov", delay=0, concurrency=2)
+
+
 @pytest.fixture
 def frontier(redis_url: str) -> Frontier:
     frontier = Frontier(get_redis(redis_url), ttl=60)
-    frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC)))
+    frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), own=True))
     return frontier
+
+
+def link(key: str, depth: int = 1) -> FoundPage:
+    return FoundPage(f"https://a.gov/{key}", key, depth)
+
+
+def complete(
+    frontier: Frontier, kind: MessageKind, key: str, *links: str, dead: bool = False, host: Host = HOST, pages: int = 99
+) -> Completed:
+    made = [link(each) for each in links]
+    return frontier.complete("c", kind, key, host=host, links=made, max_pages=pages, dead=dead, indexed=not dead)
+
+
+def urls(admitted: Admitted) -> list[str]:
+    return [each.url.rpartition("/")[2] for each in admitted.messages]
+
+
+def enter(frontier: Frontier, key: str, *, takeover: bool = False, host: Host = HOST, crawl_id: str = "c") -> Entered:
+    return frontier.enter(crawl_id, "a.gov", link(key), host, takeover=takeover)
 
 
 def unseen(frontier: Frontier, *keys: str, max_pages: int, depth: int = 0) -> list[str]:
     return list(frontier.unseen("c", dict.fromkeys(keys, "url"), depth=depth, max_pages=max_pages, max_depth=1))
 
 
-def test_a_published_page_is_seen_and_its_two_messages_are_open_until_they_are_completed(frontier: Frontier) -> None:
-    frontier.note_published("c", ["k"])
+def test_a_published_pair_is_open_until_both_messages_are_completed(frontier: Frontier) -> None:
+    frontier.note_published("c", [link("k")])
     assert unseen(frontier, "k", "other", max_pages=9) == ["other"]
     assert frontier.open_messages("a.gov") == 2
-    frontier.complete("c", "a.gov", "index", "k", page_id="p")
-    frontier.complete("c", "a.gov", "crawl", "k")
+    complete(frontier, "index", "k")
+    complete(frontier, "crawl", "k")
     assert frontier.open_messages("a.gov") == 0
-    state = frontier.page_state("c", "k")
-    assert (state["index done"], state["index dead"]) == (True, False)
-    assert frontier.page_ids("c") == {"p"}
+    assert frontier.page_state("c", "k") == {"page": "seen", "index": "done", "crawl": "done"}
 
 
 STEPS = st.permutations(["published", "index", "crawl"])
@@ -60,71 +90,226 @@ def test_publication_and_completion_may_be_noted_in_any_order(frontier: Frontier
     key = "-".join(steps)
     for step in steps:
         if step == "published":
-            frontier.note_published("c", [key])
+            frontier.note_published("c", [link(key)])
         else:
-            frontier.complete("c", "a.gov", "index" if step == "index" else "crawl", key)
+            complete(frontier, "index" if step == "index" else "crawl", key)
     assert frontier.open_messages("a.gov") == 0
 
 
-def test_a_dead_message_is_no_longer_open_and_a_replay_completes_it(frontier: Frontier) -> None:
-    frontier.note_published("c", ["k"])
-    frontier.complete("c", "a.gov", "index", "k", page_id="p", dead=True)
-    assert frontier.page_state("c", "k")["index dead"]
-    assert frontier.open_messages("a.gov") == 1
-    frontier.complete("c", "a.gov", "index", "k", page_id="p")
-    state = frontier.page_state("c", "k")
-    assert (state["index done"], state["index dead"]) == (True, False)
+def test_a_completed_page_admits_the_next_ones_up_to_the_window_and_the_others_wait(frontier: Frontier) -> None:
+    assert enter(frontier, "start").fetch
+    first = complete(frontier, "page", "start", "1", "2", "3", "4")
+    assert (urls(first.admitted), first.admitted.wait, first.ended) == (["1", "2"], 0, False)
+    progress = frontier.progress("a.gov")
+    assert (progress.seen, progress.open, progress.waiting, progress.done) == (5, 2, 2, 1)
+    assert enter(frontier, "1").fetch
+    assert urls(complete(frontier, "page", "1", "2", "start", "5").admitted) == ["3"]
+    assert enter(frontier, "2").fetch
+    assert frontier.page_state("c", "5") == {"page": "waiting"}
+
+
+def test_a_host_with_a_delay_gets_one_page_at_a_time_counted_from_the_end_of_its_response(frontier: Frontier) -> None:
+    polite = Host("a.gov", delay=10, concurrency=1)
+    assert enter(frontier, "start", host=polite).fetch
+    with pytest.raises(Postpone, match="one request in 10 s"):
+        enter(frontier, "other", host=polite)
+    completed = complete(frontier, "page", "start", "1", "2", host=polite)
+    assert urls(completed.admitted) == ["1"]
+    assert 9.5 < completed.admitted.wait <= 10
+    with pytest.raises(Postpone) as postponed:
+        enter(frontier, "1", host=polite)
+    assert 9 < postponed.value.seconds <= 10
+
+
+def test_active_crawls_share_the_pages_that_may_be_admitted(redis_url: str) -> None:
+    frontier = Frontier(get_redis(redis_url), ttl=60, admission=4)
+    wide = Host("a.gov", delay=0, concurrency=16)
+    for crawl_id in ("c", "d", "e"):
+        frontier.begin(Crawl(crawl_id, "a.gov", "https://a.gov/", datetime.now(UTC), own=True))
+        links = [link(f"{crawl_id}{number}") for number in range(9)]
+        enter(frontier, f"start-{crawl_id}", host=wide, crawl_id=crawl_id)
+        completed = frontier.complete(crawl_id, "page", f"start-{crawl_id}", host=wide, links=links, max_pages=99)
+        # All for the first one; the second one is not counted as active before its first completion.
+        assert len(completed.admitted.messages) == {"c": 4, "d": 4, "e": 2}[crawl_id]
+
+
+def test_a_page_is_worked_on_by_one_message_and_a_redelivered_one_takes_over(frontier: Frontier) -> None:
+    assert enter(frontier, "k").fetch
+    with pytest.raises(Postpone, match="another message"):
+        enter(frontier, "k")
+    assert enter(frontier, "k", takeover=True).fetch
+    complete(frontier, "page", "k")
+    assert not enter(frontier, "k").fetch
+
+
+def test_what_a_page_admitted_is_handed_over_again_until_its_publication_is_noted(frontier: Frontier) -> None:
+    enter(frontier, "start")
+    completed = complete(frontier, "page", "start", "1", "2", "3")
+    again = enter(frontier, "start", takeover=True)
+    assert (again.fetch, urls(again.handover)) == (False, ["1", "2"])
+    enter(frontier, "1")
+    complete(frontier, "page", "1")
+    assert urls(enter(frontier, "start").handover) == ["2"]
+    frontier.note_handed_over("c", completed.name)
+    enter(frontier, "2")
+    complete(frontier, "page", "2")
+    assert enter(frontier, "start").handover == Admitted()
+
+
+def test_a_failed_page_leaves_the_window_and_the_next_refill_admits_another(frontier: Frontier) -> None:
+    narrow = Host("a.gov", delay=0, concurrency=1)
+    enter(frontier, "start", host=narrow)
+    complete(frontier, "page", "start", "1", "2", host=narrow)
+    enter(frontier, "1", host=narrow)
+    assert list(frontier.refill(stalled=60)) == []
+    frontier.release("c", "page", "1", narrow, failed=True)
+    [refill] = frontier.refill(stalled=60)
+    assert (refill.crawl_id, refill.domain, urls(refill.admitted)) == ("c", "a.gov", ["2"])
+    # It is returned until its publication is noted: a tick may die before that.
+    assert [urls(each.admitted) for each in frontier.refill(stalled=60)] == [["2"]]
+    frontier.confirm_refill("c")
+    assert list(frontier.refill(stalled=60)) == []
+    assert frontier.open_messages("a.gov") == 2
+
+
+def test_a_host_on_hold_takes_no_page_and_its_pages_go_back_to_the_backlog_without_a_message(
+    frontier: Frontier, redis_url: str
+) -> None:
+    enter(frontier, "start")
+    complete(frontier, "page", "start", "1", "2", "3")
+    HostRateLimiter(get_redis(redis_url)).pause("a.gov", 0.3)
+    assert not enter(frontier, "1").fetch
+    progress = frontier.progress("a.gov")
+    assert (progress.open, progress.waiting) == (1, 2)
+    with pytest.raises(Postpone):  # It has spent a part of its budget, which is in its message.
+        enter(frontier, "2", takeover=True)
+    assert list(frontier.refill(stalled=60)) == []
+    admitted = eventually(lambda: [urls(each.admitted) for each in frontier.refill(stalled=60)], "the hold is over")
+    assert admitted == [["1"]]
+
+
+def test_a_paused_crawl_keeps_its_backlog_and_a_cancelled_one_forgets_it(frontier: Frontier) -> None:
+    enter(frontier, "start")
+    complete(frontier, "page", "start", "1", "2", "3", "4")
+    enter(frontier, "2")
+    frontier.set_state("c", "paused")
+    assert not enter(frontier, "1").fetch
+    assert urls(complete(frontier, "page", "2").admitted) == []
+    assert list(frontier.refill(stalled=60)) == []
+    assert frontier.progress("a.gov").waiting == 3
+    frontier.set_state("c", "running")
+    assert [urls(each.admitted) for each in frontier.refill(stalled=60)] == [["1", "3"]]
+    frontier.set_state("c", "cancelled")
+    assert not enter(frontier, "1").fetch
+    assert frontier.open_messages("a.gov") == 0
+    assert frontier.is_cut("c")
+    [refill] = frontier.refill(stalled=60)
+    assert refill.ended
+
+
+def test_a_dead_page_is_no_longer_open_and_its_replay_completes_it(frontier: Frontier) -> None:
+    enter(frontier, "k")
+    complete(frontier, "page", "k", dead=True)
+    assert frontier.page_state("c", "k") == {"page": "dead"}
+    assert (frontier.open_messages("a.gov"), frontier.progress("a.gov").dead) == (0, 1)
+    assert enter(frontier, "k").fetch
+    complete(frontier, "page", "k")
+    assert frontier.page_state("c", "k") == {"page": "done"}
+    assert (frontier.progress("a.gov").dead, frontier.progress("a.gov").done) == (0, 1)
 
 
 def test_a_crawl_has_no_more_pages_than_its_limit(frontier: Frontier) -> None:
-    frontier.note_published("c", ["1", "2"])
-    assert unseen(frontier, "3", "4", max_pages=4) == ["3", "4"]
-    assert frontier.cuts("c") == set()
-    assert unseen(frontier, "3", "4", "5", max_pages=4) == ["3", "4"]
-    assert frontier.cuts("c") == {CUT_AT_LIMIT}
-
-
-def test_a_crawl_is_cut_below_its_deepest_level(frontier: Frontier) -> None:
-    frontier.note_published("c", ["1"])
-    assert unseen(frontier, "1", max_pages=9, depth=2) == []
-    assert frontier.cuts("c") == set()
-    assert unseen(frontier, "1", "2", max_pages=9, depth=2) == []
-    assert frontier.cuts("c") == {CUT_AT_LIMIT}
+    enter(frontier, "start")
+    complete(frontier, "page", "start", "1", "2", pages=3)
+    assert not frontier.is_cut("c")
+    enter(frontier, "1")
+    complete(frontier, "page", "1", "2", "start", pages=3)
+    assert not frontier.is_cut("c")
+    enter(frontier, "2")
+    complete(frontier, "page", "2", "1", "3", pages=3)
+    assert (frontier.is_cut("c"), frontier.progress("a.gov").seen) == (True, 3)
+    assert unseen(frontier, "4", "5", max_pages=4) == ["4"]
 
 
 def test_open_messages_of_an_older_crawl_of_the_domain_count_as_well(frontier: Frontier) -> None:
-    frontier.note_published("c", ["k"])
+    frontier.note_published("c", [link("k")])
     frontier.begin(Crawl("c2", "a.gov", "https://a.gov/", datetime.now(UTC)))
     assert frontier.open_messages("a.gov") == 2
 
 
+def test_open_messages_of_a_crawl_without_progress_are_returned_to_be_published_again(frontier: Frontier) -> None:
+    enter(frontier, "start")
+    complete(frontier, "page", "start", "1", "2")
+    frontier.note_published("c", [link("pair")])
+    frontier.release("c", "page", "1", HOST, failed=True)
+    [stalled] = frontier.refill(stalled=-1)
+    assert (stalled.ended, stalled.admitted.messages) == (False, ())
+    messages, rounds = frontier.open_pages("c")
+    assert (sorted(each.kind for each in messages), rounds) == (["crawl", "index", "page", "page"], 1)
+    assert frontier.open_pages("c")[1] == 2
+    complete(frontier, "index", "pair")
+    assert frontier.open_pages("c")[1] == 1
+
+
+def test_lines_of_the_record_are_removed_once_by_two_processes_that_stored_them(frontier: Frontier) -> None:
+    for number in range(5):
+        frontier.complete("c", "page", str(number), host=HOST, line=f"line {number}")
+    assert frontier.buffered_lines("c", 3) == (0, ["line 0", "line 1", "line 2"])
+    frontier.note_stored_lines("c", 0, 3)
+    frontier.note_stored_lines("c", 0, 3)
+    assert frontier.buffered_lines("c", 3) == (3, ["line 3", "line 4"])
+
+
+def test_a_rebuilt_crawl_goes_on_where_its_record_ends_and_caches_of_lost_pages_are_forgotten(
+    frontier: Frontier, redis_url: str
+) -> None:
+    enter(frontier, "start")
+    complete(frontier, "page", "start", "1", "2", "3")
+    get_redis(redis_url).flushdb()
+    assert not enter(frontier, "1").crawl_found
+    frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), own=True))
+    assert frontier.rebuild("c", [("start", True)], [link("1"), link("2"), link("3")]) == 2
+    assert enter(frontier, "1", takeover=True).crawl_found
+    completed = complete(frontier, "page", "1", "3", "4")
+    assert (urls(completed.admitted), frontier.progress("a.gov").waiting) == (["2", "3"], 1)
+
+
 def test_a_redelivered_start_keeps_the_time_at_which_the_crawl_started(frontier: Frontier) -> None:
     first = frontier.crawl("c")
-    again = frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC)))
+    again = frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), own=True))
     assert again == first
+
+
+def reserve(limiter: HostRateLimiter, requester: str, delay: float, host: str = "h") -> float:
+    """Reserve, and end the request at once if it may be sent."""
+    named = Host(host, delay, 1)
+    wait = limiter.reserve(named, requester=requester)
+    if wait == 0:
+        limiter.release(named, requester=requester)
+    return wait
 
 
 def test_the_first_request_to_a_host_may_go_and_the_next_ones_get_reservations(redis_url: str) -> None:
     limiter = HostRateLimiter(get_redis(redis_url))
-    assert limiter.reserve("h", requester="1", delay=10) == 0
-    second, third = limiter.reserve("h", requester="2", delay=10), limiter.reserve("h", requester="3", delay=10)
+    assert reserve(limiter, "1", 10) == 0
+    second, third = reserve(limiter, "2", 10), reserve(limiter, "3", 10)
     assert 9 < second <= 10
     assert 19 < third <= 20
-    assert limiter.reserve("h", requester="3", delay=10) <= third
-    assert limiter.reserve("elsewhere", requester="4", delay=10) == 0
+    assert reserve(limiter, "3", 10) <= third
+    assert reserve(limiter, "4", 10, "elsewhere") == 0
 
 
 def test_a_host_waits_no_hour_because_the_clock_was_set_back_by_one(redis_url: str) -> None:
     redis = get_redis(redis_url)
     limiter = HostRateLimiter(redis)
-    assert limiter.reserve("h", requester="1", delay=10) == 0
-    assert 0 < limiter.reserve("h", requester="2", delay=10) <= 10
+    assert reserve(limiter, "1", 10) == 0
+    assert 0 < reserve(limiter, "2", 10) <= 10
     # What Redis holds after its clock was set back by an hour.
     for field in ("last", "tail"):
         redis.hincrbyfloat("perennial:host:h", field, 3_600)
     redis.hincrbyfloat("perennial:host:h:slots", "2", 3_600)
-    assert limiter.reserve("h", requester="2", delay=10) == 0
-    assert 0 < limiter.reserve("h", requester="3", delay=10) <= 10
+    assert reserve(limiter, "2", 10) == 0
+    assert 0 < reserve(limiter, "3", 10) <= 10
 
 
 def test_requests_to_a_host_are_never_closer_than_its_delay(redis_url: str) -> None:
@@ -132,9 +317,7 @@ def test_requests_to_a_host_are_never_closer_than_its_delay(redis_url: str) -> N
     times: list[float] = []
 
     def go(requester: str) -> None:
-        eventually(
-            lambda: limiter.reserve("h", requester=requester, delay=delay) == 0, f"{requester} may send its request"
-        )
+        eventually(lambda: reserve(limiter, requester, delay) == 0, f"{requester} may send its request")
         seconds, micros = get_redis(redis_url).time()
         times.append(seconds + micros / 1e6)
 
@@ -150,10 +333,10 @@ def test_requests_to_a_host_are_never_closer_than_its_delay(redis_url: str) -> N
 
 def test_requesters_that_missed_their_reservations_get_new_ones_at_different_times(redis_url: str) -> None:
     limiter, delay, late = HostRateLimiter(get_redis(redis_url)), 0.1, [str(number) for number in range(10)]
-    last = [limiter.reserve("h", requester=requester, delay=delay) for requester in ["first", *late]][-1]
+    last = [reserve(limiter, requester, delay) for requester in ["first", *late]][-1]
     threading.Event().wait(last + 3 * delay)
-    assert limiter.reserve("h", requester=late[0], delay=delay) == 0
-    waits = [limiter.reserve("h", requester=requester, delay=delay) for requester in late[1:]]
+    assert reserve(limiter, late[0], delay) == 0
+    waits = [reserve(limiter, requester, delay) for requester in late[1:]]
     # Reservations that had only just passed may be kept and flight; the others are spread out.
     assert sum(later - earlier > delay / 2 for earlier, later in itertools.pairwise(waits)) >= 6
     assert max(waits) > 6 * delay
@@ -162,8 +345,8 @@ def test_requesters_that_missed_their_reservations_get_new_ones_at_different_tim
 def test_a_retry_after_pauses_a_host_without_using_up_reservations(redis_url: str) -> None:
     limiter = HostRateLimiter(get_redis(redis_url))
     limiter.pause("h", 0.3)
-    assert 0 < limiter.reserve("h", requester="1", delay=0) <= 0.3
-    eventually(lambda: limiter.reserve("h", requester="1", delay=0) == 0, "the pause is over")
+    assert 0 < reserve(limiter, "1", 0) <= 0.3
+    eventually(lambda: reserve(limiter, "1", 0) == 0, "the pause is over")
 
 
 @pytest.fixture
@@ -275,13 +458,6 @@ def test_a_message_that_names_a_crawl_of_another_domain_is_refused(frontier: Fro
     gone = Gone(why="404")
     assert flight.fetch("theirs", "index", "k", lambda: gone, domain="a.gov") == gone
     assert flight.fetch("unknown", "index", "k", lambda: gone, domain="b.gov") == gone
-
-
-def test_the_result_of_a_page_is_shown_while_it_is_shared(flight: SingleFlight) -> None:
-    assert flight.shared_result("c", "k") is None
-    skipped = Skipped(why="too-complex", detail="nested")
-    flight.fetch("c", "index", "k", lambda: skipped)
-    assert flight.shared_result("c", "k") == skipped
 
 
 def test_a_failed_fetch_is_not_shared(flight: SingleFlight) -> None:

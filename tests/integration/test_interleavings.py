@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 import pytest
 
 from app.broker.errors import InvalidMessage
-from app.crawl.frontier import Crawl
+from app.crawl.classify import Indexed
+from app.crawl.frontier_values import Crawl, FoundPage, Host
+from app.crawl.urls import Target
 from app.errors import RobotsUnavailable
 from app.pack.manifest import read_manifest
 from app.storage.layout import Page, content_key, page_id, to_json
-from app.timers.timers import full_pack
+from app.timers.timers import full_pack as full_pack_of
 from tasks.base import Context
 from tasks.pack import pack_full, pack_incremental
 from tasks.site import crawl, index, index_and_crawl
@@ -31,7 +33,8 @@ DOMAIN = "a.gov"
 
 
 def begin(process: Context, crawl_id: str, domain: str = DOMAIN) -> None:
-    process.frontier.begin(Crawl(crawl_id, domain, f"http://{domain}/", datetime.now(UTC)))
+    start = Crawl(crawl_id, domain, f"http://{domain}/", datetime.now(UTC), own=True)
+    process.records.begin(start, timer_timeout=60, callback=full_pack_of(domain, crawl_id).message)
 
 
 def indexed(process: Context, crawl_id: str, path: str, domain: str = DOMAIN, body: str = "") -> None:
@@ -39,14 +42,15 @@ def indexed(process: Context, crawl_id: str, path: str, domain: str = DOMAIN, bo
     url = f"http://{domain}{path}"
     content = Page(canonical_key=url, url=url, domain=domain, path=path, title=path, body=body)
     process.store.put(content_key(domain, page_id(url)), to_json(content))
-    process.frontier.complete(crawl_id, domain, "index", url, page_id=page_id(url))
+    target = Target(url, domain, url, crawl_id)
+    process.work.complete(target, "page", Indexed(page=content), Host(domain, 0, 1), member=True)
 
 
 def test_a_callback_that_is_not_valid_utf_8_is_published_and_delays_no_other_timer(
     process: Context, broker: Broker
 ) -> None:
     start_timer(domain="a.gov", timeout=0.01, callback_msg={"type": "pack_full", "note": "\ud800"})
-    process.timers.start("b.gov", timeout=0.01, callback=full_pack("b.gov", "c"))
+    process.timers.start("b.gov", timeout=0.01, callback=full_pack_of("b.gov", "c"))
 
     def both() -> bool:
         tick()
@@ -54,17 +58,6 @@ def test_a_callback_that_is_not_valid_utf_8_is_published_and_delays_no_other_tim
 
     eventually(both, "both callbacks")
     assert {json.loads(message.body)["domain"] for message in broker.take("site.pack")} == {"a.gov", "b.gov"}
-
-
-def test_lost_messages_of_an_earlier_crawl_do_not_affect_the_pack_of_a_later_one(
-    process: Context, broker: Broker
-) -> None:
-    begin(process, "old")
-    process.frontier.note_published("old", ["lost"])
-    begin(process, "new")
-    process.timers.start(DOMAIN, timeout=0.05, callback=full_pack(DOMAIN, "new"))
-    assert ticked(broker) == {"type": "pack_full", "domain": DOMAIN, "crawl_id": "new"}
-    assert process.frontier.open_messages(DOMAIN) == 0
 
 
 def test_a_retried_full_pack_does_not_replace_the_pack_of_a_later_crawl(process: Context) -> None:
@@ -103,7 +96,7 @@ def test_a_page_whose_fetch_lasts_longer_than_the_timer_starts_the_timer_again(
 def test_a_page_indexed_outside_of_a_crawl_meanwhile_is_in_the_crawls_pack(process: Context) -> None:
     with Site({"/orphan": page("Orphan", "text")}) as site:
         begin(process, "c", site.domain)
-        process.timers.start(site.domain, timeout=60, callback=full_pack(site.domain, "c"))
+        process.timers.start(site.domain, timeout=60, callback=full_pack_of(site.domain, "c"))
         indexed(process, "c", "/", site.domain)
         index(url=site.at("/orphan"))
         pack_full(domain=site.domain, crawl_id="c")
@@ -140,12 +133,15 @@ def test_a_running_crawl_does_not_expire_and_an_expired_one_leaves_its_domains_s
     begin(process, "forgotten")
     begin(process, "long")
     process.redis.delete("perennial:crawl:forgotten")
-    for key in ("perennial:crawl:long", f"perennial:domain:{DOMAIN}:crawls"):
-        process.redis.expire(key, 5)
+    keys = ("perennial:crawl:long", "perennial:crawl:long:pages")
     indexed(process, "long", "/")
+    for key in keys:
+        process.redis.expire(key, 5)
+    process.frontier._renewed.clear()  # As after a minute.
+    indexed(process, "long", "/other")
     begin(process, "new")
     assert process.redis.smembers(f"perennial:domain:{DOMAIN}:crawls") == {"long", "new"}
-    assert int(process.redis.ttl("perennial:crawl:long")) > 5
+    assert all(int(process.redis.ttl(key)) > 5 for key in keys)
 
 
 @pytest.mark.parametrize("flags", [{"force": "false"}, {"deletions": 0}])
@@ -160,6 +156,6 @@ def test_a_flag_of_a_pack_message_must_be_true_or_false(process: Context, flags:
 def test_an_unusual_crawl_id_does_not_affect_other_crawls(process: Context, crawl_id: str) -> None:
     begin(process, crawl_id)
     begin(process, "c")
-    process.frontier.note_published("c", ["k"])
-    process.frontier.note_published(crawl_id, ["k", "l"])
+    process.frontier.note_published("c", [FoundPage("https://a.gov/k", "k", 0)])
+    process.frontier.note_published(crawl_id, [FoundPage(f"https://a.gov/{key}", key, 0) for key in "kl"])
     assert (process.frontier.open_messages_of("c"), process.frontier.open_messages_of(crawl_id)) == (2, 4)

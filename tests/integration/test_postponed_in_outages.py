@@ -12,7 +12,7 @@ import pytest
 from redis import Redis, ResponseError
 
 from app.broker.errors import Postpone
-from app.crawl.frontier import Crawl
+from app.crawl.frontier_values import Crawl
 from app.storage import s3
 from app.storage.layout import content_key, page_id
 from config.settings import Settings

@@ -12,7 +12,7 @@ from celery.beat import Scheduler
 from kombu import Connection
 
 from app.celery import app
-from app.crawl.frontier import Crawl
+from app.crawl.frontier_values import Crawl, FoundPage, Host, MessageKind
 from app.timers.timers import MAX_TICK_PAUSE, TickWatch, full_pack, incremental_pack
 from config.schedule import BEAT_SCHEDULE
 from config.settings import Settings
@@ -24,11 +24,14 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
+KINDS: tuple[MessageKind, ...] = ("index", "crawl")
+
 
 @pytest.fixture
 def process(environment: dict[str, str], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
     """Return the context of this process as in a worker, with the settings of the test."""
     with task_context({**environment, "TIMER_MAX_WAIT": "1"}, settings, monkeypatch) as context:
+        context.epoch.note()
         yield context
 
 
@@ -62,7 +65,7 @@ def test_a_timer_is_rearmed_while_messages_of_its_domain_are_open_and_then_fires
     process: Context, broker: Broker
 ) -> None:
     process.frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC)))
-    process.frontier.note_published("c", ["k"])
+    process.frontier.note_published("c", [FoundPage("https://a.gov/k", "k", 0)])
     process.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov", "c"))
 
     def rearmed() -> bool:
@@ -73,18 +76,45 @@ def test_a_timer_is_rearmed_while_messages_of_its_domain_are_open_and_then_fires
 
     eventually(rearmed, "the timer is armed again")
     assert broker.depth("site.pack") == 0
-    process.frontier.complete("c", "a.gov", "index", "k")
-    process.frontier.complete("c", "a.gov", "crawl", "k")
+    for kind in KINDS:
+        process.frontier.complete("c", kind, "k", host=Host("a.gov", 0, 1))
     assert ticked(broker)["type"] == "pack_full"
 
 
-def test_lost_messages_hold_a_pack_back_for_max_wait_at_most_and_then_it_deletes_nothing(
+def test_messages_that_vanished_are_published_again_and_after_three_times_the_crawl_ends_without_them(
     process: Context, broker: Broker
 ) -> None:
-    process.frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC)))
-    process.frontier.note_published("c", ["k"])
+    start = Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), own=True)
+    process.records.begin(start, timer_timeout=1, callback={})
+    process.frontier.note_published("c", [FoundPage("https://a.gov/k", "https://a.gov/k", 0)])
     process.timers.start("a.gov", timeout=0.05, callback=full_pack("a.gov", "c"))
-    assert ticked(broker) == {"type": "pack_incremental", "domain": "a.gov", "deletions": False}
+    for _ in range(3):
+
+        def published_again() -> bool:
+            tick()
+            return broker.depth("site.index") + broker.depth("site.crawl") == 2
+
+        eventually(published_again, "the messages are published again")
+        tick()  # While messages wait in a queue, none counts as lost.
+        assert broker.depth("site.index") == 1
+        broker.take("site.index")
+        broker.take("site.crawl")
+    assert ticked(broker)["type"] == "pack_full"
+    recorded = process.records.finished("a.gov", "c")
+    assert recorded is not None
+    assert ([entry.state for entry in recorded.entries.values()], recorded.cut) == (["lost"], True)
+
+
+def test_a_lost_redis_is_noticed_once_and_everything_is_compared_with_the_store(
+    process: Context, broker: Broker
+) -> None:
+    tick()
+    assert broker.depth("site.pack") == 0
+    process.redis.flushdb()
+    tick()
+    tick()
+    [message] = broker.take("site.pack")
+    assert json.loads(message.body) == {"type": "sweep"}
 
 
 def test_a_tick_of_beat_names_no_time_by_which_a_worker_with_another_clock_would_discard_it(

@@ -81,7 +81,7 @@ def test_without_the_management_api_check_names_what_it_did_not_compare(
 ) -> None:
     with connection.channel() as channel:
         channel.queue_unbind("site.dead", "site.dead")
-    assert [finding.severity for finding in check_topology(declared).findings] == ["error"] * 6
+    assert [finding.severity for finding in check_topology(declared).findings] == ["error"] * 7
     blind = run(monkeypatch, by_amqp(declared), "check")
     assert blind.exit_code == 0
     assert "BROKER_API_URL is not set: bindings, loops, policies and foreign queues were not compared" in blind.stdout
@@ -105,7 +105,7 @@ def test_other_arguments_are_found_with_and_without_the_api_and_refused_by_apply
     for settings in (other, by_amqp(other)):
         findings = check_topology(settings).findings
         names = [each.subject.removeprefix("queue site.") for each in findings]
-        assert names == ["index", "crawl", "timer", "pack"]
+        assert names == ["index", "crawl", "page", "timer", "pack"]
         assert all("x-delivery-limit" in each.found for each in findings)
     refused = run(monkeypatch, other, "apply")
     assert refused.exit_code == 1
@@ -307,7 +307,7 @@ def test_a_migrated_queue_has_new_arguments_and_its_messages_unchanged_in_order(
     assert Binding("amq.topic", "site.index", "tapped.#") in found.bindings
     assert not [name for name in (*found.queues, *found.exchanges) if "aside" in name]
     assert {each.subject for each in check_topology(other).errors} == {
-        f"queue site.{name}" for name in ("crawl", "timer", "pack")
+        f"queue site.{name}" for name in ("crawl", "page", "timer", "pack")
     }
     assert migration.migrate("site.index", other, lines.append) == 0
 

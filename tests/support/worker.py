@@ -16,7 +16,7 @@ from config.settings import ROOT
 from tests.support.waiting import eventually
 
 #: What a worker that is given no queues of its own takes the tasks of.
-_TASKS = ("site.index", "site.crawl", "site.timer", "site.tick", "site.pack")
+_TASKS = ("site.index", "site.crawl", "site.page", "site.timer", "site.tick", "site.pack")
 
 
 class Worker:

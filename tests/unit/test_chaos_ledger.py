@@ -15,7 +15,7 @@ DOMAIN = "127.0.0.1:1"
 SITE = plan_site("seed", pages=20)
 CONTENTS = {path: SITE.pages[path].content for path in SITE.fetchable}
 PACK = PackRecord(DOMAIN, 1, "full", CONTENTS)
-LETTERS = tuple(Letter(DOMAIN, task, path) for path in SITE.of_kind("dead") for task in ("site.index", "site.crawl"))
+LETTERS = tuple(Letter(DOMAIN, "site.page", path) for path in SITE.of_kind("dead"))
 GETS = tuple(Get(DOMAIN, path, 200, 1.0) for path in SITE.fetchable)
 SOUND = Ledger(sites={DOMAIN: SITE}, gets=GETS, stored={DOMAIN: CONTENTS}, packs=(PACK,), letters=LETTERS)
 
@@ -27,7 +27,7 @@ BROKEN: dict[str, Ledger] = {
     "every page that can be fetched is in the last pack": replace(
         SOUND, packs=(PACK, replace(SECOND, contents=LACKING))
     ),
-    "each message that always fails leaves a dead letter": replace(SOUND, letters=LETTERS[:1]),
+    "each message that always fails leaves a dead letter": replace(SOUND, letters=LETTERS[1:]),
     "every text is that of its page": replace(SOUND, stored={DOMAIN: CONTENTS | {"/": "another text"}}),
     "no other message is dead": replace(SOUND, letters=(*LETTERS, Letter(DOMAIN, "site.pack_full"))),
     "the first pack has every page": replace(SOUND, packs=(replace(PACK, contents=LACKING), SECOND)),

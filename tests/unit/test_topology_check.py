@@ -116,7 +116,7 @@ def test_an_exchange_of_another_type_names_the_foreign_bindings() -> None:
 def test_a_missing_or_unbound_dead_letter_target_is_an_error_only_for_our_queues() -> None:
     unbound = plus(OURS, drop=[Binding("site.dead", "site.dead", "")])
     errors = {finding.subject for finding in compare(OURS, unbound) if "dead-letters to site.dead" in finding.problem}
-    assert errors == {f"queue site.{name}" for name in ("index", "crawl", "timer", "pack")}
+    assert errors == {f"queue site.{name}" for name in ("index", "crawl", "page", "timer", "pack")}
     assert ("error", "exchange site") in severities(OURS, unbound)  # Its alternate exchange.
     theirs = plus(OURS, waiting("theirs", "nowhere"), waiting("bound", "x"), ExchangeDefinition("x", "direct"))
     assert severities(OURS, theirs) == [("note", "queue theirs"), ("note", "queue bound")]

@@ -1,0 +1,90 @@
+"""`perennial pause`, `resume`, `cancel` and `repair`: what an operator does to crawls."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from app.crawl.crawl_records import CrawlRecords, crawl_settings
+from app.crawl.frontier import Frontier
+from app.crawl.urls import parse_domain
+from app.crawl_record.crawls import CrawlRecord, CrawlState, list_crawls, update_crawl
+from app.state.client import get_redis
+from app.storage.open import open_store
+from app.sweep import Sweep
+from app.timers.timers import Timers
+from config.settings import get_settings
+
+cli = typer.Typer()
+
+Domain = Annotated[str, typer.Argument(metavar="DOMAIN", help="The site's domain, or a URL of it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@cli.command()
+def pause(domain: Domain, as_json: AsJson = False) -> None:
+    """Pause a domain's crawls: open pages go back to their backlogs, and no page is requested."""
+    _change(domain, "paused", frozenset({"running"}), as_json)
+
+
+@cli.command()
+def resume(domain: Domain, as_json: AsJson = False) -> None:
+    """Resume a domain's paused crawls."""
+    _change(domain, "running", frozenset({"paused"}), as_json)
+
+
+@cli.command()
+def cancel(domain: Domain, as_json: AsJson = False) -> None:
+    """Cancel a domain's crawls for good. Pages that are stored stay, and are packed."""
+    _change(domain, "cancelled", frozenset({"running", "paused"}), as_json)
+
+
+@cli.command()
+def repair(
+    domain: Annotated[str, typer.Argument(metavar="[DOMAIN]", help="The site's domain; without it, all sites.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Compare crawl records, stored pages and manifests with Redis, and begin again what is missing there."""
+    settings = get_settings()
+    redis, store = get_redis(settings.redis), open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    frontier = Frontier(redis, ttl=settings.crawl_ttl, admission=settings.admission)
+    records = CrawlRecords(frontier, store, crawl_settings(settings), kept=settings.crawl_records)
+    sweep = Sweep(store, frontier, Timers(redis), records, settings.timer_timeout)
+    actions = list(sweep.run(_parsed(domain) if domain else ""))
+    if as_json:
+        typer.echo(json.dumps([{"domain": action.domain, "action": action.text} for action in actions]))
+        return
+    typer.echo("\n".join(map(str, actions)) or "nothing was missing")
+
+
+def _change(domain: str, state: CrawlState, former: frozenset[str], as_json: bool) -> None:
+    """Change the state of the domain's crawls that are in one of the former states: in the store, then in Redis."""
+    settings, name = get_settings(), _parsed(domain)
+    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    frontier = Frontier(get_redis(settings.redis), ttl=settings.crawl_ttl, admission=settings.admission)
+    changed = []
+    for record in list_crawls(store, name):
+        if record.state not in former:
+            continue
+
+        def change(present: CrawlRecord) -> CrawlRecord:
+            return replace(present, state=state) if present.state in former else present
+
+        update_crawl(store, record.ref, change)
+        frontier.set_state(record.id, state)
+        changed.append(record.id)
+    if as_json:
+        typer.echo(json.dumps({"domain": name, "state": state, "crawls": changed}))
+    elif changed:
+        typer.echo("\n".join(f"crawl {crawl_id} of {name} is {state}" for crawl_id in changed))
+    else:
+        typer.echo(f"{name} has no crawl that is {' or '.join(sorted(former))}", err=True)
+    if not changed:
+        raise typer.Exit(code=1)
+
+
+def _parsed(domain: str) -> str:
+    return parse_domain(domain, max_length=get_settings().max_url_length)

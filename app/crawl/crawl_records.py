@@ -1,0 +1,184 @@
+"""The record of each crawl in the store, as the frontier writes it: begin, flush, restore and end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from app.crawl.frontier import Frontier
+from app.crawl.frontier_values import Crawl
+from app.crawl.urls import Target
+from app.crawl_record.crawls import (
+    CrawlRecord,
+    CrawlSettings,
+    CrawlState,
+    prune,
+    read_crawl,
+    update_crawl,
+    write_crawl,
+)
+from app.crawl_record.entries import UrlEntry
+from app.crawl_record.keys import CrawlRef
+from app.crawl_record.segments import append_segment, latest_entries, next_offset
+from app.errors import PreconditionFailed
+from app.storage.store import ObjectStore
+from config.settings import Settings
+
+log = logging.getLogger(__name__)
+
+#: Lines of the record that wait in Redis before they are written to the store together.
+SEGMENT_LINES = 500
+#: States of the pages that belong in a crawl's pack: of the last three, what was stored before stays.
+MEMBER_STATES = frozenset({"indexed", "unchanged", "skipped", "failed", "lost"})
+
+
+def crawl_settings(settings: Settings) -> CrawlSettings:
+    """Return the settings that a crawl's record contains."""
+    return CrawlSettings(
+        scope=settings.scope,
+        max_pages=settings.max_pages,
+        max_depth=settings.max_depth,
+        host_delay=settings.host_delay,
+        host_concurrency=settings.host_concurrency,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCrawl:
+    """A crawl's record with the last entry of each page, by page id. `cut`: it did not follow all links."""
+
+    record: CrawlRecord
+    entries: Mapping[str, UrlEntry]
+    cut: bool
+
+    @property
+    def member_ids(self) -> set[str]:
+        """Ids of the pages in the crawl's pack: indexed, unchanged, or failed and kept."""
+        return {page_id for page_id, entry in self.entries.items() if entry.state in MEMBER_STATES}
+
+    @property
+    def failed_ids(self) -> set[str]:
+        """Ids of the pages that could not be fetched: what they lead to is unknown."""
+        return {page_id for page_id, entry in self.entries.items() if entry.state in ("failed", "lost")}
+
+
+class CrawlRecords:
+    """Writes the records of crawls; `settings` is the part of a record that says how a crawl was started."""
+
+    def __init__(self, frontier: Frontier, store: ObjectStore, settings: CrawlSettings, *, kept: int) -> None:
+        self._frontier = frontier
+        self._store = store
+        self._settings = settings
+        self._kept = kept
+
+    def begin(self, crawl: Crawl, *, timer_timeout: float, callback: Mapping[str, Any]) -> Crawl:
+        """Record a crawl and store it in the frontier; return it with its first values if it has begun before."""
+        record = CrawlRecord(
+            id=crawl.id,
+            domain=crawl.domain,
+            start_url=crawl.start_url,
+            started=crawl.started,
+            settings=self._settings,
+            timer_timeout=timer_timeout,
+            callback=callback,
+            moves=crawl.moves,
+        )
+        with suppress(PreconditionFailed):
+            write_crawl(self._store, record, etag=None)
+            return self._frontier.begin(crawl)
+        return self.restore_crawl(CrawlRef(crawl.domain, crawl.id)) or self._frontier.begin(crawl)
+
+    def restore(self, target: Target) -> None:
+        """Make the crawl of a page known to the frontier: from its record, or else from the page's message.
+
+        Redis was lost, or the crawl expired in it. A restored crawl is swept: its backlog is found again.
+        """
+        if self.restore_crawl(CrawlRef(target.domain, target.crawl_id)) is None:
+            start = Crawl(target.crawl_id, target.domain, target.url, datetime.now(UTC), own=True)
+            self._frontier.begin(start)
+            self._frontier.note_cut(target.crawl_id)
+
+    def restore_crawl(self, ref: CrawlRef) -> Crawl | None:
+        """Make a recorded crawl known to the frontier and return it; None for one without a record."""
+        stored = read_crawl(self._store, ref)
+        if stored is None:
+            return None
+        record = stored.record
+        crawl = Crawl(record.id, record.domain, record.start_url, record.started, record.moves, own=True)
+        if self._frontier.crawl(record.id) is None:
+            self._frontier.note_restored(record.id, next_offset(self._store, ref))
+            self._frontier.begin(crawl)
+            self._frontier.set_state(record.id, "running" if record.state == "done" else record.state)
+        return crawl
+
+    def is_own(self, target: Target) -> bool:
+        """Return whether the crawl of a page began with `index+crawl`. A client's own crawl has no record."""
+        crawl = self._frontier.crawl(target.crawl_id)
+        crawl = crawl or self.restore_crawl(CrawlRef(target.domain, target.crawl_id))
+        return crawl is not None and crawl.own
+
+    def note_progress(self, crawl_id: str, *, lines: int, ended: bool) -> bool:
+        """Write what is due of a crawl's record; return whether a crawl with a record has ended."""
+        if not ended and lines < SEGMENT_LINES:
+            return False
+        crawl = self._frontier.crawl(crawl_id)
+        if crawl is None or not crawl.own:
+            return False
+        if ended:
+            self.end(crawl)
+        else:
+            self.flush(crawl)
+        return ended
+
+    def finished(self, domain: str, crawl_id: str) -> RecordedCrawl | None:
+        """Return what the record says of a crawl of a domain, complete up to now; None without a record.
+
+        Raises InvalidMessage for a crawl of another domain.
+        """
+        crawl = self._frontier.crawl_of(domain, crawl_id)
+        if crawl is not None:
+            self.flush(crawl)
+        ref = CrawlRef(domain, crawl_id)
+        stored = read_crawl(self._store, ref)
+        if stored is None:
+            return None
+        cut = bool(stored.record.counts.get("cut")) if crawl is None else self._frontier.is_cut(crawl_id)
+        cut = cut or self._frontier.open_messages_of(crawl_id) > 0 or crawl_id in self._frontier.restored()
+        return RecordedCrawl(stored.record, latest_entries(self._store, ref), cut)
+
+    def flush(self, crawl: Crawl) -> int:
+        """Write the lines that wait in Redis to the store; return their number. Others may flush at the same time."""
+        ref, flushed = CrawlRef(crawl.domain, crawl.id), 0
+        while True:
+            offset, lines = self._frontier.buffered_lines(crawl.id, SEGMENT_LINES)
+            if not lines:
+                return flushed
+            number = append_segment(self._store, ref, offset, [line.encode() for line in lines])
+            self._frontier.note_stored_lines(crawl.id, offset, number)
+            flushed += number
+
+    def end(self, crawl: Crawl) -> None:
+        """Complete the record of a crawl that has nothing left to do."""
+        self.flush(crawl)
+        counts = self._frontier.counts(crawl.id) | {"cut": int(self._frontier.is_cut(crawl.id))}
+
+        def ended(record: CrawlRecord) -> CrawlRecord:
+            state: CrawlState = "done" if record.state == "running" else record.state
+            return replace(record, state=state, counts=counts)
+
+        update_crawl(self._store, CrawlRef(crawl.domain, crawl.id), ended)
+        self._frontier.close(crawl.id)
+        prune(self._store, crawl.domain, keep=self._kept)
+
+
+def find_entry(frontier: Frontier, store: ObjectStore, crawl: Crawl, page_id: str) -> UrlEntry | None:
+    """Return the last entry of a page in a crawl's record, also while it waits in Redis; None for an unknown page."""
+    _, lines = frontier.buffered_lines(crawl.id, -1)
+    waiting = {entry.page_id: entry for entry in (UrlEntry.from_line(line.encode()) for line in lines)}
+    if page_id in waiting:
+        return waiting[page_id]
+    return latest_entries(store, CrawlRef(crawl.domain, crawl.id)).get(page_id)

@@ -1,0 +1,70 @@
+-- Begin the work on a page's message, in one round trip. Returns an action and its values:
+-- 'fetch' and what tells this crawl from one that Redis lost, '' for an unknown crawl; 'done' and the items that the page handed over, to be published again;
+-- 'wait' and seconds; 'busy' while another message of the page is worked on; 'held' and 'cancelled': nothing is to do;
+-- 'foreign' and the domain of the crawl.
+-- KEYS: the crawl, its pages, admitted, retrying, backlog, handover, the host, its requests in flight, its hold.
+-- ARGV: page's name, domain, entry, 1 if the message may take over from an earlier delivery, lease (s),
+-- requests that the host may have in flight, delay (s), 1 if the host is the crawl's own.
+local name, takeover, delay = ARGV[1], ARGV[4] == '1', tonumber(ARGV[7])
+local info = redis.call('HMGET', KEYS[1], 'domain', 'state', 'born')
+if info[1] and info[1] ~= ARGV[2] then
+    return {'foreign', info[1]}
+end
+local state = redis.call('HGET', KEYS[2], name)
+if state == 'd' then
+    local reply = {'done'}
+    local names = redis.call('HGET', KEYS[6], name) or ''
+    for at = 1, #names, NAME do
+        local each = string.sub(names, at, at + NAME - 1)
+        local entry = redis.call('HGET', KEYS[3], each)
+        if entry then
+            reply[#reply + 1] = each .. entry
+        end
+    end
+    return reply
+end
+if info[2] == 'cancelled' then
+    redis.call('HDEL', KEYS[3], name)
+    redis.call('HDEL', KEYS[4], name)
+    return {'cancelled'}
+end
+local hold = redis.call('PTTL', KEYS[9])
+if info[2] == 'paused' or (hold > 0 and ARGV[8] == '1' and not takeover) then
+    redis.call('HDEL', KEYS[3], name)
+    redis.call('HDEL', KEYS[4], name)
+    redis.call('HSET', KEYS[2], name, 'w')
+    redis.call('LPUSH', KEYS[5], name .. ARGV[3])
+    return {'held'}
+end
+if hold > 0 then
+    return {'wait', string.format('%.3f', hold / 1000)}
+end
+local now = seconds()
+redis.call('ZREMRANGEBYSCORE', KEYS[8], '-inf', now)
+local in_flight = redis.call('ZCARD', KEYS[8])
+if in_flight > 0 and redis.call('ZSCORE', KEYS[8], name) then
+    if not takeover then
+        return {'busy'}
+    end
+    in_flight = in_flight - 1
+end
+if in_flight >= tonumber(ARGV[6]) then
+    return {'wait', string.format('%.3f', math.max(delay, 0.25))}
+end
+local wait = rest(KEYS[7], delay, now)
+if wait > 0 then
+    return {'wait', string.format('%.3f', wait)}
+end
+if delay > 0 then
+    redis.call('HSET', KEYS[7], 'last', string.format('%.6f', now))
+    redis.call('EXPIRE', KEYS[7], 86400)
+end
+redis.call('ZADD', KEYS[8], string.format('%.3f', now + ARGV[5]), name)
+if not state then
+    redis.call('HINCRBY', KEYS[1], 'seen', 1)
+    redis.call('HSET', KEYS[2], name, 'o')
+end
+if redis.call('HSETNX', KEYS[3], name, ARGV[3]) == 1 then
+    redis.call('HDEL', KEYS[4], name)
+end
+return {'fetch', info[1] and info[3] or ''}

@@ -1,0 +1,215 @@
+"""The values that the frontier takes and returns, and the names of crawls, pages and hosts in Redis."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from app.crawl_record.crawls import CrawlState
+from app.state.client import PREFIX
+
+ACTIVE_CRAWLS = f"{PREFIX}crawls:active"
+HOST_PREFIX = f"{PREFIX}host:"
+
+_PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
+#: Seconds after which a request that has not ended counts as lost. Then another message of its page may be fetched.
+LEASE = 150.0
+
+#: `page` is the one message of a page of our own crawls; a client's crawl has an `index` and a `crawl` for each page.
+MessageKind = Literal["page", "index", "crawl"]
+_PREFIX_OF_KIND: dict[MessageKind, str] = {"page": "", "index": "i", "crawl": "c"}
+_KIND_OF_PREFIX: dict[str, MessageKind] = {"i": "index", "c": "crawl"}
+#: Characters of a page's name.
+_NAME_LENGTH = 16
+
+#: Compact JSON. `json.dumps` creates a new encoder for each value if separators are given.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+#: The states of a page or message in Redis, and their names.
+PAGE_STATES = {"w": "waiting", "o": "open", "d": "done", "x": "dead", "l": "seen"}
+
+
+@dataclass(frozen=True, slots=True)
+class Crawl:
+    """One crawl of a domain. `started` is when its first message was handled."""
+
+    id: str
+    domain: str
+    start_url: str
+    started: datetime
+    #: How often the start page redirected to another host, and the crawl with it.
+    moves: int = 0
+    #: Whether it began with `index+crawl`: then its links are `page` messages, and it has a record in the store.
+    own: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Counts of a domain's latest crawl. `seen`, `waiting` and `indexed` count pages; `done` and `dead` messages.
+
+    `open` is the number of open messages over all crawls of the domain; `idle` is seconds since one was completed.
+    `waiting` is the backlog.
+    """
+
+    crawl: Crawl | None
+    seen: int
+    open: int
+    waiting: int
+    done: int
+    dead: int
+    indexed: int
+    idle: float
+    state: CrawlState = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPage:
+    """A page of a crawl with its depth; `referrer` is the id of the page that led to it, or empty."""
+
+    url: str
+    canonical_key: str
+    depth: int
+    referrer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PageMessage:
+    """A message of a page that is to be published."""
+
+    kind: MessageKind
+    url: str
+    depth: int
+    referrer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host with its politeness: `delay` seconds from a response to the next request, `concurrency` requests at once.
+
+    `own` says whether it is the crawl's own host, whose hold keeps pages in the backlog.
+    """
+
+    name: str
+    delay: float
+    concurrency: int
+    own: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Messages to publish, each to be delivered after `wait` seconds."""
+
+    messages: tuple[PageMessage, ...] = ()
+    wait: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """The begin of a page's run. `fetch` false: nothing is left to do but to publish `handover` again."""
+
+    fetch: bool
+    #: Whether Redis has the crawl.
+    crawl_found: bool = True
+    #: What the page admitted when it was completed, to be published again.
+    handover: Admitted = Admitted()
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The result of a completion: pages admitted now, lines of the record in Redis, whether the crawl has ended."""
+
+    admitted: Admitted
+    #: The name of the message that handed the pages over.
+    name: str
+    lines: int = 0
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refill:
+    """A crawl that needs something: pages to publish, its end, or attention after `idle` seconds without progress."""
+
+    crawl_id: str
+    domain: str
+    admitted: Admitted
+    ended: bool
+    idle: float
+
+
+def fingerprint(canonical_key: str) -> str:
+    """Return the 16 hex digits that stand for a canonical key in Redis; 64 bits tell a million pages apart."""
+    return hashlib.blake2b(canonical_key.encode(), digest_size=8).hexdigest()
+
+
+def message_name(kind: MessageKind, canonical_key: str) -> str:
+    """Return the name of a page's message in the frontier."""
+    return _PREFIX_OF_KIND[kind] + fingerprint(canonical_key)
+
+
+def foreign_crawl(crawl_id: str, owner: str, domain: str) -> str:
+    """Return the error text for a message of one domain that names a crawl of another."""
+    return f"crawl_id {crawl_id!r}: it is a crawl of {owner}, not of {domain}"
+
+
+def id_part(crawl_id: str) -> str:
+    """Return what stands for a crawl's id in keys.
+
+    A client chooses the id: one that could form another crawl's key, or that is very long, is replaced by its hash.
+    """
+    if _PLAIN_ID.fullmatch(crawl_id):
+        return crawl_id
+    return hashlib.blake2b(crawl_id.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+def crawl_key(crawl_id: str) -> str:
+    """Return the Redis key of a crawl; the keys of its parts and fetch results begin with it."""
+    return f"{PREFIX}crawl:{id_part(crawl_id)}"
+
+
+def crawl_of_fields(crawl_id: str, fields: Mapping[str, str]) -> Crawl | None:
+    if "domain" not in fields:
+        return None
+    return Crawl(
+        crawl_id,
+        fields["domain"],
+        fields["start"],
+        datetime.fromisoformat(fields["began"]),
+        int(fields.get("moves", 0)),
+        fields.get("own") == "1",
+    )
+
+
+def to_entry(link: FoundPage) -> str:
+    return _ENCODER.encode([link.url, link.depth, link.referrer])
+
+
+def admitted_of(items: Iterable[str], wait: float) -> Admitted:
+    """Return the messages of backlog items: each is a message's name, then its entry."""
+    messages = []
+    for item in items:
+        name, entry = item[: item.index("[")], item[item.index("[") :]
+        kind: MessageKind = _KIND_OF_PREFIX[name[0]] if len(name) > _NAME_LENGTH else "page"
+        messages.append(PageMessage(kind, *json.loads(entry)))
+    return Admitted(tuple(messages), wait)
+
+
+def parts_of(key: str, *names: str) -> list[str]:
+    return [f"{key}:{name}" if name else key for name in names]
+
+
+def host_keys(host: str) -> list[str]:
+    return [f"{HOST_PREFIX}{host}", f"{HOST_PREFIX}{host}:flight", f"{HOST_PREFIX}{host}:hold"]
+
+
+def latest_key(domain: str) -> str:
+    return f"{PREFIX}domain:{domain}:latest"
+
+
+def crawls_key(domain: str) -> str:
+    return f"{PREFIX}domain:{domain}:crawls"

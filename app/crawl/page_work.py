@@ -1,0 +1,148 @@
+"""The work on one message of a page: enter the frontier, fetch, store, and complete with the page's links."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from app.broker.errors import Postpone
+from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped, links_of
+from app.crawl.crawl_records import CrawlRecords
+from app.crawl.crawler import Crawler
+from app.crawl.frontier import Frontier
+from app.crawl.frontier_values import Completed, FoundPage, Host, MessageKind, PageMessage, message_name
+from app.crawl.urls import Target, canonical_key, host_of
+from app.crawl_record.entries import UrlEntry
+from app.storage.layout import page_id
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlLimits:
+    """Bounds of one crawl: its pages, and links from its start page to the deepest one."""
+
+    max_pages: int
+    max_depth: int
+
+
+class PageWork:
+    """Runs `page` messages, and completes the two messages of a start page."""
+
+    def __init__(self, frontier: Frontier, crawler: Crawler, records: CrawlRecords, limits: CrawlLimits) -> None:
+        self._frontier = frontier
+        self._crawler = crawler
+        self._records = records
+        self._limits = limits
+
+    def run(self, target: Target, *, referrer: str, takeover: bool, too_complex: bool = False) -> Completed:
+        """Fetch and store a page unless nothing is left to do, and return the pages to publish next.
+
+        With `takeover`, an earlier delivery of the message is no longer at work. Raises Postpone while the host is
+        busy, and what `Crawler.get` and the store raise; then the page leaves the admission window until its retry.
+        """
+        crawl_id, host = target.crawl_id, self._crawler.host(target)
+        link = FoundPage(target.url, target.canonical_key, target.depth, referrer)
+        entered = self._frontier.enter(crawl_id, target.domain, link, host, takeover=takeover)
+        if entered.fetch and not entered.crawl_found:
+            self._records.restore(target)
+            entered = self._frontier.enter(crawl_id, target.domain, link, host, takeover=True)
+        if not entered.fetch:
+            return Completed(entered.handover, message_name("page", target.canonical_key))
+        try:
+            result = self._crawler.get(target, too_complex=too_complex)
+            member = self._crawler.store(target, result)
+        except BaseException as error:
+            failed = not isinstance(error, Postpone)
+            self._frontier.release(crawl_id, "page", target.canonical_key, host, failed=failed)
+            raise
+        return self.complete(target, "page", result, host, referrer=referrer, member=bool(member))
+
+    def complete(
+        self,
+        target: Target,
+        kind: MessageKind,
+        result: FetchResult,
+        host: Host,
+        *,
+        referrer: str = "",
+        member: bool = False,
+    ) -> Completed:
+        """Complete a page's message; return the pages that are admitted now.
+
+        The line of the record is that of `page` or `index`; the links are followed of `page` or `crawl`.
+        """
+        own = kind == "page" or self._records.is_own(target)
+        line = entry_of(target, result, referrer).to_line().decode() if own and kind != "crawl" else ""
+        links = links_of(result) if own and kind != "index" else ()
+        below = target.depth + 1
+        own_id = page_id(target.canonical_key)
+        return self._frontier.complete(
+            target.crawl_id,
+            kind,
+            target.canonical_key,
+            host=host,
+            line=line,
+            indexed=member,
+            links=(FoundPage(link.url, link.canonical_key, below, own_id) for link in links),
+            max_pages=self._limits.max_pages if below <= self._limits.max_depth else 0,
+        )
+
+    def complete_lost(self, domain: str, crawl_id: str, messages: Iterable[PageMessage]) -> None:
+        """Complete messages that vanished from the broker again and again. What is stored of their pages stays."""
+        for each in messages:
+            complete_dead(
+                self._frontier,
+                Target(each.url, domain, canonical_key(each.url), crawl_id, each.depth),
+                each.kind,
+                lost=True,
+            )
+
+    def add_to_latest(self, target: Target, result: FetchResult) -> None:
+        """Add a page that was indexed outside of a crawl to its domain's latest crawl, so that its full pack has it."""
+        crawl = self._frontier.latest(target.domain)
+        if crawl and crawl.own:
+            self._frontier.add_line(crawl.id, entry_of(target, result).to_line().decode())
+
+
+def entry_of(target: Target, result: FetchResult, referrer: str = "") -> UrlEntry:
+    """Return the entry of the crawl record for a page's result."""
+    entry = UrlEntry(
+        url=target.url,
+        page_id=page_id(target.canonical_key),
+        state="indexed",
+        at=time.time(),
+        depth=target.depth,
+        referrer=referrer,
+    )
+    match result:
+        case Indexed():
+            entry.status = 200
+        case Gone(why=why, links=links):
+            entry.state, entry.reason = "gone", why
+            entry.links = tuple(link.url for link in links)
+            entry.status = int(why) if why.isdecimal() else 200
+        case Redirected(target=onward, in_scope=in_scope):
+            entry.state, entry.reason, entry.links = "redirected", onward, (onward,) if in_scope else ()
+        case Skipped(why="not-modified"):
+            entry.state, entry.status = "unchanged", 304
+        case Skipped(why=why, detail=detail):
+            entry.state, entry.reason = "skipped", f"{why} ({detail})" if detail else why
+            entry.status = int(why) if why.isdecimal() else 0
+    return entry
+
+
+def complete_dead(frontier: Frontier, target: Target, kind: MessageKind, *, lost: bool = False) -> None:
+    """Complete a message that is dead-lettered, or lost. What is stored of its page stays in the crawl's pack."""
+    crawl = frontier.crawl(target.crawl_id)
+    if crawl and crawl.domain != target.domain:  # The reason why it is dead; the crawl has nothing to do with it.
+        return
+    entry = UrlEntry(url=target.url, page_id=page_id(target.canonical_key), state="failed", at=time.time())
+    entry.state, entry.reason = ("lost", "lost") if lost else ("failed", "dead-lettered")
+    entry.depth = target.depth
+    if kind == "crawl":
+        frontier.note_cut(target.crawl_id)
+    own = crawl is not None and crawl.own
+    line = entry.to_line().decode() if own and kind != "crawl" else ""
+    # Without a look at robots.txt: this runs in the event loop of the worker's main process.
+    host = Host(host_of(target.url), delay=0, concurrency=1)
+    frontier.complete(target.crawl_id, kind, target.canonical_key, host=host, line=line, dead=True)

@@ -1,0 +1,46 @@
+-- Admit pages of all active crawls that have room in their admission windows: a page that failed left room, a host's
+-- hold has ended, or a crawl was resumed. Returns a row for each crawl that needs something: its id, its domain,
+-- 1 if nothing is left of it, seconds since its last progress, seconds until the next request to its host, and items.
+-- An unpublished handover of an earlier call is returned again.
+-- KEYS: active crawls. ARGV: prefix of crawls' keys, prefix of hosts' keys, pages that all crawls may have admitted,
+-- seconds without progress after which a crawl is returned.
+local now = seconds()
+local rows = {}
+for _, id in ipairs(redis.call('SMEMBERS', KEYS[1])) do
+    local crawl = ARGV[1] .. id
+    local fields = redis.call('HMGET', crawl, 'domain', 'last', 'delay')
+    local domain, last, delay = fields[1], tonumber(fields[2]), tonumber(fields[3] or 0)
+    local admitted, retrying = crawl .. ':admitted', crawl .. ':retrying'
+    if not domain then
+        redis.call('SREM', KEYS[1], id)
+    else
+        local handed = redis.call('HGET', crawl .. ':handover', 'refill') or ''
+        local items = {}
+        for at = 1, #handed, NAME do
+            local name = string.sub(handed, at, at + NAME - 1)
+            local entry = redis.call('HGET', admitted, name)
+            if entry then
+                items[#items + 1] = name .. entry
+            end
+        end
+        local host = ARGV[2] .. domain
+        if redis.call('PTTL', host .. ':hold') <= 0 then
+            local new = admit(crawl, crawl .. ':pages', admitted, crawl .. ':backlog', KEYS[1], tonumber(ARGV[3]))
+            for _, item in ipairs(new) do
+                items[#items + 1] = item
+                handed = handed .. string.sub(item, 1, NAME)
+            end
+            if #new > 0 then
+                redis.call('HSET', crawl .. ':handover', 'refill', handed)
+            end
+        end
+        local open = redis.call('HLEN', admitted) + redis.call('HLEN', retrying)
+        local left = open + redis.call('LLEN', crawl .. ':backlog')
+        local idle = last and now - last or 0
+        if #items > 0 or left == 0 or (open > 0 and idle > tonumber(ARGV[4])) then
+            local wait = string.format('%.3f', rest(host, delay, now))
+            rows[#rows + 1] = {id, domain, left == 0 and 1 or 0, string.format('%.3f', idle), wait, unpack(items)}
+        end
+    end
+end
+return rows

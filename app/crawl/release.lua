@@ -1,0 +1,12 @@
+-- End a run that did not complete its message: the host is free for the next request.
+-- With ARGV[2] = 1 the message failed and will be retried: it leaves the admission window meanwhile.
+-- KEYS: pages of the crawl, admitted, retrying, requests in flight of the host. ARGV: message's name, 1 if it failed.
+redis.call('ZREM', KEYS[4], ARGV[1])
+if ARGV[2] == '1' then
+    local entry = redis.call('HGET', KEYS[2], ARGV[1])
+    if entry then
+        redis.call('HDEL', KEYS[2], ARGV[1])
+        redis.call('HSET', KEYS[3], ARGV[1], entry)
+    end
+end
+return 1

@@ -1,0 +1,53 @@
+"""Timers with a client's own callback, in the store: they survive the loss of Redis."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from app.errors import StoreError
+from app.storage.reading import read_objects
+from app.storage.store import ObjectStore
+from app.timers.timers import Callback
+
+_PREFIX: Final = "timers/"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTimer:
+    """A domain's timer as a client started it. `timeout` is in seconds."""
+
+    domain: str
+    timeout: float
+    callback: Callback
+
+
+def store_timer(store: ObjectStore, timer: StoredTimer) -> None:
+    """Write a timer in place of a former one of its domain."""
+    fields = {"timeout": timer.timeout, "queue": timer.callback.queue, "message": timer.callback.message}
+    store.put(_key(timer.domain), json.dumps(fields, sort_keys=True).encode())
+
+
+def delete_stored_timer(store: ObjectStore, domain: str) -> None:
+    """Delete a domain's timer from the store; a missing one is no error."""
+    store.delete(_key(domain))
+
+
+def stored_timers(store: ObjectStore, domain: str = "") -> Iterator[StoredTimer]:
+    """Yield the timers of a domain or of all; raises StoreError for an invalid one."""
+    keys = [_key(domain)] if domain else [stat.key for stat in store.list(_PREFIX)]
+    for key, stored in read_objects(store, keys):
+        if stored is None:
+            continue
+        try:
+            fields = json.loads(stored.data)
+            callback = Callback(str(fields["queue"]), dict(fields["message"]))
+            yield StoredTimer(key.removeprefix(_PREFIX).removesuffix(".json"), float(fields["timeout"]), callback)
+        except (ValueError, TypeError, KeyError) as error:
+            raise StoreError(f"{key}: not a timer: {error!r}: {stored.data[:80]!r}") from error
+
+
+def _key(domain: str) -> str:
+    return f"{_PREFIX}{domain}.json"

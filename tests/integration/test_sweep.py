@@ -1,0 +1,162 @@
+"""After a loss of Redis a sweep begins again what is due: crawls, packs and timers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli.main import cli
+from app.crawl.classify import Gone, Indexed
+from app.crawl.frontier_values import Crawl, Host
+from app.crawl.urls import Link, Target
+from app.crawl_record.crawls import latest_crawl
+from app.storage.layout import Page, content_key, page_id, to_json
+from app.sweep import Sweep
+from app.timers.timers import full_pack, incremental_pack
+from tasks.base import Context
+from tasks.pack import pack_full as pack_full_task
+from tasks.timers import start_timer, tick
+from tests.integration.test_tick import broker, process
+from tests.support.broker import Broker
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+__all__ = ["broker", "process"]
+
+DOMAIN = "a.gov"
+HOST = Host(DOMAIN, 0, 2)
+
+
+@pytest.fixture
+def sweep(process: Context) -> Callable[..., list[str]]:
+    """Return a function that sweeps a domain, or all, and returns what was done."""
+    sweeper = Sweep(process.store, process.frontier, process.timers, process.records, timeout=60)
+    return lambda domain="": [str(action) for action in sweeper.run(domain)]
+
+
+def begin(process: Context, crawl_id: str = "c") -> Crawl:
+    crawl = Crawl(crawl_id, DOMAIN, url("start"), datetime.now(UTC), own=True)
+    return process.records.begin(crawl, timer_timeout=30, callback=full_pack(DOMAIN, crawl_id).message)
+
+
+def perennial(*arguments: str) -> str:
+    """Run a command in this process; return what it prints."""
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def url(name: str) -> str:
+    return f"https://{DOMAIN}/{name}"
+
+
+def complete(process: Context, name: str, *links: str, indexed: bool = True) -> None:
+    """Run a page of the crawl `c` as a worker does: store it, then complete it with its links."""
+    target = Target(url(name), DOMAIN, url(name), "c", depth=1)
+    found = tuple(Link(url(each), url(each)) for each in links)
+    result: Indexed | Gone = Gone(why="noindex", links=found)
+    if indexed:
+        result = Indexed(page=Page(canonical_key=url(name), url=url(name), domain=DOMAIN, path=f"/{name}"), links=found)
+        process.store.put(content_key(DOMAIN, page_id(url(name))), to_json(result.page))
+    process.work.complete(target, "page", result, HOST, member=indexed)
+
+
+def test_a_crawl_goes_on_after_redis_was_lost_and_its_timer_runs_again(
+    process: Context, sweep: Callable[..., list[str]]
+) -> None:
+    crawl = begin(process)
+    complete(process, "start", "hidden", indexed=False)
+    process.records.flush(crawl)
+    complete(process, "hidden", "next")  # Its entry is lost with Redis: it is fetched again.
+    process.redis.flushdb()
+    assert sweep() == [
+        f"{DOMAIN}: crawl c is running: 1 pages wait in its backlog again",
+        f"{DOMAIN}: timer started: pack_full in 30 s",
+    ]
+    assert process.frontier.page_state("c", url("start")) == {"page": "done"}
+    [refill] = process.frontier.refill(stalled=60)
+    assert [message.url for message in refill.admitted.messages] == [url("hidden")]
+    timer = process.timers.running(DOMAIN)
+    assert timer is not None
+    assert timer.callback == full_pack(DOMAIN, "c")
+    assert sweep() == []
+
+
+def test_an_ended_crawl_whose_pack_was_never_made_is_packed(process: Context, sweep: Callable[..., list[str]]) -> None:
+    crawl = begin(process)
+    complete(process, "start")
+    process.records.end(crawl)
+    process.redis.flushdb()
+    assert sweep(DOMAIN) == [f"{DOMAIN}: timer started: pack_full in 30 s"]
+    pack_full_task(domain=DOMAIN, crawl_id="c")
+    process.redis.flushdb()
+    # A page that was written in the same second as the pack may be newer than it.
+    assert "pack_full" not in "".join(sweep(DOMAIN))
+
+
+def test_a_page_that_no_pack_contains_yet_is_packed(process: Context, sweep: Callable[..., list[str]]) -> None:
+    page = Page(canonical_key=url("alone"), url=url("alone"), domain=DOMAIN, path="/alone")
+    process.store.put(content_key(DOMAIN, page_id(url("alone"))), to_json(page))
+    assert sweep() == [f"{DOMAIN}: timer started: pack_incremental in 60 s"]
+    timer = process.timers.running(DOMAIN)
+    assert timer is not None
+    assert timer.callback == incremental_pack(DOMAIN)
+
+
+def test_a_clients_timer_with_its_own_callback_survives_the_loss_of_redis(
+    process: Context, broker: Broker, sweep: Callable[..., list[str]]
+) -> None:
+    start_timer(domain=DOMAIN, timeout=0.05, callback_queue="TIMER", callback_msg={"type": "reset_timer", "timeout": 9})
+    process.redis.flushdb()
+    assert sweep() == [f"{DOMAIN}: timer started: reset_timer in 0.05 s"]
+    process.epoch.note()
+    eventually(lambda: tick() is None and broker.depth("site.timer") == 1, "the callback")
+    [message] = broker.take("site.timer")
+    assert json.loads(message.body) == {"type": "reset_timer", "domain": DOMAIN, "timeout": 9}
+    assert sweep() == []
+
+
+def test_a_page_of_a_crawl_that_redis_lost_restores_the_crawl_and_a_cancelled_one_stays_cancelled(
+    process: Context,
+) -> None:
+    begin(process)
+    process.redis.flushdb()
+    target = Target(url("k"), DOMAIN, url("k"), "c", depth=1)
+    process.records.restore(target)
+    assert process.frontier.restored() == ["c"]
+    restored = process.frontier.crawl("c")
+    assert restored is not None
+    assert restored.own
+    perennial("cancel", DOMAIN)
+    process.redis.flushdb()
+    process.records.restore(target)
+    assert process.frontier.progress(DOMAIN).state == "cancelled"
+
+
+def test_crawls_are_paused_resumed_and_cancelled_by_command(process: Context) -> None:
+    crawl = begin(process)
+    complete(process, "start", "1", "2", "3")
+    assert perennial("pause", DOMAIN) == f"crawl c of {DOMAIN} is paused\n"
+    assert "(crawl paused)" in perennial("status", DOMAIN)
+    record = latest_crawl(process.store, DOMAIN)
+    assert record is not None
+    assert record.state == "paused"
+    perennial("resume", DOMAIN)
+    assert process.frontier.progress(DOMAIN).state == "running"
+    assert json.loads(perennial("cancel", DOMAIN, "--json")) == {
+        "domain": DOMAIN,
+        "state": "cancelled",
+        "crawls": ["c"],
+    }
+    assert process.frontier.open_messages(DOMAIN) == 0
+    process.records.end(crawl)
+    record = latest_crawl(process.store, DOMAIN)
+    assert record is not None
+    assert (record.state, record.counts["cut"]) == ("cancelled", 1)
+    assert perennial("repair") == f"{DOMAIN}: timer started: pack_full in 30 s\n"
+    assert perennial("repair", DOMAIN) == "nothing was missing\n"
