@@ -28,11 +28,13 @@ def hash_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def note_etag(descriptor: int, etag: str) -> bool:
-    """Store the ETag of an open file in its attribute. Return whether the file system has attributes."""
-    status = os.fstat(descriptor)
+def note_etag(descriptor: int, etag: str, *, modified: int, size: int) -> bool:
+    """Store the ETag of an open file in its attribute. Return whether the file system has attributes.
+
+    `modified` is the file's modification time in nanoseconds, `size` is in bytes.
+    """
     try:
-        os.setxattr(descriptor, ATTRIBUTE, _VALUE.pack(bytes.fromhex(etag), status.st_mtime_ns, status.st_size))
+        os.setxattr(descriptor, ATTRIBUTE, _VALUE.pack(bytes.fromhex(etag), modified, size))
     except OSError:
         return False
     return True
@@ -74,7 +76,7 @@ def computed_etag(path: str) -> tuple[str, os.stat_result, bool]:
             raise StoreError(f"{path}: another program changed the file in place while it was read")
         is_noted = False
         with suppress(OSError):
-            is_noted = note_etag(file.fileno(), etag)
+            is_noted = note_etag(file.fileno(), etag, modified=status.st_mtime_ns, size=status.st_size)
     return etag, status, is_noted
 
 

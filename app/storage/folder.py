@@ -181,11 +181,11 @@ class FolderStore:
             written = os.write(descriptor, data)
             while written < len(data):
                 written += os.write(descriptor, memoryview(data)[written:])
-            is_noted = note_etag(descriptor, etag)
-            if not is_noted:
-                # Two writes within one tick of the kernel's clock may get the same inode number and must differ.
-                now = time.time_ns()
-                os.utime(descriptor, ns=(now, now))
+            # The kernel's time stamps have a resolution of milliseconds. Two writes within one must differ, and a page
+            # that is written after a crawl began must not seem older than it.
+            now = time.time_ns()
+            os.utime(descriptor, ns=(now, now))
+            is_noted = note_etag(descriptor, etag, modified=now, size=len(data))
             if is_synced:
                 os.fsync(descriptor)
             _in_folder(folder, lambda: give_name(temporary))
