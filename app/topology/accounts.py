@@ -14,6 +14,7 @@ from config.routes import (
     INDEX,
     ORCHESTRATOR,
     PACK,
+    PAGE,
     REGISTER_AGAIN,
     REQUESTS,
     SEARCHER,
@@ -91,7 +92,7 @@ _SEARCHERS = rf"{re.escape(SEARCHER)}\..*"
 
 #: The accounts that do not depend on the settings: all but those of cover art and of clients.
 _FIXED = (
-    _worker("worker", queues=(INDEX, CRAWL, TIMER, TICK), delays=(_SITE_DELAYS,), write=(_SITE, _DEAD_SET)),
+    _worker("worker", queues=(INDEX, CRAWL, PAGE, TIMER, TICK), delays=(_SITE_DELAYS,), write=(_SITE, _DEAD_SET)),
     _worker(
         "packer",
         queues=(PACK,),
