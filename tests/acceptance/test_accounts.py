@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +18,11 @@ from app.envelopes import event_message, request_message
 from app.errors import NotPlaced, PackNotFound, SearchUnavailable
 from app.search.contract import SearchRequest, SearchResult
 from config.routes import ORCHESTRATOR, REQUEST_TYPES
-from config.settings import ROOT, Settings
+from config.settings import Settings
 from tests.servers.site import Site, failure, page
 from tests.support.accounts import accounts_of
 from tests.support.broker import Broker
+from tests.support.command import perennial
 from tests.support.system import beat
 from tests.support.waiting import eventually
 from tests.support.worker import start, start_module, worker
@@ -31,9 +30,10 @@ from tests.support.worker import start, start_module, worker
 pytestmark = pytest.mark.acceptance
 
 
-def perennial(*arguments: str, environment: dict[str, str]) -> str:
-    command = [sys.executable, "-m", "app.cli.main", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+def printed(*arguments: str, environment: dict[str, str]) -> str:
+    done = perennial(environment, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_every_process_works_under_the_account_of_its_kind(
@@ -65,7 +65,7 @@ def test_every_process_works_under_the_account_of_its_kind(
         for each in workers:
             eventually(each.ready, f"{each.name} is ready", seconds=60)
 
-        perennial("index", "--crawl", site.at("/"), environment={**ours, **accounts["client"]})
+        printed("index", "--crawl", site.at("/"), environment={**ours, **accounts["client"]})
         broker = Broker(settings.broker)
         eventually(lambda: broker.depth("site.dead") == 2, "`index` and `crawl` of the page are dead", seconds=60)
 
@@ -84,7 +84,7 @@ def test_every_process_works_under_the_account_of_its_kind(
         assert [hit.title for hit in result.hits] == ["Oak"]
 
         site.set("/elm", page("Elm", "All about elms", links=[]))
-        assert perennial("dead", "replay", "--all", environment=ours) == "2 replayed\n"
+        assert printed("dead", "replay", "--all", environment=ours) == "2 replayed\n"
         eventually(lambda: found("elms"), "the replayed page is found", seconds=60)
         assert broker.depth("site.dead") == 0
         for each in workers:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,10 @@ from kombu import Connection
 from app.broker import amqp_internals
 from app.broker.headers import ATTEMPTS, DEAD_ID, REASON
 from app.topology.queues import DEAD_SET
-from config.settings import ROOT, Settings
+from config.settings import Settings
 from tests.support import raw
 from tests.support.broker import Broker
+from tests.support.command import perennial
 from tests.support.waiting import eventually
 from tests.support.worker import worker
 
@@ -83,10 +82,9 @@ def encoded(value: Any) -> bytes:
 
 def listed(environment: dict[str, str]) -> str:
     """Return what an operator sees of the dead set."""
-    command = [sys.executable, "-m", "app.cli.main", "dead", "list", "--json"]
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, check=True, timeout=60
-    ).stdout.decode()
+    done = perennial(environment, "dead", "list", "--json")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_absurd_headers_end_in_the_dead_set_and_the_worker_lives_on(

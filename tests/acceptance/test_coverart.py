@@ -26,6 +26,7 @@ from tests.servers.musicbrainz import changes
 from tests.servers.site import Request, Wire
 from tests.support.art import ArtSystem, art_corner
 from tests.support.broker import given_arguments
+from tests.support.command import perennial
 from tests.support.waiting import eventually
 from tests.support.worker import Worker
 
@@ -159,8 +160,7 @@ def test_an_unreadable_message_is_retried_and_dead_lettered_unchanged(the_failed
 
 def dead(art: ArtSystem, *arguments: str) -> Any:
     """Run `perennial dead` and return what it prints."""
-    command = [sys.executable, "-m", "app.cli.main", "dead", *arguments, "--json"]
-    done = subprocess.run(command, cwd=ROOT, env=dict(art.environment), capture_output=True, text=True, timeout=60)
+    done = perennial(art.environment, "dead", *arguments, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

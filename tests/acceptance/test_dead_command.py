@@ -21,6 +21,7 @@ from app.topology.declare import declare_for_client
 from app.topology.policies import site_policy
 from app.topology.queues import DEAD_SET
 from config.settings import ROOT, Settings
+from tests.support import command
 from tests.support.broker import Broker
 from tests.support.dead import failed_delivery, failure
 from tests.support.waiting import eventually
@@ -64,15 +65,7 @@ def dead_letter_runs(settings: Settings, publisher: Publisher, journals: Sequenc
 
 def perennial(environment: Mapping[str, str], *arguments: str, exit_status: int = 0) -> str:
     """Run `perennial dead ...`; return what it prints, errors included."""
-    command = [sys.executable, "-m", "app.cli.main", "dead", *arguments]
-    ran = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**environment, "COLUMNS": "100"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
+    ran = command.perennial({**environment, "COLUMNS": "100"}, "dead", *arguments)
     assert ran.returncode == exit_status, ran.stdout + ran.stderr
     return ran.stdout + ran.stderr
 
@@ -81,8 +74,8 @@ def on_a_terminal(environment: Mapping[str, str], *arguments: str, width: int, t
     """Run `perennial dead ...` on a terminal of this width; return the lines that it shows."""
     ours, its = pty.openpty()
     shown = {**environment, "COLUMNS": str(width), "TERM": "dumb", "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "app.cli.main", "dead", *arguments]
-    with subprocess.Popen(command, cwd=ROOT, env=shown, stdin=its, stdout=its, stderr=its) as process:
+    words = [sys.executable, "-m", "app.cli.main", "dead", *arguments]
+    with subprocess.Popen(words, cwd=ROOT, env=shown, stdin=its, stdout=its, stderr=its) as process:
         os.close(its)
         os.write(ours, typed.encode())
         output = b""

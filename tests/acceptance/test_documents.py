@@ -14,6 +14,7 @@ import doctest
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -26,6 +27,7 @@ import pytest
 
 from config.settings import ROOT, Settings
 from tests.servers.site import Site, failure, page
+from tests.support.command import perennial
 from tests.support.documents import Block, Command, blocks, commands, matches, pages, read
 from tests.support.fleet import fleet, ready
 from tests.support.programs import program
@@ -127,8 +129,7 @@ class Reader:
         """Return what a line prints, with the names of the page; fail unless its exit status is 0."""
         if DEAD_ID in line:
             line = line.replace(DEAD_ID, self._dead_ids()[0])
-        command = ["sh", "-c", self._ours(line)]
-        ran = subprocess.run(command, cwd=self._folder, env=self._environment, capture_output=True, text=True)
+        ran = self._ran(self._ours(line))
         if ran.returncode == 1 and line.startswith(("perennial search", "perennial searchers")):
             return ran.stderr  # The site is not packed or not placed yet.
         assert ran.returncode == 0, f"{line}: exit {ran.returncode}\n{ran.stdout}{ran.stderr}"
@@ -137,6 +138,14 @@ class Reader:
             printed = printed.replace(ours, theirs)
         return printed
 
+    def _ran(self, line: str) -> subprocess.CompletedProcess[str]:
+        """Run a line in `sh`; a command that is repeated until its output is right is run without one."""
+        words = shlex.split(line)
+        if line.startswith(REPEATED) and words[0] == "perennial" and not {"|", ">"} & set(words):
+            return perennial(self._environment, *words[1:], folder=self._folder)
+        command = ["sh", "-c", line]
+        return subprocess.run(command, cwd=self._folder, env=self._environment, capture_output=True, text=True)
+
     def _ours(self, text: str) -> str:
         for theirs, ours in self._names.items():
             text = text.replace(theirs, ours)
@@ -144,8 +153,7 @@ class Reader:
 
     def _dead_ids(self) -> list[str]:
         """Return the ids in the dead set, oldest first; wait until there is one."""
-        command = [sys.executable, "-m", "app.cli.main", "dead", "list", "--json"]
-        ran = subprocess.run(command, cwd=ROOT, env=self._environment, capture_output=True, text=True, check=True)
+        ran = perennial(self._environment, "dead", "list", "--json")
         return [letter["id"] for letter in json.loads(ran.stdout)]
 
     def _run_python(self, block: Block) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -17,12 +15,13 @@ from app.coverart import musicbrainz
 from app.coverart.event_queue import MAX_ATTEMPTS, forget_completed
 from app.coverart.project import COVER_ART, EVENT_ART, Entity, Image, Project, listing
 from app.services import Urls
-from config.settings import ROOT, Settings
+from config.settings import Settings
 from tests.servers import archive as stand_in
 from tests.servers.archive import ACCESS_KEY, SECRET_KEY
 from tests.servers.musicbrainz import changes
 from tests.servers.musicbrainz_ws import metadata
 from tests.support.art import ArtSystem, Sent, art_corner, sent
+from tests.support.command import perennial
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.acceptance
@@ -355,8 +354,7 @@ def test_the_archive_gets_exactly_the_requests_of_a_change(scenes: dict[str, Sce
 
 def dead(art: ArtSystem, *arguments: str) -> Any:
     """Run `perennial dead` and return what it prints."""
-    command = [sys.executable, "-m", "app.cli.main", "dead", *arguments, "--json"]
-    done = subprocess.run(command, cwd=ROOT, env=dict(art.environment), capture_output=True, text=True, timeout=60)
+    done = perennial(art.environment, "dead", *arguments, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

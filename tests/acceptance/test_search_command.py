@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -21,6 +22,7 @@ from app.services import Urls
 from app.storage.open import open_store
 from config.settings import Settings
 from tests.packs import page, publish, write_pack
+from tests.support import command as commands
 from tests.support.corner import environment_of, own_vhost, settings_for
 from tests.support.fleet import fleet, placed, ready
 from tests.support.peers import orchestrator, route, routes
@@ -63,14 +65,7 @@ def running(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def command(environment: dict[str, str]) -> Perennial:
-    perennial = str(Path(sys.executable).with_name("perennial"))
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [perennial, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
-
-    return run
+    return partial(commands.perennial, environment)
 
 
 @pytest.fixture

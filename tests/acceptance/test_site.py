@@ -19,6 +19,7 @@ from app.timers.timers import Timers
 from app.topology.queues import DEAD_SET
 from config.settings import ROOT
 from tests.servers.site import Site, by_host, fail_times, failure, page, redirect, reply, robots
+from tests.support import command
 from tests.support.corner import environment_of, own_vhost, settings_for
 from tests.support.system import System, running_system
 from tests.support.waiting import eventually
@@ -60,10 +61,9 @@ def site() -> Iterator[Site]:
 
 def perennial(system: System, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `perennial` as an operator does."""
-    command = [sys.executable, "-m", "app.cli.main", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **system.environment}, capture_output=True, text=True, check=True
-    )
+    done = command.perennial({**os.environ, **system.environment}, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 ALL = {"/", "/last", *(f"/{word}" for word in WORDS)}

@@ -21,6 +21,7 @@ from kombu import Connection, Producer, Queue
 from app.errors import ServicesError
 from app.services import ServiceStatus, down, service, status, up
 from config.settings import Settings
+from tests.support.command import perennial
 
 pytestmark = pytest.mark.integration
 
@@ -266,7 +267,7 @@ def test_the_command_says_what_is_down_by_its_exit_code(small: Settings) -> None
     environment = {**os.environ, "PERENNIAL_DATA_DIR": str(small.data_dir), "BROKER_URL": GIVEN}
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*COMMAND, *arguments], env=environment, capture_output=True, text=True, timeout=60)
+        return perennial(environment, "services", *arguments)
 
     assert run("status").returncode == 1
     assert run("up").returncode == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from app.storage.folder import FolderStore
 from app.storage.open import WRITERS, check_conditional_writes, create_store, open_store
 from app.storage.store import ObjectStore, Stat
 from tests.servers.s3 import s3_server
+from tests.support.command import perennial
 
 pytestmark = pytest.mark.integration
 
@@ -79,8 +79,7 @@ def test_store_create_makes_the_bucket_once_and_checks_its_conditional_writes() 
         environment = {**os.environ, **server.environment, **settings}
 
         def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-            command = [sys.executable, "-c", "from app.cli.main import main; main()", "store", *arguments]
-            return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            return perennial(environment, "store", *arguments)
 
         missing = run("check")
         assert missing.returncode == 1
@@ -104,8 +103,7 @@ def test_an_unreachable_store_prints_one_line_and_exits_1(tmp_path: Path) -> Non
         "AWS_ACCESS_KEY_ID": "k",
     }
     environment |= {"AWS_SECRET_ACCESS_KEY": "k", "PERENNIAL_DATA_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", "from app.cli.main import main; main()", "store", "create"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = perennial(environment, "store", "create")
     assert done.returncode == 1
     assert done.stderr.startswith("perennial: s3://b/")
     assert done.stderr.count("\n") == 1

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,10 +21,10 @@ from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.state.client import get_redis
 from app.storage.open import open_store
-from config.settings import ROOT, Settings
+from config.settings import Settings
 from tests.support.broker import Broker
 from tests.support.waiting import eventually
-from tests.support.worker import Worker, worker
+from tests.support.worker import Worker, start_module, worker
 
 
 @dataclass
@@ -95,13 +91,9 @@ def running_system(environment: Mapping[str, str], settings: Settings, folder: P
 @contextmanager
 def beat(environment: Mapping[str, str], log: Path) -> Iterator[None]:
     """Run `celery beat` for the block."""
-    command = [sys.executable, "-m", "celery", "-A", "app", "beat"]
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, **environment}, stdout=output, stderr=output, start_new_session=True
-        )
+    running = start_module(environment, log, "celery", "-A", "app", "beat")
     try:
         yield
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(20)
+        running.process.terminate()
+        running.process.wait(20)

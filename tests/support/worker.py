@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from config.settings import ROOT
+from tests.support.forked import Forked
 from tests.support.waiting import eventually
 
 #: What a worker that is given no queues of its own takes the tasks of.
@@ -22,7 +22,7 @@ _TASKS = ("site.index", "site.crawl", "site.page", "site.timer", "site.tick", "s
 class Worker:
     """One `celery worker`, its log in a file that is called as it is."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, process: Forked, log: Path) -> None:
         self.process = process
         self.name = log.stem
         self._log = log
@@ -82,15 +82,8 @@ def start(
 
 def start_module(environment: Mapping[str, str], log: Path, *command: str, folder: Path = ROOT) -> Worker:
     """Start `python -m` with a module and its arguments; it is not ready yet."""
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *command],
-            cwd=folder,
-            env={**os.environ, **environment},
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+    log.touch()
+    process = Forked(*command, environment={**os.environ, **environment}, stdout=log, stderr=log, folder=folder)
     return Worker(process, log)
 
 
