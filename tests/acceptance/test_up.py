@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -48,6 +49,9 @@ def test_the_whole_procfile_starts_serves_and_stops_warm(environment: dict[str, 
         assert answers(f"http://127.0.0.1:{flower}/", auth=("me", "secret")) == 200
         eventually(lambda: log.read_text().count(" ready.") == 5, "all workers are ready", seconds=60)
         processes = psutil.Process(up.pid).children(recursive=True)
+        password = urlsplit(environment["BROKER_URL"]).password
+        assert password
+        assert not [process.cmdline() for process in processes if password in " ".join(process.cmdline())]
         names = set(formation(procfile(), searchers=2))
         assert {name for name in names if f"{name} started" in log.read_text()} == names - left_out(Settings())
 
