@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ _TASKS = ("site.index", "site.crawl", "site.page", "site.timer", "site.tick", "s
 class Worker:
     """One `celery worker`, its log in a file that is called as it is."""
 
-    def __init__(self, process: Forked, log: Path) -> None:
+    def __init__(self, process: Forked | subprocess.Popen[bytes], log: Path) -> None:
         self.process = process
         self.name = log.stem
         self._log = log
@@ -82,8 +83,14 @@ def start(
 
 def start_module(environment: Mapping[str, str], log: Path, *command: str, folder: Path = ROOT) -> Worker:
     """Start `python -m` with a module and its arguments; it is not ready yet."""
+    own = {**os.environ, **environment}
     log.touch()
-    process = Forked(*command, environment={**os.environ, **environment}, stdout=log, stderr=log, folder=folder)
+    if folder == ROOT:
+        return Worker(Forked(*command, environment=own, stdout=log, stderr=log), log)
+    # A program of another project must find nothing of this one in its memory.
+    with log.open("ab") as output:
+        words = [sys.executable, "-m", *command]
+        process = subprocess.Popen(words, cwd=folder, env=own, stdout=output, stderr=output, start_new_session=True)
     return Worker(process, log)
 
 
