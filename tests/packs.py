@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from app.pack.database import SCHEMA_VERSION, write_names, write_vocabulary
 from app.pack.fetch import sha256
@@ -26,10 +27,9 @@ VALUES (?, 'etag', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 
-def page(path: str, title: str = "", body: str = "", *, url: str = "", **fields: str) -> Page:
-    """Return a page of site.example."""
+def page(path: str, title: str = "", body: str = "", *, url: str = "", headings: str = "", **fields: Any) -> Page:
+    """Return a page of site.example; `headings` are lines."""
     canonical_key = f"https://site.example{path}"
-    headings = tuple(fields.pop("headings", "").splitlines())
     return Page(
         canonical_key=canonical_key,
         url=url or canonical_key,
@@ -37,7 +37,7 @@ def page(path: str, title: str = "", body: str = "", *, url: str = "", **fields:
         path=path,
         title=title,
         body=body,
-        headings=headings,
+        headings=tuple(headings.splitlines()),
         **fields,
     )
 

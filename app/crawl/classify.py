@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Self
@@ -16,6 +16,7 @@ from app.errors import ServerError
 from app.http.response import Response
 from app.http.urls import without_credentials
 from app.storage.layout import Page, bounded
+from app.storage.page_parts import Block, PageLink, hash_of
 from config.settings import Settings
 
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
@@ -40,6 +41,7 @@ _BINARY_STARTS = (
 _BINARY_BYTE = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
 _UNICODE_BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _MARKUP = re.compile(rb"\s*<(?:!doctype html|html|head|body|title|meta|!--|h1|p|div|a|script|table|\?xml)[\s>/]", re.I)
+_BLANK_LINES = re.compile(r"\n[ \t\r\f\v]*\n")
 #: The web is not older; an earlier date comes from a clock that was never set.
 _EARLIEST = date(1990, 1, 1)
 #: A Last-Modified this close to the response's Date is the time of the response, not of a change.
@@ -152,7 +154,7 @@ def _content(response: Response, scope: Scope, extractor: Extractor, limits: Lim
     document = encoding.decode(response.body, response.headers.get("content-type", ""))
     if media_type == _PLAIN:
         name = path_of(response.url).partition("?")[0].rstrip("/").rpartition("/")[2]
-        extract = Extract(title=name, body=collapsed(document))
+        extract = _plain_text(document, title=name)
     elif excess := excess_complexity(document):
         return Skipped(why="too-complex", detail=excess)
     else:
@@ -164,11 +166,14 @@ def _content(response: Response, scope: Scope, extractor: Extractor, limits: Lim
     followed = () if directives & {"nofollow", "none"} else links
     if directives & {"noindex", "none"}:
         return Gone(why="noindex", links=followed)
-    page = _page(response, extract, base=base, media_type=media_type, scope=scope)
-    return Indexed(page=bounded(page), links=followed)
+    page = bounded(_page(response, extract, base=base, media_type=media_type, scope=scope, links=followed))
+    page = replace(page, body_hash=hash_of(page.body), title_hash=hash_of(page.title))
+    return Indexed(page=page, links=followed)
 
 
-def _page(response: Response, extract: Extract, *, base: str, media_type: str, scope: Scope) -> Page:
+def _page(
+    response: Response, extract: Extract, *, base: str, media_type: str, scope: Scope, links: Iterable[Link]
+) -> Page:
     """Return the page of an extract; `base` is the URL that its own URLs are relative to."""
     key = canonical_key(response.url)
     declared = resolve(base, extract.canonical) if extract.canonical else None
@@ -183,11 +188,18 @@ def _page(response: Response, extract: Extract, *, base: str, media_type: str, s
         description=extract.description,
         headings=extract.headings,
         body=extract.body,
+        blocks=extract.blocks,
+        links=tuple(PageLink(link.url, link.text) for link in links),
         lang=extract.lang,
         content_type=media_type,
         canonical="" if canonical == key else canonical,
         modified=modified_date(extract.dates, response.headers),
     )
+
+
+def _plain_text(document: str, *, title: str) -> Extract:
+    paragraphs = tuple(filter(None, map(collapsed, _BLANK_LINES.split(document))))
+    return Extract(title=title, body=collapsed(document), blocks=(Block(paragraphs),) if paragraphs else ())
 
 
 def indexable_type(response: Response) -> str | None:
@@ -216,8 +228,8 @@ def modified_date(dates: Iterable[str], headers: Mapping[str, str], *, now: date
     """
     now = now or datetime.now(UTC)
     latest = (now + timedelta(days=1)).date()
-    changed, sent = _parsed_date(headers.get("last-modified", "")), _parsed_date(headers.get("date", "")) or now
-    if changed is not None and changed >= sent - _GENERATED_NOW:
+    changed = _parsed_date(headers.get("last-modified", ""))
+    if changed is not None and changed >= (_parsed_date(headers.get("date", "")) or now) - _GENERATED_NOW:
         changed = None
     for moment in (*map(_parsed_date, dates), changed):
         if moment is not None and _EARLIEST <= moment.date() <= latest:
@@ -227,6 +239,8 @@ def modified_date(dates: Iterable[str], headers: Mapping[str, str], *, now: date
 
 def _parsed_date(text: str) -> datetime | None:
     """Return the time of an ISO 8601 or HTTP date, as UTC where it has no time zone; None for any other text."""
+    if not text:
+        return None
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:

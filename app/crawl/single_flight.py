@@ -6,7 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 
 import zstandard
@@ -91,14 +91,16 @@ _RESULTS: dict[str, type[FetchResult]] = {each.__name__: each for each in (Index
 
 
 def _dump(result: FetchResult) -> bytes:
-    fields = asdict(result) | ({"page": to_fields(result.page)} if isinstance(result, Indexed) else {})
-    return zstandard.compress(json.dumps([type(result).__name__, fields], ensure_ascii=False).encode(), 1)
+    named = {field.name: getattr(result, field.name) for field in fields(result)}
+    if isinstance(result, Indexed):
+        named["page"] = to_fields(result.page)
+    return zstandard.compress(json.dumps([type(result).__name__, named], ensure_ascii=False).encode(), 1)
 
 
 def _load(data: bytes) -> FetchResult:
-    name, fields = json.loads(zstandard.decompress(data))
-    if "links" in fields:
-        fields["links"] = tuple(Link(*link) for link in fields["links"])
-    if "page" in fields:
-        fields["page"] = page_from_fields(fields["page"])
-    return _RESULTS[name](**fields)
+    name, named = json.loads(zstandard.decompress(data))
+    if "links" in named:
+        named["links"] = tuple(Link(*link) for link in named["links"])
+    if "page" in named:
+        named["page"] = page_from_fields(named["page"])
+    return _RESULTS[name](**named)

@@ -287,10 +287,11 @@ def is_trap(url: str) -> bool:
 
 
 class Link(NamedTuple):
-    """A page that another page leads to: an absolute URL in scope, and the key that the page is deduplicated by."""
+    """A page in scope that another page leads to: its absolute URL, its canonical key, and the anchor text."""
 
     url: str
     canonical_key: str
+    text: str = ""
 
 
 class _Base:
@@ -313,7 +314,7 @@ class _Base:
                 self._folders.append(f"{folder}/")
 
     def resolve(self, href: str, *, max_length: int) -> str | None:
-        """Return what `resolve` returns for a link without fragment; plain links are joined without a parser."""
+        """Return what `resolve` returns for a link; plain links are joined without a parser."""
         plain = _PLAIN_LINK.fullmatch(href) if href and self._folders else None
         if plain is None:
             return resolve(self._url, href, max_length=max_length)
@@ -323,25 +324,24 @@ class _Base:
 
 
 def links_in_scope(
-    base: str, hrefs: Iterable[str], *, scope: Scope, limit: int, max_length: int = MAX_LENGTH
+    base: str, anchors: Iterable[tuple[str, str]], *, scope: Scope, limit: int, max_length: int = MAX_LENGTH
 ) -> tuple[Link, ...]:
-    """Return the links that are in scope, in document order, at most `limit`.
+    """Return the links that are in scope, in document order, at most `limit`. `anchors` are hrefs with their texts.
 
-    They are distinct by canonical key: the first of two URLs of one page is kept. Trap URLs are left out, and all links
-    after the first 250 * `limit` characters of links, in scope or not.
+    They are distinct by canonical key: the first of two URLs of one page is kept, with the first text that is not
+    empty. Trap URLs are left out, and all links after the first 250 * `limit` characters of links, in scope or not.
     """
-    # Links that differ only in their fragment are resolved once. White space before a fragment is part of the path; at
-    # the end of a URL it would be stripped.
-    without_fragment = (href if (cut := href.partition("#")[0])[-1:].isspace() else cut for href in hrefs)
     found: dict[str, Link] = {}
     left = limit * _CHARACTERS_OF_A_LINK
     base_url = _Base(base)
-    for href in dict.fromkeys(without_fragment):
+    for href, text in anchors:
         left -= len(base) + len(href)
         if left < 0 or len(found) >= limit:
             break
         url = base_url.resolve(href, max_length=max_length)
         if url is not None and scope.contains(url) and not is_trap(url):
             key = _key_of(url)
-            found.setdefault(key, Link(url, key))
+            link = found.get(key)
+            if link is None or (text and not link.text):
+                found[key] = Link(link.url if link else url, key, text)
     return tuple(found.values())

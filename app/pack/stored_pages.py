@@ -72,7 +72,7 @@ def read_pages(store: ObjectStore, stats: Iterable[Stat]) -> Iterator[StoredCont
             continue
         identifier = key.rpartition("/")[2].removesuffix(_SUFFIX)
         try:
-            content = _checked(identifier, from_json(stored.data))
+            content = _checked(identifier, from_json(stored.data, parts=False))
         except (StoreError, UnicodeEncodeError) as error:
             log.warning("Object %s left out of the pack: %s", key, error)
             continue
@@ -130,7 +130,8 @@ def _checked(identifier: str, content: Page | Tombstone) -> Page | Tombstone:
         raise StoreError(f"stored under {identifier}, which is not the page id of {content.canonical_key!r:.200}")
     if isinstance(content, Page):
         texts = (content.url, content.path, content.title, content.description, content.body, content.lang)
-        for text in (*texts, content.content_type, content.canonical, content.modified, *content.headings):
+        kinds = (content.content_type, content.canonical, content.modified, content.body_hash, content.title_hash)
+        for text in (*texts, *kinds, *content.headings):
             if not isinstance(text, str):
                 raise StoreError(f"{content.canonical_key!r:.200}: {text!r:.200} is not a string")
         if has_long_address(content):

@@ -59,7 +59,7 @@ def test_links_redirects_and_robot_headers_of_a_real_site(site: Site, fetcher: F
     site.set("/", page("Home", links=["/a", f"http://{site.other_domain}/b", "http://[bad"]))
     site.set("/away", redirect(f"http://{site.other_domain}/"))
     site.set("/hidden", page("Hidden", links=["/a"], headers={"X-Robots-Tag": "noindex"}))
-    home, link = visit(site, fetcher, "/"), Link(site.at("/a"), site.at("/a"))
+    home, link = visit(site, fetcher, "/"), Link(site.at("/a"), site.at("/a"), "/a")
     assert isinstance(home, Indexed)
     assert home.links == (link,)
     assert visit(site, fetcher, "/away") == Redirected(target=f"http://{site.other_domain}/", in_scope=False)

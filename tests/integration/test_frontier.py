@@ -359,7 +359,7 @@ def flight(redis_url: str) -> SingleFlight:
     [
         Indexed(
             page=Page(canonical_key="k", url="u", domain="d", path="/", headings=("a", "é"), body="text"),
-            links=(Link("x", "x"), Link("y?b&a", "y?a&b")),
+            links=(Link("x", "x", "X"), Link("y?b&a", "y?a&b")),
         ),
         Gone(why="404"),
         Redirected(target="https://b.gov/", in_scope=False),

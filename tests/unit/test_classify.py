@@ -12,6 +12,7 @@ from app.crawl.extract.contract import extractor
 from app.crawl.urls import Link, Scope
 from app.errors import ServerError
 from app.http.response import Response, retry_after
+from app.storage.page_parts import Block, PageLink
 from tests.servers.site import document
 
 pytestmark = pytest.mark.unit
@@ -48,6 +49,8 @@ def test_a_page_is_indexed_with_its_links() -> None:
     assert (found.page.path, found.page.title, found.page.lang) == ("/docs/a.html?v=1", "Title", "en")
     assert (found.page.headings, found.page.content_type, found.page.canonical) == (("Title",), "text/html", "")
     assert found.page.body.startswith("Title text b.html#x")
+    assert found.page.links[0] == PageLink("https://x.gov/docs/b.html", "b.html#x")
+    assert [link.url for link in found.page.links] == list(urls(found))
 
 
 def test_a_page_has_the_date_that_it_or_its_server_gives() -> None:
@@ -77,11 +80,11 @@ def test_links_are_resolved_against_the_base_of_the_page() -> None:
         (
             '<meta name="robots" content="noindex">',
             "",
-            Gone(why="noindex", links=(Link("https://x.gov/b", "https://x.gov/b"),)),
+            Gone(why="noindex", links=(Link("https://x.gov/b", "https://x.gov/b", "/b"),)),
         ),
         ('<meta name="perennial" content="NONE">', "", Gone(why="noindex")),
         ('<meta name="robots" content="noindex, nofollow">', "", Gone(why="noindex")),
-        ("", "noindex", Gone(why="noindex", links=(Link("https://x.gov/b", "https://x.gov/b"),))),
+        ("", "noindex", Gone(why="noindex", links=(Link("https://x.gov/b", "https://x.gov/b", "/b"),))),
         ("", "noarchive\nperennial: none", Gone(why="noindex")),
     ],
 )
@@ -226,6 +229,7 @@ def test_plain_text_is_a_page_without_links() -> None:
     found = classified("See <a href='/b'>\nhere", content_type="text/plain", url="https://x.gov/notes/read%20me.txt?x")
     assert isinstance(found, Indexed)
     assert (found.page.title, found.page.body, found.links) == ("read%20me.txt", "See <a href='/b'> here", ())
+    assert found.page.blocks == (Block(("See <a href='/b'> here",)),)
     assert classified("hidden", content_type="text/plain", x_robots_tag="noindex") == Gone(why="noindex")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pydoc
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,8 @@ from selectolax.lexbor import SelectolaxError
 
 from app.crawl.extract import lexbor
 from app.crawl.extract.beautifulsoup import BeautifulSoupExtractor
-from app.crawl.extract.contract import Extract, Extractor, extractor
+from app.crawl.extract.contract import Anchor, Extract, Extractor, extractor
+from app.storage.page_parts import MAX_ANCHOR, Block
 
 pytestmark = pytest.mark.unit
 
@@ -37,7 +39,18 @@ EXPECTED = Extract(
     base="/x/",
     canonical="/c",
     robots=frozenset({"noindex", "follow", "nofollow"}),
-    links=("n", "q?a=1&b=2", "m", "f", "http://[bad"),
+    links=(Anchor("n", "Home"), Anchor("q?a=1&b=2", "q"), Anchor("m"), Anchor("f"), Anchor("http://[bad", "bad")),
+)
+BLOCKS = (
+    Block(("Home",), boilerplate=True),
+    Block(("Menu",), "h2", boilerplate=True),
+    Block(("Top 1",), "h1", boilerplate=True),
+    Block(("John", "Doe", "coop")),
+    Block(("one", "two"), "list"),
+    Block((LONG,)),
+    Block(("advert",), boilerplate=True),
+    Block(("imprint",), boilerplate=True),
+    Block(("q no", "no link bad")),
 )
 
 both = pytest.mark.parametrize("parser", [extractor("lexbor"), extractor("beautifulsoup")], ids=["lexbor", "bs4"])
@@ -45,7 +58,7 @@ both = pytest.mark.parametrize("parser", [extractor("lexbor"), extractor("beauti
 
 @both
 def test_all_fields_of_a_page_are_extracted(parser: Extractor) -> None:
-    assert parser.extract(PAGE) == EXPECTED
+    assert parser.extract(PAGE) == replace(EXPECTED, blocks=BLOCKS)
 
 
 @both
@@ -60,7 +73,8 @@ def test_all_fields_of_a_page_are_extracted(parser: Extractor) -> None:
         ("<table><tr><td>a<td>b<tr><th>c</table>", Extract(body="a b c")),
         ("<nav>only a menu</nav>", Extract(body="only a menu")),
         (f"<nav>menu</nav><p>{LONG}</p>", Extract(body=LONG)),
-        (f'<div class="x navfooter"><h2>Up</h2><a href=u>Up</a></div>{LONG}', Extract(body=LONG, links=("u",))),
+        (f'<div class="x navfooter"><h2>Up</h2><a href=u>Up</a></div>{LONG}',
+         Extract(body=LONG, links=(Anchor("u", "Up"),))),
         (f"<nav class=breadcrumb><a>I</a> &gt; <a>II</a></nav>{LONG}", Extract(body=f"{LONG} I > II")),
         (f"<p class=breadcrumb><h1>N</h1></p><ol class=breadcrumbs><li>I</ol>{LONG}",
          Extract(title="N", headings=("N",), body=f"N {LONG}")),
@@ -68,15 +82,68 @@ def test_all_fields_of_a_page_are_extracted(parser: Extractor) -> None:
         (f"<p class=navheaders>a</p><b class=footer>b</b>{LONG}", Extract(body=f"a b{LONG}")),
         (f"<div class=navbar><i><h1>N</h1></i></div>{LONG}", Extract(title="N", headings=("N",), body=f"N {LONG}")),
         ("<div class=footer>all there is</div>", Extract(body="all there is")),
-        ("<title>T</title><frameset><frame src=a><frame src=b></frameset>", Extract(title="T", links=("a", "b"))),
-        ("<a href>x</a><a href=''>y</a>", Extract(body="xy", links=("", ""))),
-        ("<p>f(x)<a href=#f>¶</a><p>¶ 3 a¶b", Extract(body="f(x) ¶ 3 a¶b", links=("#f",))),
+        ("<title>T</title><frameset><frame src=a><frame src=b></frameset>",
+         Extract(title="T", links=(Anchor("a"), Anchor("b")))),
+        ("<a href>x</a><a href=''>y</a>", Extract(body="xy", links=(Anchor("", "x"),))),
+        ("<p>f(x)<a href=#f>¶</a><p>¶ 3 a¶b", Extract(body="f(x) ¶ 3 a¶b", links=(Anchor("", "¶"),))),
         ("<p>a\x00b\xa0c", Extract(body="ab c")),
         ("<meta name=robots content=none><meta name=robots content=', A ,'>", Extract(robots=frozenset({"none", "a"}))),
     ],
 )  # fmt: skip
 def test_a_rule_of_extraction_on_a_small_document(parser: Extractor, document: str, expected: Extract) -> None:
-    assert parser.extract(document) == expected
+    assert replace(parser.extract(document), blocks=()) == expected
+
+
+SECTIONS = f"""<div id=top><p class=breadcrumb>I <b>&gt;</b> II</p><h1>A<a href=#a>¶</a></h1><p>{LONG}<p>1<br>2</div>
+<section id=b><div><h2>B</h2></div><ul><li>x<ul><li>y</ul></ul><h3 id=c>C</h3></section><h4><a name=d></a>D<br>E</h4>
+<h5><span id=e>F</span></h5><table><tr><th>T<td><ol><li>z</ol></table><pre>code
+ more</pre><div class=footer><ul><li>Up</ul>(c)</div>"""
+
+
+@both
+def test_the_text_of_a_page_is_divided_into_blocks(parser: Extractor) -> None:
+    assert parser.extract(SECTIONS).blocks == (
+        Block(("I > II",), "breadcrumb", boilerplate=True),
+        Block(("A",), "h1", "top"),
+        Block((LONG, "1", "2")),
+        Block(("B",), "h2", "b"),
+        Block(("x", "y"), "list"),
+        Block(("C",), "h3", "c"),
+        Block(("D", "E"), "h4", "d"),
+        Block(("F",), "h5", "e"),
+        Block(("T",), "table"),
+        Block(("z",), "list"),
+        Block(("code more",), "code"),
+        Block(("Up",), "list", boilerplate=True),
+        Block(("(c)",), boilerplate=True),
+    )
+
+
+@both
+@pytest.mark.parametrize(
+    ("document", "links"),
+    [
+        ("<a href=a#1></a><a href=b>B</a><a href=a#2> A  a </a><a href=a>A</a>", (("a", "A a"), ("b", "B"))),
+        ("<a href=a>J<b>oh</b>n<!-- x --> D.</a>", (("a", "John D."),)),
+        ("<a href=a><div>One</div><div>t<i>w</i>o</div></a>", (("a", "One t w o"),)),
+        ("<a href='a #1'>x</a><a href='#1'>y</a>", (("a #1", "x"), ("", "y"))),
+        (f"<a href=a>{'x' * 999}</a>", (("a", "x" * MAX_ANCHOR),)),
+    ],
+)
+def test_a_link_has_the_text_of_its_first_anchor(
+    parser: Extractor, document: str, links: tuple[tuple[str, str], ...]
+) -> None:
+    assert parser.extract(document).links == links
+
+
+@both
+@pytest.mark.parametrize("nul", ["\0", "&#0;", "&#x0;"])
+def test_text_that_looks_like_a_mark_is_text(parser: Extractor, nul: str) -> None:
+    found = parser.extract(
+        f"<title>{nul}&lt;1</title>{nul}<h1>a</h1>{nul}&lt;7 {nul}&gt; {nul} &lt; > {nul}<textarea>{nul}&lt;0"
+    )
+    assert found.headings == ("a",)
+    assert found.body.replace("\ufffd", "").split() == ["a", "<7", ">", "<", ">", "<0"]
 
 
 DATED = """<head><meta name=Date content=2001-01-01><meta property="article:published_time" content="2002-01-01">
@@ -133,7 +200,7 @@ def test_a_document_that_lexbor_rejects_is_parsed_by_beautifulsoup(monkeypatch: 
         raise SelectolaxError(document[:10])
 
     monkeypatch.setattr(lexbor, "LexborHTMLParser", refuse)
-    assert extractor("lexbor").extract(PAGE) == EXPECTED
+    assert extractor("lexbor").extract(PAGE) == replace(EXPECTED, blocks=BLOCKS)
 
 
 def test_an_unknown_extractor_is_named() -> None:
@@ -190,6 +257,9 @@ leaves = st.one_of(
             "<script>if (a < b) '<a href=no>'</script>",
             "<iframe src=f></iframe>",
             "<time datetime=t>then</time>",
+            "<h3 id=j>three</h3>",
+            "<h4><a name=k></a>four</h4>",
+            "<table><tr><td>cell<td><ol><li>item</ol></table>",
         ]
     ),
 )
@@ -199,7 +269,7 @@ blocks = st.recursive(
         "<{0}{1}>{2}</{0}>".format,
         st.sampled_from(["div", "section", "ul", "nav", "header", "footer", "aside", "main", "article", "blockquote"]),
         st.sampled_from(
-            ["", "", " role=navigation", ' class="a navfooter"', " class=breadcrumb", " role=main class=b"]
+            ["", " id=i", " role=navigation", ' class="a navfooter"', " class=breadcrumb", " role=main class=b"]
         ),
         st.lists(children, max_size=4).map("".join),
     ),

@@ -516,7 +516,7 @@ class TestDamage:
 
     def test_a_page_or_tombstone_of_a_later_release_is_read_without_its_unknown_fields(self, site: StoredSite) -> None:
         for content in (page("a"), tombstone("b")):
-            fields = json.loads(to_json(content)) | {"blocks": [{"text": "of a later release"}], "weight": 1}
+            fields = json.loads(to_json(content)) | {"parts": [{"text": "of a later release"}], "weight": 1}
             key = content_key(DOMAIN, page_id(content.canonical_key))
             site.store.put(key, json.dumps(fields).encode())
             assert from_json(site.store.get(key).data) == content

@@ -19,6 +19,7 @@ from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full, pack_incremental
 from app.storage import layout
 from app.storage.layout import Page, bounded, content_key, language_tag, page_id, to_json
+from app.storage.page_parts import MAX_ANCHOR, MAX_BLOCKS, Block, PageLink, hash_of
 from tests.packs import page
 from tests.support.stores import folder_store
 
@@ -28,7 +29,8 @@ DOMAIN = "site.example"
 MB = 1_000_000
 
 HOSTILE = f"""<html lang="{"en-" * (MB // 3)}"><title>{"t" * MB}</title>
-<meta name=description content="{"d" * MB}">{"<h2>h</h2>" * 1_000}<h3>{"h" * MB}</h3><p>words</p>"""
+<meta name=description content="{"d" * MB}">{"<h2>h</h2>" * 1_000}<h3>{"h" * MB}</h3><p>words</p>
+<a href=a>{"a" * MB}</a>"""
 
 
 def sizes(of: Page) -> tuple[int, int, int, int, str]:
@@ -45,11 +47,25 @@ def test_an_extracted_page_has_bounded_texts(parser: str) -> None:
     limits = layout.MAX_TITLE, layout.MAX_DESCRIPTION, layout.MAX_HEADINGS
     assert sizes(result.page) == (*limits, 1, "")
     assert "words" in result.page.body
+    assert result.page.links == (PageLink(f"https://{DOMAIN}/a", "a" * MAX_ANCHOR),)
+    assert len(to_json(result.page)) < 3 * MB + 200_000
 
 
 def test_a_page_within_its_limits_is_unchanged() -> None:
     usual = page("/a", "Title", "body", headings="One\nTwo", lang="en-US", description="About", modified="2026-11-21")
+    usual = replace(
+        usual, blocks=(Block(("body",), "h2", "a"),), links=(PageLink("/b", "B"),), body_hash=hash_of("body")
+    )
     assert bounded(usual) == usual
+
+
+def test_blocks_and_links_of_a_foreign_writer_are_bounded() -> None:
+    block = Block(("a",), "k" * MB, "i" * MB)
+    links = (PageLink("u" * MB, "a"), *(PageLink(f"/{number}", "b" * MB) for number in range(3)))
+    cut = bounded(replace(page("/a"), blocks=(block,) * (MAX_BLOCKS + 1), links=links, body_hash="h" * MB))
+    assert cut.blocks == (Block(("a",)),) * MAX_BLOCKS
+    assert cut.links == tuple(PageLink(f"/{number}", "b" * MAX_ANCHOR) for number in range(3))
+    assert len(cut.body_hash) == layout.MAX_HASH
 
 
 @pytest.mark.parametrize(

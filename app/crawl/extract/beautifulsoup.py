@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
 from bs4 import BeautifulSoup, MarkupResemblesLocatorWarning, Tag, XMLParsedAsHTMLWarning
 from bs4.element import PreformattedString
 
-from app.crawl.extract import contract
+from app.crawl.extract import contract, marks
 from app.crawl.extract.contract import Extract
 
 
@@ -32,29 +32,52 @@ class BeautifulSoupExtractor:
         return _extract(soup)
 
 
+class _Nodes:
+    """Reads the tags of BeautifulSoup."""
+
+    def key(self, node: Tag) -> int:
+        return id(node)
+
+    def name(self, node: Tag) -> str:
+        return node.name
+
+    def id(self, node: Tag) -> str:
+        attributes = _attributes(node)
+        return attributes.get("id") or (node.name == "a" and attributes.get("name")) or ""
+
+    def parent(self, node: Tag) -> Tag | None:
+        return node.parent
+
+    def within(self, node: Tag) -> Iterator[Tag]:
+        return iter(cast("list[Tag]", node.find_all(True)))
+
+    def text(self, node: Tag) -> str:
+        # Every string, also those of elements that BeautifulSoup would not count as text, such as <ruby>'s.
+        return contract.collapsed("".join(node.find_all(string=True)).replace("\0", " "))
+
+
+_NODES = _Nodes()
+
+
 def _extract(soup: BeautifulSoup) -> Extract:
     _remove(soup, ("template", "noframes"))  # Browsers do not show their content.
-    links = contract.links_to_follow((tag.name, _attributes(tag)) for tag in _tags(soup, contract.LINKS))
+    linking = ((tag.name, _attributes(tag), tag) for tag in _tags(soup, contract.LINKS))
+    links = contract.links_to_follow(linking, _anchor)
     description, robots = contract.description_and_directives(map(_attributes, _tags(soup, ("meta",))))
     base = next((_attributes(tag) for tag in _tags(soup, ("base",)) if tag.has_attr("href")), {})
     dates = _dates(soup)
     canonical = contract.canonical_in(map(_attributes, _tags(soup, ("link",))))
     root = next(map(_attributes, _tags(soup, ("html",))), {})
+    ids = marks.section_ids(_NODES, _tags(soup, contract.HEADINGS))
     _reduce_to_text(soup)
-    title = _first_text(soup, "title")
-    whole = _first_text(soup, "body")
-    crumbs = soup.select_one(contract.BREADCRUMB)
-    breadcrumb = _text(crumbs) if crumbs and crumbs.find(list(contract.NEVER_BOILERPLATE)) is None else ""
-    _remove(soup, contract.BOILERPLATE)
-    _remove_boilerplate_by_attribute(soup)
-    headings = [(tag.name, contract.heading(_text(tag))) for tag in _tags(soup, contract.HEADINGS)]
-    _remove(soup, (contract.HEADER,))
-    body = _first_text(soup, "body")
+    title = next(map(_NODES.text, _tags(soup, ("title",))), "")
+    text = _read_text(soup, ids)
     return Extract(
-        title=title or next((text for name, text in headings if name == "h1" and text), ""),
+        title=title or text.first_heading,
         description=description,
-        headings=tuple(text for _, text in headings if text),
-        body=contract.without_permalinks(f"{body} {breadcrumb}".rstrip() if len(body) >= contract.MIN_TEXT else whole),
+        headings=tuple(mark.heading for mark in text.headings),
+        body=text.body,
+        blocks=text.blocks,
         lang=(root.get("lang") or "").strip(),
         base=(base.get("href") or "").strip(),
         canonical=canonical,
@@ -92,33 +115,36 @@ def _decompose(tags: Iterable[Tag]) -> None:
             tag.decompose()
 
 
-def _remove_boilerplate_by_attribute(soup: BeautifulSoup) -> None:
-    kept: set[int] = set()
-    for tag in _tags(soup, contract.NEVER_BOILERPLATE):
-        parent = tag.parent
-        while parent is not None and id(parent) not in kept:
-            kept.add(id(parent))
-            parent = parent.parent
-    _decompose(tag for tag in soup.select(contract.BOILERPLATE_BY_ATTRIBUTE) if id(tag) not in kept)
+def _anchor(tag: Tag) -> str:
+    texts = [string for string in tag.find_all(string=True) if not isinstance(string, PreformattedString)]
+    within_a_word = all(part.name in contract.INLINE for part in _NODES.within(tag))
+    return ("" if within_a_word else " ").join(texts)
 
 
 def _reduce_to_text(soup: BeautifulSoup) -> None:
-    """Remove what is never text, and put a space at the edges of elements that cannot occur within a word."""
+    """Remove what is never text, and separate texts at the edges of elements that cannot occur within a word."""
     _remove(soup, contract.NOT_TEXT)
     for string in soup.find_all(string=lambda string: isinstance(string, PreformattedString)):
         string.extract()
     for tag in soup.find_all(lambda tag: tag.name not in contract.INLINE):
-        tag.insert(0, " ")
-        tag.append(" ")
+        tag.insert(0, marks.EDGE)
+        tag.append(marks.EDGE)
         if tag.parent is not None:
-            tag.insert_before(" ")
-            tag.insert_after(" ")
+            tag.insert_before(marks.EDGE)
+            tag.insert_after(marks.EDGE)
 
 
-def _first_text(soup: BeautifulSoup, name: str) -> str:
-    return next(map(_text, _tags(soup, (name,))), "")
-
-
-def _text(tag: Tag) -> str:
-    # Every string, also those of elements that BeautifulSoup would not count as text, such as <ruby>'s.
-    return contract.collapsed("".join(tag.find_all(string=True)))
+def _read_text(soup: BeautifulSoup, ids: Mapping[int, str]) -> marks.Text:
+    crumbs = soup.select_one(contract.BREADCRUMB)
+    if crumbs is not None and crumbs.find(list(contract.NEVER_BOILERPLATE)) is not None:
+        crumbs = None
+    by_attribute = soup.select(contract.BOILERPLATE_BY_ATTRIBUTE)
+    marked = marks.marks_of(_NODES, _tags(soup, contract.STRUCTURE), by_attribute, crumbs, ids)
+    breadcrumb = _NODES.text(crumbs) if crumbs is not None else ""
+    for number, (tag, _) in enumerate(marked):
+        # Within the tag: to insert beside it, BeautifulSoup searches it among all children of its parent.
+        tag.insert(0, marks.opening(number))
+        tag.append(marks.CLOSING)
+    body = soup.find("body")
+    text = "".join(body.find_all(string=True)) if isinstance(body, Tag) else ""
+    return marks.read(text, [mark for _, mark in marked], breadcrumb=breadcrumb)

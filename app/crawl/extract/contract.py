@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, starmap
 from math import isqrt
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+
+from app.storage import page_parts
+from app.storage.page_parts import CODE, LIST, MAX_ANCHOR, TABLE, Block
 
 #: `<meta name="...">` that addresses this crawler only, beside `robots`.
 OWN_NAME = "perennial"
@@ -28,7 +31,9 @@ _MARKS = (
 )  # fmt: skip
 BOILERPLATE_BY_ATTRIBUTE = f":is(div, form, ol, p, section, table, ul):is({', '.join(_MARKS)})"
 #: The breadcrumb names the sections above a page: its words are kept, after the page's own.
-BREADCRUMB = ":is(div, nav, ol, p, table, ul):is(.breadcrumb, .breadcrumbs, .navheader, .navpath)"
+BREADCRUMB_ELEMENTS = ("div", "nav", "ol", "p", "table", "ul")
+BREADCRUMB_CLASSES = ("breadcrumb", "breadcrumbs", "navheader", "navpath")
+BREADCRUMB = f":is({', '.join(BREADCRUMB_ELEMENTS)}):is(.{', .'.join(BREADCRUMB_CLASSES)})"
 NEVER_BOILERPLATE = ("main", "article", "h1")
 #: Characters outside the boilerplate below which the whole body is taken as the page's text.
 MIN_TEXT = 50
@@ -54,12 +59,19 @@ _MAX_DATE_LENGTH = 40
 _MAX_JSON_LD_OBJECTS = 50
 
 #: Documentation generators put a link to each heading at its end, with one of these signs as its text.
-_PERMALINK_SIGNS = ("¶", "🔗", "\uf0c1")
-#: It begins with the sign, not with what precedes it: that is how `re` finds a place quickly.
-_PERMALINK_IN_TEXT = re.compile(f"[{''.join(_PERMALINK_SIGNS)}](?<=\\S.)(?=\\s|$)")
+#: `re` finds a pattern quickly if it begins with a character, which here is followed by what precedes it.
+_PERMALINKS_IN_TEXT = {sign: re.compile(f"{sign}(?<=\\S.)(?=\\s|$)") for sign in "¶🔗\uf0c1"}
 _PERMALINK_AT_END = re.compile("\\s*[¶§🔗\uf0c1]$|\\s+#$")
 
-HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
+HEADINGS = page_parts.HEADINGS
+#: Elements whose text is a block of its own kind.
+KINDS = {"ol": LIST, "ul": LIST, "pre": CODE, "table": TABLE} | {name: name for name in HEADINGS}
+
+#: Elements that `marks` knows by their names.
+STRUCTURE = frozenset({*KINDS, *BOILERPLATE, HEADER, *NEVER_BOILERPLATE})
+
+#: A list in one of these belongs to the list around it.
+ITEM = "li"
 
 #: Elements that lead to other pages, and the attribute with the URL.
 LINKS = {"a": "href", "area": "href", "frame": "src", "iframe": "src"}
@@ -91,6 +103,16 @@ _FORMATTING = ("b", "big", "code", "em", "font", "i", "s", "small", "strike", "s
 _COMPARED = ("option", "html", "body")
 
 Attributes = Mapping[str, str | None]
+Node = TypeVar("Node")
+#: The value of an attribute that is not there; None is that of one without a value.
+_MISSING = "\0"
+
+
+class Anchor(NamedTuple):
+    """A link: its attribute value as written, without its fragment; its text, at most `MAX_ANCHOR` characters."""
+
+    href: str
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +123,8 @@ class Extract:
     description: str = ""
     headings: tuple[str, ...] = ()
     body: str = ""
+    #: All text, also that of boilerplate.
+    blocks: tuple[Block, ...] = ()
     lang: str = ""
     #: `<base href>`.
     base: str = ""
@@ -110,8 +134,8 @@ class Extract:
     robots: frozenset[str] = frozenset()
     #: The document's own dates as written: of the last change before those of publication.
     dates: tuple[str, ...] = ()
-    #: href of a and area, src of frame and iframe, in document order, without those of rel=nofollow.
-    links: tuple[str, ...] = ()
+    #: href of a and area, src of frame and iframe, in document order: see `links_to_follow`.
+    links: tuple[Anchor, ...] = ()
 
 
 class Extractor(Protocol):
@@ -141,15 +165,26 @@ def collapsed(text: str) -> str:
     return " ".join(text.split())
 
 
-def links_to_follow(elements: Iterable[tuple[str, Attributes]]) -> tuple[str, ...]:
-    """Return the links of the elements of `LINKS`, given by name and attributes, without those of rel=nofollow."""
-    found = []
-    for name, attributes in elements:
-        rel = attributes.get("rel")
-        if LINKS[name] not in attributes or (rel and "nofollow" in rel.lower().split()):
+def links_to_follow(
+    elements: Iterable[tuple[str, Attributes, Node]], text_of: Callable[[Node], str]
+) -> tuple[Anchor, ...]:
+    """Return the links of elements of `LINKS`, given by name, attributes and node, without those of rel=nofollow.
+
+    Of links that differ only in their fragment, the first one is returned, with the first text that is not empty. White
+    space before a fragment is part of the path; at the end of a URL it would be stripped, so such a fragment stays.
+    """
+    found: dict[str, str] = {}
+    for name, attributes, node in elements:
+        if (href := attributes.get(LINKS[name], _MISSING)) == _MISSING:
             continue
-        found.append(attributes[LINKS[name]] or "")
-    return tuple(found)
+        if (rel := attributes.get("rel")) and "nofollow" in rel.lower().split():
+            continue
+        href = href or ""
+        if "#" in href and not (cut := href.partition("#")[0])[-1:].isspace():
+            href = cut
+        if not found.get(href):
+            found[href] = collapsed(text_of(node))[:MAX_ANCHOR]
+    return tuple(starmap(Anchor, found.items()))
 
 
 def description_and_directives(metas: Iterable[Attributes]) -> tuple[str, frozenset[str]]:
@@ -173,9 +208,10 @@ def heading(text: str) -> str:
 
 def without_permalinks(text: str) -> str:
     """Return a page's text without the permalink signs at the ends of headings and definitions."""
-    if not any(sign in text for sign in _PERMALINK_SIGNS):
-        return text
-    return _PERMALINK_IN_TEXT.sub("", text)
+    for sign, pattern in _PERMALINKS_IN_TEXT.items():
+        if sign in text:
+            text = pattern.sub("", text)
+    return text
 
 
 def dates_in(metas: Iterable[Attributes], scripts: Iterable[str], times: Iterable[Attributes]) -> tuple[str, ...]:
@@ -251,7 +287,10 @@ def excess_complexity(document: str) -> str:
     The estimate is linear in the document's length. It is not a parser: markup that is made to deceive it may pass.
     """
     # Even if every tag were nested in all others: most pages have no more tags, and no text as long as such a tag.
-    if document.count("<") <= _FEW_TAGS and all(
+    tags = document.count("<")
+    if tags > _FEW_TAGS:
+        tags -= document.count("</")
+    if tags <= _FEW_TAGS and all(
         document.find("<", start, start + MAX_SIBLINGS) >= 0 for start in range(0, len(document), MAX_SIBLINGS)
     ):
         return ""

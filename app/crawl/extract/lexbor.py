@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
-from app.crawl.extract import contract
+from app.crawl.extract import contract, marks
 from app.crawl.extract.contract import Extract
 
-_HEADINGS = ", ".join(contract.HEADINGS)
-_BOILERPLATE = ", ".join(contract.BOILERPLATE)
-_NEVER_BOILERPLATE = ", ".join(contract.NEVER_BOILERPLATE)
 _TIMES = ", ".join(f"{name} time[datetime]" for name in contract.MAIN)
+#: In one query; a <nav> is boilerplate in any case.
+_BY_ATTRIBUTE = f"{contract.BOILERPLATE_BY_ATTRIBUTE}, {contract.BREADCRUMB}"
+_NEVER_BOILERPLATE = ", ".join(contract.NEVER_BOILERPLATE)
 
-#: The list of `_elements` that an element is in, by its name.
-_LISTS = {
-    **dict.fromkeys(contract.INLINE, "inline"),
-    **dict.fromkeys(contract.NOT_TEXT, "not text"),
-    **dict.fromkeys(contract.LINKS, "links"),
-    **{name: name for name in ("base", "link", "meta", "script", "time")},
-}
-#: The same by lexbor's number of the name, which is the same in every document.
+# A selector costs a walk over the whole tree, with a look-up of each of its names at each element. So one walk finds
+# all elements, by lexbor's numbers of their names, which are the same in every document.
 _NEW = LexborHTMLParser("<p><!---->")
-_LIST_BY_NUMBER = {_NEW.create_node(name).tag_id: found for name, found in _LISTS.items()}
-_LIST_BY_NUMBER |= {node.tag_id: "comments" for node in _NEW.css("p")[0].iter()}
-_LINK_NAMES = {_NEW.create_node(name).tag_id: name for name in contract.LINKS}
-_INLINE_LINKS = frozenset(number for number, name in _LINK_NAMES.items() if name in contract.INLINE)
+
+
+def _by_number(names: Iterable[str]) -> dict[int, str]:
+    return {_NEW.create_node(name).tag_id: name for name in names}
+
+
+_LINKS = _by_number(contract.LINKS)
+_INLINE = frozenset(_by_number(contract.INLINE))
+_BREADCRUMB = frozenset(_by_number(contract.BREADCRUMB_ELEMENTS))
+_STRUCTURE = frozenset(_by_number(contract.STRUCTURE))
+_NAMES = _by_number((*contract.STRUCTURE, contract.ITEM))
+#: Elements that are read or removed before the text is read: the list of `_elements` that each is in.
+_FIRST = {
+    **dict.fromkeys(_INLINE, "inline"),
+    **dict.fromkeys(_by_number(contract.NOT_TEXT), "not text"),
+    **dict.fromkeys(_by_number(contract.HEADINGS), "headings"),
+    **dict.fromkeys(_LINKS, "links"),
+    **_by_number(("base", "link", "meta", "script", "time")),
+    **{comment.tag_id: "comments" for comment in _NEW.css("p")[0].iter()},
+}
 
 
 class LexborExtractor:
@@ -41,34 +52,59 @@ class LexborExtractor:
             root = None
         if root is None:
             return contract.extractor("beautifulsoup").extract(document)
-        return _extract(tree, root, document)
+        return _extract(tree, root)
 
 
-def _extract(tree: LexborHTMLParser, root: LexborNode, document: str) -> Extract:
+class _Nodes:
+    """Reads lexbor's nodes."""
+
+    def key(self, node: LexborNode) -> int:
+        return node.mem_id
+
+    def name(self, node: LexborNode) -> str:
+        return _NAMES.get(node.tag_id, "")
+
+    def id(self, node: LexborNode) -> str:
+        return node.id or (_LINKS.get(node.tag_id) == "a" and node.attributes.get("name")) or ""
+
+    def parent(self, node: LexborNode) -> LexborNode | None:
+        parent = node.parent
+        return parent if parent is not None and parent.is_element_node else None
+
+    def within(self, node: LexborNode) -> Iterator[LexborNode]:
+        elements = (each for each in node.traverse() if each.is_element_node)
+        return islice(elements, 1, None)  # Without the node itself.
+
+    def text(self, node: LexborNode) -> str:
+        return contract.collapsed(node.text(separator=" "))
+
+
+_NODES = _Nodes()
+
+
+def _extract(tree: LexborHTMLParser, root: LexborNode) -> Extract:
     # Links and metadata are read first: the steps below remove parts of the tree.
-    elements = _elements(root)
-    links = contract.links_to_follow((_LINK_NAMES[node.tag_id], node.attributes) for node in elements["links"])
-    metas = [node.attributes for node in elements["meta"]]
+    first = _elements(root)
+    linking = ((_LINKS[node.tag_id], node.attributes, node) for node in first["links"])
+    links = contract.links_to_follow(linking, _anchor)
+    metas = [node.attributes for node in first["meta"]]
     description, robots = contract.description_and_directives(metas)
-    json_ld = (node.text() for node in elements["script"] if contract.is_json_ld(node.attributes))
-    times = tree.css(_TIMES) if elements["time"] else []
+    json_ld = (node.text() for node in first["script"] if contract.is_json_ld(node.attributes))
+    times = tree.css(_TIMES) if first["time"] else []
     dates = contract.dates_in(metas, json_ld, (node.attributes for node in times))
-    bases = (node.attributes for node in elements["base"])
+    bases = (node.attributes for node in first["base"])
     base = next((attributes for attributes in bases if "href" in attributes), {})
-    canonical = contract.canonical_in(node.attributes for node in elements["link"])
-    _reduce_to_text(tree, elements)
+    canonical = contract.canonical_in(node.attributes for node in first["link"])
+    ids = marks.section_ids(_NODES, first["headings"])
+    _reduce_to_text(tree, first)
     title = tree.css_first("title")
-    crumbs = tree.css_first(contract.BREADCRUMB)
-    breadcrumb = _text(crumbs) if crumbs is not None and crumbs.css_first(_NEVER_BOILERPLATE) is None else ""
-    _remove(tree.css(_BOILERPLATE))
-    _remove_boilerplate_by_attribute(tree)
-    headings = [(node.tag, contract.heading(_text(node))) for node in tree.css(_HEADINGS)]
-    _remove(tree.css(contract.HEADER))
+    text = _read_text(tree, root, ids)
     return Extract(
-        title=(_text(title) if title else "") or next((text for tag, text in headings if tag == "h1" and text), ""),
+        title=(_NODES.text(title) if title else "") or text.first_heading,
         description=description,
-        headings=tuple(text for _, text in headings if text),
-        body=contract.without_permalinks(_body(tree, breadcrumb, document)),
+        headings=tuple(mark.heading for mark in text.headings),
+        body=text.body,
+        blocks=text.blocks,
         lang=(root.attributes.get("lang") or "").strip(),
         base=(base.get("href") or "").strip(),
         canonical=canonical,
@@ -79,12 +115,9 @@ def _extract(tree: LexborHTMLParser, root: LexborNode, document: str) -> Extract
 
 
 def _elements(root: LexborNode) -> Mapping[str, list[LexborNode]]:
-    """Return the elements in `_LISTS` and the comments, by the name of their list, in document order.
-
-    This is one walk over the tree. A selector would be a walk, too, with a look-up of its names for each element.
-    """
-    found: dict[str, list[LexborNode]] = {name: [] for name in {*_LISTS.values(), "comments"}}
-    by_number = {number: found[name] for number, name in _LIST_BY_NUMBER.items()}
+    """Return the elements of `_FIRST` by the name of their list, in document order."""
+    found: dict[str, list[LexborNode]] = {name: [] for name in _FIRST.values()}
+    by_number = {number: found[name] for number, name in _FIRST.items()}
     for node in root.traverse():
         elements = by_number.get(node.tag_id)
         if elements is not None:
@@ -92,50 +125,42 @@ def _elements(root: LexborNode) -> Mapping[str, list[LexborNode]]:
     return found
 
 
-def _remove(nodes: Iterable[LexborNode]) -> None:
-    for node in nodes:
-        # Its content stays in it, so that elements within it can be removed from it, too.
-        node.decompose(recursive=False)
+def _anchor(node: LexborNode) -> str:
+    text = node.text(separator="\0")
+    if "\0" not in text:
+        return text
+    within_a_word = all(part.tag_id in _INLINE for part in _NODES.within(node))
+    return text.replace("\0", "" if within_a_word else " ")
 
 
-def _reduce_to_text(tree: LexborHTMLParser, elements: Mapping[str, list[LexborNode]]) -> None:
+def _reduce_to_text(tree: LexborHTMLParser, first: Mapping[str, list[LexborNode]]) -> None:
     """Remove what is never text, and unwrap what may occur within a word: inline tags and comments."""
     for name in ("not text", "script", "comments"):
-        _remove(elements[name])
-    for name in ("inline", "time"):
-        for node in elements[name]:
-            node.unwrap(delete_empty=True)
-    for node in elements["links"]:
-        if node.tag_id in _INLINE_LINKS:
-            node.unwrap(delete_empty=True)
+        for node in first[name]:
+            # Its content stays in it, so that elements within it can be removed from it, too.
+            node.decompose(recursive=False)
+    for name in ("inline", "links", "time"):
+        for node in first[name]:
+            if node.tag_id in _INLINE:
+                node.unwrap(delete_empty=True)
     tree.merge_text_nodes()
 
 
-def _remove_boilerplate_by_attribute(tree: LexborHTMLParser) -> None:
-    boilerplate = tree.css(contract.BOILERPLATE_BY_ATTRIBUTE)
-    if not boilerplate:
-        return
-    kept: set[int] = set()
-    for node in tree.css(_NEVER_BOILERPLATE):
-        parent = node.parent
-        while parent is not None and parent.mem_id not in kept:
-            kept.add(parent.mem_id)
-            parent = parent.parent
-    # The last one first: an element inside of a removed one no longer exists.
-    for node in reversed(boilerplate):
-        if node.mem_id not in kept:
-            node.decompose()
+def _is_breadcrumb(node: LexborNode) -> bool:
+    classes = (node.attributes.get("class") or "").split()
+    return node.tag_id in _BREADCRUMB and not set(contract.BREADCRUMB_CLASSES).isdisjoint(classes)
 
 
-def _body(tree: LexborHTMLParser, breadcrumb: str, document: str) -> str:
-    text = _text(tree.body)
-    if len(text) >= contract.MIN_TEXT:
-        return f"{text} {breadcrumb}".rstrip()
-    whole = LexborHTMLParser(document)
-    if whole.root is not None:
-        _reduce_to_text(whole, _elements(whole.root))
-    return _text(whole.body)
-
-
-def _text(node: LexborNode | None) -> str:
-    return contract.collapsed(node.text(separator=" ")) if node is not None else ""
+def _read_text(tree: LexborHTMLParser, root: LexborNode, ids: Mapping[int, str]) -> marks.Text:
+    structure = [node for node in root.traverse() if node.tag_id in _STRUCTURE]
+    by_attribute = tree.css(_BY_ATTRIBUTE)
+    crumbs = next(filter(_is_breadcrumb, by_attribute), None)
+    if crumbs is not None and crumbs.css_first(_NEVER_BOILERPLATE) is not None:
+        crumbs = None
+    marked = marks.marks_of(_NODES, structure, by_attribute, crumbs, ids)
+    breadcrumb = _NODES.text(crumbs) if crumbs is not None else ""
+    for number, (node, _) in enumerate(marked):
+        node.insert_before(marks.opening(number))
+        node.insert_after(marks.CLOSING)
+    text = tree.body.text(separator=marks.EDGE, skip_empty=True) if tree.body is not None else ""
+    return marks.read(text, [mark for _, mark in marked], breadcrumb=breadcrumb)

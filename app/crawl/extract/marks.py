@@ -1,0 +1,179 @@
+"""A page's text with marks at its elements, as both extractors write it, and the blocks that are read from it.
+
+A mark is a text that an extractor inserts at both edges of an element. It begins with NUL, which is in no parsed text.
+So one reading of the whole text, which is fast, shows in which element each part of it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from app.crawl.extract import contract
+from app.storage.page_parts import BREADCRUMB, LIST, TEXT, Block, body_of
+
+Node = TypeVar("Node")
+
+#: Between two texts that the edge of an element separates.
+EDGE: Final = " \0 "
+CLOSING: Final = "\0>"
+
+# Regions, in the order in which an inner one counts. A heading in the page's header is a heading of the page; all other
+# text of the header is boilerplate.
+MAIN: Final = 0
+HEADER: Final = 1
+BOILERPLATE: Final = 2
+
+
+class Mark(NamedTuple):
+    """What an element says of its text: its kind, its region, and a heading's text and id."""
+
+    kind: str = TEXT
+    region: int = MAIN
+    heading: str = ""
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The text of a page: all blocks, the headings outside of boilerplate, and the body, which is searched."""
+
+    blocks: tuple[Block, ...]
+    headings: tuple[Mark, ...]
+    body: str
+
+    @property
+    def first_heading(self) -> str:
+        """The first heading of the first level, for a page without a title."""
+        return next((mark.heading for mark in self.headings if mark.kind == "h1"), "")
+
+
+class Nodes(Protocol[Node]):
+    """Reads the elements of one parser's tree."""
+
+    def key(self, node: Node) -> int:
+        """Return a number that only this element has."""
+
+    def name(self, node: Node) -> str:
+        """Return the name of an element, at least if it is `contract.ITEM` or in `contract.STRUCTURE`."""
+
+    def id(self, node: Node) -> str:
+        """Return the id of an element, or else the name of an anchor; empty where it has none."""
+
+    def parent(self, node: Node) -> Node | None:
+        """Return the element around an element."""
+
+    def within(self, node: Node) -> Iterator[Node]:
+        """Return the elements in an element, in document order."""
+
+    def text(self, node: Node) -> str:
+        """Return the text in an element with white space collapsed."""
+
+
+def section_ids(nodes: Nodes[Node], headings: Iterable[Node]) -> dict[int, str]:
+    """Return the id of each heading's section, by the heading's key; empty where it has none.
+
+    It is the heading's own id, or the first one within it, or that of the nearest element that begins with the heading.
+    """
+    found = {}
+    begun: set[int] = set()
+    for heading in headings:
+        above = ""
+        parent = nodes.parent(heading)
+        while parent is not None and nodes.key(parent) not in begun:
+            begun.add(nodes.key(parent))
+            above = above or nodes.id(parent)
+            parent = nodes.parent(parent)
+        own = nodes.id(heading) or next(filter(None, map(nodes.id, nodes.within(heading))), "")
+        found[nodes.key(heading)] = own or above
+    return found
+
+
+def marks_of(
+    nodes: Nodes[Node],
+    structure: Sequence[Node],
+    marked: Sequence[Node],
+    breadcrumb: Node | None,
+    ids: Mapping[int, str],
+) -> list[tuple[Node, Mark]]:
+    """Return the elements to mark.
+
+    `structure` are the elements with a name in `contract.STRUCTURE`, `marked` those that are boilerplate by a role or
+    class, unless they contain the page's own text; `ids` are those of `section_ids`.
+    """
+    named = [(nodes.name(node), nodes.key(node), node) for node in structure]
+    repeated = {key for name, key, _ in named if name in contract.BOILERPLATE}
+    if marked:
+        own = [node for name, _, node in named if name in contract.NEVER_BOILERPLATE]
+        by_key = {nodes.key(node): node for node in marked}
+        named += [("", key, by_key[key]) for key in by_key.keys() - {key for _, key, _ in named}]
+        repeated |= by_key.keys() - _around(nodes, own, outside=repeated)
+    crumbs = nodes.key(breadcrumb) if breadcrumb is not None else None
+    found = []
+    for name, key, node in named:
+        kind = BREADCRUMB if key == crumbs else contract.KINDS.get(name, TEXT)
+        if kind == LIST and (parent := nodes.parent(node)) is not None and nodes.name(parent) == contract.ITEM:
+            kind = TEXT
+        region = BOILERPLATE if key in repeated else HEADER if name == contract.HEADER else MAIN
+        if kind != TEXT or region != MAIN:
+            heading = contract.heading(nodes.text(node)) if name in contract.HEADINGS else ""
+            found.append((node, Mark(kind, region, heading, ids.get(key, ""))))
+    return found
+
+
+def _around(nodes: Nodes[Node], elements: Iterable[Node], *, outside: Collection[int]) -> set[int]:
+    """Return the keys of all elements around the given ones that are not in elements with a key of `outside`."""
+    is_outside = dict.fromkeys(outside, True)
+    for element in elements:
+        path = []
+        parent = nodes.parent(element)
+        while parent is not None and nodes.key(parent) not in is_outside:
+            path.append(nodes.key(parent))
+            parent = nodes.parent(parent)
+        is_outside |= dict.fromkeys(path, parent is not None and is_outside[nodes.key(parent)])
+    return {key for key, is_it in is_outside.items() if not is_it}
+
+
+def opening(number: int) -> str:
+    """Return the text that begins the element of a mark, given by its number."""
+    return f"\0<{number}"
+
+
+def read(marked: str, marks: Sequence[Mark], *, breadcrumb: str) -> Text:
+    """Return the text of a page. The words of its breadcrumb name the sections above it: its body ends with them."""
+    blocks: list[Block] = []
+    headings: list[Mark] = []
+    lines: list[str] = []
+    within, outer = Mark(), [Mark()]
+    # Like every text, the first one has a space in front. The mark at the end ends the last block.
+    for piece in f" {contract.without_permalinks(contract.collapsed(marked))}{CLOSING}".split("\0"):
+        if piece[:1] not in ("<", ">"):
+            if line := piece.strip(" "):
+                lines.append(line)
+            continue
+        if lines:
+            blocks.append(Block(tuple(lines), within.kind, within.id, within.region != MAIN))
+            lines = []
+        if piece[0] == ">":
+            within = outer.pop()
+        else:
+            outer.append(within)
+            within = _nested(within, marks[int(piece[1:])])
+            if within.heading and within.region != BOILERPLATE:
+                headings.append(within)
+    return Text(tuple(blocks), tuple(headings), _body(blocks, breadcrumb))
+
+
+def _nested(outer: Mark, mark: Mark) -> Mark:
+    """Return what holds for the text of an element within another: a list in a menu is boilerplate, too."""
+    kind = BREADCRUMB if outer.kind == BREADCRUMB else mark.kind
+    return Mark(kind, max(outer.region, mark.region), mark.heading, mark.id)
+
+
+def _body(blocks: Sequence[Block], breadcrumb: str) -> str:
+    """Return the text that is searched. A page with little text outside of its boilerplate is searched as a whole."""
+    body = body_of(blocks)
+    if len(body) < contract.MIN_TEXT:
+        return body_of(blocks, boilerplate=True)
+    return f"{body} {contract.without_permalinks(breadcrumb)}".rstrip()

@@ -1,0 +1,164 @@
+"""Stored pages: their JSON, of this and of the former version, and the packs that are built from both."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.crawl.classify import Indexed, classify
+from app.crawl.extract.contract import extractor
+from app.crawl.urls import Scope
+from app.errors import StoreError
+from app.http.response import Response
+from app.pack.fetch import fetch_pack
+from app.pack.packer import pack_full, pack_incremental
+from app.storage.layout import CONTENT_VERSION, Page, content_key, from_json, page_id, to_json
+from app.storage.page_parts import KINDS, Block, PageLink, blocks_from_json, hash_of
+from tests.packs import page
+from tests.support.stores import folder_store
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parent.parent.parent
+
+DOMAIN = "site.example"
+DOCUMENT = """<html lang=en><title>{0}</title><nav><ul><li><a href=/>Home</a></ul></nav><section id=s>
+<h1>About {0}</h1><p>All of it is about {0}, which is enough for a page of its own.
+<p>See <a href=/b?x=1#y>the <b>b</b> page</a>.</section>
+<a href=https://elsewhere.example/>away</a><footer>&copy; {0}</footer>"""
+
+words = st.text(st.sampled_from("ab é\0"), max_size=4)
+blocks = st.builds(Block, st.lists(words).map(tuple), st.sampled_from(sorted(KINDS)), words, st.booleans())
+links = st.builds(
+    PageLink, st.sampled_from(["https://site.example/b", "https://site.example", "http://site.example/b"])
+)
+
+
+def crawled(name: str) -> Page:
+    body = DOCUMENT.format(name).encode()
+    response = Response(f"https://{DOMAIN}/{name}", 200, {"content-type": "text/html; charset=utf-8"}, body)
+    result = classify(response, scope=Scope(DOMAIN), extractor=extractor("lexbor"))
+    assert isinstance(result, Indexed)
+    return result.page
+
+
+def as_former_release(stored: Page) -> bytes:
+    """Return the bytes that the former release stored of a page."""
+    named = json.loads(to_json(stored))
+    for later in ("blocks", "links", "body_hash", "title_hash", "version"):
+        del named[later]
+    return json.dumps(named, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+
+
+def test_a_stored_page_has_its_text_once_and_all_that_packs_may_need() -> None:
+    stored = json.loads(to_json(crawled("a")))
+    assert stored["version"] == CONTENT_VERSION
+    assert stored["body"] == (
+        "About a All of it is about a, which is enough for a page of its own. See the b page. away"
+    )
+    assert stored["blocks"] == [
+        {"boilerplate": True, "kind": "list", "lines": ["Home"]},
+        {"id": "s", "kind": "h1", "lines": [7]},
+        {"lines": [60, 15, 4]},
+        {"boilerplate": True, "lines": ["© a"]},
+    ]
+    assert stored["links"] == [["/", "Home"], ["/b?x=1", "the b page"]]
+    assert (stored["title_hash"], stored["body_hash"]) == (hash_of("a"), hash_of(stored["body"]))
+
+
+def test_an_unchanged_page_is_an_unchanged_object() -> None:
+    assert to_json(crawled("a")) == to_json(crawled("a"))
+    assert from_json(to_json(crawled("a"))) == crawled("a")
+
+
+@given(st.lists(blocks).map(tuple), st.lists(links).map(tuple), words)
+def test_any_page_is_read_as_it_was_stored(parts: tuple[Block, ...], linked: tuple[PageLink, ...], body: str) -> None:
+    written = replace(page("/a", body=body), blocks=parts, links=linked)
+    assert from_json(to_json(written)) == written
+
+
+def test_a_page_of_the_former_release_is_read() -> None:
+    former = from_json(as_former_release(crawled("a")))
+    assert former == replace(crawled("a"), blocks=(), links=(), body_hash="", title_hash="", version=1)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"blocks": [{}]},
+        {"blocks": [{"lines": 1}]},
+        {"blocks": ["text"]},
+        {"blocks": 1},
+        {"links": ["/abc"]},
+        {"links": [["/a", {}]]},
+        {"blocks": [{"lines": [None]}]},
+        {"blocks": [{"lines": [], "kind": 1}]},
+        {"links": [[1, "a"]]},
+        {"links": None},
+    ],
+)
+def test_invalid_blocks_and_links_are_an_error_for_who_needs_them(parts: dict[str, object]) -> None:
+    stored = json.dumps(json.loads(to_json(crawled("a"))) | parts).encode()
+    with pytest.raises(StoreError, match="not a stored page"):
+        from_json(stored)
+    assert from_json(stored, parts=False) == replace(crawled("a"), blocks=(), links=())
+
+
+def test_a_page_of_a_later_version_is_read_without_its_blocks_and_links() -> None:
+    stored = json.loads(to_json(crawled("a"))) | {"version": 3, "blocks": "of another form", "links": 1}
+    assert from_json(json.dumps(stored).encode()) == replace(crawled("a"), blocks=(), links=(), version=3)
+
+
+def test_a_page_with_a_hash_that_is_no_text_is_left_out_of_its_pack(tmp_path: Path) -> None:
+    store = folder_store(tmp_path / "store")
+    for name, parts in (("a", {}), ("b", {"body_hash": 1}), ("c", {"blocks": 1, "links": 1})):
+        fields = json.loads(to_json(crawled(name))) | parts
+        store.put(content_key(DOMAIN, page_id(crawled(name).canonical_key)), json.dumps(fields).encode())
+    assert pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path).pages == 2
+
+
+def test_pages_of_both_releases_make_the_same_pack(tmp_path: Path) -> None:
+    def packed(store_name: str, *, former: set[str]) -> list[tuple[str, ...]]:
+        store = folder_store(tmp_path / store_name)
+        for name in ("a", "b", "c"):
+            key = content_key(DOMAIN, page_id(crawled(name).canonical_key))
+            store.put(key, as_former_release(crawled(name)) if name in former else to_json(crawled(name)))
+        pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path)
+        # A page that is crawled again after the upgrade.
+        store.put(content_key(DOMAIN, page_id(crawled("c").canonical_key)), to_json(crawled("c")))
+        pack_incremental(store, DOMAIN, work=tmp_path)
+        with closing(sqlite3.connect(fetch_pack(store, DOMAIN, tmp_path / f"{store_name}-packs"))) as pack:
+            columns = "object, url, path, section, lang, canonical, title, description, headings, body"
+            return pack.execute(f"SELECT {columns} FROM pages ORDER BY object").fetchall()
+
+    new = packed("new", former=set())
+    assert len(new) == 3
+    assert packed("former", former={"a", "b", "c"}) == packed("mixed", former={"a", "c"}) == new
+
+
+def test_the_documents_name_every_field_of_a_stored_page() -> None:
+    text = (ROOT / "docs" / "reference" / "stored-pages.md").read_text()
+    named = set(re.findall(r"^\| `(\w+)` \|", text, re.M))
+    block = {"lines", "kind", "id", "boilerplate"}
+    assert named == {*json.loads(to_json(crawled("a"))), *block}
+    assert {f"`{kind}`" for kind in KINDS - {"text", "h2", "h3", "h4", "h5"}} <= set(re.findall(r"`\w+`", text))
+
+
+def test_the_example_of_the_documents_is_read() -> None:
+    example = (
+        (ROOT / "docs" / "reference" / "stored-pages.md").read_text().partition("```json\n")[2].partition("```")[0]
+    )
+    stored = json.loads(example)
+    assert blocks_from_json(stored["blocks"], stored["body"]) == (
+        Block(("Home", "Up"), "list", boilerplate=True),
+        Block(("Amber",), "h1", "amber"),
+        Block(("All about amber trees.", "See the forest.")),
+    )
