@@ -99,8 +99,8 @@ def marks_of(
 ) -> list[tuple[Node, Mark]]:
     """Return the elements to mark.
 
-    `structure` are the elements with a name in `contract.STRUCTURE`. `marked` are boilerplate by a role or class, unless
-    they contain the page's own text. `ids` are those of `section_ids`.
+    `structure` are the elements with a name in `contract.STRUCTURE`. `marked` are boilerplate by a role or class,
+    unless they contain the page's own text. `ids` are those of `section_ids`.
     """
     named = [(nodes.name(node), nodes.key(node), node) for node in structure]
     repeated = {key for name, key, _ in named if name in contract.BOILERPLATE}
