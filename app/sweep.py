@@ -15,9 +15,9 @@ from app.crawl_record.entries import UrlEntry
 from app.crawl_record.segments import latest_entries
 from app.errors import PackError
 from app.pack.manifest import read_manifest
-from app.storage.layout import CONTENT_PREFIX, Page, content_key, content_prefix, from_json
+from app.storage.layout import CONTENT_PREFIX, CONTENT_VERSION, Page, content_key, content_prefix, from_json
 from app.storage.reading import read_objects
-from app.storage.store import ObjectStore
+from app.storage.store import ObjectStore, StoredObject
 from app.timers.stored import stored_timers
 from app.timers.timers import Callback, Timers, full_pack, incremental_pack
 from config.routes import PACK
@@ -74,24 +74,26 @@ class Sweep:
             yield Action(domain, f"crawl {record.id} is {record.state}: {waiting} pages wait in its backlog again")
 
     def _rebuild(self, record: CrawlRecord) -> int:
-        """Walk from the start page over the crawl's fetched pages; what they lead to and is not fetched, waits."""
+        """Walk from the start page over the crawl's fetched pages; what they lead to and is not fetched, waits.
+
+        A page that a former release stored, without its links, is fetched again.
+        """
         entries = latest_entries(self.store, record.ref)
-        done = {page_id: entry for page_id, entry in entries.items() if entry.state != "lost"}
-        links = [FoundPage(record.start_url, canonical_key(record.start_url), 0)]
-        keys = {content_key(record.domain, page_id): entry for page_id, entry in done.items()}
-        refetch = set()
+        keys = {content_key(record.domain, page_id): entry for page_id, entry in entries.items()}
+        fetched, dead, waiting = [], [], [FoundPage(record.start_url, canonical_key(record.start_url), 0)]
         for key, stored in read_objects(self.store, keys):
             entry = keys[key]
-            page = from_json(stored.data) if stored else None
-            followed = None if isinstance(page, Page) else entry.links
-            if followed is None:  # Stored by a former release, without its links.
-                refetch.add(entry.page_id)
-                followed = ()
-            links += [FoundPage(url, canonical_key(url), entry.depth + 1, entry.page_id) for url in followed]
-        links += [_link_of(entries[page_id]) for page_id in refetch]
-        fetched = ((canonical_key(e.url), e.state in MEMBER_STATES) for e in done.values() if e.page_id not in refetch)
-        limit = record.settings.max_depth
-        return self.frontier.rebuild(record.id, fetched, (link for link in links if link.depth <= limit))
+            urls = _urls_of(entry, stored)
+            if urls is None:
+                waiting.append(FoundPage(entry.url, canonical_key(entry.url), entry.depth, entry.referrer))
+                continue
+            if entry.state == "failed":
+                dead.append(canonical_key(entry.url))
+            else:
+                fetched.append((canonical_key(entry.url), entry.state in MEMBER_STATES))
+            if entry.depth < record.settings.max_depth:
+                waiting += [FoundPage(url, canonical_key(url), entry.depth + 1, entry.page_id) for url in urls]
+        return self.frontier.rebuild(record.id, fetched, waiting, dead)
 
     def _start_timers(self, domain: str) -> Iterator[Action]:
         """Start the domain's timer, unless it runs, if a pack is due or a client's timer was lost."""
@@ -128,5 +130,11 @@ class Sweep:
         return any(stat.modified >= built_at for stat in self.store.list(content_prefix(domain)))
 
 
-def _link_of(entry: UrlEntry) -> FoundPage:
-    return FoundPage(entry.url, canonical_key(entry.url), entry.depth, entry.referrer)
+def _urls_of(entry: UrlEntry, stored: StoredObject | None) -> tuple[str, ...] | None:
+    """Return the URLs that a fetched page leads to, or None if it must be fetched again to know them."""
+    if entry.state == "lost":
+        return None
+    content = from_json(stored.data, parts=True) if stored else None
+    if entry.state == "indexed" and isinstance(content, Page):
+        return tuple(link.url for link in content.links) if content.version >= CONTENT_VERSION else None
+    return entry.links

@@ -274,14 +274,17 @@ class Frontier:
         if crawl_ids:
             self._redis.srem(_RESTORED, *crawl_ids)
 
-    def rebuild(self, crawl_id: str, done: Iterable[tuple[str, bool]], waiting: Iterable[FoundPage]) -> int:
-        """Note pages as done, with whether each belongs in the pack, and others as waiting; return how many wait now.
+    def rebuild(
+        self, crawl_id: str, done: Iterable[tuple[str, bool]], waiting: Iterable[FoundPage], dead: Iterable[str] = ()
+    ) -> int:
+        """Note pages as done, with whether each belongs in the pack, others as dead or waiting; return how many wait.
 
-        `done` are canonical keys. Pages that the frontier knows already stay as they are.
+        `done` and `dead` are canonical keys. Pages that the frontier has already stay as they are.
         """
         key, added = crawl_key(crawl_id), 0
         rows = chain(
             (("d", fingerprint(page), int(member)) for page, member in done),
+            (("x", fingerprint(page), 1) for page in dead),
             (("w", fingerprint(link.canonical_key), to_entry(link)) for link in waiting),
         )
         while batch := list(islice(rows, 500)):

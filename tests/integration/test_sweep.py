@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -12,9 +13,11 @@ from typer.testing import CliRunner
 from app.cli.main import cli
 from app.crawl.classify import Gone, Indexed
 from app.crawl.frontier_values import Crawl, Host
+from app.crawl.page_work import complete_dead
 from app.crawl.urls import Link, Target
 from app.crawl_record.crawls import latest_crawl
 from app.storage.layout import Page, content_key, page_id, to_json
+from app.storage.page_parts import PageLink
 from app.sweep import Sweep
 from app.timers.timers import full_pack, incremental_pack
 from tasks.base import Context
@@ -61,7 +64,8 @@ def complete(process: Context, name: str, *links: str, indexed: bool = True) -> 
     found = tuple(Link(url(each), url(each)) for each in links)
     result: Indexed | Gone = Gone(why="noindex", links=found)
     if indexed:
-        result = Indexed(page=Page(canonical_key=url(name), url=url(name), domain=DOMAIN, path=f"/{name}"), links=found)
+        page = Page(canonical_key=url(name), url=url(name), domain=DOMAIN, path=f"/{name}")
+        result = Indexed(page=replace(page, links=tuple(PageLink(each.url) for each in found)), links=found)
         process.store.put(content_key(DOMAIN, page_id(url(name))), to_json(result.page))
     process.work.complete(target, "page", result, HOST, member=indexed)
 
@@ -70,17 +74,21 @@ def test_a_crawl_goes_on_after_redis_was_lost_and_its_timer_runs_again(
     process: Context, sweep: Callable[..., list[str]]
 ) -> None:
     crawl = begin(process)
-    complete(process, "start", "hidden", indexed=False)
+    complete(process, "start", "hidden", "broken", indexed=False)
+    complete(process, "hidden", "start", "third")
+    broken = Target(url("broken"), DOMAIN, url("broken"), "c", depth=1)
+    complete_dead(process.frontier, broken, "page")
     process.records.flush(crawl)
-    complete(process, "hidden", "next")  # Its entry is lost with Redis: it is fetched again.
+    complete(process, "third", "fourth")  # Its entry is lost with Redis: it is fetched again.
     process.redis.flushdb()
     assert sweep() == [
         f"{DOMAIN}: crawl c is running: 1 pages wait in its backlog again",
         f"{DOMAIN}: timer started: pack_full in 30 s",
     ]
-    assert process.frontier.page_state("c", url("start")) == {"page": "done"}
+    states = [process.frontier.page_state("c", url(name))["page"] for name in ("start", "hidden", "broken", "third")]
+    assert states == ["done", "done", "dead", "waiting"]
     [refill] = process.frontier.refill(stalled=60)
-    assert [message.url for message in refill.admitted.messages] == [url("hidden")]
+    assert [message.url for message in refill.admitted.messages] == [url("third")]
     timer = process.timers.running(DOMAIN)
     assert timer is not None
     assert timer.callback == full_pack(DOMAIN, "c")
