@@ -25,7 +25,7 @@ from tests.support.corner import environment_of, own_vhost, settings_for
 from tests.support.waiting import eventually
 from tests.support.worker import Worker
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.long, pytest.mark.slow]
+pytestmark = [pytest.mark.acceptance, pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(900)]
 
 RELEASES, CHANGES = 20, 500
 
