@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Self
@@ -24,6 +24,10 @@ _PLAIN = "text/plain"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: The server asks for another try later, as with 5xx: Request Timeout, Too Early, Too Many Requests.
 _TRANSIENT = frozenset({408, 425, 429})
+#: Characters of an ETag and a Last-Modified. Real ones have fewer than 100.
+MAX_VALIDATOR = 200
+#: Header values are Latin-1 without control characters (RFC 9110 section 5.5).
+_UNSENDABLE = re.compile(r"[^\x20-\x7e\xa0-\xff]")
 #: Bytes at the beginning of a body that show what it is.
 _SNIFFED = 512
 _BINARY_STARTS = (
@@ -49,7 +53,19 @@ _GENERATED_NOW = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Indexed:
+class _Received:
+    """What the response said beside its content: HTTP status, 0 without a response, and validators for a later GET.
+
+    They do not say what becomes of the page, so they are not compared, and they are no part of a stored page.
+    """
+
+    status: int = field(default=0, compare=False)
+    etag: str = field(default="", compare=False)
+    last_modified: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexed(_Received):
     """A page to index. `links` are in scope, distinct by canonical key, in document order."""
 
     page: Page
@@ -57,7 +73,7 @@ class Indexed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gone:
+class Gone(_Received):
     """Not indexed: `why` is `404`, `410` or `noindex`. Links of a `noindex` page may be followed."""
 
     why: str
@@ -65,7 +81,7 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Redirected:
+class Redirected(_Received):
     """A redirect to `target`, an absolute URL."""
 
     target: str
@@ -73,7 +89,7 @@ class Redirected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
+class Skipped(_Received):
     """A result that leaves the stored page as it is: `why` is `robots`, `too-large`, `too-complex`, `403`..."""
 
     why: str
@@ -123,7 +139,21 @@ def classify(response: Response, *, scope: Scope, extractor: Extractor, limits: 
 
     Raises ServerError for 5xx, 408, 425 and 429, with the seconds of a Retry-After header.
     """
-    limits = limits or Limits()
+    return replace(
+        _classified(response, scope, extractor, limits or Limits()),
+        status=response.status,
+        etag=validator(response.headers, "etag"),
+        last_modified=validator(response.headers, "last-modified"),
+    )
+
+
+def validator(headers: Mapping[str, str], name: str) -> str:
+    """Return the value of a header that a later request may send back; empty if it is missing, long or not sendable."""
+    value = headers.get(name, "").strip()
+    return value if len(value) <= MAX_VALIDATOR and not _UNSENDABLE.search(value) else ""
+
+
+def _classified(response: Response, scope: Scope, extractor: Extractor, limits: Limits) -> FetchResult:
     status = response.status
     if status >= 500 or status in _TRANSIENT:
         raise ServerError(f"GET {response.url}: {status}", response.retry_after(cap=limits.retry_after))

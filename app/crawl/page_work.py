@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.broker.errors import Postpone
-from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped, links_of
+from app.crawl.classify import FetchResult, Gone, Redirected, Skipped, links_of
 from app.crawl.crawl_records import CrawlRecords
 from app.crawl.crawler import Crawler
 from app.crawl.frontier import Frontier
@@ -113,21 +113,20 @@ def entry_of(target: Target, result: FetchResult, referrer: str = "") -> UrlEntr
         at=time.time(),
         depth=target.depth,
         referrer=referrer,
+        status=result.status,
+        etag=result.etag,
+        last_modified=result.last_modified,
     )
     match result:
-        case Indexed():
-            entry.status = 200
         case Gone(why=why, links=links):
             entry.state, entry.reason = "gone", why
             entry.links = tuple(link.url for link in links)
-            entry.status = int(why) if why.isdecimal() else 200
         case Redirected(target=onward, in_scope=in_scope):
             entry.state, entry.reason, entry.links = "redirected", onward, (onward,) if in_scope else ()
         case Skipped(why="not-modified"):
-            entry.state, entry.status = "unchanged", 304
+            entry.state = "unchanged"
         case Skipped(why=why, detail=detail):
             entry.state, entry.reason = "skipped", f"{why} ({detail})" if detail else why
-            entry.status = int(why) if why.isdecimal() else 0
     return entry
 
 

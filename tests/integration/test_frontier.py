@@ -361,7 +361,7 @@ def flight(redis_url: str) -> SingleFlight:
             page=Page(canonical_key="k", url="u", domain="d", path="/", headings=("a", "é"), body="text"),
             links=(Link("x", "x", "X"), Link("y?b&a", "y?a&b")),
         ),
-        Gone(why="404"),
+        Gone(why="404", status=404, etag='"1"', last_modified="Sat, 21 Nov 2026 12:00:00 GMT"),
         Redirected(target="https://b.gov/", in_scope=False),
         Skipped(why="robots", detail="disallowed"),
     ],
@@ -370,7 +370,9 @@ def test_the_second_message_gets_the_result_that_the_first_one_fetched(
     flight: SingleFlight, result: FetchResult
 ) -> None:
     assert flight.fetch("c", "index", "k", lambda: result) == result
-    assert flight.fetch("c", "index", "k", lambda: pytest.fail("fetched twice")) == result
+    shared = flight.fetch("c", "index", "k", lambda: pytest.fail("fetched twice"))
+    assert shared == result
+    assert (shared.status, shared.etag, shared.last_modified) == (result.status, result.etag, result.last_modified)
 
 
 def test_many_messages_at_once_cause_one_fetch(flight: SingleFlight) -> None:

@@ -9,9 +9,11 @@ import pytest
 
 from app.crawl.classify import FetchResult, Gone, Indexed, Limits, Redirected, Skipped, classify, links_of
 from app.crawl.extract.contract import extractor
-from app.crawl.urls import Link, Scope
+from app.crawl.page_work import entry_of
+from app.crawl.urls import Link, Scope, Target
 from app.errors import ServerError
 from app.http.response import Response, retry_after
+from app.storage.layout import to_json
 from app.storage.page_parts import Block, PageLink
 from tests.servers.site import document
 
@@ -156,6 +158,33 @@ def test_a_redirect_has_its_target_and_whether_that_is_in_scope(location: str, e
 )
 def test_a_status_other_than_200_is_classified(status: int, expected: FetchResult) -> None:
     assert classified(page("", "/b"), status) == expected
+
+
+VALIDATORS = {"etag": ' W/"a-é" ', "last_modified": "Sat, 21 Nov 2026 12:00:00 GMT"}
+
+
+@pytest.mark.parametrize(
+    ("status", "content_type"),
+    [(200, "text/html"), (200, "image/png"), (203, "text/plain"), (304, ""), (404, "text/html")],
+)
+def test_a_result_has_the_status_and_the_validators_of_its_response(status: int, content_type: str) -> None:
+    found = classified(page(), status, truncated=False, content_type=content_type, **VALIDATORS)
+    assert (found.status, found.etag, found.last_modified) == (status, 'W/"a-é"', VALIDATORS["last_modified"])
+    entry = entry_of(Target(URL, "x.gov", URL), found)
+    assert (entry.status, entry.etag, entry.last_modified) == (found.status, found.etag, found.last_modified)
+
+
+@pytest.mark.parametrize("value", ["x" * 201, 'a"\r\nX: y', '"\0"', '"\x85"', '"€"', '"\x7f"'])
+def test_a_validator_that_is_long_or_cannot_be_sent_is_left_out(value: str) -> None:
+    found = classified(page(), etag=value, last_modified=value)
+    assert (found.status, found.etag, found.last_modified) == (200, "", "")
+
+
+def test_the_object_of_a_page_does_not_depend_on_validators() -> None:
+    one, other = classified(page(), etag='"1"'), classified(page(), etag='"2"')
+    assert isinstance(one, Indexed)
+    assert isinstance(other, Indexed)
+    assert to_json(one.page) == to_json(other.page)
 
 
 @pytest.mark.parametrize("status", [429, 408, 500, 502, 503, 599])
