@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,7 +100,9 @@ def came(fields: list[tuple[bytes, bytes]], body: bytes, encoding: str | None, q
 
 
 class Channel:
-    """Prepares messages as py-amqp's channel does."""
+    """Prepares messages as py-amqp's channel does, on a connection with RabbitMQ's largest frame by default."""
+
+    connection = SimpleNamespace(frame_max=131_072)
 
     def prepare_message(self, body: bytes, *, properties: dict[str, Any], headers: Any, **more: Any) -> Message:
         more = {name: value for name, value in (more | properties).items() if value is not None}
