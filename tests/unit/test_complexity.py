@@ -74,6 +74,14 @@ def test_what_a_parser_compares_with_all_others_is_bounded(name: str) -> None:
     assert time.process_time() - began < 2
 
 
+def test_headings_in_headings_take_time_in_proportion_to_their_depth() -> None:
+    nested = "<h1><div><p></p>" * 1_500 + "x"
+    assert excess_complexity(nested) == ""
+    began = time.process_time()
+    assert len(extractor("lexbor").extract(nested).headings) == 1_500
+    assert time.process_time() - began < 0.5
+
+
 @pytest.mark.parametrize("name", ORDINARY)
 def test_a_large_page_that_is_not_nested_is_ordinary(name: str) -> None:
     assert excess_complexity(ORDINARY[name]) == ""

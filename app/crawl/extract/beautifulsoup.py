@@ -49,7 +49,7 @@ class _Nodes:
         return node.parent
 
     def within(self, node: Tag) -> Iterator[Tag]:
-        return iter(cast("list[Tag]", node.find_all(True)))
+        return (each for each in node.descendants if isinstance(each, Tag))
 
     def text(self, node: Tag) -> str:
         # Every string, also those of elements that BeautifulSoup would not count as text, such as <ruby>'s.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from app.crawl.extract import contract
@@ -24,6 +25,10 @@ CLOSING: Final = "\0>"
 MAIN: Final = 0
 HEADER: Final = 1
 BOILERPLATE: Final = 2
+
+
+#: Elements within a heading that are searched for an id. Headings may be nested in each other.
+_MAX_WITHIN: Final = 20
 
 
 class Mark(NamedTuple):
@@ -85,7 +90,8 @@ def section_ids(nodes: Nodes[Node], headings: Iterable[Node]) -> dict[int, str]:
             begun.add(nodes.key(parent))
             above = above or nodes.id(parent)
             parent = nodes.parent(parent)
-        own = nodes.id(heading) or next(filter(None, map(nodes.id, nodes.within(heading))), "")
+        within = islice(nodes.within(heading), _MAX_WITHIN)
+        own = nodes.id(heading) or next(filter(None, map(nodes.id, within)), "")
         found[nodes.key(heading)] = own or above
     return found
 
