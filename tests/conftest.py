@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import signal
 from collections import Counter
@@ -66,6 +67,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     unit = {item.path for item in items if item.get_closest_marker("unit")}
     items.sort(key=lambda item: (item.path in unit, item.path not in slow, -sizes[item.path], item.path))
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over the modules and tests: they stay to the end, and it walks them often."""
+    gc.collect()
+    gc.freeze()
 
 
 @contextmanager
