@@ -7,9 +7,9 @@ import pydoc
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from selectolax.lexbor import SelectolaxError
+from selectolax.lexbor import LexborHTMLParser, SelectolaxError
 
 from app.crawl.extract import lexbor
 from app.crawl.extract.beautifulsoup import BeautifulSoupExtractor
@@ -297,6 +297,8 @@ documents = st.builds(
 @settings(max_examples=200, deadline=None)
 @given(documents)
 def test_parsers_agree_on_a_well_formed_document(document: str) -> None:
+    # libxml2, which BeautifulSoup uses, ends a list before a <pre> that is not in an item.
+    assume(LexborHTMLParser(document).css_first("ul > pre") is None)
     assert extractor("lexbor").extract(document) == extractor("beautifulsoup").extract(document)
 
 
