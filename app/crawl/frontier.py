@@ -32,13 +32,13 @@ from app.crawl.frontier_values import (
     fingerprint,
     foreign_crawl,
     host_keys,
-    id_part,
     latest_key,
     message_name,
     parts_of,
     to_entry,
 )
 from app.crawl_record.crawls import CrawlState
+from app.crawl_record.keys import plain_id
 from app.state.client import PREFIX, load_script
 
 #: Seen pages of one crawl that a process caches, about 100 bytes each.
@@ -182,7 +182,7 @@ class Frontier:
             args=[
                 *(name, "x" if dead else "d", int(indexed), line, host.delay, host.concurrency),
                 *(0 if dead else self._admission, self._ttl if self._must_renew(crawl_id) else 0, max_pages),
-                *(id_part(crawl_id), confirmed, *arguments),
+                *(plain_id(crawl_id), confirmed, *arguments),
             ],
         )
         cached.update(fresh)
@@ -242,7 +242,7 @@ class Frontier:
 
     def close(self, crawl_id: str) -> None:
         """Note that a crawl has ended and that its record is complete."""
-        self._redis.srem(ACTIVE_CRAWLS, id_part(crawl_id))
+        self._redis.srem(ACTIVE_CRAWLS, plain_id(crawl_id))
 
     def buffered_lines(self, crawl_id: str, limit: int) -> tuple[int, list[str]]:
         """Return the offset of the first line of the record that is not in the store, and up to `limit` such lines.
@@ -290,7 +290,7 @@ class Frontier:
         while batch := list(islice(rows, 500)):
             arguments = [field for row in batch for field in row]
             added += self._rebuild(keys=[*parts_of(key, "", "pages", "backlog"), ACTIVE_CRAWLS], args=arguments)
-        self._redis.sadd(ACTIVE_CRAWLS, id_part(crawl_id))
+        self._redis.sadd(ACTIVE_CRAWLS, plain_id(crawl_id))
         return added
 
     def counts(self, crawl_id: str) -> dict[str, int]:
@@ -330,7 +330,7 @@ class Frontier:
             fields = [field for link in links for field in (fingerprint(link.canonical_key), to_entry(link))]
             self._note_published(
                 keys=[*parts_of(crawl_key(crawl_id), "", "pages", "admitted"), ACTIVE_CRAWLS],
-                args=[self._ttl, id_part(crawl_id), *fields],
+                args=[self._ttl, plain_id(crawl_id), *fields],
             )
 
     def is_cut(self, crawl_id: str) -> bool:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from app.crawl_record.crawls import CrawlState
+from app.crawl_record.keys import plain_id
 from app.state.client import PREFIX
 
 ACTIVE_CRAWLS = f"{PREFIX}crawls:active"
 HOST_PREFIX = f"{PREFIX}host:"
 
-_PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 #: Seconds after which a request that has not ended counts as lost. Then another message of its page may be fetched.
 LEASE = 150.0
@@ -143,7 +142,7 @@ class Refill:
 
 
 def fingerprint(canonical_key: str) -> str:
-    """Return the 16 hex digits that stand for a canonical key in Redis; 64 bits tell a million pages apart."""
+    """Return the name of a canonical key in Redis, 16 hex digits; 64 bits tell a million pages apart."""
     return hashlib.blake2b(canonical_key.encode(), digest_size=8).hexdigest()
 
 
@@ -157,19 +156,9 @@ def foreign_crawl(crawl_id: str, owner: str, domain: str) -> str:
     return f"crawl_id {crawl_id!r}: it is a crawl of {owner}, not of {domain}"
 
 
-def id_part(crawl_id: str) -> str:
-    """Return what stands for a crawl's id in keys.
-
-    A client chooses the id: one that could form another crawl's key, or that is very long, is replaced by its hash.
-    """
-    if _PLAIN_ID.fullmatch(crawl_id):
-        return crawl_id
-    return hashlib.blake2b(crawl_id.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-
-
 def crawl_key(crawl_id: str) -> str:
     """Return the Redis key of a crawl; the keys of its parts and fetch results begin with it."""
-    return f"{PREFIX}crawl:{id_part(crawl_id)}"
+    return f"{PREFIX}crawl:{plain_id(crawl_id)}"
 
 
 def crawl_of_fields(crawl_id: str, fields: Mapping[str, str]) -> Crawl | None:

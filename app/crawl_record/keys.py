@@ -24,14 +24,8 @@ class CrawlRef:
 
     @property
     def prefix(self) -> str:
-        """The prefix of all objects of the crawl: `crawls/<domain>/<crawl id>/`.
-
-        A client chooses the id: one that is no plain name of a folder, or is very long, is replaced by its hash.
-        """
-        name = self.crawl_id
-        if not _PLAIN_ID.fullmatch(name):
-            name = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-        return f"{domain_prefix(self.domain)}{name}/"
+        """The prefix of all objects of the crawl: `crawls/<domain>/<crawl id>/`."""
+        return f"{domain_prefix(self.domain)}{plain_id(self.crawl_id)}/"
 
     @property
     def key(self) -> str:
@@ -46,6 +40,16 @@ class CrawlRef:
     def segment_key(self, offset: int) -> str:
         """Return the object key of the segment whose first entry has this number, counted from 0."""
         return f"{self.urls_prefix}{offset:012}.jsonl.zst"
+
+
+def plain_id(crawl_id: str) -> str:
+    """Return the form of a crawl's id in keys of the store and of Redis.
+
+    A client chooses the id: one that is no plain name of a folder, or is very long, is replaced by its hash.
+    """
+    if _PLAIN_ID.fullmatch(crawl_id):
+        return crawl_id
+    return hashlib.blake2b(crawl_id.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
 def domain_prefix(domain: str) -> str:
