@@ -59,13 +59,16 @@ def bench(
         "parked": lambda: _parked(folder),
         "search": lambda: _searched(folder),
     }
-    sections = [_section(row, measure[row]) for row in ROWS if row in wanted]
+    complete = set(chosen) == set(sites.SITES) and profile
+    sections = []
+    for row in (row for row in ROWS if row in wanted):
+        sections.append(_section(row, measure[row]))
+        # Stored at once: a later row that fails does not lose it.
+        if not output and (complete or row != "crawl"):
+            _store(sections[-1])
     if output:
         output.write_text(report.page(sections))
         console.print(f"Written: {output}")
-        return
-    complete = set(chosen) == set(sites.SITES) and profile
-    _store([section for section in sections if complete or section.row != "crawl"])
 
 
 def _section(row: str, measure: Callable[[], dict[str, Any]]) -> Section:
@@ -83,13 +86,11 @@ def _section(row: str, measure: Callable[[], dict[str, Any]]) -> Section:
     return report.section(row, results)
 
 
-def _store(sections: Sequence[Section]) -> None:
-    """Store the results of complete rows, and write the page of all stored rows."""
-    for section in sections:
-        store_section(STORED, section)
-    if sections:
-        RESULTS.write_text(report.page(load_sections(STORED, ROWS)))
-        console.print(f"Written: {RESULTS}")
+def _store(section: Section) -> None:
+    """Store the results of a complete row, and write the page of all stored rows."""
+    store_section(STORED, section)
+    RESULTS.write_text(report.page(load_sections(STORED, ROWS)))
+    console.print(f"Written: {RESULTS}")
 
 
 def _enqueued(folder: Path, *, runs: int) -> dict[str, Any]:

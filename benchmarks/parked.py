@@ -26,8 +26,9 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.usage import Usage, usage
 
 COUNT = 100_000
-#: Delays in ms, taken in turn. All messages must be waiting before the first delay ends.
-DELAYS_MS = (90_000, 100_000, 110_000)
+#: Delays in ms, taken in turn, each one that the policy does not round. All messages must be waiting before the first
+#: delay ends.
+DELAYS_MS = (100_000, 130_000, 160_000)
 #: Messages that are published before their confirms are awaited.
 BATCH = 500
 #: Seconds after the longest delay within which the last message must be back.

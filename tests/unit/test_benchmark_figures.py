@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from app.broker.policies.delay_queues import DelayQueues
 from benchmarks.enqueue import EnqueueFigures
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import FigureTable, Spread, ratios, spread, verdict, verdict_below
 from benchmarks.modes import AWAKE, MODES
-from benchmarks.parked import ParkedFigures
+from benchmarks.parked import DELAYS_MS, ParkedFigures
 from benchmarks.profile import Share, summary
 from benchmarks.queries import KINDS, BenchQuery, make_queries
 from benchmarks.report import Results as Page
@@ -134,6 +135,10 @@ def test_the_memory_of_a_parked_message_is_an_equal_share() -> None:
     text = page([section("parked", Page(date="", machine={}, versions={}, parked=[PARKED]))])
     assert "| bytes of memory a message | 1,000 |" in text
     assert "| messages parked a second | 500 |" in text
+
+
+def test_the_delays_of_parked_messages_are_delays_of_the_policy() -> None:
+    assert [DelayQueues("parked").delay_ms(delay_ms, 0) for delay_ms in DELAYS_MS] == list(DELAYS_MS)
 
 
 def test_a_run_of_some_rows_keeps_the_results_of_the_others(tmp_path: Path) -> None:
