@@ -39,6 +39,19 @@ class OutOfScope(InvalidMessage):
     reason = "out-of-scope"
 
 
+class InvalidSite(ApplicationError):
+    """Raised for a site with an invalid field; names the site, the field and the reason."""
+
+    permanent = True
+    reason = "invalid-site"
+
+
+class SecretMissing(ApplicationError):
+    """Raised when a site names a secret that SITE_SECRETS does not have; names both."""
+
+    reason = "secret-missing"
+
+
 def lacks_descriptors(error: BaseException | None) -> bool:
     """Return whether an error, or one that caused it, is that this process or host has no file descriptors left."""
     while error is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -79,6 +80,34 @@ def user_agent(text: str) -> str:
     if not re.fullmatch(r"[!-~]([ -~]*[!-~])?", text):
         raise ValueError("expected visible ASCII characters and spaces")
     return text
+
+
+def secrets(value: SecretStr) -> SecretStr:
+    """Check a JSON object of secrets by name, or that the file of this path has one."""
+    try:
+        parsed_secrets(value.get_secret_value())
+    except OSError as error:
+        raise ValueError(f"neither a JSON object nor a file that can be read: {error.strerror}") from None
+    return value
+
+
+def parsed_secrets(text: str) -> dict[str, str]:
+    """Return secrets by name, from a JSON object or from the file of this path; raises ValueError and OSError."""
+    if not text:
+        return {}
+    if not text.lstrip().startswith("{"):
+        text = Path(text).read_text(encoding="utf-8")
+    try:
+        found = json.loads(text)
+    except ValueError:  # Its text would quote the secrets.
+        raise ValueError("expected a JSON object of names and values") from None
+    if not isinstance(found, dict):
+        raise ValueError("expected a JSON object of names and values")  # noqa: TRY004 - pydantic expects ValueError.
+    for name, secret in found.items():
+        # An HTTP library would quote the whole header in its error.
+        if not isinstance(secret, str) or not re.fullmatch(r"[!-~]([ -~]*[!-~])?", secret):
+            raise ValueError(f"the secret {name!r}: expected visible ASCII characters and spaces")
+    return found
 
 
 def exchange(name: str) -> str:

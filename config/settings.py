@@ -156,6 +156,10 @@ class Settings(BaseSettings):
         5, ge=1, description="Finished crawls of a domain whose records stay in the store. Older ones are deleted."
     )
     response_ttl: int = Field(3_600, gt=0, description="Seconds that `index` and `crawl` of one page share a response.")
+    site_secrets: Annotated[SecretStr, AfterValidator(checks.secrets)] = Field(
+        SecretStr(""),
+        description="Secrets of sites: a JSON object of names and values, or the path of a file with one.",
+    )
 
     # Cover art
     cover_art_exchange: Annotated[str, AfterValidator(checks.exchange)] = Field(
@@ -395,6 +399,10 @@ class Settings(BaseSettings):
         """The passwords of ACCOUNT_PASSWORDS by account."""
         pairs = (pair.strip().partition("=") for pair in self.account_passwords.get_secret_value().split(","))
         return {name: password for name, _, password in pairs if password}
+
+    def secrets_of_sites(self) -> dict[str, str]:
+        """Return the secrets of SITE_SECRETS by name; a file is read each time. Raises ValueError and OSError."""
+        return checks.parsed_secrets(self.site_secrets.get_secret_value())
 
     @property
     def heartbeat_dir(self) -> Path:

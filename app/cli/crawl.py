@@ -60,13 +60,16 @@ def repair(
     typer.echo("\n".join(map(str, actions)) or "nothing was missing")
 
 
-def _change(domain: str, state: CrawlState, former: frozenset[str], as_json: bool) -> None:
-    """Change the state of the domain's crawls that are in one of the former states: in the store, then in Redis."""
-    settings, name = get_settings(), _parsed(domain)
+def change_crawls(domain: str, state: CrawlState, former: frozenset[str]) -> list[str]:
+    """Change the state of a domain's crawls that are in one of the former states: in the store, then in Redis.
+
+    Return their ids.
+    """
+    settings = get_settings()
     store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
     frontier = Frontier(get_redis(settings.redis), ttl=settings.crawl_ttl, admission=settings.admission)
     changed = []
-    for record in list_crawls(store, name):
+    for record in list_crawls(store, domain):
         if record.state not in former:
             continue
 
@@ -76,6 +79,13 @@ def _change(domain: str, state: CrawlState, former: frozenset[str], as_json: boo
         update_crawl(store, record.ref, change)
         frontier.set_state(record.id, state)
         changed.append(record.id)
+    return changed
+
+
+def _change(domain: str, state: CrawlState, former: frozenset[str], as_json: bool) -> None:
+    """Change the state of a domain's crawls, and print which; exit 1 without one."""
+    name = _parsed(domain)
+    changed = change_crawls(name, state, former)
     if as_json:
         typer.echo(json.dumps({"domain": name, "state": state, "crawls": changed}))
     elif changed:

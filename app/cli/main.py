@@ -78,6 +78,7 @@ COMMANDS = (
         "app.cli.searchers",
         "Show the searchers and where each pack is. Exit 1 if the orchestrator is unreachable or a pack is unassigned.",
     ),
+    LazyCommand("site", "app.cli.sites", "Sites: start URLs, schedule, limits, and what their requests need."),
     LazyCommand("services", "app.cli.services", "The private RabbitMQ and Redis of this checkout."),
     LazyCommand("topology", "app.cli.topology", "Exchanges, queues and bindings."),
     LazyCommand("dead", "app.cli.dead", "Messages that spent their retries, or that nothing can be done with."),

@@ -13,6 +13,7 @@ import ada_url
 from w3lib.url import canonicalize_url
 
 from app.broker.errors import InvalidMessage
+from app.crawl.path_rules import ALL_PATHS, PathRules
 from app.errors import InvalidUrl, OutOfScope
 from app.http.urls import without_credentials
 
@@ -254,10 +255,12 @@ class Scope:
     """The URLs that a crawl of `domain` may fetch.
 
     Mode `exact` is that host and port, with http and https alike; `suffix` adds its subdomains on the same port.
+    `rules` say which paths are followed.
     """
 
     domain: str
     mode: Literal["exact", "suffix"] = "exact"
+    rules: PathRules = ALL_PATHS
 
     def contains(self, url: str) -> bool:
         """Return whether a URL is in the scope; it must be normalised by `parse_url` or `resolve`."""
@@ -265,7 +268,9 @@ class Scope:
         if found is None:
             return False
         host = found[1]
-        return host == self.domain or (self.mode == "suffix" and host.endswith("." + self.domain))
+        if host != self.domain and (self.mode == "exact" or not host.endswith("." + self.domain)):
+            return False
+        return self.rules is ALL_PATHS or self.rules.allow(url[found.end(1) :].partition("#")[0])
 
 
 def is_trap(url: str) -> bool:

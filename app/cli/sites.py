@@ -1,0 +1,193 @@
+"""`perennial site`: add, list, show, change, pause and resume sites, and apply a file of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.crawl import change_crawls
+from app.cli.printing import print_json, print_lines
+from app.crawl.urls import parse_domain
+from app.errors import InvalidSite, PreconditionFailed
+from app.sites.declared import Difference, changed_fields, declared_site, differences, read_declared
+from app.sites.site import Site
+from app.sites.stored import list_sites, read_site, read_start, update_site, write_site
+from app.storage.open import open_store
+from app.storage.store import ObjectStore
+from config.settings import get_settings
+
+cli = typer.Typer(no_args_is_help=True, help="Sites: start URLs, schedule, limits, and what their requests need.")
+
+Domain = Annotated[str, typer.Argument(metavar="DOMAIN", help="The site's domain, or a URL of it.")]
+Values = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[FIELD=VALUE]...", help="Fields, such as delay=2; a list's field once for each element."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@cli.command()
+def add(domain: Domain, values: Values = None, as_json: AsJson = False) -> None:
+    """Add a site. Its first crawl starts at once if it has a schedule."""
+    site = Site.of(domain, assigned(values or []))
+    try:
+        write_site(_store(), site, etag=None)
+    except PreconditionFailed:
+        raise InvalidSite(f"{site.domain} is a site already: change it with `perennial site set`") from None
+    _print_site(site, f"{site.domain} added", as_json)
+
+
+@cli.command("list")
+def list_(as_json: AsJson = False) -> None:
+    """List all sites with their schedules. Exit 1 without a site."""
+    store = _store()
+    rows = (_row(store, site) for site in list_sites(store))
+    if as_json:
+        print_json(rows)
+    elif not print_lines(
+        (row["domain"], row["state"], row["schedule"] or "no schedule", f"next {row['next_start'] or 'never'}")
+        for row in rows
+    ):
+        typer.echo("there is no site", err=True)
+        raise typer.Exit(code=1)
+
+
+@cli.command()
+def show(domain: Domain, as_json: AsJson = False) -> None:
+    """Show a site: the fields that differ from their defaults, its last and its next scheduled start."""
+    store, site = _store(), _required(domain)
+    row = {**site.fields(), **_row(store, site)}
+    if as_json:
+        typer.echo(json.dumps(row))
+    else:
+        print_lines(
+            (name, json.dumps(value) if isinstance(value, list | dict) else value) for name, value in row.items()
+        )
+
+
+@cli.command("set")
+def set_(
+    domain: Domain,
+    values: Annotated[
+        list[str],
+        typer.Argument(metavar="FIELD=VALUE...", help="Fields, such as delay=2; an empty value is the default."),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Change fields of a site. Workers follow within ten seconds, also for a crawl that is running."""
+    former = _required(domain)
+    site = _changed(former.domain, assigned(values))
+    changes = "; ".join(f"{name} {old!r} -> {new!r}" for name, (old, new) in changed_fields(former, site).items())
+    _print_site(site, f"{site.domain}: {changes or 'nothing changes'}", as_json)
+
+
+@cli.command()
+def pause(domain: Domain, as_json: AsJson = False) -> None:
+    """Pause a site: no crawl of it starts by its schedule, and those that run are paused."""
+    site = _changed(_required(domain).domain, {"state": "paused"})
+    crawls = change_crawls(site.domain, "paused", frozenset({"running"}))
+    _print_site(site, f"{site.domain} is paused, and {len(crawls)} crawls of it", as_json)
+
+
+@cli.command()
+def resume(domain: Domain, as_json: AsJson = False) -> None:
+    """Resume a paused site and its crawls. A crawl that was due meanwhile starts once."""
+    site = _changed(_required(domain).domain, {"state": "active"})
+    crawls = change_crawls(site.domain, "running", frozenset({"paused"}))
+    _print_site(site, f"{site.domain} is active, and {len(crawls)} crawls of it go on", as_json)
+
+
+@cli.command()
+def apply(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML with a table [[sites]] for each site.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would change.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make the sites as a file declares them. Sites that it does not name stay, and are listed."""
+    store = _store()
+    declared = read_declared(file)
+    found = differences(declared, list_sites(store))
+    for each in found:
+        if each.act != "remove" and not dry_run:
+            update_site(store, each.domain, partial(declared_site, each.domain, declared[each.domain]))
+    if as_json:
+        print_json(_as_values(found))
+        return
+    print_lines([[f"{'would ' if dry_run and each.act != 'remove' else ''}{_text(each)}"] for each in found])
+    typer.echo(f"{len(declared)} sites declared, {sum(each.act != 'remove' for each in found)} differ")
+
+
+def assigned(values: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of `FIELD=VALUE` texts: `headers.NAME=SECRET` for tables, a default for an empty value.
+
+    Raises InvalidSite for a text without `=`.
+    """
+    fields: dict[str, Any] = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InvalidSite(f"{text!r}: expected FIELD=VALUE")
+        field, dot, key = name.strip().partition(".")
+        field = field.replace("-", "_")
+        default = Site.model_fields[field].get_default(call_default_factory=True) if field in Site.model_fields else ""
+        if not value:
+            fields[field] = default
+        elif dot:
+            fields.setdefault(field, {})[key] = value
+        elif isinstance(default, tuple):
+            fields[field] = (*fields.get(field, ()), value)
+        else:
+            fields[field] = value
+    return fields
+
+
+def _changed(domain: str, fields: dict[str, Any]) -> Site:
+    def change(former: Site | None) -> Site:
+        if former is None:
+            raise InvalidSite(f"{domain} is no site: add it with `perennial site add`")
+        return former.changed(fields)
+
+    return update_site(_store(), domain, change)
+
+
+def _required(domain: str) -> Site:
+    name = parse_domain(domain, max_length=get_settings().max_url_length)
+    stored = read_site(_store(), name)
+    if stored is None:
+        raise InvalidSite(f"{name} is no site: add it with `perennial site add`")
+    return stored.site
+
+
+def _row(store: ObjectStore, site: Site) -> dict[str, Any]:
+    start = read_start(store, site.domain)
+    following = site.next_start(start.at if start else None)
+    return {
+        "domain": site.domain,
+        "name": site.name or site.domain,
+        "state": site.state,
+        "schedule": site.schedule,
+        "last_start": start.at.isoformat() if start else None,
+        "next_start": following.replace(microsecond=0).isoformat() if following else None,
+    }
+
+
+def _text(difference: Difference) -> str:
+    return f"not in the file: {difference.domain}" if difference.act == "remove" else str(difference)
+
+
+def _as_values(found: Iterable[Difference]) -> Iterable[dict[str, Any]]:
+    return ({"act": each.act, "domain": each.domain, "fields": dict(each.fields)} for each in found)
+
+
+def _print_site(site: Site, text: str, as_json: bool) -> None:
+    typer.echo(json.dumps({"domain": site.domain, **site.fields()}) if as_json else text)
+
+
+def _store() -> ObjectStore:
+    settings = get_settings()
+    return open_store(settings.store, endpoint_url=settings.s3_endpoint_url)

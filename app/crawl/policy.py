@@ -1,0 +1,82 @@
+"""The policy of a domain's crawls: the settings, or in their place what the site of the domain says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import ada_url
+
+from app.crawl.path_rules import ALL_PATHS
+from app.crawl.urls import Scope, canonical_key
+from app.crawl_record.crawls import CrawlSettings
+from config.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOptions:
+    """What the requests to one site have besides the settings.
+
+    `headers` hold secrets: they are sent to `origins` only, such as `https://site.example`, and never shown.
+    """
+
+    user_agent: str
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    origins: frozenset[str] = frozenset()
+    proxy: str = ""
+    proxy_login: str = field(default="", repr=False)
+    ca_file: str = ""
+
+    def headers_for(self, url: str) -> dict[str, str]:
+        """Return the headers of a request to an absolute URL."""
+        if not self.headers or ada_url.URL(url).origin not in self.origins:
+            return {}
+        return dict(self.headers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrawlPolicy:
+    """What holds for the crawls and pages of one domain.
+
+    `settings` become a part of a crawl's record. `seeds` are further URLs with which a crawl begins. `blocked` are
+    canonical keys of pages that are never requested.
+    """
+
+    scope: Scope
+    settings: CrawlSettings
+    request: RequestOptions
+    seeds: tuple[str, ...] = ()
+    blocked: frozenset[str] = frozenset()
+
+    def contains(self, url: str) -> bool:
+        """Return whether a page belongs to the domain, whatever paths its crawls follow."""
+        return replace(self.scope, rules=ALL_PATHS).contains(url)
+
+    def blocks(self, url: str) -> bool:
+        """Return whether a page is blocked."""
+        return bool(self.blocked) and canonical_key(url) in self.blocked
+
+
+#: Returns the policy of a domain; raises an error of the store where that has to be read.
+Policies = Callable[[str], CrawlPolicy]
+
+
+def settings_of_crawls(settings: Settings) -> CrawlSettings:
+    """Return the settings that hold for the crawls of a domain without a site."""
+    return CrawlSettings(
+        scope=settings.scope,
+        max_pages=settings.max_pages,
+        max_depth=settings.max_depth,
+        host_delay=settings.host_delay,
+        host_concurrency=settings.host_concurrency,
+    )
+
+
+def policies_without_sites(settings: Settings) -> Policies:
+    """Return policies of the settings alone."""
+    shared, request = settings_of_crawls(settings), RequestOptions(user_agent=settings.user_agent)
+
+    def policy(domain: str) -> CrawlPolicy:
+        return CrawlPolicy(scope=Scope(domain, mode=settings.scope), settings=shared, request=request)
+
+    return policy

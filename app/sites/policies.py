@@ -1,0 +1,91 @@
+"""From sites to crawl policies: each process reads a site's object again after a few seconds."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Mapping
+
+import ada_url
+
+from app.crawl.path_rules import PathRules
+from app.crawl.policy import CrawlPolicy, RequestOptions, policies_without_sites, settings_of_crawls
+from app.crawl.urls import Scope
+from app.crawl_record.crawls import CrawlSettings
+from app.errors import SecretMissing
+from app.sites.site import Site
+from app.sites.stored import read_site
+from app.storage.store import ObjectStore
+from config.settings import Settings
+
+#: Seconds after which a changed site holds in all processes.
+MAX_AGE = 10.0
+#: Domains whose policies a process keeps.
+_KEPT = 1_000
+
+
+class SitePolicies:
+    """The policies of domains, with and without a site."""
+
+    def __init__(self, store: ObjectStore, settings: Settings, *, max_age: float = MAX_AGE) -> None:
+        self._store = store
+        self._settings = settings
+        self._max_age = max_age
+        self._without_sites = policies_without_sites(settings)
+        self._kept: dict[str, tuple[float, CrawlPolicy]] = {}
+
+    def __call__(self, domain: str) -> CrawlPolicy:
+        """Return the policy of a domain, at most `max_age` seconds old; raises StoreError and SecretMissing."""
+        expires, policy = self._kept.get(domain, (0.0, None))
+        now = time.monotonic()
+        if policy is not None and now < expires:
+            return policy
+        stored = read_site(self._store, domain)
+        policy = policy_of(stored.site, self._settings) if stored else self._without_sites(domain)
+        if len(self._kept) >= _KEPT:
+            self._kept.clear()
+        self._kept[domain] = (now + self._max_age, policy)
+        return policy
+
+
+def policy_of(site: Site, settings: Settings) -> CrawlPolicy:
+    """Return the policy of a site. Raises SecretMissing for a secret that SITE_SECRETS does not have."""
+    shared = settings_of_crawls(settings)
+    scope = site.scope or shared.scope
+    return CrawlPolicy(
+        scope=Scope(site.domain, mode=scope, rules=PathRules(site.include, site.exclude)),
+        settings=CrawlSettings(
+            scope=scope,
+            max_pages=site.max_pages or shared.max_pages,
+            max_depth=site.max_depth or shared.max_depth,
+            host_delay=shared.host_delay if site.delay is None else site.delay,
+            host_concurrency=site.concurrency or shared.host_concurrency,
+        ),
+        request=_request_of(site, settings),
+        seeds=site.start_urls,
+        blocked=frozenset(site.blocked),
+    )
+
+
+def _request_of(site: Site, settings: Settings) -> RequestOptions:
+    named = [*site.headers.values(), *site.cookies.values(), *filter(None, [site.proxy_login])]
+    secrets = settings.secrets_of_sites() if named else {}
+    headers = {name: _secret(secrets, secret, site) for name, secret in site.headers.items()}
+    if site.cookies:
+        pairs = (f"{name}={_secret(secrets, secret, site)}" for name, secret in site.cookies.items())
+        headers["Cookie"] = "; ".join(pairs)
+    login = _secret(secrets, site.proxy_login, site) if site.proxy_login else ""
+    return RequestOptions(
+        user_agent=f"{settings.user_agent} {site.user_agent_suffix}".rstrip(),
+        headers=tuple(headers.items()),
+        origins=frozenset(ada_url.URL(url).origin for url in site.seeds),
+        proxy=site.proxy,
+        proxy_login=f"Basic {base64.b64encode(login.encode()).decode()}" if login else "",
+        ca_file=site.ca_file,
+    )
+
+
+def _secret(secrets: Mapping[str, str], name: str, site: Site) -> str:
+    if name not in secrets:
+        raise SecretMissing(f"site {site.domain}: SITE_SECRETS has no secret {name!r}")
+    return secrets[name]

@@ -1,0 +1,73 @@
+"""Schedules of sites: a cron expression or an interval, with a jitter that is the same for each start of a site."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from celery.schedules import ParseException, crontab
+
+#: Seconds of the shortest and the longest interval.
+MIN_INTERVAL = 1
+MAX_INTERVAL = 366 * 86_400
+
+_SECONDS_OF_UNIT = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_DURATION = re.compile(r"([0-9]{1,9})([smhdw])")
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When the crawls of one site start. `jitter` is in seconds: the longest time that a start is delayed."""
+
+    text: str
+    jitter: float = 0.0
+
+    def next_start(self, domain: str, last: datetime) -> datetime:
+        """Return the first start after `last`, in UTC. A start is delayed by the same part of the jitter each time."""
+        delay = timedelta(seconds=self.jitter * _fraction(domain))
+        interval = interval_of(self.text)
+        if interval is not None:
+            return last.astimezone(UTC) + timedelta(seconds=interval) + delay
+        start, step, _ = _cron(self.text).remaining_delta((last - delay).astimezone(UTC), tz="UTC")
+        following: datetime = start + step
+        return following + delay
+
+
+def check_schedule(text: str) -> str:
+    """Return the text with single spaces; raises ValueError unless it is empty, an interval or a cron expression."""
+    text = " ".join(text.split())
+    if not text or interval_of(text) is not None:
+        return text
+    try:
+        _cron(text)
+    except (ParseException, ValueError, KeyError) as error:
+        raise ValueError(
+            f"{text!r} is neither an interval (such as 30m, 6h or 7d) nor a cron expression of five fields, such as "
+            f"'0 3 * * *': {error}"
+        ) from None
+    return text
+
+
+def interval_of(text: str) -> int | None:
+    """Return the seconds of an interval such as `90s`, `30m`, `6h`, `7d` or `2w`, None for any other text.
+
+    Raises ValueError for one that is too short or too long.
+    """
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        return None
+    seconds = int(found[1]) * _SECONDS_OF_UNIT[found[2]]
+    if not MIN_INTERVAL <= seconds <= MAX_INTERVAL:
+        raise ValueError(f"{text!r}: an interval is {MIN_INTERVAL} s at least and 366 days at most")
+    return seconds
+
+
+def _cron(text: str) -> crontab:
+    return crontab.from_string(text)
+
+
+def _fraction(domain: str) -> float:
+    """Return a number from 0 to 1 that depends on the domain only."""
+    return int.from_bytes(hashlib.blake2b(domain.encode(), digest_size=4).digest()) / 2**32

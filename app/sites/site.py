@@ -1,0 +1,214 @@
+"""A site: what an operator wants of the crawls of one domain. Invalid values are refused by field and reason."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from app.crawl.path_rules import PathRules
+from app.crawl.urls import Scope, canonical_key, parse_domain, parse_url
+from app.errors import InvalidSite, InvalidUrl, StoreError
+from app.sites.schedule import Schedule, check_schedule, interval_of
+from config import checks
+
+#: Version of the stored format. A release reads those up to its own; fields may be added without a new version.
+VERSION: Final = 1
+#: URLs of a site that may be blocked, and URLs that its crawls may begin with.
+MAX_BLOCKED: Final = 10_000
+MAX_START_URLS: Final = 1_000
+#: Characters of a display name, and of the part of the User-Agent.
+_MAX_TEXT: Final = 200
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+_SECRET_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+#: Header fields that the HTTP client writes itself.
+_OWN_HEADERS = frozenset({"host", "connection", "content-length", "transfer-encoding", "user-agent", "accept-encoding"})
+
+
+def _start_url(text: str) -> str:
+    try:
+        return parse_url(text)
+    except InvalidUrl as error:
+        raise ValueError(str(error)) from None
+
+
+def _secret_names(value: dict[str, str]) -> dict[str, str]:
+    for name, secret in value.items():
+        if not _TOKEN.fullmatch(name) or name.lower() in _OWN_HEADERS:
+            raise ValueError(f"{name!r} is not a name that can be chosen here")
+        if not _SECRET_NAME.fullmatch(secret):
+            # Not quoted: it may be the secret itself.
+            raise ValueError(f"the value of {name} must be the name of a secret: letters, digits, '_', '.' and '-'")
+    return value
+
+
+def _proxy(text: str) -> str:
+    checks.url_of("http", "https")(text)
+    if "@" in text:
+        raise ValueError("a proxy is http://host:port without a login; proxy_login names the secret with it")
+    return text
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("it contains characters that cannot be printed")
+    return text
+
+
+def _agent(text: str) -> str:
+    return checks.user_agent(text) if text else text
+
+
+def _secret_name(text: str) -> str:
+    if text and not _SECRET_NAME.fullmatch(text):
+        raise ValueError("expected the name of a secret: letters, digits, '_', '.' and '-'")
+    return text
+
+
+def _path_pattern(text: str) -> str:
+    return PathRules.check(text)
+
+
+def _seconds(value: Any) -> Any:
+    """Return the seconds of a duration such as `10m`; any other value as it is."""
+    seconds = interval_of(value) if isinstance(value, str) else None
+    return value if seconds is None else seconds
+
+
+_Names = Annotated[dict[str, str], AfterValidator(_secret_names)]
+_Patterns = Annotated[tuple[Annotated[str, AfterValidator(_path_pattern)], ...], Field(max_length=100)]
+_StartUrls = Annotated[tuple[Annotated[str, AfterValidator(_start_url)], ...], Field(max_length=MAX_START_URLS)]
+
+
+class Site(BaseModel):
+    """One site. For an empty field, the setting of its meaning holds, or nothing."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+
+    domain: str
+    name: Annotated[str, AfterValidator(_printable)] = Field(
+        "", max_length=_MAX_TEXT, description="Display name; empty: the domain."
+    )
+    state: Literal["active", "paused"] = Field("active", description="`paused`: no crawl starts by the schedule.")
+    start_urls: _StartUrls = Field(
+        (), description="URLs with which each crawl begins, besides the one that it is started with."
+    )
+    schedule: Annotated[str, AfterValidator(check_schedule)] = Field(
+        "", description="An interval (`30m`, `6h`, `7d`) or a cron expression in UTC (`0 3 * * *`). Empty: none."
+    )
+    jitter: Annotated[float, BeforeValidator(_seconds)] = Field(
+        0.0, ge=0, le=7 * 86_400, description="Seconds, or a duration: the longest delay of a scheduled start."
+    )
+    scope: Literal["exact", "suffix"] | None = Field(None, description="As the setting SCOPE.")
+    include: _Patterns = Field((), description="Paths to follow: only those that one of the patterns matches.")
+    exclude: _Patterns = Field((), description="Paths not to follow, also if `include` matches them.")
+    delay: Annotated[float | None, BeforeValidator(_seconds)] = Field(
+        None, ge=0, le=3_600, description="Seconds between two requests, as HOST_DELAY. A longer Crawl-delay counts."
+    )
+    concurrency: int | None = Field(None, ge=1, le=1_000, description="As HOST_CONCURRENCY.")
+    max_pages: int | None = Field(None, ge=1, description="Pages of one crawl, as MAX_PAGES.")
+    max_depth: int | None = Field(None, ge=1, description="Links from the start page, as MAX_DEPTH.")
+    user_agent_suffix: Annotated[str, AfterValidator(_agent)] = Field(
+        "", max_length=_MAX_TEXT, description="Added to USER_AGENT after a space. The product token stays."
+    )
+    headers: _Names = Field({}, description="Request headers: names, each with the name of a secret.")
+    cookies: _Names = Field({}, description="Cookies: names, each with the name of a secret.")
+    proxy: Annotated[str, AfterValidator(_proxy)] = Field("", description="HTTP proxy of all requests to the site.")
+    proxy_login: Annotated[str, AfterValidator(_secret_name)] = Field(
+        "", description="Name of the secret with `user:password` for the proxy."
+    )
+    ca_file: Annotated[str, AfterValidator(_printable)] = Field(
+        "", max_length=1_000, description="File of a private certificate authority, in PEM, on the workers' hosts."
+    )
+    blocked: tuple[str, ...] = Field(
+        (), max_length=MAX_BLOCKED, description="URLs that are never requested or found: `perennial site block`."
+    )
+    created: datetime = Field(
+        default_factory=lambda: datetime.now(UTC).replace(microsecond=0), description="When the site was added."
+    )
+
+    @model_validator(mode="after")
+    def _check_urls(self) -> Self:
+        if self.domain != parse_domain(self.domain):
+            raise ValueError(f"domain {self.domain!r}: expected {parse_domain(self.domain)!r}")
+        for url in (*self.start_urls, *self.blocked):
+            if not Scope(self.domain, mode=self.scope or "suffix").contains(url):
+                raise ValueError(f"start_urls and blocked: {url} is not in the domain {self.domain}")
+        if self.created.tzinfo is None:
+            raise ValueError("created: it has no time zone")
+        return self
+
+    @classmethod
+    def of(cls, domain: str, fields: Mapping[str, Any]) -> Site:
+        """Return the site with these fields; raises InvalidSite, which names the field and the reason."""
+        name = parse_domain(domain)
+        try:
+            return cls(**{**fields, "domain": name})
+        except ValidationError as error:
+            raise InvalidSite(f"{name}: {'; '.join(_texts(error))}") from None
+
+    def changed(self, fields: Mapping[str, Any]) -> Site:
+        """Return the site with other values of these fields; raises InvalidSite."""
+        return Site.of(self.domain, {**self.fields(), **fields})
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields that differ from their defaults, but not the domain, as values of JSON."""
+        named = self.model_dump(mode="json", exclude_defaults=True, exclude={"domain"})
+        return named | {"created": self.created.isoformat()}
+
+    @property
+    def seeds(self) -> tuple[str, ...]:
+        """The start URLs, or the root of the domain without any."""
+        return self.start_urls or (f"https://{self.domain}/",)
+
+    def next_start(self, last: datetime | None) -> datetime | None:
+        """Return when the next crawl is due after a start at `last`, None without a schedule or while it is paused."""
+        if not self.schedule or self.state == "paused":
+            return None
+        return Schedule(self.schedule, self.jitter).next_start(self.domain, last) if last else self.created
+
+    def blocks(self, url: str) -> bool:
+        """Return whether a URL is blocked."""
+        return canonical_key(url) in self.blocked
+
+    def with_blocked(self, url: str, *, blocked: bool) -> Site:
+        """Return the site with this URL blocked, or no longer blocked; raises InvalidSite and InvalidUrl."""
+        key = canonical_key(url)
+        others = tuple(each for each in self.blocked if each != key)
+        return self.changed({"blocked": (*others, key) if blocked else others})
+
+    def to_json(self) -> bytes:
+        """Serialise with sorted keys."""
+        named = {"version": VERSION, "domain": self.domain, **self.fields()}
+        return json.dumps(named, sort_keys=True, indent=1).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Site:
+        """Read the output of `to_json`, ignoring fields of later releases; raises StoreError for any other bytes."""
+        try:
+            named: dict[str, Any] = json.loads(data)
+            if named["version"] > VERSION:
+                raise StoreError(f"site: version {named['version']!r}; this release reads up to {VERSION}")
+            fields = {name: value for name, value in named.items() if name in cls.model_fields}
+            return cls(**fields)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise StoreError(f"not a site: {error!r}: {data[:80]!r}") from None
+
+
+def _texts(error: ValidationError) -> list[str]:
+    """Return a text for each wrong field, without its value: it may be a password in the wrong place."""
+    texts = []
+    for wrong in error.errors(include_input=False):
+        field = ".".join(str(part) for part in wrong["loc"])
+        reason = wrong["msg"].removeprefix("Value error, ")
+        if wrong["type"] == "extra_forbidden":
+            reason = (
+                f"unknown field; the fields are {', '.join(each for each in Site.model_fields if each != 'domain')}"
+            )
+        texts.append(f"{field}: {reason}" if field else reason)
+    return texts

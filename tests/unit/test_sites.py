@@ -1,0 +1,291 @@
+"""Sites: validation by field and reason, conditional writes, schedules, declared files and path patterns."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from typer.testing import CliRunner
+
+from app.cli import sites as command
+from app.crawl.path_rules import PathRules
+from app.errors import InvalidSite, SecretMissing, StoreError
+from app.sites.policies import SitePolicies, policy_of
+from app.sites.schedule import Schedule, check_schedule
+from app.sites.site import Site
+from app.sites.stored import Start, list_sites, read_site, read_start, update_site, write_site, write_start
+from app.storage.store import ObjectStore
+from config.settings import Settings, get_settings
+from tests.support.stores import folder_store
+
+pytestmark = pytest.mark.unit
+
+NOON = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    return folder_store(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"delay": -1}, "delay: Input should be greater than or equal to 0"),
+        ({"max_pages": "many"}, "max_pages: Input should be a valid integer"),
+        ({"schedule": "61 * * * *"}, "schedule: '61 * * * *' is neither an interval"),
+        ({"schedule": "0s"}, "schedule: '0s': an interval is 1 s at least"),
+        ({"pages": 3}, "pages: unknown field; the fields are name, state"),
+        ({"exclude": ["private"]}, "exclude.0: 'private': a pattern begins with '/'"),
+        ({"start_urls": ["https://other.example/"]}, "https://other.example/ is not in the domain site.example"),
+        ({"start_urls": ["ftp://site.example/"]}, "start_urls.0: URL 'ftp://site.example/'"),
+        ({"headers": {"Host": "name"}}, "headers: 'Host' is not a name"),
+        ({"proxy": "socks5://h:1"}, "proxy: expected http:// or https://"),
+        ({"scope": "all"}, "scope: Input should be 'exact' or 'suffix'"),
+    ],
+)
+def test_an_invalid_field_is_refused_by_name_and_reason(fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidSite, match=rf"^site\.example: .*{re.escape(text)}"):
+        Site.of("Site.example", fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"headers": {"Authorization": "Bearer hunter2"}},
+        {"cookies": {"session": "hunter2; Path=/"}},
+        {"proxy": "http://user:hunter2@proxy.example:3128"},
+        {"proxy_login": "user:hunter2"},
+        {"password": "hunter2"},
+    ],
+)
+def test_an_error_never_quotes_what_may_be_a_secret(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSite) as refused:
+        Site.of("site.example", fields)
+    assert "hunter2" not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+def test_a_stored_site_is_read_as_it_was_and_ignores_fields_of_later_releases(store: ObjectStore) -> None:
+    site = Site.of(
+        "Site.example:8080", {"schedule": " 0  3 * * 1 ", "jitter": "10m", "delay": "2", "exclude": ["/a*b$"]}
+    )
+    write_site(store, site, etag=None)
+    stored = read_site(store, "site.example:8080")
+    assert stored is not None
+    assert stored.site == site
+    assert (site.schedule, site.jitter, site.delay) == ("0 3 * * 1", 600, 2)
+    later = json.loads(site.to_json()) | {"colour": "red"}
+    assert Site.from_json(json.dumps(later).encode()) == site
+    for broken in (
+        b"{",
+        b"[]",
+        json.dumps(later | {"version": 2}).encode(),
+        json.dumps(later | {"delay": -1}).encode(),
+    ):
+        with pytest.raises(StoreError):
+            Site.from_json(broken)
+
+
+def test_an_invalid_site_in_the_store_does_not_hide_the_others(store: ObjectStore) -> None:
+    for domain in ("a.example", "b.example"):
+        write_site(store, Site.of(domain, {}), etag=None)
+    store.put("sites/c.example.json", Site.of("d.example", {}).to_json())
+    store.put("sites/e.example.json", b"?")
+    assert [site.domain for site in list_sites(store)] == ["a.example", "b.example"]
+
+
+def test_two_writers_of_one_site_do_not_undo_each_other(store: ObjectStore) -> None:
+    write_site(store, Site.of("a.example", {}), etag=None)
+    calls: list[int | None] = []
+
+    def slow(site: Site | None) -> Site:
+        assert site is not None
+        if not calls:
+            update_site(store, "a.example", lambda present: present.changed({"max_pages": 7}))  # type: ignore[union-attr]
+        calls.append(site.max_pages)
+        return site.changed({"delay": 3})
+
+    changed = update_site(store, "a.example", slow)
+    assert calls == [None, 7]
+    assert (changed.max_pages, changed.delay) == (7, 3)
+
+
+def test_the_last_start_is_kept_beside_the_site(store: ObjectStore) -> None:
+    assert read_start(store, "a.example") is None
+    write_start(store, "a.example", Start(NOON, "c-1"))
+    assert read_start(store, "a.example") == Start(NOON, "c-1")
+
+
+def test_a_schedule_gives_the_next_start_after_the_last_one() -> None:
+    assert Schedule("6h").next_start("a.example", NOON) == NOON + timedelta(hours=6)
+    assert Schedule("0 3 * * *").next_start("a.example", NOON) == datetime(2026, 11, 23, 3, tzinfo=UTC)
+    assert Schedule("*/15 * * * *").next_start("a.example", NOON) == NOON + timedelta(minutes=15)
+    assert Schedule("0 3 * * *").next_start("a.example", NOON - timedelta(days=9)) < NOON
+
+
+@given(
+    st.from_regex(r"[a-z]{1,8}\.example", fullmatch=True), st.integers(0, 3_600), st.sampled_from(["1h", "0 * * * *"])
+)
+def test_the_jitter_of_a_site_is_the_same_each_time_and_never_skips_a_start(
+    domain: str, jitter: int, text: str
+) -> None:
+    schedule = Schedule(text, jitter)
+    starts = [NOON]
+    for _ in range(5):
+        starts.append(schedule.next_start(domain, starts[-1]))
+    steps = {later - earlier for earlier, later in itertools.pairwise(starts[1:])}
+    assert len(steps) == 1
+    assert timedelta(hours=1) <= steps.pop() <= timedelta(hours=1, seconds=jitter)
+
+
+def test_a_paused_site_and_one_without_a_schedule_have_no_next_start() -> None:
+    site = Site.of("a.example", {"schedule": "1h"})
+    assert site.next_start(None) == site.created
+    assert site.next_start(NOON) == NOON + timedelta(hours=1)
+    assert site.changed({"state": "paused"}).next_start(NOON) is None
+    assert site.changed({"schedule": ""}).next_start(NOON) is None
+
+
+@pytest.mark.parametrize("text", ["", "90s", "1d", "0 3 * * *", "*/5 1-3 * 1,6 mon-fri"])
+def test_a_valid_schedule_is_accepted(text: str) -> None:
+    assert check_schedule(f" {text} ") == text
+
+
+PATTERN = st.text("ab/*", min_size=1, max_size=8).map(lambda text: f"/{text}")
+
+
+@given(PATTERN, st.booleans(), st.text("ab/", max_size=12).map(lambda text: f"/{text}"))
+def test_a_pattern_matches_as_the_regular_expression_of_its_definition(pattern: str, to_end: bool, path: str) -> None:
+    expression = ".*".join(map(re.escape, pattern.split("*"))) + ("$" if to_end else "")
+    rules = PathRules((pattern + "$" * to_end,))
+    assert rules.allow(path) == bool(re.match(expression, path))
+    assert PathRules((), rules.include).allow(path) != rules.allow(path)
+
+
+def test_a_policy_takes_from_the_settings_what_a_site_leaves_open(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, host_delay=4.0, max_pages=9)
+    policy = policy_of(Site.of("a.example", {"delay": 0, "concurrency": 3, "include": ["/docs/"]}), settings)
+    assert (policy.settings.host_delay, policy.settings.host_concurrency, policy.settings.max_pages) == (0, 3, 9)
+    assert policy.scope.contains("https://a.example/docs/x")
+    assert not policy.scope.contains("https://a.example/x")
+    assert policy.contains("https://a.example/x")
+    assert not policy.contains("https://b.example/docs/")
+
+
+def test_a_secret_goes_to_the_origins_of_the_start_urls_only(tmp_path: Path) -> None:
+    secrets = tmp_path / "secrets.json"
+    secrets.write_text(json.dumps({"token": "Bearer hunter2", "login": "12345"}))
+    settings = Settings(data_dir=tmp_path, site_secrets=str(secrets))
+    fields = {"headers": {"Authorization": "token"}, "cookies": {"sid": "login"}, "scope": "suffix"}
+    request = policy_of(Site.of("a.example", fields), settings).request
+    assert request.headers_for("https://a.example/x") == {"Authorization": "Bearer hunter2", "Cookie": "sid=12345"}
+    others = ("http://a.example/", "https://b.a.example/", "https://a.example:444/", "https://a.example.evil.example/")
+    assert [request.headers_for(url) for url in others] == [{}, {}, {}, {}]
+    assert "hunter2" not in repr(request)
+    with pytest.raises(SecretMissing, match="SITE_SECRETS has no secret 'other'"):
+        policy_of(Site.of("a.example", {"headers": {"X": "other"}}), settings)
+
+
+@pytest.mark.parametrize("text", ["/missing/file", '{"a": 1}', "[]{", '{"a": "x\\r\\ny"}'])
+def test_invalid_secrets_are_refused_at_start_without_their_values(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Settings(data_dir=tmp_path, site_secrets=text)
+    assert "x\\r" not in str(refused.value)
+
+
+def test_a_process_reads_a_changed_site_again_after_its_time(store: ObjectStore, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    kept, fresh = SitePolicies(store, settings), SitePolicies(store, settings, max_age=0)
+    assert kept("a.example").settings.max_pages == fresh("a.example").settings.max_pages == settings.max_pages
+    write_site(store, Site.of("a.example", {"max_pages": 5}), etag=None)
+    assert kept("a.example").settings.max_pages == settings.max_pages
+    assert fresh("a.example").settings.max_pages == 5
+
+
+# The command
+
+
+@pytest.fixture
+def run(store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("PERENNIAL_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("STORE_URL", tmp_path.as_uri())
+    get_settings.cache_clear()
+
+    def call(*arguments: str, exit_code: int = 0) -> str:
+        result = CliRunner().invoke(command.cli, arguments)
+        assert result.exit_code == exit_code, (result.output, result.exception)
+        return str(result.exception) if isinstance(result.exception, InvalidSite) else result.stdout
+
+    yield call
+    get_settings.cache_clear()
+
+
+def test_a_site_is_added_listed_shown_and_changed(run: Any) -> None:
+    run("list", exit_code=1)
+    assert run("add", "https://Docs.example/", "schedule=6h", "exclude=/a/", "exclude=/b/") == "docs.example added\n"
+    assert "is a site already" in run("add", "docs.example", exit_code=1)
+    listed = json.loads(run("list", "--json"))
+    assert [(row["domain"], row["schedule"], row["last_start"]) for row in listed] == [("docs.example", "6h", None)]
+    assert (
+        run("set", "docs.example", "delay=2", "exclude=")
+        == "docs.example: delay None -> 2.0; exclude ['/a/', '/b/'] -> None\n"
+    )
+    shown = json.loads(run("show", "docs.example", "--json"))
+    assert (shown["delay"], "exclude" in shown, shown["schedule"]) == (2, False, "6h")
+    assert run("set", "docs.example", "delay=2") == "docs.example: nothing changes\n"
+    assert "delay: Input should be" in run("set", "docs.example", "delay=soon", exit_code=1)
+    assert "is no site" in run("set", "other.example", "delay=1", exit_code=1)
+
+
+def test_a_file_of_sites_is_applied_once_and_keeps_what_commands_changed(
+    run: Any, store: ObjectStore, tmp_path: Path
+) -> None:
+    run("add", "a.example", "delay=5", "max_depth=3")
+    run("add", "c.example")
+    update_site(store, "a.example", lambda site: site.with_blocked("https://a.example/x", blocked=True))  # type: ignore[union-attr]
+    file = tmp_path / "sites.toml"
+    file.write_text('[[sites]]\ndomain = "A.example"\ndelay = 1\n[[sites]]\ndomain = "b.example"\nschedule = "1d"\n')
+    planned = run("apply", str(file), "--dry-run")
+    assert planned.splitlines() == [
+        "would change a.example: delay: 5.0 -> 1.0; max_depth: 3 -> None",
+        "would add b.example",
+        "not in the file: c.example",
+        "2 sites declared, 2 differ",
+    ]
+    assert [site.domain for site in list_sites(store)] == ["a.example", "c.example"]
+    run("apply", str(file))
+    assert json.loads(run("apply", str(file), "--json")) == [{"act": "remove", "domain": "c.example", "fields": {}}]
+    changed = read_site(store, "a.example")
+    assert changed is not None
+    assert (changed.site.delay, changed.site.max_depth, changed.site.blocked) == (1, None, ("https://a.example/x",))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[[sites]]\ndelay = 1", "site 1: domain:"),
+        (
+            '[[sites]]\ndomain = "a.example"\n[[sites]]\ndomain = "A.example"',
+            "site 2: domain: a.example is declared twice",
+        ),
+        ('[[sites]]\ndomain = "a.example"\ndelay = -1', "a.example: delay: "),
+        ('[[site]]\ndomain = "a.example"', r"expected tables \[\[sites\]\] only, found site"),
+        ("[[sites]", "sites.toml: "),
+    ],
+)
+def test_an_invalid_file_of_sites_changes_nothing(
+    run: Any, store: ObjectStore, tmp_path: Path, text: str, reason: str
+) -> None:
+    file = tmp_path / "sites.toml"
+    file.write_text(text)
+    assert re.search(reason, run("apply", str(file), exit_code=1))
+    assert not list(list_sites(store))
