@@ -14,7 +14,7 @@ from app.broker.worker.install import install
 from app.topology.policies import retry_policies
 from app.topology.queues import task_queues
 from config.logs import configure
-from config.routes import ORCHESTRATOR, REQUESTS
+from config.routes import ORCHESTRATOR, REQUESTS, ROUTE_BY_TYPE
 from config.settings import ROOT, get_settings
 
 log = logging.getLogger(__name__)
@@ -61,3 +61,12 @@ def _choose_consumer(instance: Any, options: Any, **_: Any) -> None:
     instance.app.amqp.queues.deselect([ORCHESTRATOR])
     if ORCHESTRATOR in str_to_list(options.get("queues") or ()):
         instance.app.conf.worker_consumer = "app.cluster.orchestrator.worker:OrchestratorConsumer"
+
+
+@signals.worker_ready.connect  # type: ignore[untyped-decorator]
+def _warn_without_contact(sender: Any, **_: Any) -> None:
+    if ROUTE_BY_TYPE["page"].queue in sender.app.amqp.queues.consume_from and get_settings().lacks_contact:
+        log.warning(
+            "User-Agent %r: its contact is an example. Set CONTACT, so that the owners of sites can reach you",
+            get_settings().user_agent,
+        )

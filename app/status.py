@@ -20,7 +20,9 @@ class Status:
     """The status of a domain. `seen`, `waiting` and `indexed` count pages; `open`, `done` and `dead` count messages.
 
     `crawl_state` is `running`, `paused` or `cancelled`, None without a crawl.
-    `timer` is the seconds until the timer is due, 0 when it is overdue, None without a timer.
+    `timer` is the seconds until the timer is due, 0 when it is overdue, None without a timer. `crawl_delay` is the
+    seconds between requests that robots.txt demands, where these are more than HOST_DELAY, as far as CRAWL_DELAY_MAX
+    allows; None otherwise.
     """
 
     domain: str
@@ -34,6 +36,7 @@ class Status:
     indexed: int
     timer: float | None
     callback: str | None
+    crawl_delay: float | None
     pack: dict[str, Any] | None
 
     def __str__(self) -> str:
@@ -42,6 +45,8 @@ class Status:
         waiting = f", {self.waiting} pages wait" if self.waiting else ""
         state = f" (crawl {self.crawl_state})" if self.crawl_state in ("paused", "cancelled") else ""
         pages = f"{self.seen} pages seen{waiting}, {self.open} messages open, {self.dead} dead"
+        if self.crawl_delay:
+            pages += f"; one request in {self.crawl_delay:g} s, as robots.txt demands"
         return f"{self.domain}{state}: {pages}; {timer}; {pack}"
 
 
@@ -69,5 +74,6 @@ def status(domain: str, *, settings: Settings | None = None) -> Status:
         indexed=progress.indexed,
         timer=max(timer.remaining, 0.0) if timer else None,
         callback=str(timer.callback.message["type"]) if timer else None,
+        crawl_delay=progress.delay if progress.delay > settings.host_delay else None,
         pack=pack,
     )

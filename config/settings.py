@@ -18,6 +18,9 @@ from config.flower_login import check_login, kept_login
 #: The checkout: the folder that holds `app/`, `config/` and `Procfile`.
 ROOT = Path(__file__).resolve().parent.parent
 
+#: The contact in the User-Agent until one is set.
+EXAMPLE_CONTACT = "https://example.org/perennial"
+
 #: The longest retry delay in ms: RabbitMQ keeps a TTL in 31 bits, and delays are rounded up to two digits.
 LONGEST_DELAY_MS = 2_100_000_000
 
@@ -115,8 +118,13 @@ class Settings(BaseSettings):
 
     # Crawl
     user_agent: Annotated[str, AfterValidator(checks.user_agent)] = Field(
-        "Perennial/0.1 (+https://example.org/perennial)",
+        f"Perennial/0.1 (+{EXAMPLE_CONTACT})",
         description="Sent with every request. The product token obeys robots.txt.",
+    )
+    contact: Annotated[str, AfterValidator(checks.user_agent)] = Field(
+        EXAMPLE_CONTACT,
+        description="Web page or mail address at which the owners of sites reach you; part of USER_AGENT unless that "
+        "is set. A worker that crawls warns while it is the example's.",
     )
     scope: Literal["exact", "suffix"] = Field(
         "exact", description="Links followed: the same host and port only, or also hosts below it."
@@ -286,6 +294,12 @@ class Settings(BaseSettings):
         named = {"PERENNIAL_DATA_DIR": values["data_dir"]} if "data_dir" in values else {}
         return {**values, **named}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _name_contact(cls, values: dict[str, Any]) -> dict[str, Any]:
+        named = {"user_agent": f"Perennial/0.1 (+{values['contact']})"} if values.get("contact") else {}
+        return named | values
+
     @field_validator("allow_private_hosts", "allow_ports", "forwarded_allow_ips", mode="before")
     @classmethod
     def _split_commas(cls, value: Any) -> Any:
@@ -363,6 +377,11 @@ class Settings(BaseSettings):
         """Read arguments first, then the environment, and no settings file."""
         del settings_cls, dotenv_settings, file_secret_settings
         return init_settings, env_settings
+
+    @property
+    def lacks_contact(self) -> bool:
+        """Whether the User-Agent still names the example's contact."""
+        return EXAMPLE_CONTACT in self.user_agent
 
     @property
     def services_file(self) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from itertools import chain
 from typing import Self
 
 from app.crawl import encoding, politeness
@@ -45,6 +46,10 @@ _BINARY_STARTS = (
 _BINARY_BYTE = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
 _UNICODE_BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _MARKUP = re.compile(rb"\s*<(?:!doctype html|html|head|body|title|meta|!--|h1|p|div|a|script|table|\?xml)[\s>/]", re.I)
+#: A link of a Link header and its parameters (RFC 8288 section 3).
+_LINK = re.compile(r'<([^<>]*)>((?:\s*;(?:[^",<]|"[^"]*")*)*)')
+#: Characters of a Link header that are read.
+_MAX_LINK_HEADER = 20_000
 _BLANK_LINES = re.compile(r"\n[ \t\r\f\v]*\n")
 #: The web is not older; an earlier date comes from a clock that was never set.
 _EARLIEST = date(1990, 1, 1)
@@ -160,19 +165,24 @@ def _classified(response: Response, scope: Scope, extractor: Extractor, limits: 
     if status in _REDIRECTS:
         # http.client decodes headers as Latin-1; a byte beyond ASCII is most likely part of UTF-8.
         location = response.headers.get("location", "").encode("latin-1", "replace").decode("utf-8", "replace")
-        target = resolve(response.url, location, max_length=limits.url_length) if location else None
-        if target is None:
-            return Skipped(why="redirect", detail=f"to {without_credentials(location)[:200]!r}")
-        if not allows_port(scope.domain, target, limits.ports):
-            return Skipped(why="redirect", detail=f"to {target}, whose port ALLOW_PORTS does not name")
-        if canonical_key(target) == canonical_key(response.url):
-            return Skipped(why="redirect", detail="to itself")
-        return Redirected(target=target, in_scope=scope.contains(target))
+        return _redirect(response.url, location, base=response.url, scope=scope, limits=limits)
     if status in (404, 410):
         return Gone(why=str(status))
     if status not in (200, 203):
         return Skipped(why="not-modified" if status == 304 else str(status))
     return _content(response, scope, extractor, limits)
+
+
+def _redirect(url: str, location: str, *, base: str, scope: Scope, limits: Limits) -> Redirected | Skipped:
+    """Return the result of a redirect from `url`; `base` is the URL that its location is relative to."""
+    target = resolve(base, location, max_length=limits.url_length) if location else None
+    if target is None:
+        return Skipped(why="redirect", detail=f"to {without_credentials(location)[:200]!r}")
+    if not allows_port(scope.domain, target, limits.ports):
+        return Skipped(why="redirect", detail=f"to {target}, whose port ALLOW_PORTS does not name")
+    if canonical_key(target) == canonical_key(url):
+        return Skipped(why="redirect", detail="to itself")
+    return Redirected(target=target, in_scope=scope.contains(target))
 
 
 def _content(response: Response, scope: Scope, extractor: Extractor, limits: Limits) -> FetchResult:
@@ -190,29 +200,67 @@ def _content(response: Response, scope: Scope, extractor: Extractor, limits: Lim
     else:
         extract = extractor.extract(document)
     base = (resolve(response.url, extract.base) if extract.base else None) or response.url
-    links = links_in_scope(base, extract.links, scope=scope, limit=limits.links, max_length=limits.url_length)
+    canonical = _canonical(response, extract, base=base, scope=scope)
     tags = response.headers.get("x-robots-tag", "").split("\n")
     directives = politeness.robots_directives(tags, limits.robot) | extract.robots
-    followed = () if directives & {"nofollow", "none"} else links
+    followed: tuple[Link, ...] = ()
+    if not directives & {"nofollow", "none"}:
+        if extract.refresh:
+            redirect = _redirect(response.url, extract.refresh, base=base, scope=scope, limits=limits)
+            if isinstance(redirect, Redirected):
+                return redirect
+        followed = _links(response, extract, base=base, canonical=canonical, scope=scope, limits=limits)
     if directives & {"noindex", "none"}:
         return Gone(why="noindex", links=followed)
-    page = bounded(_page(response, extract, base=base, media_type=media_type, scope=scope, links=followed))
+    page = bounded(
+        _page(response, extract, canonical=canonical, media_type=media_type, domain=scope.domain, links=followed)
+    )
     page = replace(page, body_hash=hash_of(page.body), title_hash=hash_of(page.title))
     return Indexed(page=page, links=followed)
 
 
+def _canonical(response: Response, extract: Extract, *, base: str, scope: Scope) -> str:
+    """Return the URL of rel=canonical, by the page or else its Link header, if it is in scope and another page."""
+    if extract.canonical:
+        declared = resolve(base, extract.canonical)
+    else:
+        named = next((url for url, parameters in _header_links(response) if "canonical" in parameters), "")
+        declared = resolve(response.url, named) if named else None
+    # One out of the scope is ignored: on a mirror it would make every page a duplicate of another site.
+    if declared is None or not scope.contains(declared) or canonical_key(declared) == canonical_key(response.url):
+        return ""
+    return declared
+
+
+def _header_links(response: Response) -> list[tuple[str, str]]:
+    """Return URL and parameters, in lower case, of each link in the Link header (RFC 8288)."""
+    return [
+        (url, parameters.lower())
+        for url, parameters in _LINK.findall(response.headers.get("link", "")[:_MAX_LINK_HEADER])
+    ]
+
+
+def _links(
+    response: Response, extract: Extract, *, base: str, canonical: str, scope: Scope, limits: Limits
+) -> tuple[Link, ...]:
+    """Return the links of a page, then its canonical URL, then its versions in other languages."""
+    alternates = [resolve(base, href) for href in extract.alternates]
+    alternates += [
+        resolve(response.url, url) for url, parameters in _header_links(response) if "hreflang" in parameters
+    ]
+    others = (url for url in (canonical, *alternates) if url and url != response.url)
+    anchors = chain(extract.links, ((url, "") for url in others))
+    return links_in_scope(base, anchors, scope=scope, limit=limits.links, max_length=limits.url_length)
+
+
 def _page(
-    response: Response, extract: Extract, *, base: str, media_type: str, scope: Scope, links: Iterable[Link]
+    response: Response, extract: Extract, *, canonical: str, media_type: str, domain: str, links: Iterable[Link]
 ) -> Page:
-    """Return the page of an extract; `base` is the URL that its own URLs are relative to."""
-    key = canonical_key(response.url)
-    declared = resolve(base, extract.canonical) if extract.canonical else None
-    # A rel=canonical out of the scope is ignored: on a mirror it would make every page a duplicate of another site.
-    canonical = canonical_key(declared) if declared and scope.contains(declared) else ""
+    """Return the page of an extract; `canonical` is the URL of another page or empty."""
     return Page(
-        canonical_key=key,
+        canonical_key=canonical_key(response.url),
         url=response.url,
-        domain=scope.domain,
+        domain=domain,
         path=path_of(response.url),
         title=extract.title,
         description=extract.description,
@@ -222,7 +270,7 @@ def _page(
         links=tuple(PageLink(link.url, link.text) for link in links),
         lang=extract.lang,
         content_type=media_type,
-        canonical="" if canonical == key else canonical,
+        canonical=canonical_key(canonical) if canonical else "",
         modified=modified_date(extract.dates, response.headers),
     )
 

@@ -47,8 +47,11 @@ class Crawler:
         self._robots = RobotsCache(
             redis,
             self._fetcher,
+            self._rate_limiter,
             user_agent=settings.user_agent,
             max_crawl_delay=settings.crawl_delay_max,
+            delay=settings.host_delay,
+            concurrency=settings.host_concurrency,
             ports=settings.allow_ports,
         )
         self._single_flight = SingleFlight(raw_redis, ttl=settings.response_ttl)

@@ -380,6 +380,7 @@ class Frontier:
             indexed=indexed,
             idle=max(0.0, float(seconds) - float(fields.get("last", seconds))),
             state=fields.get("state", "running"),
+            delay=float(fields.get("delay", 0)),
         )
 
     def page_state(self, crawl_id: str, canonical_key: str) -> dict[MessageKind, str]:

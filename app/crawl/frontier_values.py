@@ -65,6 +65,8 @@ class Progress:
     indexed: int
     idle: float
     state: CrawlState = "running"
+    #: Seconds from a response to the next request, as of the page that was completed last.
+    delay: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

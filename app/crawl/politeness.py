@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections import OrderedDict
@@ -20,6 +21,8 @@ from app.crawl.urls import allows_port, host_of, resolve
 from app.errors import FetchError, ForbiddenAddress, InvalidUrl, RobotsUnavailable
 from app.http.response import Response
 from app.state.client import PREFIX, load_script
+
+log = logging.getLogger(__name__)
 
 #: Bytes of a robots.txt that are read; RFC 9309 section 2.5 requires at least this many.
 MAX_BYTES = 500 * 1024
@@ -59,20 +62,38 @@ class Getter(Protocol):
 
 
 class RobotsCache:
-    """The rules of hosts: fetched once a day by one worker, kept in Redis, parsed once a minute in each process."""
+    """The rules of hosts: fetched once a day by one worker, kept in Redis, parsed once a minute in each process.
+
+    A robots.txt is requested within the rate limit of its host: `delay` is in seconds.
+    """
 
     def __init__(
-        self, redis: Redis, fetcher: Getter, *, user_agent: str, max_crawl_delay: float, ports: Collection[int] = ()
+        self,
+        redis: Redis,
+        fetcher: Getter,
+        rate_limiter: HostRateLimiter,
+        *,
+        user_agent: str,
+        max_crawl_delay: float,
+        delay: float,
+        concurrency: int,
+        ports: Collection[int] = (),
     ) -> None:
         self._redis = redis
         self._fetcher = fetcher
+        self._rate_limiter = rate_limiter
+        self._delay = delay
+        self._concurrency = 1 if delay else concurrency
         self._user_agent = user_agent
         self._max_crawl_delay = max_crawl_delay
         self._ports = ports
         self._parsed = ParsedFiles()
 
     def rules(self, url: str) -> RobotsRules:
-        """Return the rules for an absolute URL; raises RobotsUnavailable, and Postpone while another worker fetches."""
+        """Return the rules for an absolute URL.
+
+        Raises RobotsUnavailable, and Postpone while another worker fetches the robots.txt or its host is busy.
+        """
         robots_txt = robots_url(url)
         if (rules := self._parsed.get(robots_txt)) is not None:
             return rules
@@ -84,16 +105,37 @@ class RobotsCache:
             if not self._redis.set(f"{key}:by", "1", nx=True, ex=_FETCH_LEASE):
                 raise Postpone(1.0, f"another worker is fetching {robots_txt}")
             try:
-                text = fetch_robots(robots_txt, self._fetcher, ports=self._ports)
+                text = self._fetch(robots_txt)
                 self._redis.set(key, text, ex=_TTL)
             except RobotsUnavailable as error:
                 self._redis.set(f"{key}:down", str(error), px=_UNAVAILABLE_MS)
                 raise
             finally:
                 self._redis.delete(f"{key}:by")
-        rules = RobotsRules.parse(str(text), user_agent=self._user_agent, crawl_delay_max=self._max_crawl_delay)
+        rules = self._parse(str(text))
         self._parsed.put(robots_txt, rules, len(text))
         return rules
+
+    def _parse(self, text: str) -> RobotsRules:
+        return RobotsRules.parse(text, user_agent=self._user_agent, crawl_delay_max=self._max_crawl_delay)
+
+    def _fetch(self, robots_txt: str) -> str:
+        """Return the text of a robots.txt, requested within the rate limit of its host."""
+        host = Host(host_of(robots_txt), self._delay, self._concurrency)
+        wait = self._rate_limiter.reserve(host, requester="robots.txt")
+        if wait > 0:
+            raise Postpone(wait, f"{host.name} gets one request in {host.delay:g} s, and its robots.txt is due")
+        try:
+            text = fetch_robots(robots_txt, self._fetcher, ports=self._ports)
+        finally:
+            self._rate_limiter.release(host, requester="robots.txt")
+        rules = self._parse(text)
+        if rules.crawl_delay and rules.requested_delay > rules.crawl_delay:
+            log.warning(
+                "%s asks for %g s between requests; CRAWL_DELAY_MAX cuts this to %g s",
+                robots_txt, rules.requested_delay, rules.crawl_delay,
+            )  # fmt: skip
+        return text
 
 
 class ParsedFiles:
@@ -168,9 +210,13 @@ def fetch_robots(url: str, fetcher: Getter, *, ports: Collection[int] = ()) -> s
 
 @dataclass(frozen=True, slots=True)
 class RobotsRules:
-    """The rules of one robots.txt for one robot. `crawl_delay` is in seconds, None where the file sets none."""
+    """The rules of one robots.txt for one robot.
+
+    `crawl_delay` is in seconds, None where the file sets none; `requested_delay` is the same before it was cut.
+    """
 
     crawl_delay: float | None
+    requested_delay: float
     _rules: Protego
     _token: str
 
@@ -184,8 +230,9 @@ class RobotsRules:
         token = product_token(user_agent)
         rules = Protego.parse(_bounded(text.removeprefix("\ufeff"), token))
         rate = rules.request_rate(token)
-        delays = [rules.crawl_delay(token) or 0.0, rate.seconds / rate.requests if rate and rate.requests else 0.0]
-        return cls(min(max(delays), crawl_delay_max) or None, rules, token)
+        by_rate = rate.seconds / rate.requests if rate and rate.requests else 0.0
+        requested = max(rules.crawl_delay(token) or 0.0, by_rate)
+        return cls(min(requested, crawl_delay_max) or None, requested, rules, token)
 
     def allows(self, url: str) -> bool:
         """Return whether the robot may fetch this absolute URL."""

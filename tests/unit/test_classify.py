@@ -112,10 +112,65 @@ def test_the_links_of_a_nofollow_page_are_not_followed(head: str, header: str) -
         ("/docs/a.html", "https://x.gov/docs/a.html"),
     ],
 )
-def test_a_canonical_link_outside_the_scope_is_ignored(href: str, canonical: str) -> None:
-    found = classified(page(f'<link rel="canonical" href="{href}">'))
+@pytest.mark.parametrize("by_header", [False, True])
+def test_a_canonical_url_in_scope_is_followed_and_any_other_is_ignored(
+    href: str, canonical: str, by_header: bool
+) -> None:
+    tag, header = f'<link rel="canonical" href="{href}">', f'</style>; rel=preload, <{href}>; rel="Canonical"'
+    found = classified(page(), link=header) if by_header else classified(page(tag))
     assert isinstance(found, Indexed)
     assert found.page.canonical == canonical
+    assert urls(found) == ((canonical,) if canonical else ())
+
+
+def test_versions_of_a_page_in_other_languages_are_followed_after_its_links() -> None:
+    tags = '<link rel=alternate hreflang=de href=de><link rel=alternate type="application/rss+xml" href=feed>'
+    found = classified(page(tags, "/b"), link='</en>; rel=alternate; hreflang=en, <https://y.gov/fr>; hreflang="fr"')
+    assert urls(found) == ("https://x.gov/b", "https://x.gov/docs/de", "https://x.gov/en")
+    assert urls(classified(page(f"{tags}<meta name=robots content=nofollow>", "/b"))) == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "target"),
+    [
+        ("0;url=/b", "https://x.gov/b"),
+        ("5; URL='b?a;b'", "https://x.gov/docs/b?a;b"),
+        (' 1.5 , url = "/b" x', "https://x.gov/b"),
+        ("0 /b", "https://x.gov/b"),
+        ("0; //y.gov/", "https://y.gov/"),
+        ("6; url=/b", ""),
+        ("3", ""),
+        ("0; url=", ""),
+        ("0; url=a.html?v=1#top", ""),
+        ("0; url=http://x.gov:22/", ""),
+        ("url=/b", ""),
+    ],
+)
+@pytest.mark.parametrize("parser", ["lexbor", "beautifulsoup"])
+def test_a_refresh_within_five_seconds_is_a_redirect(content: str, target: str, parser: str) -> None:
+    tag = f"<meta http-equiv=Refresh content='{content}'>" if "'" not in content else (
+        f'<meta http-equiv=Refresh content="{content}">')  # fmt: skip
+    answer = Response(URL, 200, {"content-type": "text/html"}, page(tag, "/c").encode())
+    found = classify(answer, scope=Scope("x.gov"), extractor=extractor(parser))
+    if target:
+        assert found == Redirected(target=target, in_scope="x.gov" in target)
+    else:
+        assert urls(found) == ("https://x.gov/c",)
+
+
+@pytest.mark.parametrize("parser", ["lexbor", "beautifulsoup"])
+def test_a_refresh_for_browsers_without_javascript_or_of_a_nofollow_page_is_ignored(parser: str) -> None:
+    refresh = "<meta http-equiv=refresh content='0;url=/b'>"
+    for head in (f"<noscript>{refresh}</noscript>", f"<meta name=robots content=nofollow>{refresh}"):
+        answer = Response(URL, 200, {"content-type": "text/html"}, page(head).encode())
+        assert isinstance(classify(answer, scope=Scope("x.gov"), extractor=extractor(parser)), Indexed)
+
+
+def test_a_long_link_header_is_read_in_little_time() -> None:
+    began = time.process_time()
+    for header in ("<" * 60_000, '<a>;"' * 12_000, "<a>" + " ;" * 30_000):
+        assert isinstance(classified(page(), link=header), Indexed)
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize(

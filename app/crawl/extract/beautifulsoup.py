@@ -66,7 +66,9 @@ def _extract(soup: BeautifulSoup) -> Extract:
     description, robots = contract.description_and_directives(map(_attributes, _tags(soup, ("meta",))))
     base = next((_attributes(tag) for tag in _tags(soup, ("base",)) if tag.has_attr("href")), {})
     dates = _dates(soup)
-    canonical = contract.canonical_in(map(_attributes, _tags(soup, ("link",))))
+    links_of_head = [_attributes(tag) for tag in _tags(soup, ("link",))]
+    refreshes = (tag for tag in _tags(soup, ("meta",)) if contract.is_refresh(_attributes(tag)))
+    refresh = contract.refresh_in(_attributes(tag) for tag in refreshes if tag.find_parent("noscript") is None)
     root = next(map(_attributes, _tags(soup, ("html",))), {})
     ids = marks.section_ids(_NODES, _tags(soup, contract.HEADINGS))
     _reduce_to_text(soup)
@@ -80,7 +82,9 @@ def _extract(soup: BeautifulSoup) -> Extract:
         blocks=text.blocks,
         lang=(root.get("lang") or "").strip(),
         base=(base.get("href") or "").strip(),
-        canonical=canonical,
+        canonical=contract.canonical_in(links_of_head),
+        alternates=contract.alternates_in(links_of_head),
+        refresh=refresh,
         dates=dates,
         robots=robots,
         links=links,

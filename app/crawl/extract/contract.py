@@ -73,6 +73,13 @@ STRUCTURE = frozenset({*KINDS, *BOILERPLATE, HEADER, *NEVER_BOILERPLATE})
 #: A list in one of these belongs to the list around it.
 ITEM = "li"
 
+#: Seconds up to which a `<meta http-equiv=refresh>` is a redirect. A longer one shows its page.
+MAX_REFRESH = 5
+_REFRESH = re.compile(
+    r"""\s*(\d{1,9})(?:\.[\d.]*)?(?:\s*[;,]|\s)\s*(?>(?:url\s*=\s*)?)(?:"([^"]*)(?:".*)?|'([^']*)(?:'.*)?|([^"'].*)|)""",
+    re.I | re.S,
+)
+
 #: Elements that lead to other pages, and the attribute with the URL.
 LINKS = {"a": "href", "area": "href", "frame": "src", "iframe": "src"}
 
@@ -130,6 +137,10 @@ class Extract:
     base: str = ""
     #: `<link rel=canonical>`.
     canonical: str = ""
+    #: `<link rel=alternate hreflang>`: the page in other languages.
+    alternates: tuple[str, ...] = ()
+    #: The URL of a `<meta http-equiv=refresh>` of at most `MAX_REFRESH` seconds, outside of `<noscript>`.
+    refresh: str = ""
     #: Directives of `<meta name="robots">` and `<meta name="perennial">`, lower case: noindex, nofollow, none...
     robots: frozenset[str] = frozenset()
     #: The document's own dates as written: of the last change before those of publication.
@@ -267,6 +278,34 @@ def canonical_in(links: Iterable[Attributes]) -> str:
     for attributes in links:
         if "canonical" in (attributes.get("rel") or "").lower().split() and attributes.get("href"):
             return (attributes["href"] or "").strip()
+    return ""
+
+
+def alternates_in(links: Iterable[Attributes]) -> tuple[str, ...]:
+    """Return the hrefs of `<link rel=alternate hreflang>`."""
+    return tuple(
+        href
+        for attributes in links
+        if attributes.get("hreflang") and "alternate" in (attributes.get("rel") or "").lower().split()
+        if (href := (attributes.get("href") or "").strip())
+    )
+
+
+def is_refresh(meta: Attributes) -> bool:
+    """Return whether a `<meta>` with these attributes reloads the page or leads to another one."""
+    return (meta.get("http-equiv") or "").strip().lower() == "refresh"
+
+
+def refresh_in(metas: Iterable[Attributes]) -> str:
+    """Return the URL that the first `<meta http-equiv=refresh>` leads to within `MAX_REFRESH` seconds, or "".
+
+    Source: WHATWG HTML, "shared declarative refresh steps".
+    """
+    for attributes in metas:
+        found = _REFRESH.fullmatch(attributes.get("content") or "")
+        if found is None or int(found[1]) > MAX_REFRESH:
+            return ""
+        return next((url.strip() for url in found.groups()[1:] if url), "")
     return ""
 
 

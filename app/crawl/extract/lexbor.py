@@ -94,7 +94,9 @@ def _extract(tree: LexborHTMLParser, root: LexborNode) -> Extract:
     dates = contract.dates_in(metas, json_ld, (node.attributes for node in times))
     bases = (node.attributes for node in first["base"])
     base = next((attributes for attributes in bases if "href" in attributes), {})
-    canonical = contract.canonical_in(node.attributes for node in first["link"])
+    links_of_head = [node.attributes for node in first["link"]]
+    refreshes = (node for node in first["meta"] if contract.is_refresh(node.attributes))
+    refresh = contract.refresh_in(node.attributes for node in refreshes if not _is_within_noscript(node))
     ids = marks.section_ids(_NODES, first["headings"])
     _reduce_to_text(tree, first)
     title = tree.css_first("title")
@@ -107,7 +109,9 @@ def _extract(tree: LexborHTMLParser, root: LexborNode) -> Extract:
         blocks=text.blocks,
         lang=(root.attributes.get("lang") or "").strip(),
         base=(base.get("href") or "").strip(),
-        canonical=canonical,
+        canonical=contract.canonical_in(links_of_head),
+        alternates=contract.alternates_in(links_of_head),
+        refresh=refresh,
         dates=dates,
         robots=robots,
         links=links,
@@ -123,6 +127,13 @@ def _elements(root: LexborNode) -> Mapping[str, list[LexborNode]]:
         if elements is not None:
             elements.append(node)
     return found
+
+
+def _is_within_noscript(node: LexborNode) -> bool:
+    parent = node.parent
+    while parent is not None and parent.tag != "noscript":
+        parent = parent.parent
+    return parent is not None
 
 
 def _anchor(node: LexborNode) -> str:

@@ -1,0 +1,56 @@
+"""The cache of robots.txt, in a real Redis: its requests keep to the host rate limit, and a long Crawl-delay is cut."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from app.broker.errors import Postpone
+from app.crawl.frontier_values import Host
+from app.crawl.politeness import HostRateLimiter, RobotsCache
+from app.http.fetcher import Fetcher
+from app.state.client import get_redis
+from tests.servers.site import Site, robots
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with Site({"/robots.txt": robots("User-agent: *\nCrawl-delay: 600\nDisallow: /x")}) as site:
+        yield site
+
+
+def cache_of(redis_url: str, fetcher: Fetcher, *, delay: float) -> RobotsCache:
+    redis = get_redis(redis_url)
+    limiter, agent = HostRateLimiter(redis), "Perennial/1"
+    return RobotsCache(redis, fetcher, limiter, user_agent=agent, max_crawl_delay=30, delay=delay, concurrency=8)
+
+
+@pytest.fixture
+def fetcher() -> Iterator[Fetcher]:
+    with Fetcher(user_agent="Perennial/1", allow_private_hosts=("127.0.0.1",)) as fetcher:
+        yield fetcher
+
+
+def test_a_robots_txt_waits_for_its_host_and_a_page_waits_for_it(redis_url: str, site: Site, fetcher: Fetcher) -> None:
+    cache, limiter = cache_of(redis_url, fetcher, delay=5), HostRateLimiter(get_redis(redis_url))
+    host = Host(site.domain, 5, 1)
+    assert limiter.reserve(host, requester="before") == 0
+    with pytest.raises(Postpone):
+        cache.rules(site.url)
+    assert site.paths() == []
+    get_redis(redis_url).flushdb()
+    assert not cache.rules(site.url).allows(site.at("/x"))
+    assert limiter.reserve(host, requester="after") > 4
+
+
+def test_a_crawl_delay_that_is_cut_is_logged_with_both_numbers(
+    redis_url: str, site: Site, fetcher: Fetcher, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert cache_of(redis_url, fetcher, delay=0).rules(site.url).crawl_delay == 30
+    expected = f"{site.at('/robots.txt')} asks for 600 s between requests; CRAWL_DELAY_MAX cuts this to 30 s"
+    assert caplog.messages == [expected]
