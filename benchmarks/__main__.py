@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,8 @@ from app.broker.errors import ApplicationError
 from benchmarks import crawl, enqueue, machine, pack, parked, peer, report, search, sites
 from benchmarks.errors import BenchmarkError
 from benchmarks.profile import Share, summary
+from benchmarks.relevance import corpus
+from benchmarks.relevance import run as relevance
 from benchmarks.report import Results
 from benchmarks.runs import CrawlRun
 from benchmarks.stored_results import Section, load_sections, store_section
@@ -26,7 +28,7 @@ from benchmarks.usage import quiet_within
 from config.settings import ROOT, Settings
 
 RESULTS, STORED = Path(__file__).parent / "RESULTS.md", Path(__file__).parent / "results"
-ROWS = ("crawl", "pack", "enqueue", "parked", "search")
+ROWS = ("crawl", "pack", "enqueue", "parked", "search", "relevance")
 #: Seconds that a run waits for other programs to become idle. Then it runs anyway, and the page says so.
 QUIET_TIMEOUT = 10.0
 #: Attempts of a disturbed run.
@@ -41,6 +43,9 @@ def bench(
     runs: Annotated[int, typer.Option(min=1, help="Rounds of crawl; enqueue has ten times as many.")] = 3,
     concurrency: Annotated[str, typer.Option(help="Sizes of the worker's pool, separated by commas.")] = "2,4",
     profile: Annotated[bool, typer.Option(help="Repeat the crawl under py-spy.")] = True,
+    unseen: Annotated[
+        bool, typer.Option("--unseen", help="Row relevance: measure on the sites held out, too.")
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(help="File for the results of this run alone. By default, complete rows go to RESULTS.md."),
@@ -58,13 +63,14 @@ def bench(
         "enqueue": lambda: _enqueued(folder, runs=runs),
         "parked": lambda: _parked(folder),
         "search": lambda: _searched(folder),
+        "relevance": lambda: _judged(folder, unseen=unseen),
     }
-    complete = set(chosen) == set(sites.SITES) and profile
+    complete = {"crawl": set(chosen) == set(sites.SITES) and profile, "relevance": unseen}
     sections = []
     for row in (row for row in ROWS if row in wanted):
         sections.append(_section(row, measure[row]))
         # Stored at once: a later row that fails does not lose it.
-        if not output and (complete or row != "crawl"):
+        if not output and complete.get(row, True):
             _store(sections[-1])
     if output:
         output.write_text(report.page(sections))
@@ -115,9 +121,17 @@ def _searched(folder: Path) -> dict[str, Any]:
     return {"search": figures, "versions": versions | _packages(sites.SITES, folder)}
 
 
-def _packages(chosen: Collection[str], folder: Path) -> dict[str, str]:
+def _judged(folder: Path, *, unseen: bool) -> dict[str, Any]:
+    parts = relevance.run(folder, unseen=unseen)
+    measured = sorted({query.site for part in parts for query in part.queries})
+    return {"relevance": parts, "versions": _packages(measured, folder, corpus.SITES)}
+
+
+def _packages(
+    chosen: Collection[str], folder: Path, catalogue: Mapping[str, sites.DebianSite] = sites.SITES
+) -> dict[str, str]:
     """Return package and version of each downloaded site."""
-    names = (sites.version(sites.SITES[site], folder / "sites").split("_") for site in chosen)
+    names = (sites.version(catalogue[site], folder / "sites").split("_") for site in chosen)
     return {name: number for name, number, _ in names}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 from app.crawl.classify import Indexed, classify
 from app.crawl.extract.contract import extractor
@@ -26,18 +27,18 @@ def build(store: ObjectStore, *, downloads: Path, folder: Path) -> dict[str, Pat
     """
     packs = {}
     for domain, site in DOMAINS.items():
-        for page in _pages(domain, sites.unpack(sites.SITES[site], downloads)):
+        for page in pages(domain, sites.unpack(sites.SITES[site], downloads)):
             store.put(content_key(domain, page_id(page.canonical_key)), to_json(page))
         pack_full(store, domain, page_ids=None, crawl_id="bench", began=None)
         packs[domain] = fetch_pack(store, domain, folder)
     return packs
 
 
-def _pages(domain: str, folder: Path) -> Iterator[Page]:
+def pages(domain: str, folder: Path) -> Iterator[Page]:
     """Yield the page of each HTML file in a folder, as a crawl would extract it."""
     scope, parser = Scope(domain), extractor("lexbor")
     for file in sorted(folder.rglob("*.html")):
-        url = f"https://{domain}/{file.relative_to(folder).as_posix()}"
+        url = f"https://{domain}/{quote(file.relative_to(folder).as_posix())}"
         response = Response(url=url, status=200, headers={"content-type": "text/html"}, body=file.read_bytes())
         visit = classify(response, scope=scope, extractor=parser)
         if isinstance(visit, Indexed):

@@ -12,6 +12,8 @@ from benchmarks.enqueue import EnqueueFigures
 from benchmarks.figures import FigureTable, Spread, ratios, spread, verdict, verdict_below
 from benchmarks.parked import ParkedFigures
 from benchmarks.profile import Share
+from benchmarks.relevance import tables as relevance_tables
+from benchmarks.relevance.run import Part
 from benchmarks.runs import CrawlRun
 from benchmarks.search import SearchFigures
 from benchmarks.stored_results import Section
@@ -85,6 +87,7 @@ class Results:
     enqueue: EnqueueFigures | None = None
     parked: Sequence[ParkedFigures] = ()
     search: SearchFigures | None = None
+    relevance: Sequence[Part] = ()
 
 
 def best(runs: Sequence[CrawlRun]) -> str:
@@ -126,6 +129,7 @@ def aims_table(results: Results) -> FigureTable:
     rows += _enqueue_aims(results.enqueue) if results.enqueue else []
     rows += [_parked_aim(parked) for parked in results.parked]
     rows += search_tables.aims(results.search) if results.search else []
+    rows += relevance_tables.aims(results.relevance)
     return FigureTable("Aims", AIMS, tuple(rows))
 
 
@@ -266,6 +270,7 @@ def tables(results: Results) -> list[FigureTable]:
     measured += [enqueue_table(results.enqueue)] if results.enqueue else []
     measured += [parked_table(results.parked)] if results.parked else []
     measured += search_tables.tables(results.search) if results.search else []
+    measured += relevance_tables.tables(results.relevance)
     return [aims_table(results), *measured]
 
 
@@ -306,7 +311,18 @@ def page(sections: Sequence[Section]) -> str:
     about = "Each row was measured in one run, on the given date. Compare figures within a row, not between rows."
     parts = ["# Benchmarks", "Written by `make bench`; do not edit.", about, aims.markdown()]
     parts += [part for each in sections for part in _parts(each)]
-    return "\n\n".join([*parts, "## Method", METHOD + search_tables.METHOD, "## Caveats", CAVEATS.rstrip()]) + "\n"
+    return (
+        "\n\n".join(
+            [
+                *parts,
+                "## Method",
+                METHOD + search_tables.METHOD + relevance_tables.METHOD,
+                "## Caveats",
+                CAVEATS.rstrip(),
+            ]
+        )
+        + "\n"
+    )
 
 
 def _parts(each: Section) -> list[str]:

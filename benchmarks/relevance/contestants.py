@@ -1,0 +1,95 @@
+"""The searches that are compared: each ranks the pages of one pack for a query."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+from app.search.pack_searcher import PackSearcher
+from app.search.query import parse
+from benchmarks.peers.tantivy_stemmed import TantivyStemmed
+from benchmarks.relevance.measures import DEPTH
+
+#: Ranks the pages for a query: paths without a leading slash, the best first.
+Rank = Callable[[str], list[str]]
+
+OURS, TANTIVY, TANTIVY_FIELDS, PORTER = "ours", "tantivy", "tantivy, our fields", "FTS5 porter"
+
+#: What a person with tantivy would choose, and the fields that a pack has.
+_USUAL_BOOSTS: Final = {"title": 5.0, "headings": 2.0, "body": 1.0}
+_OUR_BOOSTS: Final = {"title": 10.0, "headings": 5.0, "anchors": 5.0, "description": 3.0, "body": 1.0}
+_PORTER_BOOSTS: Final = _USUAL_BOOSTS
+
+_LANGUAGES: Final = {"gimp-help-de": "german", "gimp-help-fr": "french"}
+#: Text in quotes, or a run without spaces.
+_PHRASE_OR_WORD: Final = re.compile(r'"[^"]*"|[^\s"]+')
+
+
+def ours(pack: Path, site: str) -> Rank:
+    """Search as this project does."""
+    del site
+    searcher = PackSearcher(pack, time_limit=60.0)
+    return lambda q: [path_of(hit.path) for hit in searcher.search(parse(q), limit=DEPTH).hits]
+
+
+def tantivy(pack: Path, site: str) -> Rank:
+    """Search title, headings and body with tantivy, stemmed and boosted."""
+    return TantivyStemmed(_rows(pack, _USUAL_BOOSTS), _USUAL_BOOSTS, _LANGUAGES.get(site, "english")).rank
+
+
+def tantivy_with_our_fields(pack: Path, site: str) -> Rank:
+    """Search every field of text that the pack has with tantivy, stemmed and boosted."""
+    boosts = {name: boost for name, boost in _OUR_BOOSTS.items() if name in _columns(pack)}
+    return TantivyStemmed(_rows(pack, boosts), boosts, _LANGUAGES.get(site, "english")).rank
+
+
+def fts5_porter(pack: Path, site: str) -> Rank:
+    """Search title, headings and body with FTS5's porter tokenizer and bm25."""
+    del site
+    database = sqlite3.connect(":memory:")
+    columns = ", ".join(_PORTER_BOOSTS)
+    database.execute(f"CREATE VIRTUAL TABLE pages USING fts5 (path UNINDEXED, {columns}, tokenize = 'porter')")
+    marks = ", ".join("?" * (1 + len(_PORTER_BOOSTS)))
+    rows = ((row["path"], *(row[name] for name in _PORTER_BOOSTS)) for row in _rows(pack, _PORTER_BOOSTS))
+    database.executemany(f"INSERT INTO pages VALUES ({marks})", rows)
+    weights = ", ".join(map(str, (0.0, *_PORTER_BOOSTS.values())))
+    ranked = f"SELECT path FROM pages WHERE pages MATCH ? ORDER BY bm25(pages, {weights}) LIMIT {DEPTH}"
+
+    def rank(q: str) -> list[str]:
+        # FTS5 makes a phrase of a quoted run such as `"os.path"`.
+        parts = (part.strip('"') for part in _PHRASE_OR_WORD.findall(q))
+        match = " OR ".join(f'"{part}"' for part in parts if re.search(r"\w", part))
+        return [path for (path,) in database.execute(ranked, (match,))]
+
+    return rank
+
+
+CONTESTANTS: Final[dict[str, Callable[[Path, str], Rank]]] = {
+    OURS: ours,
+    TANTIVY: tantivy,
+    TANTIVY_FIELDS: tantivy_with_our_fields,
+    PORTER: fts5_porter,
+}
+
+
+def path_of(path: str) -> str:
+    """Return a path as the judged set names it."""
+    return unquote(path).removeprefix("/")
+
+
+def _columns(pack: Path) -> frozenset[str]:
+    with closing(sqlite3.connect(pack)) as database:
+        return frozenset(name for _, name, *_ in database.execute("PRAGMA table_info(pages)"))
+
+
+def _rows(pack: Path, fields: Mapping[str, float]) -> Iterator[dict[str, str]]:
+    names = ("path", *fields)
+    with closing(sqlite3.connect(pack)) as database:
+        for row in database.execute(f"SELECT {', '.join(names)} FROM pages WHERE NOT hidden"):
+            named = dict(zip(names, row, strict=True))
+            yield named | {"path": path_of(named["path"])}

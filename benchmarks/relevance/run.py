@@ -1,0 +1,46 @@
+"""Run every contestant on the judged queries. `python -m benchmarks.relevance.run` prints the tuning part alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.relevance import corpus, judged, measures, tables
+from benchmarks.relevance.contestants import CONTESTANTS
+from benchmarks.relevance.judged import JudgedQuery
+from benchmarks.relevance.measures import Scores
+from config.settings import ROOT
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The queries of one part of the judged set, and the scores of each contestant in the same order."""
+
+    name: str
+    queries: Sequence[JudgedQuery]
+    scores: Mapping[str, Sequence[Scores]]
+
+
+def run(folder: Path, *, unseen: bool) -> list[Part]:
+    """Return the scores on the tuning sites and, with `unseen`, on the sites that are held out."""
+    parts = [_part("tuning sites", judged.TUNING, folder)]
+    return [*parts, _part("unseen sites", judged.UNSEEN, folder, unseen=True)] if unseen else parts
+
+
+def _part(name: str, sites: Sequence[str], folder: Path, *, unseen: bool = False) -> Part:
+    queries = judged.load(sites, unseen=unseen)
+    packs = corpus.build(sites, folder)
+    scores = {}
+    for contestant, make in CONTESTANTS.items():
+        rank = {site: make(pack, site) for site, pack in packs.items()}
+        scores[contestant] = [measures.scores(rank[query.site](query.q), query.grades) for query in queries]
+    return Part(name, queries, scores)
+
+
+if __name__ == "__main__":
+    console = Console()
+    for table in tables.tables(run(ROOT / ".perennial" / "bench", unseen=False)):
+        console.print(table.rich())
