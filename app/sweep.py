@@ -81,6 +81,7 @@ class Sweep:
         entries = latest_entries(self.store, record.ref)
         keys = {content_key(record.domain, page_id): entry for page_id, entry in entries.items()}
         fetched, dead, waiting = [], [], [FoundPage(record.start_url, canonical_key(record.start_url), 0)]
+        waiting += [FoundPage(url, canonical_key(url), 1) for url in record.seeds]
         for key, stored in read_objects(self.store, keys):
             entry = keys[key]
             urls = _urls_of(entry, stored)

@@ -16,13 +16,15 @@ from app.broker.errors import ApplicationError, InvalidMessage, Postpone
 from app.broker.publishing import Publisher, get_publisher
 from app.broker.worker.task import Task
 from app.celery import app
-from app.crawl.crawl_records import CrawlRecords, crawl_settings
+from app.crawl.crawl_records import CrawlRecords
 from app.crawl.crawler import Crawler
 from app.crawl.frontier import Frontier
 from app.crawl.frontier_values import MessageKind
-from app.crawl.page_work import CrawlLimits, PageWork, complete_dead
+from app.crawl.page_work import PageWork, complete_dead
+from app.crawl.policy import Policies
 from app.crawl.urls import TARGET_FIELDS, Target, parse_message_domain, parse_target
-from app.errors import StoreError, lacks_descriptors
+from app.errors import OutOfScope, StoreError, lacks_descriptors
+from app.sites.policies import SitePolicies
 from app.state.circuit_breaker import CircuitBreaker
 from app.state.client import get_quick_redis, get_raw_redis, get_redis
 from app.state.epoch import Epoch
@@ -58,6 +60,7 @@ class Context:
     settings: Settings
     redis: Redis
     store: ObjectStore
+    policies: Policies
     publisher: Publisher
     budgets: Budgets
     frontier: Frontier
@@ -81,18 +84,20 @@ def context() -> Context:
         redis = get_redis(settings.redis)
         store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url, sync_pages=settings.store_sync)
         frontier = Frontier(redis, ttl=settings.crawl_ttl, admission=settings.admission)
-        crawler = Crawler(settings=settings, redis=redis, raw_redis=get_raw_redis(settings.redis), store=store)
-        records = CrawlRecords(frontier, store, crawl_settings(settings), kept=settings.crawl_records)
-        limits = CrawlLimits(settings.max_pages, settings.max_depth)
+        policies = SitePolicies(store, settings)
+        raw_redis = get_raw_redis(settings.redis)
+        crawler = Crawler(settings=settings, redis=redis, raw_redis=raw_redis, store=store, policies=policies)
+        records = CrawlRecords(frontier, store, policies, kept=settings.crawl_records)
         made = Context(
             settings=settings,
             redis=redis,
             store=store,
+            policies=policies,
             publisher=get_publisher(settings.broker, timeout=settings.publish_timeout),
             budgets=budgets(settings),
             frontier=frontier,
             records=records,
-            work=PageWork(frontier, crawler, records, limits),
+            work=PageWork(frontier, crawler, records, policies),
             timers=Timers(redis),
             ticks=TickWatch(redis),
             epoch=Epoch(redis),
@@ -103,10 +108,20 @@ def context() -> Context:
     return _contexts[pid]
 
 
+def page_of(message: Mapping[str, Any]) -> Target:
+    """Return the page that a message names; raises InvalidMessage or InvalidUrl, and OutOfScope for another host.
+
+    Hosts below the domain pass: whether its site has them is decided in a worker.
+    """
+    return parse_target(message, scope="suffix", max_length=get_settings().max_url_length)
+
+
 def target_of(message: Mapping[str, Any]) -> Target:
-    """Return the page that a message names; raises InvalidMessage, InvalidUrl or OutOfScope."""
-    settings = get_settings()
-    return parse_target(message, scope=settings.scope, max_length=settings.max_url_length)
+    """Return the page that a message names, in a worker; raises what `page_of` raises, OutOfScope by its site."""
+    page = page_of(message)
+    if not context().policies(page.domain).scope.contains(page.url, any_path=True):
+        raise OutOfScope(f"{page.url} is not in the domain {page.domain}")
+    return page
 
 
 def domain_of(message: Mapping[str, Any]) -> str:
@@ -130,7 +145,7 @@ class PageTask(Task):
     def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """Check and normalise the page, then publish; raises InvalidUrl before anything is sent."""
         message = as_message(args, kwargs, "url")
-        page = target_of(message)
+        page = page_of(message)
         rest = {name: value for name, value in message.items() if name not in TARGET_FIELDS}
         fields = {"url": page.url, "domain": page.domain, "crawl_id": page.crawl_id, "depth": page.depth}
         message = {**rest, **{name: value for name, value in fields.items() if value}}
@@ -144,7 +159,7 @@ class PageTask(Task):
         The page stays in its crawl's pack with what was stored of it before. So do the pages that only its links
         lead to: they are unknown now, not gone.
         """
-        page, kind = target_of(as_message(args, kwargs, "url")), _KIND.get(self.name)
+        page, kind = page_of(as_message(args, kwargs, "url")), _KIND.get(self.name)
         if not page.crawl_id or not kind:
             return
         settings = get_settings()

@@ -15,7 +15,7 @@ from app.broker.publishing import Outgoing
 from app.crawl.classify import links_of
 from app.crawl.crawler import MAX_MOVES, limit_was_exceeded, redirect_of_start_page, redirect_outside_crawl
 from app.crawl.frontier_values import Admitted, Completed, Crawl, FoundPage
-from app.crawl.urls import Link, Target
+from app.crawl.urls import Link, Target, canonical_key
 from app.envelopes import delayed_message, site_message
 from app.status import status
 from app.timers.timers import full_pack, incremental_pack, timeout_of
@@ -42,6 +42,8 @@ def index_and_crawl(self: Any, **message: Any) -> None:
     process.records.begin(crawl, timer_timeout=timeout, callback=callback.message)
     process.timers.start(start.domain, timeout=timeout, callback=callback)
     _publish_pairs(start.domain, crawl.id, [Link(start.url, start.canonical_key)], depth=0)
+    if seeds := process.policies(start.domain).seeds:
+        _publish_pairs(start.domain, crawl.id, [Link(url, canonical_key(url)) for url in seeds], depth=1)
 
 
 @task("index", PageTask, bind=True)
@@ -136,8 +138,10 @@ def page_messages(domain: str, crawl_id: str, admitted: Admitted) -> list[Outgoi
 def _publish_pairs(domain: str, crawl_id: str, links: Sequence[Link], *, depth: int) -> None:
     """Publish `index` and `crawl` of each unseen page, confirmed, and note it only then: a crash loses no link."""
     process = context()
-    limits = {"max_pages": process.settings.max_pages, "max_depth": process.settings.max_depth}
-    unseen = process.frontier.unseen(crawl_id, {link.canonical_key: link.url for link in links}, depth=depth, **limits)
+    limits, found = process.policies(domain).settings, {link.canonical_key: link.url for link in links}
+    unseen = process.frontier.unseen(
+        crawl_id, found, depth=depth, max_pages=limits.max_pages, max_depth=limits.max_depth
+    )
     pages = [{"url": url, "domain": domain, "crawl_id": crawl_id, "depth": depth} for url in unseen.values()]
     # A page's two messages are far apart, so that the second one finds the result of the first.
     messages = [site_message("index", process.budgets, **page) for page in pages]

@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from app.crawl.crawl_records import CrawlRecords, crawl_settings
+from app.crawl.crawl_records import CrawlRecords
 from app.crawl.frontier import Frontier
 from app.crawl.urls import parse_domain
 from app.crawl_record.crawls import CrawlRecord, CrawlState, list_crawls, update_crawl
+from app.sites.policies import SitePolicies
 from app.state.client import get_redis
 from app.storage.open import open_store
 from app.sweep import Sweep
@@ -51,7 +52,7 @@ def repair(
     settings = get_settings()
     redis, store = get_redis(settings.redis), open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
     frontier = Frontier(redis, ttl=settings.crawl_ttl, admission=settings.admission)
-    records = CrawlRecords(frontier, store, crawl_settings(settings), kept=settings.crawl_records)
+    records = CrawlRecords(frontier, store, SitePolicies(store, settings), kept=settings.crawl_records)
     sweep = Sweep(store, frontier, Timers(redis), records, settings.timer_timeout)
     actions = list(sweep.run(_parsed(domain) if domain else ""))
     if as_json:

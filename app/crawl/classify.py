@@ -79,7 +79,7 @@ class Indexed(_Received):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gone(_Received):
-    """Not indexed: `why` is `404`, `410` or `noindex`. Links of a `noindex` page may be followed."""
+    """Not indexed: `why` is `404`, `410`, `noindex` or `blocked`. Links of a `noindex` page may be followed."""
 
     why: str
     links: tuple[Link, ...] = ()

@@ -11,10 +11,10 @@ from typing import Any
 
 from app.crawl.frontier import Frontier
 from app.crawl.frontier_values import Crawl
+from app.crawl.policy import Policies
 from app.crawl.urls import Target
 from app.crawl_record.crawls import (
     CrawlRecord,
-    CrawlSettings,
     CrawlState,
     prune,
     read_crawl,
@@ -26,7 +26,6 @@ from app.crawl_record.keys import CrawlRef
 from app.crawl_record.segments import append_segment, latest_entries, next_offset
 from app.errors import PreconditionFailed
 from app.storage.store import ObjectStore
-from config.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -34,17 +33,6 @@ log = logging.getLogger(__name__)
 SEGMENT_LINES = 500
 #: States of the pages that belong in a crawl's pack: of the last three, what was stored before stays.
 MEMBER_STATES = frozenset({"indexed", "unchanged", "skipped", "failed", "lost"})
-
-
-def crawl_settings(settings: Settings) -> CrawlSettings:
-    """Return the settings that a crawl's record contains."""
-    return CrawlSettings(
-        scope=settings.scope,
-        max_pages=settings.max_pages,
-        max_depth=settings.max_depth,
-        host_delay=settings.host_delay,
-        host_concurrency=settings.host_concurrency,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +55,24 @@ class RecordedCrawl:
 
 
 class CrawlRecords:
-    """Writes the records of crawls; `settings` is the part of a record that says how a crawl was started."""
+    """Writes the records of crawls; a record has the policy with which its crawl was started."""
 
-    def __init__(self, frontier: Frontier, store: ObjectStore, settings: CrawlSettings, *, kept: int) -> None:
+    def __init__(self, frontier: Frontier, store: ObjectStore, policies: Policies, *, kept: int) -> None:
         self._frontier = frontier
         self._store = store
-        self._settings = settings
+        self._policies = policies
         self._kept = kept
 
     def begin(self, crawl: Crawl, *, timer_timeout: float, callback: Mapping[str, Any]) -> Crawl:
         """Record a crawl and store it in the frontier; return it with its first values if it has begun before."""
+        policy = self._policies(crawl.domain)
         record = CrawlRecord(
             id=crawl.id,
             domain=crawl.domain,
             start_url=crawl.start_url,
             started=crawl.started,
-            settings=self._settings,
+            settings=policy.settings,
+            seeds=policy.seeds,
             timer_timeout=timer_timeout,
             callback=callback,
             moves=crawl.moves,

@@ -17,9 +17,11 @@ from app.broker.headers import LAST_ERROR
 from app.crawl.classify import FetchResult, Gone, Indexed, Limits, Redirected, Skipped, classify
 from app.crawl.extract.contract import extractor
 from app.crawl.frontier_values import Host, MessageKind
+from app.crawl.getters import Getters
+from app.crawl.policy import Policies, policies_without_sites
 from app.crawl.politeness import HostRateLimiter, RobotsCache
 from app.crawl.single_flight import SingleFlight
-from app.crawl.urls import Scope, Target, host_of
+from app.crawl.urls import Target, host_of
 from app.errors import ObjectNotFound, ServerError
 from app.http.fetcher import Fetcher
 from app.storage.layout import Tombstone, content_key, page_id, to_json
@@ -39,14 +41,22 @@ MAX_CPU_SECONDS = 4.0
 class Crawler:
     """Fetches and stores pages; one per process, which owns its HTTP connections."""
 
-    def __init__(self, *, settings: Settings, redis: Redis, raw_redis: Redis, store: ObjectStore) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        redis: Redis,
+        raw_redis: Redis,
+        store: ObjectStore,
+        policies: Policies | None = None,
+    ) -> None:
         self._store = store
-        self._fetcher = Fetcher.of(settings)
+        self._policies = policies or policies_without_sites(settings)
+        self._getters = Getters(settings)
         self._rate_limiter = HostRateLimiter(redis)
         self._robots = RobotsCache(
             redis,
-            self._fetcher,
+            Fetcher.of(settings),
             self._rate_limiter,
             user_agent=settings.user_agent,
             max_crawl_delay=settings.crawl_delay_max,
@@ -83,9 +93,10 @@ class Crawler:
 
     def host(self, target: Target) -> Host:
         """Return a page's host with its politeness; raises RobotsUnavailable, and Postpone during another's request."""
-        name, delay = host_of(target.url), self._settings.host_delay
-        delay = max(delay, self._robots.rules(target.url).crawl_delay or 0)
-        return Host(name, delay, 1 if delay else self._settings.host_concurrency, own=name == target.domain)
+        name, policy = host_of(target.url), self._policies(target.domain)
+        rules = self._robots.rules(target.url, self._getters.of(policy.request), policy.settings)
+        delay = max(policy.settings.host_delay, rules.crawl_delay or 0)
+        return Host(name, delay, 1 if delay else policy.settings.host_concurrency, own=name == target.domain)
 
     def get(self, target: Target, *, too_complex: bool = False) -> FetchResult:
         """Request a page now and classify the response. The caller has waited for the host.
@@ -96,13 +107,16 @@ class Crawler:
         """
         if too_complex:
             return Skipped(why="too-complex", detail=f"it took over {MAX_CPU_SECONDS:g} s of CPU")
-        if not self._robots.rules(target.url).allows(target.url):
+        policy = self._policies(target.domain)
+        if target.canonical_key in policy.blocked:
+            return Gone(why="blocked")
+        getter = self._getters.of(policy.request)
+        if not self._robots.rules(target.url, getter, policy.settings).allows(target.url):
             return Skipped(why="robots", detail=f"robots.txt disallows {target.url}")
-        scope = Scope(target.domain, mode=self._settings.scope)
         try:
-            response = self._fetcher.get(target.url)
+            response = getter.get(target.url)
             with cpu_limit():
-                return classify(response, scope=scope, extractor=self._extractor, limits=self._limits)
+                return classify(response, scope=policy.scope, extractor=self._extractor, limits=self._limits)
         except ServerError as error:
             self._rate_limiter.pause(host_of(target.url), error.retry_after or 0)
             raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from app.broker.errors import Postpone
 from app.crawl.classify import FetchResult, Gone, Redirected, Skipped, links_of
@@ -12,27 +11,20 @@ from app.crawl.crawl_records import CrawlRecords
 from app.crawl.crawler import Crawler
 from app.crawl.frontier import Frontier
 from app.crawl.frontier_values import Completed, FoundPage, Host, MessageKind, PageMessage, message_name
+from app.crawl.policy import Policies
 from app.crawl.urls import Target, canonical_key, host_of
 from app.crawl_record.entries import UrlEntry
 from app.storage.layout import page_id
 
 
-@dataclass(frozen=True, slots=True)
-class CrawlLimits:
-    """Bounds of one crawl: its pages, and links from its start page to the deepest one."""
-
-    max_pages: int
-    max_depth: int
-
-
 class PageWork:
     """Runs `page` messages, and completes the two messages of a start page."""
 
-    def __init__(self, frontier: Frontier, crawler: Crawler, records: CrawlRecords, limits: CrawlLimits) -> None:
+    def __init__(self, frontier: Frontier, crawler: Crawler, records: CrawlRecords, policies: Policies) -> None:
         self._frontier = frontier
         self._crawler = crawler
         self._records = records
-        self._limits = limits
+        self._policies = policies
 
     def run(self, target: Target, *, referrer: str, takeover: bool, too_complex: bool = False) -> Completed:
         """Fetch and store a page unless nothing is left to do, and return the pages to publish next.
@@ -75,7 +67,7 @@ class PageWork:
         line = entry_of(target, result, referrer).to_line().decode() if own and kind != "crawl" else ""
         links = links_of(result) if own and kind != "index" else ()
         below = target.depth + 1
-        own_id = page_id(target.canonical_key)
+        own_id, limits = page_id(target.canonical_key), self._policies(target.domain).settings
         return self._frontier.complete(
             target.crawl_id,
             kind,
@@ -84,7 +76,7 @@ class PageWork:
             line=line,
             indexed=member,
             links=(FoundPage(link.url, link.canonical_key, below, own_id) for link in links),
-            max_pages=self._limits.max_pages if below <= self._limits.max_depth else 0,
+            max_pages=limits.max_pages if below <= limits.max_depth else 0,
         )
 
     def complete_lost(self, domain: str, crawl_id: str, messages: Iterable[PageMessage]) -> None:

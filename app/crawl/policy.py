@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import ada_url
 
-from app.crawl.path_rules import ALL_PATHS
-from app.crawl.urls import Scope, canonical_key
+from app.crawl.urls import Scope
 from app.crawl_record.crawls import CrawlSettings
 from config.settings import Settings
 
@@ -47,14 +46,6 @@ class CrawlPolicy:
     request: RequestOptions
     seeds: tuple[str, ...] = ()
     blocked: frozenset[str] = frozenset()
-
-    def contains(self, url: str) -> bool:
-        """Return whether a page belongs to the domain, whatever paths its crawls follow."""
-        return replace(self.scope, rules=ALL_PATHS).contains(url)
-
-    def blocks(self, url: str) -> bool:
-        """Return whether a page is blocked."""
-        return bool(self.blocked) and canonical_key(url) in self.blocked
 
 
 #: Returns the policy of a domain; raises an error of the store where that has to be read.

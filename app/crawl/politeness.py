@@ -18,6 +18,7 @@ from redis import Redis
 from app.broker.errors import Postpone
 from app.crawl.frontier_values import LEASE, Host, host_keys
 from app.crawl.urls import allows_port, host_of, resolve
+from app.crawl_record.crawls import CrawlSettings
 from app.errors import FetchError, ForbiddenAddress, InvalidUrl, RobotsUnavailable
 from app.http.response import Response
 from app.state.client import PREFIX, load_script
@@ -83,14 +84,14 @@ class RobotsCache:
         self._fetcher = fetcher
         self._rate_limiter = rate_limiter
         self._delay = delay
-        self._concurrency = 1 if delay else concurrency
+        self._concurrency = concurrency
         self._user_agent = user_agent
         self._max_crawl_delay = max_crawl_delay
         self._ports = ports
         self._parsed = ParsedFiles()
 
-    def rules(self, url: str) -> RobotsRules:
-        """Return the rules for an absolute URL.
+    def rules(self, url: str, getter: Getter | None = None, limits: CrawlSettings | None = None) -> RobotsRules:
+        """Return the rules for an absolute URL; `getter` and `limits` are those of its site.
 
         Raises RobotsUnavailable, and Postpone while another worker fetches the robots.txt or its host is busy.
         """
@@ -105,7 +106,7 @@ class RobotsCache:
             if not self._redis.set(f"{key}:by", "1", nx=True, ex=_FETCH_LEASE):
                 raise Postpone(1.0, f"another worker is fetching {robots_txt}")
             try:
-                text = self._fetch(robots_txt)
+                text = self._fetch(robots_txt, getter or self._fetcher, limits)
                 self._redis.set(key, text, ex=_TTL)
             except RobotsUnavailable as error:
                 self._redis.set(f"{key}:down", str(error), px=_UNAVAILABLE_MS)
@@ -119,14 +120,16 @@ class RobotsCache:
     def _parse(self, text: str) -> RobotsRules:
         return RobotsRules.parse(text, user_agent=self._user_agent, crawl_delay_max=self._max_crawl_delay)
 
-    def _fetch(self, robots_txt: str) -> str:
+    def _fetch(self, robots_txt: str, getter: Getter, limits: CrawlSettings | None) -> str:
         """Return the text of a robots.txt, requested within the rate limit of its host."""
-        host = Host(host_of(robots_txt), self._delay, self._concurrency)
+        delay = limits.host_delay if limits else self._delay
+        concurrency = limits.host_concurrency if limits else self._concurrency
+        host = Host(host_of(robots_txt), delay, 1 if delay else concurrency)
         wait = self._rate_limiter.reserve(host, requester="robots.txt")
         if wait > 0:
             raise Postpone(wait, f"{host.name} gets one request in {host.delay:g} s, and its robots.txt is due")
         try:
-            text = fetch_robots(robots_txt, self._fetcher, ports=self._ports)
+            text = fetch_robots(robots_txt, getter, ports=self._ports)
         finally:
             self._rate_limiter.release(host, requester="robots.txt")
         rules = self._parse(text)

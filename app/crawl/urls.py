@@ -262,15 +262,18 @@ class Scope:
     mode: Literal["exact", "suffix"] = "exact"
     rules: PathRules = ALL_PATHS
 
-    def contains(self, url: str) -> bool:
-        """Return whether a URL is in the scope; it must be normalised by `parse_url` or `resolve`."""
+    def contains(self, url: str, *, any_path: bool = False) -> bool:
+        """Return whether a URL is in the scope; it must be normalised by `parse_url` or `resolve`.
+
+        With `any_path`, whether it is a page of the domain, whatever its path.
+        """
         found = _AUTHORITY.match(url)
         if found is None:
             return False
         host = found[1]
         if host != self.domain and (self.mode == "exact" or not host.endswith("." + self.domain)):
             return False
-        return self.rules is ALL_PATHS or self.rules.allow(url[found.end(1) :].partition("#")[0])
+        return any_path or self.rules is ALL_PATHS or self.rules.allow(url[found.end(1) :].partition("#")[0])
 
 
 def is_trap(url: str) -> bool:

@@ -43,8 +43,9 @@ class CrawlSettings:
 class CrawlRecord:
     """One crawl of a domain.
 
-    `timer_timeout` is in seconds; `callback` is the message that the crawl's timer publishes. `moves` is how often the
-    start page redirected to another host. `counts` has a number of URLs by state, or any other number by its name.
+    `seeds` are further URLs with which the crawl begins. `timer_timeout` is in seconds; `callback` is the message that
+    the crawl's timer publishes. `moves` is how often the start page redirected to another host. `counts` has a number
+    of URLs by state, or any other number by its name.
     """
 
     id: str
@@ -55,6 +56,7 @@ class CrawlRecord:
     settings: CrawlSettings
     timer_timeout: float
     state: CrawlState = "running"
+    seeds: tuple[str, ...] = ()
     callback: Mapping[str, Any] = field(default_factory=dict)
     moves: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -84,6 +86,7 @@ class CrawlRecord:
             named = _fields_of(cls, loaded)
             named["started"] = datetime.fromisoformat(named["started"])
             named["settings"] = CrawlSettings(**_fields_of(CrawlSettings, named["settings"]))
+            named["seeds"] = tuple(named.get("seeds", ()))
             record = cls(**named)
             _check(record)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -189,7 +192,7 @@ def _fields_of(kind: type[CrawlRecord | CrawlSettings], named: Mapping[str, Any]
 
 def _check(record: CrawlRecord) -> None:
     """Raise TypeError or ValueError for fields that are not of their type."""
-    texts = (record.id, record.domain, record.start_url)
+    texts = (record.id, record.domain, record.start_url, *record.seeds)
     numbers = (record.moves, record.timer_timeout, *record.counts.values(), record.settings.max_pages)
     numbers += (record.settings.max_depth, record.settings.host_delay, record.settings.host_concurrency)
     if not all(isinstance(text, str) for text in texts) or not all(isinstance(n, int | float) for n in numbers):

@@ -52,6 +52,14 @@ class AddressPolicy:
                 f"{host}:{port} has the address {peer}, which is not public; ALLOW_PRIVATE_HOSTS can allow it"
             )
 
+    def check_literal(self, host: str, port: int) -> None:
+        """Raise ForbiddenAddress for a host that is an IP address and that the policy forbids; names pass."""
+        try:
+            address = ip_address(host.strip("[]"))
+        except ValueError:
+            return
+        self.check(host, port, str(address))
+
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
     """Return whether an address is global unicast, in no special-purpose registry of IANA.

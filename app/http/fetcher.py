@@ -26,8 +26,8 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError
 from urllib3.util import Timeout
 
-from app.errors import InvalidUrl
-from app.http.addresses import AddressPolicy
+from app.errors import FetchError, InvalidUrl
+from app.http.addresses import ANY_ADDRESS, AddressPolicy
 from app.http.response import Response, fetch_error, read_body
 from config.settings import Settings
 
@@ -49,22 +49,40 @@ class Fetcher:
         response_timeout: float = 30.0,
         max_body_bytes: int = 5_000_000,
         allow_private_hosts: tuple[str, ...] = (),
+        proxy: str = "",
+        proxy_login: str = "",
+        ca_file: str = "",
     ) -> None:
+        """`proxy` is a URL, `proxy_login` a value of Proxy-Authorization, `ca_file` further authorities in PEM.
+
+        Raises FetchError for a file that has no certificates.
+        """
         self._headers = {"User-Agent": user_agent, "Accept": _ACCEPT, "Accept-Encoding": "gzip, deflate"}
         self._connect_timeout = connect_timeout
         self._response_timeout = response_timeout
         self._max_body_bytes = max_body_bytes
-        self._pools = guarded_pool(AddressPolicy(allow_private_hosts))
+        policy = AddressPolicy(allow_private_hosts)
+        #: The policy of literal addresses. The proxy resolves names, so those of names are its own concern.
+        self._policy_behind_proxy = policy if proxy else None
+        try:
+            self._pools = guarded_pool(policy, proxy=proxy, proxy_login=proxy_login, ca_file=ca_file)
+        except OSError as error:  # ssl.SSLError is one.
+            raise FetchError(f"certificate authority {ca_file}: {error}") from error
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """Return a fetcher with the limits of the settings."""
+    def of(
+        cls, settings: Settings, *, user_agent: str = "", proxy: str = "", proxy_login: str = "", ca_file: str = ""
+    ) -> Self:
+        """Return a fetcher with the limits of the settings, and with their User-Agent if none is given."""
         return cls(
-            user_agent=settings.user_agent,
+            user_agent=user_agent or settings.user_agent,
             connect_timeout=settings.connect_timeout,
             response_timeout=settings.response_timeout,
             max_body_bytes=settings.max_body_bytes,
             allow_private_hosts=settings.allow_private_hosts,
+            proxy=proxy,
+            proxy_login=proxy_login,
+            ca_file=ca_file,
         )
 
     def get(self, url: str, *, headers: Mapping[str, str] | None = None) -> Response:
@@ -80,13 +98,18 @@ class Fetcher:
         except ValueError as error:
             raise InvalidUrl(f"URL {url!r}: it is not an absolute URL") from error
         port = int(parts.port) if parts.port else None
+        target = parts.pathname + parts.search
+        if self._policy_behind_proxy is not None:
+            self._policy_behind_proxy.check_literal(parts.hostname, port or 0)
+            # RFC 9112 section 3.2.2: a proxy gets the absolute form, except in a tunnel.
+            target = parts.origin + target if parts.protocol == "http:" else target
         try:
             # The host comes from the parser that checked the scope; another parser could read another host.
             pool = self._pools.connection_from_host(parts.hostname, port, parts.protocol[:-1])
             with closing(
                 pool.urlopen(
                     "GET",
-                    parts.pathname + parts.search,
+                    target,
                     headers={**self._headers, **(headers or {})},
                     timeout=Timeout(connect=self._connect_timeout, total=self._response_timeout),
                     retries=False,
@@ -114,15 +137,27 @@ class Fetcher:
         self.close()
 
 
-def guarded_pool(policy: AddressPolicy) -> urllib3.PoolManager:
+def guarded_pool(
+    policy: AddressPolicy, *, proxy: str = "", proxy_login: str = "", ca_file: str = ""
+) -> urllib3.PoolManager:
     """Return a pool whose every connection checks its peer against `policy` before it sends anything.
+
+    The peer may be any proxy that the caller names. Raises OSError for an invalid `ca_file`.
 
     Call `urlopen` with a `Timeout` and `preload_content=False`. Head and body together must arrive within the read
     time-out, or within what is left of the total. The pool reads no proxy from the environment.
     """
-    plain = type("GuardedConnection", (_Guarded, HTTPConnection), {"policy": policy})
-    secure = type("GuardedSecureConnection", (_Guarded, HTTPSConnection), {"policy": policy})
-    pool = urllib3.PoolManager(num_pools=64, maxsize=2, ssl_context=_tls_context())
+    peers = {"policy": ANY_ADDRESS if proxy else policy}
+    plain = type("GuardedConnection", (_Guarded, HTTPConnection), peers)
+    secure = type("GuardedSecureConnection", (_Guarded, HTTPSConnection), peers)
+    pool: urllib3.PoolManager
+    if proxy:
+        headers = {"Proxy-Authorization": proxy_login} if proxy_login else None
+        pool = urllib3.ProxyManager(
+            proxy, num_pools=64, maxsize=2, ssl_context=_tls_context(ca_file), proxy_headers=headers
+        )
+    else:
+        pool = urllib3.PoolManager(num_pools=64, maxsize=2, ssl_context=_tls_context(ca_file))
     pool.pool_classes_by_scheme = {
         "http": type("GuardedPool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
         "https": type("GuardedSecurePool", (HTTPSConnectionPool,), {"ConnectionCls": secure}),
@@ -130,11 +165,13 @@ def guarded_pool(policy: AddressPolicy) -> urllib3.PoolManager:
     return pool
 
 
-@functools.cache
-def _tls_context() -> ssl.SSLContext:
-    """Return the context that trusts the system's certificate authorities and those of certifi."""
+@functools.lru_cache(maxsize=64)
+def _tls_context(ca_file: str = "") -> ssl.SSLContext:
+    """Return the context that trusts the system's certificate authorities, those of certifi, and those of a file."""
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())
+    if ca_file:
+        context.load_verify_locations(ca_file)
     return context
 
 

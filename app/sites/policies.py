@@ -78,7 +78,8 @@ def _request_of(site: Site, settings: Settings) -> RequestOptions:
     return RequestOptions(
         user_agent=f"{settings.user_agent} {site.user_agent_suffix}".rstrip(),
         headers=tuple(headers.items()),
-        origins=frozenset(ada_url.URL(url).origin for url in site.seeds),
+        # Without secrets, sites with the same options share connections.
+        origins=frozenset(ada_url.URL(url).origin for url in site.seeds) if headers else frozenset(),
         proxy=site.proxy,
         proxy_login=f"Basic {base64.b64encode(login.encode()).decode()}" if login else "",
         ca_file=site.ca_file,

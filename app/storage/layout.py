@@ -90,7 +90,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tombstone:
-    """A page that is gone. `why` is `404`, `410`, `noindex`, `redirect` or `vanished`."""
+    """A page that is gone. `why` is `404`, `410`, `noindex`, `redirect`, `blocked` or `vanished`."""
 
     canonical_key: str
     url: str

@@ -177,8 +177,8 @@ def test_a_policy_takes_from_the_settings_what_a_site_leaves_open(tmp_path: Path
     assert (policy.settings.host_delay, policy.settings.host_concurrency, policy.settings.max_pages) == (0, 3, 9)
     assert policy.scope.contains("https://a.example/docs/x")
     assert not policy.scope.contains("https://a.example/x")
-    assert policy.contains("https://a.example/x")
-    assert not policy.contains("https://b.example/docs/")
+    assert policy.scope.contains("https://a.example/x", any_path=True)
+    assert not policy.scope.contains("https://b.example/docs/", any_path=True)
 
 
 def test_a_secret_goes_to_the_origins_of_the_start_urls_only(tmp_path: Path) -> None:

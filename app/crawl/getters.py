@@ -1,0 +1,50 @@
+"""HTTP clients of one process: requests to a site have its headers, its proxy and its certificate authority."""
+
+from __future__ import annotations
+
+from app.crawl.policy import RequestOptions
+from app.http.fetcher import Fetcher
+from app.http.response import Response
+from config.settings import Settings
+
+#: Clients that a process keeps. Each has connections of its own.
+_KEPT = 64
+
+
+class SiteGetter:
+    """Gets URLs with the options of one site."""
+
+    def __init__(self, settings: Settings, options: RequestOptions) -> None:
+        self._options = options
+        self._fetcher = Fetcher.of(
+            settings,
+            user_agent=options.user_agent,
+            proxy=options.proxy,
+            proxy_login=options.proxy_login,
+            ca_file=options.ca_file,
+        )
+
+    def get(self, url: str) -> Response:
+        """Return what `Fetcher.get` returns; raises what it raises. Secrets go to the origins of the site only."""
+        return self._fetcher.get(url, headers=self._options.headers_for(url))
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._fetcher.close()
+
+
+class Getters:
+    """The clients by their options; domains with the same options share one."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._kept: dict[RequestOptions, SiteGetter] = {}
+
+    def of(self, options: RequestOptions) -> SiteGetter:
+        """Return the client with these options, made on the first call; raises FetchError for an invalid CA file."""
+        getter = self._kept.get(options)
+        if getter is None:
+            if len(self._kept) >= _KEPT:
+                self._kept.pop(next(iter(self._kept))).close()
+            getter = self._kept[options] = SiteGetter(self._settings, options)
+        return getter
