@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +19,8 @@ from tests.support.tls import Encrypted
 pytestmark = pytest.mark.integration
 
 
-def fetcher(**options: str) -> Fetcher:
-    return Fetcher(user_agent="Perennial/1", connect_timeout=2, response_timeout=5, **options)  # type: ignore[arg-type]
+def fetcher(**options: Any) -> Fetcher:
+    return Fetcher(user_agent="Perennial/1", connect_timeout=2, response_timeout=5, **options)
 
 
 def test_a_page_is_requested_by_the_proxy_with_its_login_and_its_name_is_resolved_there() -> None:
@@ -46,15 +47,15 @@ def test_a_page_over_https_goes_through_the_tunnel_of_the_proxy_to_a_host_with_a
         port = int(secure.url.rpartition(":")[2].strip("/"))
         url = f"https://127.0.0.1:{port}/a"
         allowed = {"allow_private_hosts": ("127.0.0.1",), "ca_file": str(secure.authority)}
-        with tunnel() as (proxy, targets), fetcher(**allowed, proxy=proxy) as client:  # type: ignore[arg-type]
+        with tunnel() as (proxy, targets), fetcher(**allowed, proxy=proxy) as client:
             assert client.get(url).status == 200
             assert targets == [f"127.0.0.1:{port}"]
-        with fetcher(**allowed) as client:  # type: ignore[arg-type]
+        with fetcher(**allowed) as client:
             assert client.get(url).status == 200
         with (
             fetcher(allow_private_hosts=("127.0.0.1",)) as client,
             pytest.raises(ConnectionFailed, match="certificate"),
-        ):  # type: ignore[arg-type]
+        ):
             client.get(url)
 
 
@@ -68,7 +69,7 @@ def test_an_invalid_certificate_authority_is_an_error_that_names_its_file(tmp_pa
 
 @contextmanager
 def tunnel() -> Iterator[tuple[str, list[str]]]:
-    """Run a proxy that serves CONNECT; yield its URL and the targets that it was asked for."""
+    """Run a proxy that serves CONNECT; yield its URL and the targets that it received."""
     targets: list[str] = []
 
     def serve(client: socket.socket) -> None:
