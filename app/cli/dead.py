@@ -72,7 +72,7 @@ class DeadFilters:
         return sets.only(self.set_) if self.set_ else sets
 
     def condition(self) -> Callable[[DeadLetter], bool]:
-        """Return the condition that the filters stand for. Raises InvalidUrl, and a usage error for an invalid age."""
+        """Return the condition of the filters. Raises InvalidUrl, and a usage error for an invalid age."""
         now = time.time()
         return where(
             task=self.task,

@@ -51,5 +51,5 @@ def printable(text: str) -> str:
 
 
 def console() -> Console:
-    """Return the terminal, or what stands for it."""
+    """Return the terminal, or the file or pipe in its place."""
     return Console(highlight=False)

@@ -86,11 +86,11 @@ class CoalescingWindow:
         self.redis.eval(_MARK_WAITING, 1, self._key(job), f"asked by {message_id}", _WAITING, _ALIAS, held_ms)
 
     def clear(self, job: Job) -> None:
-        """Delete the mark: the job that it stands for is about to read what it writes."""
+        """Delete the mark: its job is about to read what it writes."""
         self.redis.delete(self._key(job))
 
     def hold(self, job: Job) -> None:
-        """Set the mark again if it is missing: the job that it stood for was postponed and runs again."""
+        """Set the mark again if it is missing: its job was postponed and runs again."""
         self.redis.set(self._key(job), _WAITING, nx=True, px=_ms(self.seconds + HOLD))
 
     def _key(self, job: Job) -> str:

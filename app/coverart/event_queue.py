@@ -133,7 +133,7 @@ _FORGET = SQL(
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One row. Its message may be any JSON; None stands for one that cannot be read.
+    """One row. Its message may be any JSON; None if it cannot be read.
 
     `attempts` are its failed runs, `failures` their reasons in order, the last ten.
     """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tests.support import shop
 from tests.support.broker import Broker
 from tests.support.corner import own_vhost
 from tests.support.waiting import eventually
-from tests.support.worker import worker
+from tests.support.worker import Worker, worker
 
 pytestmark = pytest.mark.acceptance
 
@@ -32,6 +33,15 @@ def post(broker: Broker, task: str, journal: Path, **kwargs: object) -> None:
     )
 
 
+@contextmanager
+def mail_worker(url: str, folder: Path, *options: str) -> Iterator[Worker]:
+    """Run a worker on the queue `mail` for the block, with further options."""
+    environment, log = {"CELERY_BROKER_URL": url}, folder / "worker.log"
+    chosen = [*options, "--loglevel=INFO"]
+    with worker(environment, log, app="tests.support.shop", queues=["mail"], options=chosen) as running:
+        yield running
+
+
 def are_done(journals: Sequence[Path]) -> bool:
     return all(journal.exists() and "done" in journal.read_text() for journal in journals)
 
@@ -43,13 +53,7 @@ def test_a_worker_that_stops_has_acknowledged_everything_that_it_completed(
     journals = [tmp_path / f"quick-{number}" for number in range(11)]
     with own_vhost(services) as url:
         broker = Broker(url)
-        with worker(
-            {"CELERY_BROKER_URL": url},
-            tmp_path / "worker.log",
-            app="tests.support.shop",
-            queues=["mail"],
-            options=[f"--pool={pool}", "--loglevel=INFO"],
-        ) as running:
+        with mail_worker(url, tmp_path, f"--pool={pool}") as running:
             for journal in journals:
                 post(broker, "scripted", journal, outcomes=["done"])
             eventually(lambda: are_done(journals), "all are done")
@@ -64,13 +68,7 @@ def test_few_messages_completed_behind_a_long_one_come_back_when_the_worker_is_k
     long, journals = tmp_path / "long", [tmp_path / f"quick-{number}" for number in range(11)]
     with own_vhost(services) as url:
         broker = Broker(url)
-        with worker(
-            {"CELERY_BROKER_URL": url},
-            tmp_path / "worker.log",
-            app="tests.support.shop",
-            queues=["mail"],
-            options=["--loglevel=INFO"],
-        ) as running:
+        with mail_worker(url, tmp_path) as running:
             post(broker, "linger", long)
             eventually(long.exists, "the long one runs")
             for journal in journals:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -368,11 +369,9 @@ def test_a_migration_killed_before_any_operation_loses_nothing_and_the_next_run_
         operation += step
         with monkeypatch.context() as patch:
             killed_before(patch, operation)
-            try:
+            with suppress(Killed):
                 migration.migrate("site.index", changed(declared, delivery_limit=limit), print)
                 ended = True
-            except Killed:
-                pass
         migration.migrate("site.index", changed(declared, delivery_limit=limit), print)
         left = take_all(declared, "site.index")
         assert {body for body, _, _ in left} == bodies, operation

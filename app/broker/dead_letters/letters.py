@@ -95,7 +95,7 @@ def letter_of(delivery: Delivery, set_name: str, ids: LetterIds) -> DeadLetter:
 
 
 def id_matches(letter_id: str, prefix: str) -> bool:
-    """Return whether a prefix, such as `1d6a` or `1d6a.2`, stands for an id. Without a number it means the first."""
+    """Return whether an id has a prefix, such as `1d6a` or `1d6a.2`. Without a number, only the first one has."""
     base, _, number = letter_id.partition(".")
     base_prefix, _, prefix_number = prefix.partition(".")
     return bool(base_prefix) and base.startswith(base_prefix) and (number or "1") == (prefix_number or "1")
