@@ -13,6 +13,7 @@ from typing import Self
 from app.crawl import encoding, politeness
 from app.crawl.extract.contract import Extract, Extractor, collapsed, excess_complexity
 from app.crawl.urls import MAX_LENGTH, Link, Scope, allows_port, canonical_key, links_in_scope, path_of, resolve
+from app.crawl_record.entries import MAX_VALIDATOR
 from app.errors import ServerError
 from app.http.response import Response
 from app.http.urls import without_credentials
@@ -25,8 +26,6 @@ _PLAIN = "text/plain"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: The server asks for another try later, as with 5xx: Request Timeout, Too Early, Too Many Requests.
 _TRANSIENT = frozenset({408, 425, 429})
-#: Characters of an ETag and a Last-Modified. Real ones have fewer than 100.
-MAX_VALIDATOR = 200
 #: Header values are Latin-1 without control characters (RFC 9110 section 5.5).
 _UNSENDABLE = re.compile(r"[^\x20-\x7e\xa0-\xff]")
 #: Bytes at the beginning of a body that show what it is.

@@ -1,6 +1,6 @@
 -- Complete a message of a crawl, add its links to the backlog, and admit the next pages, in one round trip.
--- Returns: 1 if the crawl has nothing left, lines of the crawl's record that wait in Redis, seconds until the next
--- request to the host, and the items of the pages admitted now.
+-- Returns: 1 if the crawl has nothing left, lines of the crawl's record that wait in Redis, links up to the first one
+-- that the limit leaves out, seconds until the next request to the host, and the items of the pages admitted now.
 -- KEYS: the crawl, its pages, admitted, retrying, backlog, handover, record, the host, its requests in flight, its hold,
 -- active crawls.
 -- ARGV: message's name, 'd' (done) or 'x' (dead), 1 if the page belongs in the crawl's pack, line of the record or '',
@@ -32,6 +32,7 @@ if ARGV[4] ~= '' then
     lines = redis.call('RPUSH', KEYS[7], ARGV[4])
 end
 local seen = 12 < #ARGV and tonumber(redis.call('HGET', crawl, 'seen') or 0)
+local links = (#ARGV - 11) / 2
 for at = 12, #ARGV - 1, 2 do
     if seen < tonumber(ARGV[9]) then
         if redis.call('HSETNX', pages, ARGV[at], 'w') == 1 then
@@ -40,6 +41,7 @@ for at = 12, #ARGV - 1, 2 do
         end
     elseif redis.call('HEXISTS', pages, ARGV[at]) == 0 then
         redis.call('HSET', crawl, 'cut', 1)
+        links = (at - 12) / 2
         break
     end
 end
@@ -75,4 +77,4 @@ local left = redis.call('HLEN', admitted) + redis.call('HLEN', KEYS[4]) + redis.
 if left > 0 then
     redis.call('SADD', KEYS[11], ARGV[10])
 end
-return {left == 0 and 1 or 0, lines, string.format('%.3f', rest(KEYS[8], delay, now)), unpack(items)}
+return {left == 0 and 1 or 0, lines, links, string.format('%.3f', rest(KEYS[8], delay, now)), unpack(items)}

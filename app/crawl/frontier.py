@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
@@ -11,6 +10,7 @@ from pathlib import Path
 from redis import Redis
 
 from app.broker.errors import InvalidMessage, Postpone
+from app.crawl.crawl_cache import CrawlCache
 from app.crawl.frontier_values import (
     ACTIVE_CRAWLS,
     HOST_PREFIX,
@@ -41,12 +41,6 @@ from app.crawl_record.crawls import CrawlState
 from app.crawl_record.keys import plain_id
 from app.state.client import PREFIX, load_script
 
-#: Seen pages of one crawl that a process caches, about 100 bytes each.
-_CACHED_PAGES = 100_000
-#: Crawls whose seen pages a process caches.
-_CACHED_CRAWLS = 8
-#: Seconds between two renewals of the TTL of a crawl's keys by one process.
-_RENEW_EVERY = 60.0
 #: Seconds for which a message waits while another one of its page is worked on.
 _BUSY = 5.0
 
@@ -65,10 +59,7 @@ class Frontier:
         self._redis = redis
         self._ttl = ttl
         self._admission = admission
-        self._seen: dict[str, set[str]] = {}
-        self._born: dict[str, str] = {}
-        self._renewed: dict[str, float] = {}
-        self._handed_over: dict[str, list[str]] = {}
+        self._cache = CrawlCache()
         folder = Path(__file__).parent
         admit = folder / "admit.lua"
         self._enter = load_script(redis, admit, folder / "enter.lua")
@@ -82,7 +73,7 @@ class Frontier:
     def begin(self, crawl: Crawl) -> Crawl:
         """Store a crawl as its domain's latest, and return it; one that is stored already keeps its first values."""
         # Each crawl renews the set's TTL, so its expired members must be removed here.
-        crawls = [str(each) for each in self._redis.smembers(crawls_key(crawl.domain))]
+        crawls = self._crawls_of(crawl.domain)
         pipe = self._redis.pipeline(transaction=False)
         for each in crawls:
             pipe.exists(crawl_key(each))
@@ -147,7 +138,7 @@ class Frontier:
             case "busy":
                 raise Postpone(_BUSY, f"another message of {link.canonical_key} is worked on")
             case "fetch":
-                self._forget_if_lost(crawl_id, str(values[0]))
+                self._cache.note_born(crawl_id, str(values[0]))
                 return Entered(fetch=True, crawl_found=bool(values[0]))
         return Entered(fetch=False, handover=admitted_of(values, 0.0))
 
@@ -169,11 +160,12 @@ class Frontier:
         `line` is the page's line of the crawl's record. A crawl gets no page beyond `max_pages`, and is noted as cut.
         """
         key, name = crawl_key(crawl_id), message_name(kind, canonical_key)
-        cached = self._cache_of(crawl_id)
-        fresh = {each: link for link in links if (each := fingerprint(link.canonical_key)) not in cached}
-        arguments = [field for each, link in fresh.items() for field in (each, to_entry(link))]
-        confirmed = ",".join(self._handed_over.pop(crawl_id, ()))
-        ended, lines, wait, *items = self._complete(
+        named = {fingerprint(link.canonical_key): link for link in links}
+        unseen = self._cache.unseen(crawl_id, named)
+        fresh = [each for each in named if each in unseen]
+        arguments = [field for each in fresh for field in (each, to_entry(named[each]))]
+        confirmed = ",".join(self._cache.take_handed_over(crawl_id))
+        ended, lines, seen, wait, *items = self._complete(
             keys=[
                 *parts_of(key, "", "pages", "admitted", "retrying", "backlog", "handover", "record"),
                 *host_keys(host.name),
@@ -181,16 +173,17 @@ class Frontier:
             ],
             args=[
                 *(name, "x" if dead else "d", int(indexed), line, host.delay, host.concurrency),
-                *(0 if dead else self._admission, self._ttl if self._must_renew(crawl_id) else 0, max_pages),
+                *(0 if dead else self._admission, self._ttl if self._cache.must_renew(crawl_id) else 0, max_pages),
                 *(plain_id(crawl_id), confirmed, *arguments),
             ],
         )
-        cached.update(fresh)
+        # Without those that a limit left out: another page may lead to them within its limits.
+        self._cache.add_seen(crawl_id, fresh[: int(seen)])
         return Completed(admitted_of(items, float(wait)), name, int(lines), bool(ended))
 
     def note_handed_over(self, crawl_id: str, name: str) -> None:
         """Note that what this message admitted is published; the crawl's next completion here removes it."""
-        self._handed_over.setdefault(crawl_id, []).append(name)
+        self._cache.add_handed_over(crawl_id, name)
 
     def add_line(self, crawl_id: str, line: str) -> None:
         """Add a line to a crawl's record: of a page that was indexed by a message outside of the crawl."""
@@ -308,8 +301,9 @@ class Frontier:
 
         `depth` is that of all of them. Where a limit leaves pages out, the crawl is noted as cut.
         """
-        cached = self._cache_of(crawl_id)
-        unknown = {key: name for key in pages if (name := fingerprint(key)) not in cached}
+        named = {fingerprint(each): each for each in pages}
+        uncached = self._cache.unseen(crawl_id, named)
+        unknown = {each: name for name, each in named.items() if name in uncached}
         if not unknown:
             return {}
         key = crawl_key(crawl_id)
@@ -317,8 +311,8 @@ class Frontier:
         pipe.hmget(f"{key}:pages", list(unknown.values()))
         pipe.hget(key, "seen")
         states, seen = pipe.execute()
-        cached.update(name for name, state in zip(unknown.values(), states, strict=True) if state)
-        fresh = [key for key, state in zip(unknown, states, strict=True) if not state]
+        self._cache.add_seen(crawl_id, (name for name, state in zip(unknown.values(), states, strict=True) if state))
+        fresh = [each for each, state in zip(unknown, states, strict=True) if not state]
         room = 0 if depth > max_depth else max(0, max_pages - int(seen or 0))
         if len(fresh) > room:
             self._redis.hset(key, "cut", 1)
@@ -343,38 +337,41 @@ class Frontier:
 
     def open_messages(self, domain: str) -> int:
         """Return the number of open messages and waiting pages of a domain, over all its crawls."""
-        crawls = [str(each) for each in self._redis.smembers(crawls_key(domain))]
-        return sum(map(self.open_messages_of, crawls))
+        return sum(map(sum, self._open_and_waiting(self._crawls_of(domain))))
 
     def open_messages_of(self, crawl_id: str) -> int:
         """Return the number of open messages and waiting pages of one crawl."""
-        return sum(self._open_and_waiting(crawl_id))
+        return sum(map(sum, self._open_and_waiting([crawl_id])))
 
-    def _open_and_waiting(self, crawl_id: str) -> tuple[int, int]:
-        key = crawl_key(crawl_id)
+    def _crawls_of(self, domain: str) -> list[str]:
+        return [str(each) for each in self._redis.smembers(crawls_key(domain))]
+
+    def _open_and_waiting(self, crawl_ids: Iterable[str]) -> list[tuple[int, int]]:
         pipe = self._redis.pipeline(transaction=False)
-        pipe.hlen(f"{key}:admitted")
-        pipe.hlen(f"{key}:retrying")
-        pipe.llen(f"{key}:backlog")
-        admitted, retrying, waiting = pipe.execute()
-        return admitted + retrying, waiting
+        for key in map(crawl_key, crawl_ids):
+            pipe.hlen(f"{key}:admitted")
+            pipe.hlen(f"{key}:retrying")
+            pipe.llen(f"{key}:backlog")
+        counts = iter(pipe.execute())
+        return [
+            (admitted + retrying, waiting) for admitted, retrying, waiting in zip(counts, counts, counts, strict=True)
+        ]
 
     def progress(self, domain: str) -> Progress:
         """Return the counts of a domain's latest crawl."""
-        crawl_id = self._redis.get(latest_key(domain))
-        key = crawl_key(str(crawl_id) if crawl_id else "none")
+        crawl_id = str(self._redis.get(latest_key(domain)) or "")
         pipe = self._redis.pipeline(transaction=False)
-        pipe.hgetall(key)
+        pipe.hgetall(crawl_key(crawl_id))
         pipe.time()
         fields, (seconds, _) = pipe.execute()
-        crawls = [str(each) for each in self._redis.smembers(crawls_key(domain))]
-        open_messages = sum(self._open_and_waiting(each)[0] for each in crawls)
+        crawls = self._crawls_of(domain)
+        counts = dict(zip(crawls, self._open_and_waiting(crawls), strict=True))
         seen, done, dead, indexed = (int(fields.get(name, 0)) for name in ("seen", "done", "dead", "indexed"))
         return Progress(
-            crawl=crawl_of_fields(str(crawl_id), fields) if crawl_id else None,
+            crawl=crawl_of_fields(crawl_id, fields),
             seen=seen,
-            open=open_messages,
-            waiting=self._open_and_waiting(str(crawl_id))[1] if crawl_id else 0,
+            open=sum(open_messages for open_messages, _ in counts.values()),
+            waiting=counts.get(crawl_id, (0, 0))[1],
             done=done,
             dead=dead,
             indexed=indexed,
@@ -390,26 +387,3 @@ class Frontier:
             f"{crawl_key(crawl_id)}:pages", [message_name(kind, canonical_key) for kind in kinds]
         )
         return {kind: PAGE_STATES[str(state)] for kind, state in zip(kinds, states, strict=True) if state}
-
-    def _cache_of(self, crawl_id: str) -> set[str]:
-        # A seen page stays seen, so the cache is never wrong; it is only bounded.
-        if len(self._seen.get(crawl_id, ())) > _CACHED_PAGES:
-            del self._seen[crawl_id]
-        while crawl_id not in self._seen and len(self._seen) >= _CACHED_CRAWLS:
-            del self._seen[next(iter(self._seen))]
-        return self._seen.setdefault(crawl_id, set())
-
-    def _forget_if_lost(self, crawl_id: str, born: str) -> None:
-        """Forget the cached pages of a crawl that Redis lost since: it does not know them any more."""
-        if self._born.setdefault(crawl_id, born) != born:
-            self._born[crawl_id] = born
-            self._seen.pop(crawl_id, None)
-
-    def _must_renew(self, crawl_id: str) -> bool:
-        now = time.monotonic()
-        if now - self._renewed.get(crawl_id, -_RENEW_EVERY) < _RENEW_EVERY:
-            return False
-        if len(self._renewed) > 10_000:
-            self._renewed.clear()
-        self._renewed[crawl_id] = now
-        return True

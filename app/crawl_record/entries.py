@@ -13,8 +13,9 @@ from app.storage.layout import MAX_ADDRESS, page_id
 
 #: Characters of a reason; a longer one is cut.
 MAX_REASON: Final = 200
-#: Characters of an ETag and of a Last-Modified field. A longer one is left out: a part of a validator is invalid.
-MAX_VALIDATOR: Final = 1_000
+#: Characters of an ETag and of a Last-Modified field. Real ones have fewer than 100. A longer one is left out: a part
+#: of a validator is invalid.
+MAX_VALIDATOR: Final = 200
 #: Links of an entry, and characters of all of them together: what a crawl follows from one page by default. The links
 #: after these are left out.
 MAX_LINKS: Final = 5_000

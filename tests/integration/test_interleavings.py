@@ -10,6 +10,7 @@ import pytest
 
 from app.broker.errors import InvalidMessage
 from app.crawl.classify import Indexed
+from app.crawl.crawl_cache import CrawlCache
 from app.crawl.frontier_values import Crawl, FoundPage, Host
 from app.crawl.urls import Target
 from app.errors import RobotsUnavailable
@@ -137,7 +138,7 @@ def test_a_running_crawl_does_not_expire_and_an_expired_one_leaves_its_domains_s
     indexed(process, "long", "/")
     for key in keys:
         process.redis.expire(key, 5)
-    process.frontier._renewed.clear()  # As after a minute.
+    process.frontier._cache = CrawlCache()  # As in another process, or after a minute.
     indexed(process, "long", "/other")
     begin(process, "new")
     assert process.redis.smembers(f"perennial:domain:{DOMAIN}:crawls") == {"long", "new"}

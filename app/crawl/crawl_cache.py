@@ -1,0 +1,105 @@
+"""What a process caches of crawls: their seen pages, and publications to note with the next completion."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+#: Crawls of which a process caches something.
+CRAWLS = 1_000
+#: Seen pages that a process caches of all crawls together, about 100 bytes each.
+PAGES = 500_000
+#: Seconds between two renewals of the TTL of a crawl's keys by one process.
+_RENEW_EVERY = 60.0
+
+
+@dataclass(slots=True)
+class _Cached:
+    """What is cached of one crawl. `born` tells it from a crawl of the same id that Redis lost."""
+
+    born: str | None = None
+    seen: set[str] = field(default_factory=set)
+    handed_over: list[str] = field(default_factory=list)
+    renewed: float = -_RENEW_EVERY
+
+
+class CrawlCache:
+    """Caches of the crawls that were used last; threads of a process may share it.
+
+    A seen page stays seen, so no answer is ever wrong. Whatever is forgotten costs a look at Redis, or a handover that
+    stays there until the crawl's keys expire.
+    """
+
+    def __init__(self, *, crawls: int = CRAWLS, pages: int = PAGES) -> None:
+        self._limit = crawls
+        self._pages_left = pages
+        self._crawls: OrderedDict[str, _Cached] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def unseen(self, crawl_id: str, names: Iterable[str]) -> set[str]:
+        """Return those of the names of pages that are not known to be seen."""
+        with self._lock:
+            return set(names) - self._of(crawl_id).seen
+
+    def add_seen(self, crawl_id: str, names: Iterable[str]) -> None:
+        """Note that the crawl has seen pages of these names."""
+        with self._lock:
+            cached = self._of(crawl_id)
+            before = len(cached.seen)
+            cached.seen.update(names)
+            self._pages_left -= len(cached.seen) - before
+            if self._pages_left < 0:
+                self._forget_oldest_pages()
+
+    def note_born(self, crawl_id: str, born: str) -> None:
+        """Note what tells this crawl from one that Redis lost. The pages of a lost one are forgotten."""
+        with self._lock:
+            cached = self._of(crawl_id)
+            if cached.born not in (None, born):
+                self._forget_pages(cached)
+            cached.born = born
+
+    def add_handed_over(self, crawl_id: str, name: str) -> None:
+        """Note that what the message of this name admitted is published."""
+        with self._lock:
+            self._of(crawl_id).handed_over.append(name)
+
+    def take_handed_over(self, crawl_id: str) -> list[str]:
+        """Return the names given to `add_handed_over` since the last call."""
+        with self._lock:
+            cached = self._of(crawl_id)
+            names, cached.handed_over = cached.handed_over, []
+            return names
+
+    def must_renew(self, crawl_id: str) -> bool:
+        """Return whether the TTL of the crawl's keys must be renewed, and note that it is."""
+        now = time.monotonic()
+        with self._lock:
+            cached = self._of(crawl_id)
+            if now - cached.renewed < _RENEW_EVERY:
+                return False
+            cached.renewed = now
+            return True
+
+    def __len__(self) -> int:
+        return len(self._crawls)
+
+    def _of(self, crawl_id: str) -> _Cached:
+        cached = self._crawls.setdefault(crawl_id, _Cached())
+        self._crawls.move_to_end(crawl_id)
+        if len(self._crawls) > self._limit:
+            self._forget_pages(self._crawls.popitem(last=False)[1])
+        return cached
+
+    def _forget_oldest_pages(self) -> None:
+        for cached in self._crawls.values():
+            self._forget_pages(cached)
+            if self._pages_left >= 0:
+                break
+
+    def _forget_pages(self, cached: _Cached) -> None:
+        self._pages_left += len(cached.seen)
+        cached.seen.clear()

@@ -1,0 +1,44 @@
+"""What a process caches of crawls, however many there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.crawl.crawl_cache import CrawlCache
+
+pytestmark = pytest.mark.unit
+
+
+def test_seen_pages_are_cached_up_to_a_number_and_those_of_the_crawl_used_last_stay() -> None:
+    cache = CrawlCache(pages=10)
+    for crawl_id in "abc":
+        cache.add_seen(crawl_id, map(str, range(4)))
+    assert cache.unseen("a", "0123") == set("0123")
+    assert cache.unseen("b", "01234") == {"4"}
+    assert cache.unseen("c", "01234") == {"4"}
+    cache.add_seen("d", map(str, range(11)))
+    assert cache.unseen("c", "0") == cache.unseen("d", "0") == {"0"}
+    cache.add_seen("c", map(str, range(10)))
+    assert cache.unseen("c", "0123456789") == set()
+
+
+def test_little_is_kept_of_crawls_that_ended_long_ago() -> None:
+    cache = CrawlCache(crawls=3)
+    for number in range(100):
+        cache.add_handed_over(str(number), "a page")
+        cache.note_born(str(number), "now")
+        assert cache.must_renew(str(number))
+    assert len(cache) == 3
+    assert not cache.must_renew("99")
+    assert (cache.take_handed_over("99"), cache.take_handed_over("99")) == (["a page"], [])
+    assert cache.take_handed_over("0") == []
+
+
+def test_the_pages_of_a_crawl_that_redis_lost_are_forgotten() -> None:
+    cache = CrawlCache()
+    cache.note_born("c", "first")
+    cache.add_seen("c", ["page"])
+    cache.note_born("c", "first")
+    assert cache.unseen("c", ["page"]) == set()
+    cache.note_born("c", "second")
+    assert cache.unseen("c", ["page"]) == {"page"}
