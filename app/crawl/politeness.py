@@ -22,6 +22,7 @@ from app.crawl_record.crawls import CrawlSettings
 from app.errors import FetchError, ForbiddenAddress, InvalidUrl, RobotsUnavailable
 from app.http.response import Response
 from app.state.client import PREFIX, load_script
+from app.state.lease import lease
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ _PARSED_CHARACTERS = 1_000_000
 #: Wildcards of a robots.txt that are matched. Real files have some hundreds.
 _MAX_WILDCARDS = 5_000
 #: Seconds after which another worker may fetch a robots.txt whose fetcher died.
-_FETCH_LEASE = 60
+_FETCH_LEASE = 10.0
 #: Milliseconds until an unavailable robots.txt is requested again: every page of the host needs it.
 _UNAVAILABLE_MS = 1_000
 
@@ -101,24 +102,30 @@ class RobotsCache:
         key = f"{PREFIX}robots:{robots_txt.removesuffix('/robots.txt')}"
         text = self._redis.get(key)
         if text is None:
-            if (failure := self._redis.get(f"{key}:down")) is not None:
-                raise RobotsUnavailable(str(failure))
-            if not self._redis.set(f"{key}:by", "1", nx=True, ex=_FETCH_LEASE):
-                raise Postpone(1.0, f"another worker is fetching {robots_txt}")
-            try:
-                text = self._fetch(robots_txt, getter or self._fetcher, limits)
-                self._redis.set(key, text, ex=_TTL)
-            except RobotsUnavailable as error:
-                self._redis.set(f"{key}:down", str(error), px=_UNAVAILABLE_MS)
-                raise
-            finally:
-                self._redis.delete(f"{key}:by")
+            text = self._fetch_once(robots_txt, key, getter or self._fetcher, limits)
         rules = self._parse(str(text))
         self._parsed.put(robots_txt, rules, len(text))
         return rules
 
     def _parse(self, text: str) -> RobotsRules:
         return RobotsRules.parse(text, user_agent=self._user_agent, crawl_delay_max=self._max_crawl_delay)
+
+    def _fetch_once(self, robots_txt: str, key: str, getter: Getter, limits: CrawlSettings | None) -> str:
+        """Fetch a robots.txt as the only worker, and share its text; raises as `rules`."""
+        with lease(self._redis, key.removeprefix(PREFIX), seconds=_FETCH_LEASE):
+            # The holder before may have fetched it.
+            text, failure = self._redis.mget(key, f"{key}:down")
+            if text is not None:
+                return str(text)
+            if failure is not None:
+                raise RobotsUnavailable(str(failure))
+            try:
+                fetched = self._fetch(robots_txt, getter, limits)
+            except RobotsUnavailable as error:
+                self._redis.set(f"{key}:down", str(error), px=_UNAVAILABLE_MS)
+                raise
+            self._redis.set(key, fetched, ex=_TTL)
+            return fetched
 
     def _fetch(self, robots_txt: str, getter: Getter, limits: CrawlSettings | None) -> str:
         """Return the text of a robots.txt, requested within the rate limit of its host."""

@@ -231,6 +231,11 @@ def test_a_crawl_has_no_more_pages_than_its_limit(frontier: Frontier) -> None:
     assert unseen(frontier, "4", "5", max_pages=4) == ["4"]
 
 
+def test_a_page_that_is_too_deep_behind_one_link_is_crawled_where_another_one_leads_to_it(frontier: Frontier) -> None:
+    assert urls(complete(frontier, "page", "deep", "1", pages=0).admitted) == []
+    assert urls(complete(frontier, "page", "start", "1").admitted) == ["1"]
+
+
 def test_open_messages_of_an_older_crawl_of_the_domain_count_as_well(frontier: Frontier) -> None:
     frontier.note_published("c", [link("k")])
     frontier.begin(Crawl("c2", "a.gov", "https://a.gov/", datetime.now(UTC)))

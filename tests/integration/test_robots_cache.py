@@ -12,7 +12,7 @@ from app.crawl.frontier_values import Host
 from app.crawl.politeness import HostRateLimiter, RobotsCache
 from app.http.fetcher import Fetcher
 from app.state.client import get_redis
-from tests.servers.site import Site, robots
+from tests.servers.site import Request, Site, robots
 
 pytestmark = pytest.mark.integration
 
@@ -54,3 +54,19 @@ def test_a_crawl_delay_that_is_cut_is_logged_with_both_numbers(
         assert cache_of(redis_url, fetcher, delay=0).rules(site.url).crawl_delay == 30
     expected = f"{site.at('/robots.txt')} asks for 600 s between requests; CRAWL_DELAY_MAX cuts this to 30 s"
     assert caplog.messages == [expected]
+
+
+def test_a_worker_that_lost_the_lease_on_a_robots_txt_leaves_that_of_the_next_worker_alone(
+    redis_url: str, site: Site, fetcher: Fetcher
+) -> None:
+    redis = get_redis(redis_url)
+
+    def take_over(request: Request) -> None:
+        [lease] = [key for key in redis.scan_iter("*robots*") if key.endswith(":by") or ":lease:" in key]
+        redis.set(lease, "another worker")
+
+    site.before = take_over
+    assert not cache_of(redis_url, fetcher, delay=0).rules(site.url).allows(site.at("/x"))
+    assert "another worker" in [redis.get(key) for key in redis.scan_iter("*robots*")]
+    assert not cache_of(redis_url, fetcher, delay=0).rules(site.url).allows(site.at("/x"))
+    assert site.paths() == ["/robots.txt"]
