@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -47,26 +47,25 @@ class Sweep:
     def run(self, domain: str = "") -> Iterator[Action]:
         """Yield what was done for a domain, or for each domain with a record, a page or a timer in the store."""
         for name in [domain] if domain else self._domains():
-            yield from self._resume_crawls(name)
-            yield from self._start_timers(name)
+            crawls = list_crawls(self.store, name)
+            yield from self._resume_crawls(name, crawls)
+            yield from self._start_timers(name, crawls)
         swept = [each for each in self.frontier.restored() if not domain or self._is_of(each, domain)]
         self.frontier.note_swept(swept)
 
     def _domains(self) -> list[str]:
         stored = {each.domain for each in stored_timers(self.store)}
-        return sorted({crawl.domain for crawl in list_crawls(self.store)} | stored | set(self._content_domains()))
-
-    def _content_domains(self) -> Iterator[str]:
-        return self.store.list_folders(CONTENT_PREFIX)
+        crawled = {crawl.domain for crawl in list_crawls(self.store)}
+        return sorted(crawled | stored | set(self.store.list_folders(CONTENT_PREFIX)))
 
     def _is_of(self, crawl_id: str, domain: str) -> bool:
         crawl = self.frontier.crawl(crawl_id)
         return crawl is None or crawl.domain == domain
 
-    def _resume_crawls(self, domain: str) -> Iterator[Action]:
+    def _resume_crawls(self, domain: str, crawls: Sequence[CrawlRecord]) -> Iterator[Action]:
         """Find the backlogs of the domain's unfinished crawls again, as far as Redis does not know them."""
         # Oldest first: the last one to begin is the domain's latest.
-        for record in reversed([crawl for crawl in list_crawls(self.store, domain) if not crawl.is_finished]):
+        for record in reversed([crawl for crawl in crawls if not crawl.is_finished]):
             if self.frontier.crawl(record.id) is not None and record.id not in self.frontier.restored():
                 continue
             self.records.restore_crawl(record.ref)
@@ -96,12 +95,11 @@ class Sweep:
                 waiting += [FoundPage(url, canonical_key(url), entry.depth + 1, entry.page_id) for url in urls]
         return self.frontier.rebuild(record.id, fetched, waiting, dead)
 
-    def _start_timers(self, domain: str) -> Iterator[Action]:
+    def _start_timers(self, domain: str, crawls: Sequence[CrawlRecord]) -> Iterator[Action]:
         """Start the domain's timer, unless it runs, if a pack is due or a client's timer was lost."""
         if self.timers.running(domain) is not None:
             return
         timeout, callback = self.timeout, None
-        crawls = list_crawls(self.store, domain)
         stored = next((each for each in stored_timers(self.store, domain)), None)
         if stored is not None:
             timeout, callback = stored.timeout, stored.callback

@@ -51,13 +51,13 @@ def index(self: Any, **message: Any) -> None:
     """Index one page: fetch it and store its text. Outside of a crawl this resets its domain's timer."""
     page, process = target_of(message), context()
     if not page.crawl_id:  # In a crawl, its open messages hold the timer back.
-        _reset_timer(page.domain)
+        reset_timer_of(page.domain)
     result = process.crawler.fetch(page, "index", too_complex=limit_was_exceeded(self.request.headers or {}))
     if result is None:
         return
     page_id = process.crawler.store(page, result)
     # Again after the fetch: a timer that became due during it packed without this page.
-    _reset_timer(page.domain)
+    reset_timer_of(page.domain)
     if page.crawl_id:
         publish_admitted(
             page, process.work.complete(page, "index", result, process.crawler.host(page), member=bool(page_id))
@@ -102,7 +102,8 @@ def page(self: Any, **message: Any) -> None:
     publish_admitted(target, completed)
 
 
-def _reset_timer(domain: str) -> None:
+def reset_timer_of(domain: str) -> None:
+    """Set a domain's timer back; without one, start a timer of an incremental pack."""
     process = context()
     process.timers.reset(domain, timeout=process.settings.timer_timeout, callback=incremental_pack(domain))
 
@@ -114,7 +115,7 @@ def publish_admitted(page: Target, completed: Completed) -> None:
         process.publisher.publish(page_messages(page.domain, page.crawl_id, completed.admitted))
         process.frontier.note_handed_over(page.crawl_id, completed.name)
     if process.records.note_progress(page.crawl_id, lines=completed.lines, ended=completed.ended):
-        _reset_timer(page.domain)
+        reset_timer_of(page.domain)
 
 
 def page_messages(domain: str, crawl_id: str, admitted: Admitted) -> list[Outgoing]:

@@ -16,7 +16,7 @@ from app.timers.stored import StoredTimer, delete_stored_timer, store_timer
 from app.timers.timers import Timer, callback_of, full_pack, incremental_pack, timeout_of
 from config.routes import CRAWL, INDEX, PAGE
 from tasks.base import DomainTask, context, domain_of, task
-from tasks.site import page_messages
+from tasks.site import page_messages, reset_timer_of
 
 logger = get_task_logger(__name__)
 
@@ -97,9 +97,7 @@ def _refill(refill: Refill) -> None:
         process.frontier.confirm_refill(refill.crawl_id)
     elif refill.ended:
         if process.records.note_progress(refill.crawl_id, lines=0, ended=True):
-            process.timers.reset(
-                refill.domain, timeout=process.settings.timer_timeout, callback=incremental_pack(refill.domain)
-            )
+            reset_timer_of(refill.domain)
         process.frontier.close(refill.crawl_id)
     elif not _messages_wait():
         _readmit(refill)
