@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from celery.utils.log import get_task_logger
 
 from app.broker.errors import InvalidMessage
+from app.crawl.crawl_records import RecordedCrawl
 from app.crawl.urls import canonical_key
 from app.crawl_record.crawls import read_crawl
 from app.crawl_record.keys import CrawlRef
@@ -32,8 +33,15 @@ def pack_full(**message: Any) -> None:
     """Build a new pack, of the crawl with `crawl_id` or of every stored page. `force` overrules refusals."""
     domain, force = domain_of(message), _flag(message, "force", default=False)
     with lease(context().redis, f"pack:{domain}"):
-        crawl = _finished_crawl(domain, str(message.get("crawl_id") or ""))
-        _announce(packer.pack_crawl(context().store, domain, crawl, force=force, work=_work_folder()))
+        process, crawl_id = context(), str(message.get("crawl_id") or "")
+        recorded = process.records.finished(domain, crawl_id) if crawl_id else None
+        crawl = _finished_crawl(recorded) if recorded else None
+
+        def met_since() -> Collection[str]:
+            return process.records.met_since(recorded) if recorded else ()
+
+        work = _work_folder()
+        _announce(packer.pack_crawl(process.store, domain, crawl, met_since=met_since, force=force, work=work))
 
 
 @task("pack_incremental", DomainTask)
@@ -55,13 +63,9 @@ def _flag(message: Mapping[str, Any], field: str, *, default: bool) -> bool:
     return value
 
 
-def _finished_crawl(domain: str, crawl_id: str) -> FinishedCrawl | None:
-    """Return what the record says of a crawl, or None for a crawl without a record."""
-    process = context()
-    recorded = process.records.finished(domain, crawl_id) if crawl_id else None
-    if recorded is None:
-        return None
-    crawl, store = recorded.record, process.store
+def _finished_crawl(recorded: RecordedCrawl) -> FinishedCrawl:
+    """Return what the record says of a crawl, as the packer needs it."""
+    crawl, store, domain = recorded.record, context().store, recorded.record.domain
     contents = ((page_id, read_content(store, content_key(domain, page_id))) for page_id in recorded.failed_ids)
     try:
         packed_crawl = read_crawl(store, CrawlRef(domain, read_manifest(store, domain).crawl_id))

@@ -16,6 +16,7 @@ from app.crawl.urls import Target
 from app.crawl_record.crawls import (
     CrawlRecord,
     CrawlState,
+    list_crawls,
     prune,
     read_crawl,
     update_crawl,
@@ -23,7 +24,7 @@ from app.crawl_record.crawls import (
 )
 from app.crawl_record.entries import UrlEntry
 from app.crawl_record.keys import CrawlRef
-from app.crawl_record.segments import append_segment, latest_entries, next_offset
+from app.crawl_record.segments import append_segment, latest_entries, next_offset, read_entries
 from app.errors import PreconditionFailed
 from app.storage.store import ObjectStore
 
@@ -37,11 +38,15 @@ MEMBER_STATES = frozenset({"indexed", "unchanged", "skipped", "failed", "lost"})
 
 @dataclass(frozen=True, slots=True)
 class RecordedCrawl:
-    """A crawl's record with the last entry of each page, by page id. `cut`: it did not follow all links."""
+    """A crawl's record with the last entry of each page, by page id. `cut`: it did not follow all links.
+
+    `lines` is the number of entries that the record had at least when it was read.
+    """
 
     record: CrawlRecord
     entries: Mapping[str, UrlEntry]
     cut: bool
+    lines: int
 
     @property
     def member_ids(self) -> set[str]:
@@ -138,7 +143,21 @@ class CrawlRecords:
             return None
         cut = bool(stored.record.counts.get("cut")) if crawl is None else self._frontier.is_cut(crawl_id)
         cut = cut or self._frontier.open_messages_of(crawl_id) > 0 or crawl_id in self._frontier.restored()
-        return RecordedCrawl(stored.record, latest_entries(self._store, ref), cut)
+        lines = next_offset(self._store, ref)
+        return RecordedCrawl(stored.record, latest_entries(self._store, ref), cut, lines)
+
+    def met_since(self, former: RecordedCrawl) -> set[str]:
+        """Return ids of the pages in the record that were added after it was read, and in those of later crawls."""
+        found: set[str] = set()
+        for record in list_crawls(self._store, former.record.domain):
+            if record.started < former.record.started:
+                break
+            crawl = self._frontier.crawl(record.id)
+            if crawl is not None:
+                self.flush(crawl)
+            since = former.lines if record.id == former.record.id else 0
+            found.update(entry.page_id for entry in read_entries(self._store, record.ref, since=since))
+        return found
 
     def flush(self, crawl: Crawl) -> int:
         """Write the lines that wait in Redis to the store; return their number. Others may flush at the same time."""

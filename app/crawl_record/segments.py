@@ -51,12 +51,14 @@ def next_offset(store: ObjectStore, ref: CrawlRef) -> int:
     return _offset(keys[-1]) + len(_lines(keys[-1], store.get(keys[-1]).data)) if keys else 0
 
 
-def read_entries(store: ObjectStore, ref: CrawlRef) -> Iterator[UrlEntry]:
+def read_entries(store: ObjectStore, ref: CrawlRef, *, since: int = 0) -> Iterator[UrlEntry]:
     """Yield the entries of a crawl in the order in which they were written, holding few segments in memory.
+
+    With `since`, segments are left out that begin before this number of entries.
 
     A URL that was fetched several times has several entries. Raises StoreError, which names object and line.
     """
-    keys = (stat.key for stat in store.list(ref.urls_prefix))
+    keys = (stat.key for stat in store.list(ref.urls_prefix) if _offset(stat.key) >= since)
     for key, stored in read_objects(store, keys):
         if stored is None:  # The record was deleted meanwhile.
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -111,14 +111,27 @@ class PackRun:
 
 
 def pack_crawl(
-    store: ObjectStore, domain: str, crawl: FinishedCrawl | None, *, force: bool = False, work: Path | None = None
+    store: ObjectStore,
+    domain: str,
+    crawl: FinishedCrawl | None,
+    *,
+    met_since: Callable[[], Collection[str]] = frozenset,
+    force: bool = False,
+    work: Path | None = None,
 ) -> PackResult:
     """Build the pack that `plan_full_pack` chooses; `crawl` None is an unknown crawl. Raises as `pack_full`."""
     plan = plan_full_pack(domain, crawl, force=force)
     if plan is None:
         return pack_incremental(store, domain, work=work)
     return pack_full(
-        store, domain, page_ids=plan.page_ids, crawl_id=plan.crawl_id, began=plan.began, force=force, work=work
+        store,
+        domain,
+        page_ids=plan.page_ids,
+        crawl_id=plan.crawl_id,
+        began=plan.began,
+        met_since=met_since,
+        force=force,
+        work=work,
     )
 
 
@@ -129,14 +142,16 @@ def pack_full(
     page_ids: Collection[str] | None,
     crawl_id: str,
     began: datetime | None,
+    met_since: Callable[[], Collection[str]] = frozenset,
     force: bool = False,
     work: Path | None = None,
 ) -> PackResult:
     """Write a new pack of the stored pages with these ids (None: of all), and replace vanished pages by tombstones.
 
     Vanished are stored pages that are not in `page_ids` and were not written since `began`, when the crawl began.
-    Without tombstones the next incremental pack would restore them. Without `began` no page counts as vanished.
-    `work` is a folder for temporary files.
+    Nor does one count that `met_since` returns, the ids of pages that were fetched after `page_ids` was read. Without
+    tombstones the next incremental pack would restore them. Without `began` no page counts as vanished. `work` is a
+    folder for temporary files.
 
     Raises PackRefused, with nothing written, for a pack without pages, and without `force` for one with fewer than half
     the pages of the present pack; PreconditionFailed when another pack was written meanwhile; PackError for a full
@@ -160,7 +175,9 @@ def pack_full(
             vanished, tombstones = find_vanished(store, domain, unmet, began=began) if began else ([], [])
             rows.note_tombstones(database, tombstones)
             manifest = run.publish(database, previous, crawl_id=crawl_id)
-        removed = write_tombstones(store, vanished, still_valid=lambda: is_present(store, manifest))
+        removed = write_tombstones(
+            store, vanished, still_valid=lambda: is_present(store, manifest), met_since=met_since
+        )
         return run.result(manifest, rows.RowCounts(manifest.pages, 0, removed))
 
 

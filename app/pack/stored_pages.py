@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -104,20 +104,28 @@ def find_vanished(
 
 
 def write_tombstones(
-    store: ObjectStore, vanished: Iterable[VanishedPage], *, still_valid: Callable[[], bool] = lambda: True
+    store: ObjectStore,
+    vanished: Iterable[VanishedPage],
+    *,
+    still_valid: Callable[[], bool] = lambda: True,
+    met_since: Callable[[], Collection[str]] = frozenset,
 ) -> int:
     """Replace the vanished pages and return how many. A page that was written meanwhile is kept.
 
     `still_valid` returns whether this packer's pack is the present one. A packer that was stopped for long may have
-    lost its lease, and its pages may be back. It is called once a second.
+    lost its lease, and its pages may be back. `met_since` returns the ids of pages that were fetched after the crawl's
+    record was read: one with the same content as before has the same ETag. Both are called once a second.
     """
     written, checked = 0, -VALIDITY
+    met: Collection[str] = ()
     for page in vanished:
         if time.monotonic() - checked >= VALIDITY:
             if not still_valid():
                 log.warning("%s: another packer replaced the pack; its vanished pages stay", page.tombstone.domain)
                 break
-            checked = time.monotonic()
+            met, checked = met_since(), time.monotonic()
+        if page_id(page.tombstone.canonical_key) in met:
+            continue
         with suppress(PreconditionFailed):
             store.put(page.object_key, to_json(page.tombstone), if_match=page.etag)
             written += 1
