@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -40,10 +40,13 @@ def index_and_crawl(self: Any, **message: Any) -> None:
     crawl = Crawl(crawl_id, start.domain, start.url, datetime.now(UTC), moves=start.depth, own=True)
     callback = full_pack(start.domain, crawl.id)
     process.records.begin(crawl, timer_timeout=timeout, callback=callback.message)
+    # Open before the timer runs, which would fire without them. If this process dies before it publishes them, this
+    # message comes again.
+    process.frontier.note_published(crawl.id, [FoundPage(start.url, start.canonical_key, 0)])
     process.timers.start(start.domain, timeout=timeout, callback=callback)
-    _publish_pairs(start.domain, crawl.id, [Link(start.url, start.canonical_key)], depth=0)
     if seeds := process.policies(start.domain).seeds:
         _publish_pairs(start.domain, crawl.id, [Link(url, canonical_key(url)) for url in seeds], depth=1)
+    process.publisher.publish(_pairs([{"url": start.url, "domain": start.domain, "crawl_id": crawl.id, "depth": 0}]))
 
 
 @task("index", PageTask, bind=True)
@@ -144,11 +147,16 @@ def _publish_pairs(domain: str, crawl_id: str, links: Sequence[Link], *, depth: 
         crawl_id, found, depth=depth, max_pages=limits.max_pages, max_depth=limits.max_depth
     )
     pages = [{"url": url, "domain": domain, "crawl_id": crawl_id, "depth": depth} for url in unseen.values()]
-    # A page's two messages are far apart, so that the second one finds the result of the first.
-    messages = [site_message("index", process.budgets, **page) for page in pages]
-    messages += [site_message("crawl", process.budgets, **page) for page in reversed(pages)]
-    process.publisher.publish(messages)
+    process.publisher.publish(_pairs(pages))
     process.frontier.note_published(crawl_id, [FoundPage(url, key, depth) for key, url in unseen.items()])
+
+
+def _pairs(pages: Sequence[Mapping[str, Any]]) -> list[Outgoing]:
+    """Return the messages `index` and `crawl` of pages with these fields."""
+    budgets = context().budgets
+    # A page's two messages are far apart, so that the second one finds the result of the first.
+    messages = [site_message("index", budgets, **page) for page in pages]
+    return messages + [site_message("crawl", budgets, **page) for page in reversed(pages)]
 
 
 def _move(page: Target, url: str) -> None:

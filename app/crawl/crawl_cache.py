@@ -18,7 +18,7 @@ _RENEW_EVERY = 60.0
 
 @dataclass(slots=True)
 class _Cached:
-    """What is cached of one crawl. `born` tells it from a crawl of the same id that Redis lost."""
+    """What is cached of one crawl. `born` differs from that of a crawl of the same id that Redis lost."""
 
     born: str | None = None
     seen: set[str] = field(default_factory=set)
@@ -55,7 +55,7 @@ class CrawlCache:
                 self._forget_oldest_pages()
 
     def note_born(self, crawl_id: str, born: str) -> None:
-        """Note what tells this crawl from one that Redis lost. The pages of a lost one are forgotten."""
+        """Note the crawl's random `born`, which a loss of Redis changes. The pages of a lost crawl are forgotten."""
         with self._lock:
             cached = self._of(crawl_id)
             if cached.born not in (None, born):

@@ -114,7 +114,7 @@ def write_tombstones(
 
     `still_valid` returns whether this packer's pack is the present one. A packer that was stopped for long may have
     lost its lease, and its pages may be back. `met_since` returns the ids of pages that were fetched after the crawl's
-    record was read: one with the same content as before has the same ETag. Both are called once a second.
+    record was read. An unchanged page has the same ETag as before. Both are called once a second.
     """
     written, checked = 0, -VALIDITY
     met: Collection[str] = ()

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from app.broker.errors import InvalidMessage
+from app.broker.publishing import Outgoing, Publisher
 from app.crawl.classify import Indexed
 from app.crawl.crawl_cache import CrawlCache
 from app.crawl.frontier_values import Crawl, FoundPage, Host
 from app.crawl.urls import Target
 from app.errors import RobotsUnavailable
-from app.pack.manifest import read_manifest
-from app.storage.layout import Page, content_key, page_id, to_json
+from app.pack.manifest import Manifest, read_manifest
+from app.pack.packer import PackRun
+from app.storage.layout import Page, content_key, from_json, page_id, to_json
 from app.timers.timers import full_pack as full_pack_of
 from tasks.base import Context
 from tasks.pack import pack_full, pack_incremental
 from tasks.site import crawl, index, index_and_crawl
+from tasks.site import page as page_task
 from tasks.timers import start_timer, tick
 from tests.integration.test_tick import broker, process, ticked
 from tests.servers.site import Request, Site, Wire, by_host, failure, page, redirect
@@ -59,6 +64,52 @@ def test_a_callback_that_is_not_valid_utf_8_is_published_and_delays_no_other_tim
 
     eventually(both, "both callbacks")
     assert {json.loads(message.body)["domain"] for message in broker.take("site.pack")} == {"a.gov", "b.gov"}
+
+
+def test_a_timer_that_is_due_before_its_crawl_is_published_waits_for_the_crawl(
+    process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = Publisher.publish
+
+    def publish_late(publisher: Publisher, messages: Sequence[Outgoing]) -> None:
+        monkeypatch.setattr(Publisher, "publish", publish)
+        eventually(is_due, "the timer is due")
+        tick()
+        publish(publisher, messages)
+
+    def is_due() -> bool:
+        timer = process.timers.running(DOMAIN)
+        return timer is not None and timer.remaining < 0
+
+    monkeypatch.setattr(Publisher, "publish", publish_late)
+    index_and_crawl(url=f"http://{DOMAIN}/", timeout=0.05, crawl_id="c")
+    assert broker.depths(("site.pack", "site.index", "site.crawl")) == [0, 1, 1]
+    assert process.timers.running(DOMAIN) is not None
+
+
+@pytest.mark.parametrize("by", ["an index", "another crawl"])
+def test_a_page_that_is_found_unchanged_while_a_pack_without_it_is_built_gets_no_tombstone(
+    process: Context, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    with Site({"/": page("Home"), "/again": page("Again")}) as site:
+        again = site.at("/again")
+        index(url=again)
+        begin(process, "c", site.domain)
+        indexed(process, "c", "/", site.domain)
+        publish = PackRun.publish
+
+        def publish_late(*args: Any, **options: Any) -> Manifest:
+            if by == "an index":
+                index(url=again)
+            else:
+                begin(process, "later", site.domain)
+                page_task(url=again, domain=site.domain, crawl_id="later")
+            return publish(*args, **options)
+
+        monkeypatch.setattr(PackRun, "publish", publish_late)
+        pack_full(domain=site.domain, crawl_id="c")
+        stored = process.store.get(content_key(site.domain, page_id(again)))
+        assert isinstance(from_json(stored.data), Page)
 
 
 def test_a_retried_full_pack_does_not_replace_the_pack_of_a_later_crawl(process: Context) -> None:
