@@ -25,6 +25,7 @@ from app.crawl.policy import Policies
 from app.crawl.urls import TARGET_FIELDS, Target, parse_message_domain, parse_target
 from app.errors import OutOfScope, StoreError, lacks_descriptors
 from app.sites.policies import SitePolicies
+from app.sites.scheduler import Scheduler
 from app.state.circuit_breaker import CircuitBreaker
 from app.state.client import get_quick_redis, get_raw_redis, get_redis
 from app.state.epoch import Epoch
@@ -61,6 +62,7 @@ class Context:
     redis: Redis
     store: ObjectStore
     policies: Policies
+    scheduler: Scheduler
     publisher: Publisher
     budgets: Budgets
     frontier: Frontier
@@ -93,6 +95,7 @@ def context() -> Context:
             redis=redis,
             store=store,
             policies=policies,
+            scheduler=Scheduler(store),
             publisher=get_publisher(settings.broker, timeout=settings.publish_timeout),
             budgets=budgets(settings),
             frontier=frontier,

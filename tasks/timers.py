@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from celery.utils.log import get_task_logger
@@ -10,7 +12,12 @@ from app.broker.connection import connection_to
 from app.broker.errors import PublishFailed
 from app.broker.worker.task import Task
 from app.crawl.frontier_values import Admitted, Refill
+from app.crawl_record.crawls import read_crawl
+from app.crawl_record.keys import CrawlRef
 from app.envelopes import queue_message, site_message
+from app.errors import StoreError
+from app.sites.scheduler import START_LOST, DueCrawl
+from app.state.client import PREFIX
 from app.sweep import Sweep
 from app.timers.stored import StoredTimer, delete_stored_timer, store_timer
 from app.timers.timers import Timer, callback_of, full_pack, incremental_pack, timeout_of
@@ -19,6 +26,13 @@ from tasks.base import DomainTask, context, domain_of, task
 from tasks.site import page_messages, reset_timer_of
 
 logger = get_task_logger(__name__)
+
+#: While Redis has this key, no process looks for crawls that are due.
+_SITES_READ = f"{PREFIX}sites:read"
+#: Milliseconds between two looks of all processes together.
+_READ_SITES_EVERY_MS = 5_000
+#: Scheduled crawls that one tick starts; the next look starts the others.
+_MAX_STARTS = 100
 
 #: Times that the open messages of a crawl without progress are published again; then they count as lost.
 _MAX_READMISSIONS = 3
@@ -63,6 +77,8 @@ def tick() -> None:
         _refill(refill)
     _sweep_what_was_lost()
     process.ticks.note()
+    # Last: it reads the store, which may be slow or away.
+    start_due_crawls()
 
 
 # Events once a second would hide those of the pages in Flower.
@@ -124,6 +140,38 @@ def _messages_wait() -> bool:
     with connection_to(settings.broker, timeout=settings.publish_timeout) as connection:
         channel = connection.channel()
         return any(channel.queue_declare(name, passive=True).message_count for name in (PAGE, INDEX, CRAWL))
+
+
+def start_due_crawls() -> None:
+    """Publish `index+crawl` for each site whose crawl is due, confirmed, then note it; one process at a time looks.
+
+    After a crash between the two, the message is published again: it names the same crawl.
+    """
+    process = context()
+    if process.store_breaker.seconds_open() or not process.redis.set(_SITES_READ, 1, nx=True, px=_READ_SITES_EVERY_MS):
+        return
+    now = datetime.now(UTC)
+    try:
+        for crawl in islice(process.scheduler.due(now), _MAX_STARTS):
+            if not _is_running(crawl, now):
+                url = crawl.site.seeds[0]
+                logger.info("%s: its crawl %s was due at %s and starts", crawl.site.domain, crawl.crawl_id, crawl.due)
+                message = site_message("index+crawl", process.budgets, url=url, crawl_id=crawl.crawl_id)
+                process.publisher.publish([message])
+                process.scheduler.note_started(crawl, at=now)
+    except StoreError as error:
+        logger.warning("The store is unavailable, scheduled crawls wait: %s", error)
+
+
+def _is_running(crawl: DueCrawl, now: datetime) -> bool:
+    """Return whether a crawl of the site goes on, or the message of its former start still waits."""
+    domain, former = crawl.site.domain, crawl.former
+    if former is not None and now - former.at < START_LOST:
+        store = context().store
+        if read_crawl(store, CrawlRef(domain, former.crawl_id)) is None:
+            return True
+    lost_after = timedelta(seconds=context().settings.crawl_ttl)
+    return context().records.has_unfinished(domain, lost_after=lost_after)
 
 
 def _sweep_what_was_lost() -> None:

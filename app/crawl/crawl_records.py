@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from app.crawl.frontier import Frontier
@@ -128,6 +128,21 @@ class CrawlRecords:
         else:
             self.flush(crawl)
         return ended
+
+    def has_unfinished(self, domain: str, *, lost_after: timedelta) -> bool:
+        """Return whether a recorded crawl of a domain goes on or is paused, or waits for a sweep after a loss of Redis.
+
+        One that Redis does not know counts as lost `lost_after` its start.
+        """
+        for record in list_crawls(self._store, domain):
+            if record.is_finished:
+                continue
+            if self._frontier.crawl(record.id) is None:
+                if datetime.now(UTC) - record.started < lost_after:
+                    return True
+            elif self._frontier.open_messages_of(record.id):
+                return True
+        return False
 
     def finished(self, domain: str, crawl_id: str) -> RecordedCrawl | None:
         """Return what the record says of a crawl of a domain, complete up to now; None without a record.

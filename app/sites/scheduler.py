@@ -1,0 +1,77 @@
+"""The scheduled crawls that are due: read from the sites in the store, whatever Redis has lost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from app.errors import StoreError
+from app.sites.site import Site
+from app.sites.stored import SITES_PREFIX, Start, read_site, read_start, write_start
+from app.storage.store import ObjectStore
+
+log = logging.getLogger(__name__)
+
+#: Time after which the start of a crawl that has no record counts as lost.
+START_LOST = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class DueCrawl:
+    """A scheduled crawl that is due: its site, when it was due, and the start before it."""
+
+    site: Site
+    due: datetime
+    former: Start | None
+
+    @property
+    def crawl_id(self) -> str:
+        """The crawl's id. It follows from the site and the time, so two workers post the same crawl."""
+        return f"{self.site.domain.replace(':', '-')}-{self.due.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+
+
+class Scheduler:
+    """Finds due crawls. An unchanged site, and the last start of one that is not due, are not read again."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._sites: dict[str, tuple[str, Site | None]] = {}
+        self._next: dict[str, datetime] = {}
+
+    def due(self, now: datetime) -> Iterator[DueCrawl]:
+        """Yield the crawls that are due at `now`, whatever runs; raises StoreError."""
+        listed = {stat.key: stat.etag for stat in self._store.list(SITES_PREFIX)}
+        for key in self._sites.keys() - listed.keys():
+            del self._sites[key]
+            self._next.pop(key, None)
+        for key, etag in listed.items():
+            site = self._site(key, etag)
+            if site is None or self._next.get(key, now) > now:
+                continue
+            former = read_start(self._store, site.domain)
+            following = site.next_start(former.at if former else None)
+            if following is None:
+                continue
+            self._next[key] = following
+            if following <= now:
+                yield DueCrawl(site, following, former)
+
+    def note_started(self, crawl: DueCrawl, *, at: datetime) -> None:
+        """Note that the message of a due crawl is published: what else was due until `at` is left out."""
+        write_start(self._store, crawl.site.domain, Start(at, crawl.crawl_id))
+
+    def _site(self, key: str, etag: str) -> Site | None:
+        """Return a site, or None for an invalid one; it is read again when its ETag has changed."""
+        former_etag, site = self._sites.get(key, ("", None))
+        if former_etag == etag:
+            return site
+        try:
+            stored = read_site(self._store, key.removeprefix(SITES_PREFIX).removesuffix(".json"))
+        except StoreError as error:
+            log.warning("Site ignored: %s", error)
+            stored = None
+        self._sites[key] = (etag, stored.site if stored else None)
+        self._next.pop(key, None)
+        return self._sites[key][1]
