@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from app.crawl.crawl_report import reason_totals
 from app.crawl.frontier import Frontier
 from app.crawl.urls import parse_domain
 from app.errors import PackNotFound
@@ -22,7 +23,8 @@ class Status:
     `crawl_state` is `running`, `paused` or `cancelled`, None without a crawl.
     `timer` is the seconds until the timer is due, 0 when it is overdue, None without a timer. `crawl_delay` is the
     seconds between requests that robots.txt demands, where these are more than HOST_DELAY, as far as CRAWL_DELAY_MAX
-    allows; None otherwise.
+    allows; None otherwise. `reasons` has the numbers of URLs of the latest crawl by reason
+    code.
     """
 
     domain: str
@@ -38,6 +40,7 @@ class Status:
     callback: str | None
     crawl_delay: float | None
     pack: dict[str, Any] | None
+    reasons: dict[str, int]
 
     def __str__(self) -> str:
         pack = f"pack {self.pack['generation']} with {self.pack['pages']} pages" if self.pack else "no pack"
@@ -47,15 +50,24 @@ class Status:
         pages = f"{self.seen} pages seen{waiting}, {self.open} messages open, {self.dead} dead"
         if self.crawl_delay:
             pages += f"; one request in {self.crawl_delay:g} s, as robots.txt demands"
-        return f"{self.domain}{state}: {pages}; {timer}; {pack}"
+        return f"{self.domain}{state}: {pages}; {timer}; {pack}{self._totals}"
+
+    @property
+    def _totals(self) -> str:
+        totals = ", ".join(f"{reason} {number}" for reason, number in self.reasons.items())
+        return f"\n  URLs by reason: {totals}" if totals else ""
 
 
-def status(domain: str, *, settings: Settings | None = None) -> Status:
-    """Return the status of a domain, given by its name or by any URL of it; raises InvalidUrl."""
+def status(domain: str, *, settings: Settings | None = None, reasons: bool = True) -> Status:
+    """Return the status of a domain, given by its name or by any URL of it; raises InvalidUrl.
+
+    Without `reasons`, it has no totals by reason, and the crawl's record is not read.
+    """
     settings = settings or get_settings()
     name = parse_domain(domain, max_length=settings.max_url_length)
     redis = get_redis(settings.redis)
-    progress = Frontier(redis, ttl=settings.crawl_ttl).progress(name)
+    frontier = Frontier(redis, ttl=settings.crawl_ttl)
+    progress = frontier.progress(name)
     timer = Timers(redis).running(name)
     store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
     try:
@@ -76,4 +88,5 @@ def status(domain: str, *, settings: Settings | None = None) -> Status:
         callback=str(timer.callback.message["type"]) if timer else None,
         crawl_delay=progress.delay if progress.delay > settings.host_delay else None,
         pack=pack,
+        reasons=reason_totals(frontier, store, name) if reasons else {},
     )

@@ -183,7 +183,7 @@ class DomainMonitor:
         new_events = tuple(self._broker.events())
         self._events.extend(new_events)
         self._dead_pages |= {event.url for event in new_events if event.kind == "dead" and event.type == "index"}
-        domain = status(self._domain, settings=self._settings)
+        domain = status(self._domain, settings=self._settings, reasons=False)
         # A crawl keeps a page that failed, for the copy of an earlier crawl. This is the first crawl.
         indexed = max(0, domain.indexed - len(self._dead_pages))
         now = time.monotonic()

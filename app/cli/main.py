@@ -39,7 +39,17 @@ COMMANDS = (
         "app.cli.site",
         "Report a domain: pages, open messages, timer, pack; or the processes of `perennial up` and outages.",
     ),
-    LazyCommand("explain", "app.cli.site", "Explain the state of one page in the frontier and in the store."),
+    LazyCommand(
+        "explain", "app.cli.urls", "Explain the state of one URL: its reason in the crawl, and what is stored of it."
+    ),
+    LazyCommand(
+        "urls", "app.cli.urls", "Print every URL of a domain's latest crawl with its reason, as JSON Lines or CSV."
+    ),
+    LazyCommand(
+        "broken-links",
+        "app.cli.urls",
+        "List the broken links of a domain's latest crawl, and the pages that have them. Exit 1 if there are any.",
+    ),
     LazyCommand(
         "pause",
         "app.cli.crawl",

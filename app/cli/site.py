@@ -1,4 +1,4 @@
-"""`perennial index`, `pack`, `status` and `explain`: publish work on sites, and report its state."""
+"""`perennial index`, `pack` and `status`: publish work on sites, and report its state."""
 
 from __future__ import annotations
 
@@ -9,13 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from app.broker.publishing import get_publisher
-from app.crawl.frontier import Frontier
 from app.crawl.urls import Target, has_scheme, parse_domain, parse_target
 from app.envelopes import site_message
-from app.state.client import get_redis
 from app.status import status as status_of
-from app.storage.layout import Page, Tombstone, content_key, page_id, read_content
-from app.storage.open import open_store
 from app.topology.declare import prepare_client
 from app.topology.policies import budgets
 from config.settings import get_settings
@@ -70,36 +66,6 @@ def status(
     from app.cli.up import print_processes
 
     raise typer.Exit(code=not print_processes(get_settings().data_dir, as_json=as_json))
-
-
-@cli.command()
-def explain(url: Annotated[str, typer.Argument(help="A page.")], as_json: AsJson = False) -> None:
-    """Explain the state of one page in the frontier and in the store."""
-    # Imported for `explain` only: they bring the crawler's libraries.
-    from app.crawl.crawl_records import find_entry
-
-    settings, page = get_settings(), _target(url)
-    frontier = Frontier(get_redis(settings.redis), ttl=settings.crawl_ttl)
-    crawl, key = frontier.progress(page.domain).crawl, page.canonical_key
-    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
-    content = read_content(store, content_key(page.domain, page_id(key)))
-    match content:
-        case None:
-            stored = "nothing"
-        case Tombstone():
-            stored = f"gone ({content.why})"
-        case Page():
-            stored = f"page {content.title!r}"
-    state = frontier.page_state(crawl.id, key) if crawl else {}
-    entry = find_entry(frontier, store, crawl, page_id(key)) if crawl else None
-    recorded = f"{entry.state}{f' ({entry.reason})' if entry.reason else ''}" if entry else ""
-    states = ", ".join(f"{kind} {name}" for kind, name in state.items()) or "not seen"
-    value: dict[str, Any] = {"url": page.url, "canonical": key, "domain": page.domain, "stored": stored}
-    value["crawl"] = {"id": crawl.id, **state} if crawl else None
-    value["recorded"] = asdict(entry) if entry else None
-    crawled = f"crawl {crawl.id}: {states}" if crawl else "never crawled"
-    crawled += f"\n  recorded: {recorded}" if recorded else ""
-    _print(value, f"{page.url}\n  canonical: {key}\n  {crawled}\n  stored: {stored}", as_json)
 
 
 def _with_scheme(url: str) -> tuple[str, str]:

@@ -8,12 +8,23 @@ from dataclasses import dataclass, field, replace
 from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from itertools import chain
-from typing import Self
+from typing import Any, Self
 
 from app.crawl import encoding, politeness
 from app.crawl.extract.contract import Extract, Extractor, collapsed, excess_complexity
-from app.crawl.urls import MAX_LENGTH, Link, Scope, allows_port, canonical_key, links_in_scope, path_of, resolve
+from app.crawl.urls import (
+    MAX_LENGTH,
+    Excluded,
+    Link,
+    Scope,
+    allows_port,
+    canonical_key,
+    links_in_scope,
+    path_of,
+    resolve,
+)
 from app.crawl_record.entries import MAX_VALIDATOR
+from app.crawl_record.reasons import Reason
 from app.errors import ServerError
 from app.http.response import Response
 from app.http.urls import without_credentials
@@ -26,6 +37,9 @@ _PLAIN = "text/plain"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: The server asks for another try later, as with 5xx: Request Timeout, Too Early, Too Many Requests.
 _TRANSIENT = frozenset({408, 425, 429})
+#: Directives for robots: `none` is both.
+_NOINDEX = frozenset({"noindex", "none"})
+_NOFOLLOW = frozenset({"nofollow", "none"})
 #: Header values are Latin-1 without control characters (RFC 9110 section 5.5).
 _UNSENDABLE = re.compile(r"[^\x20-\x7e\xa0-\xff]")
 #: Bytes at the beginning of a body that show what it is.
@@ -60,12 +74,14 @@ _GENERATED_NOW = timedelta(minutes=1)
 class _Received:
     """What the response said beside its content: HTTP status, 0 without a response, and validators for a later GET.
 
-    They do not say what becomes of the page, so they are not compared, and they are no part of a stored page.
+    They do not say what becomes of the page, so they are not compared, and they are no part of a stored page. Nor are
+    the links that are not followed.
     """
 
     status: int = field(default=0, compare=False)
     etag: str = field(default="", compare=False)
     last_modified: str = field(default="", compare=False)
+    excluded: tuple[Excluded, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +94,13 @@ class Indexed(_Received):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gone(_Received):
-    """Not indexed: `why` is `404`, `410`, `noindex` or `blocked`. Links of a `noindex` page may be followed."""
+    """Not indexed: `why` is `404`, `410`, `noindex` or `blocked`, and `detail` names the place of a `noindex`.
+
+    Links of a `noindex` page may be followed.
+    """
 
     why: str
+    detail: str = ""
     links: tuple[Link, ...] = ()
 
 
@@ -94,7 +114,7 @@ class Redirected(_Received):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped(_Received):
-    """A result that leaves the stored page as it is: `why` is `robots`, `too-large`, `too-complex`, `403`..."""
+    """A result that leaves the stored page as it is: `why` is a reason code."""
 
     why: str
     detail: str = ""
@@ -168,7 +188,7 @@ def _classified(response: Response, scope: Scope, extractor: Extractor, limits: 
     if status in (404, 410):
         return Gone(why=str(status))
     if status not in (200, 203):
-        return Skipped(why="not-modified" if status == 304 else str(status))
+        return Skipped(why=Reason.NOT_MODIFIED if status == 304 else str(status))
     return _content(response, scope, extractor, limits)
 
 
@@ -176,46 +196,49 @@ def _redirect(url: str, location: str, *, base: str, scope: Scope, limits: Limit
     """Return the result of a redirect from `url`; `base` is the URL that its location is relative to."""
     target = resolve(base, location, max_length=limits.url_length) if location else None
     if target is None:
-        return Skipped(why="redirect", detail=f"to {without_credentials(location)[:200]!r}")
+        return Skipped(why=Reason.INVALID_REDIRECT, detail=f"to {without_credentials(location)[:200]!r}")
     if not allows_port(scope.domain, target, limits.ports):
-        return Skipped(why="redirect", detail=f"to {target}, whose port ALLOW_PORTS does not name")
+        return Skipped(why=Reason.INVALID_REDIRECT, detail=f"to {target}, whose port ALLOW_PORTS does not name")
     if canonical_key(target) == canonical_key(url):
-        return Skipped(why="redirect", detail="to itself")
+        return Skipped(why=Reason.INVALID_REDIRECT, detail="to itself")
     return Redirected(target=target, in_scope=scope.contains(target))
 
 
 def _content(response: Response, scope: Scope, extractor: Extractor, limits: Limits) -> FetchResult:
     media_type = indexable_type(response)
     if media_type is None:
-        return Skipped(why="content-type", detail=response.headers.get("content-type", "none"))
+        return Skipped(why=Reason.CONTENT_TYPE, detail=response.headers.get("content-type", "none"))
     if response.truncated:
-        return Skipped(why="too-large", detail=f"over {len(response.body)} bytes")
+        return Skipped(why=Reason.TOO_LARGE, detail=f"over {len(response.body)} bytes")
     document = encoding.decode(response.body, response.headers.get("content-type", ""))
     if media_type == _PLAIN:
         name = path_of(response.url).partition("?")[0].rstrip("/").rpartition("/")[2]
         extract = _plain_text(document, title=name)
     elif excess := excess_complexity(document):
-        return Skipped(why="too-complex", detail=excess)
+        return Skipped(why=Reason.TOO_COMPLEX, detail=excess)
     else:
         extract = extractor.extract(document)
     base = (resolve(response.url, extract.base) if extract.base else None) or response.url
     canonical = _canonical(response, extract, base=base, scope=scope)
     tags = response.headers.get("x-robots-tag", "").split("\n")
-    directives = politeness.robots_directives(tags, limits.robot) | extract.robots
-    followed: tuple[Link, ...] = ()
-    if not directives & {"nofollow", "none"}:
-        if extract.refresh:
-            redirect = _redirect(response.url, extract.refresh, base=base, scope=scope, limits=limits)
-            if isinstance(redirect, Redirected):
-                return redirect
-        followed = _links(response, extract, base=base, canonical=canonical, scope=scope, limits=limits)
-    if directives & {"noindex", "none"}:
-        return Gone(why="noindex", links=followed)
+    by_header = politeness.robots_directives(tags, limits.robot)
+    directives = by_header | extract.robots
+    if extract.refresh and not directives & _NOFOLLOW:
+        redirect = _redirect(response.url, extract.refresh, base=base, scope=scope, limits=limits)
+        if isinstance(redirect, Redirected):
+            return redirect
+    followed, excluded = _links(response, extract, base=base, canonical=canonical, scope=scope, limits=limits)
+    if directives & _NOFOLLOW:
+        excluded += not_followed(followed)
+        followed = ()
+    if directives & _NOINDEX:
+        where = "X-Robots-Tag" if by_header & _NOINDEX else "<meta>"
+        return Gone(why=Reason.NOINDEX, detail=where, links=followed, excluded=excluded)
     page = bounded(
         _page(response, extract, canonical=canonical, media_type=media_type, domain=scope.domain, links=followed)
     )
     page = replace(page, body_hash=hash_of(page.body), title_hash=hash_of(page.title))
-    return Indexed(page=page, links=followed)
+    return Indexed(page=page, links=followed, excluded=excluded)
 
 
 def _canonical(response: Response, extract: Extract, *, base: str, scope: Scope) -> str:
@@ -241,15 +264,24 @@ def _header_links(response: Response) -> list[tuple[str, str]]:
 
 def _links(
     response: Response, extract: Extract, *, base: str, canonical: str, scope: Scope, limits: Limits
-) -> tuple[Link, ...]:
-    """Return the links of a page, then its canonical URL, then its versions in other languages."""
+) -> tuple[tuple[Link, ...], tuple[Excluded, ...]]:
+    """Return the links of a page, then its canonical URL and its versions in other languages; and the excluded ones."""
     alternates = [resolve(base, href) for href in extract.alternates]
     alternates += [
         resolve(response.url, url) for url, parameters in _header_links(response) if "hreflang" in parameters
     ]
     others = (url for url in (canonical, *alternates) if url and url != response.url)
     anchors = chain(extract.links, ((url, "") for url in others))
-    return links_in_scope(base, anchors, scope=scope, limit=limits.links, max_length=limits.url_length)
+    within: dict[str, Any] = {"scope": scope, "limit": limits.links, "max_length": limits.url_length}
+    links, excluded = links_in_scope(base, anchors, **within)
+    if extract.nofollow:
+        excluded += not_followed(links_in_scope(base, ((href, "") for href in extract.nofollow), **within)[0])
+    return links, excluded
+
+
+def not_followed(links: Iterable[Link]) -> tuple[Excluded, ...]:
+    """Return links that the page forbids to follow, as excluded ones."""
+    return tuple(Excluded(link.url, link.canonical_key, Reason.NOFOLLOW) for link in links)
 
 
 def _page(

@@ -5,7 +5,8 @@
 -- active crawls.
 -- ARGV: message's name, 'd' (done) or 'x' (dead), 1 if the page belongs in the crawl's pack, line of the record or '',
 -- delay of the host (s), window, pages that all crawls may have admitted, ttl (s) or 0 to leave it, pages that the
--- crawl may have, the crawl's id, names of messages whose handover is published with commas between them, then a name and an entry for each link.
+-- crawl may have, the crawl's id, names of messages whose handover is published with commas between them, number of
+-- links, then a name and an entry for each link, then a reason, a name and an entry for each excluded link.
 local crawl, pages, admitted = KEYS[1], KEYS[2], KEYS[3]
 local name, state, delay = ARGV[1], ARGV[2], tonumber(ARGV[5])
 local former = redis.call('HGET', pages, name)
@@ -19,6 +20,7 @@ if former ~= state then
         redis.call('HINCRBY', crawl, 'indexed', 1)
     end
 end
+redis.call('HDEL', crawl .. ':failures', name)
 if redis.call('HDEL', admitted, name) == 0 then
     redis.call('HDEL', KEYS[4], name)
 end
@@ -31,18 +33,23 @@ local lines = 0
 if ARGV[4] ~= '' then
     lines = redis.call('RPUSH', KEYS[7], ARGV[4])
 end
-local seen = 12 < #ARGV and tonumber(redis.call('HGET', crawl, 'seen') or 0)
-local links = (#ARGV - 11) / 2
-for at = 12, #ARGV - 1, 2 do
+local first = 13 + 2 * tonumber(ARGV[12])
+local seen = 13 < first and tonumber(redis.call('HGET', crawl, 'seen') or 0)
+local links = tonumber(ARGV[12])
+for at = 13, first - 1, 2 do
     if seen < tonumber(ARGV[9]) then
         if redis.call('HSETNX', pages, ARGV[at], 'w') == 1 then
             redis.call('RPUSH', KEYS[5], ARGV[at] .. ARGV[at + 1])
             seen = seen + 1
         end
-    elseif redis.call('HEXISTS', pages, ARGV[at]) == 0 then
+    elseif exclude(crawl, pages, 'max-pages', ARGV[at], ARGV[at + 1]) then
         redis.call('HSET', crawl, 'cut', 1)
-        links = (at - 12) / 2
-        break
+        links = math.min(links, (at - 13) / 2)
+    end
+end
+for at = first, #ARGV - 2, 3 do
+    if exclude(crawl, pages, ARGV[at], ARGV[at + 1], ARGV[at + 2]) and ARGV[at] == 'max-depth' then
+        redis.call('HSET', crawl, 'cut', 1)
     end
 end
 local fields = {'last', string.format('%.3f', now), 'rounds', 0}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from app.crawl.crawl_report import read_report
 from app.crawl.frontier import Frontier
 from app.crawl.frontier_values import Crawl
 from app.crawl.policy import Policies
@@ -24,7 +25,7 @@ from app.crawl_record.crawls import (
 )
 from app.crawl_record.entries import UrlEntry
 from app.crawl_record.keys import CrawlRef
-from app.crawl_record.segments import append_segment, latest_entries, next_offset, read_entries
+from app.crawl_record.segments import append_segment, latest_entries, next_offset, read_entries, write_excluded
 from app.errors import PreconditionFailed
 from app.storage.store import ObjectStore
 
@@ -190,19 +191,15 @@ class CrawlRecords:
         self.flush(crawl)
         counts = self._frontier.counts(crawl.id) | {"cut": int(self._frontier.is_cut(crawl.id))}
 
+        report = read_report(self._frontier, self._store, crawl.domain, crawl_id=crawl.id)
+        reasons = report.totals if report else {}
+        if report and report.listed:
+            write_excluded(self._store, report.record.ref, report.listed)
+
         def ended(record: CrawlRecord) -> CrawlRecord:
             state: CrawlState = "done" if record.state == "running" else record.state
-            return replace(record, state=state, counts=counts)
+            return replace(record, state=state, counts=counts, reasons=reasons)
 
         update_crawl(self._store, CrawlRef(crawl.domain, crawl.id), ended)
         self._frontier.close(crawl.id)
         prune(self._store, crawl.domain, keep=self._kept)
-
-
-def find_entry(frontier: Frontier, store: ObjectStore, crawl: Crawl, page_id: str) -> UrlEntry | None:
-    """Return the last entry of a page in a crawl's record, also while it waits in Redis; None for an unknown page."""
-    _, lines = frontier.buffered_lines(crawl.id, -1)
-    waiting = {entry.page_id: entry for entry in (UrlEntry.from_line(line.encode()) for line in lines)}
-    if page_id in waiting:
-        return waiting[page_id]
-    return latest_entries(store, CrawlRef(crawl.domain, crawl.id)).get(page_id)

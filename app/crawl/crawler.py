@@ -22,6 +22,7 @@ from app.crawl.policy import Policies, policies_without_sites
 from app.crawl.politeness import HostRateLimiter, RobotsCache
 from app.crawl.single_flight import SingleFlight
 from app.crawl.urls import Target, host_of
+from app.crawl_record.reasons import Reason
 from app.errors import ObjectNotFound, ServerError
 from app.http.fetcher import Fetcher
 from app.storage.layout import Tombstone, content_key, page_id, to_json
@@ -106,13 +107,13 @@ class Crawler:
         not.
         """
         if too_complex:
-            return Skipped(why="too-complex", detail=f"it took over {MAX_CPU_SECONDS:g} s of CPU")
+            return Skipped(why=Reason.TOO_COMPLEX, detail=f"it took over {MAX_CPU_SECONDS:g} s of CPU")
         policy = self._policies(target.domain)
         if target.canonical_key in policy.blocked:
-            return Gone(why="blocked")
+            return Gone(why=Reason.BLOCKED)
         getter = self._getters.of(policy.request)
         if not self._robots.rules(target.url, getter, policy.settings).allows(target.url):
-            return Skipped(why="robots", detail=f"robots.txt disallows {target.url}")
+            return Skipped(why=Reason.ROBOTS, detail=f"robots.txt disallows {target.url}")
         try:
             response = getter.get(target.url)
             with cpu_limit():

@@ -11,6 +11,7 @@ from redis import Redis
 
 from app.broker.errors import InvalidMessage, Postpone
 from app.crawl.crawl_cache import CrawlCache
+from app.crawl.excluded import ExcludedNotes, ExcludedUrls, excluded_urls
 from app.crawl.frontier_values import (
     ACTIVE_CRAWLS,
     HOST_PREFIX,
@@ -19,6 +20,7 @@ from app.crawl.frontier_values import (
     Completed,
     Crawl,
     Entered,
+    Failures,
     FoundPage,
     Host,
     MessageKind,
@@ -44,6 +46,9 @@ from app.state.client import PREFIX, load_script
 #: Seconds for which a message waits while another one of its page is worked on.
 _BUSY = 5.0
 
+#: Characters of an error that are kept of a page's last failure.
+_MAX_ERROR = 300
+
 #: The crawls that were restored from their records and wait for a sweep.
 _RESTORED = f"{PREFIX}crawls:restored"
 
@@ -60,10 +65,11 @@ class Frontier:
         self._ttl = ttl
         self._admission = admission
         self._cache = CrawlCache()
+        self._noted = ExcludedNotes()
         folder = Path(__file__).parent
         admit = folder / "admit.lua"
         self._enter = load_script(redis, admit, folder / "enter.lua")
-        self._complete = load_script(redis, admit, folder / "complete.lua")
+        self._complete = load_script(redis, admit, folder / "exclude.lua", folder / "complete.lua")
         self._refill = load_script(redis, admit, folder / "refill.lua")
         self._release = load_script(redis, folder / "release.lua")
         self._rebuild = load_script(redis, folder / "rebuild.lua")
@@ -153,17 +159,20 @@ class Frontier:
         indexed: bool = False,
         dead: bool = False,
         links: Iterable[FoundPage] = (),
+        excluded: Iterable[tuple[str, FoundPage]] = (),
         max_pages: int = 0,
     ) -> Completed:
         """Note a message as done or dead, its links as waiting, and admit the crawl's next pages.
 
-        `line` is the page's line of the crawl's record. A crawl gets no page beyond `max_pages`, and is noted as cut.
+        `line` is the page's line of the crawl's record. `excluded` are links that are not followed, with their reasons.
+        A crawl gets no page beyond `max_pages`; such a page and one of `max-depth` note it as cut.
         """
         key, name = crawl_key(crawl_id), message_name(kind, canonical_key)
         named = {fingerprint(link.canonical_key): link for link in links}
         unseen = self._cache.unseen(crawl_id, named)
         fresh = [each for each in named if each in unseen]
         arguments = [field for each in fresh for field in (each, to_entry(named[each]))]
+        not_followed = self._noted.arguments(crawl_id, excluded)
         confirmed = ",".join(self._cache.take_handed_over(crawl_id))
         ended, lines, seen, wait, *items = self._complete(
             keys=[
@@ -174,7 +183,7 @@ class Frontier:
             args=[
                 *(name, "x" if dead else "d", int(indexed), line, host.delay, host.concurrency),
                 *(0 if dead else self._admission, self._ttl if self._cache.must_renew(crawl_id) else 0, max_pages),
-                *(plain_id(crawl_id), confirmed, *arguments),
+                *(plain_id(crawl_id), confirmed, len(fresh), *arguments, *not_followed),
             ],
         )
         # Without those that a limit left out: another page may lead to them within its limits.
@@ -189,12 +198,23 @@ class Frontier:
         """Add a line to a crawl's record: of a page that was indexed by a message outside of the crawl."""
         self._redis.rpush(f"{crawl_key(crawl_id)}:record", line)
 
-    def release(self, crawl_id: str, kind: MessageKind, canonical_key: str, host: Host, *, failed: bool) -> None:
+    def release(
+        self, crawl_id: str, kind: MessageKind, canonical_key: str, host: Host, *, failed: bool, error: str = ""
+    ) -> None:
         """End a run that did not complete its message. One that failed leaves the admission window until its retry."""
+        key = crawl_key(crawl_id)
         self._release(
-            keys=[*parts_of(crawl_key(crawl_id), "pages", "admitted", "retrying"), host_keys(host.name)[1]],
-            args=[message_name(kind, canonical_key), int(failed)],
+            keys=[*parts_of(key, "pages", "admitted", "retrying"), host_keys(host.name)[1], f"{key}:failures"],
+            args=[message_name(kind, canonical_key), int(failed), error[:_MAX_ERROR], self._ttl],
         )
+
+    def failures(self, crawl_id: str, kind: MessageKind, canonical_key: str) -> Failures | None:
+        """Return the failures of a message since it was published, or None without any."""
+        found = self._redis.hget(f"{crawl_key(crawl_id)}:failures", message_name(kind, canonical_key))
+        if not found:
+            return None
+        number, at, error = str(found).split(" ", 2)
+        return Failures(int(number), float(at), error)
 
     def refill(self, *, stalled: float) -> Iterator[Refill]:
         """Admit pages of all active crawls; yield each crawl with new pages, ended, or `stalled` seconds idle."""
@@ -387,3 +407,7 @@ class Frontier:
             f"{crawl_key(crawl_id)}:pages", [message_name(kind, canonical_key) for kind in kinds]
         )
         return {kind: PAGE_STATES[str(state)] for kind, state in zip(kinds, states, strict=True) if state}
+
+    def excluded(self, crawl_id: str) -> ExcludedUrls:
+        """Return the URLs that a crawl found and never requests."""
+        return excluded_urls(self._redis, crawl_id)

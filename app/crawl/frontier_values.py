@@ -133,6 +133,18 @@ class Completed:
 
 
 @dataclass(frozen=True, slots=True)
+class Failures:
+    """Failed attempts of a message: their number, the time of the last one (seconds since the epoch) and its error."""
+
+    number: int
+    at: float
+    error: str
+
+    def __str__(self) -> str:
+        return f"{self.number} {'attempt' if self.number == 1 else 'attempts'} failed, the last with: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
 class Refill:
     """A crawl that needs something: pages to publish, its end, or attention after `idle` seconds without progress."""
 

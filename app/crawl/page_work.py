@@ -6,15 +6,17 @@ import time
 from collections.abc import Iterable
 
 from app.broker.errors import Postpone
-from app.crawl.classify import FetchResult, Gone, Redirected, Skipped, links_of
+from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped, links_of
 from app.crawl.crawl_records import CrawlRecords
 from app.crawl.crawler import Crawler
 from app.crawl.frontier import Frontier
 from app.crawl.frontier_values import Completed, FoundPage, Host, MessageKind, PageMessage, message_name
 from app.crawl.policy import Policies
-from app.crawl.urls import Target, canonical_key, host_of
-from app.crawl_record.entries import UrlEntry
-from app.storage.layout import page_id
+from app.crawl.urls import Excluded, Target, canonical_key, host_of
+from app.crawl_record.entries import MAX_HASH, UrlEntry
+from app.crawl_record.reasons import Reason
+from app.storage.layout import Page, page_id
+from app.storage.page_parts import hash_of
 
 
 class PageWork:
@@ -45,7 +47,8 @@ class PageWork:
             member = self._crawler.store(target, result)
         except BaseException as error:
             failed = not isinstance(error, Postpone)
-            self._frontier.release(crawl_id, "page", target.canonical_key, host, failed=failed)
+            reason = f"{type(error).__name__}: {error}"
+            self._frontier.release(crawl_id, "page", target.canonical_key, host, failed=failed, error=reason)
             raise
         return self.complete(target, "page", result, host, referrer=referrer, member=bool(member))
 
@@ -68,6 +71,10 @@ class PageWork:
         links = links_of(result) if own and kind != "index" else ()
         below = target.depth + 1
         own_id, limits = page_id(target.canonical_key), self._policies(target.domain).settings
+        excluded = result.excluded if own and kind != "index" else ()
+        if below > limits.max_depth:
+            excluded += tuple(Excluded(link.url, link.canonical_key, Reason.MAX_DEPTH) for link in links)
+            links = ()
         return self._frontier.complete(
             target.crawl_id,
             kind,
@@ -76,7 +83,8 @@ class PageWork:
             line=line,
             indexed=member,
             links=(FoundPage(link.url, link.canonical_key, below, own_id) for link in links),
-            max_pages=limits.max_pages if below <= limits.max_depth else 0,
+            excluded=((each.reason, FoundPage(each.url, each.canonical_key, below, own_id)) for each in excluded),
+            max_pages=limits.max_pages,
         )
 
     def complete_lost(self, domain: str, crawl_id: str, messages: Iterable[PageMessage]) -> None:
@@ -110,16 +118,25 @@ def entry_of(target: Target, result: FetchResult, referrer: str = "") -> UrlEntr
         last_modified=result.last_modified,
     )
     match result:
-        case Gone(why=why, links=links):
-            entry.state, entry.reason = "gone", why
+        case Indexed(page=page):
+            entry.hash = content_hash(page)
+            if page.canonical:
+                entry.reason, entry.detail = Reason.CANONICAL, page.canonical
+        case Gone(why=why, detail=detail, links=links):
+            entry.state, entry.reason, entry.detail = "gone", why, detail
             entry.links = tuple(link.url for link in links)
         case Redirected(target=onward, in_scope=in_scope):
-            entry.state, entry.reason, entry.links = "redirected", onward, (onward,) if in_scope else ()
-        case Skipped(why="not-modified"):
-            entry.state = "unchanged"
+            entry.state, entry.reason, entry.detail = "redirected", Reason.REDIRECT, onward
+            entry.links = (onward,) if in_scope else ()
         case Skipped(why=why, detail=detail):
-            entry.state, entry.reason = "skipped", f"{why} ({detail})" if detail else why
+            entry.state = "unchanged" if why == Reason.NOT_MODIFIED else "skipped"
+            entry.reason, entry.detail = why, detail
     return entry
+
+
+def content_hash(page: Page) -> str:
+    """Return the hash of a page's title and text; empty for a page without text."""
+    return hash_of(f"{page.title_hash} {page.body_hash}")[:MAX_HASH] if page.body_hash else ""
 
 
 def complete_dead(frontier: Frontier, target: Target, kind: MessageKind, *, lost: bool = False) -> None:
@@ -128,8 +145,10 @@ def complete_dead(frontier: Frontier, target: Target, kind: MessageKind, *, lost
     if crawl and crawl.domain != target.domain:  # The reason why it is dead; the crawl has nothing to do with it.
         return
     entry = UrlEntry(url=target.url, page_id=page_id(target.canonical_key), state="failed", at=time.time())
-    entry.state, entry.reason = ("lost", "lost") if lost else ("failed", "dead-lettered")
+    entry.state, entry.reason = ("lost", Reason.LOST) if lost else ("failed", Reason.DEAD_LETTERED)
     entry.depth = target.depth
+    failures = frontier.failures(target.crawl_id, kind, target.canonical_key)
+    entry.detail = str(failures) if failures else ""
     if kind == "crawl":
         frontier.note_cut(target.crawl_id)
     own = crawl is not None and crawl.own

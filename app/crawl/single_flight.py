@@ -16,7 +16,7 @@ from redis.lock import Lock
 from app.broker.errors import InvalidMessage, Postpone
 from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped
 from app.crawl.frontier_values import MessageKind, crawl_key, fingerprint, foreign_crawl, message_name
-from app.crawl.urls import Link
+from app.crawl.urls import Excluded, Link
 from app.state.client import load_script
 from app.state.lease import Renewer
 from app.storage.layout import page_from_fields, to_fields
@@ -99,6 +99,7 @@ def _dump(result: FetchResult) -> bytes:
 
 def _load(data: bytes) -> FetchResult:
     name, named = json.loads(zstandard.decompress(data))
+    named["excluded"] = tuple(Excluded(*each) for each in named.get("excluded", ()))
     if "links" in named:
         named["links"] = tuple(Link(*link) for link in named["links"])
     if "page" in named:

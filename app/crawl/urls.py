@@ -14,6 +14,7 @@ from w3lib.url import canonicalize_url
 
 from app.broker.errors import InvalidMessage
 from app.crawl.path_rules import ALL_PATHS, PathRules
+from app.crawl_record.reasons import Reason
 from app.errors import InvalidUrl, OutOfScope
 from app.http.urls import without_credentials
 
@@ -275,6 +276,10 @@ class Scope:
             return False
         return any_path or self.rules is ALL_PATHS or self.rules.allow(url[found.end(1) :].partition("#")[0])
 
+    def blocks(self, url: str) -> bool:
+        """Return whether only `rules` keep a URL out of the scope."""
+        return self.rules is not ALL_PATHS and not self.contains(url) and Scope(self.domain, self.mode).contains(url)
+
 
 def is_trap(url: str) -> bool:
     """Return whether a path has more than MAX_SEGMENTS segments, or one segment three times or more.
@@ -300,6 +305,14 @@ class Link(NamedTuple):
     url: str
     canonical_key: str
     text: str = ""
+
+
+class Excluded(NamedTuple):
+    """A URL in scope that another page leads to and that is not requested, with the reason code."""
+
+    url: str
+    canonical_key: str
+    reason: str
 
 
 class _Base:
@@ -333,13 +346,15 @@ class _Base:
 
 def links_in_scope(
     base: str, anchors: Iterable[tuple[str, str]], *, scope: Scope, limit: int, max_length: int = MAX_LENGTH
-) -> tuple[Link, ...]:
-    """Return the links that are in scope, in document order, at most `limit`. `anchors` are hrefs with their texts.
+) -> tuple[tuple[Link, ...], tuple[Excluded, ...]]:
+    """Return the links in scope, in document order, at most `limit`, and the excluded ones: traps and blocked paths.
 
-    They are distinct by canonical key: the first of two URLs of one page is kept, with the first text that is not
-    empty. Trap URLs are left out, and all links after the first 250 * `limit` characters of links, in scope or not.
+    `anchors` are hrefs with their texts. Links are distinct by canonical key: the first of two URLs of one page is
+    kept, with the first text that is not empty. All links after the first 250 * `limit` characters of links, in scope
+    or not, are left out.
     """
     found: dict[str, Link] = {}
+    excluded: dict[str, Excluded] = {}
     left = limit * _CHARACTERS_OF_A_LINK
     base_url = _Base(base)
     for href, text in anchors:
@@ -347,9 +362,17 @@ def links_in_scope(
         if left < 0 or len(found) >= limit:
             break
         url = base_url.resolve(href, max_length=max_length)
-        if url is not None and scope.contains(url) and not is_trap(url):
-            key = _key_of(url)
-            link = found.get(key)
-            if link is None or (text and not link.text):
-                found[key] = Link(link.url if link else url, key, text)
-    return tuple(found.values())
+        if url is None:
+            continue
+        contained = scope.contains(url)
+        if not contained and not scope.blocks(url):
+            continue
+        key = _key_of(url)
+        if not contained or is_trap(url):
+            if len(excluded) < limit:
+                excluded[key] = Excluded(url, key, Reason.REPEATED_SEGMENTS if contained else Reason.BLOCKED)
+            continue
+        link = found.get(key)
+        if link is None or (text and not link.text):
+            found[key] = Link(link.url if link else url, key, text)
+    return tuple(found.values()), tuple(excluded.values())

@@ -45,7 +45,8 @@ class CrawlRecord:
 
     `seeds` are further URLs with which the crawl begins. `timer_timeout` is in seconds; `callback` is the message that
     the crawl's timer publishes. `moves` is how often the start page redirected to another host. `counts` has a number
-    of URLs by state, or any other number by its name.
+    of URLs by state, or any other number by its name. `reasons` has the number of URLs by reason code,
+    of a crawl that has ended.
     """
 
     id: str
@@ -60,6 +61,7 @@ class CrawlRecord:
     callback: Mapping[str, Any] = field(default_factory=dict)
     moves: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
+    reasons: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ref(self) -> CrawlRef:
@@ -168,6 +170,7 @@ def prune(store: ObjectStore, domain: str, *, keep: int) -> list[CrawlRef]:
     for ref in finished[keep:]:
         for stat in list(store.list(ref.urls_prefix)):
             store.delete(stat.key)
+        store.delete(ref.excluded_key)
         store.delete(ref.key)
     return finished[keep:]
 
@@ -193,7 +196,13 @@ def _fields_of(kind: type[CrawlRecord | CrawlSettings], named: Mapping[str, Any]
 def _check(record: CrawlRecord) -> None:
     """Raise TypeError or ValueError for fields that are not of their type."""
     texts = (record.id, record.domain, record.start_url, *record.seeds)
-    numbers = (record.moves, record.timer_timeout, *record.counts.values(), record.settings.max_pages)
+    numbers = (
+        record.moves,
+        record.timer_timeout,
+        *record.counts.values(),
+        *record.reasons.values(),
+        record.settings.max_pages,
+    )
     numbers += (record.settings.max_depth, record.settings.host_delay, record.settings.host_concurrency)
     if not all(isinstance(text, str) for text in texts) or not all(isinstance(n, int | float) for n in numbers):
         raise TypeError("a field is not of its type")

@@ -11,8 +11,11 @@ from typing import Any, Final, Literal, get_args
 from app.errors import StoreError
 from app.storage.layout import MAX_ADDRESS, page_id
 
-#: Characters of a reason; a longer one is cut.
+#: Characters of a reason and of its detail; a longer one is cut.
 MAX_REASON: Final = 200
+MAX_DETAIL: Final = 500
+#: Characters of a hash: 64 bits in hexadecimal tell a million texts apart.
+MAX_HASH: Final = 16
 #: Characters of an ETag and of a Last-Modified field. Real ones have fewer than 100. A longer one is left out: a part
 #: of a validator is invalid.
 MAX_VALIDATOR: Final = 200
@@ -21,7 +24,7 @@ MAX_VALIDATOR: Final = 200
 MAX_LINKS: Final = 5_000
 MAX_LINK_CHARACTERS: Final = 1_250_000
 
-UrlState = Literal["indexed", "unchanged", "gone", "redirected", "skipped", "failed", "lost"]
+UrlState = Literal["indexed", "unchanged", "gone", "redirected", "skipped", "failed", "lost", "excluded"]
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _STATES: Final = frozenset(get_args(UrlState))
 
@@ -30,10 +33,10 @@ _STATES: Final = frozenset(get_args(UrlState))
 class UrlEntry:
     """What became of one URL of a crawl.
 
-    `reason` is a reason code, `status` the HTTP status or 0, `at` seconds since the epoch. `referrer` is the page id of
-    the first page that linked to it, empty for the start page. `etag` and `last_modified` are the response's
-    validators. `links` are the URLs that it leads to, only where no stored page has them: of noindex pages and
-    redirects.
+    `reason` is a reason code (see `reasons`) and `detail` says more of it; both may be empty. `status` is the HTTP
+    status or 0, `at` seconds since the epoch. `referrer` is the page id of the first page that linked to it, empty for
+    the start page. `etag` and `last_modified` are the response's validators, `hash` identifies title and text. `links`
+    are the URLs that it leads to, only where no stored page has them: of noindex pages and redirects.
     """
 
     url: str
@@ -41,11 +44,13 @@ class UrlEntry:
     state: UrlState
     at: float
     reason: str = ""
+    detail: str = ""
     status: int = 0
     depth: int = 0
     referrer: str = ""
     etag: str = ""
     last_modified: str = ""
+    hash: str = ""
     links: tuple[str, ...] = ()
 
     def to_line(self) -> bytes:
@@ -65,14 +70,27 @@ class UrlEntry:
             named["depth"] = self.depth
         texts = {
             "reason": self.reason[:MAX_REASON],
+            "detail": self.detail[:MAX_DETAIL],
             "referrer": self.referrer,
             "etag": _validator(self.etag),
             "last_modified": _validator(self.last_modified),
+            "hash": self.hash[:MAX_HASH],
         }
         named |= {name: text for name, text in texts.items() if text}
         if self.links:
             named["links"] = _bounded(self.links)
         return _ENCODER.encode(named).encode()
+
+    @property
+    def code(self) -> str:
+        """The reason code, or the state of an entry without one: what totals are counted by."""
+        return self.reason or self.state
+
+    @property
+    def explanation(self) -> str:
+        """State, reason and detail in words: `skipped: robots (line 3: Disallow: /x)`."""
+        reason = f": {self.reason}" if self.reason else ""
+        return f"{self.state}{reason}{f' ({self.detail})' if self.detail else ''}"
 
     @classmethod
     def from_line(cls, line: bytes) -> UrlEntry:
@@ -87,11 +105,13 @@ class UrlEntry:
                 state=sys.intern(state),  # type: ignore[arg-type]  # _check compares it.
                 at=float(at),
                 reason=sys.intern(named.get("reason", "")),
+                detail=named.get("detail", ""),
                 status=named.get("status", 0),
                 depth=named.get("depth", 0),
                 referrer=sys.intern(named.get("referrer", "")),
                 etag=named.get("etag", ""),
                 last_modified=named.get("last_modified", ""),
+                hash=named.get("hash", ""),
                 links=tuple(named.get("links", ())),
             )
             _check(entry)
@@ -104,7 +124,7 @@ def _check(entry: UrlEntry) -> None:
     """Raise TypeError or ValueError for fields that are not of their type."""
     if entry.state not in _STATES:
         raise ValueError(f"state {entry.state!r:.80}")
-    texts = (entry.url, entry.page_id, entry.etag, entry.last_modified, *entry.links)
+    texts = (entry.url, entry.page_id, entry.detail, entry.hash, entry.etag, entry.last_modified, *entry.links)
     if not all(type(text) is str for text in texts) or type(entry.status) is not int or type(entry.depth) is not int:
         raise TypeError("a field is not of its type")
     if not math.isfinite(entry.at):

@@ -33,6 +33,11 @@ class CrawlRef:
         return f"{self.prefix}crawl.json"
 
     @property
+    def excluded_key(self) -> str:
+        """The object key of the list of its excluded URLs."""
+        return f"{self.prefix}excluded.jsonl.zst"
+
+    @property
     def urls_prefix(self) -> str:
         """The prefix of the object keys of the segments with its URLs."""
         return f"{self.prefix}urls/"

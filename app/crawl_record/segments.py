@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import zstandard
 
 from app.crawl_record.entries import UrlEntry
 from app.crawl_record.keys import CrawlRef
-from app.errors import PreconditionFailed, StoreError
+from app.errors import ObjectNotFound, PreconditionFailed, StoreError
 from app.storage.reading import read_objects
 from app.storage.store import ObjectStore
 
@@ -35,11 +35,9 @@ def append_segment(store: ObjectStore, ref: CrawlRef, offset: int, lines: Sequen
         kept += 1
     if not kept:
         return 0
-    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
-    data = compressor.compress(b"".join(line + b"\n" for line in lines[:kept]))
     key = ref.segment_key(offset)
     try:
-        store.put(key, data, if_absent=True)
+        store.put(key, _compressed(lines[:kept]), if_absent=True)
     except PreconditionFailed:
         return len(_lines(key, store.get(key).data))
     return kept
@@ -62,16 +60,38 @@ def read_entries(store: ObjectStore, ref: CrawlRef, *, since: int = 0) -> Iterat
     for key, stored in read_objects(store, keys):
         if stored is None:  # The record was deleted meanwhile.
             continue
-        for number, line in enumerate(_lines(key, stored.data), start=1):
-            try:
-                yield UrlEntry.from_line(line)
-            except StoreError as error:
-                raise StoreError(f"{key}, line {number}: {error}") from error
+        yield from _entries(key, stored.data)
+
+
+def write_excluded(store: ObjectStore, ref: CrawlRef, entries: Iterable[UrlEntry]) -> None:
+    """Write the list of a crawl's excluded URLs in place of the former one."""
+    store.put(ref.excluded_key, _compressed([entry.to_line() for entry in entries]))
+
+
+def read_excluded(store: ObjectStore, ref: CrawlRef) -> list[UrlEntry]:
+    """Return the list of a crawl's excluded URLs; empty for a crawl without one. Raises StoreError."""
+    try:
+        return list(_entries(ref.excluded_key, store.get(ref.excluded_key).data))
+    except ObjectNotFound:
+        return []
 
 
 def latest_entries(store: ObjectStore, ref: CrawlRef) -> dict[str, UrlEntry]:
     """Return the last entry of each page by page id, in the order of their first entries."""
     return {entry.page_id: entry for entry in read_entries(store, ref)}
+
+
+def _compressed(lines: Iterable[bytes]) -> bytes:
+    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
+    return compressor.compress(b"".join(line + b"\n" for line in lines))
+
+
+def _entries(key: str, data: bytes) -> Iterator[UrlEntry]:
+    for number, line in enumerate(_lines(key, data), start=1):
+        try:
+            yield UrlEntry.from_line(line)
+        except StoreError as error:
+            raise StoreError(f"{key}, line {number}: {error}") from error
 
 
 def _lines(key: str, data: bytes) -> list[bytes]:

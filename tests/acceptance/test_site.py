@@ -180,7 +180,7 @@ def test_a_start_page_that_redirects_to_another_host_moves_the_crawl_there(syste
 def test_a_start_page_that_redirects_to_another_port_is_skipped_with_the_reason(system: System, site: Site) -> None:
     with Site({"/": redirect(site.at("/"), status=301)}) as old:
         system.post("index+crawl", url=old.at("/"))
-        skipped = f"redirect (to {site.url}, whose port ALLOW_PORTS does not name)"
+        skipped = f"invalid-redirect (to {site.url}, whose port ALLOW_PORTS does not name)"
         eventually(lambda: f"Page skipped: {old.url}: {skipped}" in system.worker.log, "the page is skipped")
         assert skipped in perennial(system, "explain", old.url).stdout
         assert site.paths() == []

@@ -63,7 +63,7 @@ def test_links_redirects_and_robot_headers_of_a_real_site(site: Site, fetcher: F
     assert isinstance(home, Indexed)
     assert home.links == (link,)
     assert visit(site, fetcher, "/away") == Redirected(target=f"http://{site.other_domain}/", in_scope=False)
-    assert visit(site, fetcher, "/hidden") == Gone(why="noindex", links=(link,))
+    assert visit(site, fetcher, "/hidden") == Gone(why="noindex", detail="X-Robots-Tag", links=(link,))
     assert visit(site, fetcher, "/none") == Gone(why="404")
 
 

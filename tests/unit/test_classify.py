@@ -82,12 +82,16 @@ def test_links_are_resolved_against_the_base_of_the_page() -> None:
         (
             '<meta name="robots" content="noindex">',
             "",
-            Gone(why="noindex", links=(Link("https://x.gov/b", "https://x.gov/b", "/b"),)),
+            Gone(why="noindex", detail="<meta>", links=(Link("https://x.gov/b", "https://x.gov/b", "/b"),)),
         ),
-        ('<meta name="perennial" content="NONE">', "", Gone(why="noindex")),
-        ('<meta name="robots" content="noindex, nofollow">', "", Gone(why="noindex")),
-        ("", "noindex", Gone(why="noindex", links=(Link("https://x.gov/b", "https://x.gov/b", "/b"),))),
-        ("", "noarchive\nperennial: none", Gone(why="noindex")),
+        ('<meta name="perennial" content="NONE">', "", Gone(why="noindex", detail="<meta>")),
+        ('<meta name="robots" content="noindex, nofollow">', "", Gone(why="noindex", detail="<meta>")),
+        (
+            "",
+            "noindex",
+            Gone(why="noindex", detail="X-Robots-Tag", links=(Link("https://x.gov/b", "https://x.gov/b", "/b"),)),
+        ),
+        ("", "noarchive\nperennial: none", Gone(why="noindex", detail="X-Robots-Tag")),
     ],
 )
 def test_a_noindex_page_is_gone_and_its_links_may_be_followed(head: str, header: str, expected: FetchResult) -> None:
@@ -181,15 +185,15 @@ def test_a_long_link_header_is_read_in_little_time() -> None:
         ("http://y.gov:443/b", Redirected(target="http://y.gov:443/b", in_scope=False)),
         (
             "https://x.gov:8443/b",
-            Skipped(why="redirect", detail="to https://x.gov:8443/b, whose port ALLOW_PORTS does not name"),
+            Skipped(why="invalid-redirect", detail="to https://x.gov:8443/b, whose port ALLOW_PORTS does not name"),
         ),
         ("//y.gov", Redirected(target="https://y.gov/", in_scope=False)),
         ("http://x.gov/docs/a.html?v=1", Redirected(target="http://x.gov/docs/a.html?v=1", in_scope=True)),
         ("/é".encode().decode("latin-1"), Redirected(target="https://x.gov/%C3%A9", in_scope=True)),
-        ("#here", Skipped(why="redirect", detail="to itself")),
-        ("//user:pass@x.gov/", Skipped(why="redirect", detail="to '//***@x.gov/'")),
-        ("file:///etc/passwd", Skipped(why="redirect", detail="to 'file:///etc/passwd'")),
-        ("", Skipped(why="redirect", detail="to ''")),
+        ("#here", Skipped(why="invalid-redirect", detail="to itself")),
+        ("//user:pass@x.gov/", Skipped(why="invalid-redirect", detail="to '//***@x.gov/'")),
+        ("file:///etc/passwd", Skipped(why="invalid-redirect", detail="to 'file:///etc/passwd'")),
+        ("", Skipped(why="invalid-redirect", detail="to ''")),
     ],
 )
 def test_a_redirect_has_its_target_and_whether_that_is_in_scope(location: str, expected: FetchResult) -> None:
@@ -314,7 +318,9 @@ def test_plain_text_is_a_page_without_links() -> None:
     assert isinstance(found, Indexed)
     assert (found.page.title, found.page.body, found.links) == ("read%20me.txt", "See <a href='/b'> here", ())
     assert found.page.blocks == (Block(("See <a href='/b'> here",)),)
-    assert classified("hidden", content_type="text/plain", x_robots_tag="noindex") == Gone(why="noindex")
+    assert classified("hidden", content_type="text/plain", x_robots_tag="noindex") == Gone(
+        why="noindex", detail="X-Robots-Tag"
+    )
 
 
 def test_a_truncated_body_is_skipped() -> None:

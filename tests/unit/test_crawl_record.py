@@ -28,6 +28,7 @@ from app.crawl_record.crawls import (
 )
 from app.crawl_record.entries import MAX_LINK_CHARACTERS, MAX_VALIDATOR, UrlEntry, UrlState
 from app.crawl_record.keys import CrawlRef
+from app.crawl_record.reasons import MEANINGS, Reason
 from app.crawl_record.segments import append_segment, latest_entries, next_offset, read_entries
 from app.errors import InvalidKey, PreconditionFailed, StoreError
 from app.storage.layout import page_id
@@ -180,11 +181,13 @@ class TestEntries:
             state=st.sampled_from(["indexed", "unchanged", "gone", "redirected", "skipped", "failed", "lost"]),
             at=st.integers(0, 2**41).map(lambda ms: round(ms / 1000, 3)),
             reason=TEXT,
+            detail=TEXT,
             status=st.integers(0, 999),
             depth=st.integers(0, 10_000),
             referrer=TEXT,
             etag=st.text(st.characters(), max_size=9),
             last_modified=TEXT,
+            hash=st.text("0123456789abcdef", max_size=16),
             links=st.lists(TEXT, max_size=4).map(tuple),
         )
     )
@@ -202,8 +205,8 @@ class TestEntries:
     def test_long_fields_are_bounded_and_a_long_validator_is_left_out(self) -> None:
         links = tuple(f"https://site.example/{number}/{'x' * 1_000}" for number in range(5_000))
         long = replace(entry("https://site.example/"), etag="e" * (MAX_VALIDATOR + 1), reason="r" * 999, links=links)
-        bounded = UrlEntry.from_line(long.to_line())
-        assert (bounded.etag, len(bounded.reason)) == ("", 200)
+        bounded = UrlEntry.from_line(replace(long, detail="d" * 999).to_line())
+        assert (bounded.etag, len(bounded.reason), len(bounded.detail)) == ("", 200, 500)
         assert bounded.links == links[: len(bounded.links)]
         assert MAX_LINK_CHARACTERS - 1_100 < sum(map(len, bounded.links)) <= MAX_LINK_CHARACTERS
         with pytest.raises(StoreError, match="more than 8000 characters"):
@@ -271,6 +274,13 @@ class TestSegments:
         store.put(REF.segment_key(0), data)
         with pytest.raises(StoreError, match=r"000000000000\.jsonl\.zst: "):
             list(read_entries(store, REF))
+
+
+def test_the_reference_has_each_reason_code_with_its_meaning() -> None:
+    page = documents.read("docs/reference/store.md")
+    assert set(MEANINGS) == set(Reason)
+    for code, meaning in MEANINGS.items():
+        assert f"| `{code}` | {meaning} |" in page
 
 
 @pytest.mark.parametrize(

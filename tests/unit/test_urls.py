@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from w3lib.url import canonicalize_url
 
 from app.crawl import urls
+from app.crawl.path_rules import PathRules
 from app.crawl.urls import (
     MAX_SEGMENTS,
     Link,
@@ -41,7 +42,7 @@ absolute = st.builds("{}://{}/{}".format, st.sampled_from(["http", "https", "HTT
 
 
 def links(hrefs: Iterable[str], base: str = BASE, *, limit: int, scope: Scope | None = None) -> tuple[Link, ...]:
-    return links_in_scope(base, [(href, "") for href in hrefs], scope=scope or Scope("x.gov"), limit=limit)
+    return links_in_scope(base, [(href, "") for href in hrefs], scope=scope or Scope("x.gov"), limit=limit)[0]
 
 
 def parse(*, url: str = "", domain: str = "", **parts: str) -> str:
@@ -250,7 +251,7 @@ def test_links_are_absolute_distinct_in_order_and_in_scope() -> None:
 
 def test_a_link_has_the_first_text_of_its_page() -> None:
     anchors = [("a?x=1&y=2", ""), ("b", "B"), ("a?y=2&x=1", "A"), ("a?x=1&y=2", "later"), ("c", "")]
-    found = links_in_scope("https://x.gov/", anchors, scope=Scope("x.gov"), limit=9)
+    found, _ = links_in_scope("https://x.gov/", anchors, scope=Scope("x.gov"), limit=9)
     assert [(link.url, link.text) for link in found] == [
         ("https://x.gov/a?x=1&y=2", "A"),
         ("https://x.gov/b", "B"),
@@ -367,3 +368,11 @@ def test_no_error_about_a_url_shows_its_password(scheme: str, user: str, host: s
         parse_url(url)
     if not re.search(r"[/\\?#]", user):
         assert "hunter2" not in str(caught.value)
+
+
+def test_a_link_that_only_the_settings_of_its_site_keep_out_is_blocked() -> None:
+    scope = Scope("x.gov", rules=PathRules(exclude=("/private",)))
+    anchors = [("/a", ""), ("/private/b", ""), ("https://y.gov/private/c", "")]
+    found, excluded = links_in_scope("https://x.gov/", anchors, scope=scope, limit=9)
+    assert [link.url for link in found] == ["https://x.gov/a"]
+    assert [(each.url, each.reason) for each in excluded] == [("https://x.gov/private/b", "blocked")]

@@ -62,7 +62,7 @@ _NODES = _Nodes()
 def _extract(soup: BeautifulSoup) -> Extract:
     _remove(soup, ("template", "noframes"))  # Browsers do not show their content.
     linking = ((tag.name, _attributes(tag), tag) for tag in _tags(soup, contract.LINKS))
-    links = contract.links_to_follow(linking, _anchor)
+    links, nofollow = contract.links_to_follow(linking, _anchor)
     description, robots = contract.description_and_directives(map(_attributes, _tags(soup, ("meta",))))
     base = next((_attributes(tag) for tag in _tags(soup, ("base",)) if tag.has_attr("href")), {})
     dates = _dates(soup)
@@ -88,6 +88,7 @@ def _extract(soup: BeautifulSoup) -> Extract:
         dates=dates,
         robots=robots,
         links=links,
+        nofollow=nofollow,
     )
 
 

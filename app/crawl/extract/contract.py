@@ -147,6 +147,8 @@ class Extract:
     dates: tuple[str, ...] = ()
     #: href of a and area, src of frame and iframe, in document order: see `links_to_follow`.
     links: tuple[Anchor, ...] = ()
+    #: The same of links with rel=nofollow, unless another link leads there.
+    nofollow: tuple[str, ...] = ()
 
 
 class Extractor(Protocol):
@@ -178,24 +180,26 @@ def collapsed(text: str) -> str:
 
 def links_to_follow(
     elements: Iterable[tuple[str, Attributes, Node]], text_of: Callable[[Node], str]
-) -> tuple[Anchor, ...]:
-    """Return the links of elements of `LINKS`, given by name, attributes and node, without those of rel=nofollow.
+) -> tuple[tuple[Anchor, ...], tuple[str, ...]]:
+    """Return the links of elements of `LINKS`, given by name, attributes and node, and those of rel=nofollow alone.
 
     Of links that differ only in their fragment, the first one is returned, with the first text that is not empty. White
     space before a fragment is part of the path; at the end of a URL it would be stripped, so such a fragment stays.
     """
     found: dict[str, str] = {}
+    nofollow: dict[str, None] = {}
     for name, attributes, node in elements:
         if (href := attributes.get(LINKS[name], _MISSING)) == _MISSING:
-            continue
-        if (rel := attributes.get("rel")) and "nofollow" in rel.lower().split():
             continue
         href = href or ""
         if "#" in href and not (cut := href.partition("#")[0])[-1:].isspace():
             href = cut
+        if (rel := attributes.get("rel")) and "nofollow" in rel.lower().split():
+            nofollow[href] = None
+            continue
         if not found.get(href):
             found[href] = collapsed(text_of(node))[:MAX_ANCHOR]
-    return tuple(starmap(Anchor, found.items()))
+    return tuple(starmap(Anchor, found.items())), tuple(href for href in nofollow if href not in found)
 
 
 def description_and_directives(metas: Iterable[Attributes]) -> tuple[str, frozenset[str]]:

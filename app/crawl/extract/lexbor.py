@@ -86,7 +86,7 @@ def _extract(tree: LexborHTMLParser, root: LexborNode) -> Extract:
     # Links and metadata are read first: the steps below remove parts of the tree.
     first = _elements(root)
     linking = ((_LINKS[node.tag_id], node.attributes, node) for node in first["links"])
-    links = contract.links_to_follow(linking, _anchor)
+    links, nofollow = contract.links_to_follow(linking, _anchor)
     metas = [node.attributes for node in first["meta"]]
     description, robots = contract.description_and_directives(metas)
     json_ld = (node.text() for node in first["script"] if contract.is_json_ld(node.attributes))
@@ -115,6 +115,7 @@ def _extract(tree: LexborHTMLParser, root: LexborNode) -> Extract:
         dates=dates,
         robots=robots,
         links=links,
+        nofollow=nofollow,
     )
 
 

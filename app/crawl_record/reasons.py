@@ -1,0 +1,61 @@
+"""Reason codes of a crawl's URLs: what each means. The HTTP statuses `403`, `404`, `410`... are reason codes, too."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+
+class Reason(StrEnum):
+    """Why a URL is in its state. An entry's `detail` says more: a target, a rule, a size, an error."""
+
+    # Indexed, or unchanged.
+    CANONICAL = "canonical"
+    DUPLICATE = "duplicate"
+    NOT_MODIFIED = "not-modified"
+    SAME_CONTENT = "same-content"
+    # Redirected, gone, or skipped.
+    REDIRECT = "redirect"
+    INVALID_REDIRECT = "invalid-redirect"
+    NOINDEX = "noindex"
+    ROBOTS = "robots"
+    CONTENT_TYPE = "content-type"
+    TOO_LARGE = "too-large"
+    TOO_COMPLEX = "too-complex"
+    EMPTY = "empty"
+    # Failed.
+    DEAD_LETTERED = "dead-lettered"
+    LOST = "lost"
+    # Excluded: found in a page, and never requested.
+    NOFOLLOW = "nofollow"
+    MAX_DEPTH = "max-depth"
+    MAX_PAGES = "max-pages"
+    REPEATED_SEGMENTS = "repeated-segments"
+    BLOCKED = "blocked"
+
+
+#: The codes of URLs that a crawl finds and never requests.
+EXCLUDED: Final = (Reason.NOFOLLOW, Reason.MAX_DEPTH, Reason.MAX_PAGES, Reason.REPEATED_SEGMENTS, Reason.BLOCKED)
+
+#: What each code means; the reference page has the same texts.
+MEANINGS: Final[dict[Reason, str]] = {
+    Reason.CANONICAL: "The page names another one by `rel=canonical`. Searches show that one.",
+    Reason.DUPLICATE: "Another page has the same title and text.",
+    Reason.NOT_MODIFIED: "The server answered that the page is as before (304).",
+    Reason.SAME_CONTENT: "The server sent the page again, and it is as before.",
+    Reason.REDIRECT: "The URL redirects to another one, which is a page of its own.",
+    Reason.INVALID_REDIRECT: "The URL redirects to itself, to a forbidden port, or to no valid URL.",
+    Reason.NOINDEX: "The page forbids to index it, by `<meta>` or by a header.",
+    Reason.ROBOTS: "robots.txt forbids to request the URL.",
+    Reason.CONTENT_TYPE: "The content is of a type that is not indexed.",
+    Reason.TOO_LARGE: "The content is larger than `MAX_BODY_BYTES`.",
+    Reason.TOO_COMPLEX: "The page would take too much CPU time.",
+    Reason.EMPTY: "The page has no text without JavaScript.",
+    Reason.DEAD_LETTERED: "Every attempt failed, and the message is a dead letter.",
+    Reason.LOST: "The message of the page vanished from the broker.",
+    Reason.NOFOLLOW: "Links to the URL forbid to follow them, by `rel=nofollow`, `<meta>` or a header.",
+    Reason.MAX_DEPTH: "The URL is more than `MAX_DEPTH` links from the start page.",
+    Reason.MAX_PAGES: "The crawl had `MAX_PAGES` pages already.",
+    Reason.REPEATED_SEGMENTS: "Trap: the path has one segment three times, or more than 50 segments.",
+    Reason.BLOCKED: "A setting of the site forbids to request the URL.",
+}

@@ -1,0 +1,185 @@
+"""Every URL of a crawl has a reason: in the record, in the commands, and in totals."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli.urls import cli
+from app.crawl.classify import FetchResult, Gone, Limits, Redirected, Skipped, classify
+from app.crawl.extract.contract import extractor
+from app.crawl.frontier_values import Crawl, FoundPage, Host
+from app.crawl.page_work import PageWork, complete_dead
+from app.crawl.policy import policies_without_sites
+from app.crawl.urls import Scope, Target
+from app.crawl_record.crawls import latest_crawl
+from app.crawl_record.reasons import Reason
+from app.http.response import Response
+from app.status import status
+from app.timers.timers import full_pack
+from tasks.base import Context
+from tests.integration.test_tick import process
+
+pytestmark = pytest.mark.integration
+
+__all__ = ["process"]
+
+DOMAIN = "a.gov"
+HOST = Host(DOMAIN, 0, 2)
+
+
+def url(name: str) -> str:
+    return f"https://{DOMAIN}/{name}"
+
+
+def target(name: str, depth: int = 1) -> Target:
+    return Target(url(name), DOMAIN, url(name), "c", depth)
+
+
+@pytest.fixture
+def work(process: Context) -> PageWork:
+    """Return the work on a crawl `c` that has begun, of at most 12 pages and two links from its start page."""
+    crawl = Crawl("c", DOMAIN, url(""), datetime.now(UTC), own=True)
+    process.records.begin(crawl, timer_timeout=30, callback=full_pack(DOMAIN, "c").message)
+    limited = process.settings.model_copy(update={"max_pages": 12, "max_depth": 2})
+    return PageWork(process.frontier, process.crawler, process.records, policies_without_sites(limited))
+
+
+def complete(process: Context, work: PageWork, name: str, given: str | FetchResult, *, depth: int = 1) -> None:
+    """Store and complete a page, given by its HTML or its result, as a worker does, without a request."""
+    if isinstance(given, str):
+        response = Response(url(name), 200, {"content-type": "text/html"}, given.encode())
+        result = classify(response, scope=Scope(DOMAIN), extractor=extractor("lexbor"), limits=Limits())
+    else:
+        result = given
+    page = target(name, depth)
+    member = process.crawler.store(page, result)
+    work.complete(page, "page", result, HOST, referrer="", member=bool(member))
+
+
+def links(*names: str, rel: str = "") -> str:
+    return "".join(f'<a href="/{name}" rel="{rel}">{name}</a>' for name in names)
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result.stdout
+
+
+def reasons(process: Context) -> dict[str, int]:
+    return status(DOMAIN, settings=process.settings).reasons
+
+
+def test_each_url_of_a_crawl_has_its_reason(process: Context, work: PageWork) -> None:
+    home = "<title>Home</title>Welcome here" + links("a", "copy", "old", "none", "secret", "x/y/x/y/x/y")
+    complete(process, work, "", home + links("login", "a", rel="nofollow"), depth=0)
+    complete(process, work, "a", "<title>A</title>All about amber" + links("deep"), depth=2)
+    complete(process, work, "copy", "<title>A</title>All about amber" + links("deep"), depth=2)
+    complete(process, work, "print", '<title>P</title>To print<link rel="canonical" href="/a">')
+    complete(process, work, "old", Redirected(target=url("a"), in_scope=True, status=301))
+    complete(process, work, "none", Gone(why="404", status=404))
+    complete(process, work, "secret", Skipped(why=Reason.ROBOTS, detail="Disallow: /secret"))
+    found = {
+        row["url"]: (row["state"], row["reason"], row["detail"])
+        for row in map(json.loads, run("urls", DOMAIN).splitlines())
+    }
+    assert found == {
+        url(""): ("indexed", "indexed", ""),
+        url("a"): ("indexed", "indexed", ""),
+        url("copy"): ("indexed", "duplicate", url("a")),
+        url("print"): ("indexed", "canonical", url("a")),
+        url("old"): ("redirected", "redirect", url("a")),
+        url("none"): ("gone", "404", ""),
+        url("secret"): ("skipped", "robots", "Disallow: /secret"),
+        url("login"): ("excluded", "nofollow", ""),
+        url("x/y/x/y/x/y"): ("excluded", "repeated-segments", ""),
+        url("deep"): ("excluded", "max-depth", ""),
+    }  # fmt: skip
+    assert reasons(process) == {
+        "indexed": 2, "duplicate": 1, "canonical": 1, "redirect": 1, "404": 1, "robots": 1, "nofollow": 1,
+        "repeated-segments": 1, "max-depth": 1,
+    }  # fmt: skip
+    assert "recorded: excluded: nofollow" in run("explain", url("login"))
+
+
+def test_the_totals_and_the_excluded_urls_of_an_ended_crawl_are_in_the_store(process: Context, work: PageWork) -> None:
+    complete(process, work, "", "Welcome" + links(*map(str, range(600)), rel="nofollow"), depth=0)
+    crawl = process.frontier.crawl("c")
+    assert crawl is not None
+    process.records.end(crawl)
+    record = latest_crawl(process.store, DOMAIN)
+    assert record is not None
+    assert 590 <= record.reasons["nofollow"] <= 610
+    process.redis.flushdb()
+    assert reasons(process) == record.reasons
+    assert len(run("urls", DOMAIN, "--reason", "nofollow").splitlines()) == 500
+
+
+def test_a_page_that_is_found_by_another_link_is_no_longer_excluded(process: Context, work: PageWork) -> None:
+    complete(process, work, "", "Welcome" + links("a", rel="nofollow"), depth=0)
+    assert reasons(process)["nofollow"] == 1
+    complete(process, work, "b", "B" + links("a"))
+    complete(process, work, "a", "<title>A</title>Amber")
+    assert "nofollow" not in reasons(process)
+
+
+def test_the_pages_beyond_max_pages_are_counted_and_the_crawl_is_cut(process: Context, work: PageWork) -> None:
+    complete(process, work, "", "Welcome" + links(*map(str, range(15))), depth=0)
+    assert reasons(process) == {"waiting": 12, "max-pages": 3, "indexed": 1}
+    assert process.frontier.is_cut("c")
+
+
+def test_broken_links_are_listed_with_the_pages_that_have_them(process: Context, work: PageWork) -> None:
+    complete(process, work, "", "Welcome" + links("a", "none", "down"), depth=0)
+    complete(process, work, "a", "Amber" + links("none"))
+    complete(process, work, "none", Gone(why="404", status=404))
+    process.frontier.enter("c", DOMAIN, FoundPage(url("down"), url("down"), 1), HOST, takeover=False)
+    process.frontier.release("c", "page", url("down"), HOST, failed=True, error="ServerError: 500")
+    complete_dead(process.frontier, target("down"), "page")
+    error = "1 attempt failed, the last with: ServerError: 500"
+    assert run("broken-links", DOMAIN, code=1).splitlines() == [
+        f"{url('none')}: 404", f"  on {url('')}", f"  on {url('a')}",
+        f"{url('down')}: dead-lettered ({error})", f"  on {url('')}",
+    ]  # fmt: skip
+    [none, down] = json.loads(run("broken-links", DOMAIN, "--json", code=1))
+    assert none == {
+        "url": url("none"), "status": 404, "reason": "404", "detail": "", "number": 2, "pages": [url(""), url("a")]
+    }  # fmt: skip
+    assert down["detail"] == error
+
+
+def test_a_page_between_two_attempts_is_explained_with_its_error_and_the_next_attempt(
+    process: Context, work: PageWork
+) -> None:
+    for number in (1, 2):
+        process.frontier.enter("c", DOMAIN, FoundPage(url("a"), url("a"), 1), HOST, takeover=number > 1)
+        process.frontier.release("c", "page", url("a"), HOST, failed=True, error=f"ServerError: {number}")
+    found: dict[str, Any] = json.loads(run("explain", url("a"), "--json"))
+    assert found["failures"] | {"at": 0} == {"number": 2, "error": "ServerError: 2", "at": 0}
+    assert found["next_attempt"] == found["failures"]["at"] + 2 * process.settings.retry_timeout_ms / 1_000
+    assert "2 attempts failed, the last with: ServerError: 2; waits since" in run("explain", url("a"))
+    complete(process, work, "a", "Amber")
+    assert json.loads(run("explain", url("a"), "--json"))["failures"] is None
+
+
+def test_a_csv_export_holds_no_formula(process: Context, work: PageWork) -> None:
+    complete(process, work, "a", Skipped(why="content-type", detail="=cmd()"))
+    [row] = csv.DictReader(io.StringIO(run("urls", DOMAIN, "--format", "csv")))
+    assert (row["url"], row["reason"], row["detail"]) == (url("a"), "content-type", "'=cmd()")
+
+
+def test_a_domain_without_a_record_is_an_error(process: Context) -> None:
+    assert "has no crawl record" in CliRunner().invoke(cli, ["urls", "b.gov"]).output
+
+
+def test_totals_without_a_hash_count_no_duplicates(process: Context, work: PageWork) -> None:
+    complete(process, work, "a", "")
+    complete(process, work, "b", "")
+    assert reasons(process) == {"indexed": 2}
