@@ -61,6 +61,16 @@ def lacks_descriptors(error: BaseException | None) -> bool:
     return False
 
 
+def lacks_space(error: BaseException | None) -> bool:
+    """Return whether an error, or one that caused it, is that a disk of this host is full."""
+    while error is not None:
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if is_full or isinstance(error, DiskFull) or getattr(error, "sqlite_errorname", "") == "SQLITE_FULL":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 # HTTP
 
 
@@ -135,6 +145,12 @@ class PackError(ApplicationError):
 
     reason = "pack"
     problem = BROKEN
+
+
+class DiskFull(PackError):
+    """Raised when a disk has too little free space for a pack, and enough in all; names its folder."""
+
+    reason = "disk-full"
 
 
 class PackRefused(PackError):

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from celery.utils.log import get_task_logger
@@ -23,7 +24,7 @@ from app.crawl.frontier_values import MessageKind
 from app.crawl.page_work import PageWork, complete_dead
 from app.crawl.policy import Policies
 from app.crawl.urls import TARGET_FIELDS, Target, parse_message_domain, parse_target
-from app.errors import OutOfScope, StoreError, lacks_descriptors
+from app.errors import OutOfScope, StoreError, lacks_descriptors, lacks_space
 from app.sites.policies import SitePolicies
 from app.sites.scheduler import Scheduler
 from app.state.circuit_breaker import CircuitBreaker
@@ -31,6 +32,8 @@ from app.state.client import get_quick_redis, get_raw_redis, get_redis
 from app.state.epoch import Epoch
 from app.state.outage import WITHOUT_REDIS
 from app.state.outage import is_outage as is_redis_outage
+from app.storage.disk_watch import CHECK_INTERVAL, watch_disk
+from app.storage.folder import FolderStore
 from app.storage.open import open_store
 from app.storage.outage import is_outage, store_breaker
 from app.storage.store import ObjectStore
@@ -49,6 +52,9 @@ logger = get_task_logger(__name__)
 
 #: Seconds that a message waits when its process has no file descriptors left; another process may take it.
 _WITHOUT_DESCRIPTORS = 5.0
+
+#: Seconds that a message waits when the disk of its process is full; a process on another machine may take it.
+_WITHOUT_SPACE = 60.0
 
 #: The tasks whose messages the frontier counts.
 _KIND: dict[str, MessageKind] = {"site.page": "page", "site.index": "index", "site.crawl": "crawl"}
@@ -76,6 +82,9 @@ class Context:
 
 
 _contexts: dict[int, Context] = {}
+
+#: The processes whose disk is watched.
+_watched: set[int] = set()
 
 
 def context() -> Context:
@@ -140,7 +149,23 @@ def as_message(args: Any, kwargs: Any, positional: str) -> dict[str, Any]:
     return {**dict(kwargs or {}), **({positional: args[0]} if args else {})}
 
 
-class PageTask(Task):
+class SiteTask(Task):
+    """A task that may use the store."""
+
+    abstract = True
+
+    def on_time_limit(self) -> Postpone | None:
+        """Postpone a run that met its time limit while the store is away: the disk of a folder store may hang."""
+        settings = get_settings()
+        breaker = store_breaker(get_quick_redis(settings.redis), settings.store_outage_pause)
+        try:
+            pause = breaker.seconds_open()
+        except RedisError:
+            return None
+        return Postpone(pause, "the time limit is over, and the store is unavailable") if pause else None
+
+
+class PageTask(SiteTask):
     """A task about one page: `delay("https://Site.GOV/")`, or `domain`, `path` and `scheme` by name."""
 
     abstract = True
@@ -176,7 +201,7 @@ class PageTask(Task):
             raise Postpone(WITHOUT_REDIS, f"Redis: {error}") from error
 
 
-class DomainTask(Task):
+class DomainTask(SiteTask):
     """A task about a whole domain: `delay("site.gov")`, or by name."""
 
     abstract = True
@@ -197,12 +222,16 @@ def task(kind: str, base: type[Task], *, bind: bool = False) -> Callable[[Callab
         def postponing(*args: Any, **kwargs: Any) -> None:
             try:
                 try:
+                    _watch_store()
                     run(*args, **kwargs)
-                except ApplicationError as error:
+                except (ApplicationError, OSError) as error:
                     if lacks_descriptors(error):
                         raise Postpone(_WITHOUT_DESCRIPTORS, f"no file descriptors are left here: {error}") from error
                     if isinstance(error, StoreError):
                         _raise_postpone_in_outage(error)
+                    elif lacks_space(error):
+                        logger.warning("The disk is full here, %s again in %g s: %s", kind, _WITHOUT_SPACE, error)
+                        raise Postpone(_WITHOUT_SPACE, f"the disk is full here: {error}") from error
                     raise
             except RedisError as error:
                 if not is_redis_outage(error):
@@ -213,6 +242,28 @@ def task(kind: str, base: type[Task], *, bind: bool = False) -> Callable[[Callab
         return app.task(postponing, name=route.task, base=base, bind=bind, **limits)
 
     return decorate
+
+
+def _watch_store() -> None:
+    """Begin to watch the disk of a folder store, once in each process that runs tasks."""
+    if os.getpid() in _watched:
+        return
+    process = context()
+    _watched.add(os.getpid())
+    if isinstance(process.store, FolderStore):
+        watch_disk(process.store, partial(_note_hang, process.store_breaker))
+
+
+def _note_hang(breaker: CircuitBreaker, seconds: float) -> None:
+    """Open the store's circuit breaker, and keep it open until after the next check."""
+    reason = f"the disk of the store has not answered for {seconds:.0f} s"
+    try:
+        _, opened = breaker.fail(reason=reason, retry_after=3 * CHECK_INTERVAL)
+    except RedisError as error:
+        logger.warning("Circuit breaker of the store not opened, %s: %s", reason, error)
+    else:
+        if opened:
+            logger.warning("Circuit breaker of the store opened: %s", reason)
 
 
 def _raise_postpone_in_outage(error: StoreError) -> None:

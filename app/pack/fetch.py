@@ -11,7 +11,7 @@ from typing import Final
 
 import zstandard
 
-from app.errors import ObjectNotFound, PackCorrupt, PackError, PackNotFound
+from app.errors import DiskFull, ObjectNotFound, PackCorrupt, PackError, PackNotFound
 from app.pack import database
 from app.pack.manifest import Manifest, read_manifest
 from app.storage.layout import pack_key
@@ -109,7 +109,9 @@ def sha256(data: bytes) -> str:
 
 
 def require_space(folder: Path, size: int) -> None:
-    """Raise PackError when the disk of `folder` has less than `size` bytes free."""
-    free = shutil.disk_usage(folder).free
-    if free < size:
-        raise PackError(f"{folder}: {size} bytes needed, {free} free")
+    """Raise DiskFull when the disk of `folder` has less than `size` bytes free, and PackError for a smaller disk."""
+    usage = shutil.disk_usage(folder)
+    if usage.total < size:
+        raise PackError(f"{folder}: {size} bytes needed, and the disk has {usage.total} in all")
+    if usage.free < size:
+        raise DiskFull(f"{folder}: {size} bytes needed, {usage.free} free")

@@ -72,6 +72,8 @@ class FolderStore:
         self._folders = FolderSync()
         # Names of temporary files are unique by process id (which a fork changes), token and number.
         self._token = secrets.token_hex(6)
+        #: Monotonic seconds when the present use of the disk began, 0 without one. For one thread at a time.
+        self.busy_since = 0.0
         self._numbers = itertools.count()
         with suppress(OSError):  # Without a store, the first use says so.
             self._delete_abandoned_files()
@@ -255,6 +257,7 @@ class FolderStore:
 
     def _names(self, folder: str, name: str) -> builtins.list[str]:
         """Return the names in a folder that begin with `name`, those of folders with a slash, in key order."""
+        self.busy_since = time.monotonic()
         try:
             with os.scandir(self._objects + folder) as entries:
                 # A folder sorts as its name with a slash, which is how the keys below it begin.
@@ -267,6 +270,8 @@ class FolderStore:
             return []
         except OSError as error:
             raise StoreError(f"listing {folder!r}: {error}") from error
+        finally:
+            self.busy_since = 0.0
 
     def _require_store(self) -> None:
         if not os.path.isdir(self._locks):
@@ -277,6 +282,7 @@ class FolderStore:
 
     @contextmanager
     def _read_errors_translated(self, key: str) -> Iterator[None]:
+        self.busy_since = time.monotonic()
         try:
             yield
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
@@ -284,9 +290,12 @@ class FolderStore:
             raise ObjectNotFound(f"{key}: no such object") from error
         except OSError as error:
             raise StoreError(f"{key}: {error}") from error
+        finally:
+            self.busy_since = 0.0
 
     @contextmanager
     def _write_errors_translated(self, key: str) -> Iterator[None]:
+        self.busy_since = time.monotonic()
         try:
             yield
         except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
@@ -294,6 +303,8 @@ class FolderStore:
         except OSError as error:
             self._require_store()
             raise StoreError(f"{key}: {error}") from error
+        finally:
+            self.busy_since = 0.0
 
     def _delete_abandoned_files(self) -> None:
         oldest = time.time() - ABANDONED

@@ -1,19 +1,33 @@
-"""An outage of the store in mid-crawl: messages wait unspent, and the log says so once."""
+"""An outage of the store in mid-crawl: messages wait unspent, and the log says so once; also if its disk hangs."""
 
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 
+import psutil
 import pytest
+import redis
 
+from app.broker.delivery import Delivery
+from app.envelopes import TaskMessage, call_of_envelope, to_task_message
+from app.storage.open import open_store
+from app.storage.outage import store_breaker
+from app.topology.declare import all_queues
 from app.topology.queues import DEAD_SET
 from config.settings import Settings
 from tests.servers.site import Site, page
+from tests.support.broker import Broker
+from tests.support.hung_disk import hung_disk
 from tests.support.system import running_system
 from tests.support.waiting import eventually
+from tests.support.worker import worker
 
 pytestmark = pytest.mark.acceptance
+
+#: Properties of a task's message.
+_JSON = {"content_type": "application/json", "content_encoding": "utf-8"}
 
 PAGES = [f"/{number}" for number in range(12)]
 
@@ -38,3 +52,42 @@ def test_a_crawl_waits_while_the_store_is_away_and_spends_no_retry(
         assert system.broker.depth(DEAD_SET) == 0
         assert "Retry " not in system.worker.log
         assert system.worker.log.count("WARNING") < 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", ["soft", "hard"])
+def test_a_run_that_meets_its_time_limit_waits_while_the_store_is_away(
+    settings: Settings, environment: dict[str, str], tmp_path: Path, limit: str
+) -> None:
+    changed = settings.model_copy(update={"retry_max": 0})
+    waiting = [queue.name for queue in all_queues(changed) if ".delay." in queue.name]
+    with Site({"/": page("Home", "welcome")}) as site, redis.Redis.from_url(settings.redis) as client:
+        log, broker = tmp_path / "worker.log", Broker(settings.broker)
+        with worker({**environment, "RETRY_MAX": "0"}, log, queues=["site.index"], concurrency=1) as running:
+            envelope = json.dumps({"type": "index", "url": site.at("/")}).encode()
+            broker.post(envelope)
+            eventually(lambda: any(open_store(settings.store).list("content/")), "the page is stored")
+            # A write waits only if it replaces an object.
+            site.set("/", page("Home", "welcome again"))
+            with hung_disk(Path(settings.store.removeprefix("file://"))):
+                message = task_message(envelope, soft_limit=6, hard_limit=9)
+                broker.post(message.body.encode(), headers=message.headers, **_JSON)
+                eventually(lambda: site.paths().count("/") == 2, "the page was fetched again, and its write hangs")
+                if limit == "hard":
+                    # The soft limit cannot interrupt a process that waits for a disk. A stopped one ignores it, too.
+                    for child in psutil.Process(running.process.pid).children():
+                        child.suspend()
+                store_breaker(client, settings.store_outage_pause).fail(reason="the disk hangs", retry_after=120)
+                eventually(lambda: sum(broker.depths(waiting)) == 1, "the message waits", seconds=60)
+            running.kill()
+        [postponed] = [each for queue in waiting for each in broker.take(queue)]
+        assert "current-iteration" not in postponed.headers
+        assert broker.depth(DEAD_SET) == 0
+
+
+def task_message(envelope: bytes, *, soft_limit: int, hard_limit: int) -> TaskMessage:
+    """Return the message of the task of an envelope, with other time limits than its own."""
+    delivery = Delivery(envelope, {}, {}, "application/json", "utf-8", queue="site.index")
+    message = to_task_message(delivery, call_of_envelope(delivery))
+    message.headers["timelimit"] = [hard_limit, soft_limit]
+    return message

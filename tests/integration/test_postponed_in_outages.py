@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
+import threading
 import time
+from collections import namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 from redis import Redis, ResponseError
 
 from app.broker.errors import Postpone
 from app.crawl.frontier_values import Crawl
+from app.pack.manifest import read_manifest
 from app.storage import s3
+from app.storage.disk_watch import watch_disk
+from app.storage.folder import FolderStore
 from app.storage.layout import content_key, page_id
 from config.settings import Settings
-from tasks.base import Context
+from tasks.base import Context, _note_hang
 from tasks.pack import pack_full, pack_incremental
 from tasks.site import crawl, index, index_and_crawl
 from tasks.timers import reset_timer, start_timer, tick
 from tests.servers.site import Answer, Request, Site, page, reply
 from tests.support.full_disk import full_disk
+from tests.support.hung_disk import hung_disk
 from tests.support.proxy import Proxy
 from tests.support.task_context import task_context
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -137,6 +146,40 @@ def test_a_page_waits_while_the_disk_of_the_store_is_full(process: Context, site
     process.store_breaker.redis.flushdb()
     index(url=site.at("/"))
     assert b"words" in process.store.get(content_key(site.domain, page_id(site.at("/")))).data
+
+
+def test_a_hung_disk_opens_the_circuit_breaker_and_a_run_at_its_time_limit_waits(
+    process: Context, site: Site, settings: Settings
+) -> None:
+    index(url=site.at("/"))
+    assert index.on_time_limit() is None
+    assert isinstance(process.store, FolderStore)
+    site.set("/", page("Home", "other words"))
+    end = watch_disk(process.store, partial(_note_hang, process.store_breaker), hang_seconds=0.2, interval=0.1)
+    writing = threading.Thread(target=index, kwargs={"url": site.at("/")})
+    with hung_disk(process.store.root):
+        writing.start()
+        eventually(lambda: process.store_breaker.seconds_open() > 0, "the circuit breaker is open")
+        postpone = index.on_time_limit()
+        assert isinstance(postpone, Postpone)
+        assert "the store is unavailable" in postpone.why
+    writing.join()
+    end()
+    assert b"other words" in process.store.get(content_key(site.domain, page_id(site.at("/")))).data
+
+
+def test_a_pack_waits_while_the_disk_of_the_packer_is_full(
+    process: Context, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index(url=site.at("/"))
+    usage = namedtuple("usage", ["total", "used", "free"])
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda folder: usage(2**40, 2**40, 0))
+        for call in (pack_full, pack_incremental):
+            with pytest.raises(Postpone, match="the disk is full here"):
+                call(domain=site.domain)
+    pack_incremental(domain=site.domain)
+    assert read_manifest(process.store, site.domain).pages == 1
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import pkgutil
 import socket
@@ -14,8 +15,9 @@ import pytest
 import app
 from app.broker.errors import ApplicationError, Postpone
 from app.cluster.protocol import ProblemReply, error_of, problem_reply
-from app.errors import ConnectionFailed, StoreError, lacks_descriptors
+from app.errors import ConnectionFailed, PackError, StoreError, lacks_descriptors, lacks_space
 from app.http.fetcher import Fetcher
+from app.pack.database import create
 from app.web.problems import PROBLEMS
 from config.settings import Settings
 from tasks import timers
@@ -54,6 +56,15 @@ def test_each_error_class_has_a_code_in_replies_that_the_client_reads(error: typ
     Exception.__init__(raised, "why")
     reply = problem_reply(raised, process="searcher")
     assert problem_reply(error_of(reply), process="client") == ProblemReply(fault=reply.fault, detail=reply.detail)
+
+
+def test_errors_of_a_full_disk_are_told_from_others(tmp_path: Path) -> None:
+    with pytest.raises(PackError) as caught, create(tmp_path / "pack.sqlite") as database:
+        database.executescript("PRAGMA max_page_count = 20; CREATE TABLE t AS SELECT randomblob(1000000)")
+    assert lacks_space(caught.value)
+    assert lacks_space(OSError(errno.ENOSPC, "No space left on device"))
+    assert not lacks_space(OSError(errno.EACCES, "Permission denied"))
+    assert not lacks_space(PackError("another"))
 
 
 def test_errors_of_a_process_without_file_descriptors_are_told_from_those_of_a_message(tmp_path: Path) -> None:

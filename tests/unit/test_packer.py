@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.broker.errors import InvalidMessage
-from app.errors import PackError, PackRefused, PreconditionFailed
+from app.errors import DiskFull, PackError, PackRefused, PreconditionFailed
 from app.pack import database
 from app.pack.fetch import fetch_pack, sha256
 from app.pack.manifest import read_manifest
@@ -255,9 +255,13 @@ class TestFull:
     ) -> None:
         site.put(page("a", "x" * 300_000))
         usage = namedtuple("usage", ["total", "used", "free"])
-        monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(2**21, 2**20, 2**20))
-        with pytest.raises(PackError, match="needed, 1048576 free"):
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(2**30, 2**30 - 2**20, 2**20))
+        with pytest.raises(DiskFull, match="needed, 1048576 free"):
             site.full()
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(2**21, 2**20, 2**20))
+        with pytest.raises(PackError, match="the disk has 2097152 in all") as caught:
+            site.full()
+        assert not isinstance(caught.value, DiskFull)
         assert [stat.key for stat in site.store.list("packs/")] == []
 
     def test_the_work_folder_is_empty_afterwards(self, site: StoredSite, tmp_path: Path) -> None:

@@ -99,11 +99,21 @@ class Request(RevocableRequest):
     def _original(self, done: Done) -> Original:
         return Original(self._delivery, partial(is_held, self.message), done)
 
+    def _postponed_at_time_limit(self) -> AttemptPostponed | None:
+        try:
+            postpone = self.task.on_time_limit()
+        except Exception as error:  # noqa: BLE001 - The message must be answered, whatever a hook does.
+            logger.warning("Hook on_time_limit of %s[%s] failed: %r", self.name, self.id, error)
+            return None
+        return AttemptPostponed(postpone) if postpone else None
+
     def _fail(self, error: BaseException, trace: str = "") -> None:
         if self._ended:
             return
         self._ended = True
         state.task_ready(self)
+        if isinstance(error, TimeLimitExceeded):
+            error = self._postponed_at_time_limit() or error
         if isinstance(error, AttemptPostponed):
             postpone = error.postpone
 

@@ -7,6 +7,7 @@ import traceback
 from typing import Any, NoReturn
 
 from billiard import current_process
+from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Task as CeleryTask
 from celery.exceptions import Ignore, WorkerShutdown, WorkerTerminate
 
@@ -56,6 +57,10 @@ class Task(CeleryTask):  # type: ignore[misc]
             raise AttemptPostponed(postpone) from None
         except Ignore:
             raise
+        except SoftTimeLimitExceeded as error:
+            if waiting := self.on_time_limit():
+                raise AttemptPostponed(waiting) from None
+            raise AttemptFailed(failure_of(error, trace=traceback.format_exc(), task=self.name)) from None
         except (SystemExit, KeyboardInterrupt) as error:
             # A pool process ends by it, and the main process notices the loss; a thread of the worker just goes on.
             if current_process().name != "MainProcess" or isinstance(error, WorkerShutdown | WorkerTerminate):
@@ -85,6 +90,14 @@ class Task(CeleryTask):  # type: ignore[misc]
 
         If it raises Postpone, it is called again after its seconds; other hooks wait behind it.
         """
+
+    def on_time_limit(self) -> Postpone | None:
+        """Return why a run waits that met its time limit, its budget unspent, or None if it failed: the default.
+
+        A hook for subclasses. At the soft limit it is called in the pool process, at the hard one in the main process.
+        It must be quick.
+        """
+        return None
 
     def on_postponed(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Note that a message postponed with a mark is in its delay queue; its original is acknowledged afterwards.
