@@ -72,7 +72,7 @@ class FolderStore:
         self._folders = FolderSync()
         # Names of temporary files are unique by process id (which a fork changes), token and number.
         self._token = secrets.token_hex(6)
-        #: Monotonic seconds when the present use of the disk began, 0 without one. For one thread at a time.
+        #: Monotonic seconds when the present use of the disk began, 0 without one. Of several threads, the last one's.
         self.busy_since = 0.0
         self._numbers = itertools.count()
         with suppress(OSError):  # Without a store, the first use says so.
@@ -130,8 +130,10 @@ class FolderStore:
             check_key(folder)
         self._require_store()
         for key in self._walk(folder + slash, name):
-            with suppress(ObjectNotFound), self._read_errors_translated(key):
-                yield self._stat(key)
+            with suppress(ObjectNotFound):
+                with self._read_errors_translated(key):
+                    stat = self._stat(key)
+                yield stat
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         """Yield the next segment of the keys that go on after it. See `ObjectStore.list_folders`."""

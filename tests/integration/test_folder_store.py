@@ -120,6 +120,15 @@ def test_a_file_changed_by_another_program_gets_a_new_etag(tmp_path: Path) -> No
     assert store.stat("k").etag == store.get("k").etag == folder_store(tmp_path / "other").put("k", b"new!")
 
 
+def test_a_listing_uses_the_disk_only_until_its_next_entry(tmp_path: Path) -> None:
+    store = folder_store(tmp_path)
+    for key in ("a", "b"):
+        store.put(key, b"1")
+    entries = iter(store.list(""))
+    assert next(entries).key == "a"
+    assert store.busy_since == 0
+
+
 def test_temporary_and_private_files_are_not_objects(tmp_path: Path) -> None:
     store = folder_store(tmp_path)
     store.put("k", b"1")
