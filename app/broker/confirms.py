@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from enum import Enum
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from .delivery import raw_body
 
 if TYPE_CHECKING:
     from .publishing import Outgoing
+
+#: Seconds after which a confirm counts as lost, on a connection that works. A cluster that lost a node, and a disk that
+#: is slow, confirm within half of it. Sending again too early makes a duplicate of each message.
+CONFIRM_LIMIT: Final = 60.0
 
 
 class Answer(Enum):
@@ -31,6 +36,10 @@ class Transfer:
     #: Where it was sent last: the channel and its delivery tag.
     channel: Any = None
     tag: int = 0
+    #: Monotonic seconds at which it was sent last.
+    sent_at: float = 0.0
+    #: Times that its confirm counted as lost.
+    lost: int = 0
     #: Why it cannot be sent at all.
     error: Exception | None = None
 
@@ -57,8 +66,23 @@ class Confirms:
     def expect(self, transfer: Transfer) -> None:
         """Note that a message was published: the broker counts them from 1."""
         self._last_tag += 1
-        transfer.channel, transfer.tag = self._channel, self._last_tag
+        transfer.channel, transfer.tag, transfer.sent_at = self._channel, self._last_tag, time.monotonic()
         self.unanswered[self._last_tag] = transfer
+
+    def are_lost(self, limit: float) -> bool:
+        """Return whether a message has waited for its confirm for `limit` seconds, doubled for each time before."""
+        now = time.monotonic()
+        return any(now - each.sent_at > limit * 2**each.lost for each in self.unanswered.values())
+
+    def count_lost(self) -> None:
+        """Note that the confirms that are missing count as lost."""
+        for transfer in self.unanswered.values():
+            transfer.lost += 1
+
+    def wait_anew(self) -> None:
+        """Count the time from now: the broker held the messages back."""
+        for transfer in self.unanswered.values():
+            transfer.sent_at = time.monotonic()
 
     def _on_ack(self, tag: int, multiple: bool) -> None:
         for transfer in self._answered(tag, multiple):

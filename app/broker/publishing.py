@@ -17,7 +17,7 @@ from amqp.exceptions import AccessRefused, FrameSyntaxError, NotFound, Recoverab
 from kombu import Connection, Queue
 
 from . import amqp_internals
-from .confirms import Answer, Confirms, Transfer
+from .confirms import CONFIRM_LIMIT, Answer, Confirms, Transfer
 from .connection import CONNECTION_ERRORS, connection_to
 from .declaring import node_down
 from .errors import InvalidMessage, PublishFailed, QueueUnavailable, Unroutable
@@ -70,15 +70,18 @@ class Publisher:
 
     A blocked connection (`connection.blocked`) stays open, and nothing is sent meanwhile. The broker publishes what it
     has not read yet when its alarm ends, even from a closed connection: each further attempt would be a duplicate.
-    A connection also stays open on which the broker answers and only a confirm is late.
+    A connection also stays open on which the broker answers and only a confirm is late. After `confirm_limit` seconds
+    the confirm counts as lost, and the connection is opened again: the next attempt may make one duplicate. The limit
+    is doubled for each time that the confirm of the same message was lost.
 
     A channel that received a nack is replaced. On RabbitMQ 3.10 a channel whose first publish fell into a leader
     election of a quorum queue receives a nack for every later one.
     """
 
-    def __init__(self, url: str, *, timeout: float = 5.0) -> None:
+    def __init__(self, url: str, *, timeout: float = 5.0, confirm_limit: float = CONFIRM_LIMIT) -> None:
         self._url = url
         self._timeout = timeout
+        self._confirm_limit = confirm_limit
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._channel: Any = None
@@ -274,6 +277,9 @@ class Publisher:
                 if not self._blocked:
                     # Answered at once where only the confirms are late. Otherwise, another node may be well.
                     self._channel.basic_qos(0, 0, False)
+                    if confirms.are_lost(self._confirm_limit):
+                        confirms.count_lost()
+                        self._drop()
                 raise _NoAnswer(f"no confirm in {self._timeout:g} s") from error
 
     def _open_channel(self) -> tuple[Any, Confirms]:
@@ -302,6 +308,8 @@ class Publisher:
     def _set_blocked(self, blocked: bool) -> None:
         """Note whether the broker stopped reading from this connection (`connection.blocked`)."""
         self._blocked = blocked
+        if self._confirms and not blocked:
+            self._confirms.wait_anew()
 
 
 def wire_message(channel: Any, message: Outgoing) -> Any:

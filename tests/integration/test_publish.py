@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import struct
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -26,6 +28,7 @@ from config.settings import Settings
 from tests.support.broker import Broker
 from tests.support.deliveries import FAILURE, delivery
 from tests.support.killable import Killable
+from tests.support.lost_confirms import ConfirmLosingProxy
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 
@@ -163,6 +166,36 @@ def test_a_message_whose_confirm_is_late_is_not_sent_again(killable: Killable) -
     publisher.publish(batch)
     publisher.close()
     assert broker.depths(["prompt", "late"]) == [5, 5]
+
+
+def test_a_message_whose_confirm_is_lost_on_a_connection_that_works_is_sent_once_more(
+    broker_url: str, broker: Broker
+) -> None:
+    broker.bind_new("q")
+    with closing(ConfirmLosingProxy(broker_url, connections=1)) as proxy:
+        publisher = Publisher(proxy.url, timeout=0.2, confirm_limit=1)
+        lost = [Outgoing(exchange="", routing_key="q", body=b"lost")]
+        attempts = 0
+        while publisher.publish_each(lost):
+            attempts += 1
+            assert attempts < 100, "the message is never confirmed"
+        publisher.publish([Outgoing(exchange="", routing_key="q", body=b"next")])
+        publisher.close()
+    assert attempts >= 5
+    assert (proxy.lost, proxy.tried) == (1, 2)
+    assert [bytes(each.body) for each in broker.take("q")] == [b"lost", b"lost", b"next"]
+
+
+def test_a_confirm_that_is_lost_again_and_again_is_awaited_longer_each_time(broker_url: str, broker: Broker) -> None:
+    broker.bind_new("q")
+    with closing(ConfirmLosingProxy(broker_url, connections=3)) as proxy:
+        publisher = Publisher(proxy.url, timeout=0.1, confirm_limit=0.2)
+        lost = [Outgoing(exchange="", routing_key="q", body=b"lost")]
+        began = time.monotonic()
+        eventually(lambda: not publisher.publish_each(lost), "the message is confirmed")
+        publisher.close()
+    assert time.monotonic() - began > 0.2 + 0.4 + 0.8
+    assert broker.depth("q") == 4
 
 
 def test_after_a_lost_connection_only_what_was_not_confirmed_is_sent_again(broker_url: str, broker: Broker) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -84,12 +85,24 @@ class Proxy:
                 continue
             self._sockets += client, broker
             self._pairs.append((client, broker))
-            threading.Thread(target=self._pump, args=(client, broker, None), daemon=True).start()
-            threading.Thread(target=self._pump, args=(broker, client, self._answers), daemon=True).start()
+            threading.Thread(target=self._pump, args=(client, broker, None, bytes), daemon=True).start()
+            arguments = (broker, client, self._answers, self._filter())
+            threading.Thread(target=self._pump, args=arguments, daemon=True).start()
 
-    def _pump(self, source: socket.socket, target: socket.socket, gate: threading.Event | None) -> None:
+    def _filter(self) -> Callable[[bytes], bytes]:
+        """Return what a new connection forwards of the broker's bytes: all."""
+        return bytes
+
+    def _pump(
+        self,
+        source: socket.socket,
+        target: socket.socket,
+        gate: threading.Event | None,
+        forwarded: Callable[[bytes], bytes],
+    ) -> None:
         with suppress(OSError):
-            while data := source.recv(65_536):
+            while received := source.recv(65_536):
+                data = forwarded(received)
                 if gate and not gate.is_set():
                     target.sendall(data[: self._allowed])
                     data, self._allowed = data[self._allowed :], max(0, self._allowed - len(data))
