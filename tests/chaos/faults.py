@@ -21,6 +21,8 @@ Moment = float | Literal["packing"]
 CRAWLING: tuple[Moment, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
 PACKING: tuple[Moment, ...] = ("packing",)
 ANY_TIME: tuple[Moment, ...] = (0.3, 0.7, "packing")
+#: At 1.0 every page is fetched, and the timers of the sites have not fired.
+UNTIL_PACKED: tuple[Moment, ...] = (0.1, 0.5, 0.9, 1.0, 1.0)
 
 Act = Callable[[System, random.Random], None]
 
@@ -221,6 +223,16 @@ _ALL = (
         inject=lambda system, _: acts.lose_redis(system),
         heal=lambda system, _: system.start_services(),
         seconds=(0, 1),
+        moments=UNTIL_PACKED,
+        mixable=False,
+    ),
+    # The connections of all processes stay open, and they notice nothing.
+    Fault(
+        name="flush-redis",
+        kind="data",
+        target="redis",
+        inject=lambda system, _: system.flush_redis(),
+        moments=UNTIL_PACKED,
         mixable=False,
     ),
     # The result of a GET is shared, so a page whose writing failed is not fetched again.

@@ -183,19 +183,14 @@ def _forbidden_duplicates(ledger: Ledger) -> Iterator[str]:
     return (f"{found[effect]} of {effect}" for effect in found if found[effect] and effect not in ledger.repeatable)
 
 
-#: The names of rules that known failures break.
-LAST_PACK = "every page that can be fetched is in the last pack"
-FIRST_PACK = "the first pack has every page"
-FULL_PACK = "a full pack comes in the end"
-
 #: Each rule with the column that its violations are counted in.
 RULES: Mapping[str, tuple[Column, Callable[[Ledger], Iterable[str]]]] = {
-    LAST_PACK: ("lost", _pages_missing_from_the_last_pack),
+    "every page that can be fetched is in the last pack": ("lost", _pages_missing_from_the_last_pack),
     "each message that always fails leaves a dead letter": ("lost", _missing_letters),
     "every text is that of its page": ("wrong", _wrong_texts),
     "no other message is dead": ("wrong", _unexpected_letters),
-    FIRST_PACK: ("early", _pages_missing_from_the_first_pack),
-    FULL_PACK: ("stuck", _missing_full_packs),
+    "the first pack has every page": ("early", _pages_missing_from_the_first_pack),
+    "a full pack comes in the end": ("stuck", _missing_full_packs),
     "no timer is left": ("stuck", _timers),
     "no open message is left": ("stuck", _open_messages),
     "no message waits in a queue": ("stuck", _queued_messages),

@@ -9,11 +9,10 @@ from typing import Literal, get_args
 from rich.table import Table
 
 from tests.chaos.faults import FAULTS, FaultKind
-from tests.chaos.known import KNOWN_FAILURES, is_known
 from tests.chaos.ledger import Column
 from tests.chaos.rounds import RoundResult
 
-Verdict = Literal["ok", "FAILED", "known failure", "passes now"]
+Verdict = Literal["ok", "FAILED"]
 
 COLUMNS: tuple[Column, ...] = get_args(Column)
 HEADER = ("fault", "rounds", "lost", "wrong", "early", "stuck", "duplicates", "recovery p50", "max", "verdict")
@@ -22,23 +21,9 @@ HEADER = ("fault", "rounds", "lost", "wrong", "early", "stuck", "duplicates", "r
 SUMMARISED: Mapping[FaultKind, str] = {"kill": "all kills", "hang": "all hangs"}
 
 
-def fault_names(result: RoundResult) -> tuple[str, ...]:
-    """Return the names of the faults of a round."""
-    return tuple(planned.name for planned in result.plan.faults)
-
-
-def is_failed(result: RoundResult) -> bool:
-    """Return whether a round has a violation that is not a known failure."""
-    return not all(is_known(each, fault_names(result)) for each in result.violations)
-
-
 def verdict(results: Sequence[RoundResult]) -> Verdict:
     """Return the verdict on the rounds of one row."""
-    if any(map(is_failed, results)):
-        return "FAILED"
-    if any(each.violations for each in results):
-        return "known failure"
-    return "passes now" if any(name in KNOWN_FAILURES for each in results for name in fault_names(each)) else "ok"
+    return "FAILED" if any(each.violations for each in results) else "ok"
 
 
 def row(title: str, results: Sequence[RoundResult]) -> tuple[str, ...]:

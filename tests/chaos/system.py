@@ -122,6 +122,10 @@ class System:
         """Let Redis refuse writes above `size` bytes of memory; 0 is no limit."""
         self.redis.config_set("maxmemory", size)
 
+    def flush_redis(self) -> None:
+        """Remove every key of Redis at once."""
+        self.redis.flushall()
+
     def rabbitmqctl(self, *arguments: str) -> None:
         """Run `rabbitmqctl` on the private node."""
         rabbitmqctl(self.settings, *arguments)

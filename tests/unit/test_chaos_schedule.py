@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
 from tests.chaos import report
 from tests.chaos.faults import FAULTS
-from tests.chaos.known import KNOWN_FAILURES
-from tests.chaos.ledger import LAST_PACK, RULES, Violation
+from tests.chaos.ledger import RULES, Violation
 from tests.chaos.rounds import RoundResult, recovery
 from tests.chaos.schedule import MIXED, mixable_pairs, plan_rounds
 from tests.chaos.sites import FLAKY_FAILURES, Get, plan_site, served
@@ -50,7 +48,6 @@ def test_faults_of_one_target_or_of_two_kinds_of_store_are_never_mixed() -> None
     for one, two in pairs:
         assert one.target != two.target
         assert len({one.store, two.store} - {"folder"}) <= 1
-        assert not {one.name, two.name} & KNOWN_FAILURES.keys(), "a known failure hides others"
 
 
 def test_every_page_of_a_generated_site_is_reachable_and_every_kind_is_there() -> None:
@@ -83,15 +80,12 @@ def test_recovery_is_the_time_to_the_next_page() -> None:
     assert recovery(gets, 8.0) is None
 
 
-LOST = Violation(LAST_PACK, "lost", "site/1")
+LOST = Violation(next(iter(RULES)), "lost", "site/1")
 
 
-def test_a_violation_fails_its_row_unless_it_is_known_for_the_fault() -> None:
+def test_a_violation_fails_its_row() -> None:
     assert report.verdict([result("kill-worker")]) == "ok"
     assert report.verdict([result("kill-worker"), result("kill-worker", LOST)]) == "FAILED"
-    assert report.verdict([result("lost-redis", LOST)]) == "known failure"
-    assert report.verdict([result("lost-redis", replace(LOST, rule="another rule"))]) == "FAILED"
-    assert report.verdict([result("lost-redis")]) == "passes now"
 
 
 def test_the_report_counts_by_fault_and_summarises_the_recovery_of_kills_and_hangs() -> None:
@@ -106,8 +100,3 @@ def test_the_report_counts_by_fault_and_summarises_the_recovery_of_kills_and_han
     assert cells["kill-worker"] == ("kill-worker", "1", "1", "0", "0", "0", "0", "2.0 s", "2.0 s", "FAILED")
     assert cells["all kills"][7:9] == ("3.0 s", "4.0 s")
     assert cells["all hangs"][7:9] == ("-", "-")
-
-
-def test_every_known_failure_names_a_fault_and_rules() -> None:
-    assert KNOWN_FAILURES.keys() <= FAULTS.keys()
-    assert all(failure.rules <= RULES.keys() for failure in KNOWN_FAILURES.values())
