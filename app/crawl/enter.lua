@@ -1,5 +1,6 @@
 -- Begin the work on a page's message, in one round trip. Returns an action and its values:
--- 'fetch' and what tells this crawl from one that Redis lost, '' for an unknown crawl; 'done' and the items that the page handed over, to be published again;
+-- 'fetch' and what tells this crawl from one that Redis lost; 'done' and the items that the page handed over, to be
+-- published again; 'unknown' for a crawl that Redis does not have, of which no trace is left here;
 -- 'wait' and seconds; 'busy' while another message of the page is worked on; 'held' and 'cancelled': nothing is to do;
 -- 'foreign' and the domain of the crawl.
 -- KEYS: the crawl, its pages, admitted, retrying, backlog, handover, the host, its requests in flight, its hold.
@@ -7,7 +8,10 @@
 -- requests that the host may have in flight, delay (s), 1 if the host is the crawl's own.
 local name, takeover, delay = ARGV[1], ARGV[4] == '1', tonumber(ARGV[7])
 local info = redis.call('HMGET', KEYS[1], 'domain', 'state', 'born')
-if info[1] and info[1] ~= ARGV[2] then
+if not info[1] then
+    return {'unknown'}
+end
+if info[1] ~= ARGV[2] then
     return {'foreign', info[1]}
 end
 local state = redis.call('HGET', KEYS[2], name)
@@ -67,4 +71,4 @@ end
 if redis.call('HSETNX', KEYS[3], name, ARGV[3]) == 1 then
     redis.call('HDEL', KEYS[4], name)
 end
-return {'fetch', info[1] and info[3] or ''}
+return {'fetch', info[3] or ''}

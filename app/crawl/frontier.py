@@ -145,7 +145,9 @@ class Frontier:
                 raise Postpone(_BUSY, f"another message of {link.canonical_key} is worked on")
             case "fetch":
                 self._cache.note_born(crawl_id, str(values[0]))
-                return Entered(fetch=True, crawl_found=bool(values[0]))
+                return Entered(fetch=True)
+            case "unknown":
+                return Entered(fetch=False, crawl_found=False)
         return Entered(fetch=False, handover=admitted_of(values, 0.0))
 
     def complete(

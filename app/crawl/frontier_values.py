@@ -115,7 +115,7 @@ class Entered:
     """The begin of a page's run. `fetch` false: nothing is left to do but to publish `handover` again."""
 
     fetch: bool
-    #: Whether Redis has the crawl.
+    #: Whether Redis has the crawl. If not, nothing has begun.
     crawl_found: bool = True
     #: What the page admitted when it was completed, to be published again.
     handover: Admitted = Admitted()

@@ -18,6 +18,9 @@ from app.crawl_record.reasons import Reason
 from app.storage.layout import Page, page_id
 from app.storage.page_parts import hash_of
 
+#: Seconds that a message waits whose crawl Redis lost while it was restored.
+_LOST_AGAIN = 1.0
+
 
 class PageWork:
     """Runs `page` messages, and completes the two messages of a start page."""
@@ -37,9 +40,11 @@ class PageWork:
         crawl_id, host = target.crawl_id, self._crawler.host(target)
         link = FoundPage(target.url, target.canonical_key, target.depth, referrer)
         entered = self._frontier.enter(crawl_id, target.domain, link, host, takeover=takeover)
-        if entered.fetch and not entered.crawl_found:
+        if not entered.crawl_found:
             self._records.restore(target)
-            entered = self._frontier.enter(crawl_id, target.domain, link, host, takeover=True)
+            entered = self._frontier.enter(crawl_id, target.domain, link, host, takeover=takeover)
+        if not entered.crawl_found:
+            raise Postpone(_LOST_AGAIN, f"Redis has lost crawl {crawl_id} again")
         if not entered.fetch:
             return Completed(entered.handover, message_name("page", target.canonical_key))
         try:

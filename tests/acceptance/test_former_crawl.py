@@ -93,8 +93,8 @@ def leave_former_keys(redis: Redis, site: Site) -> None:
     """Write what 0.1.0 kept in Redis: both messages of the start page are done, and four others are open."""
     crawl, domain = f"perennial:crawl:{CRAWL}", f"perennial:domain:{site.domain}"
     names = {path: fingerprint(canonical_key(site.at(path))) for path in PATHS}
-    began = {"domain": site.domain, "start": site.at("/"), "began": datetime.now(UTC).isoformat(), "moves": "0"}
-    redis.hset(crawl, mapping=began)
+    began = datetime.now(UTC).isoformat()
+    redis.hset(crawl, mapping={"domain": site.domain, "start": site.at("/"), "began": began, "moves": "0"})
     redis.hset(domain, mapping={"crawl_id": CRAWL, "last_finished": 1795000000})
     redis.sadd(f"{domain}:crawls", CRAWL)
     redis.sadd(f"{crawl}:seen", *(names[path] for path in ("/", "/a", "/b", "/b1")))
