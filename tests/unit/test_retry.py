@@ -199,10 +199,19 @@ def test_a_delay_that_a_client_chose_is_never_shorter_and_at_most_30_percent_lon
 
 
 @given(st.floats(0, 10_000))
-def test_a_postponement_waits_no_longer_than_requested_except_in_the_shortest_delay_queue(seconds: float) -> None:
-    rung = ladder_rung(seconds)
-    assert rung in POSTPONE_LADDER_MS
-    assert rung <= seconds * 1_000 or rung == POSTPONE_LADDER_MS[0]
+def test_the_hops_of_a_postponement_wait_less_than_a_shortest_one_longer_than_requested(seconds: float) -> None:
+    left = seconds * 1_000
+    while left > 0:
+        rung = ladder_rung(left / 1_000)
+        assert rung in POSTPONE_LADDER_MS
+        left -= rung
+    assert left > -POSTPONE_LADDER_MS[0] - 0.001
+
+
+def test_a_wait_just_below_a_rung_is_one_hop() -> None:
+    assert [ladder_rung(seconds) for seconds in (0.0, 0.2, 0.26, 0.99, 1.0, 1.01, 3.99)] == [
+        *(250, 250, 500, 1_000, 1_000, 1_000, 4_000)
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from kombu import Exchange, Queue
@@ -73,5 +74,11 @@ def delay_for(seconds: float, *, exactly: bool) -> int:
 
 
 def ladder_rung(seconds: float) -> int:
-    """Return the longest rung in ms that is not longer than the wait, or the shortest one."""
-    return max((rung for rung in POSTPONE_LADDER_MS if rung <= seconds * 1_000), default=POSTPONE_LADDER_MS[0])
+    """Return the longest rung in ms that is not longer than the wait, which is rounded up to whole shortest rungs.
+
+    A hop that is some ms late leaves a wait just below a rung. Without rounding that wait would take several hops more,
+    and end at the same time.
+    """
+    shortest = POSTPONE_LADDER_MS[0]
+    wait_ms = max(1, math.ceil(seconds * 1_000 / shortest)) * shortest
+    return max(rung for rung in POSTPONE_LADDER_MS if rung <= wait_ms)
