@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -16,19 +17,45 @@ import typer
 from rich.console import Console
 
 from app.broker.errors import ApplicationError
-from benchmarks import crawl, enqueue, machine, pack, parked, peer, report, search, sites
+from benchmarks import (
+    crawl,
+    durability,
+    enqueue,
+    fairness,
+    growth,
+    latency,
+    machine,
+    pack,
+    parked,
+    peer,
+    polite,
+    report,
+    search,
+    sites,
+)
 from benchmarks.errors import BenchmarkError
+from benchmarks.figures import MeasuredRow
+from benchmarks.plots import write_plots
 from benchmarks.profile import Share, summary
 from benchmarks.relevance import corpus
 from benchmarks.relevance import run as relevance
 from benchmarks.report import Results
 from benchmarks.runs import CrawlRun
 from benchmarks.stored_results import Section, load_sections, store_section
+from benchmarks.system import BenchSystem, start_system
 from benchmarks.usage import quiet_within
 from config.settings import ROOT, Settings
 
 RESULTS, STORED = Path(__file__).parent / "RESULTS.md", Path(__file__).parent / "results"
-ROWS = ("crawl", "pack", "enqueue", "parked", "search", "relevance")
+#: Rows of crawls of generated sites.
+GENERATED: Mapping[str, Callable[..., MeasuredRow]] = {
+    "polite": polite.run,
+    "fairness": fairness.run,
+    "latency": latency.run,
+    "growth": growth.run,
+    "durability": durability.run,
+}
+ROWS = ("crawl", *GENERATED, "pack", "enqueue", "parked", "search", "relevance")
 #: Seconds that a run waits for other programs to become idle. Then it runs anyway, and the page says so.
 QUIET_TIMEOUT = 10.0
 #: Attempts of a disturbed run.
@@ -45,6 +72,9 @@ def bench(
     profile: Annotated[bool, typer.Option(help="Repeat the crawl under py-spy.")] = True,
     unseen: Annotated[
         bool, typer.Option("--unseen", help="Row relevance: measure on the sites held out, too.")
+    ] = False,
+    small: Annotated[
+        bool, typer.Option("--small", help=f"Try {', '.join(GENERATED)} with small sizes. Nothing of them is stored.")
     ] = False,
     output: Annotated[
         Path | None,
@@ -64,8 +94,13 @@ def bench(
         "parked": lambda: _parked(folder),
         "search": lambda: _searched(folder),
         "relevance": lambda: _judged(folder, unseen=unseen),
+        **{row: partial(_generated, row, folder, small=small) for row in GENERATED},
     }
-    complete = {"crawl": set(chosen) == set(sites.SITES) and profile, "relevance": unseen}
+    complete = {
+        "crawl": set(chosen) == set(sites.SITES) and profile,
+        "relevance": unseen,
+        **dict.fromkeys(GENERATED, not small),
+    }
     sections = []
     for row in (row for row in ROWS if row in wanted):
         sections.append(_section(row, measure[row]))
@@ -73,8 +108,7 @@ def bench(
         if not output and complete.get(row, True):
             _store(sections[-1])
     if output:
-        output.write_text(report.page(sections))
-        console.print(f"Written: {output}")
+        _write_page(output, sections)
 
 
 def _section(row: str, measure: Callable[[], dict[str, Any]]) -> Section:
@@ -95,12 +129,23 @@ def _section(row: str, measure: Callable[[], dict[str, Any]]) -> Section:
 def _store(section: Section) -> None:
     """Store the results of a complete row, and write the page of all stored rows."""
     store_section(STORED, section)
-    RESULTS.write_text(report.page(load_sections(STORED, ROWS)))
-    console.print(f"Written: {RESULTS}")
+    _write_page(RESULTS, load_sections(STORED, ROWS))
+
+
+def _write_page(path: Path, sections: Sequence[Section]) -> None:
+    """Write the page of the sections, and their plots beside it."""
+    path.write_text(report.page(sections))
+    write_plots(path.parent / report.PLOTS, [plot for section in sections for plot in section.plots])
+    console.print(f"Written: {path}")
+
+
+def _generated(row: str, folder: Path, *, small: bool) -> dict[str, Any]:
+    with start_system(folder) as system:
+        return {"measured": GENERATED[row](system, small=small), "versions": machine.services_versions(system.settings)}
 
 
 def _enqueued(folder: Path, *, runs: int) -> dict[str, Any]:
-    with crawl.start_system(folder) as system:
+    with start_system(folder) as system:
         figures = enqueue.run(system, rounds=10 * runs)
         return {"enqueue": figures, "versions": machine.broker_version(system.settings)}
 
@@ -108,14 +153,14 @@ def _enqueued(folder: Path, *, runs: int) -> dict[str, Any]:
 def _parked(folder: Path) -> dict[str, Any]:
     figures, versions = [], {}
     for queue_type in parked.QUEUE_TYPES:
-        with crawl.start_system(folder) as system:
+        with start_system(folder) as system:
             figures.append(parked.run(system, queue_type))
             versions = machine.broker_version(system.settings)
     return {"parked": figures, "versions": versions}
 
 
 def _searched(folder: Path) -> dict[str, Any]:
-    with crawl.start_system(folder) as system:
+    with start_system(folder) as system:
         figures = search.run(system)
         versions = machine.broker_version(system.settings)
     return {"search": figures, "versions": versions | _packages(sites.SITES, folder)}
@@ -147,7 +192,7 @@ def _crawls(chosen: Sequence[str], folder: Path, *, runs: int, pools: Sequence[i
     """Measure the crawls of all sites. Return the fields of `Results` for them."""
     with ExitStack() as stack:
         served = stack.enter_context(sites.serve(chosen, folder))
-        system = stack.enter_context(crawl.start_system(folder))
+        system = stack.enter_context(start_system(folder))
         runs_by_site = {site: _rounds(site, served, system, runs=runs, pools=pools) for site in chosen}
         profiles = {site: _profile(site, served, system, runs_by_site[site]) for site in chosen} if profile else {}
         versions = machine.server_versions(system.settings)
@@ -155,7 +200,7 @@ def _crawls(chosen: Sequence[str], folder: Path, *, runs: int, pools: Sequence[i
 
 
 def _rounds(
-    site: str, served: sites.ServedSites, system: crawl.BenchSystem, *, runs: int, pools: Sequence[int]
+    site: str, served: sites.ServedSites, system: BenchSystem, *, runs: int, pools: Sequence[int]
 ) -> list[CrawlRun]:
     contestants: list[Callable[[], CrawlRun]] = [
         *(lambda size=size: crawl.crawl(site, served, system, concurrency=size) for size in pools),
@@ -198,7 +243,7 @@ def _require_same_pages(runs: Sequence[CrawlRun]) -> None:
             )
 
 
-def _profile(site: str, served: sites.ServedSites, system: crawl.BenchSystem, runs: Sequence[CrawlRun]) -> list[Share]:
+def _profile(site: str, served: sites.ServedSites, system: BenchSystem, runs: Sequence[CrawlRun]) -> list[Share]:
     size = int(report.best(runs).rpartition(" ")[2])
     stacks = system.folder / f"{site}.stacks"
     stacks.unlink(missing_ok=True)

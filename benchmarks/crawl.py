@@ -2,70 +2,34 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
-from kombu import Connection
-from pydantic import SecretStr
-from redis import Redis
-
-from app import services
-from app.broker.publishing import Publisher
 from app.crawl.frontier import Frontier
 from app.crawl.frontier_values import Progress
-from app.envelopes import site_message
-from app.services import state
 from app.services.procfile import procfile
 from app.services.service import tail, wait_until
 from app.state.client import get_redis
 from app.storage.folder import FolderStore
 from app.storage.layout import Page, content_prefix, from_json
 from app.storage.open import create_store
-from app.topology.declare import client_queues
 from benchmarks.errors import BenchmarkError
 from benchmarks.processes import running
 from benchmarks.runs import CrawlRun
 from benchmarks.sites import ServedSites
+from benchmarks.system import BenchSystem, empty_redis_and_queues, environment, has_ended, post_crawl
 from benchmarks.usage import usage
 from config.settings import Settings
 
 #: Seconds after which a crawl counts as failed, and between two checks of the frontier.
 TIMEOUT, INTERVAL = 300.0, 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class BenchSystem:
-    """The private services of one benchmark, whose data is deleted after each run."""
-
-    settings: Settings
-    pids: Mapping[str, int]
-    folder: Path
-
-
-@contextmanager
-def start_system(folder: Path) -> Iterator[BenchSystem]:
-    """Run RabbitMQ and Redis during the block, with their data below `folder`."""
-    settings = Settings(data_dir=folder, broker_url=SecretStr(""), redis_url=SecretStr(""), store_url="")
-    # Delete queues and data of an earlier run that was interrupted.
-    services.down(settings)
-    shutil.rmtree(settings.services_file.parent, ignore_errors=True)
-    services.up(settings)
-    try:
-        pids = state.load(settings.services_file.parent).pids
-        yield BenchSystem(settings, {"RabbitMQ": pids["RabbitMQ"], "Redis": pids["Redis"]}, folder)
-    finally:
-        services.down(settings)
 
 
 def crawl(
@@ -78,15 +42,15 @@ def crawl(
     domain = urlsplit(served.urls[site]).netloc
     with TemporaryDirectory(prefix="crawl-", dir=system.folder) as name:
         home = Path(name)
-        _empty_redis_and_queues(system.settings)
-        environment = _environment(system.settings, home, concurrency)
-        create_store(environment["STORE_URL"])
-        with running(procfile()["worker"], environment, home / "worker.log") as worker:
+        empty_redis_and_queues(system.settings)
+        variables = environment(system.settings, home, {"WORKER_CONCURRENCY": concurrency})
+        create_store(variables["STORE_URL"])
+        with running(procfile()["worker"], variables, home / "worker.log") as worker:
             groups = {"worker": worker.pid, **system.pids, "nginx": served.pid}
             with _profiled(worker.pid, profile):
                 get_redis(system.settings.redis).config_resetstat()
                 before, began = usage(groups), time.perf_counter()
-                _post(system.settings, served.urls[site])
+                post_crawl(system.settings, served.urls[site])
                 progress = _finished(system.settings, domain, worker, home / "worker.log")
                 wall, after = time.perf_counter() - began, usage(groups)
                 commands = _commands(system.settings)
@@ -106,41 +70,11 @@ def crawl(
     )
 
 
-def _environment(settings: Settings, home: Path, concurrency: int) -> dict[str, str]:
-    return {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-        "PERENNIAL_DATA_DIR": str(settings.data_dir),
-        "STORE_URL": f"file://{home / 'store'}",
-        "HOST_DELAY": "0",
-        "ALLOW_PRIVATE_HOSTS": "127.0.0.0/8",
-        "WORKER_CONCURRENCY": str(concurrency),
-    }
-
-
-def _empty_redis_and_queues(settings: Settings) -> None:
-    """Empty Redis and every queue, so that each run is a first crawl."""
-    redis: Redis = get_redis(settings.redis)
-    redis.flushall()
-    with Connection(settings.broker) as connection, connection.channel() as channel:
-        for queue in client_queues(settings):
-            bound = queue(channel)
-            bound.declare()
-            bound.purge()
-
-
-def _post(settings: Settings, url: str) -> None:
-    publisher = Publisher(settings.broker)
-    publisher.publish([site_message("index+crawl", url=url, crawl_id=secrets.token_hex(8))])
-    publisher.close()
-
-
 def _finished(settings: Settings, domain: str, worker: subprocess.Popen[bytes], log: Path) -> Progress:
     """Wait until the crawl has no open message. Return its progress."""
     frontier = Frontier(get_redis(settings.redis), ttl=settings.crawl_ttl)
-    # For a moment only the start page is seen, and no message is open yet.
     ended = wait_until(
-        lambda: worker.poll() is not None or ((now := frontier.progress(domain)).open == 0 and now.seen > 1),
+        lambda: worker.poll() is not None or has_ended(frontier.progress(domain)),
         TIMEOUT,
         every=INTERVAL,
     )

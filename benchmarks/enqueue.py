@@ -16,10 +16,10 @@ from typing import IO, Any
 from kombu import Connection, Queue
 
 from app.topology.policies import site_policy
-from benchmarks.crawl import BenchSystem
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import Spread, ratios
 from benchmarks.senders import SENDERS
+from benchmarks.system import BenchSystem
 from benchmarks.usage import usage
 from config.routes import INDEX
 from config.settings import ROOT, Settings

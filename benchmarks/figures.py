@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.table import Table as RichTable
+
+from benchmarks.plots import Plot
+
+#: Figure, aim, measured value, and whether the aim is reached.
+Aim = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +75,21 @@ class FigureTable:
         for row in self.rows:
             table.add_row(*row)
         return table
+
+
+def bullets(*texts: str) -> str:
+    """Return the texts as a Markdown list, wrapped at 120 characters."""
+    wrapper = textwrap.TextWrapper(
+        120, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+    return "".join(f"{wrapper.fill(' '.join(text.split()))}\n" for text in texts)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRow:
+    """A row as it is shown. `others` is the share of the machine, 0 to 1, that other programs took at most."""
+
+    aims: tuple[Aim, ...]
+    tables: tuple[FigureTable, ...]
+    plots: tuple[Plot, ...] = ()
+    others: float = 0.0

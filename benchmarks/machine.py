@@ -77,9 +77,12 @@ def broker_version(settings: Settings) -> dict[str, str]:
         return {"RabbitMQ": str(connection.connection.server_properties["version"])}
 
 
+def services_versions(settings: Settings) -> dict[str, str]:
+    """Return the versions of the running RabbitMQ and Redis."""
+    return broker_version(settings) | {"Redis": str(get_redis(settings.redis).info()["redis_version"])}
+
+
 def server_versions(settings: Settings) -> dict[str, str]:
     """Return the versions of the running RabbitMQ and Redis, and of nginx."""
     output = subprocess.run([ensure_nginx(), "-v"], capture_output=True, text=True, check=True).stderr
-    nginx = output.rpartition("/")[2].strip()
-    redis = str(get_redis(settings.redis).info()["redis_version"])
-    return broker_version(settings) | {"Redis": redis, "nginx": nginx}
+    return services_versions(settings) | {"nginx": output.rpartition("/")[2].strip()}

@@ -21,8 +21,8 @@ from app.broker.publishing import Outgoing, Publisher
 from app.broker.worker.carry_out import replacement
 from app.broker.worker.failures import failure_of
 from app.errors import FetchError
-from benchmarks.crawl import BenchSystem
 from benchmarks.errors import BenchmarkError
+from benchmarks.system import BenchSystem
 from benchmarks.usage import Usage, usage
 
 COUNT = 100_000

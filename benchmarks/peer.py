@@ -15,8 +15,11 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.runs import CrawlRun
 from benchmarks.sites import ServedSites
 from benchmarks.usage import usage
+from config.settings import Settings
 
 SCRAPY = Path(__file__).parent / "peers" / "scrapy_site.py"
+#: Requests to the host at the same time: as many as Perennial may have open by default.
+CONCURRENCY = int(Settings.model_fields["host_concurrency"].default)
 #: Seconds after which a run counts as failed.
 TIMEOUT = 300.0
 
@@ -29,9 +32,8 @@ def scrapy(site: str, served: ServedSites, folder: Path) -> CrawlRun:
     with tempfile.TemporaryDirectory(prefix="scrapy-", dir=folder) as name:
         home = Path(name)
         before = usage({"nginx": served.pid})
-        process_cpu = _run(
-            [sys.executable, str(SCRAPY), served.urls[site], f"{home}/items.jl", f"{home}/figures"], home
-        )
+        files = [f"{home}/items.jl", f"{home}/figures"]
+        process_cpu = _run([sys.executable, str(SCRAPY), served.urls[site], *files, str(CONCURRENCY)], home)
         after = usage({"nginx": served.pid})
         figures = json.loads((home / "figures").read_text())
         with (home / "items.jl").open() as lines:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks import search_tables
+from benchmarks import durability, fairness, growth, latency, polite, search_tables
 from benchmarks.enqueue import EnqueueFigures
-from benchmarks.figures import FigureTable, Spread, ratios, spread, verdict, verdict_below
+from benchmarks.figures import Aim, FigureTable, MeasuredRow, Spread, bullets, ratios, spread, verdict, verdict_below
 from benchmarks.parked import ParkedFigures
 from benchmarks.profile import Share
 from benchmarks.relevance import tables as relevance_tables
@@ -18,13 +18,16 @@ from benchmarks.runs import CrawlRun
 from benchmarks.search import SearchFigures
 from benchmarks.stored_results import Section
 
-#: Aims by site: pages per second, as a multiple of Scrapy's.
-CRAWL_AIMS = {"postgresql-doc-15": 2.0, "python3.11-doc": 6.0}
+#: Aims by site: pages per second, as a multiple of Scrapy's, and CPU ms a page.
+CRAWL_AIMS = {"postgresql-doc-15": 2.0, "python3.11-doc": 10.0}
+CPU_AIMS = {"postgresql-doc-15": 4.0, "python3.11-doc": 7.0}
 #: Aim: documents per second, as a multiple of a bare loop of inserts into the same schema.
 PACK_AIM = 0.7
 #: Aims for `delay()` without confirms: milliseconds by percentile, and p50 as a multiple of plain Celery's.
 ENQUEUE_AIMS, ENQUEUE_RATIO = {50: 1.0, 99: 5.0}, 1.0
 PEER = "Scrapy"
+#: Folder of the plots, beside the page.
+PLOTS = "plots"
 #: Share of the machine taken by other programs above which a run counts as disturbed.
 DISTURBED = 0.15
 
@@ -34,8 +37,10 @@ METHOD = """\
 - Perennial is the whole system: a private RabbitMQ and Redis, the Procfile's `worker` with its task events, an empty
   folder store. The time runs from the post of one `index+crawl` message until the frontier has no open message, checked
   every 50 ms. Pages are the objects in the store. The worker is started before the clock.
-- Scrapy: 16 concurrent requests, no delay, robots.txt obeyed, text by XPath, links by `LinkExtractor`, one JSON line
-  per page. The time runs from its first request to its last page, without start and end of its process.
+- Scrapy: as many requests to the host at the same time as `HOST_CONCURRENCY` allows by default (8), no delay,
+  robots.txt obeyed, text by XPath, links by `LinkExtractor`, one JSON line per page. The time runs from its first
+  request to its last page, without start and end of its process. Perennial has no more requests open than pool
+  processes: 2 or 4.
 - Both found the same set of canonical URLs in every run, or the benchmark would have stopped. `/` and `/index.html`
   are two of them.
 - CPU is user and system time of all processes of a contestant. For Perennial these are the worker with its pool,
@@ -53,6 +58,19 @@ METHOD = """\
   last one is consumed. A message's delay counts from the moment before its batch was published. It is late by the time
   from the end of that delay until a consumer of the work queue receives it.
 """
+
+ROWS_METHOD = (
+    bullets(
+        """The rows polite, fairness, latency, growth and durability run `worker`, `packer` and `beat` of the
+        Procfile, RabbitMQ and Redis. Settings that are not named have their defaults. One thread of the
+        benchmark serves the sites; its CPU time counts for none of these processes."""
+    )
+    + polite.METHOD
+    + fairness.METHOD
+    + latency.METHOD
+    + growth.METHOD
+    + durability.METHOD
+)
 
 CAVEATS = """\
 - Server and contestants share the machine, and pages come over the loopback interface. A network would make both
@@ -88,6 +106,8 @@ class Results:
     parked: Sequence[ParkedFigures] = ()
     search: SearchFigures | None = None
     relevance: Sequence[Part] = ()
+    #: The rows polite, fairness, latency, growth and durability.
+    measured: MeasuredRow | None = None
 
 
 def best(runs: Sequence[CrawlRun]) -> str:
@@ -122,6 +142,7 @@ def aims_table(results: Results) -> FigureTable:
         aim = CRAWL_AIMS[site]
         figure = f"pages a second, {site}, times Scrapy ({best(runs)})"
         rows.append((figure, f"{aim:g}", reached.text(2), verdict(reached.median, aim)))
+        rows.append(_cpu_aim(site, of(runs, best(runs))))
     if results.pack:
         ratio = results.pack["ratio_to"]["in memory"]
         figure = "`pack_full` documents a second, times a bare loop of inserts"
@@ -130,13 +151,20 @@ def aims_table(results: Results) -> FigureTable:
     rows += [_parked_aim(parked) for parked in results.parked]
     rows += search_tables.aims(results.search) if results.search else []
     rows += relevance_tables.aims(results.relevance)
+    rows += results.measured.aims if results.measured else []
     return FigureTable("Aims", AIMS, tuple(rows))
 
 
 AIMS = ("figure", "aim", "measured", "aim is")
 
 
-def _enqueue_aims(enqueue: EnqueueFigures) -> list[tuple[str, str, str, str]]:
+def _cpu_aim(site: str, runs: Sequence[CrawlRun]) -> Aim:
+    reached = spread([run.cpu_ms_per_page for run in runs])
+    figure = f"CPU ms a page, {site} ({runs[0].contestant})"
+    return figure, f"<= {CPU_AIMS[site]:g}", reached.text(1), verdict_below(reached.median, CPU_AIMS[site])
+
+
+def _enqueue_aims(enqueue: EnqueueFigures) -> list[Aim]:
     rows = []
     for percent, aim in ENQUEUE_AIMS.items():
         reached = enqueue.percentile("Perennial", percent)
@@ -148,7 +176,7 @@ def _enqueue_aims(enqueue: EnqueueFigures) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def _parked_aim(parked: ParkedFigures) -> tuple[str, str, str, str]:
+def _parked_aim(parked: ParkedFigures) -> Aim:
     back = f"{parked.count:,}" + (f", {parked.twice} of them twice" if parked.twice else "")
     return f"parked in {parked.queue_type} queues and come back", f"{parked.count:,}", back, "reached"
 
@@ -271,13 +299,14 @@ def tables(results: Results) -> list[FigureTable]:
     measured += [parked_table(results.parked)] if results.parked else []
     measured += search_tables.tables(results.search) if results.search else []
     measured += relevance_tables.tables(results.relevance)
+    measured += results.measured.tables if results.measured else []
     return [aims_table(results), *measured]
 
 
 def warnings(results: Results) -> list[str]:
     """Return why figures are unreliable: other programs that ran during the measurement."""
     others_by_site = {site: max(run.others for run in runs) for site, runs in results.crawls.items()}
-    other_rows = (*results.parked, *(each for each in (results.enqueue, results.search) if each))
+    other_rows = (*results.parked, *(each for each in (results.enqueue, results.search, results.measured) if each))
     queues = [each.others for each in other_rows]
     crawls = [
         f"**Disturbed:** on {site} other programs took up to {others:.0%} of the machine during a run. Its pages per"
@@ -302,6 +331,7 @@ def section(row: str, results: Results) -> Section:
         aims=aims.rows,
         warnings=tuple(warnings(results)),
         tables=tuple(others),
+        plots=results.measured.plots if results.measured else (),
     )
 
 
@@ -311,21 +341,13 @@ def page(sections: Sequence[Section]) -> str:
     about = "Each row was measured in one run, on the given date. Compare figures within a row, not between rows."
     parts = ["# Benchmarks", "Written by `make bench`; do not edit.", about, aims.markdown()]
     parts += [part for each in sections for part in _parts(each)]
-    return (
-        "\n\n".join(
-            [
-                *parts,
-                "## Method",
-                METHOD + search_tables.METHOD + relevance_tables.METHOD,
-                "## Caveats",
-                CAVEATS.rstrip(),
-            ]
-        )
-        + "\n"
-    )
+    method = METHOD + ROWS_METHOD + search_tables.METHOD + relevance_tables.METHOD
+    return "\n\n".join([*parts, "## Method", method.rstrip(), "## Caveats", CAVEATS.rstrip()]) + "\n"
 
 
 def _parts(each: Section) -> list[str]:
     facts = [f"- {name}: {value}" for name, value in {"date": each.date, **each.machine}.items()]
     facts.append("- versions: " + ", ".join(f"`{name} {value}`" for name, value in each.versions.items()))
-    return [f"## Row {each.row}", "\n".join(facts), *each.warnings, *(table.markdown() for table in each.tables)]
+    pictures = [f"![{plot.title}]({PLOTS}/{plot.name}.svg)" for plot in each.plots]
+    tables = [table.markdown() for table in each.tables]
+    return [f"## Row {each.row}", "\n".join(facts), *each.warnings, *tables, *pictures]

@@ -22,13 +22,13 @@ import requests
 from app.pack.manifest import list_manifests
 from app.storage.open import create_store
 from benchmarks import packs
-from benchmarks.crawl import BenchSystem
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import Spread, spread
 from benchmarks.modes import CROWD, MODES, Mode, kept_awake
 from benchmarks.processes import running
 from benchmarks.queries import BenchQuery, make_queries
 from benchmarks.search_contestants import CONTESTANTS
+from benchmarks.system import BenchSystem
 from benchmarks.usage import usage
 from config.settings import ROOT
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import FigureTable
+from benchmarks.plots import Plot
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class Section:
     aims: tuple[tuple[str, ...], ...]
     warnings: tuple[str, ...]
     tables: tuple[FigureTable, ...]
+    plots: tuple[Plot, ...] = ()
 
 
 def store_section(folder: Path, section: Section) -> None:
@@ -42,7 +44,9 @@ def _file(folder: Path, row: str) -> Path:
 
 def _section(loaded: Mapping[str, Any]) -> Section:
     tables = tuple(FigureTable(each["title"], *map(_rows, (each["header"], each["rows"]))) for each in loaded["tables"])
-    return Section(**{**loaded, "aims": _rows(loaded["aims"]), "warnings": tuple(loaded["warnings"]), "tables": tables})
+    plots = tuple(Plot(**each) for each in loaded.get("plots", ()))
+    warnings = tuple(loaded["warnings"])
+    return Section(**{**loaded, "aims": _rows(loaded["aims"]), "warnings": warnings, "tables": tables, "plots": plots})
 
 
 def _rows(lists: list[Any]) -> Any:

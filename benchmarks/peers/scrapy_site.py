@@ -1,4 +1,4 @@
-"""One site by Scrapy: text by XPath, links by LinkExtractor. `scrapy_site.py START_URL ITEMS FIGURES`, a program."""
+"""One site by Scrapy: text by XPath, links by LinkExtractor. A program: START_URL ITEMS FIGURES CONCURRENCY."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from scrapy.linkextractors import LinkExtractor
 MEMORY = 4 << 30
 
 SETTINGS = {
-    "CONCURRENT_REQUESTS": 16,
-    "CONCURRENT_REQUESTS_PER_DOMAIN": 16,
     "DOWNLOAD_DELAY": 0,
     "ROBOTSTXT_OBEY": True,
     "TWISTED_REACTOR": "twisted.internet.asyncioreactor.AsyncioSelectorReactor",
@@ -75,10 +73,15 @@ def clocks() -> tuple[float, float]:
     return time.perf_counter(), usage.ru_utime + usage.ru_stime
 
 
-def main(start: str, items: str, figures: str) -> None:
-    """Crawl. Write a JSON line per page to `items`, and `pages`, `wall` and `cpu` (seconds) to `figures`."""
+def main(start: str, items: str, figures: str, concurrency: str) -> None:
+    """Crawl with `concurrency` requests at the same time.
+
+    Write a JSON line per page to `items`, and `pages`, `wall` and `cpu` (seconds) to `figures`.
+    """
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    process = AsyncCrawlerProcess({**SETTINGS, "FEEDS": {items: {"format": "jsonlines", "encoding": "utf8"}}})
+    requests = {"CONCURRENT_REQUESTS": int(concurrency), "CONCURRENT_REQUESTS_PER_DOMAIN": int(concurrency)}
+    feeds = {items: {"format": "jsonlines", "encoding": "utf8"}}
+    process = AsyncCrawlerProcess({**SETTINGS, **requests, "FEEDS": feeds})
     crawler = process.create_crawler(SiteSpider)
     process.crawl(crawler, start=start)
     process.start()

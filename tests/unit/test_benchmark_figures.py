@@ -71,8 +71,9 @@ def test_the_best_contestant_has_the_most_pages_per_second() -> None:
 def test_a_verdict_on_an_aim_names_the_distance() -> None:
     assert verdict(2.0, 2.0) == "reached"
     assert verdict(1.0, 2.0) == "not reached: 50% of it"
-    (row,) = aims_table(Page(date="", machine={}, versions={}, crawls={SITE: ROUNDS})).rows
-    assert row[1:] == ("6", "4.00", "not reached: 67% of it")
+    row, cpu = aims_table(Page(date="", machine={}, versions={}, crawls={SITE: ROUNDS})).rows
+    assert row[1:] == ("10", "4.00", "not reached: 40% of it")
+    assert cpu[1:] == ("<= 7", "25.0 (20.0-30.0)", "not reached: 3.57 times it")
 
 
 def test_a_table_is_markdown() -> None:
