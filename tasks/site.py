@@ -51,7 +51,10 @@ def index_and_crawl(self: Any, **message: Any) -> None:
 
 @task("index", PageTask, bind=True)
 def index(self: Any, **message: Any) -> None:
-    """Index one page: fetch it and store its text. Outside of a crawl this resets its domain's timer."""
+    """Index one page: fetch it and store its text. Outside of a crawl this resets its domain's timer.
+
+    With `pack`, the page is packed at once instead.
+    """
     page, process = target_of(message), context()
     if not page.crawl_id:  # In a crawl, its open messages hold the timer back.
         reset_timer_of(page.domain)
@@ -68,9 +71,12 @@ def index(self: Any, **message: Any) -> None:
         return
     if page_id:
         process.work.add_to_latest(page, result)
+    at_once = {"pack": True} if message.get("pack") is True else {}
     if url := redirect_outside_crawl(page, result):
-        onward = site_message("index", process.budgets, url=url, domain=page.domain, depth=page.depth + 1)
+        onward = site_message("index", process.budgets, url=url, domain=page.domain, depth=page.depth + 1, **at_once)
         process.publisher.publish([onward])
+    if at_once:
+        process.publisher.publish([site_message("pack_incremental", process.budgets, domain=page.domain)])
 
 
 @task("crawl", PageTask, bind=True)

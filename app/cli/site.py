@@ -25,13 +25,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def index(
     url: Annotated[str, typer.Argument(help="A page, or a site's start page with --crawl.")],
     crawl: Annotated[bool, typer.Option("--crawl", help="Follow its links too, and pack the whole site.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="Pack a page as soon as it is stored.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Index a page, or with --crawl the whole site from it."""
+    if crawl and now:
+        raise typer.BadParameter("--crawl and --now do not go together: a crawl is packed when it has ended")
     url, note = _with_scheme(url)
     page = _target(url)
     kind = "index+crawl" if crawl else "index"
-    _post(kind, url=page.url, domain=page.domain)
+    _post(kind, url=page.url, domain=page.domain, **({"pack": True} if now else {}))
     posted = {"posted": kind, "url": page.url, "domain": page.domain}
     _print(posted, f"{kind} of {page.url} posted{note}", as_json)
 

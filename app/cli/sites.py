@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from app.cli import site_removal
 from app.cli.crawl import change_crawls
-from app.cli.printing import print_json, print_lines
+from app.cli.printing import confirm, print_json, print_lines
 from app.crawl.urls import parse_domain
 from app.errors import InvalidSite, PreconditionFailed
 from app.sites.declared import Difference, changed_fields, declared_site, differences, read_declared
@@ -22,6 +23,10 @@ from app.storage.store import ObjectStore
 from config.settings import get_settings
 
 cli = typer.Typer(no_args_is_help=True, help="Sites: start URLs, schedule, limits, and what their requests need.")
+
+cli.command()(site_removal.remove)
+cli.command()(site_removal.block)
+cli.command()(site_removal.unblock)
 
 Domain = Annotated[str, typer.Argument(metavar="DOMAIN", help="The site's domain, or a URL of it.")]
 Values = Annotated[
@@ -106,20 +111,30 @@ def resume(domain: Domain, as_json: AsJson = False) -> None:
 def apply(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML with a table [[sites]] for each site.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would change.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove the sites that the file does not name.")] = False,
+    yes: site_removal.Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make the sites as a file declares them. Sites that it does not name stay, and are listed."""
+    """Make the sites as a file declares them. Without --prune, those that it does not name stay."""
     store = _store()
     declared = read_declared(file)
     found = differences(declared, list_sites(store))
+    removed = [each.domain for each in found if each.act == "remove"] if prune and not dry_run else []
+    if removed and not yes:
+        question = f"Delete all of {', '.join(removed)}, their messages and dead letters?"
+        confirm(question, without_terminal="without a terminal, add --yes")
+    for domain in removed:
+        site_removal.remove_site(domain)
     for each in found:
         if each.act != "remove" and not dry_run:
             update_site(store, each.domain, partial(declared_site, each.domain, declared[each.domain]))
     if as_json:
         print_json(_as_values(found))
         return
-    print_lines([[f"{'would ' if dry_run and each.act != 'remove' else ''}{_text(each)}"] for each in found])
-    typer.echo(f"{len(declared)} sites declared, {sum(each.act != 'remove' for each in found)} differ")
+    for each in found:
+        text = f"not in the file: {each.domain}" if each.act == "remove" and not prune else str(each)
+        typer.echo(f"would {text}" if dry_run and (prune or each.act != "remove") else text)
+    typer.echo(f"{len(declared)} sites declared, {sum(prune or each.act != 'remove' for each in found)} differ")
 
 
 def assigned(values: Sequence[str]) -> dict[str, Any]:
@@ -174,10 +189,6 @@ def _row(store: ObjectStore, site: Site) -> dict[str, Any]:
         "last_start": start.at.isoformat() if start else None,
         "next_start": following.replace(microsecond=0).isoformat() if following else None,
     }
-
-
-def _text(difference: Difference) -> str:
-    return f"not in the file: {difference.domain}" if difference.act == "remove" else str(difference)
 
 
 def _as_values(found: Iterable[Difference]) -> Iterable[dict[str, Any]]:

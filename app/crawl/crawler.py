@@ -77,8 +77,8 @@ class Crawler:
         """
 
         def get() -> FetchResult:
-            if too_complex:
-                return self.get(target, too_complex=True)
+            if too_complex or target.canonical_key in self._policies(target.domain).blocked:
+                return self.get(target, too_complex=too_complex)
             host = self.host(target)
             wait = self._rate_limiter.reserve(host, requester=target.canonical_key)
             if wait > 0:

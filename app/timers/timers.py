@@ -118,6 +118,13 @@ class Timers:
         arguments = [domain, callback.queue, json.dumps(callback.message, sort_keys=True)]
         return bool(self._stop(keys=_keys(domain), args=arguments))
 
+    def delete(self, domain: str) -> None:
+        """Delete a domain's timer, claimed or not, whatever its callback."""
+        pipe = self._redis.pipeline()
+        pipe.zrem(_DEADLINES, domain)
+        pipe.delete(_TIMER + domain)
+        pipe.execute()
+
     def running(self, domain: str) -> RunningTimer | None:
         """Return a domain's timer, or None without one."""
         deadline = self._redis.zscore(_DEADLINES, domain)

@@ -1,0 +1,163 @@
+"""`perennial site remove`, `block` and `unblock`: take a site, or one page of it, out of store, packs and searchers."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from app.broker.connection import connected
+from app.broker.errors import ApplicationError, Postpone, PublishFailed
+from app.broker.publishing import get_publisher
+from app.broker.waiting import remove_messages
+from app.cli.printing import confirm
+from app.crawl.frontier_values import LEASE
+from app.crawl.urls import Target, parse_domain, parse_target
+from app.dead_sets import is_about
+from app.envelopes import delayed_message, event_message, site_message
+from app.errors import InvalidSite
+from app.sites.removal import Holdings, SiteRemoval
+from app.sites.site import Site
+from app.sites.stored import update_site
+from app.state.client import get_redis
+from app.state.lease import lease
+from app.storage.layout import Page, Tombstone, content_key, page_id, read_content, to_json
+from app.storage.open import open_store
+from app.storage.store import ObjectStore
+from app.topology.declare import all_queues, prepare_client
+from app.topology.policies import budgets
+from config.routes import SITE, TICK
+from config.settings import Settings, get_settings
+
+#: Seconds between two looks at the requests that have not ended, and at the lease of the pack.
+_PAUSE = 0.2
+#: Seconds to wait for a packer that is at work.
+_PACKER_WAIT = 1_600.0
+#: Seconds until a blocked page is deleted again, if a request that was in flight has stored it meanwhile.
+_AGAIN = 40.0
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+OfSite = Annotated[str, typer.Option("--site", metavar="DOMAIN", help="The site, if it is not the host of the URL.")]
+
+
+def remove(
+    domain: Annotated[str, typer.Argument(metavar="DOMAIN", help="The site's domain, or a URL of it.")],
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete all there is of a site: settings, pages, pack, crawl records, timer, waiting messages and dead letters."""
+    settings = get_settings()
+    name = parse_domain(domain, max_length=settings.max_url_length)
+    found = _removal(name, settings).holdings()
+    if not as_json:
+        typer.echo(f"{name}: {found}" if found else f"{name}: there is nothing but messages, if any")
+    if not yes:
+        confirm(
+            f"Delete all of {name}, its messages and dead letters?", without_terminal="without a terminal, add --yes"
+        )
+    deleted, messages = remove_site(name)
+    if as_json:
+        typer.echo(json.dumps({**asdict(deleted), "removed_messages": messages}))
+    else:
+        typer.echo(f"{name}: deleted, and {messages} messages and dead letters; searchers follow")
+
+
+def remove_site(domain: str) -> tuple[Holdings, int]:
+    """Delete all there is of a domain; return what there was, and the number of messages that were removed."""
+    settings = get_settings()
+    prepare_client(settings)
+    removal = _removal(domain, settings)
+    removal.stop()
+    messages = _remove_messages(domain, settings)
+    deadline = time.monotonic() + LEASE
+    while removal.requests_in_flight() and time.monotonic() < deadline:
+        time.sleep(_PAUSE)
+    deleted = _delete(removal, settings)
+    # What pages in work published until they ended.
+    messages += _remove_messages(domain, settings)
+    publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
+    publisher.publish([event_message("update", {"domain": domain})])
+    return deleted, messages
+
+
+def block(url: Annotated[str, typer.Argument(help="A page.")], site: OfSite = "", as_json: AsJson = False) -> None:
+    """Remove one page from store, pack and searchers, and never request it again. The site is made if it is missing."""
+    settings, page = get_settings(), _page(url, site)
+    _block(page.domain, page.url, blocked=True)
+    store = _store(settings)
+    key = content_key(page.domain, page_id(page.canonical_key))
+    stored = isinstance(read_content(store, key), Page)
+    if stored:
+        store.put(
+            key, to_json(Tombstone(canonical_key=page.canonical_key, url=page.url, domain=page.domain, why="blocked"))
+        )
+    prepare_client(settings)
+    headers = budgets(settings)
+    publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
+    publisher.publish([site_message("pack_incremental", headers, domain=page.domain)])
+    # Workers declare the delay queues: without one that ever ran, no request is in flight.
+    with suppress(PublishFailed):
+        publisher.publish([delayed_message("index", headers, _AGAIN, url=page.url, domain=page.domain, pack=True)])
+    text = "removed; searchers follow" if stored else "it was not stored"
+    _print(
+        {"url": page.url, "domain": page.domain, "blocked": True, "stored": stored},
+        f"{page.url} blocked, and {text}",
+        as_json,
+    )
+
+
+def unblock(url: Annotated[str, typer.Argument(help="A page.")], site: OfSite = "", as_json: AsJson = False) -> None:
+    """Allow a blocked page again. The next crawl, or `perennial index --now`, indexes it."""
+    page = _page(url, site)
+    _block(page.domain, page.url, blocked=False)
+    _print({"url": page.url, "domain": page.domain, "blocked": False}, f"{page.url} is no longer blocked", as_json)
+
+
+def _block(domain: str, url: str, *, blocked: bool) -> None:
+    def change(former: Site | None) -> Site:
+        if former is None and not blocked:
+            raise InvalidSite(f"{domain} is no site, so nothing of it is blocked")
+        return (former or Site.of(domain, {})).with_blocked(url, blocked=blocked)
+
+    update_site(_store(get_settings()), domain, change)
+
+
+def _delete(removal: SiteRemoval, settings: Settings) -> Holdings:
+    """Delete objects and keys while no packer is at work on the domain."""
+    deadline = time.monotonic() + _PACKER_WAIT
+    while True:
+        try:
+            with lease(get_redis(settings.redis), f"pack:{removal.domain}"):
+                return removal.delete()
+        except Postpone as busy:
+            if time.monotonic() > deadline:
+                raise ApplicationError(f"{removal.domain}: {busy}; run it again") from busy
+            time.sleep(_PAUSE)
+
+
+def _remove_messages(domain: str, settings: Settings) -> int:
+    names = [queue.name for queue in all_queues(settings) if queue.name.startswith(f"{SITE}.") and queue.name != TICK]
+    with connected(settings.broker, timeout=settings.publish_timeout) as connection:
+        return sum(remove_messages(connection, name, is_about(domain)) for name in names)
+
+
+def _page(url: str, site: str) -> Target:
+    message = {"url": url, **({"domain": site} if site else {})}
+    return parse_target(message, scope="suffix", max_length=get_settings().max_url_length)
+
+
+def _removal(domain: str, settings: Settings) -> SiteRemoval:
+    return SiteRemoval(domain, _store(settings), get_redis(settings.redis), crawl_ttl=settings.crawl_ttl)
+
+
+def _store(settings: Settings) -> ObjectStore:
+    return open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+
+
+def _print(value: dict[str, Any], text: str, as_json: bool) -> None:
+    typer.echo(json.dumps(value) if as_json else text)

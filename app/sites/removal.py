@@ -1,0 +1,141 @@
+"""Remove all that the store and Redis have of a domain: settings, pages, pack, crawl records, timers, crawls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Final
+
+from redis import Redis
+
+from app.crawl.frontier import Frontier
+from app.crawl.frontier_values import ACTIVE_CRAWLS, HOST_PREFIX, crawl_key, crawls_key, host_keys, latest_key
+from app.crawl_record.crawls import CrawlRecord, list_crawls, update_crawl
+from app.crawl_record.keys import domain_prefix, plain_id
+from app.sites.stored import site_key, start_key
+from app.state.client import PREFIX
+from app.storage.layout import announcement_key, content_prefix, manifest_key, pack_key
+from app.storage.store import ObjectStore
+from app.timers.stored import delete_stored_timer
+from app.timers.timers import Timers
+
+#: Keys of Redis in one deletion.
+_BATCH: Final = 500
+#: The start of a crawl of which only its id is known.
+_NEVER: Final = "1970-01-01T00:00:00+00:00"
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What there is of a domain. `messages` are open ones and waiting pages of its crawls."""
+
+    domain: str
+    has_settings: bool
+    pages: int
+    packs: int
+    crawls: int
+    messages: int
+
+    def __bool__(self) -> bool:
+        return self.has_settings or any((self.pages, self.packs, self.crawls, self.messages))
+
+    def __str__(self) -> str:
+        settings = "its settings, " if self.has_settings else ""
+        pack = "its pack, " if self.packs else ""
+        return f"{settings}{pack}{self.pages} stored pages, {self.crawls} crawl records, {self.messages} open messages"
+
+
+class SiteRemoval:
+    """Removes a domain in two steps: `stop` ends its work, then `delete` removes it. Both can be repeated."""
+
+    def __init__(self, domain: str, store: ObjectStore, redis: Redis, *, crawl_ttl: int) -> None:
+        self.domain = domain
+        self._store = store
+        self._redis = redis
+        self._crawl_ttl = crawl_ttl
+        self._frontier = Frontier(redis, ttl=crawl_ttl)
+
+    def holdings(self) -> Holdings:
+        """Return what there is of the domain."""
+        keys = {stat.key for stat in self._store.list(f"packs/{self.domain}.")}
+        return Holdings(
+            self.domain,
+            has_settings=any(stat.key == site_key(self.domain) for stat in self._store.list(site_key(self.domain))),
+            pages=sum(1 for _ in self._store.list(content_prefix(self.domain))),
+            packs=len(keys & {manifest_key(self.domain), pack_key(self.domain)}),
+            crawls=len(list_crawls(self._store, self.domain)),
+            messages=self._frontier.open_messages(self.domain),
+        )
+
+    def stop(self) -> None:
+        """Cancel the crawls of the domain, and delete its settings, schedule and timer: no work begins any more."""
+        for key in (site_key(self.domain), start_key(self.domain)):
+            self._store.delete(key)
+
+        def cancelled(record: CrawlRecord) -> CrawlRecord:
+            return replace(record, state="cancelled")
+
+        for record in list_crawls(self._store, self.domain):
+            update_crawl(self._store, record.ref, cancelled)
+        for crawl_id in self._crawl_ids():
+            self._frontier.set_state(crawl_id, "cancelled")
+        Timers(self._redis).delete(self.domain)
+        delete_stored_timer(self._store, self.domain)
+
+    def requests_in_flight(self) -> int:
+        """Return the number of requests to the domain that have not ended."""
+        return int(self._redis.zcard(host_keys(self.domain)[1]))
+
+    def delete(self) -> Holdings:
+        """Delete all objects and keys of the domain, and return what there was.
+
+        A mark of each crawl stays in Redis for CRAWL_TTL: late messages of a crawl that is cancelled do nothing.
+        """
+        found, ids = self.holdings(), self._crawl_ids()
+        # Without a manifest there is no pack, whatever else is left of it.
+        for key in (manifest_key(self.domain), pack_key(self.domain), announcement_key(self.domain)):
+            self._store.delete(key)
+        prefixes = (content_prefix(self.domain), domain_prefix(self.domain))
+        for key in list(chain.from_iterable((stat.key for stat in self._store.list(prefix)) for prefix in prefixes)):
+            self._store.delete(key)
+        Timers(self._redis).delete(self.domain)
+        delete_stored_timer(self._store, self.domain)
+        self._delete_keys(ids)
+        return found
+
+    def _crawl_ids(self) -> set[str]:
+        listed = {str(each) for each in self._redis.smembers(crawls_key(self.domain))}
+        return listed | {record.id for record in list_crawls(self._store, self.domain)}
+
+    def _delete_keys(self, crawl_ids: set[str]) -> None:
+        marks = {crawl_key(each) for each in crawl_ids}
+        doomed = [key for key in self._keys_of_crawls(marks) if key not in marks]
+        doomed += [latest_key(self.domain), crawls_key(self.domain), f"{PREFIX}swept:{self.domain}"]
+        doomed += [*host_keys(self.domain), f"{HOST_PREFIX}{self.domain}:slots"]
+        for scheme in ("http", "https"):
+            robots = f"{PREFIX}robots:{scheme}://{self.domain}"
+            doomed += [robots, f"{robots}:down", f"{robots}:by"]
+        for start in range(0, len(doomed), _BATCH):
+            self._redis.delete(*doomed[start : start + _BATCH])
+        if crawl_ids:
+            self._redis.srem(ACTIVE_CRAWLS, *map(plain_id, crawl_ids))
+            self._frontier.note_swept(crawl_ids)
+        for crawl_id in crawl_ids:
+            mark: dict[Any, Any] = {
+                "id": crawl_id,
+                "domain": self.domain,
+                "state": "cancelled",
+                "start": "",
+                "began": _NEVER,
+            }
+            pipe = self._redis.pipeline()
+            pipe.delete(crawl_key(crawl_id))
+            pipe.hset(crawl_key(crawl_id), mapping=mark)
+            pipe.expire(crawl_key(crawl_id), self._crawl_ttl)
+            pipe.execute()
+
+    def _keys_of_crawls(self, marks: set[str]) -> Iterator[str]:
+        for key in self._redis.scan_iter(f"{PREFIX}crawl:*", count=1_000):
+            if any(str(key).startswith(f"{mark}:") for mark in marks):
+                yield str(key)

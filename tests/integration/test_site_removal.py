@@ -1,0 +1,170 @@
+"""`perennial site remove` leaves nothing of a site and touches no other; `block` takes out one page."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from typer.testing import CliRunner
+
+from app.broker.connection import connected
+from app.cli.main import cli
+from app.crawl.frontier_values import Crawl, FoundPage, Host
+from app.crawl.urls import Target
+from app.sites.site import Site
+from app.sites.stored import Start, read_site, write_site, write_start
+from app.storage.layout import Page, content_key, page_id, read_content, to_json
+from app.timers.stored import StoredTimer, store_timer
+from app.timers.timers import full_pack
+from app.topology.declare import declare_all
+from app.topology.queues import DEAD_SET
+from tasks.base import Context
+from tests.integration.test_tick import broker
+from tests.integration.test_tick import process as process_of_clients
+from tests.support.broker import Broker
+
+pytestmark = pytest.mark.integration
+
+__all__ = ["broker", "process_of_clients"]
+
+DOMAIN, OTHER = "a.gov:8080", "b.a.gov"
+
+
+@pytest.fixture
+def process(process_of_clients: Context) -> Context:
+    """Return the context of this process, with the delay queues that a worker declares."""
+    settings = process_of_clients.settings
+    with connected(settings.broker) as connection:
+        assert not declare_all(connection, settings)
+    return process_of_clients
+
+
+def perennial(*arguments: str, exit_code: int = 0) -> str:
+    """Run a command in this process; return what it prints."""
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == exit_code, (result.output, result.exception)
+    return result.stdout
+
+
+def fill(process: Context, broker: Broker, domain: str) -> None:
+    """Give a domain one of everything."""
+    url = f"https://{domain}/x"
+    write_site(process.store, Site.of(domain, {"schedule": "1d"}), etag=None)
+    write_start(process.store, domain, Start(datetime.now(UTC), "c"))
+    crawl = Crawl(f"crawl of {domain}", domain, url, datetime.now(UTC), own=True)
+    process.records.begin(crawl, timer_timeout=30, callback=full_pack(domain, crawl.id).message)
+    process.frontier.note_published(crawl.id, [FoundPage(url, url, 1)])
+    process.frontier.add_line(crawl.id, '{"url":"x"}')
+    process.timers.start(domain, timeout=30, callback=full_pack(domain))
+    store_timer(process.store, StoredTimer(domain, 30, full_pack(domain)))
+    page = Page(canonical_key=url, url=url, domain=domain, path="/x", title="X", body="x")
+    process.store.put(content_key(domain, page_id(url)), to_json(page))
+    for suffix in (".json", ".sqlite.zst", ".announced"):
+        process.store.put(f"packs/{domain}{suffix}", b"{}")
+    for key in (f"robots:https://{domain}", f"host:{domain}", f"host:{domain}:hold"):
+        process.redis.set(f"perennial:{key}", "")
+    message = {"url": url, "domain": domain, "crawl_id": crawl.id, "depth": 1}
+    for kind in ("page", "index", "reset_timer", "pack_full"):
+        broker.post(json.dumps({"type": kind, **message}).encode(), key=kind)
+    broker.post(json.dumps({"type": "page", **message}).encode(), exchange="site.dead", key="page")
+    broker.post(json.dumps({"type": "page", **message}).encode(), exchange="site.delay.10000", key="site.page")
+
+
+def leftovers(process: Context, broker: Broker, domain: str) -> list[str]:
+    """Return the objects, keys and messages that name a domain, but for the marks of its crawls."""
+    found = [stat.key for stat in process.store.list("") if f"/{domain}" in stat.key]
+    keys = [str(key) for key in process.redis.scan_iter("*")]
+    found += [key for key in keys if domain in key]
+    found += [str(each) for each in process.redis.zrange("perennial:timers", 0, -1) if domain == each]
+    for queue in QUEUES:
+        found += [queue for message in broker.peek(queue) if json.loads(message.body)["domain"] == domain]
+    return found
+
+
+QUEUES = ("site.page", "site.index", "site.timer", "site.pack", "site.delay.10000", DEAD_SET)
+
+
+def test_nothing_is_left_of_a_removed_site_and_all_of_another(process: Context, broker: Broker) -> None:
+    for domain in (DOMAIN, OTHER):
+        fill(process, broker, domain)
+    before = leftovers(process, broker, OTHER)
+    printed = perennial("site", "remove", DOMAIN, "--yes")
+    assert printed.splitlines() == [
+        f"{DOMAIN}: its settings, its pack, 1 stored pages, 1 crawl records, 2 open messages",
+        f"{DOMAIN}: deleted, and 6 messages and dead letters; searchers follow",
+    ]
+    assert leftovers(process, broker, DOMAIN) == []
+    assert leftovers(process, broker, OTHER) == before
+    assert len(before) >= 15
+    assert process.frontier.progress(DOMAIN).crawl is None
+    assert perennial("site", "remove", DOMAIN, "--yes").startswith(f"{DOMAIN}: there is nothing")
+
+
+def test_a_late_message_of_a_removed_site_does_nothing(process: Context, broker: Broker) -> None:
+    fill(process, broker, DOMAIN)
+    perennial("site", "remove", DOMAIN, "--yes")
+    url, crawl_id = f"https://{DOMAIN}/x", f"crawl of {DOMAIN}"
+    entered = process.frontier.enter(crawl_id, DOMAIN, FoundPage(url, url, 1), Host(DOMAIN, 0, 1), takeover=True)
+    assert not entered.fetch
+    assert process.crawler.fetch(Target(url, DOMAIN, url, crawl_id), "index") is None
+    [mark] = list(process.redis.scan_iter("perennial:crawl:*"))
+    assert process.redis.ttl(mark) > 0
+
+
+def test_without_yes_and_a_terminal_nothing_is_removed(process: Context, broker: Broker) -> None:
+    fill(process, broker, DOMAIN)
+    before = leftovers(process, broker, DOMAIN)
+    perennial("site", "remove", DOMAIN, exit_code=2)
+    assert leftovers(process, broker, DOMAIN) == before
+
+
+def test_removal_waits_for_a_request_that_has_not_ended(
+    process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(process, broker, DOMAIN)
+    flight = f"perennial:host:{DOMAIN}:flight"
+    process.redis.zadd(flight, {"page": 2**40})
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        assert read_content(process.store, content_key(DOMAIN, page_id(f"https://{DOMAIN}/x"))) is not None
+        if len(waits) == 2:
+            process.redis.delete(flight)
+
+    monkeypatch.setattr("app.cli.site_removal.time.sleep", sleep)
+    perennial("site", "remove", DOMAIN, "--yes")
+    assert len(waits) == 2
+    assert leftovers(process, broker, DOMAIN) == []
+
+
+def test_apply_with_prune_removes_what_a_file_does_not_name(process: Context, broker: Broker) -> None:
+    fill(process, broker, DOMAIN)
+    file = process.settings.data_dir / "sites.toml"
+    file.write_text(f'[[sites]]\ndomain = "{OTHER}"\n')
+    assert f"would remove {DOMAIN}" in perennial("site", "apply", str(file), "--prune", "--dry-run")
+    assert f"not in the file: {DOMAIN}" in perennial("site", "apply", str(file))
+    perennial("site", "apply", str(file), "--prune", exit_code=2)
+    assert f"remove {DOMAIN}" in perennial("site", "apply", str(file), "--prune", "--yes")
+    assert leftovers(process, broker, DOMAIN) == []
+
+
+def test_a_blocked_page_is_gone_and_is_requested_no_more_until_it_is_unblocked(
+    process: Context, broker: Broker
+) -> None:
+    url = f"https://{DOMAIN}/x"
+    write_site(process.store, Site.of(DOMAIN, {"schedule": "1d"}), etag=None)
+    page = Page(canonical_key=url, url=url, domain=DOMAIN, path="/x", title="X", body="x")
+    process.store.put(content_key(DOMAIN, page_id(url)), to_json(page))
+    perennial("site", "block", url)
+    content = read_content(process.store, content_key(DOMAIN, page_id(url)))
+    assert getattr(content, "why", "") == "blocked"
+    assert [json.loads(message.body)["type"] for message in broker.take("site.pack")] == ["pack_incremental"]
+    result = process.crawler.fetch(Target(url, DOMAIN, url), "index")
+    assert getattr(result, "why", "") == "blocked"
+    perennial("site", "unblock", url)
+    site = read_site(process.store, DOMAIN)
+    assert site is not None
+    assert site.site.blocked == ()
+    assert site.site.schedule == "1d"
