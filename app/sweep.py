@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 from app.crawl.crawl_records import MEMBER_STATES, CrawlRecords
 from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import FoundPage
+from app.crawl.frontier_values import FetchedPage, FoundPage
+from app.crawl.traps import text_hash
 from app.crawl.urls import canonical_key
 from app.crawl_record.crawls import CrawlRecord, list_crawls
 from app.crawl_record.entries import UrlEntry
@@ -90,7 +91,7 @@ class Sweep:
             if entry.state == "failed":
                 dead.append(canonical_key(entry.url))
             else:
-                fetched.append((canonical_key(entry.url), entry.state in MEMBER_STATES))
+                fetched.append(_fetched_page(entry, stored))
             if entry.depth < record.settings.max_depth:
                 waiting += [FoundPage(url, canonical_key(url), entry.depth + 1, entry.page_id) for url in urls]
         return self.frontier.rebuild(record.id, fetched, waiting, dead)
@@ -127,6 +128,12 @@ class Sweep:
         except PackError:
             built_at = datetime.min.replace(tzinfo=UTC)
         return any(stat.modified >= built_at for stat in self.store.list(content_prefix(domain)))
+
+
+def _fetched_page(entry: UrlEntry, stored: StoredObject | None) -> FetchedPage:
+    content = from_json(stored.data) if stored and entry.state == "indexed" else None
+    text = text_hash(content.title, content.body, content.path) if isinstance(content, Page) else ""
+    return FetchedPage(canonical_key(entry.url), entry.state in MEMBER_STATES, text)
 
 
 def _urls_of(entry: UrlEntry, stored: StoredObject | None) -> tuple[str, ...] | None:

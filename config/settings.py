@@ -155,7 +155,24 @@ class Settings(BaseSettings):
     max_url_length: int = Field(2_000, gt=0, description="Characters of a URL; longer links are not followed.")
     max_links: int = Field(5_000, gt=0, description="Links followed from one page.")
     max_depth: int = Field(50, gt=0, description="Links from the start page.")
-    max_pages: int = Field(100_000, gt=0, description="Pages of one crawl.")
+    max_pages: int = Field(20_000, gt=0, description="Pages of one crawl.")
+    max_query_variants: int = Field(
+        200,
+        gt=0,
+        description="URLs of one path with two or more parameters in one crawl: a trap such as facets has more.",
+    )
+    max_pattern_pages: int = Field(
+        5_000,
+        gt=0,
+        description="Pages of one directory pattern in one crawl. A pattern is a path with `#` for digits and "
+        "identifiers, and with the names of parameters.",
+    )
+    max_identical_texts: int = Field(
+        50,
+        gt=0,
+        description="Pages in a row below one directory pattern that differ in nothing but digits from a page met "
+        "before. Then the crawl requests no other page of the pattern.",
+    )
     extractor: Literal["lexbor", "beautifulsoup"] = Field("lexbor", description="HTML parser of the hot path.")
     crawl_ttl: int = Field(
         7 * 86_400, gt=0, description="Seconds after its last page that Redis keeps a crawl; its record stays."

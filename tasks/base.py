@@ -23,6 +23,7 @@ from app.crawl.frontier import Frontier
 from app.crawl.frontier_values import MessageKind
 from app.crawl.page_work import PageWork, complete_dead
 from app.crawl.policy import Policies
+from app.crawl.traps import TrapLimits
 from app.crawl.urls import TARGET_FIELDS, Target, parse_message_domain, parse_target
 from app.errors import OutOfScope, StoreError, lacks_descriptors, lacks_space
 from app.sites.policies import SitePolicies
@@ -94,7 +95,8 @@ def context() -> Context:
         settings = get_settings()
         redis = get_redis(settings.redis)
         store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url, sync_pages=settings.store_sync)
-        frontier = Frontier(redis, ttl=settings.crawl_ttl, admission=settings.admission)
+        traps = TrapLimits.of(settings)
+        frontier = Frontier(redis, ttl=settings.crawl_ttl, admission=settings.admission, traps=traps)
         policies = SitePolicies(store, settings)
         raw_redis = get_raw_redis(settings.redis)
         crawler = Crawler(settings=settings, redis=redis, raw_redis=raw_redis, store=store, policies=policies)

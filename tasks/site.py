@@ -106,8 +106,13 @@ def page(self: Any, **message: Any) -> None:
     # The former delivery of a message that comes again, or that failed, is no longer at work.
     redelivered = (request.delivery_info or {}).get("redelivered")
     takeover = bool(redelivered or headers.get(ITERATION) or headers.get(DELIVERIES))
-    referrer = str(message.get("referrer") or "")
-    completed = process.work.run(target, referrer=referrer, takeover=takeover, too_complex=limit_was_exceeded(headers))
+    completed = process.work.run(
+        target,
+        referrer=str(message.get("referrer") or ""),
+        redirects=redirects if isinstance(redirects := message.get("redirects"), int) else 0,
+        takeover=takeover,
+        too_complex=limit_was_exceeded(headers),
+    )
     publish_admitted(target, completed)
 
 
@@ -140,6 +145,7 @@ def page_messages(domain: str, crawl_id: str, admitted: Admitted) -> list[Outgoi
             crawl_id=crawl_id,
             depth=each.depth,
             **({"referrer": each.referrer} if each.referrer else {}),
+            **({"redirects": each.redirects} if each.redirects else {}),
         )
         for each in admitted.messages
     ]

@@ -10,6 +10,7 @@ import typer
 
 from app.crawl.crawl_records import CrawlRecords
 from app.crawl.frontier import Frontier
+from app.crawl.traps import TrapLimits
 from app.crawl.urls import parse_domain
 from app.crawl_record.crawls import CrawlRecord, CrawlState, list_crawls, update_crawl
 from app.sites.policies import SitePolicies
@@ -51,7 +52,8 @@ def repair(
     """Compare crawl records, stored pages and manifests with Redis, and begin again what is missing there."""
     settings = get_settings()
     redis, store = get_redis(settings.redis), open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
-    frontier = Frontier(redis, ttl=settings.crawl_ttl, admission=settings.admission)
+    traps = TrapLimits.of(settings)
+    frontier = Frontier(redis, ttl=settings.crawl_ttl, admission=settings.admission, traps=traps)
     records = CrawlRecords(frontier, store, SitePolicies(store, settings), kept=settings.crawl_records)
     sweep = Sweep(store, frontier, Timers(redis), records, settings.timer_timeout)
     actions = list(sweep.run(_parsed(domain) if domain else ""))

@@ -5,8 +5,9 @@
 -- active crawls.
 -- ARGV: message's name, 'd' (done) or 'x' (dead), 1 if the page belongs in the crawl's pack, line of the record or '',
 -- delay of the host (s), window, pages that all crawls may have admitted, ttl (s) or 0 to leave it, pages that the
--- crawl may have, the crawl's id, names of messages whose handover is published with commas between them, number of
--- links, then a name and an entry for each link, then a reason, a name and an entry for each excluded link.
+-- crawl may have, the crawl's id, names of messages whose handover is published with commas between them, URLs of a
+-- pattern, URLs of a path with several parameters, identical texts in a row, hash of the page's text or '', length of its
+-- canonical key, number of links, then a name and an entry for each link, then a reason, a name and an entry for each excluded link.
 local crawl, pages, admitted = KEYS[1], KEYS[2], KEYS[3]
 local name, state, delay = ARGV[1], ARGV[2], tonumber(ARGV[5])
 local former = redis.call('HGET', pages, name)
@@ -21,30 +22,47 @@ if former ~= state then
     end
 end
 redis.call('HDEL', crawl .. ':failures', name)
+local budgets, texts = crawl .. ':budgets', crawl .. ':texts'
+if ARGV[15] ~= '' and former ~= state then
+    local entry = redis.call('HGET', admitted, name) or redis.call('HGET', KEYS[4], name) or ''
+    count_text(budgets, texts, ARGV[15], tonumber(ARGV[16]), charges_of(entry))
+end
 if redis.call('HDEL', admitted, name) == 0 then
     redis.call('HDEL', KEYS[4], name)
 end
 local now = seconds()
-redis.call('ZREM', KEYS[9], name)
-if delay > 0 then
+-- A page without a request, or whose request ended before, does not delay the next request.
+if redis.call('ZREM', KEYS[9], name) == 1 and delay > 0 then
     redis.call('HSET', KEYS[8], 'last', string.format('%.6f', now))
 end
 local lines = 0
 if ARGV[4] ~= '' then
     lines = redis.call('RPUSH', KEYS[7], ARGV[4])
 end
-local first = 13 + 2 * tonumber(ARGV[12])
-local seen = 13 < first and tonumber(redis.call('HGET', crawl, 'seen') or 0)
-local links = tonumber(ARGV[12])
-for at = 13, first - 1, 2 do
+local limits = {pattern = tonumber(ARGV[12]), variants = tonumber(ARGV[13]), identical = tonumber(ARGV[14])}
+local links = tonumber(ARGV[17])
+local first = 18 + 2 * links
+local seen = links > 0 and tonumber(redis.call('HGET', crawl, 'seen') or 0)
+for at = 18, first - 1, 2 do
     if seen < tonumber(ARGV[9]) then
-        if redis.call('HSETNX', pages, ARGV[at], 'w') == 1 then
-            redis.call('RPUSH', KEYS[5], ARGV[at] .. ARGV[at + 1])
-            seen = seen + 1
+        if redis.call('HEXISTS', pages, ARGV[at]) == 0 then
+            local charges = charges_of(ARGV[at + 1])
+            local reason = spent(budgets, charges, limits)
+            if reason then
+                exclude(crawl, pages, reason, ARGV[at], ARGV[at + 1])
+                if reason ~= 'identical-texts' then
+                    redis.call('HSET', crawl, 'cut', 1)
+                end
+            else
+                redis.call('HSET', pages, ARGV[at], 'w')
+                redis.call('RPUSH', KEYS[5], ARGV[at] .. ARGV[at + 1])
+                charge(budgets, charges)
+                seen = seen + 1
+            end
         end
     elseif exclude(crawl, pages, 'max-pages', ARGV[at], ARGV[at + 1]) then
         redis.call('HSET', crawl, 'cut', 1)
-        links = math.min(links, (at - 13) / 2)
+        links = math.min(links, (at - 18) / 2)
     end
 end
 for at = first, #ARGV - 2, 3 do
@@ -79,6 +97,8 @@ if tonumber(ARGV[8]) > 0 then
     for index = 1, 7 do
         redis.call('EXPIRE', KEYS[index], ARGV[8])
     end
+    redis.call('EXPIRE', budgets, ARGV[8])
+    redis.call('EXPIRE', texts, ARGV[8])
 end
 local left = redis.call('HLEN', admitted) + redis.call('HLEN', KEYS[4]) + redis.call('LLEN', KEYS[5])
 if left > 0 then

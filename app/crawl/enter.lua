@@ -2,10 +2,10 @@
 -- 'fetch' and what tells this crawl from one that Redis lost; 'done' and the items that the page handed over, to be
 -- published again; 'unknown' for a crawl that Redis does not have, of which no trace is left here;
 -- 'wait' and seconds; 'busy' while another message of the page is worked on; 'held' and 'cancelled': nothing is to do;
--- 'foreign' and the domain of the crawl.
+-- 'foreign' and the domain of the crawl; 'spent' and a reason code where pages like this one became a trap meanwhile.
 -- KEYS: the crawl, its pages, admitted, retrying, backlog, handover, the host, its requests in flight, its hold.
 -- ARGV: page's name, domain, entry, 1 if the message may take over from an earlier delivery, lease (s),
--- requests that the host may have in flight, delay (s), 1 if the host is the crawl's own.
+-- requests that the host may have in flight, delay (s), 1 if the host is the crawl's own, identical texts in a row.
 local name, takeover, delay = ARGV[1], ARGV[4] == '1', tonumber(ARGV[7])
 local info = redis.call('HMGET', KEYS[1], 'domain', 'state', 'born')
 if not info[1] then
@@ -31,6 +31,9 @@ if info[2] == 'cancelled' then
     redis.call('HDEL', KEYS[3], name)
     redis.call('HDEL', KEYS[4], name)
     return {'cancelled'}
+end
+if info[2] ~= 'paused' and is_repeated(KEYS[1] .. ':budgets', charges_of(ARGV[3]), tonumber(ARGV[9])) then
+    return {'spent', 'identical-texts'}
 end
 local hold = redis.call('PTTL', KEYS[9])
 if info[2] == 'paused' or (hold > 0 and ARGV[8] == '1' and not takeover) then

@@ -62,7 +62,7 @@ def excluded_urls(redis: Redis, crawl_id: str) -> ExcludedUrls:
     for name, state in zip(names, states, strict=True):
         if state is None:
             reason, bracket, entry = str(entries[name]).partition("[")
-            url, depth, referrer = json.loads(bracket + entry)
+            url, depth, referrer = json.loads(bracket + entry)[:3]
             listed.append((reason, FoundPage(url, "", depth, referrer)))
     exact = Counter(reason for reason, _ in listed)
     counts = {

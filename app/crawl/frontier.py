@@ -21,6 +21,7 @@ from app.crawl.frontier_values import (
     Crawl,
     Entered,
     Failures,
+    FetchedPage,
     FoundPage,
     Host,
     MessageKind,
@@ -39,6 +40,7 @@ from app.crawl.frontier_values import (
     parts_of,
     to_entry,
 )
+from app.crawl.traps import TrapLimits
 from app.crawl_record.crawls import CrawlState
 from app.crawl_record.keys import plain_id
 from app.state.client import PREFIX, load_script
@@ -60,19 +62,20 @@ class Frontier:
     links are in the store before they are noted here.
     """
 
-    def __init__(self, redis: Redis, *, ttl: int, admission: int = 256) -> None:
+    def __init__(self, redis: Redis, *, ttl: int, admission: int = 256, traps: TrapLimits | None = None) -> None:
         self._redis = redis
         self._ttl = ttl
         self._admission = admission
+        self._traps = traps or TrapLimits()
         self._cache = CrawlCache()
         self._noted = ExcludedNotes()
         folder = Path(__file__).parent
-        admit = folder / "admit.lua"
-        self._enter = load_script(redis, admit, folder / "enter.lua")
-        self._complete = load_script(redis, admit, folder / "exclude.lua", folder / "complete.lua")
+        admit, budgets = folder / "admit.lua", folder / "traps.lua"
+        self._enter = load_script(redis, admit, budgets, folder / "enter.lua")
+        self._complete = load_script(redis, admit, budgets, folder / "exclude.lua", folder / "complete.lua")
         self._refill = load_script(redis, admit, folder / "refill.lua")
         self._release = load_script(redis, folder / "release.lua")
-        self._rebuild = load_script(redis, folder / "rebuild.lua")
+        self._rebuild = load_script(redis, budgets, folder / "rebuild.lua")
         self._stored = load_script(redis, folder / "stored.lua")
         self._note_published = load_script(redis, folder / "published.lua")
 
@@ -134,7 +137,10 @@ class Frontier:
         key, name = crawl_key(crawl_id), fingerprint(link.canonical_key)
         action, *values = self._enter(
             keys=[*parts_of(key, "", "pages", "admitted", "retrying", "backlog", "handover"), *host_keys(host.name)],
-            args=[name, domain, to_entry(link), int(takeover), LEASE, host.concurrency, host.delay, int(host.own)],
+            args=[
+                *(name, domain, to_entry(link), int(takeover), LEASE, host.concurrency, host.delay, int(host.own)),
+                self._traps.identical_texts,
+            ],
         )
         match action:
             case "foreign":
@@ -143,6 +149,8 @@ class Frontier:
                 raise Postpone(float(values[0]), f"{host.name} gets one request in {host.delay:g} s")
             case "busy":
                 raise Postpone(_BUSY, f"another message of {link.canonical_key} is worked on")
+            case "spent":
+                return Entered(fetch=False, spent=str(values[0]))
             case "fetch":
                 self._cache.note_born(crawl_id, str(values[0]))
                 return Entered(fetch=True)
@@ -163,11 +171,13 @@ class Frontier:
         links: Iterable[FoundPage] = (),
         excluded: Iterable[tuple[str, FoundPage]] = (),
         max_pages: int = 0,
+        text: str = "",
     ) -> Completed:
         """Note a message as done or dead, its links as waiting, and admit the crawl's next pages.
 
-        `line` is the page's line of the crawl's record. `excluded` are links that are not followed, with their reasons.
-        A crawl gets no page beyond `max_pages`; such a page and one of `max-depth` note it as cut.
+        `line` is the page's line of the crawl's record, `text` its `text_hash`. `excluded` are links that are not
+        followed, with their reasons. A crawl gets no page beyond `max_pages` and its budgets against traps; such a page
+        and one of `max-depth` note it as cut.
         """
         key, name = crawl_key(crawl_id), message_name(kind, canonical_key)
         named = {fingerprint(link.canonical_key): link for link in links}
@@ -185,7 +195,8 @@ class Frontier:
             args=[
                 *(name, "x" if dead else "d", int(indexed), line, host.delay, host.concurrency),
                 *(0 if dead else self._admission, self._ttl if self._cache.must_renew(crawl_id) else 0, max_pages),
-                *(plain_id(crawl_id), confirmed, len(fresh), *arguments, *not_followed),
+                *(plain_id(crawl_id), confirmed, *self._traps.arguments, text, len(canonical_key)),
+                *(len(fresh), *arguments, *not_followed),
             ],
         )
         # Without those that a limit left out: another page may lead to them within its limits.
@@ -290,21 +301,30 @@ class Frontier:
             self._redis.srem(_RESTORED, *crawl_ids)
 
     def rebuild(
-        self, crawl_id: str, done: Iterable[tuple[str, bool]], waiting: Iterable[FoundPage], dead: Iterable[str] = ()
+        self, crawl_id: str, done: Iterable[FetchedPage], waiting: Iterable[FoundPage], dead: Iterable[str] = ()
     ) -> int:
-        """Note pages as done, with whether each belongs in the pack, others as dead or waiting; return how many wait.
+        """Note pages as done, others as dead or waiting; return how many wait.
 
-        `done` and `dead` are canonical keys. Pages that the frontier has already stay as they are.
+        `dead` are canonical keys. Pages that the frontier has already stay as they are.
         """
         key, added = crawl_key(crawl_id), 0
         rows = chain(
-            (("d", fingerprint(page), int(member)) for page, member in done),
-            (("x", fingerprint(page), 1) for page in dead),
-            (("w", fingerprint(link.canonical_key), to_entry(link)) for link in waiting),
+            (("d", FoundPage("", each.canonical_key, 0), int(each.member), each.text) for each in done),
+            (("x", FoundPage("", page, 0), 1, "") for page in dead),
+            (("w", link, 0, "") for link in waiting),
         )
         while batch := list(islice(rows, 500)):
-            arguments = [field for row in batch for field in row]
-            added += self._rebuild(keys=[*parts_of(key, "", "pages", "backlog"), ACTIVE_CRAWLS], args=arguments)
+            arguments = [
+                field
+                for state, link, member, text in batch
+                for field in (
+                    *(state, fingerprint(link.canonical_key), member, to_entry(link)),
+                    *(text, len(link.canonical_key)),
+                )
+            ]
+            added += self._rebuild(
+                keys=parts_of(key, "", "pages", "backlog"), args=[*self._traps.arguments, *arguments]
+            )
         self._redis.sadd(ACTIVE_CRAWLS, plain_id(crawl_id))
         return added
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from app.crawl.traps import charges
 from app.crawl_record.crawls import CrawlState
 from app.crawl_record.keys import plain_id
 from app.state.client import PREFIX
@@ -71,12 +72,25 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class FoundPage:
-    """A page of a crawl with its depth; `referrer` is the id of the page that led to it, or empty."""
+    """A page of a crawl with its depth; `referrer` is the id of the page that led to it, or empty.
+
+    `redirects` is the number of redirects in a row that led to it.
+    """
 
     url: str
     canonical_key: str
     depth: int
     referrer: str = ""
+    redirects: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPage:
+    """A page that a crawl has fetched: whether it belongs in the pack, and its `text_hash` or an empty string."""
+
+    canonical_key: str
+    member: bool
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +101,7 @@ class PageMessage:
     url: str
     depth: int
     referrer: str
+    redirects: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +134,8 @@ class Entered:
     crawl_found: bool = True
     #: What the page admitted when it was completed, to be published again.
     handover: Admitted = Admitted()
+    #: The reason code of the budget that was spent while the page waited: it is completed without a request.
+    spent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +206,8 @@ def crawl_of_fields(crawl_id: str, fields: Mapping[str, str]) -> Crawl | None:
 
 
 def to_entry(link: FoundPage) -> str:
-    return _ENCODER.encode([link.url, link.depth, link.referrer])
+    """Return a page as it waits in Redis, as JSON; the scripts read its charges at the end."""
+    return _ENCODER.encode([link.url, link.depth, link.referrer, link.redirects, charges(link.canonical_key)])
 
 
 def admitted_of(items: Iterable[str], wait: float) -> Admitted:
@@ -198,7 +216,7 @@ def admitted_of(items: Iterable[str], wait: float) -> Admitted:
     for item in items:
         name, entry = item[: item.index("[")], item[item.index("[") :]
         kind: MessageKind = _KIND_OF_PREFIX[name[0]] if len(name) > _NAME_LENGTH else "page"
-        messages.append(PageMessage(kind, *json.loads(entry)))
+        messages.append(PageMessage(kind, *json.loads(entry)[:4]))
     return Admitted(tuple(messages), wait)
 
 

@@ -12,6 +12,7 @@ from app.crawl.crawler import Crawler
 from app.crawl.frontier import Frontier
 from app.crawl.frontier_values import Completed, FoundPage, Host, MessageKind, PageMessage, message_name
 from app.crawl.policy import Policies
+from app.crawl.traps import MAX_REDIRECTS, text_hash
 from app.crawl.urls import Excluded, Target, canonical_key, host_of
 from app.crawl_record.entries import MAX_HASH, UrlEntry
 from app.crawl_record.reasons import Reason
@@ -31,31 +32,39 @@ class PageWork:
         self._records = records
         self._policies = policies
 
-    def run(self, target: Target, *, referrer: str, takeover: bool, too_complex: bool = False) -> Completed:
+    def run(
+        self, target: Target, *, referrer: str, takeover: bool, redirects: int = 0, too_complex: bool = False
+    ) -> Completed:
         """Fetch and store a page unless nothing is left to do, and return the pages to publish next.
 
-        With `takeover`, an earlier delivery of the message is no longer at work. Raises Postpone while the host is
-        busy, and what `Crawler.get` and the store raise; then the page leaves the admission window until its retry.
+        `redirects` is the number of redirects in a row that led to it. With `takeover`, an earlier delivery of the
+        message is no longer at work. Raises Postpone while the host is busy, and what `Crawler.get` and the store
+        raise; then the page leaves the admission window until its retry.
         """
         crawl_id, host = target.crawl_id, self._crawler.host(target)
-        link = FoundPage(target.url, target.canonical_key, target.depth, referrer)
+        link = FoundPage(target.url, target.canonical_key, target.depth, referrer, redirects)
         entered = self._frontier.enter(crawl_id, target.domain, link, host, takeover=takeover)
         if not entered.crawl_found:
             self._records.restore(target)
             entered = self._frontier.enter(crawl_id, target.domain, link, host, takeover=takeover)
         if not entered.crawl_found:
             raise Postpone(_LOST_AGAIN, f"Redis has lost crawl {crawl_id} again")
+        if entered.spent:
+            return self.complete(target, "page", Skipped(why=entered.spent), host, referrer=referrer)
         if not entered.fetch:
             return Completed(entered.handover, message_name("page", target.canonical_key))
         try:
             result = self._crawler.get(target, too_complex=too_complex)
+            if isinstance(result, Redirected) and redirects >= MAX_REDIRECTS:
+                result = Skipped(why=Reason.TOO_MANY_REDIRECTS, detail=f"to {result.target}", status=result.status)
             member = self._crawler.store(target, result)
         except BaseException as error:
             failed = not isinstance(error, Postpone)
             reason = f"{type(error).__name__}: {error}"
             self._frontier.release(crawl_id, "page", target.canonical_key, host, failed=failed, error=reason)
             raise
-        return self.complete(target, "page", result, host, referrer=referrer, member=bool(member))
+        redirects = redirects + 1 if isinstance(result, Redirected) else 0
+        return self.complete(target, "page", result, host, referrer=referrer, member=bool(member), redirects=redirects)
 
     def complete(
         self,
@@ -66,8 +75,9 @@ class PageWork:
         *,
         referrer: str = "",
         member: bool = False,
+        redirects: int = 0,
     ) -> Completed:
-        """Complete a page's message; return the pages that are admitted now.
+        """Complete a page's message; return the pages that are admitted now. `redirects` led to its links in a row.
 
         The line of the record is that of `page` or `index`; the links are followed of `page` or `crawl`.
         """
@@ -87,7 +97,8 @@ class PageWork:
             host=host,
             line=line,
             indexed=member,
-            links=(FoundPage(link.url, link.canonical_key, below, own_id) for link in links),
+            links=(FoundPage(link.url, link.canonical_key, below, own_id, redirects) for link in links),
+            text=_text_of(result) if kind != "crawl" else "",
             excluded=((each.reason, FoundPage(each.url, each.canonical_key, below, own_id)) for each in excluded),
             max_pages=limits.max_pages,
         )
@@ -107,6 +118,10 @@ class PageWork:
         crawl = self._frontier.latest(target.domain)
         if crawl and crawl.own:
             self._frontier.add_line(crawl.id, entry_of(target, result).to_line().decode())
+
+
+def _text_of(result: FetchResult) -> str:
+    return text_hash(result.page.title, result.page.body, result.page.path) if isinstance(result, Indexed) else ""
 
 
 def entry_of(target: Target, result: FetchResult, referrer: str = "") -> UrlEntry:

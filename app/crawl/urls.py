@@ -34,15 +34,22 @@ SESSION_PARAMETERS = (
     "jsessionid", "phpsess(?:ion)?id", "aspsessionid[a-z]*", r"asp\.net_sessionid", "session[_-]?id", "sess_id",
     "oscsid", "zenid", "cfid", "cftoken",
 )  # fmt: skip
-#: These hold a session only if the value looks like one (16 letters and digits or more): `?sid=12` may be a story.
+#: Parameters that campaigns, advertisements and newsletters add to links.
+TRACKING_PARAMETERS = (
+    "utm_[a-z_]+", "fbclid", "gclid", "gclsrc", "gbraid", "wbraid", "dclid", "msclkid", "yclid", "twclid", "ttclid",
+    "igshid", "mc_[ce]id", "mkt_tok", "_hsenc", "_hsmi", "_ga", "_gl",
+)  # fmt: skip
+#: These hold a session only if the value looks like one: eight hex digits or more with letters and digits among them,
+#: or 16 letters and digits. `?sid=12` may be a story, `?session=fall2026` a term.
 SESSION_LIKE_PARAMETERS = ("sid", "sess", "sessid", "session")
 
-_NAMES = "|".join(SESSION_PARAMETERS)
+_NAMES = "|".join((*SESSION_PARAMETERS, *TRACKING_PARAMETERS))
 _LIKE = "|".join(SESSION_LIKE_PARAMETERS)
-_SESSION_QUERY = re.compile(
-    rf"(?<=[?&;])(?:(?:{_NAMES})=[^&#;]*|(?:{_LIKE})=(?=[a-z]*[0-9])[0-9a-z]{{16,}}(?=[&#;]|$))[&;]?", re.I
+_SESSION = "(?=[a-z]*[0-9])(?:(?=[0-9]*[a-f])[0-9a-f]{8,15}|[0-9a-z]{16,})(?=[&#;]|$)"
+_SESSION_QUERY = re.compile(rf"(?<=[?&;])(?:(?:{_NAMES})=[^&#;]*|(?:{_LIKE})={_SESSION})[&;]?", re.I)
+_SESSION_PATH = re.compile(
+    rf";(?:(?:{'|'.join(SESSION_PARAMETERS)})=[^/?#;]*|(?:{_LIKE})={_SESSION.replace('[&#;]', '[/?#;]')})", re.I
 )
-_SESSION_PATH = re.compile(rf";(?:{_NAMES})=[^/?#;]*", re.I)
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.I)
 _HOST_PORT = re.compile(r"[^/?#:\[\]]+:\d{1,5}(?:[/?#]|$)")

@@ -17,6 +17,7 @@ class Reason(StrEnum):
     # Redirected, gone, or skipped.
     REDIRECT = "redirect"
     INVALID_REDIRECT = "invalid-redirect"
+    TOO_MANY_REDIRECTS = "too-many-redirects"
     NOINDEX = "noindex"
     ROBOTS = "robots"
     CONTENT_TYPE = "content-type"
@@ -31,11 +32,23 @@ class Reason(StrEnum):
     MAX_DEPTH = "max-depth"
     MAX_PAGES = "max-pages"
     REPEATED_SEGMENTS = "repeated-segments"
+    QUERY_VARIANTS = "query-variants"
+    PATTERN_PAGES = "pattern-pages"
+    IDENTICAL_TEXTS = "identical-texts"
     BLOCKED = "blocked"
 
 
 #: The codes of URLs that a crawl finds and never requests.
-EXCLUDED: Final = (Reason.NOFOLLOW, Reason.MAX_DEPTH, Reason.MAX_PAGES, Reason.REPEATED_SEGMENTS, Reason.BLOCKED)
+EXCLUDED: Final = (
+    Reason.NOFOLLOW,
+    Reason.MAX_DEPTH,
+    Reason.MAX_PAGES,
+    Reason.REPEATED_SEGMENTS,
+    Reason.QUERY_VARIANTS,
+    Reason.PATTERN_PAGES,
+    Reason.IDENTICAL_TEXTS,
+    Reason.BLOCKED,
+)
 
 #: What each code means; the reference page has the same texts.
 MEANINGS: Final[dict[Reason, str]] = {
@@ -45,6 +58,7 @@ MEANINGS: Final[dict[Reason, str]] = {
     Reason.SAME_CONTENT: "The server sent the page again, and it is as before.",
     Reason.REDIRECT: "The URL redirects to another one, which is a page of its own.",
     Reason.INVALID_REDIRECT: "The URL redirects to itself, to a forbidden port, or to no valid URL.",
+    Reason.TOO_MANY_REDIRECTS: "Trap: 20 redirects in a row led to the URL, which redirects, too.",
     Reason.NOINDEX: "The page forbids to index it, by `<meta>` or by a header.",
     Reason.ROBOTS: "robots.txt forbids to request the URL.",
     Reason.CONTENT_TYPE: "The content is of a type that is not indexed.",
@@ -57,5 +71,8 @@ MEANINGS: Final[dict[Reason, str]] = {
     Reason.MAX_DEPTH: "The URL is more than `MAX_DEPTH` links from the start page.",
     Reason.MAX_PAGES: "The crawl had `MAX_PAGES` pages already.",
     Reason.REPEATED_SEGMENTS: "Trap: the path has one segment three times, or more than 50 segments.",
+    Reason.QUERY_VARIANTS: "Trap: the crawl has `MAX_QUERY_VARIANTS` URLs of the path with two or more parameters.",
+    Reason.PATTERN_PAGES: "Trap: the crawl has `MAX_PATTERN_PAGES` URLs of the directory pattern.",
+    Reason.IDENTICAL_TEXTS: "Trap: `MAX_IDENTICAL_TEXTS` pages in a row of the directory pattern had texts met before.",
     Reason.BLOCKED: "A setting of the site forbids to request the URL.",
 }

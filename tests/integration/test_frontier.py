@@ -21,6 +21,7 @@ from app.crawl.frontier_values import (
     Completed,
     Crawl,
     Entered,
+    FetchedPage,
     FoundPage,
     Host,
     MessageKind,
@@ -28,6 +29,7 @@ from app.crawl.frontier_values import (
 )
 from app.crawl.politeness import HostRateLimiter
 from app.crawl.single_flight import SingleFlight
+from app.crawl.traps import TrapLimits
 from app.crawl.urls import Link
 from app.errors import ServerError
 from app.state.client import get_raw_redis, get_redis
@@ -39,6 +41,7 @@ pytestmark = pytest.mark.integration
 
 
 HOST = Host("a.gov", delay=0, concurrency=2)
+WIDE = Host("a.gov", delay=0, concurrency=99)
 
 
 @pytest.fixture
@@ -275,9 +278,71 @@ def test_a_rebuilt_crawl_goes_on_where_its_record_ends_and_caches_of_lost_pages_
     frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), own=True))
     # The host is free: the first attempt has left no trace.
     assert enter(frontier, "1").fetch
-    assert frontier.rebuild("c", [("start", True)], [link("1"), link("2"), link("3")]) == 2
+    assert frontier.rebuild("c", [FetchedPage("start", True)], [link("1"), link("2"), link("3")]) == 2
     completed = complete(frontier, "page", "1", "3", "4")
     assert (urls(completed.admitted), frontier.progress("a.gov").waiting) == (["2", "3"], 1)
+
+
+def trapped(redis_url: str) -> Frontier:
+    """Return the frontier of a crawl with small budgets, whose start page is done."""
+    traps = TrapLimits(query_variants=2, pattern_pages=3, identical_texts=2)
+    frontier = Frontier(get_redis(redis_url), ttl=60, traps=traps)
+    frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), own=True))
+    enter(frontier, "start", host=WIDE)
+    return frontier
+
+
+@pytest.mark.parametrize(
+    ("links", "reason"),
+    [(["s?a=1&b=1", "s?a=2&b=1", "s?a=1&b=2"], "query-variants"), (["n/1", "n/2", "n/3", "n/4"], "pattern-pages")],
+)
+def test_a_budget_that_is_spent_stops_the_next_url_and_is_named(redis_url: str, links: list[str], reason: str) -> None:
+    frontier = trapped(redis_url)
+    complete(frontier, "page", "start", *links, "plain", links[0])
+    assert frontier.spent("c") == frontier.progress("a.gov").spent == {reason: 1}
+    assert frontier.progress("a.gov").waiting + frontier.progress("a.gov").open == len(links)
+    assert frontier.is_cut("c")
+
+
+def read(frontier: Frontier, key: str, text: str, *links: str) -> None:
+    """Run the message of a page with this text."""
+    assert enter(frontier, key, host=WIDE).fetch
+    made = [link(each) for each in links]
+    frontier.complete("c", "page", key, host=WIDE, text=text, links=made, max_pages=99)
+
+
+def test_identical_texts_in_a_row_close_a_pattern_and_a_new_text_between_them_does_not(redis_url: str) -> None:
+    frontier = trapped(redis_url)
+    read(frontier, "d/1", "one", "d/2", "d/3", "e/1", "e/2", "e/3")
+    read(frontier, "d/2", "one")
+    read(frontier, "d/3", "two")
+    read(frontier, "d/4", "two")
+    assert enter(frontier, "d/5", host=WIDE).fetch
+    read(frontier, "d/6", "one", "d/7", "other")
+    assert enter(frontier, "d/8", host=WIDE) == Entered(fetch=False, spent="identical-texts")
+    assert frontier.spent("c") == {"identical-texts": 1}
+    assert not frontier.is_cut("c")
+    assert enter(frontier, "e/1", host=WIDE).fetch
+
+
+def test_the_shorter_url_of_two_pages_with_one_text_is_the_page(redis_url: str) -> None:
+    frontier = trapped(redis_url)
+    for number in range(4):
+        read(frontier, f"session/{number}/p/{number}", f"text {number}")
+        read(frontier, f"p/{number}", f"text {number}")
+    assert enter(frontier, "p/9", host=WIDE).fetch
+    assert enter(frontier, "session/9/p/1", host=WIDE).fetch
+
+
+def test_budgets_are_counted_again_when_a_crawl_is_rebuilt(redis_url: str) -> None:
+    frontier = trapped(redis_url)
+    done = [
+        FetchedPage("n/1", True),
+        FetchedPage("n/2", True),
+        *(FetchedPage(f"d/{n}", True, "one") for n in (1, 2, 3)),
+    ]
+    assert frontier.rebuild("c", done, [link("n/3"), link("n/4"), link("d/4"), link("plain")]) == 2
+    assert enter(frontier, "d/5").spent == "identical-texts"
 
 
 def test_a_redelivered_start_keeps_the_time_at_which_the_crawl_started(frontier: Frontier) -> None:

@@ -164,6 +164,10 @@ def test_domain_and_path_of_a_url() -> None:
         ("https://x.gov/a?id=1", "https://x.gov/a?id=1&CFID=3&CFTOKEN=4"),
         ("https://x.gov/a", "https://x.gov/a?ASPSESSIONIDQQ=AB"),
         ("https://x.gov/a", "https://x.gov/a?sid=0123456789abcdef"),
+        ("https://x.gov/a", "https://x.gov/a?sid=3fa9c0d1e2b4"),
+        ("https://x.gov/a", "https://x.gov/a;sid=3fa9c0d1e2b4"),
+        ("https://x.gov/a?b=1", "https://x.gov/a?utm_source=x&b=1&fbclid=A_-1&gclid=&utm_campaign_id=2"),
+        ("https://x.gov/a", "https://x.gov/a?_ga=1.2&MC_CID=3"),
     ],
 )
 def test_two_spellings_of_one_page_have_one_key(one: str, other: str) -> None:
@@ -181,6 +185,10 @@ def test_two_spellings_of_one_page_have_one_key(one: str, other: str) -> None:
         ("https://x.gov/?a=1&a=2", "https://x.gov/?a=1"),
         ("https://x.gov/a%2Fb", "https://x.gov/a/b"),
         ("https://x.gov/?sid=internationalisation", "https://x.gov/"),
+        ("https://x.gov/?session=fall2026", "https://x.gov/"),
+        ("https://x.gov/?sid=20261122", "https://x.gov/"),
+        ("https://x.gov/a;sid=12", "https://x.gov/a"),
+        ("https://x.gov/?source=utm_source", "https://x.gov/"),
     ],
 )
 def test_two_pages_keep_two_keys(one: str, other: str) -> None:

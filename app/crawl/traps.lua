@@ -1,0 +1,61 @@
+-- Functions of the scripts that count URLs and texts, so that a crawl ends where a server has URLs without end.
+-- A backlog entry ends with the charges of its URL: items of a letter and eight hex digits; see app/crawl/traps.py.
+
+local CHARGE = 9
+
+-- Return the charges of an entry.
+local function charges_of(entry)
+    return string.match(entry, '"([div%x]*)"%]$') or ''
+end
+
+-- Return the key of the identical texts in a row below the pattern that the first charge names.
+local function identical(charges)
+    return 'i' .. string.sub(charges, 2, CHARGE)
+end
+
+-- Return whether the pages below the pattern of a URL have had one text, or texts known by then, for `limit` times in a row.
+local function is_repeated(budgets, charges, limit)
+    return charges ~= '' and tonumber(redis.call('HGET', budgets, identical(charges)) or 0) >= limit
+end
+
+-- Return the reason code of the budget that is spent for a URL with these charges, or nil.
+-- `limits`: URLs of a pattern, URLs of a path with several parameters, identical texts in a row.
+local function spent(budgets, charges, limits)
+    if is_repeated(budgets, charges, limits.identical) then
+        return 'identical-texts'
+    end
+    for at = 1, #charges, CHARGE do
+        local letter, charge = string.sub(charges, at, at), string.sub(charges, at, at + CHARGE - 1)
+        local limit = letter == 'd' and limits.pattern or letter == 'v' and limits.variants
+        if limit and tonumber(redis.call('HGET', budgets, charge) or 0) >= limit then
+            return letter == 'd' and 'pattern-pages' or 'query-variants'
+        end
+    end
+    return nil
+end
+
+-- Count a URL that is added to the crawl.
+local function charge(budgets, charges)
+    for at = 1, #charges, CHARGE do
+        if string.sub(charges, at, at) ~= 'i' then
+            redis.call('HINCRBY', budgets, string.sub(charges, at, at + CHARGE - 1), 1)
+        end
+    end
+end
+
+-- Count the text of a page. A text that was met before below the pattern of a shorter URL is identical: the shorter
+-- one of two URLs is the page. A new text ends the row.
+local function count_text(budgets, texts, text, length, charges)
+    local former = tonumber(redis.call('HGET', texts, text))
+    if not former or length < former then
+        redis.call('HSET', texts, text, length)
+    end
+    if charges == '' then
+        return
+    end
+    if not former then
+        redis.call('HDEL', budgets, identical(charges))
+    elseif length >= former then
+        redis.call('HINCRBY', budgets, identical(charges), 1)
+    end
+end

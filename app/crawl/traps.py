@@ -1,0 +1,84 @@
+"""Traps: what a URL and a text are counted by, so that a crawl ends where a server has URLs without end."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from config.settings import Settings
+
+#: Redirects in a row that a crawl follows.
+MAX_REDIRECTS = 20
+
+#: A part of a path that numbers, dates or identifiers of a session differ in: digits, or eight hex digits and more.
+_VARIABLE = re.compile(r"(?<![a-z0-9])(?=[a-f-]*[0-9])[0-9a-f-]{8,}(?![a-z0-9])|[0-9]+", re.I)
+_LEFT_OUT = b"0123456789 "
+#: Characters of a path that an error page may repeat. A shorter one may be part of any text.
+_MIN_PATH = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrapLimits:
+    """Budgets of one crawl.
+
+    `query_variants` are URLs of one path with two or more parameters, `pattern_pages` URLs of one directory pattern,
+    `identical_texts` pages in a row below one pattern whose text was met before.
+    """
+
+    query_variants: int = 200
+    pattern_pages: int = 5_000
+    identical_texts: int = 50
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return the budgets of the settings."""
+        return cls(
+            query_variants=settings.max_query_variants,
+            pattern_pages=settings.max_pattern_pages,
+            identical_texts=settings.max_identical_texts,
+        )
+
+    @property
+    def arguments(self) -> tuple[int, int, int]:
+        """The limits in the order in which the scripts take them."""
+        return self.pattern_pages, self.query_variants, self.identical_texts
+
+
+def charges(canonical_key: str) -> str:
+    """Return the budgets that a URL is counted in: items of a letter and eight hex digits, without a separator.
+
+    The first item is its directory pattern: the path without its last part, with `#` for digits and identifiers, and
+    the names of the query's parameters. A last part with digits belongs to the pattern, unless a query selects the
+    page. Its letter is `d` if there is a `#` or a query. It is `i` otherwise: then whoever wrote the words of the URL
+    made a page for it, and only identical texts are counted. `v` is the path of a URL with two or more parameters.
+    """
+    path, _, query = canonical_key.partition("?")
+    start = path.find("/", path.find("//") + 2)
+    folder, _, leaf = path[start:].rstrip("/").rpartition("/")
+    pattern = _VARIABLE.sub("#", folder)
+    names: list[str] = []
+    if query:
+        names = sorted({pair.partition("=")[0] for pair in query.split("&")})
+        pattern += "?" + "&".join(names)
+    elif (general := _VARIABLE.sub("#", leaf)) != leaf:
+        pattern += f"/{general}"
+    letter = "d" if names or "#" in pattern else "i"
+    items = letter + _hash(path[:start] + pattern)
+    return items if len(names) < 2 else f"{items}v{_hash(path)}"
+
+
+def text_hash(title: str, body: str, path: str) -> str:
+    """Return the hash of a page's text, eight hex digits, without digits, spaces and its own path in the text.
+
+    So pages of a calendar have few different texts, and an error page has one, whatever was requested.
+    """
+    text = f"{title}\n{body}"
+    if len(path) >= _MIN_PATH:
+        text = text.replace(path, "")
+    return hashlib.blake2b(text.encode(errors="replace").translate(None, _LEFT_OUT), digest_size=4).hexdigest()
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode(errors="replace"), digest_size=4).hexdigest()

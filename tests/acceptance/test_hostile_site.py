@@ -1,0 +1,47 @@
+"""A crawl of a site full of traps ends by itself, within its budgets, and has every real page."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from app.crawl.traps import MAX_REDIRECTS
+from config.settings import Settings
+from tests.servers.hostile import HostileSite
+from tests.support import command
+from tests.support.system import System, running_system
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.slow]
+
+#: With a few requests for robots.txt and for pages that were in work when a budget was spent.
+MOST_REQUESTS = 1_000
+
+
+def packed_pages(system: System, domain: str) -> dict[str, str]:
+    """Return the titles of a domain's packed pages by path."""
+    with contextlib.closing(sqlite3.connect(system.pack(domain))) as pack:
+        return dict(pack.execute("SELECT path, title FROM pages"))
+
+
+def test_a_crawl_of_a_hostile_site_ends_by_itself_with_every_page(
+    environment: dict[str, str], settings: Settings, tmp_path: Path
+) -> None:
+    with HostileSite() as site, running_system(environment, settings, tmp_path) as system:
+        system.post("index+crawl", url=site.url)
+        system.packed(site.domain, seconds=200)
+        hits = site.hazard_hits()
+        assert sum(hits.values()) <= MOST_REQUESTS, hits
+        pages = packed_pages(system, site.domain)
+        assert {path: pages.get(path) for path in site.real} == {path: f"Page {w}" for path, w in site.real.items()}
+        progress = system.progress(site.domain)
+        assert (progress.open, progress.waiting, progress.dead) == (0, 0, 0)
+        # Each budget says that it stopped something. Redirects are pages, so they have entries of the record.
+        assert set(progress.spent) == {"query-variants", "identical-texts"}
+        assert hits["go"] == MAX_REDIRECTS + 1
+        shown = command.perennial({**os.environ, **system.environment}, "status", site.domain).stdout
+        assert "not followed: " in shown
+        assert f"query-variants ({progress.spent['query-variants']} links)" in shown
