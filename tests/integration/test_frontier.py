@@ -299,7 +299,7 @@ def trapped(redis_url: str) -> Frontier:
 def test_a_budget_that_is_spent_stops_the_next_url_and_is_named(redis_url: str, links: list[str], reason: str) -> None:
     frontier = trapped(redis_url)
     complete(frontier, "page", "start", *links, "plain", links[0])
-    assert frontier.spent("c") == frontier.progress("a.gov").spent == {reason: 1}
+    assert frontier.excluded("c").counts == {reason: 1}
     assert frontier.progress("a.gov").waiting + frontier.progress("a.gov").open == len(links)
     assert frontier.is_cut("c")
 
@@ -320,7 +320,7 @@ def test_identical_texts_in_a_row_close_a_pattern_and_a_new_text_between_them_do
     assert enter(frontier, "d/5", host=WIDE).fetch
     read(frontier, "d/6", "one", "d/7", "other")
     assert enter(frontier, "d/8", host=WIDE) == Entered(fetch=False, spent="identical-texts")
-    assert frontier.spent("c") == {"identical-texts": 1}
+    assert frontier.excluded("c").counts == {"identical-texts": 1}
     assert not frontier.is_cut("c")
     assert enter(frontier, "e/1", host=WIDE).fetch
 
