@@ -23,8 +23,8 @@ _MIN_PATH = 4
 class TrapLimits:
     """Budgets of one crawl.
 
-    `query_variants` are URLs of one path with two or more parameters, `pattern_pages` URLs of one directory pattern,
-    `identical_texts` pages in a row below one pattern whose text was met before.
+    `query_variants`: URLs of one path with two or more parameters. `pattern_pages`: URLs of one directory pattern.
+    `identical_texts`: pages in a row below one pattern whose text was met before.
     """
 
     query_variants: int = 200
@@ -49,10 +49,10 @@ class TrapLimits:
 def charges(canonical_key: str) -> str:
     """Return the budgets that a URL is counted in: items of a letter and eight hex digits, without a separator.
 
-    The first item is its directory pattern: the path without its last part, with `#` for digits and identifiers, and
-    the names of the query's parameters. A last part with digits belongs to the pattern, unless a query selects the
-    page. Its letter is `d` if there is a `#` or a query. It is `i` otherwise: then whoever wrote the words of the URL
-    made a page for it, and only identical texts are counted. `v` is the path of a URL with two or more parameters.
+    The first item is its directory pattern: the path without its last part, and the names of the query's parameters.
+    `#` stands for digits and identifiers. A last part with digits belongs to the pattern, unless a query selects the
+    page. The item's letter is `d` if there is a `#` or a query. Otherwise it is `i`: people chose the words of the URL,
+    so only identical texts are counted. The letter `v` marks the path of a URL with two or more parameters.
     """
     path, _, query = canonical_key.partition("?")
     start = path.find("/", path.find("//") + 2)

@@ -39,8 +39,8 @@ TRACKING_PARAMETERS = (
     "utm_[a-z_]+", "fbclid", "gclid", "gclsrc", "gbraid", "wbraid", "dclid", "msclkid", "yclid", "twclid", "ttclid",
     "igshid", "mc_[ce]id", "mkt_tok", "_hsenc", "_hsmi", "_ga", "_gl",
 )  # fmt: skip
-#: These hold a session only if the value looks like one: eight hex digits or more with letters and digits among them,
-#: or 16 letters and digits. `?sid=12` may be a story, `?session=fall2026` a term.
+#: These hold a session only if the value looks like one. It has eight or more hex digits that are not all digits, or 16
+#: letters and digits. `?sid=12` may be a story, `?session=fall2026` a term.
 SESSION_LIKE_PARAMETERS = ("sid", "sess", "sessid", "session")
 
 _NAMES = "|".join((*SESSION_PARAMETERS, *TRACKING_PARAMETERS))

@@ -42,4 +42,4 @@ def test_a_crawl_of_a_hostile_site_ends_by_itself_with_every_page(
         reasons = status(site.domain, settings=settings).reasons
         budgets = {"query-variants", "identical-texts", "repeated-segments", "too-many-redirects"}
         assert {reason for reason in budgets if reasons.get(reason)} == budgets, reasons
-        assert reasons["too-large"] == 2  # The bomb and the page without end.
+        assert reasons["too-large"] + reasons["content-type"] == 2  # The page without end, and the bomb of zeros.
