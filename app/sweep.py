@@ -141,6 +141,6 @@ def _urls_of(entry: UrlEntry, stored: StoredObject | None) -> tuple[str, ...] | 
     if entry.state == "lost":
         return None
     content = from_json(stored.data, parts=True) if stored else None
-    if entry.state == "indexed" and isinstance(content, Page):
+    if entry.state in ("indexed", "unchanged") and isinstance(content, Page):
         return tuple(link.url for link in content.links) if content.version >= CONTENT_VERSION else None
     return entry.links

@@ -12,9 +12,9 @@ from celery.utils.log import get_task_logger
 from app.broker.headers import DELIVERIES
 from app.broker.policies.delay_queues import ITERATION
 from app.broker.publishing import Outgoing
-from app.crawl.classify import links_of
+from app.crawl.classify import FetchResult, links_of
 from app.crawl.crawler import MAX_MOVES, limit_was_exceeded, redirect_of_start_page, redirect_outside_crawl
-from app.crawl.frontier_values import Admitted, Completed, Crawl, FoundPage
+from app.crawl.frontier_values import Admitted, Completed, Crawl, FoundPage, MessageKind
 from app.crawl.urls import Link, Target, canonical_key
 from app.envelopes import delayed_message, site_message
 from app.status import status
@@ -58,7 +58,7 @@ def index(self: Any, **message: Any) -> None:
     page, process = target_of(message), context()
     if not page.crawl_id:  # In a crawl, its open messages hold the timer back.
         reset_timer_of(page.domain)
-    result = process.crawler.fetch(page, "index", too_complex=limit_was_exceeded(self.request.headers or {}))
+    result = _fetch(page, "index", self.request.headers or {})
     if result is None:
         return
     page_id = process.crawler.store(page, result)
@@ -88,7 +88,7 @@ def crawl(self: Any, **message: Any) -> None:
     """
     page, process = target_of(message), context()
     page = replace(page, crawl_id=page.crawl_id or str(self.request.id))
-    result = process.crawler.fetch(page, "crawl", too_complex=limit_was_exceeded(self.request.headers or {}))
+    result = _fetch(page, "crawl", self.request.headers or {})
     if result is None:
         return
     if url := redirect_of_start_page(page, result):
@@ -114,6 +114,13 @@ def page(self: Any, **message: Any) -> None:
         too_complex=limit_was_exceeded(headers),
     )
     publish_admitted(target, completed)
+
+
+def _fetch(page: Target, kind: MessageKind, headers: Mapping[str, Any]) -> FetchResult | None:
+    """Return the result for a page of a client's message, or of a start page."""
+    process = context()
+    former = process.frontier.former(page.crawl_id, page.canonical_key) if page.crawl_id else None
+    return process.crawler.fetch(page, kind, too_complex=limit_was_exceeded(headers), former=former)
 
 
 def reset_timer_of(domain: str) -> None:

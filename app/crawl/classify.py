@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from app.crawl import encoding, politeness
 from app.crawl.extract.contract import Extract, Extractor, collapsed, excess_complexity
+from app.crawl.frontier_values import Former
 from app.crawl.urls import (
     MAX_LENGTH,
     Excluded,
@@ -23,7 +24,7 @@ from app.crawl.urls import (
     path_of,
     resolve,
 )
-from app.crawl_record.entries import MAX_VALIDATOR
+from app.crawl_record.entries import MAX_HASH, MAX_VALIDATOR
 from app.crawl_record.reasons import Reason
 from app.errors import ServerError
 from app.http.response import Response
@@ -120,13 +121,22 @@ class Skipped(_Received):
     detail: str = ""
 
 
-FetchResult = Indexed | Gone | Redirected | Skipped
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unchanged(_Received):
+    """A page that is as it is stored: `why` is `not-modified` or `same-content`."""
+
+    page: Page
+    why: str
+    links: tuple[Link, ...] = ()
+
+
+FetchResult = Indexed | Unchanged | Gone | Redirected | Skipped
 
 
 def links_of(result: FetchResult) -> tuple[Link, ...]:
     """Return the pages within the scope that a result leads to."""
     match result:
-        case Indexed(links=links) | Gone(links=links):
+        case Indexed(links=links) | Unchanged(links=links) | Gone(links=links):
             return links
         case Redirected(target=target, in_scope=True):
             return (Link(target, canonical_key(target)),)
@@ -169,6 +179,36 @@ def classify(response: Response, *, scope: Scope, extractor: Extractor, limits: 
         etag=validator(response.headers, "etag"),
         last_modified=validator(response.headers, "last-modified"),
     )
+
+
+def not_modified(response: Response, stored: Page, former: Former) -> Unchanged:
+    """Return the result of a 304 to a conditional request: the stored page, with its links."""
+    return Unchanged(
+        page=stored,
+        why=Reason.NOT_MODIFIED,
+        links=tuple(Link(link.url, canonical_key(link.url), link.text) for link in stored.links),
+        status=response.status,
+        etag=validator(response.headers, "etag") or former.etag,
+        last_modified=validator(response.headers, "last-modified") or former.last_modified,
+    )
+
+
+def same_content(result: Indexed) -> Unchanged:
+    """Return the result of a page that was sent again as it is stored."""
+    return Unchanged(
+        page=result.page,
+        why=Reason.SAME_CONTENT,
+        links=result.links,
+        status=result.status,
+        etag=result.etag,
+        last_modified=result.last_modified,
+        excluded=result.excluded,
+    )
+
+
+def content_hash(page: Page) -> str:
+    """Return the hash of a page's title and text; empty for a page without text."""
+    return hash_of(f"{page.title_hash} {page.body_hash}")[:MAX_HASH] if page.body_hash else ""
 
 
 def validator(headers: Mapping[str, str], name: str) -> str:

@@ -22,6 +22,7 @@ if former ~= state then
     end
 end
 redis.call('HDEL', crawl .. ':failures', name)
+redis.call('HDEL', crawl .. ':former', name)
 local budgets, texts = crawl .. ':budgets', crawl .. ':texts'
 if ARGV[15] ~= '' and former ~= state then
     local entry = redis.call('HGET', admitted, name) or redis.call('HGET', KEYS[4], name) or ''

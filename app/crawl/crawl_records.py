@@ -82,11 +82,27 @@ class CrawlRecords:
             timer_timeout=timer_timeout,
             callback=callback,
             moves=crawl.moves,
+            selection=policy.selection,
         )
         with suppress(PreconditionFailed):
             write_crawl(self._store, record, etag=None)
-            return self._frontier.begin(crawl)
+            begun = self._frontier.begin(crawl)
+            self._note_former(record)
+            return begun
         return self.restore_crawl(CrawlRef(crawl.domain, crawl.id)) or self._frontier.begin(crawl)
+
+    def _note_former(self, record: CrawlRecord) -> None:
+        """Give the frontier the validators of the domain's latest finished crawl, if that selected links as this one.
+
+        Otherwise the links of the stored pages are not those that this crawl follows.
+        """
+        former = next((each for each in list_crawls(self._store, record.domain) if each.is_finished), None)
+        if former is None or former.selection != record.selection:
+            return
+        crawl = self._frontier.crawl(former.id)
+        if crawl is not None:
+            self.flush(crawl)
+        self._frontier.note_former(record.id, latest_entries(self._store, former.ref).values())
 
     def restore(self, target: Target) -> None:
         """Make the crawl of a page known to the frontier: from its record, or else from the page's message.

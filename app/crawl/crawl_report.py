@@ -48,7 +48,7 @@ class CrawlReport:
         counted.update(self.excluded)
         if self.waiting:
             counted["waiting"] = self.waiting
-        return dict(counted.most_common())
+        return in_order(counted)
 
     def rows(self) -> Iterator[dict[str, str | int]]:
         """Yield a row for each URL with all columns; empty texts and zeros stand for unknown values."""
@@ -105,9 +105,14 @@ def reason_totals(frontier: Frontier, store: ObjectStore, domain: str) -> dict[s
     if record is None:
         return {}
     if record.is_finished and record.reasons and not frontier.buffered_lines(record.id, 1)[1]:
-        return dict(record.reasons)
+        return in_order(record.reasons)
     report = read_report(frontier, store, domain, crawl_id=record.id)
     return report.totals if report else {}
+
+
+def in_order(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return numbers by reason code, the largest ones first."""
+    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def marked_duplicates(entries: Mapping[str, UrlEntry]) -> dict[str, UrlEntry]:

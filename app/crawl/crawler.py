@@ -14,9 +14,21 @@ from redis import Redis
 
 from app.broker.errors import Postpone
 from app.broker.headers import LAST_ERROR
-from app.crawl.classify import FetchResult, Gone, Indexed, Limits, Redirected, Skipped, classify
+from app.crawl.classify import (
+    FetchResult,
+    Gone,
+    Indexed,
+    Limits,
+    Redirected,
+    Skipped,
+    Unchanged,
+    classify,
+    content_hash,
+    not_modified,
+    same_content,
+)
 from app.crawl.extract.contract import extractor
-from app.crawl.frontier_values import Host, MessageKind
+from app.crawl.frontier_values import Former, Host, MessageKind
 from app.crawl.getters import Getters
 from app.crawl.policy import Policies, policies_without_sites
 from app.crawl.politeness import HostRateLimiter, RobotsCache
@@ -25,12 +37,14 @@ from app.crawl.urls import Target, host_of
 from app.crawl_record.reasons import Reason
 from app.errors import ObjectNotFound, ServerError
 from app.http.fetcher import Fetcher
-from app.storage.layout import Tombstone, content_key, page_id, to_json
+from app.storage.layout import CONTENT_VERSION, Page, Tombstone, content_key, from_json, page_id, to_json
 from app.storage.store import ObjectStore
 from config.settings import Settings
 
 log = logging.getLogger(__name__)
 
+#: The status of a page that is as the validators of the request say.
+NOT_MODIFIED = 304
 #: Redirects that an `index` outside of a crawl follows; within a crawl each hop is a page of its own.
 _MAX_HOPS = 10
 #: Times that a start page may redirect its crawl to another host.
@@ -69,7 +83,9 @@ class Crawler:
         self._extractor = extractor(settings.extractor)
         self._limits = Limits.of(settings)
 
-    def fetch(self, target: Target, kind: MessageKind, *, too_complex: bool = False) -> FetchResult | None:
+    def fetch(
+        self, target: Target, kind: MessageKind, *, too_complex: bool = False, former: Former | None = None
+    ) -> FetchResult | None:
         """Return the result for a page of a client's own message; None where it is already completed in its crawl.
 
         Within a crawl, one GET serves the messages `index` and `crawl` of a page. Raises Postpone while the host or
@@ -84,7 +100,7 @@ class Crawler:
             if wait > 0:
                 raise Postpone(wait, f"{host.name} gets one request in {host.delay:g} s")
             try:
-                return self.get(target)
+                return self.get(target, former=former)
             finally:
                 self._rate_limiter.release(host, requester=target.canonical_key)
 
@@ -99,9 +115,10 @@ class Crawler:
         delay = max(policy.settings.host_delay, rules.crawl_delay or 0)
         return Host(name, delay, 1 if delay else policy.settings.host_concurrency, own=name == target.domain)
 
-    def get(self, target: Target, *, too_complex: bool = False) -> FetchResult:
+    def get(self, target: Target, *, too_complex: bool = False, former: Former | None = None) -> FetchResult:
         """Request a page now and classify the response. The caller has waited for the host.
 
+        With `former`, the request is conditional if the stored page is the one that the former crawl found.
         With `too_complex`, the page is skipped without a request: it took its last run more CPU time than a page may.
         ServerError, ConnectionFailed, ResponseTimeout and RobotsUnavailable may pass with time; ForbiddenAddress does
         not.
@@ -114,13 +131,30 @@ class Crawler:
         getter = self._getters.of(policy.request)
         if not self._robots.rules(target.url, getter, policy.settings).allows(target.url):
             return Skipped(why=Reason.ROBOTS, detail=f"robots.txt disallows {target.url}")
+        stored, data = self._stored(target, former) if former else (None, b"")
         try:
-            response = getter.get(target.url)
+            response = getter.get(target.url, headers=former.headers if former and stored else None)
+            if former and stored and response.status == NOT_MODIFIED:
+                return not_modified(response, stored, former)
             with cpu_limit():
-                return classify(response, scope=policy.scope, extractor=self._extractor, limits=self._limits)
+                result = classify(response, scope=policy.scope, extractor=self._extractor, limits=self._limits)
         except ServerError as error:
             self._rate_limiter.pause(host_of(target.url), error.retry_after or 0)
             raise
+        if stored and isinstance(result, Indexed) and to_json(result.page) == data:
+            return same_content(result)
+        return result
+
+    def _stored(self, target: Target, former: Former) -> tuple[Page | None, bytes]:
+        """Return the stored page and its bytes, None if it is not the one that the former crawl found."""
+        try:
+            data = self._store.get(content_key(target.domain, page_id(target.canonical_key))).data
+        except ObjectNotFound:
+            return None, b""
+        content = from_json(data)
+        if not isinstance(content, Page) or content.version != CONTENT_VERSION or content.url != target.url:
+            return None, b""
+        return (content, data) if content_hash(content) == former.hash else (None, b"")
 
     def store(self, target: Target, result: FetchResult) -> str:
         """Store a result; return the page's id if the page belongs in its crawl's pack, else an empty string.
@@ -138,6 +172,8 @@ class Crawler:
             case Redirected():
                 self._put_tombstone(object_key, target, "redirect")
                 return ""
+            case Unchanged():
+                pass
             case Skipped(why=why, detail=detail):
                 log.info("Page skipped: %s: %s (%s); what is stored of it stays", target.url, why, detail)
         return own_id

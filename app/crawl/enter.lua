@@ -1,5 +1,5 @@
 -- Begin the work on a page's message, in one round trip. Returns an action and its values:
--- 'fetch' and what tells this crawl from one that Redis lost; 'done' and the items that the page handed over, to be
+-- 'fetch', what tells this crawl from one that Redis lost, and what the former crawl knew of the page; 'done' and the items that the page handed over, to be
 -- published again; 'unknown' for a crawl that Redis does not have, of which no trace is left here;
 -- 'wait' and seconds; 'busy' while another message of the page is worked on; 'held' and 'cancelled': nothing is to do;
 -- 'foreign' and the domain of the crawl; 'spent' and a reason code where pages like this one became a trap meanwhile.
@@ -74,4 +74,4 @@ end
 if redis.call('HSETNX', KEYS[3], name, ARGV[3]) == 1 then
     redis.call('HDEL', KEYS[4], name)
 end
-return {'fetch', info[3] or ''}
+return {'fetch', info[3] or '', redis.call('HGET', KEYS[1] .. ':former', name) or ''}

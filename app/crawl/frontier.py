@@ -12,6 +12,7 @@ from redis import Redis
 from app.broker.errors import InvalidMessage, Postpone
 from app.crawl.crawl_cache import CrawlCache
 from app.crawl.excluded import ExcludedNotes, ExcludedUrls, excluded_urls
+from app.crawl.former import batches_of
 from app.crawl.frontier_values import (
     ACTIVE_CRAWLS,
     HOST_PREFIX,
@@ -22,6 +23,7 @@ from app.crawl.frontier_values import (
     Entered,
     Failures,
     FetchedPage,
+    Former,
     FoundPage,
     Host,
     MessageKind,
@@ -42,6 +44,7 @@ from app.crawl.frontier_values import (
 )
 from app.crawl.traps import TrapLimits
 from app.crawl_record.crawls import CrawlState
+from app.crawl_record.entries import UrlEntry
 from app.crawl_record.keys import plain_id
 from app.state.client import PREFIX, load_script
 
@@ -153,7 +156,7 @@ class Frontier:
                 return Entered(fetch=False, spent=str(values[0]))
             case "fetch":
                 self._cache.note_born(crawl_id, str(values[0]))
-                return Entered(fetch=True)
+                return Entered(fetch=True, former=Former.from_text(str(values[1])))
             case "unknown":
                 return Entered(fetch=False, crawl_found=False)
         return Entered(fetch=False, handover=admitted_of(values, 0.0))
@@ -429,6 +432,18 @@ class Frontier:
             f"{crawl_key(crawl_id)}:pages", [message_name(kind, canonical_key) for kind in kinds]
         )
         return {kind: PAGE_STATES[str(state)] for kind, state in zip(kinds, states, strict=True) if state}
+
+    def note_former(self, crawl_id: str, entries: Iterable[UrlEntry]) -> None:
+        """Note what the former crawl's record has of its pages. Each is forgotten when the page is completed."""
+        key = f"{crawl_key(crawl_id)}:former"
+        for batch in batches_of(entries):
+            self._redis.hset(key, mapping=batch)
+        self._redis.expire(key, self._ttl)
+
+    def former(self, crawl_id: str, canonical_key: str) -> Former | None:
+        """Return what the former crawl knew of a page, or None."""
+        found = self._redis.hget(f"{crawl_key(crawl_id)}:former", fingerprint(canonical_key))
+        return Former.from_text(str(found or ""))
 
     def excluded(self, crawl_id: str) -> ExcludedUrls:
         """Return the URLs that a crawl found and never requests."""

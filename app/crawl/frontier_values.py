@@ -126,12 +126,38 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
+class Former:
+    """A page as the former crawl found it. It is the one that is stored if the stored page has this `hash`."""
+
+    etag: str
+    last_modified: str
+    hash: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The header fields of a conditional request (RFC 9110 section 13.1); empty without a validator."""
+        named = {"If-None-Match": self.etag, "If-Modified-Since": self.last_modified}
+        return {name: value for name, value in named.items() if value}
+
+    def to_text(self) -> str:
+        """Serialise for Redis."""
+        return json.dumps([self.etag, self.last_modified, self.hash], separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> Former | None:
+        """Read the output of `to_text`; None for an empty text."""
+        return cls(*json.loads(text)) if text else None
+
+
+@dataclass(frozen=True, slots=True)
 class Entered:
     """The begin of a page's run. `fetch` false: nothing is left to do but to publish `handover` again."""
 
     fetch: bool
     #: Whether Redis has the crawl. If not, nothing has begun.
     crawl_found: bool = True
+    #: What the domain's former crawl knew of the page, None for a page that is not stored.
+    former: Former | None = None
     #: What the page admitted when it was completed, to be published again.
     handover: Admitted = Admitted()
     #: The reason code of the budget that was spent while the page waited: it is completed without a request.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from app.crawl.policy import RequestOptions
 from app.http.fetcher import Fetcher
 from app.http.response import Response
@@ -24,9 +26,9 @@ class SiteGetter:
             ca_file=options.ca_file,
         )
 
-    def get(self, url: str) -> Response:
+    def get(self, url: str, *, headers: Mapping[str, str] | None = None) -> Response:
         """Return what `Fetcher.get` returns; raises what it raises. Secrets go to the origins of the site only."""
-        return self._fetcher.get(url, headers=self._options.headers_for(url))
+        return self._fetcher.get(url, headers={**(headers or {}), **self._options.headers_for(url)})
 
     def close(self) -> None:
         """Close every connection."""

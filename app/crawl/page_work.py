@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from app.broker.errors import Postpone
-from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped, links_of
+from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped, Unchanged, content_hash, links_of
 from app.crawl.crawl_records import CrawlRecords
 from app.crawl.crawler import Crawler
 from app.crawl.frontier import Frontier
@@ -14,10 +14,9 @@ from app.crawl.frontier_values import Completed, FoundPage, Host, MessageKind, P
 from app.crawl.policy import Policies
 from app.crawl.traps import MAX_REDIRECTS, text_hash
 from app.crawl.urls import Excluded, Target, canonical_key, host_of
-from app.crawl_record.entries import MAX_HASH, UrlEntry
+from app.crawl_record.entries import UrlEntry
 from app.crawl_record.reasons import Reason
-from app.storage.layout import Page, page_id
-from app.storage.page_parts import hash_of
+from app.storage.layout import page_id
 
 #: Seconds that a message waits whose crawl Redis lost while it was restored.
 _LOST_AGAIN = 1.0
@@ -54,7 +53,7 @@ class PageWork:
         if not entered.fetch:
             return Completed(entered.handover, message_name("page", target.canonical_key))
         try:
-            result = self._crawler.get(target, too_complex=too_complex)
+            result = self._crawler.get(target, too_complex=too_complex, former=entered.former)
             if isinstance(result, Redirected) and redirects >= MAX_REDIRECTS:
                 result = Skipped(why=Reason.TOO_MANY_REDIRECTS, detail=f"to {result.target}", status=result.status)
             member = self._crawler.store(target, result)
@@ -121,7 +120,11 @@ class PageWork:
 
 
 def _text_of(result: FetchResult) -> str:
-    return text_hash(result.page.title, result.page.body, result.page.path) if isinstance(result, Indexed) else ""
+    return (
+        text_hash(result.page.title, result.page.body, result.page.path)
+        if isinstance(result, Indexed | Unchanged)
+        else ""
+    )
 
 
 def entry_of(target: Target, result: FetchResult, referrer: str = "") -> UrlEntry:
@@ -142,6 +145,9 @@ def entry_of(target: Target, result: FetchResult, referrer: str = "") -> UrlEntr
             entry.hash = content_hash(page)
             if page.canonical:
                 entry.reason, entry.detail = Reason.CANONICAL, page.canonical
+        case Unchanged(page=page, why=why):
+            entry.state, entry.hash = "unchanged", content_hash(page)
+            entry.reason, entry.detail = (Reason.CANONICAL, page.canonical) if page.canonical else (why, "")
         case Gone(why=why, detail=detail, links=links):
             entry.state, entry.reason, entry.detail = "gone", why, detail
             entry.links = tuple(link.url for link in links)
@@ -152,11 +158,6 @@ def entry_of(target: Target, result: FetchResult, referrer: str = "") -> UrlEntr
             entry.state = "unchanged" if why == Reason.NOT_MODIFIED else "skipped"
             entry.reason, entry.detail = why, detail
     return entry
-
-
-def content_hash(page: Page) -> str:
-    """Return the hash of a page's title and text; empty for a page without text."""
-    return hash_of(f"{page.title_hash} {page.body_hash}")[:MAX_HASH] if page.body_hash else ""
 
 
 def complete_dead(frontier: Frontier, target: Target, kind: MessageKind, *, lost: bool = False) -> None:

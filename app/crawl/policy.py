@@ -9,7 +9,12 @@ import ada_url
 
 from app.crawl.urls import Scope
 from app.crawl_record.crawls import CrawlSettings
+from app.crawl_record.entries import MAX_HASH
+from app.storage.page_parts import hash_of
 from config.settings import Settings
+
+#: Changes when a release finds other links in the same page.
+_SELECTION_VERSION = "1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +51,12 @@ class CrawlPolicy:
     request: RequestOptions
     seeds: tuple[str, ...] = ()
     blocked: frozenset[str] = frozenset()
+
+    @property
+    def selection(self) -> str:
+        """Hash of the rules that select the links of a page. Stored links are followed again if it is the same."""
+        rules = [_SELECTION_VERSION, self.scope.mode, *self.scope.rules.include, "-", *self.scope.rules.exclude]
+        return hash_of("\n".join(rules))[:MAX_HASH]
 
 
 #: Returns the policy of a domain; raises an error of the store where that has to be read.

@@ -14,7 +14,7 @@ from redis import Redis
 from redis.lock import Lock
 
 from app.broker.errors import InvalidMessage, Postpone
-from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped
+from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped, Unchanged
 from app.crawl.frontier_values import MessageKind, crawl_key, fingerprint, foreign_crawl, message_name
 from app.crawl.urls import Excluded, Link
 from app.state.client import load_script
@@ -87,12 +87,14 @@ def _result_key(crawl_id: str, canonical_key: str) -> str:
     return f"{crawl_key(crawl_id)}:visit:{fingerprint(canonical_key)}"
 
 
-_RESULTS: dict[str, type[FetchResult]] = {each.__name__: each for each in (Indexed, Gone, Redirected, Skipped)}
+_RESULTS: dict[str, type[FetchResult]] = {
+    each.__name__: each for each in (Indexed, Unchanged, Gone, Redirected, Skipped)
+}
 
 
 def _dump(result: FetchResult) -> bytes:
     named = {field.name: getattr(result, field.name) for field in fields(result)}
-    if isinstance(result, Indexed):
+    if isinstance(result, Indexed | Unchanged):
         named["page"] = to_fields(result.page)
     return zstandard.compress(json.dumps([type(result).__name__, named], ensure_ascii=False).encode(), 1)
 

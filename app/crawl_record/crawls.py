@@ -60,6 +60,8 @@ class CrawlRecord:
     seeds: tuple[str, ...] = ()
     callback: Mapping[str, Any] = field(default_factory=dict)
     moves: int = 0
+    #: Hash of the rules that select the links of a page; empty in the records of former releases.
+    selection: str = ""
     counts: Mapping[str, int] = field(default_factory=dict)
     reasons: Mapping[str, int] = field(default_factory=dict)
 
@@ -195,7 +197,7 @@ def _fields_of(kind: type[CrawlRecord | CrawlSettings], named: Mapping[str, Any]
 
 def _check(record: CrawlRecord) -> None:
     """Raise TypeError or ValueError for fields that are not of their type."""
-    texts = (record.id, record.domain, record.start_url, *record.seeds)
+    texts = (record.id, record.domain, record.start_url, record.selection, *record.seeds)
     numbers = (
         record.moves,
         record.timer_timeout,

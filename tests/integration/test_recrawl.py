@@ -1,0 +1,118 @@
+"""A crawl of a site that was crawled before: conditional requests, no writes of unchanged pages, and no lost link."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from unittest.mock import patch
+
+import pytest
+
+from app.crawl.frontier_values import Crawl, FoundPage
+from app.crawl.urls import Target, canonical_key
+from app.pack.manifest import read_manifest
+from app.status import status
+from app.storage.folder import FolderStore
+from app.timers.timers import full_pack
+from tasks.base import Context
+from tasks.pack import pack_full
+from tests.integration.test_tick import process
+from tests.servers.site import Answer, Request, Site, page, with_etag
+
+pytestmark = pytest.mark.integration
+
+__all__ = ["process"]
+
+PAGES = {"/": ["/amber", "/cedar"], "/amber": ["/deep"], "/cedar": [], "/deep": ["/"]}
+
+
+def versioned(path: str, text: str = "Text", etag: str = '"1"') -> Answer:
+    made = page(path.strip("/") or "home", f"{text} of {path}", links=PAGES[path], headers={"ETag": etag})
+    return with_etag(etag, made)
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """Return a site of four pages with validators, of which two are reached by another page only."""
+    with Site({path: versioned(path) for path in PAGES}) as site:
+        yield site
+
+
+def crawl(process: Context, site: Site, crawl_id: str) -> list[Request]:
+    """Crawl the site as workers do, without a broker. Return the requests for pages."""
+    before = len(site.requests)
+    begun = Crawl(crawl_id, site.domain, site.url, datetime.now(UTC), own=True)
+    process.records.begin(begun, timer_timeout=30, callback=full_pack(site.domain, crawl_id).message)
+    process.frontier.rebuild(crawl_id, [], [FoundPage(site.url, site.url, 0)])
+    [refill] = process.frontier.refill(stalled=60)
+    waiting = deque(refill.admitted.messages)
+    while waiting:
+        each = waiting.popleft()
+        target = Target(each.url, site.domain, canonical_key(each.url), crawl_id, each.depth)
+        waiting += process.work.run(target, referrer=each.referrer, takeover=False).admitted.messages
+    process.records.end(begun)
+    return [request for request in site.requests[before:] if request.path != "/robots.txt"]
+
+
+def packed(process: Context, site: Site, crawl_id: str) -> int:
+    """Pack a crawl; return the number of pages in the pack."""
+    pack_full(domain=site.domain, crawl_id=crawl_id)
+    return read_manifest(process.store, site.domain).pages
+
+
+def reasons(process: Context, site: Site) -> dict[str, int]:
+    return status(site.domain, settings=process.settings).reasons
+
+
+def test_unchanged_pages_are_requested_with_their_validators_and_not_written(process: Context, site: Site) -> None:
+    assert [request.headers.get("if-none-match") for request in crawl(process, site, "one")] == [None] * 4
+    with patch.object(FolderStore, "put", autospec=True, side_effect=FolderStore.put) as put:
+        requests = crawl(process, site, "two")
+    assert sorted(request.path for request in requests) == sorted(PAGES)
+    assert [request.headers.get("if-none-match") for request in requests] == ['"1"'] * 4
+    assert [call.args[1] for call in put.call_args_list if call.args[1].startswith("content/")] == []
+    assert reasons(process, site) == {"not-modified": 4}
+    assert packed(process, site, "two") == 4
+    assert [request.headers.get("if-none-match") for request in crawl(process, site, "three")] == ['"1"'] * 4
+
+
+def test_a_page_that_is_sent_again_unchanged_is_not_written(process: Context, site: Site) -> None:
+    for path in PAGES:
+        site.set(path, page(path, "Text without a validator", links=PAGES[path]))
+    crawl(process, site, "one")
+    with patch.object(FolderStore, "put", autospec=True, side_effect=FolderStore.put) as put:
+        crawl(process, site, "two")
+    assert [call.args[1] for call in put.call_args_list if call.args[1].startswith("content/")] == []
+    assert sum(reasons(process, site).values()) == 4
+    assert "indexed" not in reasons(process, site)
+
+
+def test_changed_new_and_vanished_pages_are_met(process: Context, site: Site) -> None:
+    crawl(process, site, "one")
+    assert packed(process, site, "one") == 4
+    changed = page("home", "Other text", links=["/cedar", "/new"], headers={"ETag": '"2"'})
+    site.set("/", with_etag('"2"', changed))
+    site.set("/new", page("New", "A new page"))
+    site.remove("/deep")
+    crawl(process, site, "two")
+    assert reasons(process, site) == {"indexed": 2, "not-modified": 1}
+    assert packed(process, site, "two") == 3
+
+
+def test_a_page_whose_stored_object_is_another_one_is_requested_whole(process: Context, site: Site) -> None:
+    crawl(process, site, "one")
+    target = Target(site.at("/amber"), site.domain, site.at("/amber"))
+    site.set("/amber", versioned("/amber", "Later text", '"2"'))
+    process.crawler.store(target, process.crawler.get(target))  # As by another message, without a new entry.
+    site.set("/amber", versioned("/amber"))
+    requests = crawl(process, site, "two")
+    sent = {request.path: request.headers.get("if-none-match") for request in requests}
+    assert sent == {"/": '"1"', "/amber": None, "/cedar": '"1"', "/deep": '"1"'}
+
+
+def test_other_rules_for_links_need_the_pages_again(process: Context, site: Site) -> None:
+    crawl(process, site, "one")
+    with patch("app.crawl.policy._SELECTION_VERSION", "other"):
+        requests = crawl(process, site, "two")
+    assert [request.headers.get("if-none-match") for request in requests] == [None] * 4
