@@ -110,7 +110,7 @@ def _row(page: dict[str, Any], name: str) -> tuple[str, ...]:
     return (
         *(name, "etag", page["key"], page["url"], page["path"], section(page["path"])),
         *(page["lang"], page["modified"], page["content_type"], page["canonical"]),
-        *(page["title"], page["description"], "\n".join(page["headings"]), page["body"]),
+        *(page["title"], page["description"], "\n".join(page["headings"]), "", page["body"]),
     )
 
 

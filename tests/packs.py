@@ -8,6 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from app.pack import derived
+from app.pack.anchors import note_links
 from app.pack.database import SCHEMA_VERSION, write_names, write_vocabulary
 from app.pack.fetch import sha256
 from app.pack.manifest import Manifest
@@ -21,9 +23,9 @@ BUILT_AT = "2026-11-21T10:04:00+00:00"
 _INSERT = """
 INSERT INTO pages (
     object, etag, key, url, path, section, lang, modified, content_type, canonical, hidden,
-    title, description, headings, body
+    title, description, headings, body_forms, body
 )
-VALUES (?, 'etag', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, 'etag', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 
@@ -44,12 +46,17 @@ def page(path: str, title: str = "", body: str = "", *, url: str = "", headings:
 
 def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example", generation: int = 1) -> Path:
     """Write a pack. Pages with a canonical page are hidden."""
+    pages = list(pages)
     rows = [_row(page) for page in pages]
     meta = {"domain": domain, "generation": str(generation), "built_at": BUILT_AT, "pages": str(len(rows))}
     with closing(sqlite3.connect(path)) as database:
         database.executescript((SQL / "schema.sql").read_text() + (SQL / "triggers.sql").read_text())
         with database:
+            for page in pages:
+                note_links(database, page_id(page.canonical_key), page)
             database.executemany(_INSERT, rows)
+            derived.join(database)
+            meta["stemmers"] = derived.stemmers(database)
             database.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
             write_vocabulary(database)
             write_names(database)
@@ -59,7 +66,8 @@ def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example
 def _row(page: Page) -> tuple[str | int, ...]:
     names = (page_id(page.canonical_key), page.canonical_key, page.url, page.path, section(page.path))
     kinds = (page.lang, page.modified, page.content_type, page.canonical, int(bool(page.canonical)))
-    return (*names, *kinds, page.title, page.description, "\n".join(page.headings), page.body)
+    forms = derived.body_forms(derived.Forms(), lang=page.lang, description=page.description, body=page.body)
+    return (*names, *kinds, page.title, page.description, "\n".join(page.headings), forms, page.body)
 
 
 def publish(

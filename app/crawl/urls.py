@@ -17,6 +17,7 @@ from app.crawl.path_rules import ALL_PATHS, PathRules
 from app.crawl_record.reasons import Reason
 from app.errors import InvalidUrl, OutOfScope
 from app.http.urls import without_credentials
+from app.storage.page_parts import MAX_ANCHORS, joined_texts
 
 #: Characters of a URL.
 MAX_LENGTH = 2_000
@@ -307,7 +308,7 @@ def is_trap(url: str) -> bool:
 
 
 class Link(NamedTuple):
-    """A page in scope that another page leads to: its absolute URL, its canonical key, and the anchor text."""
+    """A page in scope that another page leads to: its absolute URL, its canonical key, and the anchor texts."""
 
     url: str
     canonical_key: str
@@ -357,8 +358,8 @@ def links_in_scope(
     """Return the links in scope, in document order, at most `limit`, and the excluded ones: traps and blocked paths.
 
     `anchors` are hrefs with their texts. Links are distinct by canonical key: the first of two URLs of one page is
-    kept, with the first text that is not empty. All links after the first 250 * `limit` characters of links, in scope
-    or not, are left out.
+    kept, with the texts of both. All links after the first 250 * `limit` characters of links, in scope or not, are left
+    out.
     """
     found: dict[str, Link] = {}
     excluded: dict[str, Excluded] = {}
@@ -380,6 +381,8 @@ def links_in_scope(
                 excluded[key] = Excluded(url, key, Reason.REPEATED_SEGMENTS if contained else Reason.BLOCKED)
             continue
         link = found.get(key)
-        if link is None or (text and not link.text):
-            found[key] = Link(link.url if link else url, key, text)
+        if link is None:
+            found[key] = Link(url, key, text)
+        elif text and text != link.text and len(link.text) < MAX_ANCHORS:
+            found[key] = Link(link.url, key, joined_texts([*link.text.split("\n"), *text.split("\n")]))
     return tuple(found.values()), tuple(excluded.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -15,8 +15,9 @@ from app.errors import PackCorrupt, PackError
 
 #: `PERN`, as in `schema.sql`.
 APPLICATION_ID: Final = 0x5045524E
-#: Schema version that `schema.sql` creates and this release reads.
-SCHEMA_VERSION: Final = 2
+#: Schema version that `schema.sql` creates and packers update, and the versions that searchers read.
+SCHEMA_VERSION: Final = 3
+READ_VERSIONS: Final = (2, SCHEMA_VERSION)
 
 #: Bytes of terms that FTS5 collects before it writes a segment. 64 MB halve the time of a load against its own 1 MB.
 FTS_HASH_SIZE: Final = 64 * 2**20
@@ -41,6 +42,10 @@ PRAGMA cache_size = -65536;
 _FOLDER: Final = Path(__file__).parent
 SCHEMA: Final = (_FOLDER / "schema.sql").read_text()
 TRIGGERS: Final = (_FOLDER / "triggers.sql").read_text()
+_SCHEMAS: Final = {
+    2: (_FOLDER / "schema_2.sql").read_text() + (_FOLDER / "triggers_2.sql").read_text(),
+    SCHEMA_VERSION: SCHEMA + TRIGGERS,
+}
 HIDE_DUPLICATES: Final = (_FOLDER / "hide_duplicates.sql").read_text()
 
 #: Characters of an object's definition that are read, and of its name in an error; objects that an error names.
@@ -53,9 +58,11 @@ _PLAIN_TABLE: Final = re.compile(r"CREATE TABLE '?[a-z_]+'?\([\w ,]*\)( WITHOUT 
 
 _INSERT_WORDS: Final = """
 INSERT INTO words (word, docs)
-SELECT term, doc FROM temp.vocabulary WHERE length(term) <= ? ORDER BY doc DESC, term LIMIT ?
+SELECT term, max(doc) AS docs FROM temp.vocabulary
+WHERE length(term) <= ? AND col NOT IN ('name_forms', 'body_forms')
+GROUP BY term ORDER BY docs DESC, term LIMIT ?
 """
-_VISIBLE_NAMES: Final = "SELECT id, title, headings FROM pages WHERE NOT hidden"
+_VISIBLE_NAMES: Final = "SELECT id, title, headings, anchors, name_forms FROM pages WHERE NOT hidden"
 
 
 # Create and update
@@ -130,15 +137,18 @@ def complete(database: sqlite3.Connection, target: Path, meta: Mapping[str, str]
 
 
 def write_vocabulary(database: sqlite3.Connection) -> None:
-    """Fill `words` from the full-text index, so that searchers need not count words."""
-    database.execute("CREATE VIRTUAL TABLE IF NOT EXISTS temp.vocabulary USING fts5vocab (main, pages_fts, row)")
+    """Fill `words` from the full-text index, so that searchers need not count words.
+
+    Other forms of words are no words. A word counts the pages of the column in which most pages have it.
+    """
+    database.execute("CREATE VIRTUAL TABLE IF NOT EXISTS temp.vocabulary USING fts5vocab (main, pages_fts, col)")
     database.execute("DELETE FROM words")
     database.execute(_INSERT_WORDS, (MAX_WORD_LENGTH, MAX_WORDS))
 
 
 def write_names(database: sqlite3.Connection) -> None:
-    """Fill the `names` index: headings, and titles without the name of the site, of every page that is not hidden."""
-    site = _site_name(title for _, title, _ in database.execute(_VISIBLE_NAMES))
+    """Fill the `names` index of every page that is not hidden. Titles are without the name of the site."""
+    site = _site_name(title for _, title, *_ in database.execute(_VISIBLE_NAMES))
 
     def without_site(title: str) -> str:
         parts = TITLE_SEPARATOR.split(title)
@@ -147,9 +157,9 @@ def write_names(database: sqlite3.Connection) -> None:
         separators = list(TITLE_SEPARATOR.finditer(title))
         return title[: separators[-1].start()] if parts[-1] == site else title[separators[0].end() :]
 
-    names = ((row, without_site(title), headings) for row, title, headings in database.execute(_VISIBLE_NAMES))
+    names = ((row, without_site(title), *others) for row, title, *others in database.execute(_VISIBLE_NAMES))
     database.execute("DELETE FROM names")
-    database.executemany("INSERT INTO names (rowid, title, headings) VALUES (?, ?, ?)", names)
+    database.executemany("INSERT INTO names (rowid, title, headings, anchors, forms) VALUES (?, ?, ?, ?, ?)", names)
     database.execute("INSERT INTO names (names) VALUES ('optimize')")
 
 
@@ -169,8 +179,8 @@ def _site_name(titles: Iterable[str]) -> str:
 # Check
 
 
-def check(path: Path) -> None:
-    """Raise PackCorrupt unless the file is an intact pack of the schema version that this release reads."""
+def check(path: Path, *, versions: Collection[int] = READ_VERSIONS) -> None:
+    """Raise PackCorrupt unless the file is an intact pack of one of the schema versions."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
             database.execute("PRAGMA trusted_schema = OFF")
@@ -178,12 +188,12 @@ def check(path: Path) -> None:
             if application != APPLICATION_ID:
                 raise PackCorrupt(f"{path.name}: not a pack: application_id {application}")
             version = _pragma(database, "user_version")
-            if version != SCHEMA_VERSION:
+            if not isinstance(version, int) or version not in versions:
                 older = isinstance(version, int) and version < SCHEMA_VERSION
                 remedy = "; `perennial pack DOMAIN` rebuilds it from the stored pages" if older else ""
                 raise PackCorrupt(f"{path.name}: schema version {version}, this release reads {SCHEMA_VERSION}{remedy}")
             # Before anything that runs what the schema says: a check evaluates constraints and indexed expressions.
-            if differing := _differing_objects(database):
+            if differing := _differing_objects(database, version):
                 raise PackCorrupt(f"{path.name}: its schema has other objects than a pack: {', '.join(differing)}")
             result = _pragma(database, "quick_check")
             if result != "ok":
@@ -192,11 +202,11 @@ def check(path: Path) -> None:
         raise PackCorrupt(f"{path.name}: {error}") from error
 
 
-@lru_cache(maxsize=1)
-def _expected_schema() -> dict[str, str]:
-    """Return the objects of a complete pack, as `_schema` does."""
+@lru_cache(maxsize=len(READ_VERSIONS))
+def _expected_schema(version: int) -> dict[str, str]:
+    """Return the objects of a complete pack of a schema version, as `_schema` does."""
     with closing(sqlite3.connect(":memory:")) as database:
-        database.executescript(SCHEMA + TRIGGERS)
+        database.executescript(_SCHEMAS[version])
         return _schema(database)
 
 
@@ -206,12 +216,12 @@ def _schema(database: sqlite3.Connection) -> dict[str, str]:
     return {f"{kind} {name}": " ".join(_COMMENT.sub("", sql or "").split()) for kind, name, sql in rows}
 
 
-def _differing_objects(database: sqlite3.Connection) -> list[str]:
+def _differing_objects(database: sqlite3.Connection, version: int) -> list[str]:
     """Return the first objects that a pack has not, lacks or defines in another way.
 
     The tables that FTS5 keeps for itself may have other plain columns: they depend on the version of SQLite.
     """
-    expected, found = _expected_schema(), _schema(database)
+    expected, found = _expected_schema(version), _schema(database)
     differing = [
         name
         for name in expected.keys() | found.keys()

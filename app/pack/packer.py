@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from app.broker.errors import InvalidMessage
 from app.errors import PackRefused
 from app.pack import database as db
-from app.pack import rows
+from app.pack import derived, rows
 from app.pack.fetch import require_space
 from app.pack.manifest import Manifest, check_domain
 from app.pack.plan import FinishedCrawl, plan_full_pack
@@ -88,6 +88,7 @@ class PackRun:
             "generation": str(previous.generation + 1),
             "crawl_id": crawl_id,
             "built_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "stemmers": derived.stemmers(database),
         }
         db.complete(database, compact, meta)
         return publish(self.store, self.domain, compact, previous)
@@ -224,6 +225,8 @@ def _update(
         with db.transaction(database):
             contents = read_pages(run.store, difference.changed)
             counts = rows.apply(database, contents, difference.deleted, deletions=deletions)
+            if counts:
+                derived.join(database)
         if not counts and previous.manifest_stored:
             return run.result(present, counts, written=False)
         if not counts and present.generation == previous.generation:
@@ -252,6 +255,7 @@ def _new_database(run: PackRun, packed: Mapping[str, Stat]) -> Iterator[sqlite3.
     with db.create(run.work / "new.sqlite") as database:
         with db.transaction(database):
             rows.load(database, read_pages(run.store, packed.values()))
+            derived.join(database)
             db.rebuild_index(database)
         yield database
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
+from app.pack.anchors import note_links
+from app.pack.derived import Forms, body_forms
 from app.pack.stored_pages import StoredContent
 from app.storage.layout import Page, Tombstone
 from app.storage.store import Stat
@@ -15,7 +17,7 @@ from app.storage.store import Stat
 #: Columns of `pages`. The schema calls the page id `object` and the canonical key `key`.
 COLUMNS: Final = (
     *("object", "etag", "key", "url", "path", "section", "lang", "modified", "content_type", "canonical"),
-    *("title", "description", "headings", "body"),
+    *("title", "description", "headings", "body_forms", "body"),
 )
 INSERT: Final = f"INSERT INTO pages ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - The columns are constants.
 UPSERT: Final = (
@@ -53,13 +55,15 @@ class RowCounts:
 def load(database: sqlite3.Connection, contents: Iterable[StoredContent]) -> None:
     """Insert every page, in the order given, and note the tombstones. The full-text index stays empty."""
     tombstones: list[StoredContent] = []
+    forms = Forms()
 
     def rows() -> Iterator[tuple[str, ...]]:
         for stored in contents:
             if isinstance(stored.content, Tombstone):
                 tombstones.append(stored)
             else:
-                yield _row(stored, stored.content)
+                note_links(database, stored.page_id, stored.content)
+                yield _row(stored, stored.content, forms)
 
     database.executemany(INSERT, rows())
     note_tombstones(database, tombstones)
@@ -83,10 +87,12 @@ def apply(
 ) -> RowCounts:
     """Bring the rows up to date. Without `deletions`, rows of tombstones and of deleted objects stay."""
     added = changed = removed = 0
+    forms = Forms()
     for stored in contents:
         has_row = bool(database.execute("SELECT 1 FROM pages WHERE object = ?", (stored.page_id,)).fetchone())
         if isinstance(stored.content, Page):
-            database.execute(UPSERT, _row(stored, stored.content))
+            database.execute(UPSERT, _row(stored, stored.content, forms))
+            note_links(database, stored.page_id, stored.content)
             database.execute("DELETE FROM gone WHERE object = ?", (stored.page_id,))
             added, changed = added + (not has_row), changed + has_row
         elif deletions or not has_row:
@@ -108,13 +114,15 @@ def section(path: str) -> str:
 
 
 def _delete(database: sqlite3.Connection, page_id: str) -> int:
+    database.execute("DELETE FROM links WHERE object = ?", (page_id,))
     return database.execute("DELETE FROM pages WHERE object = ?", (page_id,)).rowcount
 
 
-def _row(stored: StoredContent, page: Page) -> tuple[str, ...]:
+def _row(stored: StoredContent, page: Page, forms: Forms) -> tuple[str, ...]:
     names = (page.canonical_key, page.url, page.path, section(page.path), page.lang, page.modified)
     kinds = (page.content_type, page.canonical)
-    texts = (page.title, page.description, "\n".join(page.headings), page.body)
+    other_forms = body_forms(forms, lang=page.lang, description=page.description, body=page.body)
+    texts = (page.title, page.description, "\n".join(page.headings), other_forms, page.body)
     return (stored.page_id, stored.etag, *map(_storable, (*names, *kinds)), *map(_storable, texts))
 
 

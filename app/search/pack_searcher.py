@@ -15,10 +15,13 @@ from app.search.contract import MAX_HITS, Filters, Hit, PackHits, PackInfo, Sort
 from app.search.pack_tables import Properties, cut
 from app.search.query import Phrase, Query
 from app.search.snippet import MAX_SCANNED, best_snippet, matching_lines
+from app.text.languages import ALGORITHMS
 
 #: As in app/pack/schema.sql.
 APPLICATION_ID = 0x5045524E
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+#: Versions that are searched. Packs before version 3 have neither anchor texts nor forms of words.
+READ_VERSIONS = (2, SCHEMA_VERSION)
 
 #: Seconds that opening a pack may take.
 OPENING_SECONDS = 60.0
@@ -56,8 +59,12 @@ class PackSearcher:
             on_failure.callback(self._connections.close)
             try:
                 with self._connections.connection(OPENING_SECONDS, max_row=_MAX_OPENING_ROW) as connection:
-                    self.info = _read_info(connection, path)
-                    self._properties = Properties(connection)
+                    self._version = _read_version(connection, path)
+                    self.info, stemmers = _read_info(connection)
+                    self._stemmers = stemmers if self._version > 2 else ()
+                    self._properties = Properties(connection, version=self._version)
+                    pages = self._properties.rows
+                    self._link_factors = ranking.link_factors(self._properties.inlinks, pages=pages)
             except SearchTimeout as error:
                 raise PackCorrupt(f"{path.name}: it cannot be opened within {OPENING_SECONDS:g} s") from error
             on_failure.pop_all()
@@ -73,16 +80,20 @@ class PackSearcher:
     ) -> PackHits:
         """Return the hits from `offset` on, best or newest first; raises SearchTimeout, PackCorrupt."""
         began = time.perf_counter()
-        properties = self._properties
+        if self._version > 2:
+            query = query.with_forms(self._stemmers)
+        properties, version = self._properties, self._version
         hidden, pages = properties.hidden, properties.rows
         # Filters and dates apply to every match, not to the best ones only.
         rank_limit = None if sort == "date" or filters != _NO_FILTERS else MAX_HITS
         with self._connections.connection(self._time_limit) as connection:
-            ranked = ranking.rank(connection, query, hidden=hidden, limit=rank_limit)
+            ranked = ranking.rank(
+                connection, query, hidden=hidden, limit=rank_limit, version=version, complete_only=rank_limit is None
+            )
             bound = ranking.score_bound(connection, ranked, pages=pages)
-            scores = ranked.scores
+            scores = ranking.weighted(ranked.scores, self._link_factors)
             if scores and not ranked.relaxed:
-                promoted = ranking.promoted_pages(connection, query, ranked, hidden=hidden)
+                promoted = ranking.promoted_pages(connection, query, ranked, hidden=hidden, version=version)
                 scores = ranking.promote(promoted, scores, bound=bound)
             filtered = properties.filtered(list(scores), filters)
             order = properties.newest_first(filtered) if sort == "date" else filtered
@@ -91,7 +102,7 @@ class PackSearcher:
                 capped=ranked.capped or len(order) > MAX_HITS,
                 relaxed=ranked.relaxed,
                 hits=self._hits(connection, order[:MAX_HITS][offset : offset + limit], scores, ranked.phrases),
-                facets=properties.facets(list(scores), filters),
+                facets=properties.facets([page for page in scores if page in ranked.complete] or list(scores), filters),
                 did_you_mean=spelling.did_you_mean(connection, query, ranked, pages=pages, hidden=hidden),
                 ideal=bound,
                 seconds=time.perf_counter() - began,
@@ -196,22 +207,29 @@ class ConnectionPool:
         return connection
 
 
-def _read_info(connection: sqlite3.Connection, path: Path) -> PackInfo:
-    """Check the schema version and return the pack's description of itself."""
+def _read_version(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the schema version of a pack; raises PackCorrupt for one that is not read here."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
         raise PackCorrupt(f"{path.name}: a SQLite database, but not a pack")
-    if version != SCHEMA_VERSION:
+    if version not in READ_VERSIONS:
         remedy = "; `perennial pack DOMAIN` rebuilds it from the stored pages" if version < SCHEMA_VERSION else ""
         raise PackCorrupt(f"{path.name}: schema version {version}, this release reads {SCHEMA_VERSION}{remedy}")
-    keys = ("domain", "generation", "built_at", "pages")
+    return int(version)
+
+
+def _read_info(connection: sqlite3.Connection) -> tuple[PackInfo, tuple[str, ...]]:
+    """Return the pack's description of itself, and the algorithms by which queries are stemmed."""
+    keys = ("domain", "generation", "built_at", "pages", "stemmers")
     rows = connection.execute(f"SELECT key, {cut('value', _MAX_META)} FROM meta WHERE key IN {keys}")  # noqa: S608 (ours)
     meta = dict.fromkeys(keys, "") | dict(rows)
     pages = meta["pages"]
-    return PackInfo(
+    info = PackInfo(
         domain=meta["domain"],
         generation=meta["generation"],
         built_at=meta["built_at"],
         pages=int(pages) if len(pages) <= _MAX_DIGITS and pages.isascii() and pages.isdigit() else 0,
     )
+    known = set(ALGORITHMS.values())
+    return info, tuple(name for name in meta["stemmers"].split() if name in known)

@@ -9,10 +9,12 @@ import re
 import sqlite3
 import threading
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from app.errors import InvalidQuery
+from app.text.languages import stop_words_in
+from app.text.variants import forms_of, stems_of
 
 # Words
 
@@ -106,6 +108,13 @@ MAX_CHARACTERS = 255
 #: Words of a query, excluded ones counted.
 MAX_WORDS = 32
 
+#: Words that must remain without the stop words.
+_LEAST_WORDS = 2
+#: Characters of a stem from which words that begin with it are marked.
+_SHORTEST_STEM = 3
+#: What is left of words such as `what's` and `I'd` after the apostrophe.
+_ELIDED = frozenset({"d", "ll", "m", "re", "s", "t", "ve"})
+
 #: Phones and word processors write these for the straight quote.
 _QUOTES = str.maketrans(dict.fromkeys("“”„‟«»", '"'))
 #: A quoted phrase, whose end may be missing, or a run without spaces. A minus directly before it excludes it.
@@ -114,30 +123,51 @@ _CHUNK = re.compile(r'(?P<minus>(?<!\S)-(?=[^\s-]))?(?:"(?P<phrase>[^"]*)"?|(?P<
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """Words that must be adjacent, as typed. With `prefix` the last one may be the beginning of a word."""
+    """Words that must be adjacent, as typed. With `prefix` the last one may be the beginning of a word.
+
+    `forms` stand for a single word that is not `quoted`: each is one or more folded words, all of them required. Words
+    that begin with one of `stems` are marked in texts, too.
+    """
 
     words: tuple[str, ...]
     prefix: bool = False
+    quoted: bool = False
+    forms: tuple[tuple[str, ...], ...] = ()
+    stems: tuple[str, ...] = ()
 
     @property
     def match(self) -> str:
         """FTS5 expression of the phrase. With `prefix`, a complete last word counts twice, so it ranks higher."""
         phrase = " + ".join(f'"{word}"' for word in self.words)
-        return f"({phrase} OR {phrase} *)" if self.prefix else phrase
+        choices = [phrase, *([f"{phrase} *"] if self.prefix else [])]
+        for form in self.forms:
+            words = " AND ".join(f'"{word}"' for word in form)
+            choices.append(f"({words})" if len(form) > 1 else words)
+        return f"({' OR '.join(choices)})" if len(choices) > 1 else phrase
+
+    @property
+    def terms(self) -> tuple[Phrase, ...]:
+        """Every word as a phrase by itself."""
+        if len(self.words) == 1:
+            return (self,)
+        *firsts, last = self.words
+        return (*(Phrase((word,)) for word in firsts), Phrase((last,), prefix=self.prefix))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     """A parsed query: every one of `phrases` is required, and none of `excluded` may match.
 
-    `word_spans` are start and end in `text` of each of `words`. `unfinished` is whether the text ends with a word
-    character, so that the last word may still be typed.
+    `word_spans` are start and end in `text` of each of `words`. `typed` are the words with the stop words, which
+    `phrases` have not. `unfinished` is whether the text ends with a word character, so that the last word may still be
+    typed.
     """
 
     text: str
     phrases: tuple[Phrase, ...]
     excluded: tuple[Phrase, ...] = ()
     word_spans: tuple[tuple[int, int], ...] = ()
+    typed: tuple[str, ...] = ()
     unfinished: bool = False
 
     @property
@@ -153,8 +183,7 @@ class Query:
     @property
     def terms(self) -> tuple[Phrase, ...]:
         """Every required word as a phrase by itself."""
-        *firsts, last = self.words
-        return (*(Phrase((word,)) for word in firsts), Phrase((last,), prefix=self.phrases[-1].prefix))
+        return tuple(term for phrase in self.phrases for term in phrase.terms)
 
     @property
     def match(self) -> str:
@@ -167,6 +196,12 @@ class Query:
         return self._with_exclusions(self.any_term_match) if len(self.words) > 1 else None
 
     @property
+    def any_phrase_match(self) -> str | None:
+        """FTS5 expression for pages with at least one of the phrases; None for a query of one phrase."""
+        matches = [phrase.match for phrase in self.phrases]
+        return self._with_exclusions(" OR ".join(matches)) if len(matches) > 1 else None
+
+    @property
     def any_term_match(self) -> str:
         """FTS5 expression for at least one of the words, without exclusions."""
         return " OR ".join(term.match for term in self.terms)
@@ -174,14 +209,27 @@ class Query:
     @property
     def phrase_match(self) -> str | None:
         """FTS5 expression for all words adjacent; None for a query of one phrase, whose `match` is the same."""
-        if len(self.phrases) == 1:
+        if len(self.phrases) == 1 and len(self.typed) == len(self.words):
             return None
-        return self._with_exclusions(Phrase(self.words, prefix=self.phrases[-1].prefix).match)
+        return self._with_exclusions(Phrase(self.typed, prefix=self.phrases[-1].prefix).match)
 
     @property
     def name_match(self) -> str:
-        """FTS5 expression for names with all words adjacent, the last one complete."""
-        return Phrase(self.words).match
+        """FTS5 expression for names with all typed words adjacent, the last one complete."""
+        return Phrase(self.typed).match
+
+    def with_forms(self, algorithms: Sequence[str]) -> Query:
+        """Return the query with other forms of each single word that is not quoted, by these stemming algorithms."""
+
+        def expanded(phrase: Phrase) -> Phrase:
+            if phrase.quoted or len(phrase.words) > 1:
+                return phrase
+            (word,) = phrase.words
+            stems = (stem for (stem,) in _folded((stem,) for stem in stems_of(word, algorithms)))
+            marked = tuple(stem for stem in stems if len(stem) >= _SHORTEST_STEM)
+            return replace(phrase, forms=_folded(forms_of(word, algorithms)), stems=marked)
+
+        return replace(self, phrases=tuple(map(expanded, self.phrases)))
 
     def with_words(self, replacements: Mapping[int, str]) -> str:
         """Return the text with some of `words`, named by their index, replaced."""
@@ -197,37 +245,56 @@ class Query:
         return f"({expression}) NOT ({' OR '.join(phrase.match for phrase in self.excluded)})"
 
 
-def parse(text: str) -> Query:
+def parse(text: str, *, keep_stop_words: bool = False) -> Query:
     """Parse words, "phrases" and -exclusions. The last word may be the beginning of one.
 
-    Raises InvalidQuery for more than 255 characters or 32 words, and for a text without a word to search for.
+    Stop words outside of quotes are left out if at least two other words remain. Raises InvalidQuery for more than 255
+    characters or 32 words, and for a text without a word to search for.
     """
     if len(text) > MAX_CHARACTERS:
         raise InvalidQuery(f"the query has {len(text)} characters; at most {MAX_CHARACTERS} are searched for")
-    required: list[Phrase] = []
+    required: list[tuple[Phrase, list[tuple[int, int]]]] = []
     excluded: list[Phrase] = []
-    word_spans: list[tuple[int, int]] = []
     for chunk in _CHUNK.finditer(text.translate(_QUOTES)):
         kind = "run" if chunk["phrase"] is None else "phrase"
         offset = chunk.start(kind)
         in_chunk = [(offset + start, offset + end) for start, end in spans(chunk[kind])]
-        phrase = Phrase(tuple(text[start:end] for start, end in in_chunk))
+        phrase = Phrase(tuple(text[start:end] for start, end in in_chunk), quoted=kind == "phrase")
         if in_chunk and chunk["minus"]:
             excluded.append(phrase)
         elif in_chunk:
             ends_text = in_chunk[-1][1] == len(text)
             # One Latin letter begins half of all words, so it is not worth a prefix search.
             is_selective = len(phrase.words[-1]) > 1 or not phrase.words[-1].isascii()
-            required.append(replace(phrase, prefix=ends_text and is_selective))
-            word_spans += in_chunk
-    _require_searchable(text, required, excluded)
+            required.append((replace(phrase, prefix=ends_text and is_selective), in_chunk))
+    _require_searchable(text, [phrase for phrase, _ in required], excluded)
+    searched = required if keep_stop_words else _without_stop_words(required)
     return Query(
         text=text,
-        phrases=tuple(required),
+        phrases=tuple(phrase for phrase, _ in searched),
         excluded=tuple(excluded),
-        word_spans=tuple(word_spans),
-        unfinished=word_spans[-1][1] == len(text),
+        word_spans=tuple(span for _, in_chunk in searched for span in in_chunk),
+        typed=tuple(word for phrase, _ in required for word in phrase.words),
+        unfinished=required[-1][1][-1][1] == len(text),
     )
+
+
+def _without_stop_words(
+    required: list[tuple[Phrase, list[tuple[int, int]]]],
+) -> list[tuple[Phrase, list[tuple[int, int]]]]:
+    runs = [phrase for phrase, _ in required if not phrase.quoted]
+    stop_words = stop_words_in([word.lower() for phrase in runs for word in phrase.words]) | _ELIDED
+    kept = [
+        (phrase, in_chunk)
+        for phrase, in_chunk in required
+        if phrase.quoted or any(word.lower() not in stop_words for word in phrase.words)
+    ]
+    return kept if sum(len(phrase.words) for phrase, _ in kept) >= _LEAST_WORDS else required
+
+
+def _folded(forms: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """Return the forms whose words the tokenizer does not split, folded."""
+    return tuple(folded for form in forms if len(folded := words(" ".join(form))) == len(form))
 
 
 def _require_searchable(text: str, required: list[Phrase], excluded: list[Phrase]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
@@ -15,8 +15,11 @@ from app.search import pack_tables
 from app.search.pack_tables import cut
 from app.search.query import Phrase, Query, words
 
-#: Column weights of title, headings, description and body.
-WEIGHTS = "bm25(10.0, 5.0, 3.0, 1.0)"
+#: Column weights by schema version. 2: title, headings, description, body. 3: title, headings, anchors, description,
+#: forms of words in names, forms of words in the text, body.
+WEIGHTS = {2: "bm25(10.0, 5.0, 3.0, 1.0)", 3: "bm25(10.0, 5.0, 5.0, 3.0, 4.0, 0.4, 1.0)"}
+#: The same of a page's names alone. 2: title, headings. 3: title, headings, anchors, forms.
+_NAME_WEIGHTS = {2: "bm25(1.0, 1.0)", 3: "bm25(2.0, 1.0, 2.0, 1.0)"}
 #: Upper bound of bm25's term frequency factor, k1 + 1. FTS5 has k1 = 1.2
 #: (https://sqlite.org/fts5.html#the_bm25_function).
 _SATURATION = 2.2
@@ -29,12 +32,21 @@ _MAX_PROMOTED = 3
 #: Share of the gap between the best ordinary score and the bound that the promoted scores use, at either end.
 _PROMOTION_BAND = 0.1
 
+#: Pages with all words below which pages with some of them are ranked, too, and the factor of those with all.
+_ENOUGH = 10
+_COMPLETE_FACTOR = 2.0
+#: What links add to a score at most, as a share of it. A page is navigation if more than this share of all pages lead
+#: to it.
+_MAX_LINK_SHARE = 0.6
+_NAVIGATION = 0.6
+
 _RANKED = "SELECT rowid, rank FROM pages_fts WHERE pages_fts MATCH ? AND rank MATCH ? ORDER BY +rank LIMIT ?"
-_NAME_SCORES = "SELECT rowid, rank FROM names WHERE names MATCH ?"
+_NAME_SCORES = "SELECT rowid, rank FROM names WHERE names MATCH ? AND rank MATCH ?"
 _BEST_NAMES = "SELECT rowid FROM names WHERE names MATCH ? ORDER BY rank LIMIT ?"
 _COUNT_NAMES = "SELECT count(*) FROM names WHERE names MATCH ?"
 #: What has a page's names: none is longer than a query, which has 255 characters.
 _NAME_COLUMNS = f"id, {cut('title', 1_000)}, {cut('headings', 1_000)}, {cut('path', 4_000)}"
+_ANCHORS = f", {cut('anchors', 10_000)}"
 #: Numbers of sections and chapters, which people do not type.
 NUMBERING = re.compile(r"^(?:(?:Chapter|Part|Appendix)\s+)?(?:\d+|[A-Z])(?:\.\d+)*\.\s+")
 _TITLE_SEPARATOR = re.compile(r"\s+[|–—·:-]\s+|:\s+")
@@ -42,51 +54,87 @@ _TITLE_SEPARATOR = re.compile(r"\s+[|–—·:-]\s+|:\s+")
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Scores by page id, best first. `phrases` are what matched: all of the query, or its words if `relaxed`."""
+    """Scores by page id, best first. `phrases` are what matched: all of the query, or its words if `relaxed`.
+
+    `complete` are the pages with all of the query; if they are few, pages with some of its words follow.
+    """
 
     scores: dict[int, float]
     phrases: tuple[Phrase, ...]
+    complete: Collection[int] = ()
     capped: bool = False
     relaxed: bool = False
 
 
-def rank(connection: sqlite3.Connection, query: Query, *, hidden: Collection[int], limit: int | None) -> Ranking:
+def rank(
+    connection: sqlite3.Connection,
+    query: Query,
+    *,
+    hidden: Collection[int],
+    limit: int | None,
+    version: int,
+    complete_only: bool = False,
+) -> Ranking:
     """Rank the pages that match the query; if no page does, those with at least one of its words.
 
-    Pages in `hidden` are left out. `limit` bounds the number of ranked pages; None is no limit.
+    Few pages are followed by those that match a part of the query, except with `complete_only`. Pages in `hidden` are
+    left out. `limit` bounds the number of ranked pages; None is no limit.
     """
-    scores, capped = _scores(connection, query.match, hidden, limit)
-    if scores or query.relaxed_match is None:
-        return Ranking(_add_name_scores(connection, query, scores), query.phrases, capped)
-    scores, capped = _scores(connection, query.relaxed_match, hidden, limit)
-    return Ranking(_add_name_scores(connection, query, scores), query.terms, capped, relaxed=bool(scores))
+    scores, capped = _scores(connection, query.match, hidden, limit, version)
+    complete = scores
+    if not complete and query.relaxed_match:
+        scores, capped = _scores(connection, query.relaxed_match, hidden, limit, version)
+    elif len(complete) < _ENOUGH and query.any_phrase_match and not complete_only:
+        scores, capped = _scores(connection, query.any_phrase_match, hidden, limit, version)
+        raised = {page: _COMPLETE_FACTOR * scores.get(page, score) for page, score in complete.items()}
+        scores = scores | raised
+    relaxed = bool(scores) and not complete
+    scores = _add_name_scores(connection, query, scores, version)
+    return Ranking(scores, query.terms if relaxed else query.phrases, complete, capped, relaxed)
 
 
 def _scores(
-    connection: sqlite3.Connection, match: str, hidden: Collection[int], limit: int | None
+    connection: sqlite3.Connection, match: str, hidden: Collection[int], limit: int | None, version: int
 ) -> tuple[dict[int, float], bool]:
     # FTS5 ranks every match whatever the LIMIT, so reading more rows costs little and gives the total. `+rank` makes
     # SQLite sort instead of FTS5, in the same order: FTS5's own ORDER BY rank takes half as long again.
     most = -1 if limit is None else limit + 1 + len(hidden)
-    rows = connection.execute(_RANKED, (match, WEIGHTS, most)).fetchall()
+    rows = connection.execute(_RANKED, (match, WEIGHTS[version], most)).fetchall()
     scores = {page: -score for page, score in rows if page not in hidden}
     if limit is None or len(scores) <= limit:
         return scores, False
     return dict(islice(scores.items(), limit)), True
 
 
-def _add_name_scores(connection: sqlite3.Connection, query: Query, scores: dict[int, float]) -> dict[int, float]:
-    """Return the scores plus those of each page's title and headings alone, best first.
+def _add_name_scores(
+    connection: sqlite3.Connection, query: Query, scores: dict[int, float], version: int
+) -> dict[int, float]:
+    """Return the scores plus those of each page's names alone, best first.
 
     bm25 divides by the length of the whole page, so on a long page a match in the title would hardly count.
     """
     if not scores:
         return scores
-    name_scores = connection.execute(_NAME_SCORES, (query.any_term_match,)).fetchall()
+    name_scores = connection.execute(_NAME_SCORES, (query.any_term_match, _NAME_WEIGHTS[version])).fetchall()
     raised = {page: scores[page] - score for page, score in name_scores if page in scores}
     if not raised:
         return scores
     return dict(sorted((scores | raised).items(), key=itemgetter(1), reverse=True))
+
+
+def link_factors(inlinks: Mapping[int, int], *, pages: int) -> dict[int, float]:
+    """Return the factor of the score of each page that others lead to, given how many, in a pack with `pages` rows."""
+    most = _NAVIGATION * pages
+    scale = _MAX_LINK_SHARE / math.log1p(most) if most else 0.0
+    return {page: 1 + scale * math.log1p(number) for page, number in inlinks.items() if number <= most}
+
+
+def weighted(scores: dict[int, float], factors: Mapping[int, float]) -> dict[int, float]:
+    """Return the scores, each with the factor of its page, best first."""
+    if not factors:
+        return scores
+    raised = [(page, score * factors.get(page, 1.0)) for page, score in scores.items()]
+    return dict(sorted(raised, key=itemgetter(1), reverse=True))
 
 
 # Promoted pages
@@ -101,13 +149,14 @@ class Promoted:
 
 
 def promoted_pages(
-    connection: sqlite3.Connection, query: Query, ranking: Ranking, *, hidden: Collection[int]
+    connection: sqlite3.Connection, query: Query, ranking: Ranking, *, hidden: Collection[int], version: int
 ) -> Promoted:
     """Return the pages of a ranking to promote."""
     candidates = [page for (page,) in connection.execute(_BEST_NAMES, (query.name_match, _NAME_CANDIDATES))]
     ranked = [page for page in candidates if page in ranking.scores]
-    rows = {page: names for page, *names in pack_tables.read_rows(connection, _NAME_COLUMNS, ranked)}
-    name = words(" ".join(query.words))
+    columns = _NAME_COLUMNS + (_ANCHORS if version > 2 else "")
+    rows = {page: names for page, *names in pack_tables.read_rows(connection, columns, ranked)}
+    name = words(" ".join(query.typed))
     named = [page for page in candidates if page in rows and name in map(words, _names(*rows[page]))]
     by_name = named[:_MAX_PROMOTED]
     if query.phrase_match is None:
@@ -133,14 +182,17 @@ def promote(promoted: Promoted, scores: dict[int, float], *, bound: float) -> di
     return ordered
 
 
-def _names(title: str, headings: str, path: str) -> set[str]:
-    """Return the names of a page: `os` for the title "os - Miscellaneous", and for /library/os.html and /os/."""
+def _names(title: str, headings: str, path: str, anchors: str = "") -> set[str]:
+    """Return the names of a page: `os` for the title "os - Miscellaneous", and for /library/os.html and /os/.
+
+    What links call it is a name, too.
+    """
     segments = [segment for segment in unquote(path.partition("?")[0]).split("/") if segment]
     if segments and segments[-1].partition(".")[0] in {"index", "default"}:
         segments.pop()
     file = segments[-1] if segments else ""
     stem = file.rpartition(".")[0]
-    names = {title, *_TITLE_SEPARATOR.split(title), headings.partition("\n")[0], file, stem}
+    names = {title, *_TITLE_SEPARATOR.split(title), headings.partition("\n")[0], file, stem, *anchors.splitlines()}
     return names | {NUMBERING.sub("", name) for name in names}
 
 
@@ -159,11 +211,15 @@ def score_bound(connection: sqlite3.Connection, ranking: Ranking, *, pages: int)
             exact = with_prefix = pack_tables.count_matches(connection, Phrase(phrase.words).match)
         idf = _idf(exact, pages)
         in_text.append(idf + _idf(max(exact, with_prefix), pages) if phrase.prefix else idf)
+        forms = [word for form in phrase.forms for word in form]
+        # A form that is no word itself counts as one on no page, whose frequency has the highest weight.
+        in_text += [_idf(pack_tables.doc_frequency(connection, form), pages) for form in forms]
+        in_names += [_idf(0, pages) for _ in forms]
         for word in phrase.words:
             (names,) = connection.execute(_COUNT_NAMES, (Phrase((word,)).match,)).fetchone()
             # Longer words are not counted: with them the word has at least as many names, so at most this frequency.
             in_names.append(_idf(names, pages) * (2 if phrase.prefix else 1))
-    return _SATURATION * (sum(in_text) + sum(in_names))
+    return _COMPLETE_FACTOR * (1 + _MAX_LINK_SHARE) * _SATURATION * (sum(in_text) + sum(in_names))
 
 
 def _idf(docs: int, pages: int) -> float:

@@ -22,6 +22,8 @@ MAX_SCANNED = 1_000_000
 _PIECE = 4_000
 #: Matches compared in one stretch.
 _MAX_MATCHES = 300
+#: Characters after its stem of a word that is marked: `merg` of `merge`, `merging`.
+_MAX_ENDING = 4
 
 #: In place of omitted text; the no-break space keeps an ellipsis on the line of its word.
 _BEFORE = "…\N{NO-BREAK SPACE}"
@@ -147,17 +149,23 @@ def matching_lines(text: str, phrases: tuple[Phrase, ...]) -> tuple[str, ...]:
     return tuple(line for line, at in lines if any(matcher.matches(folded[at : at + len(line)])))
 
 
+def _pattern(word: str) -> str:
+    """Return a pattern for a folded word, whose characters may have combining marks."""
+    return f"{MARK}*".join(map(re.escape, word)) + f"{MARK}*"
+
+
 @lru_cache(maxsize=64)
 def _matcher(phrases: tuple[Phrase, ...]) -> _Matcher:
     """Compile the phrases, the longest first."""
     folded = {phrase: [word for typed in phrase.words for word in words(typed)] for phrase in phrases}
     choices = []
     for phrase in sorted(phrases, key=lambda phrase: -len(phrase.words)):
-        word_patterns = (f"{MARK}*".join(map(re.escape, word)) + f"{MARK}*" for word in folded[phrase])
-        choices.append(f"({f'{GAP}+'.join(word_patterns)}{f'[^{GAP}]*' if phrase.prefix else ''})")
+        exact = f"{f'{GAP}+'.join(map(_pattern, folded[phrase]))}{f'[^{GAP}]*' if phrase.prefix else ''}"
+        stems = (f"{_pattern(stem)}[^{GAP}]{{0,{_MAX_ENDING}}}" for stem in phrase.stems)
+        choices.append(f"({'|'.join((exact, *stems))})")
     return _Matcher(
         pattern=re.compile(f"(?<![^{GAP}])(?:{'|'.join(choices)})(?![^{GAP}])"),
-        words=frozenset(folded[phrase][0] for phrase in phrases),
+        words=frozenset(word for phrase in phrases for word in (folded[phrase][0], *phrase.stems)),
         phrases=len(phrases),
         longest=max(map(len, folded.values())),
         least=len(GAP.join(word for phrase in phrases for word in folded[phrase])),

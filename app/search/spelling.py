@@ -58,7 +58,7 @@ def did_you_mean(
 
     Quotes, exclusions and frequent words stay as typed. `pages` is the number of rows of the pack.
     """
-    hits = 0 if ranking.relaxed else len(ranking.scores)
+    hits = len(ranking.complete)
     if hits >= _ENOUGH_HITS:
         return ""
     best = _Spelling("", -math.inf)

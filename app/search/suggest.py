@@ -38,7 +38,7 @@ def suggestions(
     An invalid query has no suggestions. `pages` is the number of rows of the pack.
     """
     try:
-        query = parse(text)
+        query = parse(text, keep_stop_words=True)
     except InvalidQuery:
         return ()
     completed = list(islice(_completed(connection, query, pages=pages, hidden=hidden, limit=limit), limit))
@@ -81,7 +81,7 @@ def _completed(
     for word in ordered:
         text = query.text + word[len(prefix) :]
         if len(text) < MAX_CHARACTERS and pack_tables.first_matches(
-            connection, parse(text + " ").match, hidden=hidden, limit=1
+            connection, parse(text + " ", keep_stop_words=True).match, hidden=hidden, limit=1
         ):
             yield text
 
@@ -90,7 +90,9 @@ def _matching_names(connection: sqlite3.Connection, query: Query, *, limit: int)
     """Return titles, or headings, with all words of the query; those that begin with the query come first."""
     *firsts, last = query.words
     terms = [*(Phrase((word,)) for word in firsts), Phrase((last,), prefix=query.unfinished and len(last) > 1)]
-    rows = connection.execute(_NAMES, (" AND ".join(term.match for term in terms), _MAX_NAMES))
+    rows = connection.execute(
+        _NAMES, (f"{{title headings}} : ({' AND '.join(term.match for term in terms)})", _MAX_NAMES)
+    )
     *complete, unfinished = typed = words(" ".join(query.words))
     last_needle = f"{GAP}{unfinished}" if query.unfinished else f"{GAP}{unfinished}{GAP}"
     needles = [last_needle, *(f"{GAP}{word}{GAP}" for word in complete)]

@@ -20,6 +20,8 @@ MAX_BLOCKS: Final = 5_000
 MAX_ID: Final = 200
 MAX_LINKS: Final = 100_000
 MAX_ANCHOR: Final = 200
+#: Characters of the texts of all links from one page to another, one text a line.
+MAX_ANCHORS: Final = 1_000
 
 #: Bytes of a hash. Even among 10^12 texts, two equal hashes of different texts are unlikely.
 _HASH_SIZE: Final = 16
@@ -37,7 +39,7 @@ class Block(NamedTuple):
 
 
 class PageLink(NamedTuple):
-    """A link that the crawl follows: the absolute URL of a page in scope, and the text that names it here."""
+    """A link that the crawl follows: the absolute URL of a page in scope, and its texts on this page, one a line."""
 
     url: str
     text: str = ""
@@ -117,6 +119,11 @@ def _check_text(values: Iterable[object]) -> None:
             raise TypeError(f"{value!r:.100} is not a string")
 
 
+def joined_texts(texts: Iterable[str]) -> str:
+    """Return the different texts of links to one page, one a line, within the limit."""
+    return "\n".join(dict.fromkeys(filter(None, texts)))[:MAX_ANCHORS]
+
+
 # Limits
 
 
@@ -135,7 +142,7 @@ def bounded_blocks(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
 def bounded_links(links: tuple[PageLink, ...], *, max_url: int) -> tuple[PageLink, ...]:
     """Return at most `MAX_LINKS` links with their texts cut, without URLs of more than `max_url` characters."""
     return tuple(
-        link if len(link.text) <= MAX_ANCHOR else PageLink(link.url, link.text[:MAX_ANCHOR])
+        link if len(link.text) <= MAX_ANCHORS else PageLink(link.url, link.text[:MAX_ANCHORS])
         for link in links[:MAX_LINKS]
         if len(link.url) <= max_url
     )

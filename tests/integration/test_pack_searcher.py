@@ -67,7 +67,7 @@ def test_a_page_is_the_first_hit_for_its_name(searcher: PackSearcher) -> None:
 
 
 def test_a_page_is_the_first_hit_for_a_phrase_that_only_it_contains(searcher: PackSearcher) -> None:
-    assert paths(searcher, "the quick brown fox") == ["/phrase.html"]
+    assert paths(searcher, "the quick brown fox")[0] == "/phrase.html"
     assert paths(searcher, "quick brown fox ")[:2] == ["/titled.html", "/phrase.html"]
     for expected in RANDOM.sample(PAGES[:300], 40):
         body = expected.body.split()
@@ -250,6 +250,6 @@ def test_a_pack_of_an_older_schema_is_refused_with_the_remedy(tmp_path: Path) ->
     with closing(sqlite3.connect(older)) as database:
         database.execute("PRAGMA user_version = 1")
     with pytest.raises(
-        PackCorrupt, match="schema version 1, this release reads 2; `perennial pack DOMAIN` rebuilds it"
+        PackCorrupt, match="schema version 1, this release reads 3; `perennial pack DOMAIN` rebuilds it"
     ):
         PackSearcher(older)

@@ -84,7 +84,7 @@ def test_all_fields_of_a_page_are_extracted(parser: Extractor) -> None:
         ("<div class=footer>all there is</div>", Extract(body="all there is")),
         ("<title>T</title><frameset><frame src=a><frame src=b></frameset>",
          Extract(title="T", links=(Anchor("a"), Anchor("b")))),
-        ("<a href>x</a><a href=''>y</a>", Extract(body="xy", links=(Anchor("", "x"),))),
+        ("<a href>x</a><a href=''>y</a>", Extract(body="xy", links=(Anchor("", "x\ny"),))),
         ("<p>f(x)<a href=#f>¶</a><p>¶ 3 a¶b", Extract(body="f(x) ¶ 3 a¶b", links=(Anchor("", "¶"),))),
         ("<p>a\x00b\xa0c", Extract(body="ab c")),
         ("<meta name=robots content=none><meta name=robots content=', A ,'>", Extract(robots=frozenset({"none", "a"}))),
@@ -123,14 +123,14 @@ def test_the_text_of_a_page_is_divided_into_blocks(parser: Extractor) -> None:
 @pytest.mark.parametrize(
     ("document", "links"),
     [
-        ("<a href=a#1></a><a href=b>B</a><a href=a#2> A  a </a><a href=a>A</a>", (("a", "A a"), ("b", "B"))),
+        ("<a href=a#1></a><a href=b>B</a><a href=a#2> A  a </a><a href=a>A</a>", (("a", "A a\nA"), ("b", "B"))),
         ("<a href=a>J<b>oh</b>n<!-- x --> D.</a>", (("a", "John D."),)),
         ("<a href=a><div>One</div><div>t<i>w</i>o</div></a>", (("a", "One t w o"),)),
         ("<a href='a #1'>x</a><a href='#1'>y</a>", (("a #1", "x"), ("", "y"))),
         (f"<a href=a>{'x' * 999}</a>", (("a", "x" * MAX_ANCHOR),)),
     ],
 )
-def test_a_link_has_the_text_of_its_first_anchor(
+def test_a_link_has_the_texts_of_its_anchors(
     parser: Extractor, document: str, links: tuple[tuple[str, str], ...]
 ) -> None:
     assert parser.extract(document).links == links

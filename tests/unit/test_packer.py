@@ -144,6 +144,7 @@ class TestFull:
             "crawl_id": "crawl",
             "built_at": manifest.built_at,
             "pages": "1",
+            "stemmers": "english",
         }
         assert json.loads(json.dumps(result.as_event()))["generation"] == 2
 

@@ -19,7 +19,7 @@ from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full, pack_incremental
 from app.storage import layout
 from app.storage.layout import Page, bounded, content_key, language_tag, page_id, to_json
-from app.storage.page_parts import MAX_ANCHOR, MAX_BLOCKS, Block, PageLink, hash_of
+from app.storage.page_parts import MAX_ANCHOR, MAX_ANCHORS, MAX_BLOCKS, Block, PageLink, hash_of
 from tests.packs import page
 from tests.support.stores import folder_store
 
@@ -64,7 +64,7 @@ def test_blocks_and_links_of_a_foreign_writer_are_bounded() -> None:
     links = (PageLink("u" * MB, "a"), *(PageLink(f"/{number}", "b" * MB) for number in range(3)))
     cut = bounded(replace(page("/a"), blocks=(block,) * (MAX_BLOCKS + 1), links=links, body_hash="h" * MB))
     assert cut.blocks == (Block(("a",)),) * MAX_BLOCKS
-    assert cut.links == tuple(PageLink(f"/{number}", "b" * MAX_ANCHOR) for number in range(3))
+    assert cut.links == tuple(PageLink(f"/{number}", "b" * MAX_ANCHORS) for number in range(3))
     assert len(cut.body_hash) == layout.MAX_HASH
 
 

@@ -257,11 +257,11 @@ def test_links_are_absolute_distinct_in_order_and_in_scope() -> None:
     assert len(links(hrefs, limit=2)) == 2
 
 
-def test_a_link_has_the_first_text_of_its_page() -> None:
+def test_a_link_has_the_texts_of_all_links_to_its_page() -> None:
     anchors = [("a?x=1&y=2", ""), ("b", "B"), ("a?y=2&x=1", "A"), ("a?x=1&y=2", "later"), ("c", "")]
     found, _ = links_in_scope("https://x.gov/", anchors, scope=Scope("x.gov"), limit=9)
     assert [(link.url, link.text) for link in found] == [
-        ("https://x.gov/a?x=1&y=2", "A"),
+        ("https://x.gov/a?x=1&y=2", "A\nlater"),
         ("https://x.gov/b", "B"),
         ("https://x.gov/c", ""),
     ]

@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate, starmap
+from itertools import accumulate
 from math import isqrt
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from app.storage import page_parts
-from app.storage.page_parts import CODE, LIST, MAX_ANCHOR, TABLE, Block
+from app.storage.page_parts import CODE, LIST, MAX_ANCHOR, TABLE, Block, joined_texts
 
 #: `<meta name="...">` that addresses this crawler only, beside `robots`.
 OWN_NAME = "perennial"
@@ -80,6 +80,9 @@ _REFRESH = re.compile(
     re.I | re.S,
 )
 
+#: Different texts of links from one page to another.
+_MAX_TEXTS = 50
+
 #: Elements that lead to other pages, and the attribute with the URL.
 LINKS = {"a": "href", "area": "href", "frame": "src", "iframe": "src"}
 
@@ -116,7 +119,7 @@ _MISSING = "\0"
 
 
 class Anchor(NamedTuple):
-    """A link: its attribute value as written, without its fragment; its text, at most `MAX_ANCHOR` characters."""
+    """A link: its attribute value as written, without its fragment; its texts, one a line, cut by `joined_texts`."""
 
     href: str
     text: str = ""
@@ -183,10 +186,10 @@ def links_to_follow(
 ) -> tuple[tuple[Anchor, ...], tuple[str, ...]]:
     """Return the links of elements of `LINKS`, given by name, attributes and node, and those of rel=nofollow alone.
 
-    Of links that differ only in their fragment, the first one is returned, with the first text that is not empty. White
-    space before a fragment is part of the path; at the end of a URL it would be stripped, so such a fragment stays.
+    Links that differ only in their fragment are one link with their different texts, one a line. White space before a
+    fragment is part of the path; at the end of a URL it would be stripped, so such a fragment stays.
     """
-    found: dict[str, str] = {}
+    found: dict[str, dict[str, None]] = {}
     nofollow: dict[str, None] = {}
     for name, attributes, node in elements:
         if (href := attributes.get(LINKS[name], _MISSING)) == _MISSING:
@@ -197,9 +200,11 @@ def links_to_follow(
         if (rel := attributes.get("rel")) and "nofollow" in rel.lower().split():
             nofollow[href] = None
             continue
-        if not found.get(href):
-            found[href] = collapsed(text_of(node))[:MAX_ANCHOR]
-    return tuple(starmap(Anchor, found.items())), tuple(href for href in nofollow if href not in found)
+        texts = found.setdefault(href, {})
+        if len(texts) < _MAX_TEXTS:
+            texts[collapsed(text_of(node))[:MAX_ANCHOR]] = None
+    links = tuple(Anchor(href, joined_texts(texts)) for href, texts in found.items())
+    return links, tuple(href for href in nofollow if href not in found)
 
 
 def description_and_directives(metas: Iterable[Attributes]) -> tuple[str, frozenset[str]]:

@@ -1,0 +1,69 @@
+"""Anchor texts: what the links of a site's other pages call a page. They are joined when a pack is built.
+
+A pack keeps the links of each page, so that an incremental pack joins them anew from the pages that it did not read.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Final
+
+from app.storage.layout import Page
+
+#: Links of a page that are kept, and anchor texts of a page, with their characters together.
+MAX_LINKS: Final = 2_000
+MAX_TEXTS: Final = 60
+MAX_CHARACTERS: Final = 3_000
+#: Pages that one text leads to, beyond which it names none of them: "Next", "Up", "Source".
+MAX_TARGETS: Final = 5
+#: Bytes of a page's links, uncompressed: a limit against crafted packs.
+_MAX_BYTES: Final = 16 * 2**20
+
+_NOTE: Final = (
+    "INSERT INTO links (object, anchors) VALUES (?, ?) ON CONFLICT (object) DO UPDATE SET anchors = excluded.anchors"
+)
+
+
+def note_links(database: sqlite3.Connection, page_id: str, page: Page) -> None:
+    """Keep the links of a page in the pack."""
+    database.execute(_NOTE, (page_id, packed_links(page)))
+
+
+def packed_links(page: Page) -> bytes:
+    """Return the links of a page that have a text, compressed: an entry of lines for each, its URL and its texts."""
+    named = (f"{link.url}\n{link.text}" for link in page.links if link.text and link.url != page.url)
+    lines = [entry for entry, _ in zip(named, range(MAX_LINKS), strict=False)]
+    return zlib.compress("\n\n".join(lines).encode(errors="replace"), 1)
+
+
+def joined(database: sqlite3.Connection) -> dict[int, tuple[str, int]]:
+    """Return anchor texts and number of linking pages of each page that has some, by row id.
+
+    The texts are lines, that of most pages first.
+    """
+    rows = {key: page for page, url, key in database.execute("SELECT id, url, key FROM pages") for key in (url, key)}
+    texts, linking = _texts(database, rows)
+    targets = Counter(text for counts in texts.values() for text in counts)
+    return {page: (_lines(counts, targets), linking[page]) for page, counts in texts.items()}
+
+
+def _texts(database: sqlite3.Connection, rows: Mapping[str, int]) -> tuple[dict[int, Counter[str]], Counter[int]]:
+    """Return how many pages use each text, by the row id of the page that it leads to, and how many lead there."""
+    texts: dict[int, Counter[str]] = defaultdict(Counter)
+    linking: Counter[int] = Counter()
+    for (packed,) in database.execute("SELECT anchors FROM links"):
+        for entry in zlib.decompressobj().decompress(packed, _MAX_BYTES).decode(errors="replace").split("\n\n"):
+            url, *names = entry.split("\n")
+            if names and (page := rows.get(url)) is not None:
+                texts[page].update(names)
+                linking[page] += 1
+    return texts, linking
+
+
+def _lines(counts: Counter[str], targets: Mapping[str, int]) -> str:
+    """Return the texts that name a page, in lines, within the limits of one page."""
+    named = sorted((text for text in counts if targets[text] <= MAX_TARGETS), key=lambda text: (-counts[text], text))
+    return "\n".join(named[:MAX_TEXTS])[:MAX_CHARACTERS]

@@ -1,0 +1,61 @@
+"""Columns of a pack that depend on other pages or on the language: anchor texts, and other forms of a page's words."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from typing import Final
+
+from app.pack import anchors
+from app.text.languages import algorithm_of
+from app.text.variants import Variants
+
+#: Share of a pack's pages from which queries are stemmed by an algorithm, and the number of algorithms.
+_LEAST_SHARE: Final = 0.05
+_MAX_ALGORITHMS: Final = 3
+#: Characters of a page that show its language.
+_SAMPLE: Final = 4_000
+
+_NAMES: Final = f"""
+SELECT id, lang, title, headings, anchors, name_forms, inlinks, substr(body, 1, {_SAMPLE}) FROM pages
+"""  # noqa: S608 (ours)
+_UPDATE: Final = "UPDATE pages SET anchors = ?, name_forms = ?, inlinks = ? WHERE id = ?"
+
+
+class Forms:
+    """Finds the forms of words of pages in any language. It remembers stems."""
+
+    def __init__(self) -> None:
+        self._variants: dict[str, Variants] = {}
+
+    def of(self, algorithm: str, text: str) -> str:
+        """Return the forms of a text's words, stemmed by an algorithm."""
+        if algorithm not in self._variants:
+            self._variants[algorithm] = Variants(algorithm)
+        return self._variants[algorithm].of(text)
+
+
+def body_forms(forms: Forms, *, lang: str, description: str, body: str) -> str:
+    """Return the forms of the words of a page's text."""
+    return forms.of(algorithm_of(lang, body[:_SAMPLE]), f"{description}\n{body}")
+
+
+def join(database: sqlite3.Connection) -> None:
+    """Bring anchor texts, numbers of linking pages and forms of names up to date. Equal rows are not written again."""
+    joined = anchors.joined(database)
+    forms = Forms()
+    changes = []
+    for page, lang, title, headings, *old, sample in database.execute(_NAMES):
+        texts, inlinks = joined.get(page, ("", 0))
+        names = forms.of(algorithm_of(lang, sample), f"{title}\n{headings}\n{texts}")
+        if [texts, names, inlinks] != old:
+            changes.append((texts, names, inlinks, page))
+    database.executemany(_UPDATE, changes)
+
+
+def stemmers(database: sqlite3.Connection) -> str:
+    """Return the algorithms by which a query is stemmed, with spaces between: those of many pages."""
+    pages = database.execute(f"SELECT lang, substr(body, 1, {_SAMPLE}) FROM pages")  # noqa: S608 (ours)
+    counts = Counter(algorithm_of(lang, sample) for lang, sample in pages)
+    least = _LEAST_SHARE * counts.total()
+    return " ".join(name for name, pages in counts.most_common(_MAX_ALGORITHMS + 1) if name and pages >= least)

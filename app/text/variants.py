@@ -1,0 +1,89 @@
+"""Other forms of words: stems, parts of compound names, and pairs of characters in scripts without spaces.
+
+A pack indexes the forms that a page's words have besides those that it contains; a query looks for both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Final
+
+from Stemmer import Stemmer
+
+#: Scripts whose words are not separated: kana, Han and Hangul.
+_UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af]+")
+#: Words as FTS5's tokenizer splits them.
+_WORD: Final = re.compile(r"[^\W_]+")
+#: Where a capital follows a small letter, as in `OrderedDict`, and the parts of such a name.
+_COMPOUND: Final = re.compile("[a-z][A-Z]")
+_PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+#: Characters of a word that is stemmed, and of a form that is worth indexing.
+_LONGEST: Final = 40
+_SHORTEST: Final = 2
+#: Stems that are remembered of one language.
+_MEMORY: Final = 200_000
+#: Pairs of characters of one word of a query.
+_MAX_PAIRS: Final = 16
+
+
+class Variants:
+    """Finds the forms of words in one language, given by Snowball's name. For one thread: it remembers stems."""
+
+    def __init__(self, algorithm: str) -> None:
+        """Without an algorithm, words have no stems."""
+        self._stem = Stemmer(algorithm).stemWord if algorithm else str
+        self._stems: dict[str, str] = {}
+
+    def of(self, text: str) -> str:
+        """Return the forms of a text's words that are not themselves words of the text, each once."""
+        if len(self._stems) > _MEMORY:
+            self._stems.clear()
+        written = set(_WORD.findall(text))
+        words = {word.casefold() for word in written}
+        forms = {self._stem_of(word) for word in words}
+        compounds = (word for word in written if _COMPOUND.search(word))
+        forms.update(part.lower() for name in compounds for part in _PART.findall(name))
+        if not text.isascii() and _UNSPACED.search(text):
+            forms.update(part for word in words for part in _parts(word))
+        return " ".join(sorted(form for form in forms - words if len(form) >= _SHORTEST))
+
+    def _stem_of(self, word: str) -> str:
+        stem = self._stems.get(word)
+        if stem is None:
+            stem = self._stems[word] = self._stem(word) if len(word) <= _LONGEST else word
+        return stem
+
+
+def forms_of(word: str, algorithms: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+    """Return what else stands for a typed word: each form is one or more words that a page must all have."""
+    word = word.casefold()
+    if len(word) > _LONGEST:
+        return ()
+    parts = tuple(dict.fromkeys(_parts(word)))[:_MAX_PAIRS]
+    if parts:
+        return (parts,) if parts != (word,) else ()
+    return tuple((stem,) for stem in stems_of(word, algorithms) if stem != word and len(stem) >= _SHORTEST)
+
+
+def stems_of(word: str, algorithms: Iterable[str]) -> tuple[str, ...]:
+    """Return the different stems of a typed word."""
+    word = word.casefold()
+    if len(word) > _LONGEST:
+        return ()
+    return tuple(dict.fromkeys(Stemmer(algorithm).stemWord(word) for algorithm in algorithms))
+
+
+def _parts(word: str) -> Iterator[str]:
+    """Yield the pairs of neighbouring characters of a word's unspaced scripts, and its parts in other scripts."""
+    if word.isascii():
+        return
+    end = 0
+    for run in _UNSPACED.finditer(word):
+        if other := word[end : run.start()]:
+            yield other
+        end = run.end()
+        yield from map("".join, pairwise(run.group()))
+    if end and (other := word[end:]):
+        yield other
