@@ -17,7 +17,7 @@ from app.crawl.path_rules import ALL_PATHS, PathRules
 from app.crawl_record.reasons import Reason
 from app.errors import InvalidUrl, OutOfScope
 from app.http.urls import without_credentials
-from app.storage.page_parts import MAX_ANCHORS, joined_texts
+from app.text.anchor_texts import MAX_ANCHORS, joined_texts
 
 #: Characters of a URL.
 MAX_LENGTH = 2_000

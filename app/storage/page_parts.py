@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from app.text.anchor_texts import MAX_ANCHORS
+
 #: Kinds of a block that are no heading. Text of a header, footer or menu has one of them, too.
 TEXT: Final = "text"
 LIST: Final = "list"
@@ -20,8 +22,6 @@ MAX_BLOCKS: Final = 5_000
 MAX_ID: Final = 200
 MAX_LINKS: Final = 100_000
 MAX_ANCHOR: Final = 200
-#: Characters of the texts of all links from one page to another, one text a line.
-MAX_ANCHORS: Final = 1_000
 
 #: Bytes of a hash. Even among 10^12 texts, two equal hashes of different texts are unlikely.
 _HASH_SIZE: Final = 16
@@ -117,11 +117,6 @@ def _check_text(values: Iterable[object]) -> None:
     for value in values:
         if not isinstance(value, str):
             raise TypeError(f"{value!r:.100} is not a string")
-
-
-def joined_texts(texts: Iterable[str]) -> str:
-    """Return the different texts of links to one page, one a line, within the limit."""
-    return "\n".join(dict.fromkeys(filter(None, texts)))[:MAX_ANCHORS]
 
 
 # Limits

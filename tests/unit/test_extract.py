@@ -40,6 +40,7 @@ EXPECTED = Extract(
     canonical="/c",
     robots=frozenset({"noindex", "follow", "nofollow"}),
     links=(Anchor("n", "Home"), Anchor("q?a=1&b=2", "q"), Anchor("m"), Anchor("f"), Anchor("http://[bad", "bad")),
+    nofollow=("no",),
 )
 BLOCKS = (
     Block(("Home",), boilerplate=True),

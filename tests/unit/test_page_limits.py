@@ -19,7 +19,8 @@ from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full, pack_incremental
 from app.storage import layout
 from app.storage.layout import Page, bounded, content_key, language_tag, page_id, to_json
-from app.storage.page_parts import MAX_ANCHOR, MAX_ANCHORS, MAX_BLOCKS, Block, PageLink, hash_of
+from app.storage.page_parts import MAX_ANCHOR, MAX_BLOCKS, Block, PageLink, hash_of
+from app.text.anchor_texts import MAX_ANCHORS
 from tests.packs import page
 from tests.support.stores import folder_store
 

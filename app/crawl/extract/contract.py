@@ -12,7 +12,8 @@ from math import isqrt
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from app.storage import page_parts
-from app.storage.page_parts import CODE, LIST, MAX_ANCHOR, TABLE, Block, joined_texts
+from app.storage.page_parts import CODE, LIST, MAX_ANCHOR, TABLE, Block
+from app.text.anchor_texts import joined_texts
 
 #: `<meta name="...">` that addresses this crawler only, beside `robots`.
 OWN_NAME = "perennial"
