@@ -1,6 +1,6 @@
 """Anchor texts: what the links of a site's other pages call a page. They are joined when a pack is built.
 
-A pack keeps the links of each page, so that an incremental pack joins them anew from the pages that it did not read.
+A pack keeps the links of each page, so that an incremental pack joins them without reading unchanged pages.
 """
 
 from __future__ import annotations

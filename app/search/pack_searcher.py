@@ -231,5 +231,5 @@ def _read_info(connection: sqlite3.Connection) -> tuple[PackInfo, tuple[str, ...
         built_at=meta["built_at"],
         pages=int(pages) if len(pages) <= _MAX_DIGITS and pages.isascii() and pages.isdigit() else 0,
     )
-    known = set(ALGORITHMS.values())
-    return info, tuple(name for name in meta["stemmers"].split() if name in known)
+    algorithms = frozenset(ALGORITHMS.values())
+    return info, tuple(name for name in meta["stemmers"].split() if name in algorithms)

@@ -61,7 +61,7 @@ _WORD: Final = re.compile(r"[^\W\d_]+")
 
 
 def algorithm_of(lang: str, text: str) -> str:
-    """Return the stemming algorithm for a page by its language tag, or else by its text; empty where there is none."""
+    """Return the stemming algorithm for a page by its language tag, or else by its text; empty if it is unknown."""
     subtag = lang.partition("-")[0].lower() or _guessed(text)
     return ALGORITHMS.get(subtag, "")
 
@@ -77,8 +77,8 @@ def _guessed(text: str) -> str:
 def stop_words_in(words: list[str]) -> frozenset[str]:
     """Return the stop words among the words of a query, lower case.
 
-    English stop words count alone. Words of another language that English has, too, such as `man` and `die`, count if
-    the query has at least two stop words of that language.
+    English stop words count alone. Those of another language count only if the query has two of them: `man` and `die`
+    are English words, too.
     """
     given = frozenset(words)
     found = given & STOP_WORDS["en"]

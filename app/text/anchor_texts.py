@@ -1,0 +1,14 @@
+"""The texts of the links from one page to another, kept as one text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+#: Characters of the texts of all links from one page to another.
+MAX_ANCHORS: Final = 1_000
+
+
+def joined_texts(texts: Iterable[str]) -> str:
+    """Return the different texts of links to one page, one a line, within the limit."""
+    return "\n".join(dict.fromkeys(filter(None, texts)))[:MAX_ANCHORS]
