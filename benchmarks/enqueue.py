@@ -84,7 +84,8 @@ def run(system: BenchSystem, *, rounds: int = ROUNDS, calls: int = CALLS) -> Enq
         for sender in senders:
             sender.turn(WARM_UP)
             _take(channel, sender.queue, WARM_UP)
-        groups = {"RabbitMQ": system.pids["RabbitMQ"], "own": os.getpid()}
+        # RabbitMQ and the senders are its children.
+        groups = {"own": os.getpid()}
         before = usage(groups)
         seconds = _rounds(channel, senders, rounds=rounds, calls=calls)
         after = usage(groups)

@@ -75,6 +75,7 @@ def _measured(crawler: RunningCrawler, site: GeneratedSite) -> GrowthRun:
         time.sleep(INTERVAL)
     wall, after, pages = time.monotonic() - began, crawler.usage(), site.form.pages
     crawler.wait_for_end(site.domain, pages, INTERVAL)
+    crawler.wait_for_record(site.domain)
     return GrowthRun(
         pages=pages,
         seconds=wall,

@@ -71,12 +71,12 @@ def run(
     with Connection(system.settings.broker) as connection:
         for queue in queues:
             queue(connection.default_channel).declare()
-        before, began, start = _memory(system), time.monotonic(), _usage(system)
+        before, began, start = _memory(system), time.monotonic(), _usage()
         due = _park(publisher, policy, work, count=count, delays_ms=delays_ms)
         parking, parked = time.monotonic() - began, _memory(system)
         if time.time() > min(due):
             raise BenchmarkError(f"parking took {parking:.0f} s: the first messages came back before the last was sent")
-        came, end = _back(connection, work, due), _usage(system)
+        came, end = _back(connection, work, due), _usage()
         publisher.close()
         for queue in queues:
             connection.default_channel.queue_delete(queue.name)
@@ -156,8 +156,9 @@ def _back(connection: Connection, queue: str, due: Sequence[float]) -> list[list
     return came
 
 
-def _usage(system: BenchSystem) -> Usage:
-    return usage({"RabbitMQ": system.pids["RabbitMQ"], "own": os.getpid()})
+def _usage() -> Usage:
+    # RabbitMQ is its child.
+    return usage({"own": os.getpid()})
 
 
 def _memory(system: BenchSystem) -> int:

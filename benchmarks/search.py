@@ -164,8 +164,8 @@ def _measure(
     turns: dict[str, dict[Mode, list[Turn]]] = {
         contestant.name: {mode: [] for mode in MODES} for contestant in contestants
     }
-    # All processes but the broker are children of this one.
-    own = {"own": os.getpid(), "RabbitMQ": groups["RabbitMQ"]}
+    # All processes are children of this one, and so is the broker.
+    own = {"own": os.getpid()}
     start, meter = usage(own), CpuMeter(groups)
     for number in range(rounds):
         # The order rotates, because work that one contestant leaves behind slows the next.

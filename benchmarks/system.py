@@ -141,6 +141,12 @@ class RunningCrawler:
         if progress.dead or progress.seen != pages:
             raise BenchmarkError(f"{domain}: expected {pages} pages and no dead letter: {progress}")
 
+    def wait_for_record(self, domain: str) -> None:
+        """Wait until the record of a domain's crawl is in the store, and no longer in Redis."""
+        crawl = self.frontier.latest(domain)
+        if crawl is not None:
+            self.wait(lambda: not self.frontier.buffered_lines(crawl.id, 1)[1], 30, f"the record of {domain} is stored")
+
     def cancel(self, domain: str) -> None:
         """Cancel the crawl of a domain in the frontier: nothing more of it is fetched."""
         if crawl := self.frontier.latest(domain):
@@ -205,4 +211,7 @@ def cpu_ms(spent: Mapping[str, float], pages: int) -> dict[str, float]:
 
 def machine_share_of_others(after: Usage, before: Usage) -> float:
     """Return the share of the machine, 0 to 1, that other programs took between two usages."""
-    return after.others(before, ours=sum(after.since(before).values()))
+    spent = dict(after.since(before))
+    # The processes that are measured are children of this one.
+    spent.pop("own children", None)
+    return after.others(before, ours=sum(spent.values()))
