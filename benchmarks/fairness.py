@@ -28,9 +28,9 @@ AIM, AIM_FROM = 2.0, 10_000
 METHOD = bullets(
     f"""Fairness: one site of generated pages, whose first pages have up to {LINKS:,} links, fills its backlog.
     Then the message `index+crawl` of a second site is posted. *First page* is the time until its start page
-    is requested. *First linked page* is the time until the first page that it links to is requested; with a
-    delay of 1 s it cannot be less than that. The share counts the requests to both sites in the next
-    {SHARE_SECONDS:g} s. `MAX_PAGES` is 300,000."""
+    is requested. *First linked page* is the time until the first page that it links to is requested. A
+    host's `robots.txt` is requested before both: with a delay of 1 s they cannot come before 1 s and 2 s.
+    The share counts the requests to both sites in the next {SHARE_SECONDS:g} s. `MAX_PAGES` is 300,000."""
 )
 
 
