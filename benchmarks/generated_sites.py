@@ -33,17 +33,45 @@ class SiteForm:
         first = number * self.links + 1
         seen = range(max(0, number - SEEN_LINKS), number)
         numbers = (*seen, *range(first, min(first + self.links, self.pages)))
-        links = "\n".join(f'<li><a href="{path_of(each)}">Page {each}</a></li>' for each in numbers)
+        links = "\n".join(f'<li><a href="{path_of(each)}">{title_of(each)}</a></li>' for each in numbers)
+        title = title_of(number)
         text = " ".join(_WORDS[(number * 7 + each * each) % len(_WORDS)] for each in range(WORDS))
         return (
-            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Page {number}</title></head><body>'
-            f"<h1>Page {number}</h1><p>{text}</p><ul>{links}</ul></body></html>"
+            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title></head><body>'
+            f"<h1>{title}</h1><p>{text}</p><ul>{links}</ul></body></html>"
         ).encode()
 
 
 def path_of(number: int) -> str:
-    """Return the path of a page; the start page is `/`."""
-    return f"/page/{number}" if number else "/"
+    """Return the path of a page, words without digits: a crawl has budgets for URLs that differ in digits alone.
+
+    The start page is `/`.
+    """
+    return f"/{'-'.join(_digits(number))}"
+
+
+def number_of(path: str) -> int:
+    """Return the number of a page by its path; raises ValueError for any other path."""
+    number = 0
+    for word in filter(None, path[1:].split("-")):
+        number = number * len(_WORDS) + _WORDS.index(word)
+    if path != path_of(number):
+        raise ValueError(f"path {path!r}: no page has it")
+    return number
+
+
+def title_of(number: int) -> str:
+    """Return the title of a page: no two pages have the same."""
+    return " ".join(("Page", *_digits(number)))
+
+
+def _digits(number: int) -> list[str]:
+    """Return a number by its digits, of which each is a word."""
+    words: list[str] = []
+    while number:
+        number, digit = divmod(number, len(_WORDS))
+        words.insert(0, _WORDS[digit])
+    return words
 
 
 @dataclass(slots=True)
@@ -70,8 +98,11 @@ class GeneratedSite:
 
     def answer(self, path: str) -> bytes:
         """Return the response to a request, and count it."""
-        number = int(path.removeprefix("/page/")) if path.startswith("/page/") else 0
-        if path != path_of(number) or number >= self.form.pages:
+        try:
+            number = number_of(path)
+        except ValueError:
+            return _response("404 Not Found", b"")
+        if number >= self.form.pages:
             return _response("404 Not Found", b"")
         self.requests += 1
         if len(self.first) < 10:

@@ -9,11 +9,12 @@ from xml.etree import ElementTree
 import pytest
 import requests
 
+from app.crawl.traps import charges, text_hash
 from benchmarks import durability, fairness, growth, latency, polite
 from benchmarks.durability import DurabilityRun
 from benchmarks.fairness import FairnessRun
 from benchmarks.figures import MeasuredRow
-from benchmarks.generated_sites import SiteForm, serve_generated
+from benchmarks.generated_sites import SiteForm, number_of, path_of, serve_generated
 from benchmarks.growth import GrowthRun
 from benchmarks.latency import LatencyRun
 from benchmarks.plots import Axis, Plot, write_plots
@@ -29,7 +30,7 @@ PLOT = Plot("hops", "Hops & pages", "pages", "hops a page", {"hops": [(100, 1.0)
 
 
 def links(form: SiteForm, number: int) -> list[int]:
-    return [int(each or 0) for each in re.findall(r'href="/(?:page/(\d+))?"', form.page(number).decode())]
+    return list(map(number_of, re.findall(r'href="([^"]*)"', form.page(number).decode())))
 
 
 def test_the_start_page_of_a_generated_site_leads_to_all_its_pages() -> None:
@@ -42,13 +43,19 @@ def test_the_start_page_of_a_generated_site_leads_to_all_its_pages() -> None:
     assert found == set(range(123))
 
 
+def test_no_budget_of_a_crawl_stops_at_a_generated_site() -> None:
+    form, pages = SiteForm(pages=2_000), range(0, 2_000, 97)
+    assert {charges(f"https://site.example{path_of(each)}")[0] for each in pages} == {"i"}
+    texts = {text_hash("", re.sub("<[^>]*>", " ", form.page(each).decode()), path_of(each)) for each in pages}
+    assert len(texts) == len(pages)
+
+
 def test_a_served_site_counts_the_requests_for_its_pages_and_notes_the_first() -> None:
     with serve_generated([SiteForm(20), SiteForm(5)]) as (site, other), requests.Session() as session:
-        assert "Page 0" in session.get(site.url).text
-        assert session.get(f"{site.url}page/7").headers["Content-Type"].startswith("text/html")
-        assert [session.get(f"{site.url}{path}").status_code for path in ("page/20", "page/07", "robots.txt")] == [
-            404
-        ] * 3
+        assert path_of(1) in session.get(site.url).text
+        assert session.get(f"{site.url[:-1]}{path_of(7)}").headers["Content-Type"].startswith("text/html")
+        missing = (path_of(20), "/river-stone", "/robots.txt")
+        assert [session.get(f"{site.url[:-1]}{path}").status_code for path in missing] == [404] * 3
     assert (site.requests, list(site.first), other.requests) == (2, [0, 7], 0)
     assert site.port != other.port
 
