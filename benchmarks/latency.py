@@ -9,14 +9,11 @@ from dataclasses import dataclass
 from benchmarks.figures import Aim, FigureTable, MeasuredRow, bullets, verdict
 from benchmarks.generated_sites import SiteForm, serve_generated
 from benchmarks.system import BenchSystem, cpu_ms, machine_share_of_others, running_crawler
-from config.settings import Settings
 
 #: Hosts, and seconds until each of them answers.
 HOSTS, RESPONSE = 50, 0.2
 #: Pages a second if each host has one request open at any time.
 POSSIBLE = HOSTS / RESPONSE
-#: Pool processes of a worker by default.
-PROCESSES = int(Settings.model_fields["worker_concurrency"].default)
 #: Seconds that are measured after those in which every host begins.
 SECONDS, SMALL_SECONDS, START_TIMEOUT = 20.0, 6.0, 90.0
 #: Aim: share of the possible pages a second.
@@ -32,9 +29,9 @@ SETTINGS: Mapping[str, Mapping[str, int]] = {
 METHOD = bullets(
     f"""Latency: {HOSTS} hosts with sites of generated pages answer each request after {1_000 * RESPONSE:g} ms.
     With one request to each host at any time, {POSSIBLE:g} pages a second are possible. All shares are of
-    that rate. It is measured for {SECONDS:g} s, after every host has answered twice. A pool process waits
-    for one response at a time: {PROCESSES} processes, the default, fetch at most {PROCESSES / RESPONSE:g}
-    pages a second. In the last run each host has a process."""
+    that rate. It is measured for {SECONDS:g} s, after every host has answered twice. The number of
+    responses that the worker's pool waits for at the same time bounds the rate. In the last run each host
+    has a pool process."""
 )
 
 
