@@ -117,12 +117,16 @@ DELIVERY = Delivery(
 )
 
 
+#: A crawl has a budget for URLs that differ in digits alone.
+DIGITS, LETTERS = "0123456789", "klmnopqrst"
+
+
 def url(number: int) -> str:
-    return f"https://{DOMAIN}/{number}"
+    return f"https://{DOMAIN}/{str(number).translate(str.maketrans(DIGITS, LETTERS))}"
 
 
 def number(url: str) -> int:
-    return int(url.rpartition("/")[2])
+    return int(url.rpartition("/")[2].translate(str.maketrans(LETTERS, DIGITS)))
 
 
 @pytest.fixture
