@@ -15,7 +15,6 @@ from app.crawl.frontier_values import Admitted, Refill
 from app.crawl_record.crawls import read_crawl
 from app.crawl_record.keys import CrawlRef
 from app.envelopes import queue_message, site_message
-from app.errors import StoreError
 from app.sites.scheduler import START_LOST, DueCrawl
 from app.state.client import PREFIX
 from app.sweep import Sweep
@@ -145,22 +144,21 @@ def _messages_wait() -> bool:
 def start_due_crawls() -> None:
     """Publish `index+crawl` for each site whose crawl is due, confirmed, then note it; one process at a time looks.
 
-    After a crash between the two, the message is published again: it names the same crawl.
+    After a crash between the two, the message is published again: it names the same crawl. An error of the store ends
+    the tick, and opens the store's circuit breaker in an outage.
     """
     process = context()
     if process.store_breaker.seconds_open() or not process.redis.set(_SITES_READ, 1, nx=True, px=_READ_SITES_EVERY_MS):
         return
     now = datetime.now(UTC)
-    try:
-        for crawl in islice(process.scheduler.due(now), _MAX_STARTS):
-            if not _is_running(crawl, now):
-                url = crawl.site.seeds[0]
-                logger.info("%s: its crawl %s was due at %s and starts", crawl.site.domain, crawl.crawl_id, crawl.due)
-                message = site_message("index+crawl", process.budgets, url=url, crawl_id=crawl.crawl_id)
-                process.publisher.publish([message])
-                process.scheduler.note_started(crawl, at=now)
-    except StoreError as error:
-        logger.warning("The store is unavailable, scheduled crawls wait: %s", error)
+    for crawl in islice(process.scheduler.due(now), _MAX_STARTS):
+        if _is_running(crawl, now):
+            process.scheduler.postpone(crawl, now=now)
+            continue
+        logger.info("%s: its crawl %s was due at %s and starts", crawl.site.domain, crawl.crawl_id, crawl.due)
+        url, crawl_id = crawl.site.seeds[0], crawl.crawl_id
+        process.publisher.publish([site_message("index+crawl", process.budgets, url=url, crawl_id=crawl_id)])
+        process.scheduler.note_started(crawl, at=now)
 
 
 def _is_running(crawl: DueCrawl, now: datetime) -> bool:

@@ -9,11 +9,13 @@ from datetime import UTC, datetime, timedelta
 
 from app.errors import StoreError
 from app.sites.site import Site
-from app.sites.stored import SITES_PREFIX, Start, read_site, read_start, write_start
+from app.sites.stored import SITES_PREFIX, Start, read_site, read_start, site_key, write_start
 from app.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
 
+#: Time after which a site is looked at again whose crawl is due while another one runs.
+_BUSY = timedelta(seconds=10)
 #: Time after which the start of a crawl that has no record counts as lost.
 START_LOST = timedelta(hours=1)
 
@@ -57,6 +59,10 @@ class Scheduler:
             self._next[key] = following
             if following <= now:
                 yield DueCrawl(site, following, former)
+
+    def postpone(self, crawl: DueCrawl, *, now: datetime) -> None:
+        """Leave a due crawl out for some seconds: another one of its site runs."""
+        self._next[site_key(crawl.site.domain)] = now + _BUSY
 
     def note_started(self, crawl: DueCrawl, *, at: datetime) -> None:
         """Note that the message of a due crawl is published: what else was due until `at` is left out."""
