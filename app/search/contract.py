@@ -152,7 +152,8 @@ class SearchResult:
 
     `sources` are these packs, in the order of the request's domains. `silent` are the domains that did not answer in
     time while others did, each with the reason. `reachable` is the number of hits that can be paged through.
-    `seconds` is the time from request to result. The other fields are as in `PackHits`.
+    `seconds` is the time from request to result. `corrected` is the query that the hits are for, if it is not the typed
+    one. The other fields are as in `PackHits`.
     """
 
     total: int
@@ -165,3 +166,4 @@ class SearchResult:
     silent: tuple[tuple[str, str], ...] = ()
     facets: tuple[Facet, ...] = ()
     did_you_mean: str = ""
+    corrected: str = ""

@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.broker.errors import ApplicationError, InvalidMessage, Overloaded
 from app.cluster.client.contract import SearchClient
+from app.cluster.client.corrected import asearch_corrected
 from app.errors import (
     BodyRefused,
     NotPlaced,
@@ -91,7 +92,7 @@ async def search(request: Request, parameters: Annotated[SearchParameters, Query
     """Search one site or several."""
     client: SearchClient = request.app.state.search_client
     query = parameters.request()
-    result = await client.asearch(query)
+    result = await (client.asearch(query) if parameters.exact else asearch_corrected(client, query))
     # Defaults are left out of the next page's address, which gets an offset of its own.
     given = parameters.model_dump(exclude={"offset"}, exclude_defaults=True)
     return json_response(search_answer(result, query, link=f"{router.prefix}/search?{urlencode(given, doseq=True)}"))

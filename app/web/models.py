@@ -57,6 +57,7 @@ class SearchParameters(Parameters):
     section: str = Field("", max_length=200, description="Only pages below this first part of the path.")
     lang: str = Field("", max_length=35, description="Only pages in this language, as the pages name it.")
     type: str = Field("", max_length=127, description="Only pages of this content type.")
+    exact: bool = Field(False, description="Search only for the words as they are written.")
 
     def request(self) -> SearchRequest:
         """Return the search request that the parameters describe."""
@@ -178,6 +179,7 @@ class SearchAnswer:
     next: Annotated[str | None, Field(description="Path and query of the next page of hits; null at the end.")]
     seconds: Annotated[float, Field(ge=0)]
     did_you_mean: Annotated[str | None, Field(description="A query that finds more.")]
+    corrected: Annotated[str | None, Field(description="The spelling searched for instead of `query`.")]
     sources: tuple[Source, ...]
     silent: tuple[Silent, ...]
     facets: tuple[FoundFacet, ...]
@@ -235,6 +237,7 @@ def search_answer(result: SearchResult, request: SearchRequest, *, link: str) ->
         next=f"{link}&offset={end}" if more else None,
         seconds=result.seconds,
         did_you_mean=result.did_you_mean or None,
+        corrected=result.corrected or None,
         sources=tuple(Source(domain=pack.domain, built_at=pack.built_at, pages=pack.pages) for pack in result.sources),
         silent=tuple(Silent(domain=domain, reason=reason) for domain, reason in result.silent),
         facets=tuple(

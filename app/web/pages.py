@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.cluster.client.contract import MAX_DOMAINS, SearchClient
+from app.cluster.client.corrected import search_corrected
 from app.crawl.urls import parse_domain
 from app.errors import InvalidQuery, PackNotFound
 from app.search.contract import Filters
@@ -151,16 +152,18 @@ def search_page(
     lang: str = "",
     type: str = "",
     page: str = "1",
+    exact: str = "",
 ) -> HTMLResponse:
     """Show the form and, for a query, one page of results."""
     client: SearchClient = request.app.state.search_client
     filters = Filters(section=section, lang=lang, type=type)
     form, invalid = read_form(q=q, domains=domain, sort=sort, filters=filters, page=page)
+    form = replace(form, exact=exact == "1")
     packs: tuple[PackView, ...] = ()
     try:
         packs = tuple(pack_view(route) for route in client.routes().routes)
         if len(packs) == 1 and not form.domains:
-            form = SearchForm(replace(form.request, domains=(packs[0].domain,)))
+            form = replace(form, request=replace(form.request, domains=(packs[0].domain,)))
         if invalid is not None:
             raise invalid
         view = _search(client, packs, form)
@@ -221,7 +224,8 @@ def _search(client: SearchClient, packs: tuple[PackView, ...], form: SearchForm)
         return View(state="start", packs=packs)
     if len(domains) > MAX_DOMAINS:
         raise InvalidMessage(f"there are {len(domains)} sites: choose up to {MAX_DOMAINS} of them")
-    result = client.search(replace(form.request, domains=domains))
+    request = replace(form.request, domains=domains)
+    result = client.search(request) if form.exact else search_corrected(client, request)
     state = "results" if result.hits else "past-end" if result.total else "nothing"
     status = 404 if state == "past-end" else 200
     return View(state=state, status=status, form=form, packs=packs, results=results_view(result, form))

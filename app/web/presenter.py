@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
-from typing import get_args
+from typing import Any, get_args
 from urllib.parse import unquote, urlencode
 
 from app.cluster.protocol import PackRoute
@@ -91,9 +91,13 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class SearchForm:
-    """A search request as the form shows it. Without domains it is about all sites."""
+    """A search request as the form shows it. Without domains it is about all sites.
+
+    With `exact` no other spelling is searched for.
+    """
 
     request: SearchRequest = EMPTY
+    exact: bool = False
 
     @property
     def text(self) -> str:
@@ -115,6 +119,7 @@ class SearchForm:
         """The address of the page of results."""
         pairs = [("domain", domain) for domain in self.domains]
         pairs += [("q", self.text)] if self.text else []
+        pairs += [("exact", "1")] if self.exact else []
         pairs += self.sort_and_filters
         pairs += [("page", str(self.page))] if self.page != 1 else []
         return f"/?{urlencode(pairs)}" if pairs else "/"
@@ -132,23 +137,30 @@ class SearchForm:
 
     def with_page(self, page: int) -> SearchForm:
         """Return the form of another page of the same results."""
-        return SearchForm(replace(self.request, offset=(page - 1) * PER_PAGE))
+        return self._with(offset=(page - 1) * PER_PAGE)
 
     def with_text(self, text: str) -> SearchForm:
         """Return the form of the first page of results for another text."""
         return SearchForm(replace(self.request, q=text, offset=0))
 
+    def as_typed(self) -> SearchForm:
+        """Return the form of the first page of results for exactly this text."""
+        return replace(self._with(offset=0), exact=True)
+
     def with_sort(self, sort: Sort) -> SearchForm:
         """Return the form of the first page in another order."""
-        return SearchForm(replace(self.request, sort=sort, offset=0))
+        return self._with(sort=sort, offset=0)
 
     def with_filter(self, name: str, value: str) -> SearchForm:
         """Return the form of the first page with this filter. An empty value removes it."""
-        return SearchForm(replace(self.request, filters=replace(self.request.filters, **{name: value}), offset=0))
+        return self._with(filters=replace(self.request.filters, **{name: value}), offset=0)
 
     def without_filters(self) -> SearchForm:
         """Return the form of the first page without filters."""
-        return SearchForm(replace(self.request, filters=Filters(), offset=0))
+        return self._with(filters=Filters(), offset=0)
+
+    def _with(self, **changes: Any) -> SearchForm:
+        return replace(self, request=replace(self.request, **changes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +263,10 @@ class PackView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultsView:
-    """One page of results. Links to missing pages are empty. `did_you_mean` is a proposed query, or None."""
+    """One page of results. Links to missing pages are empty. `did_you_mean` is a proposed query, or None.
+
+    `corrected` is the spelling that was searched for instead, or empty; `as_typed` leads to the results without it.
+    """
 
     first: int
     last: int
@@ -265,6 +280,8 @@ class ResultsView:
     sorts: tuple[Choice, ...]
     facets: tuple[FacetView, ...]
     did_you_mean: Choice | None
+    corrected: str
+    as_typed: str
     silent: tuple[str, ...]
     sources: tuple[PackView, ...]
 
@@ -294,6 +311,8 @@ def results_view(result: SearchResult, form: SearchForm) -> ResultsView:
         ),
         facets=tuple(view for facet in result.facets if (view := FacetView.of(facet, form)).choices),
         did_you_mean=Choice(label=did_you_mean, href=form.with_text(did_you_mean).href) if did_you_mean else None,
+        corrected=result.corrected,
+        as_typed=form.as_typed().href,
         silent=tuple(domain for domain, _ in result.silent),
         sources=tuple(pack_view(source) for source in result.sources),
     )

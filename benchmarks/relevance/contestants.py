@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from app.search.pack_searcher import PackSearcher
-from app.search.query import parse
+from app.cluster.client.corrected import search_corrected
+from app.cluster.client.local import LocalSearchClient
+from app.search.contract import SearchRequest
 from benchmarks.peers.tantivy_stemmed import TantivyStemmed
 from benchmarks.relevance.measures import DEPTH
 
@@ -31,10 +32,16 @@ _PHRASE_OR_WORD: Final = re.compile(r'"[^"]*"|[^\s"]+')
 
 
 def ours(pack: Path, site: str) -> Rank:
-    """Search as this project does."""
+    """Search as the search page does, with its corrections."""
     del site
-    searcher = PackSearcher(pack, time_limit=60.0)
-    return lambda q: [path_of(hit.path) for hit in searcher.search(parse(q), limit=DEPTH).hits]
+    client = LocalSearchClient([pack])
+    domains = tuple(route.domain for route in client.routes().routes)
+
+    def rank(q: str) -> list[str]:
+        found = search_corrected(client, SearchRequest(domains=domains, q=q, limit=DEPTH))
+        return [path_of(hit.path) for hit in found.hits]
+
+    return rank
 
 
 def tantivy(pack: Path, site: str) -> Rank:

@@ -87,6 +87,14 @@ def test_a_silent_domain_is_reported_beside_the_hits_of_others(
     assert found["did_you_mean"] == "money"
 
 
+def test_a_query_without_hits_is_corrected_unless_it_is_exact(client: httpx.Client) -> None:
+    found = client.get(SEARCH, params={"domain": "site.example", "q": "mayn"}).json()
+    assert (found["query"], found["corrected"], found["did_you_mean"], found["total"]) == ("mayn", "many", None, 35)
+    assert client.get(found["next"]).json()["corrected"] == "many"
+    exact = client.get(SEARCH, params={"domain": "site.example", "q": "mayn", "exact": True}).json()
+    assert (exact["corrected"], exact["did_you_mean"], exact["total"]) == (None, "many", 0)
+
+
 def test_all_indexed_sites_are_listed(client: httpx.Client) -> None:
     domains = client.get("/api/v1/domains").json()["domains"]
     assert domains == [

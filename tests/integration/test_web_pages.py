@@ -149,10 +149,22 @@ def test_pages_with_some_of_the_words_are_announced(client: httpx.Client) -> Non
     assert "some of them" in text_of(get(client, "/", q="many nonexistent"), ".notice")
 
 
-def test_a_misspelled_word_gets_a_proposal(client: httpx.Client) -> None:
+def test_a_misspelt_word_finds_what_its_correction_finds(client: httpx.Client) -> None:
     tree = get(client, "/", q="hostlie")
-    assert text_of(tree, ".meant") == "Did you mean hostile?"
-    assert "of 1 for “hostile”" in text_of(get(client, links(tree, ".meant")["hostile"]), "[role=status]")
+    assert text_of(tree, ".meant") == "Showing results for hostile. Search instead for hostlie."
+    assert "of 1 for “hostile”" in text_of(tree, ".count")
+    assert first(tree, "input[name=q]").attributes["value"] == "hostlie"
+    as_typed = first(tree, ".meant a").attributes["href"] or ""
+    exact = get(client, as_typed)
+    assert text_of(exact, ".meant") == "Did you mean hostile?"
+    assert get(client, first(exact, ".meant a").attributes["href"] or "").css_first(".meant") is None
+
+
+def test_pages_and_orders_of_corrected_results_keep_the_typed_query(client: httpx.Client) -> None:
+    tree = get(client, "/", q="mayn pages", page=2)
+    assert "11–20 of 35 for “many pages”" in text_of(tree, ".count")
+    for link in tree.css(".sorts a, nav a"):
+        assert parse_qs(urlsplit(link.attributes["href"] or "").query).get("q", ["mayn pages"]) == ["mayn pages"]
 
 
 def test_texts_of_pages_and_queries_are_never_markup(client: httpx.Client) -> None:

@@ -169,12 +169,16 @@ def _limits(parameter: dict[str, Any]) -> str:
         kind = " or ".join(f"`{value}`" for value in schema["enum"])
     elif schema["type"] == "array":
         kind = f"{schema['minItems']} to {schema['maxItems']} times"
+    elif schema["type"] == "boolean":
+        kind = "`true` or `false`"
     elif schema["type"] == "integer":
         most = schema.get("maximum", schema.get("exclusiveMaximum", 0) - 1)
         kind = f"{schema['minimum']} to {most:,}"
     else:
         kind = f"up to {schema['maxLength']} characters"
     default = schema.get("default")
+    if isinstance(default, bool):
+        default = str(default).lower()
     return f"{kind}; default `{default}`" if default not in (None, "") else kind
 
 

@@ -1,0 +1,38 @@
+"""Search for a proposed spelling where no page has all words of the query."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.cluster.client.contract import SearchClient
+from app.search.contract import SearchRequest, SearchResult
+
+
+def search_corrected(client: SearchClient, request: SearchRequest) -> SearchResult:
+    """Search, and again for the proposed spelling if no page has all words; raises as the client's `search` does.
+
+    The result names the spelling that it is for. Without better hits it is that of the query as it was typed.
+    """
+    result = client.search(request)
+    better = _correction(request, result)
+    return _better(result, client.search(better), better) if better else result
+
+
+async def asearch_corrected(client: SearchClient, request: SearchRequest) -> SearchResult:
+    """Search from an event loop, as `search_corrected` does."""
+    result = await client.asearch(request)
+    better = _correction(request, result)
+    return _better(result, await client.asearch(better), better) if better else result
+
+
+def _correction(request: SearchRequest, result: SearchResult) -> SearchRequest | None:
+    """Return the request for the proposed spelling, or None without one or if a page has all words."""
+    if not result.did_you_mean or (result.total and not result.relaxed):
+        return None
+    return replace(request, q=result.did_you_mean)
+
+
+def _better(result: SearchResult, found: SearchResult, request: SearchRequest) -> SearchResult:
+    if not found.total or found.relaxed:
+        return result
+    return replace(found, corrected=request.q, did_you_mean="", seconds=result.seconds + found.seconds)
