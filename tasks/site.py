@@ -60,6 +60,7 @@ def index(self: Any, **message: Any) -> None:
         reset_timer_of(page.domain)
     result = _fetch(page, "index", self.request.headers or {})
     if result is None:
+        publish_admitted(page, process.frontier.handover(page.crawl_id, "index", page.canonical_key))
         return
     page_id = process.crawler.store(page, result)
     # Again after the fetch: a timer that became due during it packed without this page.
@@ -90,6 +91,7 @@ def crawl(self: Any, **message: Any) -> None:
     page = replace(page, crawl_id=page.crawl_id or str(self.request.id))
     result = _fetch(page, "crawl", self.request.headers or {})
     if result is None:
+        publish_admitted(page, process.frontier.handover(page.crawl_id, "crawl", page.canonical_key))
         return
     if url := redirect_of_start_page(page, result):
         _move(page, url)

@@ -66,14 +66,14 @@ def repair(
 def change_crawls(domain: str, state: CrawlState, former: frozenset[str]) -> list[str]:
     """Change the state of a domain's crawls that are in one of the former states: in the store, then in Redis.
 
-    Return their ids.
+    Return their ids, and those of crawls that a killed command had changed in the store alone.
     """
     settings = get_settings()
     store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
     frontier = Frontier(get_redis(settings.redis), ttl=settings.crawl_ttl, admission=settings.admission)
     changed = []
     for record in list_crawls(store, domain):
-        if record.state not in former:
+        if record.state not in former and (record.state != state or frontier.state(record.id) in (state, None)):
             continue
 
         def change(present: CrawlRecord) -> CrawlRecord:

@@ -17,6 +17,7 @@ from app.crawl.frontier_values import (
     ACTIVE_CRAWLS,
     HOST_PREFIX,
     LEASE,
+    NAME_LENGTH,
     PAGE_STATES,
     Completed,
     Crawl,
@@ -206,6 +207,15 @@ class Frontier:
         self._cache.add_seen(crawl_id, fresh[: int(seen)])
         return Completed(admitted_of(items, float(wait)), name, int(lines), bool(ended))
 
+    def handover(self, crawl_id: str, kind: MessageKind, canonical_key: str) -> Completed:
+        """Return the open messages that a completed message admitted, unless their publication is noted."""
+        key, name = crawl_key(crawl_id), message_name(kind, canonical_key)
+        names = str(self._redis.hget(f"{key}:handover", name) or "")
+        pages = [names[at : at + NAME_LENGTH] for at in range(0, len(names), NAME_LENGTH)]
+        entries = self._redis.hmget(f"{key}:admitted", pages) if pages else []
+        items = [f"{page}{entry}" for page, entry in zip(pages, entries, strict=True) if entry]
+        return Completed(admitted_of(items, 0.0), name)
+
     def note_handed_over(self, crawl_id: str, name: str) -> None:
         """Note that what this message admitted is published; the crawl's next completion here removes it."""
         self._cache.add_handed_over(crawl_id, name)
@@ -258,6 +268,11 @@ class Frontier:
         self._redis.hset(key, "last", seconds)
         items = [f"{name}{entry}" for name, entry in {**admitted, **retrying}.items()]
         return admitted_of(items, 0.0).messages, int(rounds)
+
+    def state(self, crawl_id: str) -> str | None:
+        """Return the state of a crawl in Redis, or None for an unknown or expired one."""
+        state = self._redis.hget(crawl_key(crawl_id), "state")
+        return None if state is None else str(state)
 
     def set_state(self, crawl_id: str, state: CrawlState) -> None:
         """Pause, resume or cancel a crawl. Cancelling forgets its backlog and its open messages."""

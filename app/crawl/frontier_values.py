@@ -26,7 +26,7 @@ MessageKind = Literal["page", "index", "crawl"]
 _PREFIX_OF_KIND: dict[MessageKind, str] = {"page": "", "index": "i", "crawl": "c"}
 _KIND_OF_PREFIX: dict[str, MessageKind] = {"i": "index", "c": "crawl"}
 #: Characters of a page's name.
-_NAME_LENGTH = 16
+NAME_LENGTH = 16
 
 #: Compact JSON. `json.dumps` creates a new encoder for each value if separators are given.
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -241,7 +241,7 @@ def admitted_of(items: Iterable[str], wait: float) -> Admitted:
     messages = []
     for item in items:
         name, entry = item[: item.index("[")], item[item.index("[") :]
-        kind: MessageKind = _KIND_OF_PREFIX[name[0]] if len(name) > _NAME_LENGTH else "page"
+        kind: MessageKind = _KIND_OF_PREFIX[name[0]] if len(name) > NAME_LENGTH else "page"
         messages.append(PageMessage(kind, *json.loads(entry)[:4]))
     return Admitted(tuple(messages), wait)
 
