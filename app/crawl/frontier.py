@@ -11,29 +11,25 @@ from redis import Redis
 
 from app.broker.errors import InvalidMessage, Postpone
 from app.crawl.crawl_cache import CrawlCache
-from app.crawl.excluded import ExcludedNotes, ExcludedUrls, excluded_urls
-from app.crawl.former import batches_of
+from app.crawl.crawl_view import CrawlView
+from app.crawl.excluded import ExcludedNotes
 from app.crawl.frontier_values import (
     ACTIVE_CRAWLS,
     HOST_PREFIX,
     LEASE,
-    NAME_LENGTH,
-    PAGE_STATES,
+    RESTORED_CRAWLS,
     Completed,
     Crawl,
     Entered,
-    Failures,
     FetchedPage,
     Former,
     FoundPage,
     Host,
     MessageKind,
     PageMessage,
-    Progress,
     Refill,
     admitted_of,
     crawl_key,
-    crawl_of_fields,
     crawls_key,
     fingerprint,
     foreign_crawl,
@@ -45,7 +41,6 @@ from app.crawl.frontier_values import (
 )
 from app.crawl.traps import TrapLimits
 from app.crawl_record.crawls import CrawlState
-from app.crawl_record.entries import UrlEntry
 from app.crawl_record.keys import plain_id
 from app.state.client import PREFIX, load_script
 
@@ -55,11 +50,8 @@ _BUSY = 5.0
 #: Characters of an error that are kept of a page's last failure.
 _MAX_ERROR = 300
 
-#: The crawls that were restored from their records and wait for a sweep.
-_RESTORED = f"{PREFIX}crawls:restored"
 
-
-class Frontier:
+class Frontier(CrawlView):
     """All crawls of one Redis. `admission` is the number of pages that all crawls may have admitted together.
 
     What `complete` and `refill` admit must be published with confirms before the message is acknowledged. A page's
@@ -67,7 +59,7 @@ class Frontier:
     """
 
     def __init__(self, redis: Redis, *, ttl: int, admission: int = 256, traps: TrapLimits | None = None) -> None:
-        self._redis = redis
+        super().__init__(redis)
         self._ttl = ttl
         self._admission = admission
         self._traps = traps or TrapLimits()
@@ -114,23 +106,6 @@ class Frontier:
         pipe.expire(crawls_key(crawl.domain), self._ttl)
         pipe.execute()
         return self.crawl(crawl.id) or crawl
-
-    def crawl(self, crawl_id: str) -> Crawl | None:
-        """Return a crawl by its id, or None for an unknown or expired one."""
-        fields = {str(name): str(value) for name, value in self._redis.hgetall(crawl_key(crawl_id)).items()}
-        return crawl_of_fields(crawl_id, fields)
-
-    def crawl_of(self, domain: str, crawl_id: str) -> Crawl | None:
-        """Return a crawl of a domain, or None as `crawl` does; raises InvalidMessage for a crawl of another domain."""
-        found = self.crawl(crawl_id)
-        if found and found.domain != domain:
-            raise InvalidMessage(foreign_crawl(crawl_id, found.domain, domain))
-        return found
-
-    def latest(self, domain: str) -> Crawl | None:
-        """Return the latest crawl of a domain, or None for a domain without one."""
-        crawl_id = self._redis.get(latest_key(domain))
-        return self.crawl(str(crawl_id)) if crawl_id else None
 
     def enter(self, crawl_id: str, domain: str, link: FoundPage, host: Host, *, takeover: bool) -> Entered:
         """Begin the run of a page's message. With `takeover`, an earlier delivery of it is no longer at work.
@@ -207,15 +182,6 @@ class Frontier:
         self._cache.add_seen(crawl_id, fresh[: int(seen)])
         return Completed(admitted_of(items, float(wait)), name, int(lines), bool(ended))
 
-    def handover(self, crawl_id: str, kind: MessageKind, canonical_key: str) -> Completed:
-        """Return the open messages that a completed message admitted, unless their publication is noted."""
-        key, name = crawl_key(crawl_id), message_name(kind, canonical_key)
-        names = str(self._redis.hget(f"{key}:handover", name) or "")
-        pages = [names[at : at + NAME_LENGTH] for at in range(0, len(names), NAME_LENGTH)]
-        entries = self._redis.hmget(f"{key}:admitted", pages) if pages else []
-        items = [f"{page}{entry}" for page, entry in zip(pages, entries, strict=True) if entry]
-        return Completed(admitted_of(items, 0.0), name)
-
     def note_handed_over(self, crawl_id: str, name: str) -> None:
         """Note that what this message admitted is published; the crawl's next completion here removes it."""
         self._cache.add_handed_over(crawl_id, name)
@@ -233,14 +199,6 @@ class Frontier:
             keys=[*parts_of(key, "pages", "admitted", "retrying"), host_keys(host.name)[1], f"{key}:failures"],
             args=[message_name(kind, canonical_key), int(failed), error[:_MAX_ERROR], self._ttl],
         )
-
-    def failures(self, crawl_id: str, kind: MessageKind, canonical_key: str) -> Failures | None:
-        """Return the failures of a message since it was published, or None without any."""
-        found = self._redis.hget(f"{crawl_key(crawl_id)}:failures", message_name(kind, canonical_key))
-        if not found:
-            return None
-        number, at, error = str(found).split(" ", 2)
-        return Failures(int(number), float(at), error)
 
     def refill(self, *, stalled: float) -> Iterator[Refill]:
         """Admit pages of all active crawls; yield each crawl with new pages, ended, or `stalled` seconds idle."""
@@ -269,11 +227,6 @@ class Frontier:
         items = [f"{name}{entry}" for name, entry in {**admitted, **retrying}.items()]
         return admitted_of(items, 0.0).messages, int(rounds)
 
-    def state(self, crawl_id: str) -> str | None:
-        """Return the state of a crawl in Redis, or None for an unknown or expired one."""
-        state = self._redis.hget(crawl_key(crawl_id), "state")
-        return None if state is None else str(state)
-
     def set_state(self, crawl_id: str, state: CrawlState) -> None:
         """Pause, resume or cancel a crawl. Cancelling forgets its backlog and its open messages."""
         key = crawl_key(crawl_id)
@@ -288,18 +241,6 @@ class Frontier:
         """Note that a crawl has ended and that its record is complete."""
         self._redis.srem(ACTIVE_CRAWLS, plain_id(crawl_id))
 
-    def buffered_lines(self, crawl_id: str, limit: int) -> tuple[int, list[str]]:
-        """Return the offset of the first line of the record that is not in the store, and up to `limit` such lines.
-
-        A `limit` of -1 returns all of them.
-        """
-        key = crawl_key(crawl_id)
-        pipe = self._redis.pipeline()
-        pipe.hget(key, "stored")
-        pipe.lrange(f"{key}:record", 0, max(-1, limit - 1))
-        stored, lines = pipe.execute()
-        return int(stored or 0), [str(line) for line in lines]
-
     def note_stored_lines(self, crawl_id: str, offset: int, number: int) -> None:
         """Note that `number` lines of the record from `offset` are in the store, unless another process did."""
         self._stored(keys=parts_of(crawl_key(crawl_id), "", "record"), args=[offset, number])
@@ -307,16 +248,12 @@ class Frontier:
     def note_restored(self, crawl_id: str, stored_lines: int) -> None:
         """Note that a crawl was restored, and that the store has these lines of its record: it waits for a sweep."""
         self._redis.hsetnx(crawl_key(crawl_id), "stored", stored_lines)
-        self._redis.sadd(_RESTORED, crawl_id)
-
-    def restored(self) -> list[str]:
-        """Return the ids of the restored crawls that wait for a sweep."""
-        return sorted(str(crawl_id) for crawl_id in self._redis.smembers(_RESTORED))
+        self._redis.sadd(RESTORED_CRAWLS, crawl_id)
 
     def note_swept(self, crawl_ids: Collection[str]) -> None:
         """Note that a sweep of these crawls is published, or done."""
         if crawl_ids:
-            self._redis.srem(_RESTORED, *crawl_ids)
+            self._redis.srem(RESTORED_CRAWLS, *crawl_ids)
 
     def rebuild(
         self, crawl_id: str, done: Iterable[FetchedPage], waiting: Iterable[FoundPage], dead: Iterable[str] = ()
@@ -345,14 +282,6 @@ class Frontier:
             )
         self._redis.sadd(ACTIVE_CRAWLS, plain_id(crawl_id))
         return added
-
-    def counts(self, crawl_id: str) -> dict[str, int]:
-        """Return the counts of a crawl: `seen` and `indexed` pages, `done` and `dead` messages."""
-        names = ("seen", "indexed", "done", "dead")
-        return {
-            name: int(value or 0)
-            for name, value in zip(names, self._redis.hmget(crawl_key(crawl_id), names), strict=True)
-        }
 
     def unseen(
         self, crawl_id: str, pages: Mapping[str, str], *, depth: int, max_pages: int, max_depth: int
@@ -387,79 +316,9 @@ class Frontier:
                 args=[self._ttl, plain_id(crawl_id), *fields],
             )
 
-    def is_cut(self, crawl_id: str) -> bool:
-        """Return whether a crawl did not follow all links: it reached MAX_PAGES or MAX_DEPTH, or was cancelled."""
-        return bool(self._redis.hget(crawl_key(crawl_id), "cut"))
-
     def note_cut(self, crawl_id: str) -> None:
         """Note that a crawl did not follow all links."""
         self._redis.hset(crawl_key(crawl_id), "cut", 1)
 
-    def open_messages(self, domain: str) -> int:
-        """Return the number of open messages and waiting pages of a domain, over all its crawls."""
-        return sum(map(sum, self._open_and_waiting(self._crawls_of(domain))))
 
-    def open_messages_of(self, crawl_id: str) -> int:
-        """Return the number of open messages and waiting pages of one crawl."""
-        return sum(map(sum, self._open_and_waiting([crawl_id])))
-
-    def _crawls_of(self, domain: str) -> list[str]:
-        return [str(each) for each in self._redis.smembers(crawls_key(domain))]
-
-    def _open_and_waiting(self, crawl_ids: Iterable[str]) -> list[tuple[int, int]]:
-        pipe = self._redis.pipeline(transaction=False)
-        for key in map(crawl_key, crawl_ids):
-            pipe.hlen(f"{key}:admitted")
-            pipe.hlen(f"{key}:retrying")
-            pipe.llen(f"{key}:backlog")
-        counts = iter(pipe.execute())
-        return [
-            (admitted + retrying, waiting) for admitted, retrying, waiting in zip(counts, counts, counts, strict=True)
-        ]
-
-    def progress(self, domain: str) -> Progress:
-        """Return the counts of a domain's latest crawl."""
-        crawl_id = str(self._redis.get(latest_key(domain)) or "")
-        pipe = self._redis.pipeline(transaction=False)
-        pipe.hgetall(crawl_key(crawl_id))
-        pipe.time()
-        fields, (seconds, _) = pipe.execute()
-        crawls = self._crawls_of(domain)
-        counts = dict(zip(crawls, self._open_and_waiting(crawls), strict=True))
-        seen, done, dead, indexed = (int(fields.get(name, 0)) for name in ("seen", "done", "dead", "indexed"))
-        return Progress(
-            crawl=crawl_of_fields(crawl_id, fields),
-            seen=seen,
-            open=sum(open_messages for open_messages, _ in counts.values()),
-            waiting=counts.get(crawl_id, (0, 0))[1],
-            done=done,
-            dead=dead,
-            indexed=indexed,
-            idle=max(0.0, float(seconds) - float(fields.get("last", seconds))),
-            state=fields.get("state", "running"),
-            delay=float(fields.get("delay", 0)),
-        )
-
-    def page_state(self, crawl_id: str, canonical_key: str) -> dict[MessageKind, str]:
-        """Return the states of a page's messages in a crawl, for `perennial explain`; empty for an unseen page."""
-        kinds: tuple[MessageKind, ...] = ("page", "index", "crawl")
-        states = self._redis.hmget(
-            f"{crawl_key(crawl_id)}:pages", [message_name(kind, canonical_key) for kind in kinds]
-        )
-        return {kind: PAGE_STATES[str(state)] for kind, state in zip(kinds, states, strict=True) if state}
-
-    def note_former(self, crawl_id: str, entries: Iterable[UrlEntry]) -> None:
-        """Note what the former crawl's record has of its pages. Each is forgotten when the page is completed."""
-        key = f"{crawl_key(crawl_id)}:former"
-        for batch in batches_of(entries):
-            self._redis.hset(key, mapping=batch)
-        self._redis.expire(key, self._ttl)
-
-    def former(self, crawl_id: str, canonical_key: str) -> Former | None:
-        """Return what the former crawl knew of a page, or None."""
-        found = self._redis.hget(f"{crawl_key(crawl_id)}:former", fingerprint(canonical_key))
-        return Former.from_text(str(found or ""))
-
-    def excluded(self, crawl_id: str) -> ExcludedUrls:
-        """Return the URLs that a crawl found and never requests."""
-        return excluded_urls(self._redis, crawl_id)
+from app.crawl.crawl_view import CrawlView

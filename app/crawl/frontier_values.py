@@ -15,6 +15,8 @@ from app.crawl_record.keys import plain_id
 from app.state.client import PREFIX
 
 ACTIVE_CRAWLS = f"{PREFIX}crawls:active"
+#: The crawls that were restored from their records and wait for a sweep.
+RESTORED_CRAWLS = f"{PREFIX}crawls:restored"
 HOST_PREFIX = f"{PREFIX}host:"
 
 
