@@ -96,7 +96,7 @@ def sweep(**message: Any) -> None:
 
 def _fire(timer: Timer) -> None:
     process = context()
-    if process.frontier.open_messages(timer.domain):
+    if process.frontier.open_messages(timer.domain) or process.frontier.is_restored(timer.domain):
         process.timers.rearm(timer)
         return
     process.publisher.publish([queue_message(timer.callback.queue, timer.callback.message, process.budgets)])

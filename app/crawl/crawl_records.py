@@ -134,17 +134,20 @@ class CrawlRecords:
         return crawl is not None and crawl.own
 
     def note_progress(self, crawl_id: str, *, lines: int, ended: bool) -> bool:
-        """Write what is due of a crawl's record; return whether a crawl with a record has ended."""
+        """Write what is due of a crawl's record; return whether a crawl with a record has ended.
+
+        A restored crawl does not end before its sweep: the pages of entries that Redis lost are to be found again.
+        """
         if not ended and lines < SEGMENT_LINES:
             return False
         crawl = self._frontier.crawl(crawl_id)
         if crawl is None or not crawl.own:
             return False
-        if ended:
+        if ended and crawl_id not in self._frontier.restored():
             self.end(crawl)
-        else:
-            self.flush(crawl)
-        return ended
+            return True
+        self.flush(crawl)
+        return False
 
     def has_unfinished(self, domain: str, *, lost_after: timedelta) -> bool:
         """Return whether a recorded crawl of a domain goes on or is paused, or waits for a sweep after a loss of Redis.

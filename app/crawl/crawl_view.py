@@ -59,6 +59,11 @@ class CrawlView:
         """Return the ids of the restored crawls that wait for a sweep."""
         return sorted(str(crawl_id) for crawl_id in self._redis.smembers(RESTORED_CRAWLS))
 
+    def is_restored(self, domain: str) -> bool:
+        """Return whether a crawl of a domain was restored and waits for a sweep, which may find more of its pages."""
+        crawls = map(self.crawl, self.restored())
+        return any(crawl is not None and crawl.domain == domain for crawl in crawls)
+
     def handover(self, crawl_id: str, kind: MessageKind, canonical_key: str) -> Completed:
         """Return the open messages that a completed message admitted, unless their publication is noted."""
         key, name = crawl_key(crawl_id), message_name(kind, canonical_key)

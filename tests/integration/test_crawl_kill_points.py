@@ -1,0 +1,244 @@
+"""A process that ends before any operation on Redis, store or broker: its crawl is packed as if it had not."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import pytest
+from amqp import spec
+from amqp.abstract_channel import AbstractChannel
+from redis.connection import AbstractConnection
+
+from app.broker.errors import Postpone
+from app.cli.crawl import change_crawls
+from app.crawl_record.crawls import latest_crawl
+from app.pack.manifest import read_manifest
+from app.storage.folder import FolderStore
+from app.topology.queues import DEAD_SET
+from config.settings import Settings
+from tasks import base, pack, site, timers
+from tasks.base import Context
+from tests.servers.site import Site, page, redirect
+from tests.support.broker import Broker
+from tests.support.task_context import task_context
+
+pytestmark = pytest.mark.integration
+
+TASKS = {
+    "index+crawl": site.index_and_crawl,
+    "index": site.index,
+    "crawl": site.crawl,
+    "page": site.page,
+    "pack_full": pack.pack_full,
+    "pack_incremental": pack.pack_incremental,
+    "start_timer": timers.start_timer,
+    "sweep": timers.sweep,
+}
+QUEUES = ("site.index", "site.crawl", "site.page", "site.pack", "site.timer")
+
+
+class Killed(BaseException):
+    """Raised in place of an operation: the simulated end of the process."""
+
+
+@dataclass
+class World:
+    """One process at a time that runs tasks, and ends before its operation `left`, counted from 1."""
+
+    broker: Broker
+    monkeypatch: pytest.MonkeyPatch
+    left: int
+    #: Of its own for each world: a process caches what a crawl has seen.
+    crawl_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    kills: int = 0
+    operations: int = 0
+    running: bool = False
+    messages: list[tuple[dict[str, Any], bool]] = field(default_factory=list)
+    _is_dying: bool = False
+
+    def __post_init__(self) -> None:
+        self._wrap(AbstractConnection, "send_packed_command")
+        for name in ("put", "get", "list", "stat", "delete"):
+            self._wrap(FolderStore, name)
+        self._wrap(AbstractChannel, "send_method")
+        self._wrap(AbstractChannel, "dispatch_method", lambda sig: sig == spec.Basic.Ack)
+
+    def begin(self, web: Site) -> None:
+        """Start a crawl of a site."""
+        self.messages.append(({"type": "index+crawl", "url": web.at("/"), "crawl_id": self.crawl_id}, False))
+
+    def run(self, act: Callable[[], object], *, again: bool = False) -> bool:
+        """Run a part of the program; return whether it came to its end. With `again`, repeat it if it was killed."""
+        self.running = True
+        try:
+            act()
+        except Killed:
+            self.running = False
+            self.kills, self.left = self.kills + 1, 0
+            base.context().publisher.close()
+            base._contexts.clear()
+            self._let_leases_expire()
+            return self.run(act) if again else False
+        finally:
+            self.running = False
+        return True
+
+    def deliver(self) -> bool:
+        """Deliver one message, again if its process is killed; return False without one."""
+        for queue in QUEUES:
+            self.messages += [(json.loads(message.body), False) for message in self.broker.take(queue)]
+        if not self.messages:
+            return False
+        payload, again = self.messages.pop(0)
+        fields = {name: value for name, value in payload.items() if name != "type"}
+        task = TASKS[payload["type"]]
+        task.push_request(id="", headers={}, delivery_info={"redelivered": again})
+        try:
+            if not self.run(lambda: task.run(**fields)):
+                self.messages.append((payload, True))
+        except Postpone:
+            self.messages.append((payload, again))
+        finally:
+            task.pop_request()
+        return True
+
+    def tick(self) -> bool:
+        """Tick at a time at which every timer is due; return whether the tick came to its end."""
+        redis = base.context().redis
+        for domain in redis.zrange("perennial:timers", 0, -1):
+            redis.zadd("perennial:timers", {domain: 0})
+        return self.run(timers.tick)
+
+    def work(self, *, steps: int = 10_000) -> None:
+        """Deliver messages and tick until nothing is left to do."""
+        for _ in range(steps):
+            if self.deliver():
+                continue
+            if self.tick() and not self.deliver() and not base.context().redis.zcard("perennial:timers"):
+                return
+        raise AssertionError(f"still at work: {self.messages}")
+
+    def _wrap(self, owner: type, name: str, counts: Callable[[Any], bool] = lambda _: True) -> None:
+        operate = getattr(owner, name)
+
+        def operate_or_die(this: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.running and counts(args[0] if args else None):
+                self.operations += 1
+                self.left -= 1
+                # A dead process does nothing more, whatever its handlers of errors try.
+                if self.left == 0 or (self.left < 0 and self._is_dying):
+                    self._is_dying = True
+                    raise Killed
+            return operate(this, *args, **kwargs)
+
+        self.monkeypatch.setattr(owner, name, operate_or_die)
+
+    def _let_leases_expire(self) -> None:
+        self._is_dying = False
+        redis = base.context().redis
+        for pattern in ("perennial:lease:*", "perennial:crawl:*:by", "perennial:host:*:flight"):
+            for key in redis.scan_iter(pattern):
+                redis.delete(key)
+
+
+@pytest.fixture
+def process(environment: dict[str, str], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
+    with task_context({**environment, "TIMER_MAX_WAIT": "86400"}, settings, monkeypatch) as context:
+        yield context
+
+
+@pytest.fixture
+def web() -> Iterator[Site]:
+    routes = {
+        "/": page("Home", links=["/a", "/moved"]),
+        "/a": page("A", links=["/", "/b"]),
+        "/moved": redirect("/c"),
+        "/b": page("B"),
+        "/c": page("C"),
+    }
+    with Site(routes) as site:
+        yield site
+
+
+def crawl(world: World, web: Site) -> None:
+    """Crawl the site and pack it."""
+    world.begin(web)
+    world.work()
+
+
+def crawl_with_stops(world: World, web: Site) -> None:
+    """Pause the crawl on its way, and resume it."""
+    world.begin(web)
+    for _ in range(4):
+        world.deliver()
+    world.run(lambda: change_crawls(web.domain, "paused", frozenset({"running"})), again=True)
+    while world.deliver():
+        pass
+    assert base.context().frontier.progress(web.domain).state == "paused"
+    world.run(lambda: change_crawls(web.domain, "running", frozenset({"paused"})), again=True)
+    world.work()
+
+
+def crawl_that_loses_redis(world: World, web: Site) -> None:
+    """Lose all keys of Redis in the middle of the crawl."""
+    world.begin(web)
+    for _ in range(4):
+        world.deliver()
+    base.context().redis.flushdb()
+    world.work()
+
+
+@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("story", [crawl, crawl_with_stops, crawl_that_loses_redis])
+def test_a_process_that_is_killed_before_any_operation_costs_no_page_and_no_pack(
+    process: Context,
+    settings: Settings,
+    web: Site,
+    story: Callable[[World, Site], None],
+    step: int,
+) -> None:
+    operation, killed = 0, True
+    while killed:
+        operation += step
+        base.context().redis.flushdb()
+        for stat in chain.from_iterable(map(process.store.list, ("crawls/", "content/", "packs/"))):
+            process.store.delete(stat.key)
+        before = len(web.requests)
+        with pytest.MonkeyPatch.context() as patch:
+            world = World(Broker(settings.broker), patch, left=operation)
+            story(world, web)
+        killed = bool(world.kills)
+        manifest, record = read_manifest(process.store, web.domain), latest_crawl(process.store, web.domain)
+        assert record is not None
+        assert (manifest.pages, record.state) == (4, "done"), operation
+        assert base.context().frontier.open_messages(web.domain) == 0
+        assert world.broker.depth(DEAD_SET) == 0
+        pages = [path for path in web.paths()[before:] if path != "/robots.txt"]
+        assert len(pages) <= 5 + world.kills + (5 if story is crawl_that_loses_redis else 0), operation
+    assert operation > 60
+
+
+@pytest.mark.parametrize("state", ["paused", "cancelled"])
+def test_a_command_that_was_killed_between_store_and_redis_takes_effect_when_it_is_repeated(
+    process: Context, settings: Settings, web: Site, state: Any
+) -> None:
+    for operation in range(1, 40):
+        base.context().redis.flushdb()
+        for stat in list(process.store.list("crawls/")):
+            process.store.delete(stat.key)
+        with pytest.MonkeyPatch.context() as patch:
+            world = World(Broker(settings.broker), patch, left=1_000)
+            world.begin(web)
+            world.deliver()
+            world.left = operation
+            world.run(lambda: change_crawls(web.domain, state, frozenset({"running"})), again=True)
+            world.messages.clear()
+        assert base.context().frontier.progress(web.domain).state == state, operation
+        if not world.kills:
+            break
+    assert operation > 4
