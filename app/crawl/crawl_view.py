@@ -70,7 +70,7 @@ class CrawlView:
         names = str(self._redis.hget(f"{key}:handover", name) or "")
         pages = [names[at : at + NAME_LENGTH] for at in range(0, len(names), NAME_LENGTH)]
         entries = self._redis.hmget(f"{key}:admitted", pages) if pages else []
-        items = [f"{page}{entry}" for page, entry in zip(pages, entries, strict=True) if entry]
+        items = [f"{page}{entry!s}" for page, entry in zip(pages, entries, strict=True) if entry]
         return Completed(admitted_of(items, 0.0), name)
 
     def failures(self, crawl_id: str, kind: MessageKind, canonical_key: str) -> Failures | None:

@@ -13,6 +13,7 @@ from app.broker.errors import InvalidMessage, Postpone
 from app.crawl.crawl_cache import CrawlCache
 from app.crawl.crawl_view import CrawlView
 from app.crawl.excluded import ExcludedNotes
+from app.crawl.former import batches_of
 from app.crawl.frontier_values import (
     ACTIVE_CRAWLS,
     HOST_PREFIX,
@@ -41,6 +42,7 @@ from app.crawl.frontier_values import (
 )
 from app.crawl.traps import TrapLimits
 from app.crawl_record.crawls import CrawlState
+from app.crawl_record.entries import UrlEntry
 from app.crawl_record.keys import plain_id
 from app.state.client import PREFIX, load_script
 
@@ -320,5 +322,14 @@ class Frontier(CrawlView):
         """Note that a crawl did not follow all links."""
         self._redis.hset(crawl_key(crawl_id), "cut", 1)
 
+    def note_former(self, crawl_id: str, entries: Iterable[UrlEntry]) -> None:
+        """Note what the former crawl's record has of its pages. Each is forgotten when the page is completed."""
+        key = f"{crawl_key(crawl_id)}:former"
+        for batch in batches_of(entries):
+            self._redis.hset(key, mapping=batch)
+        self._redis.expire(key, self._ttl)
 
-from app.crawl.crawl_view import CrawlView
+    def former(self, crawl_id: str, canonical_key: str) -> Former | None:
+        """Return what the former crawl knew of a page, or None."""
+        found = self._redis.hget(f"{crawl_key(crawl_id)}:former", fingerprint(canonical_key))
+        return Former.from_text(str(found or ""))

@@ -111,7 +111,7 @@ class World:
         """Tick at a time at which every timer is due; return whether the tick came to its end."""
         redis = base.context().redis
         for domain in redis.zrange("perennial:timers", 0, -1):
-            redis.zadd("perennial:timers", {domain: 0})
+            redis.zadd("perennial:timers", {str(domain): 0})
         return self.run(timers.tick)
 
     def work(self, *, steps: int = 10_000) -> None:
