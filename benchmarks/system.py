@@ -19,7 +19,8 @@ from redis import Redis
 from app import services
 from app.broker.publishing import Publisher
 from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import Progress
+from app.crawl.frontier_values import ACTIVE_CRAWLS, Progress
+from app.crawl_record.keys import plain_id
 from app.envelopes import site_message
 from app.http.api import ApiClient
 from app.services import state
@@ -142,10 +143,11 @@ class RunningCrawler:
             raise BenchmarkError(f"{domain}: expected {pages} pages and no dead letter: {progress}")
 
     def wait_for_record(self, domain: str) -> None:
-        """Wait until the record of a domain's crawl is in the store, and no longer in Redis."""
+        """Wait until the record of a domain's crawl is complete in the store, and no longer in Redis."""
         crawl = self.frontier.latest(domain)
         if crawl is not None:
-            self.wait(lambda: not self.frontier.buffered_lines(crawl.id, 1)[1], 30, f"the record of {domain} is stored")
+            name = plain_id(crawl.id)
+            self.wait(lambda: not self.redis.sismember(ACTIVE_CRAWLS, name), 30, f"the record of {domain} is complete")
 
     def cancel(self, domain: str) -> None:
         """Cancel the crawl of a domain in the frontier: nothing more of it is fetched."""

@@ -240,8 +240,9 @@ class Frontier(CrawlView):
         pipe.execute()
 
     def close(self, crawl_id: str) -> None:
-        """Note that a crawl has ended and that its record is complete."""
+        """Note that a crawl has ended and that its record is complete. The hashes of its texts are no longer needed."""
         self._redis.srem(ACTIVE_CRAWLS, plain_id(crawl_id))
+        self._redis.delete(f"{crawl_key(crawl_id)}:texts")
 
     def note_stored_lines(self, crawl_id: str, offset: int, number: int) -> None:
         """Note that `number` lines of the record from `offset` are in the store, unless another process did."""

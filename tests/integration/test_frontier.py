@@ -325,6 +325,14 @@ def test_identical_texts_in_a_row_close_a_pattern_and_a_new_text_between_them_do
     assert enter(frontier, "e/1", host=WIDE).fetch
 
 
+def test_a_crawl_that_has_ended_keeps_no_texts(redis_url: str) -> None:
+    frontier, redis = trapped(redis_url), get_redis(redis_url)
+    read(frontier, "d/1", "one")
+    assert redis.keys("*:texts")
+    frontier.close("c")
+    assert not redis.keys("*:texts")
+
+
 def test_the_shorter_url_of_two_pages_with_one_text_is_the_page(redis_url: str) -> None:
     frontier = trapped(redis_url)
     for number in range(4):
