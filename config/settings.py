@@ -150,9 +150,7 @@ class Settings(BaseSettings):
     connect_timeout: float = Field(5.0, gt=0, description="Seconds to connect to a host.")
     response_timeout: float = Field(30.0, gt=0, description="Seconds for a whole response, however slowly it drips.")
     max_body_bytes: int = Field(
-        5_000_000,
-        gt=0,
-        description="Bytes of a page after decompression; a larger page is not indexed, but its first links count.",
+        5_000_000, gt=0, description="Bytes of a page after decompression; a larger page is not indexed."
     )
     max_url_length: int = Field(2_000, gt=0, description="Characters of a URL; longer links are not followed.")
     max_links: int = Field(5_000, gt=0, description="Links followed from one page.")
@@ -174,6 +172,9 @@ class Settings(BaseSettings):
         gt=0,
         description="Pages in a row below one directory pattern that differ in nothing but digits from a page met "
         "before. Then the crawl requests no other page of the pattern.",
+    )
+    sitemaps: bool = Field(
+        True, description="Whether crawls read the sitemaps that robots.txt names, or else `/sitemap.xml`."
     )
     extractor: Literal["lexbor", "beautifulsoup"] = Field("lexbor", description="HTML parser of the hot path.")
     crawl_ttl: int = Field(

@@ -20,7 +20,7 @@ from app.celery import app
 from app.crawl.crawl_records import CrawlRecords
 from app.crawl.crawler import Crawler
 from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import MessageKind
+from app.crawl.frontier_values import SITEMAP, MessageKind
 from app.crawl.page_work import PageWork, complete_dead
 from app.crawl.policy import Policies
 from app.crawl.traps import TrapLimits
@@ -127,13 +127,15 @@ def page_of(message: Mapping[str, Any]) -> Target:
 
     Hosts below the domain pass: whether its site has them is decided in a worker.
     """
-    return parse_target(message, scope="suffix", max_length=get_settings().max_url_length)
+    limit = get_settings().max_url_length
+    return parse_target(message, scope="suffix", max_length=limit, any_host=message.get("role") == SITEMAP)
 
 
 def target_of(message: Mapping[str, Any]) -> Target:
     """Return the page that a message names, in a worker; raises what `page_of` raises, OutOfScope by its site."""
     page = page_of(message)
-    if not context().policies(page.domain).scope.contains(page.url, any_path=True):
+    is_sitemap = message.get("role") == SITEMAP
+    if not is_sitemap and not context().policies(page.domain).scope.contains(page.url, any_path=True):
         raise OutOfScope(f"{page.url} is not in the domain {page.domain}")
     return page
 

@@ -112,6 +112,7 @@ def page(self: Any, **message: Any) -> None:
         target,
         referrer=str(message.get("referrer") or ""),
         redirects=redirects if isinstance(redirects := message.get("redirects"), int) else 0,
+        role=str(message.get("role") or ""),
         takeover=takeover,
         too_complex=limit_was_exceeded(headers),
     )
@@ -155,6 +156,7 @@ def page_messages(domain: str, crawl_id: str, admitted: Admitted) -> list[Outgoi
             depth=each.depth,
             **({"referrer": each.referrer} if each.referrer else {}),
             **({"redirects": each.redirects} if each.redirects else {}),
+            **({"role": each.role} if each.role else {}),
         )
         for each in admitted.messages
     ]

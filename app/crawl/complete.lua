@@ -58,7 +58,7 @@ for at = 18, first - 1, 2 do
                 redis.call('HSET', pages, ARGV[at], 'w')
                 redis.call('RPUSH', KEYS[5], ARGV[at] .. ARGV[at + 1])
                 charge(budgets, charges)
-                seen = seen + 1
+                seen = seen + (is_page(ARGV[at + 1]) and 1 or 0)
             end
         end
     elseif exclude(crawl, pages, 'max-pages', ARGV[at], ARGV[at + 1]) then

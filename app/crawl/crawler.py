@@ -31,11 +31,12 @@ from app.crawl.extract.contract import extractor
 from app.crawl.frontier_values import Former, Host, MessageKind
 from app.crawl.getters import Getters
 from app.crawl.policy import Policies, policies_without_sites
-from app.crawl.politeness import HostRateLimiter, RobotsCache
+from app.crawl.politeness import HostRateLimiter, RobotsCache, robots_url
 from app.crawl.single_flight import SingleFlight
-from app.crawl.urls import Target, host_of
+from app.crawl.sitemaps import DEFAULT_PATH, MAX_BYTES, ReadSitemap, sitemap_of
+from app.crawl.urls import Target, host_of, resolve
 from app.crawl_record.reasons import Reason
-from app.errors import ObjectNotFound, ServerError
+from app.errors import FetchError, ObjectNotFound, ServerError
 from app.http.fetcher import Fetcher
 from app.storage.layout import CONTENT_VERSION, Page, Tombstone, content_key, from_json, page_id, to_json
 from app.storage.store import ObjectStore
@@ -82,6 +83,7 @@ class Crawler:
         self._single_flight = SingleFlight(raw_redis, ttl=settings.response_ttl)
         self._extractor = extractor(settings.extractor)
         self._limits = Limits.of(settings)
+        self._reads_sitemaps = settings.sitemaps
 
     def fetch(
         self, target: Target, kind: MessageKind, *, too_complex: bool = False, former: Former | None = None
@@ -156,6 +158,40 @@ class Crawler:
             return None, b""
         return (content, data) if content_hash(content) == former.hash else (None, b"")
 
+    def names_of_sitemaps(self, target: Target) -> tuple[str, ...]:
+        """Return the URL of the robots.txt that names the sitemaps of a start page; none if SITEMAPS is off."""
+        return (robots_url(target.url),) if self._reads_sitemaps else ()
+
+    def read_sitemap(self, target: Target) -> ReadSitemap:
+        """Return the content of a sitemap, or the sitemaps that a robots.txt names, without a request of its own.
+
+        The caller has waited for the host. Raises what `get` raises. `/sitemap.xml` that no robots.txt names is
+        requested once: a failure means that the site has no sitemap.
+        """
+        policy = self._policies(target.domain)
+        getter = self._getters.of(policy.request)
+        rules = self._robots.rules(target.url, getter, policy.settings)
+        default = robots_url(target.url).removesuffix("/robots.txt") + DEFAULT_PATH
+        if target.url == robots_url(target.url):
+            named = tuple(url for each in rules.sitemaps if (url := resolve(target.url, each))) or (default,)
+            return ReadSitemap((), named if self._reads_sitemaps else (), f"{len(rules.sitemaps)} sitemaps")
+        if not rules.allows(target.url):
+            return ReadSitemap((), (), f"robots.txt disallows {target.url}")
+        try:
+            response = getter.get(target.url, max_bytes=MAX_BYTES)
+            if response.status == 200:
+                with cpu_limit():
+                    return sitemap_of(response, scope=policy.scope, max_length=self._limits.url_length)
+            result = classify(response, scope=policy.scope, extractor=self._extractor, limits=self._limits)
+        except (ServerError, FetchError) as error:
+            if isinstance(error, ServerError):
+                self._rate_limiter.pause(host_of(target.url), error.retry_after or 0)
+            if target.url != default or default in rules.sitemaps:
+                raise
+            return ReadSitemap((), (), f"none: {error}")
+        onward = (result.target,) if isinstance(result, Redirected) else ()
+        return ReadSitemap((), onward, f"to {onward[0]}" if onward else f"none: {response.status}")
+
     def store(self, target: Target, result: FetchResult) -> str:
         """Store a result; return the page's id if the page belongs in its crawl's pack, else an empty string.
 
@@ -196,9 +232,12 @@ def redirect_outside_crawl(target: Target, result: FetchResult) -> str | None:
 
 def redirect_of_start_page(target: Target, result: FetchResult) -> str | None:
     """Return the URL on another host that a crawl's start page redirects to, or None: the crawl moves there."""
-    if isinstance(result, Redirected) and not result.in_scope and target.depth == 0:
-        return result.target
-    return None
+    return result.target if isinstance(result, Redirected) and is_move(result) and target.depth == 0 else None
+
+
+def is_move(result: FetchResult) -> bool:
+    """Return whether a result is a redirect out of the scope."""
+    return isinstance(result, Redirected) and not result.in_scope
 
 
 @contextmanager

@@ -68,7 +68,7 @@ if delay > 0 then
 end
 redis.call('ZADD', KEYS[8], string.format('%.3f', now + ARGV[5]), name)
 if not state then
-    redis.call('HINCRBY', KEYS[1], 'seen', 1)
+    redis.call('HINCRBY', KEYS[1], 'seen', is_page(ARGV[3]) and 1 or 0)
     redis.call('HSET', KEYS[2], name, 'o')
 end
 if redis.call('HSETNX', KEYS[3], name, ARGV[3]) == 1 then

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
@@ -73,7 +74,7 @@ class Frontier(CrawlView):
         self._complete = load_script(redis, admit, budgets, folder / "exclude.lua", folder / "complete.lua")
         self._refill = load_script(redis, admit, folder / "refill.lua")
         self._release = load_script(redis, folder / "release.lua")
-        self._rebuild = load_script(redis, budgets, folder / "rebuild.lua")
+        self._rebuild = load_script(redis, budgets, folder / "exclude.lua", folder / "rebuild.lua")
         self._stored = load_script(redis, folder / "stored.lua")
         self._note_published = load_script(redis, folder / "published.lua")
 
@@ -259,11 +260,18 @@ class Frontier(CrawlView):
             self._redis.srem(RESTORED_CRAWLS, *crawl_ids)
 
     def rebuild(
-        self, crawl_id: str, done: Iterable[FetchedPage], waiting: Iterable[FoundPage], dead: Iterable[str] = ()
+        self,
+        crawl_id: str,
+        done: Iterable[FetchedPage],
+        waiting: Iterable[FoundPage],
+        dead: Iterable[str] = (),
+        *,
+        max_pages: int = sys.maxsize,
     ) -> int:
-        """Note pages as done, others as dead or waiting; return how many wait.
+        """Note pages as done, others as dead or waiting, also those of a sitemap; return how many wait.
 
-        `dead` are canonical keys. Pages that the frontier has already stay as they are.
+        `dead` are canonical keys. Pages that the frontier has already stay as they are. The crawl gets no page beyond
+        `max_pages` and its budgets against traps.
         """
         key, added = crawl_key(crawl_id), 0
         rows = chain(
@@ -281,7 +289,7 @@ class Frontier(CrawlView):
                 )
             ]
             added += self._rebuild(
-                keys=parts_of(key, "", "pages", "backlog"), args=[*self._traps.arguments, *arguments]
+                keys=parts_of(key, "", "pages", "backlog"), args=[*self._traps.arguments, max_pages, *arguments]
             )
         self._redis.sadd(ACTIVE_CRAWLS, plain_id(crawl_id))
         return added

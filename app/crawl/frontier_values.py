@@ -76,7 +76,7 @@ class Progress:
 class FoundPage:
     """A page of a crawl with its depth; `referrer` is the id of the page that led to it, or empty.
 
-    `redirects` is the number of redirects in a row that led to it.
+    `redirects` is the number of redirects in a row that led to it. `role` is `sitemap` or, for a page, empty.
     """
 
     url: str
@@ -84,6 +84,11 @@ class FoundPage:
     depth: int
     referrer: str = ""
     redirects: int = 0
+    role: str = ""
+
+
+#: The role of a URL whose message reads sitemaps: one itself, or the robots.txt that names them.
+SITEMAP = "sitemap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,7 @@ class PageMessage:
     depth: int
     referrer: str
     redirects: int = 0
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +241,9 @@ def crawl_of_fields(crawl_id: str, fields: Mapping[str, str]) -> Crawl | None:
 
 def to_entry(link: FoundPage) -> str:
     """Return a page as it waits in Redis, as JSON; the scripts read its charges at the end."""
-    return _ENCODER.encode([link.url, link.depth, link.referrer, link.redirects, charges(link.canonical_key)])
+    return _ENCODER.encode(
+        [link.url, link.depth, link.referrer, link.redirects, link.role, charges(link.canonical_key)]
+    )
 
 
 def admitted_of(items: Iterable[str], wait: float) -> Admitted:
@@ -244,7 +252,7 @@ def admitted_of(items: Iterable[str], wait: float) -> Admitted:
     for item in items:
         name, entry = item[: item.index("[")], item[item.index("[") :]
         kind: MessageKind = _KIND_OF_PREFIX[name[0]] if len(name) > NAME_LENGTH else "page"
-        messages.append(PageMessage(kind, *json.loads(entry)[:4]))
+        messages.append(PageMessage(kind, *json.loads(entry)[:5]))
     return Admitted(tuple(messages), wait)
 
 

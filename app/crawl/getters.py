@@ -26,9 +26,10 @@ class SiteGetter:
             ca_file=options.ca_file,
         )
 
-    def get(self, url: str, *, headers: Mapping[str, str] | None = None) -> Response:
+    def get(self, url: str, *, headers: Mapping[str, str] | None = None, max_bytes: int = 0) -> Response:
         """Return what `Fetcher.get` returns; raises what it raises. Secrets go to the origins of the site only."""
-        return self._fetcher.get(url, headers={**(headers or {}), **self._options.headers_for(url)})
+        own = self._options.headers_for(url)
+        return self._fetcher.get(url, headers={**(headers or {}), **own}, max_bytes=max_bytes)
 
     def close(self) -> None:
         """Close every connection."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from app.broker.errors import Postpone
 from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped, Unchanged, content_hash, links_of
 from app.crawl.crawl_records import CrawlRecords
-from app.crawl.crawler import Crawler
+from app.crawl.crawler import Crawler, is_move
 from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import Completed, FoundPage, Host, MessageKind, PageMessage, message_name
+from app.crawl.frontier_values import SITEMAP, Completed, FoundPage, Host, MessageKind, PageMessage, message_name
 from app.crawl.policy import Policies
+from app.crawl.sitemaps import MAX_NESTING
 from app.crawl.traps import MAX_REDIRECTS, text_hash
 from app.crawl.urls import Excluded, Target, canonical_key, host_of
 from app.crawl_record.entries import UrlEntry
@@ -32,16 +34,23 @@ class PageWork:
         self._policies = policies
 
     def run(
-        self, target: Target, *, referrer: str, takeover: bool, redirects: int = 0, too_complex: bool = False
+        self,
+        target: Target,
+        *,
+        referrer: str,
+        takeover: bool,
+        redirects: int = 0,
+        role: str = "",
+        too_complex: bool = False,
     ) -> Completed:
         """Fetch and store a page unless nothing is left to do, and return the pages to publish next.
 
-        `redirects` is the number of redirects in a row that led to it. With `takeover`, an earlier delivery of the
-        message is no longer at work. Raises Postpone while the host is busy, and what `Crawler.get` and the store
-        raise; then the page leaves the admission window until its retry.
+        `redirects` is the number of redirects in a row that led to it. With the role `sitemap`, its URLs are read. With
+        `takeover`, an earlier delivery of the message is no longer at work. Raises Postpone while the host is busy, and
+        what `Crawler.get` and the store raise; then the page leaves the admission window until its retry.
         """
         crawl_id, host = target.crawl_id, self._crawler.host(target)
-        link = FoundPage(target.url, target.canonical_key, target.depth, referrer, redirects)
+        link = FoundPage(target.url, target.canonical_key, target.depth, referrer, redirects, role)
         entered = self._frontier.enter(crawl_id, target.domain, link, host, takeover=takeover)
         if not entered.crawl_found:
             self._records.restore(target)
@@ -53,6 +62,8 @@ class PageWork:
         if not entered.fetch:
             return Completed(entered.handover, message_name("page", target.canonical_key))
         try:
+            if role == SITEMAP:
+                return self._read_sitemap(target, host, referrer=referrer, redirects=redirects)
             result = self._crawler.get(target, too_complex=too_complex, former=entered.former)
             if isinstance(result, Redirected) and redirects >= MAX_REDIRECTS:
                 result = Skipped(why=Reason.TOO_MANY_REDIRECTS, detail=f"to {result.target}", status=result.status)
@@ -65,6 +76,18 @@ class PageWork:
         redirects = redirects + 1 if isinstance(result, Redirected) else 0
         return self.complete(target, "page", result, host, referrer=referrer, member=bool(member), redirects=redirects)
 
+    def _read_sitemap(self, target: Target, host: Host, *, referrer: str, redirects: int) -> Completed:
+        """Add the URLs of a sitemap to the backlog, before its message is completed with further sitemaps."""
+        read = self._crawler.read_sitemap(target)
+        own_id, limits = page_id(target.canonical_key), self._policies(target.domain).settings
+        pages = (FoundPage(link.url, link.canonical_key, 1, own_id) for link in read.pages)
+        self._frontier.rebuild(target.crawl_id, (), pages, max_pages=limits.max_pages)
+        result = Skipped(why=Reason.SITEMAP, detail=read.detail)
+        sitemaps = read.sitemaps if redirects < MAX_REDIRECTS and target.depth < MAX_NESTING else ()
+        return self.complete(
+            target, "page", result, host, referrer=referrer, redirects=redirects + 1, sitemaps=sitemaps
+        )
+
     def complete(
         self,
         target: Target,
@@ -75,9 +98,11 @@ class PageWork:
         referrer: str = "",
         member: bool = False,
         redirects: int = 0,
+        sitemaps: Sequence[str] = (),
     ) -> Completed:
         """Complete a page's message; return the pages that are admitted now. `redirects` led to its links in a row.
 
+        `sitemaps` are read next; those of a start page are found by its robots.txt.
         The line of the record is that of `page` or `index`; the links are followed of `page` or `crawl`.
         """
         own = kind == "page" or self._records.is_own(target)
@@ -86,6 +111,8 @@ class PageWork:
         below = target.depth + 1
         own_id, limits = page_id(target.canonical_key), self._policies(target.domain).settings
         excluded = result.excluded if own and kind != "index" else ()
+        if own and kind != "index" and target.depth == 0 and not is_move(result):
+            sitemaps = self._crawler.names_of_sitemaps(target)
         if below > limits.max_depth:
             excluded += tuple(Excluded(link.url, link.canonical_key, Reason.MAX_DEPTH) for link in links)
             links = ()
@@ -96,7 +123,10 @@ class PageWork:
             host=host,
             line=line,
             indexed=member,
-            links=(FoundPage(link.url, link.canonical_key, below, own_id, redirects) for link in links),
+            links=chain(
+                (FoundPage(url, canonical_key(url), below, own_id, redirects, SITEMAP) for url in sitemaps),
+                (FoundPage(link.url, link.canonical_key, below, own_id, redirects) for link in links),
+            ),
             text=_text_of(result) if kind != "crawl" else "",
             excluded=((each.reason, FoundPage(each.url, each.canonical_key, below, own_id)) for each in excluded),
             max_pages=limits.max_pages,
@@ -154,8 +184,7 @@ def entry_of(target: Target, result: FetchResult, referrer: str = "") -> UrlEntr
         case Redirected(target=onward, in_scope=in_scope):
             entry.state, entry.reason, entry.detail = "redirected", Reason.REDIRECT, onward
             entry.links = (onward,) if in_scope else ()
-        case Skipped(why=why, detail=detail, links=links):
-            entry.links = tuple(link.url for link in links)
+        case Skipped(why=why, detail=detail):
             entry.state = "unchanged" if why == Reason.NOT_MODIFIED else "skipped"
             entry.reason, entry.detail = why, detail
     return entry

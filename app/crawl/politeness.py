@@ -31,6 +31,9 @@ MAX_BYTES = 500 * 1024
 #: Redirects followed to a robots.txt; RFC 9309 section 2.3.1.2 recommends at least five.
 MAX_REDIRECTS = 5
 
+#: Sitemaps of a robots.txt that are read.
+MAX_SITEMAPS = 500
+
 #: Seconds that Redis keeps a robots.txt; RFC 9309 section 2.4 allows 24 hours.
 _TTL = 86_400
 #: Seconds that a process uses parsed rules without asking Redis.
@@ -227,6 +230,8 @@ class RobotsRules:
 
     crawl_delay: float | None
     requested_delay: float
+    #: URLs of sitemaps, as written. They belong to no group.
+    sitemaps: tuple[str, ...]
     _rules: Protego
     _token: str
 
@@ -242,7 +247,8 @@ class RobotsRules:
         rate = rules.request_rate(token)
         by_rate = rate.seconds / rate.requests if rate and rate.requests else 0.0
         requested = max(rules.crawl_delay(token) or 0.0, by_rate)
-        return cls(min(requested, crawl_delay_max) or None, requested, rules, token)
+        sitemaps = tuple(dict.fromkeys(rules.sitemaps))[:MAX_SITEMAPS]
+        return cls(min(requested, crawl_delay_max) or None, requested, sitemaps, rules, token)
 
     def allows(self, url: str) -> bool:
         """Return whether the robot may fetch this absolute URL."""

@@ -1,19 +1,29 @@
--- Note pages of a restored crawl that Redis does not know. Returns the number of pages added to the backlog.
+-- Note pages that Redis does not know: of a restored crawl, or of a sitemap. Returns the number of those added to the
+-- backlog, without sitemaps.
 -- KEYS: the crawl, its pages, backlog. ARGV: URLs of a pattern, URLs of a path with several parameters, identical texts
--- in a row, then for each page 'd', 'x' (dead) or 'w' (waits), its name, 1 if it belongs in the pack, its entry, the hash
+-- in a row, pages that the crawl may have, then for each page 'd', 'x' (dead) or 'w' (waits), its name, 1 if it belongs in the pack, its entry, the hash
 -- of its text or '', and the length of its canonical key.
 local limits = {pattern = tonumber(ARGV[1]), variants = tonumber(ARGV[2]), identical = tonumber(ARGV[3])}
 local budgets, texts = KEYS[1] .. ':budgets', KEYS[1] .. ':texts'
-local added, done, dead, indexed = 0, 0, 0, 0
-for at = 4, #ARGV - 5, 6 do
+local seen = tonumber(redis.call('HGET', KEYS[1], 'seen') or 0)
+local pages, done, dead, indexed = 0, 0, 0, 0
+for at = 5, #ARGV - 5, 6 do
     local state, name, entry = ARGV[at], ARGV[at + 1], ARGV[at + 3]
     local charges = charges_of(entry)
-    if redis.call('HEXISTS', KEYS[2], name) == 0 and not (state == 'w' and spent(budgets, charges, limits)) then
+    local reason = state == 'w' and (spent(budgets, charges, limits) or (seen + pages >= tonumber(ARGV[4]) and 'max-pages'))
+    if redis.call('HEXISTS', KEYS[2], name) == 1 then
+        reason = nil
+    elseif reason then
+        exclude(KEYS[1], KEYS[2], reason, name, entry)
+        if reason ~= 'identical-texts' then
+            redis.call('HSET', KEYS[1], 'cut', 1)
+        end
+    else
         redis.call('HSET', KEYS[2], name, state)
         charge(budgets, charges)
         if state == 'w' then
             redis.call('RPUSH', KEYS[3], name .. entry)
-            added = added + 1
+            pages = pages + (is_page(entry) and 1 or 0)
         else
             done = done + (state == 'd' and 1 or 0)
             dead = dead + (state == 'x' and 1 or 0)
@@ -24,8 +34,8 @@ for at = 4, #ARGV - 5, 6 do
         end
     end
 end
-redis.call('HINCRBY', KEYS[1], 'seen', added + done + dead)
+redis.call('HINCRBY', KEYS[1], 'seen', pages + done + dead)
 redis.call('HINCRBY', KEYS[1], 'dead', dead)
 redis.call('HINCRBY', KEYS[1], 'done', done)
 redis.call('HINCRBY', KEYS[1], 'indexed', indexed)
-return added
+return pages

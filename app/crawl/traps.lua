@@ -8,6 +8,11 @@ local function charges_of(entry)
     return string.match(entry, '"([div%x]*)"%]$') or ''
 end
 
+-- Return whether the URL of an entry is a page: a sitemap is not counted as one.
+local function is_page(entry)
+    return not string.find(entry, '"sitemap"', 1, true)
+end
+
 -- Return the key of the identical texts in a row below the pattern that the first charge names.
 local function identical(charges)
     return 'i' .. string.sub(charges, 2, CHARGE)

@@ -78,10 +78,12 @@ class Target:
     depth: int = 0
 
 
-def parse_target(message: Mapping[str, Any], *, scope: Literal["exact", "suffix"], max_length: int) -> Target:
+def parse_target(
+    message: Mapping[str, Any], *, scope: Literal["exact", "suffix"], max_length: int, any_host: bool = False
+) -> Target:
     """Return the page that a message names by `url`, or else by `domain`, `path` and `scheme`.
 
-    Raises InvalidMessage, InvalidUrl or OutOfScope with the reason.
+    With `any_host`, it may be out of the scope. Raises InvalidMessage, InvalidUrl or OutOfScope with the reason.
     """
     url, domain = _text(message, "url"), _text(message, "domain")
     if not url and not domain:
@@ -89,7 +91,7 @@ def parse_target(message: Mapping[str, Any], *, scope: Literal["exact", "suffix"
     path, scheme = _text(message, "path") or "/", _text(message, "scheme") or "https"
     absolute = parse_url(url or join_url(domain, path=path, scheme=scheme), max_length=max_length)
     name = parse_domain(join_url(domain, scheme=scheme), max_length=max_length) if domain else host_of(absolute)
-    if not Scope(name, mode=scope).contains(absolute):
+    if not any_host and not Scope(name, mode=scope).contains(absolute):
         raise OutOfScope(f"{absolute} is not in the domain {name}")
     depth = message.get("depth", 0)
     if not isinstance(depth, int) or isinstance(depth, bool) or depth < 0:

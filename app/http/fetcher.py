@@ -85,11 +85,12 @@ class Fetcher:
             ca_file=ca_file,
         )
 
-    def get(self, url: str, *, headers: Mapping[str, str] | None = None) -> Response:
+    def get(self, url: str, *, headers: Mapping[str, str] | None = None, max_bytes: int = 0) -> Response:
         """GET an absolute http(s) URL and return the response of whatever status.
 
-        A body over `max_body_bytes`, received or decompressed, is cut and marked `truncated`. Repeated headers are
-        joined by ", ", repeated X-Robots-Tag headers by a line feed, since each may address its own robot.
+        A body over `max_bytes`, by default `max_body_bytes`, received or decompressed, is cut and marked `truncated`.
+        Repeated headers are joined by ", ", repeated X-Robots-Tag headers by a line feed, since each may address its
+        own robot.
         Raises ForbiddenAddress before anything is sent, ConnectionFailed, and ResponseTimeout when the whole response
         took longer than `response_timeout` seconds; FetchError for a response that is invalid or incomplete.
         """
@@ -118,7 +119,7 @@ class Fetcher:
                     preload_content=False,
                 )
             ) as raw:
-                body, truncated = read_body(raw, max_bytes=self._max_body_bytes)
+                body, truncated = read_body(raw, max_bytes=max_bytes or self._max_body_bytes)
         except (HTTPError, http.client.HTTPException, OSError, zlib.error) as error:
             raise fetch_error(f"GET {url}", error) from error
         received = {name.lower(): value for name, value in raw.headers.items()}

@@ -43,6 +43,6 @@ def test_requests_to_a_host_with_a_delay_are_spaced_out(
         system.post("index+crawl", url=site.at("/"))
         assert system.packed(site.domain).pages == 4
         times = [request.at for request in site.requests]
-        assert len(times) == 5  # With robots.txt.
+        assert len(times) == 6  # With robots.txt and /sitemap.xml.
         assert all(later - earlier > 0.45 for earlier, later in itertools.pairwise(times))
         assert system.broker.depth(DEAD_SET) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import os
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 from app.services import Urls
 from app.state.client import get_redis
+from app.status import status
 from app.storage.layout import pack_key
 from app.storage.open import open_store
 from app.timers.timers import Timers
@@ -74,7 +76,7 @@ def test_a_site_is_crawled_packed_and_searched_with_one_get_per_page(system: Sys
     assert system.packed(site.domain).pages == 12
     assert system.paths(site.domain) == ALL
     assert next(hit.path for hit in system.search(site.domain, "dogwood")) == "/dogwood"
-    assert sorted(site.paths()) == sorted({"/robots.txt", *ALL})
+    assert sorted(site.paths()) == sorted({"/robots.txt", "/sitemap.xml", *ALL})
     assert system.progress(site.domain).open == 0
     assert system.broker.depth(DEAD_SET) == 0
 
@@ -166,6 +168,26 @@ def test_robots_txt_is_obeyed_and_a_redirect_is_a_page_of_its_own(system: System
     system.packed(site.domain)
     assert "/hazel" not in site.paths()
     assert system.paths(site.domain) == {"/", "/amber", "/grove", *(f"/{word}" for word in WORDS[2:7])}
+
+
+def test_pages_of_sitemaps_are_crawled_also_those_that_no_page_links(system: System, site: Site) -> None:
+    urls = "".join(f"<url><loc>{url}</loc></url>" for url in (site.at("/orphan"), "http://elsewhere.example/x"))
+    index = f"<sitemapindex><sitemap><loc>{site.at('/pages.xml.gz')}</loc></sitemap></sitemapindex>"
+    # robots.txt may name a sitemap on any host.
+    site.set("/robots.txt", robots(f"User-agent: *\nDisallow: /hazel\nSitemap: http://{site.other_domain}/index.xml"))
+    site.set("/index.xml", redirect("/index/"))
+    site.set("/index/", reply(index, content_type="application/xml"))
+    site.set(
+        "/pages.xml.gz", reply(gzip.compress(f"<urlset>{urls}</urlset>".encode()), content_type="application/gzip")
+    )
+    site.set("/orphan", page("Orphan", "only in a sitemap", links=["/adopted"]))
+    site.set("/adopted", page("Adopted", "by an orphan"))
+    system.post("index+crawl", url=site.at("/"))
+    system.packed(site.domain)
+    assert system.paths(site.domain) >= {"/orphan", "/adopted", "/cedar"}
+    assert [site.hits(path) for path in ("/index.xml", "/index/", "/pages.xml.gz", "/sitemap.xml")] == [1, 1, 1, 0]
+    assert status(site.domain, settings=system.settings).reasons["sitemap"] == 4
+    assert system.broker.depth(DEAD_SET) == 0
 
 
 def test_a_start_page_that_redirects_to_another_host_moves_the_crawl_there(system: System, site: Site) -> None:

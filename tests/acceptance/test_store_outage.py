@@ -48,7 +48,7 @@ def test_a_crawl_waits_while_the_store_is_away_and_spends_no_retry(
         store.rmdir()
         away.rename(store)
         assert system.packed(site.domain).pages == len(PAGES) + 1
-        assert sorted(site.paths()) == sorted({"/robots.txt", "/", *PAGES})
+        assert sorted(site.paths()) == sorted({"/robots.txt", "/sitemap.xml", "/", *PAGES})
         assert system.broker.depth(DEAD_SET) == 0
         assert "Retry " not in system.worker.log
         assert system.worker.log.count("WARNING") < 20

@@ -79,7 +79,7 @@ def reasons(process: Context) -> dict[str, int]:
 
 def test_each_url_of_a_crawl_has_its_reason(process: Context, work: PageWork) -> None:
     home = "<title>Home</title>Welcome here" + links("a", "copy", "old", "none", "secret", "x/y/x/y/x/y")
-    complete(process, work, "", home + links("login", "a", rel="nofollow"), depth=0)
+    complete(process, work, "", home + links("login", "a", rel="nofollow"))
     complete(process, work, "a", "<title>A</title>All about amber" + links("deep"), depth=2)
     complete(process, work, "copy", "<title>A</title>All about amber" + links("deep"), depth=2)
     complete(process, work, "print", '<title>P</title>To print<link rel="canonical" href="/a">')
@@ -110,7 +110,7 @@ def test_each_url_of_a_crawl_has_its_reason(process: Context, work: PageWork) ->
 
 
 def test_the_totals_and_the_excluded_urls_of_an_ended_crawl_are_in_the_store(process: Context, work: PageWork) -> None:
-    complete(process, work, "", "Welcome" + links(*map(str, range(600)), rel="nofollow"), depth=0)
+    complete(process, work, "", "Welcome" + links(*map(str, range(600)), rel="nofollow"))
     crawl = process.frontier.crawl("c")
     assert crawl is not None
     process.records.end(crawl)
@@ -123,7 +123,7 @@ def test_the_totals_and_the_excluded_urls_of_an_ended_crawl_are_in_the_store(pro
 
 
 def test_a_page_that_is_found_by_another_link_is_no_longer_excluded(process: Context, work: PageWork) -> None:
-    complete(process, work, "", "Welcome" + links("a", rel="nofollow"), depth=0)
+    complete(process, work, "", "Welcome" + links("a", rel="nofollow"))
     assert reasons(process)["nofollow"] == 1
     complete(process, work, "b", "B" + links("a"))
     complete(process, work, "a", "<title>A</title>Amber")
@@ -131,13 +131,13 @@ def test_a_page_that_is_found_by_another_link_is_no_longer_excluded(process: Con
 
 
 def test_the_pages_beyond_max_pages_are_counted_and_the_crawl_is_cut(process: Context, work: PageWork) -> None:
-    complete(process, work, "", "Welcome" + links(*map(str, range(15))), depth=0)
+    complete(process, work, "", "Welcome" + links(*map(str, range(15))))
     assert reasons(process) == {"waiting": 12, "max-pages": 3, "indexed": 1}
     assert process.frontier.is_cut("c")
 
 
 def test_broken_links_are_listed_with_the_pages_that_have_them(process: Context, work: PageWork) -> None:
-    complete(process, work, "", "Welcome" + links("a", "none", "down"), depth=0)
+    complete(process, work, "", "Welcome" + links("a", "none", "down"))
     complete(process, work, "a", "Amber" + links("none"))
     complete(process, work, "none", Gone(why="404", status=404))
     process.frontier.enter("c", DOMAIN, FoundPage(url("down"), url("down"), 1), HOST, takeover=False)

@@ -48,7 +48,7 @@ def indexed(process: Context, crawl_id: str, path: str, domain: str = DOMAIN, bo
     url = f"http://{domain}{path}"
     content = Page(canonical_key=url, url=url, domain=domain, path=path, title=path, body=body)
     process.store.put(content_key(domain, page_id(url)), to_json(content))
-    target = Target(url, domain, url, crawl_id)
+    target = Target(url, domain, url, crawl_id, depth=1)
     process.work.complete(target, "page", Indexed(page=content), Host(domain, 0, 1), member=True)
 
 

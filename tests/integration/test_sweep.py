@@ -11,11 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli.main import cli
-from app.crawl.classify import Gone, Indexed
+from app.crawl.classify import Gone, Indexed, Skipped
 from app.crawl.frontier_values import Crawl, Host
 from app.crawl.page_work import complete_dead
 from app.crawl.urls import Link, Target
 from app.crawl_record.crawls import latest_crawl
+from app.crawl_record.reasons import Reason
 from app.storage.layout import Page, content_key, page_id, to_json
 from app.storage.page_parts import PageLink
 from app.sweep import Sweep
@@ -68,6 +69,19 @@ def complete(process: Context, name: str, *links: str, indexed: bool = True) -> 
         result = Indexed(page=replace(page, links=tuple(PageLink(each.url) for each in found)), links=found)
         process.store.put(content_key(DOMAIN, page_id(url(name))), to_json(result.page))
     process.work.complete(target, "page", result, HOST, member=indexed)
+
+
+def test_sitemaps_of_a_lost_crawl_are_read_again(process: Context, sweep: Callable[..., list[str]]) -> None:
+    begin(process)
+    complete(process, "start")
+    sitemap = url("sitemap.xml")
+    read = Skipped(why=Reason.SITEMAP, detail="9 of 9 URLs")
+    process.work.complete(Target(sitemap, DOMAIN, sitemap, "c", depth=2), "page", read, HOST, sitemaps=[url("s.xml")])
+    process.records.flush(process.frontier.crawl("c") or begin(process))
+    process.redis.flushdb()
+    sweep()
+    admitted = [each for refill in process.frontier.refill(stalled=60) for each in refill.admitted.messages]
+    assert [(each.url, each.role) for each in admitted] == [(url("robots.txt"), "sitemap")]
 
 
 def test_a_crawl_goes_on_after_redis_was_lost_and_its_timer_runs_again(
