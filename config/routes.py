@@ -21,7 +21,8 @@ class Route:
 
     `type` is the `type` of the envelope and its routing key on its exchange; `task` is the name of the Celery task.
     `time_limit` and `soft_time_limit` are seconds of one run. `retry_timeout_ms` and `retry_max` replace the settings
-    RETRY_TIMEOUT_MS and RETRY_MAX for this route.
+    RETRY_TIMEOUT_MS and RETRY_MAX for this route. With `shares_process`, a pool process runs several messages at the
+    same time.
     """
 
     type: str
@@ -31,6 +32,7 @@ class Route:
     time_limit: int = 120
     retry_timeout_ms: int | None = None
     retry_max: int | None = None
+    shares_process: bool = False
 
     @property
     def soft_time_limit(self) -> int:
@@ -43,7 +45,7 @@ ROUTES: tuple[Route, ...] = (
     Route("index+crawl", "site.index_and_crawl", INDEX),
     Route("index", "site.index", INDEX, time_limit=145),
     Route("crawl", "site.crawl", CRAWL, time_limit=145),
-    Route("page", "site.page", PAGE, time_limit=145),
+    Route("page", "site.page", PAGE, time_limit=145, shares_process=True),
     Route("start_timer", "site.start_timer", TIMER),
     Route("reset_timer", "site.reset_timer", TIMER),
     # The next tick comes in a second: a tick is neither retried nor dead-lettered, and expires in its queue.

@@ -89,7 +89,10 @@ class Settings(BaseSettings):
     publish_timeout: float = Field(5.0, gt=0, description="Seconds to wait for a publisher confirm.")
     client_confirms: bool = Field(True, description="Whether a client's `delay()` waits for the broker's confirm.")
     worker_prefetch: int = Field(
-        3, ge=1, description="Messages reserved per pool process and queue: enough to hide a round trip, no more."
+        3,
+        ge=1,
+        description="Messages reserved per pool process and queue: enough to hide a round trip, no more. Of "
+        "`site.page` 16: a process runs eight of them at a time.",
     )
     worker_concurrency: int = Field(4, ge=1, description="Pool processes of a worker.")
     result_backend: SecretStr = Field(SecretStr(""), description="Celery result backend. Empty: results are not kept.")

@@ -220,6 +220,7 @@ def task(kind: str, base: type[Task], *, bind: bool = False) -> Callable[[Callab
     """Return the decorator that registers the task of a message type under the name and limits of its route."""
     route = ROUTE_BY_TYPE[kind]
     limits = {"time_limit": route.time_limit, "soft_time_limit": route.soft_time_limit}
+    options = {**limits, "shares_process": route.shares_process}
 
     def decorate(run: Callable[..., None]) -> Any:
         @functools.wraps(run)
@@ -243,7 +244,7 @@ def task(kind: str, base: type[Task], *, bind: bool = False) -> Callable[[Callab
                 _log_redis_outage(error)
                 raise Postpone(WITHOUT_REDIS, f"Redis: {error}") from error
 
-        return app.task(postponing, name=route.task, base=base, bind=bind, **limits)
+        return app.task(postponing, name=route.task, base=base, bind=bind, **options)
 
     return decorate
 

@@ -18,11 +18,13 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from struct import pack, unpack_from
+from types import MappingProxyType
 from typing import Any
 
 from amqp import abstract_channel, serialization
 from amqp.spec import Basic
 from kombu import compression
+from kombu.messaging import Consumer
 
 #: Nested tables deeper than this stay encoded: pickling, writing and printing a value recurse, too.
 MAX_DEPTH = 50
@@ -112,6 +114,27 @@ def queues_by_consumer_tag(consumer: Any) -> Mapping[str, str]:
 def replace_acknowledgements(channel: Any, *, ack: Callable[..., None], reject: Callable[..., None]) -> None:
     """Let the kombu messages of one channel call these functions: `Message.ack` looks the method up at each call."""
     channel.basic_ack, channel.basic_reject = ack, reject
+
+
+class PrefetchingConsumer(Consumer):  # type: ignore[misc]
+    """A kombu consumer that prefetches more messages from some queues: RabbitMQ notes the count with each consumer.
+
+    kombu and Celery set one count for all queues of a channel.
+    """
+
+    #: The prefetch count of all other queues, and of these by name.
+    usual_prefetch = 0
+    prefetch: Mapping[str, int] = MappingProxyType({})
+
+    def _basic_consume(self, queue: Any, *args: Any, **options: Any) -> Any:
+        count = self.prefetch.get(queue.name)
+        if count is None or queue.name in self._active_tags:
+            return super()._basic_consume(queue, *args, **options)
+        self.channel.basic_qos(0, count, False)
+        try:
+            return super()._basic_consume(queue, *args, **options)
+        finally:
+            self.channel.basic_qos(0, self.usual_prefetch, False)
 
 
 def forget_decoded_body(message: Any) -> None:

@@ -17,6 +17,7 @@ from amqp.exceptions import AccessRefused, FrameSyntaxError, NotFound, Recoverab
 from kombu import Connection, Queue
 
 from . import amqp_internals
+from .combining import Combiner
 from .confirms import CONFIRM_LIMIT, Answer, Confirms, Transfer
 from .connection import CONNECTION_ERRORS, connection_to
 from .declaring import node_down
@@ -68,6 +69,8 @@ class _NoAnswer(Exception):
 class Publisher:
     """One connection and one channel in confirm mode, opened when first used. Safe for use by several threads.
 
+    What several threads publish while one waits for its confirms is sent together, and waits once.
+
     A blocked connection (`connection.blocked`) stays open, and nothing is sent meanwhile. The broker publishes what it
     has not read yet when its alarm ends, even from a closed connection: each further attempt would be a duplicate.
     A connection also stays open on which the broker answers and only a confirm is late. After `confirm_limit` seconds
@@ -91,6 +94,7 @@ class Publisher:
         self._failed: dict[int, Transfer] = {}
         self._declared: set[str] = set()
         self._refused: set[str] = set()
+        self._publish_combined = Combiner(self._publish_calls)
 
     def publish(self, messages: Sequence[Outgoing]) -> None:
         """Publish all and wait until the broker has confirmed each.
@@ -162,6 +166,21 @@ class Publisher:
 
     def _publish(self, messages: Sequence[Outgoing], *, to_the_end: bool) -> dict[int, Exception]:
         """Publish windows of messages, also after a failure if `to_the_end`; return the failures by position."""
+        return self._publish_combined((messages, to_the_end))
+
+    def _publish_calls(self, calls: Sequence[tuple[Sequence[Outgoing], bool]]) -> list[dict[int, Exception]]:
+        """Publish the messages of several calls together; return the failures of each call by position."""
+        messages = [message for given, _ in calls for message in given]
+        failures = self._publish_together(messages, to_the_end=len(calls) > 1 or calls[0][1])
+        split, first = [], 0
+        for given, _ in calls:
+            positions = range(first, first := first + len(given))
+            split.append(
+                {position - positions.start: failures[position] for position in positions if position in failures}
+            )
+        return split
+
+    def _publish_together(self, messages: Sequence[Outgoing], *, to_the_end: bool) -> dict[int, Exception]:
         failures: dict[int, Exception] = {}
         with self._lock:
             transfers = [self._transfer_of(message) for message in messages]

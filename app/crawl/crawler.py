@@ -53,6 +53,9 @@ MAX_MOVES = 10
 #: Seconds of CPU in which a page is parsed and classified. One of 5 MB takes about one.
 MAX_CPU_SECONDS = 4.0
 
+#: Held by the thread whose page is parsed.
+_measured = threading.Lock()
+
 
 class Crawler:
     """Fetches and stores pages; one per process, which owns its HTTP connections."""
@@ -246,16 +249,20 @@ def cpu_limit(seconds: float = MAX_CPU_SECONDS) -> Iterator[None]:
 
     No exception interrupts a call into C, such as a parser's. The next run of the message skips the page.
     """
-    if current_process().name == "MainProcess" or threading.current_thread() is not threading.main_thread():
+    if current_process().name == "MainProcess":
         yield
         return
-    # With a handler in Python, the signal would wait for the end of the call.
-    signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    # The timer counts the CPU time of all threads: one page at a time. If those of other threads end the process early,
+    # each of its messages runs again alone.
+    with _measured:
+        if threading.current_thread() is threading.main_thread():
+            # With a handler in Python, the signal would wait for the end of the call.
+            signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
 def limit_was_exceeded(headers: Mapping[str, Any]) -> bool:

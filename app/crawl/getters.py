@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 
 from app.crawl.policy import RequestOptions
@@ -37,17 +38,19 @@ class SiteGetter:
 
 
 class Getters:
-    """The clients by their options; domains with the same options share one."""
+    """The clients by their options; domains with the same options share one. Safe for use by several threads."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._kept: dict[RequestOptions, SiteGetter] = {}
+        self._lock = threading.Lock()
 
     def of(self, options: RequestOptions) -> SiteGetter:
         """Return the client with these options, made on the first call; raises FetchError for an invalid CA file."""
-        getter = self._kept.get(options)
-        if getter is None:
-            if len(self._kept) >= _KEPT:
-                self._kept.pop(next(iter(self._kept))).close()
-            getter = self._kept[options] = SiteGetter(self._settings, options)
-        return getter
+        with self._lock:
+            getter = self._kept.get(options)
+            if getter is None:
+                if len(self._kept) >= _KEPT:
+                    self._kept.pop(next(iter(self._kept))).close()
+                getter = self._kept[options] = SiteGetter(self._settings, options)
+            return getter

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
@@ -152,29 +153,32 @@ class RobotsCache:
 
 
 class ParsedFiles:
-    """Parsed rules by the URL of their robots.txt: the most recently used ones, each for a minute."""
+    """Parsed rules by the URL of their robots.txt: the most recently used ones, each for a minute. Safe for threads."""
 
     def __init__(self, *, files: int = _PARSED_FILES, characters: int = _PARSED_CHARACTERS) -> None:
         self._files = files
         self._left = characters
         self._entries: OrderedDict[str, tuple[float, int, RobotsRules]] = OrderedDict()
+        self._lock = threading.Lock()
 
     def get(self, url: str) -> RobotsRules | None:
         """Return the rules, or None where they are missing or expired."""
-        expires, _, rules = self._entries.get(url, (0.0, 0, None))
-        if rules is None or time.monotonic() > expires:
-            return None
-        self._entries.move_to_end(url)
-        return rules
+        with self._lock:
+            expires, _, rules = self._entries.get(url, (0.0, 0, None))
+            if rules is None or time.monotonic() > expires:
+                return None
+            self._entries.move_to_end(url)
+            return rules
 
     def put(self, url: str, rules: RobotsRules, characters: int) -> None:
         """Keep the rules of a file of this length, and forget the least recently used ones beyond the bounds."""
-        if url in self._entries:
-            self._left += self._entries.pop(url)[1]
-        self._entries[url] = (time.monotonic() + _PARSED_TTL, characters, rules)
-        self._left -= characters
-        while len(self._entries) > self._files or (self._left < 0 and len(self._entries) > 1):
-            self._left += self._entries.popitem(last=False)[1][1]
+        with self._lock:
+            if url in self._entries:
+                self._left += self._entries.pop(url)[1]
+            self._entries[url] = (time.monotonic() + _PARSED_TTL, characters, rules)
+            self._left -= characters
+            while len(self._entries) > self._files or (self._left < 0 and len(self._entries) > 1):
+                self._left += self._entries.popitem(last=False)[1][1]
 
     def __len__(self) -> int:
         return len(self._entries)

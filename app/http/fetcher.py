@@ -155,10 +155,10 @@ def guarded_pool(
     if proxy:
         headers = {"Proxy-Authorization": proxy_login} if proxy_login else None
         pool = urllib3.ProxyManager(
-            proxy, num_pools=64, maxsize=2, ssl_context=_tls_context(ca_file), proxy_headers=headers
+            proxy, num_pools=64, maxsize=8, ssl_context=_tls_context(ca_file), proxy_headers=headers
         )
     else:
-        pool = urllib3.PoolManager(num_pools=64, maxsize=2, ssl_context=_tls_context(ca_file))
+        pool = urllib3.PoolManager(num_pools=64, maxsize=8, ssl_context=_tls_context(ca_file))
     pool.pool_classes_by_scheme = {
         "http": type("GuardedPool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
         "https": type("GuardedSecurePool", (HTTPSConnectionPool,), {"ConnectionCls": secure}),

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 
@@ -87,6 +88,27 @@ def test_a_message_that_no_queue_is_bound_for_raises_and_the_next_one_goes_throu
         publisher.publish([message(exchange="lonely", key="nowhere")])
     publisher.publish([message()])
     eventually(lambda: broker.depth("site.index") == 1, "the next one is there")
+
+
+def test_what_threads_publish_together_fails_each_for_itself(
+    publisher: Publisher, broker: Broker, settings: Settings
+) -> None:
+    with Connection(settings.broker) as connection:
+        Exchange("lonely", type="direct")(connection.channel()).declare()
+
+    def publish(number: int) -> str:
+        unroutable = number % 5 == 0
+        each = message(number, exchange="lonely" if unroutable else "site", key="nowhere" if unroutable else "index")
+        try:
+            publisher.publish([each, message(number)])
+        except Unroutable:
+            return "returned"
+        return "confirmed"
+
+    with ThreadPoolExecutor(8) as threads:
+        outcomes = list(threads.map(publish, range(100)))
+    assert outcomes == ["returned" if number % 5 == 0 else "confirmed" for number in range(100)]
+    eventually(lambda: broker.depth("site.index") == 180, "all others are there")
 
 
 def test_an_unknown_key_of_site_goes_to_the_dead_set_and_not_to_nowhere(publisher: Publisher, broker: Broker) -> None:

@@ -192,6 +192,28 @@ def scripted(journal: str, outcomes: list[str]) -> str:
     return "done"
 
 
+@task(shares_process=True)
+def shared(journal: str, outcome: str = "done") -> str:
+    """Do what is written, beside other messages in the same process."""
+    note(journal)
+    if outcome == "exit":
+        os._exit(1)
+    if outcome == "hang":
+        threading.Event().wait(60)
+    if outcome == "memory":
+        memory.run(f"{journal}.memory")
+    threading.Event().wait(0.3)
+    note(journal, "done")
+    return "done"
+
+
+@task()
+def hold(journal: str) -> None:
+    """Keep a process busy until the journal is there."""
+    while not Path(journal).exists():
+        threading.Event().wait(0.05)
+
+
 @signals.task_failure.connect  # type: ignore[untyped-decorator]
 def _noted(kwargs: Any = None, exception: Any = None, **_: Any) -> None:
     """Note a death, as an alarm would."""

@@ -12,16 +12,21 @@ import pytest
 from amqp import abstract_channel, serialization
 from amqp.channel import Channel
 from amqp.spec import Basic
+from billiard.pool import Pool
 from billiard.process import BaseProcess
 from celery import Celery
 from celery.app.amqp import AMQP
 from celery.beat import Scheduler
 from celery.concurrency import asynpool, prefork
+from celery.concurrency.base import BasePool
+from celery.worker import request
+from celery.worker.components import Pool as PoolStep
 from celery.worker.consumer import Consumer
 from celery.worker.request import Request
 from celery.worker.worker import WorkController
 from kombu import Exchange, Queue, compression
 from kombu.asynchronous.hub import Hub
+from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 from kombu.message import Message
 from kombu.messaging import Consumer as KombuConsumer
 from kombu.messaging import Producer
@@ -60,6 +65,9 @@ SIGNATURES: list[tuple[Callable[..., Any], str]] = [
     (Scheduler.apply_entry, "self, entry, producer"),
     (Scheduler.apply_async, "self, entry, producer, advance, kwargs"),
     (WorkController._process_task, "self, req"),
+    (KombuConsumer._basic_consume, "self, queue, consumer_tag, no_ack, nowait"),
+    (BasePool.apply_async, "self, target, args, kwargs, options"),
+    (LaxBoundedSemaphore.acquire, "self, callback, partial_args, partial_kwargs"),
     (Consumer.on_send_event_buffered, "self"),
     (Consumer.create_task_handler, "self, promise"),
     (Consumer.call_soon_ack, "self, p, args, kwargs"),
@@ -108,6 +116,17 @@ SOURCES: list[tuple[Any, str]] = [
     (asynpool.AsynPool.on_process_alive, "self._all_inqueues.add(proc.inqW_fd)"),
     (prefork.TaskPool, "Pool = AsynPool"),
     (WorkController._process_task_sem, "self._process_task"),
+    (WorkController._process_task_sem, "self._quick_acquire("),
+    (WorkController._process_task, "except TaskRevokedError:\n            try:\n                self._quick_release()"),
+    (PoolStep.create, "w._quick_acquire = w.semaphore.acquire"),
+    (Pool._maintain_pool, "self._putlock.release()"),
+    (Consumer.on_close, "self.controller.semaphore.clear()"),
+    (request.create_request_cls, "apply_async = pool.apply_async"),
+    (request.create_request_cls, "accept_callback=self.on_accepted,"),
+    (request.create_request_cls, "callback=self.on_success,"),
+    (request.create_request_cls, "error_callback=self.on_failure,"),
+    (request.create_request_cls, "timeout=time_limit or default_time_limit,"),
+    (Request.__init__, "'redelivered': delivery_info.get('redelivered', False)"),
 ]
 
 

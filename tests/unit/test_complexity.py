@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
+from collections.abc import Callable
 
 import pytest
 from billiard import Process
@@ -114,8 +116,17 @@ def _deceive() -> None:
         extractor("lexbor").extract("<div><object></div></object>" * 25_000)
 
 
-def test_a_page_that_deceives_the_estimate_ends_its_pool_process_and_the_next_run_knows() -> None:
-    process = Process(target=_deceive)
+def _deceive_in_thread() -> None:
+    thread = threading.Thread(target=_deceive)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("deceive", [_deceive, _deceive_in_thread])
+def test_a_page_that_deceives_the_estimate_ends_its_pool_process_and_the_next_run_knows(
+    deceive: Callable[[], None],
+) -> None:
+    process = Process(target=deceive)
     process.start()
     process.join(60)
     assert process.exitcode == -signal.SIGVTALRM

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from celery.beat import PersistentScheduler
@@ -66,10 +67,41 @@ class Pool(asynpool.AsynPool):  # type: ignore[misc]
         self.on_job_process_lost(job, process.pid, process.exitcode)
 
 
+@dataclass(frozen=True, slots=True)
+class PoolCall:
+    """What a request hands to the pool: a function, its arguments, its time limits and its callbacks."""
+
+    target: Callable[..., Any]
+    args: Sequence[Any]
+    options: Mapping[str, Any]
+
+
 class TaskPool(prefork.TaskPool):  # type: ignore[misc]
-    """Celery's prefork pool with the Pool above."""
+    """Celery's prefork pool with the Pool above, which can tell what a request would hand to it."""
 
     Pool = Pool
+
+    _collected: list[PoolCall] | None = None
+
+    def apply_async(self, target: Callable[..., Any], args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        """Hand a call to a process, or only note it for `calls_of`."""
+        if self._collected is None:
+            return super().apply_async(target, args, kwargs, **options)
+        self._collected.append(PoolCall(target, args, options))
+        return None
+
+    def calls_of(self, request: Any) -> list[PoolCall]:
+        """Return what a request hands to the pool, without doing it; raises TaskRevokedError.
+
+        Celery's class of a task's requests keeps this pool's `apply_async`, whichever pool it is given.
+        """
+        collected: list[PoolCall] = []
+        self._collected = collected
+        try:
+            request.execute_using_pool(self)
+        finally:
+            self._collected = None
+        return collected
 
 
 class RevocableRequest(Request):  # type: ignore[misc]
@@ -108,6 +140,11 @@ def guard_start(controller: Any, cannot_start: Callable[[Exception], None]) -> N
             cannot_start(error)
 
     controller._process_task = process_task
+
+
+def start_in_free_process(controller: Any, request: Any) -> None:
+    """Hand a request to the pool, for which the controller's semaphore was acquired. A revoked one releases it."""
+    controller._process_task(request)
 
 
 def at_end_of_turn(hub: Any, callback: Callable[[], None]) -> None:

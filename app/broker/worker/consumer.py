@@ -39,6 +39,7 @@ from ..publishing import get_publisher
 from .acknowledgements import Acknowledgements
 from .carry_out import Disposition
 from .celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY, TaskPool, at_end_of_turn, guard_start
+from .dispatcher import Dispatcher, prefetch_counts
 from .failures import FailureHandler, Original, failure_of
 from .isolation import Isolation
 from .refused_queues import RefusedQueues
@@ -92,6 +93,8 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         self._stopping = False
         guard_start(self.controller, self._cannot_run)
         self._hand_over: Handler = self.on_task_request
+        #: Where a pool of processes has an event loop.
+        self._dispatcher: Dispatcher | None = None
         self._isolation = Isolation(self._start, self.timer.call_after)
         self.on_task_request: Handler = lambda request: self._isolation.offer(request) if request.may_run() else None
         policies = (retries.policies.policy_for(name) for name in self.app.amqp.queues.consume_from)
@@ -107,6 +110,8 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         RabbitMQ 3.10 can lose a quorum queue that it created just before it was killed.
         """
         self._isolation.connection_lost()
+        if self._dispatcher:
+            self._dispatcher.connection_lost()
         self._acknowledgements = None
         connection = super().connect()
         try:
@@ -176,6 +181,8 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
             self._acknowledgements = Acknowledgements(self.task_consumer.channel, self.timer, group=max(1, group))
             self._loop_thread = self._failures.loop_thread = threading.get_ident()
             at_end_of_turn(self.hub, self._end_turn)
+            if isinstance(self.pool, TaskPool):
+                self._prefetch_for_groups()
 
         def on_message(message: Any) -> None:
             message.delivery_info["queue"] = self._queue_name(message)
@@ -201,6 +208,12 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
                 self._fail(message, InvalidMessage(f"cannot be handled: {error!r}"))
 
         return on_message
+
+    def _prefetch_for_groups(self) -> None:
+        """Hand messages to the pool in groups, and consume enough of their queues for that."""
+        self._dispatcher = self._dispatcher or Dispatcher(self.pool, self.controller, self._cannot_run)
+        self.task_consumer.usual_prefetch = self.initial_prefetch_count
+        self.task_consumer.prefetch = prefetch_counts(self.app, self.pool.num_processes)
 
     def call_soon_ack(self, p: Callable[..., None], *args: Any, **kwargs: Any) -> Any:
         """Note an acknowledgement at once, or send a rejection: Celery would do it in the next turn of the event loop.
@@ -279,7 +292,10 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
 
     def _start(self, request: Any) -> None:
         try:
-            self._hand_over(request)
+            if self._dispatcher and request.task.shares_process and not request.is_suspect:
+                self._dispatcher.offer(request)
+            else:
+                self._hand_over(request)
         except CONNECTION_LOST:
             raise
         except Exception as error:  # noqa: BLE001 - Whatever it is, the message is not to blame.

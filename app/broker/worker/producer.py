@@ -14,6 +14,7 @@ from kombu.exceptions import OperationalError
 from kombu.messaging import ChannelPromise
 from kombu.utils.objects import cached_property
 
+from ..amqp_internals import PrefetchingConsumer
 from ..connection import NodesConnection
 from ..errors import InvalidMessage, PublishFailed
 from ..policies.delay_queues import budget_of
@@ -109,7 +110,7 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
         """Return the consumer of a worker's queues, without the refused ones."""
         chosen = [queue for queue in queues or self.queues.consume_from.values() if queue.name not in self.refused]
         accept = self.app.conf.accept_content if accept is None else accept
-        return self.Consumer(channel, chosen, accept=accept, **options)
+        return PrefetchingConsumer(channel, chosen, accept=accept, **options)
 
     def _budget(self, name: str, options: dict[str, Any]) -> Mapping[str, Any]:
         """Return the budget headers of a new message, and remove the options that set them."""

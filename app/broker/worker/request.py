@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ class Request(RevocableRequest):
 
     #: Whether the end of this run was handled: Celery may report one end several times.
     _ended = False
+    #: Runs the message alone in a process, if it shares its process with others.
+    run_alone: Callable[[Request], None] | None = None
 
     def may_run(self) -> bool:
         """Return whether the policy lets the task run; if not, the message is dead-lettered."""
@@ -78,6 +81,8 @@ class Request(RevocableRequest):
         elif state.should_terminate or (self.was_cancelled and not decided):
             # The worker is stopping: the message stays unacknowledged and goes back to its queue.
             state.task_ready(self)
+        elif self.run_alone and not self._ended and (not decided or is_out_of_memory(error)):
+            self._run_again(self.run_alone, error)
         else:
             self._fail(error, str(exc_info.traceback or ""))
 
@@ -86,6 +91,18 @@ class Request(RevocableRequest):
         if not self._ended:
             self._ended = True
             self._failures.report_outcome(self._delivery, "revoked", reason)
+
+    def _run_again(self, run_alone: Callable[[Request], None], error: BaseException) -> None:
+        """Run the message alone: any of the messages that shared its process may be to blame for the failure."""
+        self.run_alone = self.time_start = self.worker_pid = None
+        if not is_held(self.message):
+            # The broker delivers it again.
+            state.task_ready(self)
+            return
+        logger.warning("%s[%s] runs again, alone: it shared its process: %s", self.name, self.id, error)
+        # Its first run is not at work any more.
+        self.request_dict["delivery_info"]["redelivered"] = True
+        run_alone(self)
 
     @property
     def _failures(self) -> FailureHandler:
@@ -162,3 +179,8 @@ class Request(RevocableRequest):
         hook = getattr(self.task, name, None)
         if hook is not None:
             self._failures.hooks.call(f"Hook {name} of {self.name}[{self.id}]", partial(hook, *arguments))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether a task failed because its process had no memory left."""
+    return isinstance(error, AttemptFailed) and error.failure.reason == "out-of-memory"

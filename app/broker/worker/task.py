@@ -41,6 +41,9 @@ class Task(CeleryTask):  # type: ignore[misc]
 
     abstract = True
     Request = f"{__package__}.request:Request"
+    #: Whether a pool process may run several messages of this task at the same time, each in a thread. The soft time
+    #: limit does not count then.
+    shares_process = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the task; if it is called directly, its exceptions are raised unchanged.

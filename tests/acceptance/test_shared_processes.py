@@ -1,0 +1,124 @@
+"""Messages that share a pool process: one that ends it, or fills its memory, spends its own budget and no other's."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from app.services import Urls
+from tests.servers.site import Answer, Request, Site, Wire, page
+from tests.support import shop
+from tests.support.broker import Broker
+from tests.support.corner import environment_of, own_vhost, settings_for
+from tests.support.system import running_system
+from tests.support.waiting import eventually
+from tests.support.worker import worker
+
+pytestmark = pytest.mark.acceptance
+
+#: Messages that one process runs at the same time.
+GROUP = 8
+
+
+def post(broker: Broker, task: str, journal: Path, *, limit: float = 60, **kwargs: object) -> None:
+    broker.post(
+        json.dumps([[], {"journal": str(journal), **kwargs}, {}]).encode(),
+        exchange=shop.mail.work_queue("mail").exchange.name,
+        key="mail",
+        headers={
+            "task": f"tests.support.shop.{task}",
+            "id": journal.name,
+            "lang": "py",
+            "timelimit": [limit, None],
+        },
+        content_type="application/json",
+        content_encoding="utf-8",
+    )
+
+
+def after(seconds: float, then: Answer) -> Answer:
+    """Answer as `then`, some seconds later."""
+
+    def answer(request: Request, wire: Wire) -> None:
+        threading.Event().wait(seconds)
+        then(request, wire)
+
+    return answer
+
+
+def runs(journal: Path, line: str = "run") -> int:
+    return journal.read_text().split().count(line) if journal.exists() else 0
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "limit"),
+    [("exit", "worker-lost", 60), ("hang", "time-limit", 3), ("memory", "out-of-memory", 60)],
+)
+def test_only_the_budget_of_the_message_moves_that_fails_alone(
+    services: Urls, tmp_path: Path, outcome: str, reason: str, limit: float
+) -> None:
+    release, poison = tmp_path / "release", tmp_path / "poison"
+    others = [tmp_path / f"other-{number}" for number in range(GROUP - 1)]
+    with own_vhost(services) as url:
+        broker = Broker(url)
+        with worker(
+            {"CELERY_BROKER_URL": url},
+            tmp_path / "worker.log",
+            app="tests.support.shop",
+            queues=["mail"],
+            concurrency=1,
+            options=["--loglevel=INFO", "--task-events"],
+        ):
+            post(broker, "hold", release)
+            for journal in others[:3]:
+                post(broker, "shared", journal, limit=limit)
+            post(broker, "shared", poison, limit=limit, outcome=outcome)
+            for journal in others[3:]:
+                post(broker, "shared", journal, limit=limit)
+            eventually(lambda: broker.depth("mail") == 0, "all are prefetched")
+            release.touch()
+            eventually(lambda: broker.depth("shop.dead") == 1, "the poison is dead", seconds=90)
+            eventually(lambda: all(runs(journal, "done") for journal in others), "the others are done")
+        [dead] = broker.take("shop.dead")
+    assert (dead.headers["id"], dead.headers["perennial-reason"]) == ("poison", reason)
+    # One run among the others, and those of its budget.
+    assert (runs(poison), dead.headers["perennial-attempts"]) == (1 + 3, 3)
+    assert all(runs(journal) <= 2 for journal in others)
+    assert "Retry" not in "".join(
+        line for line in (tmp_path / "worker.log").read_text().splitlines() if "[other" in line
+    )
+
+
+def test_every_page_is_stored_though_pool_processes_are_killed_all_the_time(services: Urls, tmp_path: Path) -> None:
+    leaves = [f"/page-{number}" for number in range(160)]
+    routes = {path: after(0.02, page(path, f"All about {path}")) for path in leaves}
+    kills = 0
+    with Site({"/": page("Home", links=leaves), **routes}) as site, own_vhost(services) as url:
+        settings = settings_for(tmp_path, url, services.redis_url, services.broker_api_url)
+        environment = {**environment_of(settings), "RETRY_TIMEOUT_MS": "100", "HOST_CONCURRENCY": "32"}
+        with running_system(environment, settings, tmp_path) as system:
+            system.post("index+crawl", url=site.at("/"))
+            eventually(lambda: len(site.paths()) > GROUP, "the crawl has begun")
+
+            def is_done() -> bool:
+                progress = system.progress(site.domain)
+                return progress.indexed == len(leaves) + 1 and progress.open == 0
+
+            while not is_done() and kills < 100:
+                for process in system.worker.children()[:1]:
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
+                        kills += 1
+                threading.Event().wait(0.2)
+            eventually(is_done, "every page is stored", seconds=90)
+            assert system.packed(site.domain).pages == len(leaves) + 1
+            assert system.progress(site.domain).dead == 0
+        assert set(site.paths()) == {"/robots.txt", "/", *leaves}
+        assert kills
+        # Beside each page and robots.txt: what the killed processes had begun.
+        assert len(site.paths()) <= len(leaves) + 2 + kills * GROUP

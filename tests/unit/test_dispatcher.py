@@ -1,0 +1,154 @@
+"""Messages go to the pool one by one while processes are free, and in groups when all are busy."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from billiard.einfo import ExceptionInfo
+from celery.exceptions import TaskRevokedError
+from kombu.asynchronous.semaphore import LaxBoundedSemaphore
+
+from app.broker.worker.celery_internals import TaskPool
+from app.broker.worker.dispatcher import Dispatcher
+from app.broker.worker.together import MOST, run_together
+
+pytestmark = pytest.mark.unit
+
+
+class FakeRequest:
+    """A request by name, which hands itself to the pool as Celery's does, and notes what the pool reports."""
+
+    def __init__(self, name: str, *, error: Exception | None = None) -> None:
+        self.name, self.error = name, error
+        self.reports: list[str] = []
+        self.run_alone: Any = None
+
+    def execute_using_pool(self, pool: TaskPool) -> None:
+        if self.error:
+            raise self.error
+        pool.apply_async(
+            str.upper,
+            args=(self.name,),
+            accept_callback=lambda pid, _began: self.reports.append(f"began in {pid}"),
+            callback=self.reports.append,
+            error_callback=lambda error: self.reports.append(str(error.exception)),
+            timeout=len(self.name),
+            soft_timeout=1,
+        )
+
+
+class Bench:
+    """A dispatcher with a pool whose processes are played by hand."""
+
+    def __init__(self, processes: int) -> None:
+        self.jobs: list[tuple[Any, Any, dict[str, Any]]] = []
+        self.failures: list[Exception] = []
+        self.pool = TaskPool(processes)
+        self.pool.on_apply = lambda target, args, _kwargs, **options: self.jobs.append((target, args, options))
+        semaphore = LaxBoundedSemaphore(processes)
+        controller = SimpleNamespace(semaphore=semaphore, _process_task=lambda each: each.execute_using_pool(self.pool))
+        self.dispatcher = Dispatcher(self.pool, controller, self.failures.append)
+        self.end_one = semaphore.release
+
+    def offer(self, *names: str, error: Exception | None = None) -> list[FakeRequest]:
+        requests = [FakeRequest(name, error=error) for name in names]
+        for request in requests:
+            self.dispatcher.offer(request)
+        return requests
+
+    @property
+    def names(self) -> list[list[str]]:
+        """The names of the messages of each job."""
+        return [
+            [args[0] for _, args in given[0]] if target is run_together else list(given)
+            for target, given, _ in self.jobs
+        ]
+
+
+def lost_process() -> ExceptionInfo:
+    """Return what the pool reports of a process that was lost."""
+    try:
+        int("lost")
+    except ValueError:
+        return ExceptionInfo()
+
+
+def test_a_message_is_handed_over_at_once_while_a_process_is_free() -> None:
+    bench = Bench(2)
+    bench.offer("a", "b")
+    assert bench.names == [["a"], ["b"]]
+
+
+def test_messages_that_wait_for_a_process_become_one_job_of_at_most_eight() -> None:
+    bench = Bench(1)
+    names = [f"page-{number}" for number in range(10)]
+    bench.offer("first", *names)
+    assert bench.names == [["first"]]
+    bench.end_one()
+    bench.end_one()
+    assert bench.names == [["first"], names[:MOST], names[MOST:]]
+
+
+def test_each_request_of_a_job_hears_of_its_own_begin_and_end() -> None:
+    bench = Bench(1)
+    _, *requests = bench.offer("first", "a", "bb")
+    bench.end_one()
+    target, args, options = bench.jobs[1]
+    assert options["timeout"] == 2
+    assert options.get("soft_timeout") is None
+    options["accept_callback"](7, 0.0)
+    options["callback"](target(*args))
+    assert [request.reports for request in requests] == [["began in 7", "A"], ["began in 7", "BB"]]
+
+
+def test_every_request_of_a_lost_process_hears_of_it_and_can_run_alone_before_the_others() -> None:
+    bench = Bench(1)
+    _, *lost = bench.offer("first", "a", "b")
+    bench.end_one()
+    bench.offer("late", "later")
+    bench.jobs[1][2]["error_callback"](lost_process())
+    for request in lost:
+        assert "lost" in request.reports[-1]
+        request.run_alone(request)
+    for _ in range(3):
+        bench.end_one()
+    assert bench.names[2:] == [["a"], ["b"], ["late", "later"]]
+
+
+def test_a_revoked_message_is_left_out_and_a_job_of_none_leaves_its_process_to_others() -> None:
+    bench = Bench(1)
+    bench.offer("first")
+    bench.offer("gone", "gone too", error=TaskRevokedError("gone"))
+    bench.end_one()
+    bench.offer("next")
+    assert bench.names == [["first"], ["next"]]
+
+
+def test_what_waits_is_forgotten_with_the_connection_and_delivered_again() -> None:
+    bench = Bench(1)
+    bench.offer("first", "a", "b")
+    bench.dispatcher._semaphore.clear()  # As Celery does.
+    bench.dispatcher.connection_lost()
+    bench.offer("a", "b", "c")
+    bench.end_one()
+    assert bench.names == [["first"], ["a"], ["b", "c"]]
+
+
+def test_a_failure_to_start_is_no_fault_of_the_message() -> None:
+    bench = Bench(1)
+    bench.offer("first")
+    bench.offer("a", error=MemoryError())
+    bench.offer("b")
+    bench.end_one()
+    assert [type(error) for error in bench.failures] == [MemoryError]
+    assert bench.names[1:] == [["b"]]
+
+
+def test_calls_run_at_the_same_time_and_an_exception_that_escapes_ends_the_job() -> None:
+    assert run_together([(str.upper, ("a",)), (str.lower, ("B",)), (max, (1, 2))]) == ["A", "b", 2]
+    with pytest.raises(ZeroDivisionError):
+        run_together([(str.upper, ("a",)), (divmod, (1, 0))])
+    with pytest.raises(ZeroDivisionError):
+        run_together([(divmod, (1, 0)), (str.upper, ("a",))])
