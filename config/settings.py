@@ -153,7 +153,9 @@ class Settings(BaseSettings):
     connect_timeout: float = Field(5.0, gt=0, description="Seconds to connect to a host.")
     response_timeout: float = Field(30.0, gt=0, description="Seconds for a whole response, however slowly it drips.")
     max_body_bytes: int = Field(
-        5_000_000, gt=0, description="Bytes of a page after decompression; a larger page is not indexed."
+        5_000_000,
+        gt=0,
+        description="Bytes of a page after decompression; a larger page is not indexed, but its first links count.",
     )
     max_url_length: int = Field(2_000, gt=0, description="Characters of a URL; longer links are not followed.")
     max_links: int = Field(5_000, gt=0, description="Links followed from one page.")

@@ -10,8 +10,10 @@ from email.utils import parsedate_to_datetime
 from itertools import chain
 from typing import Any, Self
 
-from app.crawl import encoding, politeness
-from app.crawl.extract.contract import Extract, Extractor, collapsed, excess_complexity
+from app.crawl import politeness
+from app.crawl.documents import HTML, TooComplex, extract_document, indexable_type, needs_script
+from app.crawl.extract.contract import Extract, Extractor
+from app.crawl.extract.pdf import UnreadablePdf
 from app.crawl.frontier_values import Former
 from app.crawl.urls import (
     MAX_LENGTH,
@@ -30,11 +32,9 @@ from app.errors import ServerError
 from app.http.response import Response
 from app.http.urls import without_credentials
 from app.storage.layout import Page, bounded
-from app.storage.page_parts import Block, PageLink, hash_of
+from app.storage.page_parts import PageLink, hash_of
 from config.settings import Settings
 
-_HTML = frozenset({"text/html", "application/xhtml+xml"})
-_PLAIN = "text/plain"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: The server asks for another try later, as with 5xx: Request Timeout, Too Early, Too Many Requests.
 _TRANSIENT = frozenset({408, 425, 429})
@@ -43,28 +43,10 @@ _NOINDEX = frozenset({"noindex", "none"})
 _NOFOLLOW = frozenset({"nofollow", "none"})
 #: Header values are Latin-1 without control characters (RFC 9110 section 5.5).
 _UNSENDABLE = re.compile(r"[^\x20-\x7e\xa0-\xff]")
-#: Bytes at the beginning of a body that show what it is.
-_SNIFFED = 512
-_BINARY_STARTS = (
-    b"%PDF-",
-    b"\x89PNG",
-    b"GIF8",
-    b"\xff\xd8\xff",
-    b"PK\x03\x04",
-    b"\x1f\x8b",
-    b"RIFF",
-    b"\xd0\xcf\x11\xe0",
-    b"7z\xbc\xaf",
-)
-#: WHATWG MIME Sniffing section 3, "binary data byte".
-_BINARY_BYTE = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
-_UNICODE_BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
-_MARKUP = re.compile(rb"\s*<(?:!doctype html|html|head|body|title|meta|!--|h1|p|div|a|script|table|\?xml)[\s>/]", re.I)
 #: A link of a Link header and its parameters (RFC 8288 section 3).
 _LINK = re.compile(r'<([^<>]*)>((?:\s*;(?:[^",<]|"[^"]*")*)*)')
 #: Characters of a Link header that are read.
 _MAX_LINK_HEADER = 20_000
-_BLANK_LINES = re.compile(r"\n[ \t\r\f\v]*\n")
 #: The web is not older; an earlier date comes from a clock that was never set.
 _EARLIEST = date(1990, 1, 1)
 #: A Last-Modified this close to the response's Date is the time of the response, not of a change.
@@ -115,10 +97,14 @@ class Redirected(_Received):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped(_Received):
-    """A result that leaves the stored page as it is: `why` is a reason code."""
+    """A result that leaves the stored page as it is: `why` is a reason code.
+
+    The part of a page that is too large, and a page without text, may still lead to others.
+    """
 
     why: str
     detail: str = ""
+    links: tuple[Link, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +122,7 @@ FetchResult = Indexed | Unchanged | Gone | Redirected | Skipped
 def links_of(result: FetchResult) -> tuple[Link, ...]:
     """Return the pages within the scope that a result leads to."""
     match result:
-        case Indexed(links=links) | Unchanged(links=links) | Gone(links=links):
+        case Indexed(links=links) | Unchanged(links=links) | Gone(links=links) | Skipped(links=links):
             return links
         case Redirected(target=target, in_scope=True):
             return (Link(target, canonical_key(target)),)
@@ -248,16 +234,22 @@ def _content(response: Response, scope: Scope, extractor: Extractor, limits: Lim
     media_type = indexable_type(response)
     if media_type is None:
         return Skipped(why=Reason.CONTENT_TYPE, detail=response.headers.get("content-type", "none"))
-    if response.truncated:
-        return Skipped(why=Reason.TOO_LARGE, detail=f"over {len(response.body)} bytes")
-    document = encoding.decode(response.body, response.headers.get("content-type", ""))
-    if media_type == _PLAIN:
-        name = path_of(response.url).partition("?")[0].rstrip("/").rpartition("/")[2]
-        extract = _plain_text(document, title=name)
-    elif excess := excess_complexity(document):
-        return Skipped(why=Reason.TOO_COMPLEX, detail=excess)
-    else:
-        extract = extractor.extract(document)
+    too_large = f"over {len(response.body)} bytes" if response.truncated else ""
+    if too_large and media_type not in HTML:
+        return Skipped(why=Reason.TOO_LARGE, detail=too_large)
+    try:
+        extract = extract_document(response, media_type, extractor)
+    except TooComplex as error:
+        return Skipped(why=Reason.TOO_LARGE if too_large else Reason.TOO_COMPLEX, detail=too_large or str(error))
+    except UnreadablePdf as error:
+        return Skipped(why=Reason.UNREADABLE, detail=str(error))
+    return _extracted(response, extract, media_type, too_large, scope=scope, limits=limits)
+
+
+def _extracted(
+    response: Response, extract: Extract, media_type: str, too_large: str, *, scope: Scope, limits: Limits
+) -> FetchResult:
+    """Return the result of a document's content; `too_large` says why only its links count, or is empty."""
     base = (resolve(response.url, extract.base) if extract.base else None) or response.url
     canonical = _canonical(response, extract, base=base, scope=scope)
     tags = response.headers.get("x-robots-tag", "").split("\n")
@@ -274,6 +266,10 @@ def _content(response: Response, scope: Scope, extractor: Extractor, limits: Lim
     if directives & _NOINDEX:
         where = "X-Robots-Tag" if by_header & _NOINDEX else "<meta>"
         return Gone(why=Reason.NOINDEX, detail=where, links=followed, excluded=excluded)
+    if too_large:
+        return Skipped(why=Reason.TOO_LARGE, detail=too_large, links=followed, excluded=excluded)
+    if not extract.body and needs_script(response, media_type):
+        return Skipped(why=Reason.EMPTY, links=followed, excluded=excluded)
     page = bounded(
         _page(response, extract, canonical=canonical, media_type=media_type, domain=scope.domain, links=followed)
     )
@@ -344,29 +340,6 @@ def _page(
         canonical=canonical_key(canonical) if canonical else "",
         modified=modified_date(extract.dates, response.headers),
     )
-
-
-def _plain_text(document: str, *, title: str) -> Extract:
-    paragraphs = tuple(filter(None, map(collapsed, _BLANK_LINES.split(document))))
-    return Extract(title=title, body=collapsed(document), blocks=(Block(paragraphs),) if paragraphs else ())
-
-
-def indexable_type(response: Response) -> str | None:
-    """Return the media type under which a body is indexed; None unless its Content-Type and first bytes allow it.
-
-    A body without a Content-Type is HTML if it begins like HTML (WHATWG MIME Sniffing section 7.1).
-    """
-    label, _, parameters = response.headers.get("content-type", "").lower().partition(";")
-    label = label.strip()
-    start = response.body[:_SNIFFED]
-    if start.startswith(_BINARY_STARTS):
-        return None
-    wide = "utf-16" in parameters or start.startswith(_UNICODE_BOMS)
-    if not wide and _BINARY_BYTE.search(start):
-        return None
-    if not label:
-        return "text/html" if _MARKUP.match(start) else None
-    return label if label in _HTML or label == _PLAIN else None
 
 
 def modified_date(dates: Iterable[str], headers: Mapping[str, str], *, now: datetime | None = None) -> str:

@@ -9,6 +9,8 @@ import webencodings
 from charset_normalizer import from_bytes
 
 _PRESCAN = 1024
+#: Bytes in which a later `<meta>` is found. Browsers change the encoding when they come to one.
+_LATE = 64 * 1024
 #: Bytes that the detector reads; more cost time and did not change its guess.
 _SAMPLE = 64 * 1024
 #: Bytes beyond ASCII below which a guess is unreliable.
@@ -23,6 +25,7 @@ _GUESSES = [
 
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16le"), (codecs.BOM_UTF16_BE, "utf-16be"))
 _CHARSET = re.compile(r"""charset\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s;"']+))""", re.I)
+_LATE_CHARSET = re.compile(rb"<meta\s[^>]*charset", re.I)
 _XML = re.compile(rb"""\s*<\?xml\s[^>]*?encoding\s*=\s*["']([A-Za-z0-9._:-]+)""")
 _TAG = re.compile(rb"</?([a-z][^\s/>]*)", re.I)
 _ATTRIBUTE = re.compile(rb"""[\s/]*([^\s/>][^\s/>=]*)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>"'][^\s>]*)))?""")
@@ -32,8 +35,9 @@ def decode(body: bytes, content_type: str = "") -> str:
     """Return the text of a page; invalid bytes become U+FFFD. Never raises.
 
     The first of these decides: byte order mark, charset of the Content-Type header, `<meta>` in the first 1024 bytes,
-    XML declaration (WHATWG HTML section 13.2.3). Without any, it is UTF-8 if the bytes are valid, else the detector's
-    guess, else windows-1252. Labels are those of the WHATWG Encoding standard: "latin-1" means windows-1252.
+    XML declaration (WHATWG HTML section 13.2.3). A `<meta>` after those is the last to be read. Without any, it is
+    UTF-8 if the bytes are valid, else the detector's guess, else windows-1252. Labels are those of the WHATWG Encoding
+    standard: "latin-1" means windows-1252.
     """
     for mark, name in _BOMS:
         if body.startswith(mark):
@@ -64,6 +68,8 @@ def declared(body: bytes, content_type: str = "") -> webencodings.Encoding | Non
         return by_header
     xml = _XML.match(body[:_PRESCAN])
     within = _look_up(prescan(body[:_PRESCAN])) or _look_up(xml[1].decode("ascii") if xml else None)
+    if within is None and _LATE_CHARSET.search(body, _PRESCAN, _LATE):
+        within = _look_up(prescan(body[:_LATE]))
     # A page whose declaration was readable as ASCII is not in UTF-16 (WHATWG HTML section 13.2.3.3).
     return webencodings.UTF8 if within is not None and within.name.startswith("utf-16") else within
 

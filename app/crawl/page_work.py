@@ -184,7 +184,8 @@ def entry_of(target: Target, result: FetchResult, referrer: str = "") -> UrlEntr
         case Redirected(target=onward, in_scope=in_scope):
             entry.state, entry.reason, entry.detail = "redirected", Reason.REDIRECT, onward
             entry.links = (onward,) if in_scope else ()
-        case Skipped(why=why, detail=detail):
+        case Skipped(why=why, detail=detail, links=links):
+            entry.links = tuple(link.url for link in links)
             entry.state = "unchanged" if why == Reason.NOT_MODIFIED else "skipped"
             entry.reason, entry.detail = why, detail
     return entry

@@ -24,6 +24,7 @@ class Reason(StrEnum):
     TOO_LARGE = "too-large"
     TOO_COMPLEX = "too-complex"
     EMPTY = "empty"
+    UNREADABLE = "unreadable"
     SITEMAP = "sitemap"
     # Failed.
     DEAD_LETTERED = "dead-lettered"
@@ -65,7 +66,8 @@ MEANINGS: Final[dict[Reason, str]] = {
     Reason.CONTENT_TYPE: "The content is of a type that is not indexed.",
     Reason.TOO_LARGE: "The content is larger than `MAX_BODY_BYTES`.",
     Reason.TOO_COMPLEX: "The page would take too much CPU time.",
-    Reason.EMPTY: "The page has no text without JavaScript.",
+    Reason.EMPTY: "The page has no text without JavaScript, or the PDF has none.",
+    Reason.UNREADABLE: "The PDF is damaged or encrypted, or takes too much time or memory.",
     Reason.SITEMAP: "The URL is a sitemap, or the robots.txt that names some. `detail` has the number of its URLs.",
     Reason.DEAD_LETTERED: "Every attempt failed, and the message is a dead letter.",
     Reason.LOST: "The message of the page vanished from the broker.",

@@ -29,6 +29,7 @@ Act = Callable[[System, random.Random], None]
 #: Effects that a fault may repeat: everything, where messages are delivered again.
 EVERYTHING: frozenset[Effect] = frozenset({"fetch", "pack", "letter"})
 ONLY_PACK: frozenset[Effect] = frozenset({"pack"})
+FETCH_AND_PACK: frozenset[Effect] = frozenset({"fetch", "pack"})
 NOTHING: frozenset[Effect] = frozenset()
 
 
@@ -235,7 +236,7 @@ _ALL = (
         moments=UNTIL_PACKED,
         mixable=False,
     ),
-    # The result of a GET is shared, so a page whose writing failed is not fetched again.
+    # A page whose writing failed is fetched again.
     Fault(
         name="store-errors",
         kind="resource",
@@ -244,7 +245,7 @@ _ALL = (
         heal=lambda system, _: acts.set_store(system),
         moments=ANY_TIME,
         seconds=(1, 4),
-        repeats=ONLY_PACK,
+        repeats=FETCH_AND_PACK,
         store="s3",
     ),
     Fault(
@@ -266,7 +267,7 @@ _ALL = (
         heal=lambda system, _: acts.empty_disk(system),
         moments=ANY_TIME,
         seconds=(1, 4),
-        repeats=ONLY_PACK,
+        repeats=FETCH_AND_PACK,
         store="small-disk",
         missing=acts.mounting_forbidden,
     ),

@@ -39,7 +39,7 @@ def test_pages_are_classified_and_decoded_despite_wrong_labels(site: Site, fetch
     site.set("/meta", reply(b"<meta charset=iso-8859-7>" + greek.encode("iso8859-7"), content_type="text/html"))
     site.set("/header", reply(greek.encode("cp1253"), content_type="text/html; charset=windows-1253"))
     site.set("/zipped", hazards.zipped(greek.encode()))
-    site.set("/pdf", reply(b"%PDF-1.7"))
+    site.set("/pdf", reply(b"%PDF-1.7", content_type="text/html"))
     site.set("/octets", reply(greek, content_type="application/octet-stream"))
     site.set("/flood", hazards.endless())
     for path in ("/meta", "/header", "/zipped"):

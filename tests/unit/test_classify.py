@@ -327,3 +327,25 @@ def test_a_truncated_body_is_skipped() -> None:
     found = classified(page(), truncated=True)
     assert isinstance(found, Skipped)
     assert found.why == "too-large"
+
+
+def test_the_part_read_of_a_page_that_is_too_large_gives_its_links() -> None:
+    body = b'<a href="/a">A</a> some text <a href="/cut'
+    response = Response("https://x.gov/", 200, {"content-type": "text/html"}, body, truncated=True)
+    found = classify(response, scope=Scope("x.gov"), extractor=extractor("lexbor"))
+    assert isinstance(found, Skipped)
+    assert (found.why, [link.url for link in found.links]) == ("too-large", ["https://x.gov/a"])
+
+
+def test_a_page_that_is_empty_without_javascript_is_skipped_and_its_links_are_followed() -> None:
+    shell = '<title>App</title><div id="root"></div><a href="/b"></a>'
+    found = classified(shell + "<script src=/app.js></script>")
+    assert isinstance(found, Skipped)
+    assert (found.why, [link.url for link in found.links]) == ("empty", ["https://x.gov/b"])
+    assert isinstance(classified(shell), Indexed)
+
+
+def test_markdown_is_indexed_as_plain_text() -> None:
+    found = classified("# Amber\n\nAll about amber.", content_type="text/markdown")
+    assert isinstance(found, Indexed)
+    assert found.page.body == "# Amber All about amber."

@@ -12,6 +12,8 @@ from app.crawl.encoding import decode, prescan
 
 pytestmark = pytest.mark.unit
 
+LATE = b"<!--" + b"x" * 1_024 + b"--><meta charset=koi8-r>"
+
 GREEK = "Η γρήγορη καφέ αλεπού πηδάει πάνω από το τεμπέλικο σκυλί και τρέχει μακριά. " * 5
 FRENCH = "Voilà un café très agréable à l'été où naît la forêt. " * 5
 RUSSIAN = "Съешь же ещё этих мягких французских булок, да выпей чаю, пока он не остыл. " * 5
@@ -29,6 +31,7 @@ RUSSIAN = "Съешь же ещё этих мягких французских �
         (b"<meta charset=shift_jis>" + "日本".encode("shift_jis"), "text/html", "<meta charset=shift_jis>日本"),
         (b"<meta charset=big5>" + "日本".encode("big5"), "text/html; charset=nonsense", "<meta charset=big5>日本"),
         ("<?xml version='1.0' encoding='koi8-r'?>да".encode("koi8-r"), "", "<?xml version='1.0' encoding='koi8-r'?>да"),
+        (LATE + "да".encode("koi8-r"), "", LATE.decode() + "да"),
         (b"<meta charset=utf-16>" + "é".encode(), "", "<meta charset=utf-16>é"),
         ("日本".encode(), "text/html", "日本"),
         (b"caf\xe9", "text/html; charset=utf-8", "caf�"),

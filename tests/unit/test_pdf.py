@@ -1,0 +1,72 @@
+"""PDF documents: a section for each page, within limits of time and memory."""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+
+from app.crawl.classify import FetchResult, Indexed, Limits, Skipped, classify
+from app.crawl.extract import pdf as extraction
+from app.crawl.extract.contract import extractor
+from app.crawl.extract.pdf import UnreadablePdf, extract_pdf
+from app.crawl.urls import Scope
+from app.http.response import Response
+from tests.support.pdf import pdf
+
+pytestmark = pytest.mark.unit
+
+
+def classified(
+    body: bytes, content_type: str = "application/pdf", *, truncated: bool = False, **headers: str
+) -> FetchResult:
+    named = {"content-type": content_type, **{name.replace("_", "-"): value for name, value in headers.items()}}
+    response = Response("https://x.gov/files/trees.pdf", 200, named, body, truncated)
+    return classify(response, scope=Scope("x.gov"), extractor=extractor("lexbor"), limits=Limits())
+
+
+@pytest.mark.parametrize("label", ["application/pdf", "application/octet-stream", ""])
+def test_a_pdf_is_indexed_with_a_section_for_each_page(label: str) -> None:
+    found = classified(pdf("Amber trees", [], ["Cedar", "and hazel"], title="All trees"), label)
+    assert isinstance(found, Indexed)
+    page = found.page
+    assert (page.title, page.content_type, page.modified) == ("All trees", "application/pdf", "2026-03-01")
+    assert [(block.id, block.lines) for block in page.blocks if block.id] == [
+        ("page=1", ("Page 1",)), ("page=3", ("Page 3",)),
+    ]  # fmt: skip
+    assert page.body == "Page 1 Amber trees Page 3 Cedar and hazel"
+
+
+def test_a_pdf_without_a_title_has_its_file_name() -> None:
+    found = classified(pdf("Amber"))
+    assert isinstance(found, Indexed)
+    assert found.page.title == "trees.pdf"
+
+
+def test_a_pdf_that_cannot_be_indexed_has_a_reason() -> None:
+    damaged = classified(b"%PDF-1.4 nothing")
+    assert isinstance(damaged, Skipped)
+    assert damaged.why == "unreadable"
+    assert "Failed to load document" in damaged.detail
+    assert classified(pdf([])) == Skipped(why="empty")
+    assert classified(pdf("Amber"), truncated=True) == Skipped(
+        why="too-large", detail=f"over {len(pdf('Amber'))} bytes"
+    )
+    assert getattr(classified(pdf("Amber"), x_robots_tag="noindex"), "why", "") == "noindex"
+    assert classified(pdf("Amber"), "text/html") == Skipped(why="content-type", detail="text/html")
+
+
+def test_300_pages_take_less_than_two_seconds_of_cpu_time() -> None:
+    lines = [f"Line {number} about amber, cedar, hazel and other trees of the wood" for number in range(45)]
+    document = pdf(*[lines] * 300)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert len(extract_pdf(document, name="").body) > 800_000
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
+
+
+@pytest.mark.parametrize(("limit", "value"), [("CPU_SECONDS", 0), ("MEMORY", 1 << 22), ("SECONDS", 0.01)])
+def test_a_pdf_beyond_the_limits_is_given_up(monkeypatch: pytest.MonkeyPatch, limit: str, value: float) -> None:
+    monkeypatch.setattr(extraction, limit, value)
+    with pytest.raises(UnreadablePdf):
+        extract_pdf(pdf(*["Amber"] * 1_000), name="")
