@@ -133,14 +133,14 @@ class RunningCrawler:
             raise BenchmarkError(f"not within {seconds:g} s: {description}; {end_of_log}")
 
     def wait_for_end(self, domain: str, pages: int, seconds: float) -> None:
-        """Wait until the crawl of a domain has ended with this number of pages and no dead letter.
+        """Wait until the crawl of a domain has ended with this number of indexed pages and no dead letter.
 
         Raises BenchmarkError if it has not.
         """
         self.wait(lambda: has_ended(self.progress(domain)), seconds, f"the crawl of {domain} has ended")
         progress = self.progress(domain)
-        if progress.dead or progress.seen != pages:
-            raise BenchmarkError(f"{domain}: expected {pages} pages and no dead letter: {progress}")
+        if progress.dead or progress.indexed != pages:
+            raise BenchmarkError(f"{domain}: expected {pages} indexed pages and no dead letter: {progress}")
 
     def wait_for_record(self, domain: str) -> None:
         """Wait until the record of a domain's crawl is complete in the store, and no longer in Redis."""
