@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from app.broker.publishing import get_publisher
+from app.crawl.frontier import Frontier
+from app.crawl.frontier_values import Progress
 from app.crawl.urls import Target, has_scheme, parse_domain, parse_target
 from app.envelopes import site_message
+from app.state.client import get_redis
 from app.status import status as status_of
 from app.topology.declare import prepare_client
 from app.topology.policies import budgets
@@ -25,18 +29,25 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def index(
     url: Annotated[str, typer.Argument(help="A page, or a site's start page with --crawl.")],
     crawl: Annotated[bool, typer.Option("--crawl", help="Follow its links too, and pack the whole site.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="With --crawl: show the progress until the crawl ends.")] = False,
     now: Annotated[bool, typer.Option("--now", help="Pack a page as soon as it is stored.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Index a page, or with --crawl the whole site from it."""
     if crawl and now:
         raise typer.BadParameter("--crawl and --now do not go together: a crawl is packed when it has ended")
+    if wait and not crawl:
+        raise typer.BadParameter("--wait needs --crawl")
     url, note = _with_scheme(url)
     page = _target(url)
+    former = _progress(page.domain) if wait else None
     kind = "index+crawl" if crawl else "index"
     _post(kind, url=page.url, domain=page.domain, **({"pack": True} if now else {}))
     posted = {"posted": kind, "url": page.url, "domain": page.domain}
     _print(posted, f"{kind} of {page.url} posted{note}", as_json)
+    if former is not None:
+        _watch(page.domain, former=former.crawl.id if former.crawl else "", pages=former.seen, quiet=as_json)
+        _show_status(page.domain, as_json)
 
 
 @cli.command()
@@ -58,17 +69,45 @@ def status(
     domain: Annotated[
         str, typer.Argument(metavar="[DOMAIN]", help="The site's domain; without it, processes and outages.")
     ] = "",
+    watch: Annotated[bool, typer.Option("--watch", help="Show the progress of its crawl until that ends.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Report a domain: pages, open messages, timer, pack; or the processes of `perennial up` and outages."""
+    if watch and not domain:
+        raise typer.BadParameter("--watch needs a domain")
     if domain:
-        found = status_of(domain)
-        _print(asdict(found), str(found), as_json)
+        name = parse_domain(domain, max_length=get_settings().max_url_length)
+        if watch and _progress(name).crawl is not None:
+            _watch(name, quiet=as_json)
+        _show_status(name, as_json)
         return
     # Imported for the processes only: the services' clients take a fifth of the CPU time of `perennial status DOMAIN`.
     from app.cli.up import print_processes
 
     raise typer.Exit(code=not print_processes(get_settings().data_dir, as_json=as_json))
+
+
+def _progress(domain: str) -> Progress:
+    settings = get_settings()
+    return Frontier(get_redis(settings.redis), ttl=settings.crawl_ttl).progress(domain)
+
+
+def _watch(domain: str, *, former: str = "", pages: int = 0, quiet: bool) -> None:
+    """Show the progress of a crawl until it has ended; Ctrl-C ends the watch, and the crawl goes on."""
+    # Imported for a watch only: rich takes as much CPU time as the rest of `perennial status`.
+    from rich.console import Console
+
+    from app.cli.progress import watch as watch_crawl
+
+    with suppress(KeyboardInterrupt):
+        watch_crawl(
+            lambda: _progress(domain), console=Console(quiet=quiet, highlight=False), former=former, former_pages=pages
+        )
+
+
+def _show_status(domain: str, as_json: bool) -> None:
+    found = status_of(domain)
+    _print(asdict(found), str(found), as_json)
 
 
 def _with_scheme(url: str) -> tuple[str, str]:
