@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -10,12 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from app.crawl_record.crawls import list_crawls
 from app.services import Urls
+from app.state.client import get_redis
+from app.storage.open import open_store
+from app.topology.declare import all_queues
 from app.topology.queues import DEAD_SET
 from tests.servers.site import Site, page, redirect, robots
 from tests.support import command
 from tests.support.corner import environment_of, own_vhost, settings_for
+from tests.support.fleet import Fleet, fleet, ready
 from tests.support.system import System, running_system
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.acceptance
 
@@ -38,6 +45,14 @@ def running(services: Urls, tmp_path_factory: pytest.TempPathFactory, other: Sit
         settings = settings_for(folder, url, services.redis_url, services.broker_api_url)
         with running_system({**environment_of(settings), **changed}, settings, folder) as system:
             yield system
+
+
+@pytest.fixture(scope="module")
+def searching(running: System, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Run an orchestrator and a searcher."""
+    with fleet({**running.environment, "REPLICAS": "1"}, tmp_path_factory.mktemp("fleet")) as searching:
+        ready(searching.orchestrator(), searching.searcher())
+        yield searching
 
 
 @pytest.fixture
@@ -77,7 +92,7 @@ def test_a_crawl_uses_the_paths_limits_start_urls_and_headers_of_its_site(system
         system.post("index+crawl", url=site.at("/"))
         system.packed(site.domain)
         assert system.paths(site.domain) == {"/", "/a", "/deep/1", "/deep/2", "/island"}
-        assert len(site.requests) == len(set(site.paths())) == 8
+        assert len(site.requests) == len(set(site.paths())) == 7
         for request in site.requests:
             assert request.headers["user-agent"].endswith(" (intranet)")
             assert (request.headers["cookie"], request.headers["authorization"]) == ("sid=hunter2", "Bearer hunter3")
@@ -92,3 +107,72 @@ def test_a_crawl_uses_the_paths_limits_start_urls_and_headers_of_its_site(system
     stored = [path.read_bytes() for path in Path(system.settings.store.removeprefix("file://")).rglob("*.json")]
     assert not any(b"hunter" in data for data in stored)
     assert "hunter" not in system.worker.log
+
+
+@pytest.mark.slow
+def test_the_life_of_a_site_from_its_schedule_to_its_removal(system: System, searching: Fleet) -> None:
+    store = open_store(system.settings.store)
+    routes = {"/": page("Home", "amber", links=["/b"]), "/b": page("Birch", "amber birch", links=["/"])}
+    with Site(routes) as site:
+        domain = site.domain
+
+        def hits(*words: str) -> set[str]:
+            found = command.perennial({**os.environ, **system.environment}, "search", domain, *words, "--json")
+            return {hit["url"] for hit in json.loads(found.stdout)["hits"]} if found.returncode == 0 else set()
+
+        # It is crawled by its schedule, packed and searched; the interval is shorter than a crawl with its pack.
+        perennial(system, "site", "add", domain, f"start_urls={site.at('/')}", "schedule=2s")
+        eventually(lambda: hits("amber") == {site.at("/"), site.at("/b")}, "both pages are found", seconds=90)
+        site.set("/", page("Home", "amber", links=["/b", "/c"]))
+        site.set("/c", page("Cedar", "amber cedar"))
+        eventually(lambda: site.at("/c") in hits("cedar"), "a later crawl finds the new page", seconds=90)
+        crawls = [record for record in list_crawls(store, domain) if record.id.startswith("127.0.0.1-")]
+        assert len(crawls) >= 2
+        for earlier, later in itertools.pairwise(sorted(crawls, key=lambda crawl: crawl.started)):
+            assert (later.started - earlier.started).total_seconds() >= 2
+
+        # Paused, it is not requested, also not after a change.
+        perennial(system, "site", "pause", domain)
+        eventually(lambda: not system.progress(domain).open, "the last crawl has ended")
+        perennial(system, "site", "set", domain, "exclude=/b")
+        requests = len(site.requests)
+        generation = system.manifest(domain)
+
+        # One page goes and comes back at once, while nothing is crawled.
+        perennial(system, "site", "block", site.at("/c"))
+        eventually(lambda: not hits("cedar"), "the blocked page is not found", seconds=60)
+        perennial(system, "site", "unblock", site.at("/c"))
+        assert len(site.requests) == requests
+        assert generation is not None
+        eventually(lambda: _indexed(system, site.at("/c")) and hits("cedar"), "it is found again", seconds=90, every=2)
+
+        perennial(system, "site", "resume", domain)
+        eventually(lambda: site.at("/b") not in hits("amber"), "a crawl leaves out what is excluded", seconds=90)
+
+        perennial(system, "site", "remove", domain, "--yes")
+        eventually(lambda: not _served(system, domain), "no searcher has it", seconds=60)
+        requests = len(site.requests)
+        assert not [stat.key for stat in store.list("") if domain in stat.key]
+        redis = get_redis(system.settings.redis)
+        keys = [str(key) for key in redis.scan_iter("*") if domain in str(key)]
+        assert not [key for key in keys if not key.startswith("perennial:lease:")]
+        assert redis.zscore("perennial:timers", domain) is None
+        retries = {"retry_timeout_ms": 100, "retry_max": 2}
+        for queue in all_queues(system.settings.model_copy(update=retries)):
+            if queue.name.startswith("site.") and queue.name != "site.tick":
+                assert not [each for each in system.broker.peek(queue.name) if domain in each.body.decode()]
+        assert not hits("amber")
+        # The next look of the scheduler begins nothing again.
+        eventually(lambda: not redis.exists("perennial:sites:read"), "the next look is due", every=0.01)
+        eventually(lambda: redis.exists("perennial:sites:read"), "the sites were read")
+        assert len(site.requests) == requests
+
+
+def _indexed(system: System, url: str) -> bool:
+    """Index a page at once. Workers may take ten seconds until they know that it is no longer blocked."""
+    perennial(system, "index", "--now", url)
+    return True
+
+
+def _served(system: System, domain: str) -> bool:
+    return domain in command.perennial({**os.environ, **system.environment}, "searchers", "--json").stdout
