@@ -160,6 +160,8 @@ def broken_links(report: CrawlReport, store: ObjectStore) -> list[BrokenLink]:
     found = [
         BrokenLink(entry.url, entry.status, entry.code, entry.detail, sources[key].number, sources[key].sorted)
         for key, entry in targets.items()
+        # Nothing leads to the sitemap that each crawl asks for. A start page needs no link.
+        if sources[key].number or not entry.depth
     ]
     return sorted(found, key=lambda each: (-each.number, each.url))
 

@@ -52,7 +52,7 @@ def crawl(process: Context, site: Site, crawl_id: str) -> list[Request]:
         target = Target(each.url, site.domain, canonical_key(each.url), crawl_id, each.depth)
         waiting += process.work.run(target, referrer=each.referrer, takeover=False).admitted.messages
     process.records.end(begun)
-    return [request for request in site.requests[before:] if request.path != "/robots.txt"]
+    return [request for request in site.requests[before:] if request.path in {*PAGES, "/new"}]
 
 
 def packed(process: Context, site: Site, crawl_id: str) -> int:
@@ -62,7 +62,9 @@ def packed(process: Context, site: Site, crawl_id: str) -> int:
 
 
 def reasons(process: Context, site: Site) -> dict[str, int]:
-    return status(site.domain, settings=process.settings).reasons
+    """Return the totals by reason without robots.txt and the missing sitemap."""
+    found = status(site.domain, settings=process.settings).reasons
+    return {reason: number for reason, number in found.items() if reason not in ("404", "sitemap")}
 
 
 def test_unchanged_pages_are_requested_with_their_validators_and_not_written(process: Context, site: Site) -> None:
