@@ -54,13 +54,21 @@ def _texts(database: sqlite3.Connection, rows: Mapping[str, int]) -> tuple[dict[
     """Return how many pages use each text, by the row id of the page that it leads to, and how many lead there."""
     texts: dict[int, Counter[str]] = defaultdict(Counter)
     linking: Counter[int] = Counter()
-    for (packed,) in database.execute("SELECT anchors FROM links"):
-        for entry in zlib.decompressobj().decompress(packed, _MAX_BYTES).decode(errors="replace").split("\n\n"):
+    for (packed,) in database.execute("SELECT CAST(anchors AS BLOB) FROM links"):
+        for entry in _unpacked(packed).split("\n\n"):
             url, *names = entry.split("\n")
             if names and (page := rows.get(url)) is not None:
                 texts[page].update(names)
                 linking[page] += 1
     return texts, linking
+
+
+def _unpacked(packed: bytes) -> str:
+    """Return the links that `packed_links` compressed; empty for anything else: others may write packs, too."""
+    try:
+        return zlib.decompressobj().decompress(packed, _MAX_BYTES).decode(errors="replace")
+    except zlib.error:
+        return ""
 
 
 def _lines(counts: Counter[str], targets: Mapping[str, int]) -> str:

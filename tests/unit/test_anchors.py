@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.pack import anchors
+from app.pack import anchors, database, derived
 from app.pack.fetch import fetch_pack
 from app.pack.packer import pack_full, pack_incremental
 from app.search.pack_searcher import PackSearcher
@@ -35,9 +35,9 @@ def put(store: ObjectStore, *contents: Page | Tombstone) -> None:
 
 def packed_anchors(store: ObjectStore, folder: Path) -> dict[str, tuple[str, int]]:
     path = fetch_pack(store, DOMAIN, folder)
-    with closing(sqlite3.connect(path)) as database:
-        database.execute("INSERT INTO pages_fts (pages_fts, rank) VALUES ('integrity-check', 1)")
-        rows = database.execute("SELECT path, anchors, inlinks FROM pages WHERE inlinks")
+    with closing(sqlite3.connect(path)) as pack:
+        pack.execute("INSERT INTO pages_fts (pages_fts, rank) VALUES ('integrity-check', 1)")
+        rows = pack.execute("SELECT path, anchors, inlinks FROM pages WHERE inlinks")
         return {path: (texts, inlinks) for path, texts, inlinks in rows}
 
 
@@ -53,6 +53,16 @@ def test_an_incremental_pack_has_the_anchor_texts_of_a_full_one(tmp_path: Path) 
     assert updated == {"/a": ("Omega", 1), "/b": ("second", 1), "/d": ("later", 1)}
     pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path)
     assert packed_anchors(store, tmp_path) == updated
+
+
+def test_links_that_a_foreign_writer_damaged_are_no_error(tmp_path: Path) -> None:
+    with database.create(tmp_path / "pack.sqlite") as pack:
+        insert = "INSERT INTO pages (object, etag, key, url, path) VALUES (?, '', ?, ?, '/')"
+        pack.executemany(insert, [(name, name, name) for name in "ab"])
+        intact = anchors.packed_links(linking("/c", ("/x", "Text")))
+        damaged = [("a", b"no zlib"), ("b", "text"), ("c", intact[:-5]), ("d", intact)]
+        pack.executemany("INSERT INTO links VALUES (?, ?)", damaged)
+        derived.join(pack)
 
 
 def test_a_text_that_leads_to_many_pages_names_none_of_them(tmp_path: Path) -> None:
