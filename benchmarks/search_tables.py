@@ -31,8 +31,9 @@ METHOD = """\
   itself, in one process, on the decompressed packs.
 - *SQLite*: the same FTS5 expression, the ten best ids by the same bm25, and their rows; no count and no snippets.
   *tantivy*: the same text with the same weights, words and phrases, in one segment on disk; the ten best, their stored
-  fields, and snippets of the body. It does no more than that: no anchor texts, no other forms of words, no
-  pages with some of the words, no snippets from descriptions, no marked headings, no promoted title matches, no facets.
+  fields, and snippets of the body. It has no anchor texts, no other forms of words,
+  and no pages with some of the words. It cuts no snippets from descriptions, marks no headings, promotes no titles and
+  counts no facets.
 - *echo* replies at once with 6 kB; *GET /healthz* is HTTP without a search.
 - Added time is the difference per query within a round. Shown is the median over the queries; then the median over the
   rounds with the lowest and the highest. Medians of differences need not add up.
