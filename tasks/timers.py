@@ -96,7 +96,8 @@ def sweep(**message: Any) -> None:
 
 def _fire(timer: Timer) -> None:
     process = context()
-    if process.frontier.open_messages(timer.domain) or process.frontier.is_restored(timer.domain):
+    frontier = process.frontier
+    if any(holds(timer.domain) for holds in (frontier.open_messages, frontier.is_active, frontier.is_restored)):
         process.timers.rearm(timer)
         return
     process.publisher.publish([queue_message(timer.callback.queue, timer.callback.message, process.budgets)])

@@ -220,5 +220,6 @@ class CrawlRecords:
             return replace(record, state=state, counts=counts, reasons=reasons)
 
         update_crawl(self._store, CrawlRef(crawl.domain, crawl.id), ended)
-        self._frontier.close(crawl.id)
         prune(self._store, crawl.domain, keep=self._kept)
+        # Last: the timer, which is set back next, does not fire before.
+        self._frontier.close(crawl.id)

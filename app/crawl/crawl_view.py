@@ -9,6 +9,7 @@ from redis import Redis
 from app.broker.errors import InvalidMessage
 from app.crawl.excluded import ExcludedUrls, excluded_urls
 from app.crawl.frontier_values import (
+    ACTIVE_CRAWLS,
     NAME_LENGTH,
     PAGE_STATES,
     RESTORED_CRAWLS,
@@ -25,6 +26,7 @@ from app.crawl.frontier_values import (
     latest_key,
     message_name,
 )
+from app.crawl_record.keys import plain_id
 
 
 class CrawlView:
@@ -63,6 +65,11 @@ class CrawlView:
         """Return whether a crawl of a domain was restored and waits for a sweep, which may find more of its pages."""
         crawls = map(self.crawl, self.restored())
         return any(crawl is not None and crawl.domain == domain for crawl in crawls)
+
+    def is_active(self, domain: str) -> bool:
+        """Return whether a crawl of a domain has pages left, or its end is not recorded yet."""
+        crawls = self._crawls_of(domain)
+        return bool(crawls) and any(self._redis.smismember(ACTIVE_CRAWLS, [plain_id(each) for each in crawls]))
 
     def handover(self, crawl_id: str, kind: MessageKind, canonical_key: str) -> Completed:
         """Return the open messages that a completed message admitted, unless their publication is noted."""
