@@ -100,6 +100,8 @@ def _fire(timer: Timer) -> None:
     if any(holds(timer.domain) for holds in (frontier.open_messages, frontier.is_active, frontier.is_restored)):
         process.timers.rearm(timer)
         return
+    if not process.timers.is_unchanged(timer):  # It was set back while others of its claim fired, and is due later.
+        return
     process.publisher.publish([queue_message(timer.callback.queue, timer.callback.message, process.budgets)])
     if process.timers.remove(timer):
         delete_stored_timer(process.store, timer.domain)

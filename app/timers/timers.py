@@ -105,6 +105,10 @@ class Timers:
             for domain, timeout, queue, message, version in rows
         ]
 
+    def is_unchanged(self, timer: Timer) -> bool:
+        """Return whether a claimed timer was neither started nor reset since its claim."""
+        return self._redis.hget(_TIMER + timer.domain, "version") == timer.version
+
     def remove(self, timer: Timer) -> bool:
         """Delete a claimed timer unless it was started or reset since; return whether it was deleted."""
         return bool(self._complete(keys=_keys(timer.domain), args=[timer.domain, timer.version, ""]))
