@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from celery.beat import Scheduler
 from kombu import Connection
 
+from app.broker.publishing import Outgoing
 from app.celery import app
 from app.crawl.frontier_values import Crawl, FoundPage, Host, MessageKind
 from app.timers.timers import MAX_TICK_PAUSE, TickWatch, full_pack, incremental_pack
@@ -59,6 +60,34 @@ def test_a_due_timer_publishes_its_callback_once_and_is_removed(process: Context
     assert process.timers.running("a.gov") is None
     tick()
     assert broker.depth("site.pack") == 0
+
+
+def test_a_timer_that_is_reset_while_another_one_of_its_claim_fires_is_due_later(
+    process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    domains = ["a.gov", "b.gov"]
+    for domain in domains:
+        process.timers.start(domain, timeout=0.05, callback=full_pack(domain))
+    publish = process.publisher.publish
+
+    def publish_and_reset(messages: Sequence[Outgoing]) -> None:
+        publish(messages)
+        fired = json.loads(messages[0].body)["domain"]
+        for domain in domains:
+            if domain != fired:
+                process.timers.reset(domain, timeout=30, callback=full_pack(domain))
+
+    def due(domain: str) -> bool:
+        timer = process.timers.running(domain)
+        return timer is not None and timer.remaining < 0
+
+    eventually(lambda: all(map(due, domains)), "both timers to be due")
+    with monkeypatch.context() as patch:
+        patch.setattr(process.publisher, "publish", publish_and_reset)
+        tick()
+    assert len(broker.take("site.pack")) == 1
+    ticked(broker)
+    assert [process.timers.running(domain) for domain in domains] == [None, None]
 
 
 def test_a_timer_is_rearmed_while_messages_of_its_domain_are_open_and_then_fires(
