@@ -17,7 +17,7 @@ from app.broker.publishing import Outgoing, Publisher
 from app.cluster.client.cluster import ClusterSearchClient
 from app.search.contract import SearchRequest
 from config.settings import Settings
-from tests.servers.site import Answer, Request, Site, Wire, page
+from tests.servers.site import Answer, Request, Site, Wire, in_letters, page
 from tests.support.broker import Broker
 from tests.support.corner import environment_of, settings_for
 from tests.support.fleet import Fleet, fleet, ready
@@ -101,7 +101,7 @@ def ring() -> Site:
     def links(number: int) -> list[str]:
         return [f"/{(number + step) % PAGES}" for step in (1, 7, 31)]
 
-    routes = {f"/{each}": slow(page(f"Page {each}", "some words", links=links(each))) for each in range(PAGES)}
+    routes = {f"/{each}": slow(page(f"Page {each}", in_letters(each), links=links(each))) for each in range(PAGES)}
     return Site({**routes, "/": page("Home", "more words", links=["/0"])})
 
 

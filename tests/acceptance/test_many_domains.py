@@ -80,7 +80,8 @@ def test_domains_that_are_crawled_at_once_get_one_full_pack_each(
             eventually(is_quiet, "every domain is packed and no timer runs", seconds=seconds, every=1)
         packs = Counter(pack_of(settings, domain) for domain in sites.domains)
         assert packs == {("full", 1, pages): number}
-        expected = {f"{domain}{path}" for domain in sites.domains for path in {*sites.paths, "/robots.txt", "/sitemap.xml"}}
+        paths = {*sites.paths, "/robots.txt", "/sitemap.xml"}
+        expected = {f"{domain}{path}" for domain in sites.domains for path in paths}
         assert sites.requests == dict.fromkeys(expected, 1)
     assert sum(frontier.open_messages(domain) for domain in sites.domains) == 0
     assert broker.depth(DEAD_SET) == 0

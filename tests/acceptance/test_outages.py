@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.site import Site, page
+from tests.servers.site import Site, in_letters, page
 from tests.support.broker import Broker
 from tests.support.corner import environment_of
 from tests.support.fleet import fleet, ready
@@ -24,7 +24,9 @@ PAGES = 150
 def site() -> Iterator[Site]:
     """Return a ring of pages, each with links to a few further pages."""
     routes = {
-        f"/{number}": page(f"Page {number}", "text", links=[f"/{(number + step) % PAGES}" for step in (1, 7, 31)])
+        f"/{number}": page(
+            f"Page {number}", in_letters(number), links=[f"/{(number + step) % PAGES}" for step in (1, 7, 31)]
+        )
         for number in range(PAGES)
     }
     with Site({**routes, "/": page("Home", links=["/0"])}) as site:

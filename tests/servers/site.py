@@ -82,6 +82,11 @@ def document(title: str, text: str = "", *, links: Iterable[str] = (), extra_hea
     )
 
 
+def in_letters(number: int) -> str:
+    """Return the digits of a number as letters: texts that differ in nothing but digits count as identical."""
+    return str(number).translate(str.maketrans("0123456789", "abcdefghij"))
+
+
 def page(
     title: str,
     text: str = "",
