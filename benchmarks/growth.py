@@ -29,8 +29,8 @@ INTERVAL = 0.2
 DURING_AIM, AFTER_AIM = 300.0, 100.0
 
 METHOD = bullets(
-    f"""Growth: whole crawls of one site of generated pages, one after the other with the same processes, after
-    one of {WARM_UP} pages that is not counted. Each page has ten links to new pages: after a tenth of the
+    f"""Growth: whole crawls of one site of generated pages, one after the other with the same processes. One of
+    {WARM_UP} pages before them is not counted. Each page has ten links to new pages: after a tenth of the
     crawl all others wait in the backlog. `used_memory_dataset` of Redis, which is keys and values without
     buffers, is read each {INTERVAL:g} s. *During* is its peak above the value before the crawl. *After* is
     what is left at the end; a finished crawl stays in Redis for `CRAWL_TTL`. Both are divided by the pages."""

@@ -39,7 +39,7 @@ RATE_AIM = 0.8
 METHOD = bullets(
     f"""Polite: {HOSTS} hosts with sites of generated pages, and `HOST_DELAY={DELAY:g}`. Only the delay is
     scaled: one request each {DELAY:g} s in place of one a second. Both are the duration of a delay queue,
-    so a page takes the same hops. Responses, hand-overs and delay queues are not scaled: their share of the
+    so a page takes the same hops. Responses, hand-overs and delay queues are not scaled. Their share of the
     time is four times as large here, and so is what the rate loses by them.""",
     f"""In that row the start pages link to all other pages. CPU time and pages a second are measured from the
     moment at which all pages are known, for {SECONDS:g} s or to the end. A crawl that has not ended is then

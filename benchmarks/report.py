@@ -37,10 +37,10 @@ METHOD = """\
 - Perennial is the whole system: a private RabbitMQ and Redis, the Procfile's `worker` with its task events, an empty
   folder store. The time runs from the post of one `index+crawl` message until the frontier has no open message, checked
   every 50 ms. Pages are the objects in the store. The worker is started before the clock.
-- Scrapy: as many requests to the host at the same time as `HOST_CONCURRENCY` allows by default (8), no delay,
-  robots.txt obeyed, text by XPath, links by `LinkExtractor`, one JSON line per page. The time runs from its first
-  request to its last page, without start and end of its process. Perennial has no more requests open than pool
-  processes: 2 or 4.
+- Scrapy: as many requests to the host at the same time as `HOST_CONCURRENCY` allows by default (8), and no delay.
+  It obeys robots.txt, finds text by XPath and links by `LinkExtractor`, and writes one JSON line per page. The time
+  runs from its first request to its last page, without start and end of its process. Perennial, too, has at most
+  `HOST_CONCURRENCY` requests to the host open.
 - Both found the same set of canonical URLs in every run, or the benchmark would have stopped. `/` and `/index.html`
   are two of them.
 - CPU is user and system time of all processes of a contestant. For Perennial these are the worker with its pool,
