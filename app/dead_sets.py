@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -47,11 +47,11 @@ def where(*, task: str = "", domain: str = "", **fields: Any) -> LetterFilter:
     return LetterFilter(also=also if task or name else None, **fields)
 
 
-def is_about(domain: str) -> Callable[[Delivery], bool]:
-    """Return the condition that a message of the site group is about a domain."""
+def is_about(domains: Collection[str]) -> Callable[[Delivery], bool]:
+    """Return the condition that a message of the site group is about one of these domains."""
 
     def matches(delivery: Delivery) -> bool:
-        return domain_of(letter_of(delivery, delivery.queue, LetterIds())) == domain
+        return domain_of(letter_of(delivery, delivery.queue, LetterIds())) in domains
 
     return matches
 

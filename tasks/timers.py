@@ -159,8 +159,8 @@ def start_due_crawls() -> None:
             process.scheduler.postpone(crawl, now=now)
             continue
         logger.info("%s: its crawl %s was due at %s and starts", crawl.site.domain, crawl.crawl_id, crawl.due)
-        url, crawl_id = crawl.site.seeds[0], crawl.crawl_id
-        process.publisher.publish([site_message("index+crawl", process.budgets, url=url, crawl_id=crawl_id)])
+        named = {"url": crawl.site.seeds[0], "domain": crawl.site.domain, "crawl_id": crawl.crawl_id}
+        process.publisher.publish([site_message("index+crawl", process.budgets, **named)])
         process.scheduler.note_started(crawl, at=now)
 
 

@@ -14,12 +14,14 @@ from rich.console import Console
 _SHORT = 8
 
 
-def print_json(items: Iterable[Any]) -> None:
-    """Print an array, an item at a time."""
+def print_json(items: Iterable[Any]) -> bool:
+    """Print an array, an item at a time; return whether there were any."""
     typer.echo("[", nl=False)
+    number = -1
     for number, item in enumerate(items):
         typer.echo((",\n" if number else "") + json.dumps(item), nl=False)
     typer.echo("]")
+    return number >= 0
 
 
 def print_lines(rows: Iterable[Sequence[Any]]) -> bool:

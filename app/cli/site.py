@@ -44,7 +44,8 @@ def index(
     kind = "index+crawl" if crawl else "index"
     _post(kind, url=page.url, domain=page.domain, **({"pack": True} if now else {}))
     posted = {"posted": kind, "url": page.url, "domain": page.domain}
-    _print(posted, f"{kind} of {page.url} posted{note}", as_json)
+    if not (wait and as_json):  # The status is the one document then.
+        _print(posted, f"{kind} of {page.url} posted{note}", as_json)
     if former is not None:
         _watch(page.domain, former=former.crawl.id if former.crawl else "", pages=former.seen, quiet=as_json)
         _show_status(page.domain, as_json)

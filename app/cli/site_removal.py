@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -60,28 +61,32 @@ def remove(
         confirm(
             f"Delete all of {name}, its messages and dead letters?", without_terminal="without a terminal, add --yes"
         )
-    deleted, messages = remove_site(name)
+    [deleted], messages = remove_sites([name])
     if as_json:
         typer.echo(json.dumps({**asdict(deleted), "removed_messages": messages}))
     else:
         typer.echo(f"{name}: deleted, and {messages} messages and dead letters; searchers follow")
 
 
-def remove_site(domain: str) -> tuple[Holdings, int]:
-    """Delete all there is of a domain; return what there was, and the number of messages that were removed."""
+def remove_sites(domains: Collection[str]) -> tuple[list[Holdings], int]:
+    """Delete all there is of these domains; return what there was, and the number of messages that were removed.
+
+    All queues are read twice, however many domains there are: quorum queues count each time as a delivery.
+    """
     settings = get_settings()
     prepare_client(settings)
-    removal = _removal(domain, settings)
-    removal.stop()
-    messages = _remove_messages(domain, settings)
+    removals = [_removal(domain, settings) for domain in domains]
+    for removal in removals:
+        removal.stop()
+    messages = _remove_messages(domains, settings)
     deadline = time.monotonic() + LEASE
-    while removal.requests_in_flight() and time.monotonic() < deadline:
+    while any(removal.requests_in_flight() for removal in removals) and time.monotonic() < deadline:
         time.sleep(_PAUSE)
-    deleted = _delete(removal, settings)
+    deleted = [_delete(removal, settings) for removal in removals]
     # What pages in work published until they ended.
-    messages += _remove_messages(domain, settings)
+    messages += _remove_messages(domains, settings)
     publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
-    publisher.publish([event_message("update", {"domain": domain})])
+    publisher.publish([event_message("update", {"domain": domain}) for domain in domains])
     return deleted, messages
 
 
@@ -140,10 +145,10 @@ def _delete(removal: SiteRemoval, settings: Settings) -> Holdings:
             time.sleep(_PAUSE)
 
 
-def _remove_messages(domain: str, settings: Settings) -> int:
+def _remove_messages(domains: Collection[str], settings: Settings) -> int:
     names = [queue.name for queue in all_queues(settings) if queue.name.startswith(f"{SITE}.") and queue.name != TICK]
     with connected(settings.broker, timeout=settings.publish_timeout) as connection:
-        return sum(remove_messages(connection, name, is_about(domain)) for name in names)
+        return sum(remove_messages(connection, name, is_about(domains)) for name in names)
 
 
 def _page(url: str, site: str) -> Target:

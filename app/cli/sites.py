@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,8 +38,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @cli.command()
 def add(domain: Domain, values: Values = None, as_json: AsJson = False) -> None:
-    """Add a site. Its first crawl starts at once if it has a schedule."""
+    """Add a site. If it has a schedule, its first crawl starts at once, or after its delay by `jitter`."""
     site = Site.of(domain, assigned(values or []))
+    site.check_start_urls(get_settings().scope)
     try:
         write_site(_store(), site, etag=None)
     except PreconditionFailed:
@@ -52,12 +53,11 @@ def list_(as_json: AsJson = False) -> None:
     """List all sites with their schedules. Exit 1 without a site."""
     store = _store()
     rows = (_row(store, site) for site in list_sites(store))
-    if as_json:
-        print_json(rows)
-    elif not print_lines(
+    lines = (
         (row["domain"], row["state"], row["schedule"] or "no schedule", f"next {row['next_start'] or 'never'}")
         for row in rows
-    ):
+    )
+    if not (print_json(rows) if as_json else print_lines(lines)):
         typer.echo("there is no site", err=True)
         raise typer.Exit(code=1)
 
@@ -86,7 +86,13 @@ def set_(
 ) -> None:
     """Change fields of a site. Workers follow within ten seconds, also for a crawl that is running."""
     former = _required(domain)
-    site = _changed(former.domain, assigned(values))
+
+    def change(site: Site) -> Site:
+        changed = site.changed(assigned(values, site))
+        changed.check_start_urls(get_settings().scope)
+        return changed
+
+    site = _changed(former.domain, change)
     changes = "; ".join(f"{name} {old!r} -> {new!r}" for name, (old, new) in changed_fields(former, site).items())
     _print_site(site, f"{site.domain}: {changes or 'nothing changes'}", as_json)
 
@@ -94,7 +100,7 @@ def set_(
 @cli.command()
 def pause(domain: Domain, as_json: AsJson = False) -> None:
     """Pause a site: no crawl of it starts by its schedule, and those that run are paused."""
-    site = _changed(_required(domain).domain, {"state": "paused"})
+    site = _changed(_required(domain).domain, lambda former: former.changed({"state": "paused"}))
     crawls = change_crawls(site.domain, "paused", frozenset({"running"}))
     _print_site(site, f"{site.domain} is paused, and {len(crawls)} crawls of it", as_json)
 
@@ -102,7 +108,7 @@ def pause(domain: Domain, as_json: AsJson = False) -> None:
 @cli.command()
 def resume(domain: Domain, as_json: AsJson = False) -> None:
     """Resume a paused site and its crawls. A crawl that was due meanwhile starts once."""
-    site = _changed(_required(domain).domain, {"state": "active"})
+    site = _changed(_required(domain).domain, lambda former: former.changed({"state": "active"}))
     crawls = change_crawls(site.domain, "running", frozenset({"paused"}))
     _print_site(site, f"{site.domain} is active, and {len(crawls)} crawls of it go on", as_json)
 
@@ -119,17 +125,20 @@ def apply(
     store = _store()
     declared = read_declared(file)
     found = differences(declared, list_sites(store))
+    for each in found:
+        if each.site is not None and each.act != "remove":
+            each.site.check_start_urls(get_settings().scope)
     removed = [each.domain for each in found if each.act == "remove"] if prune and not dry_run else []
     if removed and not yes:
         question = f"Delete all of {', '.join(removed)}, their messages and dead letters?"
         confirm(question, without_terminal="without a terminal, add --yes")
-    for domain in removed:
-        site_removal.remove_site(domain)
+    if removed:
+        site_removal.remove_sites(removed)
     for each in found:
         if each.act != "remove" and not dry_run:
             update_site(store, each.domain, partial(declared_site, each.domain, declared[each.domain]))
     if as_json:
-        print_json(_as_values(found))
+        print_json(_as_values(each for each in found if prune or each.act != "remove"))
         return
     for each in found:
         text = f"not in the file: {each.domain}" if each.act == "remove" and not prune else str(each)
@@ -137,10 +146,11 @@ def apply(
     typer.echo(f"{len(declared)} sites declared, {sum(prune or each.act != 'remove' for each in found)} differ")
 
 
-def assigned(values: Sequence[str]) -> dict[str, Any]:
+def assigned(values: Sequence[str], former: Site | None = None) -> dict[str, Any]:
     """Return the fields of `FIELD=VALUE` texts: `headers.NAME=SECRET` for tables, a default for an empty value.
 
-    Raises InvalidSite for a text without `=`.
+    A table keeps the other names of the former site; an empty value removes a name. Raises InvalidSite for a text
+    without `=`, and for a field that has no such form or cannot be changed.
     """
     fields: dict[str, Any] = {}
     for text in values:
@@ -150,10 +160,14 @@ def assigned(values: Sequence[str]) -> dict[str, Any]:
         field, dot, key = name.strip().partition(".")
         field = field.replace("-", "_")
         default = Site.model_fields[field].get_default(call_default_factory=True) if field in Site.model_fields else ""
-        if not value:
-            fields[field] = default
+        if field == "domain":
+            raise InvalidSite("domain: a site keeps its domain; add another site")
+        if isinstance(default, dict):
+            fields[field] = _changed_table(field, fields.get(field, getattr(former, field, {})), key, value)
         elif dot:
-            fields.setdefault(field, {})[key] = value
+            raise InvalidSite(f"{field} is no table: expected {field}=VALUE")
+        elif not value:
+            fields[field] = default
         elif isinstance(default, tuple):
             fields[field] = (*fields.get(field, ()), value)
         else:
@@ -161,13 +175,20 @@ def assigned(values: Sequence[str]) -> dict[str, Any]:
     return fields
 
 
-def _changed(domain: str, fields: dict[str, Any]) -> Site:
-    def change(former: Site | None) -> Site:
+def _changed_table(field: str, table: Mapping[str, str], key: str, value: str) -> dict[str, str]:
+    if not key and value:
+        raise InvalidSite(f"{field}: expected {field}.NAME=SECRET")
+    others = {name: secret for name, secret in table.items() if name != key} if key else {}
+    return {**others, key: value} if value else others
+
+
+def _changed(domain: str, change: Callable[[Site], Site]) -> Site:
+    def changed(former: Site | None) -> Site:
         if former is None:
             raise InvalidSite(f"{domain} is no site: add it with `perennial site add`")
-        return former.changed(fields)
+        return change(former)
 
-    return update_site(_store(), domain, change)
+    return update_site(_store(), domain, changed)
 
 
 def _required(domain: str) -> Site:

@@ -17,6 +17,7 @@ from app.crawl.crawl_report import MAX_SOURCES, CrawlReport, broken_links, read_
 from app.crawl.explanation import Explanation, explain_url
 from app.crawl.frontier import Frontier
 from app.crawl.urls import parse_domain, parse_target
+from app.crawl_record.entries import is_reason_code
 from app.state.client import get_redis
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
@@ -57,6 +58,8 @@ def urls(
 ) -> None:
     """Print every URL of a domain's latest crawl with its reason, as JSON Lines or CSV."""
     report = _report(domain)
+    if reason and reason not in report.totals and not is_reason_code(reason):
+        raise typer.BadParameter(f"--reason: {reason!r} is no reason code; `perennial status` counts them")
     rows = (row for row in report.rows() if not reason or row["reason"] == reason)
     if form is Format.JSONL:
         for row in rows:

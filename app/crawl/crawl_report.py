@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
 
 from app.crawl.excluded import ExcludedUrls
@@ -23,6 +24,8 @@ from app.storage.store import ObjectStore
 
 #: Pages that are listed of each broken link.
 MAX_SOURCES: Final = 20
+#: Canonical keys of links that are kept while broken links are collected: most pages repeat the same ones.
+_CACHED_KEYS: Final = 50_000
 
 _STORED: Final = frozenset({"indexed", "unchanged"})
 
@@ -153,9 +156,12 @@ def excluded_entries(excluded: ExcludedUrls, *, at: float) -> list[UrlEntry]:
 def broken_links(report: CrawlReport, store: ObjectStore) -> list[BrokenLink]:
     """Return the broken links of a crawl, those of most pages first. Reads the crawl's stored pages."""
     targets = {canonical_key(entry.url): entry for entry in report.entries.values() if _is_broken(entry)}
+    if not targets:
+        return []
     sources: dict[str, _Sources] = {key: _Sources() for key in targets}
+    key_of = lru_cache(_CACHED_KEYS)(canonical_key)
     for url, links in _links(report, store):
-        for key in {canonical_key(link) for link in links} & targets.keys():
+        for key in {key_of(link) for link in links} & targets.keys():
             sources[key].add(url)
     found = [
         BrokenLink(entry.url, entry.status, entry.code, entry.detail, sources[key].number, sources[key].sorted)
@@ -197,7 +203,7 @@ def _links(report: CrawlReport, store: ObjectStore) -> Iterator[tuple[str, tuple
         elif entry.state in _STORED:
             stored[content_key(report.record.domain, entry.page_id)] = entry.url
     for key, found in read_objects(store, stored):
-        content = from_json(found.data) if found else None
+        content = from_json(found.data, parts=False) if found else None
         if isinstance(content, Page):
             yield stored[key], tuple(link.url for link in content.links)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
+from app.crawl_record.reasons import Reason
 from app.errors import StoreError
 from app.storage.layout import MAX_ADDRESS, page_id
 
@@ -25,8 +27,14 @@ MAX_LINKS: Final = 5_000
 MAX_LINK_CHARACTERS: Final = 1_250_000
 
 UrlState = Literal["indexed", "unchanged", "gone", "redirected", "skipped", "failed", "lost", "excluded"]
+_STATUS: Final = re.compile(r"[1-5][0-9]{2}")
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _STATES: Final = frozenset(get_args(UrlState))
+
+
+def is_reason_code(text: str) -> bool:
+    """Return whether a text is a code by which totals count: a reason, a state, `waiting` or an HTTP status."""
+    return text in {*Reason, *_STATES, "waiting"} or _STATUS.fullmatch(text) is not None
 
 
 @dataclass(slots=True, kw_only=True)

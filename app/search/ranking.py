@@ -87,7 +87,7 @@ def rank(
     elif len(complete) < _ENOUGH and query.any_phrase_match and not complete_only:
         scores, capped = _scores(connection, query.any_phrase_match, hidden, limit, version)
         raised = {page: _COMPLETE_FACTOR * scores.get(page, score) for page, score in complete.items()}
-        scores = scores | raised
+        scores = dict(sorted((scores | raised).items(), key=itemgetter(1), reverse=True))
     relaxed = bool(scores) and not complete
     scores = _add_name_scores(connection, query, scores, version)
     return Ranking(scores, query.terms if relaxed else query.phrases, complete, capped, relaxed)

@@ -11,6 +11,7 @@ from itertools import islice, product
 from rapidfuzz.distance import OSA
 from rapidfuzz.process import extract
 
+from app.errors import InvalidQuery
 from app.search import pack_tables
 from app.search.query import MAX_CHARACTERS, Query, parse, words
 from app.search.ranking import Ranking
@@ -93,7 +94,11 @@ def _respelled(connection: sqlite3.Connection, query: Query, pages: int) -> Iter
             continue
         # A respelling may join the character beside it to a word, which would change the query's structure.
         added = sum(spelling.count(" ") for spelling in replacements.values())
-        if len(parse(text).words) == len(query.words) + added:
+        try:
+            found = parse(text)
+        except InvalidQuery:  # A word that is split may be one too many.
+            continue
+        if len(found.words) == len(query.words) + added:
             yield _Spelling(text, sum(spelling.similarity for spelling in combination))
 
 

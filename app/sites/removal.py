@@ -84,8 +84,14 @@ class SiteRemoval:
         delete_stored_timer(self._store, self.domain)
 
     def requests_in_flight(self) -> int:
-        """Return the number of requests to the domain that have not ended."""
-        return int(self._redis.zcard(host_keys(self.domain)[1]))
+        """Return the number of requests to the domain, and to hosts below it, that have not ended.
+
+        One whose lease has expired counts as ended.
+        """
+        now, _ = self._redis.time()
+        below = self._redis.scan_iter(f"{HOST_PREFIX}*.{self.domain}:flight", count=1_000)
+        keys = (host_keys(self.domain)[1], *map(str, below))
+        return sum(int(self._redis.zcount(key, now, "+inf")) for key in keys)
 
     def delete(self) -> Holdings:
         """Delete all objects and keys of the domain, and return what there was.
@@ -94,7 +100,8 @@ class SiteRemoval:
         """
         found, ids = self.holdings(), self._crawl_ids()
         # Without a manifest there is no pack, whatever else is left of it.
-        for key in (manifest_key(self.domain), pack_key(self.domain), announcement_key(self.domain)):
+        packed = (manifest_key(self.domain), pack_key(self.domain), announcement_key(self.domain))
+        for key in (*packed, site_key(self.domain), start_key(self.domain)):
             self._store.delete(key)
         prefixes = (content_prefix(self.domain), domain_prefix(self.domain))
         for key in list(chain.from_iterable((stat.key for stat in self._store.list(prefix)) for prefix in prefixes)):

@@ -19,20 +19,31 @@ _DURATION = re.compile(r"([0-9]{1,9})([smhdw])")
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When the crawls of one site start. `jitter` is in seconds: the longest time that a start is delayed."""
+    """When the crawls of one site start. `jitter` is in seconds: the longest time that a start is delayed.
+
+    The first start is delayed, and each start by a cron expression. An interval counts from the last start.
+    """
 
     text: str
     jitter: float = 0.0
 
     def next_start(self, domain: str, last: datetime) -> datetime:
         """Return the first start after `last`, in UTC. A start is delayed by the same part of the jitter each time."""
-        delay = timedelta(seconds=self.jitter * _fraction(domain))
+        delay = self._delay(domain)
         interval = interval_of(self.text)
         if interval is not None:
-            return last.astimezone(UTC) + timedelta(seconds=interval) + delay
+            # The first start had the delay, and each later one follows from it.
+            return last.astimezone(UTC) + timedelta(seconds=interval)
         start, step, _ = _cron(self.text).remaining_delta((last - delay).astimezone(UTC), tz="UTC")
         following: datetime = start + step
         return following + delay
+
+    def first_start(self, domain: str, created: datetime) -> datetime:
+        """Return the first start of a site that was added at `created`."""
+        return created + self._delay(domain)
+
+    def _delay(self, domain: str) -> timedelta:
+        return timedelta(seconds=self.jitter * _fraction(domain))
 
 
 def check_schedule(text: str) -> str:

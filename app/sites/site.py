@@ -156,6 +156,13 @@ class Site(BaseModel):
         """Return the site with other values of these fields; raises InvalidSite."""
         return Site.of(self.domain, {**self.fields(), **fields})
 
+    def check_start_urls(self, scope: Literal["exact", "suffix"]) -> None:
+        """Check the start URLs by the site's scope, or this one if it has none; raises InvalidSite."""
+        mode = self.scope or scope
+        for url in self.start_urls:
+            if not Scope(self.domain, mode=mode).contains(url):
+                raise InvalidSite(f"{self.domain}: start_urls: {url} is not in the scope {mode!r} of the domain")
+
     def fields(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, but not the domain, as values of JSON."""
         named = self.model_dump(mode="json", exclude_defaults=True, exclude={"domain"})
@@ -170,7 +177,8 @@ class Site(BaseModel):
         """Return when the next crawl is due after a start at `last`, None without a schedule or while it is paused."""
         if not self.schedule or self.state == "paused":
             return None
-        return Schedule(self.schedule, self.jitter).next_start(self.domain, last) if last else self.created
+        schedule = Schedule(self.schedule, self.jitter)
+        return schedule.next_start(self.domain, last) if last else schedule.first_start(self.domain, self.created)
 
     def blocks(self, url: str) -> bool:
         """Return whether a URL is blocked."""

@@ -97,15 +97,20 @@ def list_sites(store: ObjectStore) -> Iterator[Site]:
 
 
 def read_start(store: ObjectStore, domain: str) -> Start | None:
-    """Return the last start of a site by its schedule, or None; raises StoreError."""
+    """Return the last start of a site by its schedule, or None. An invalid one is logged and counts as none."""
     key = start_key(domain)
     try:
         named = json.loads(store.get(key).data)
-        return Start(datetime.fromisoformat(named["at"]), str(named["crawl_id"]))
+        start = Start(datetime.fromisoformat(named["at"]), str(named["crawl_id"]))
     except ObjectNotFound:
         return None
     except (ValueError, TypeError, KeyError) as error:
-        raise StoreError(f"{key}: not the start of a crawl: {error!r}") from error
+        log.warning("%s ignored: not the start of a crawl: %r", key, error)
+        return None
+    if start.at.tzinfo is None:
+        log.warning("%s ignored: its time has no zone", key)
+        return None
+    return start
 
 
 def write_start(store: ObjectStore, domain: str, start: Start) -> None:

@@ -15,6 +15,7 @@ from app.errors import PackCorrupt, PackNotFound, SearchTimeout
 from app.search.contract import Filters
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
+from app.search.ranking import rank
 from app.storage.layout import Page
 from tests.packs import page, write_pack
 
@@ -95,6 +96,18 @@ def test_a_relaxed_search_finds_pages_with_some_of_the_words(searcher: PackSearc
     assert [hit.path for hit in results.hits] == ["/described.html"]
     assert not searcher.search(parse("rhubarb recipe")).relaxed
     assert searcher.search(parse("nonexistentword andanother")).total == 0
+
+
+def test_pages_with_all_of_the_words_and_with_some_are_ranked_by_their_scores(tmp_path: Path) -> None:
+    long = page("/long", "Long", f"larch willow {prose(300)}")
+    short = [
+        page(f"/short/{word}{at}x", f"Short {at}", f"{word} " * 9) for at in range(8) for word in ("larch", "willow")
+    ]
+    pack = write_pack(tmp_path / "pack.sqlite", [long, *short, *PAGES[:100]])
+    with closing(sqlite3.connect(pack)) as connection:
+        ranking = rank(connection, parse("larch willow "), hidden=(), limit=None, version=3)
+    assert len(ranking.complete) == 1
+    assert list(ranking.scores.values()) == sorted(ranking.scores.values(), reverse=True)
 
 
 def test_description_and_headings_are_searched_and_shown(searcher: PackSearcher) -> None:

@@ -57,10 +57,11 @@ def begin(process: Context, crawl_id: str, at: datetime) -> Crawl:
 
 
 def test_a_site_is_crawled_at_once_and_then_after_each_interval(process: Context, posted: Any) -> None:
-    site = add(process, schedule="1h", start_urls=[f"https://{DOMAIN}/en/", f"https://{DOMAIN}/de/"])
+    urls = [f"https://en.{DOMAIN}/", f"https://{DOMAIN}/de/"]
+    site = add(process, schedule="1h", scope="suffix", start_urls=urls)
     now = site.created + timedelta(seconds=1)
     [message] = posted(now)
-    assert (message["type"], message["url"]) == ("index+crawl", f"https://{DOMAIN}/en/")
+    assert (message["type"], message["url"], message["domain"]) == ("index+crawl", urls[0], DOMAIN)
     process.records.end(begin(process, message["crawl_id"], now))
     assert posted(now + timedelta(minutes=59)) == []
     [second] = posted(now + timedelta(minutes=61))

@@ -95,6 +95,12 @@ def test_a_query_with_many_rare_words_is_not_respelled(
     assert len(lengths) == scans
 
 
+def test_a_respelling_with_too_many_words_is_left_out(searcher: PackSearcher) -> None:
+    typed = "datastructure " + "work " * 31
+    assert len(parse(typed).words) == 32
+    assert searcher.search(parse(typed)).did_you_mean == ""
+
+
 def test_a_search_without_time_for_respelling_returns_its_hits(
     searcher: PackSearcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

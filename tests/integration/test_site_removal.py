@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from app.broker.connection import connected
+from app.broker.waiting import remove_messages
 from app.cli.main import cli
 from app.crawl.frontier_values import Crawl, FoundPage, Host
 from app.crawl.urls import Target
@@ -123,7 +125,8 @@ def test_removal_waits_for_a_request_that_has_not_ended(
     process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(process, broker, DOMAIN)
-    flight = f"perennial:host:{DOMAIN}:flight"
+    flight = f"perennial:host:en.{DOMAIN}:flight"
+    process.redis.zadd(f"perennial:host:{DOMAIN}:flight", {"lost": 1})  # Its lease has expired.
     process.redis.zadd(flight, {"page": 2**40})
     waits: list[float] = []
 
@@ -139,15 +142,26 @@ def test_removal_waits_for_a_request_that_has_not_ended(
     assert leftovers(process, broker, DOMAIN) == []
 
 
-def test_apply_with_prune_removes_what_a_file_does_not_name(process: Context, broker: Broker) -> None:
+def test_apply_with_prune_removes_what_a_file_does_not_name_and_reads_the_queues_twice(
+    process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(process, broker, DOMAIN)
     file = process.settings.data_dir / "sites.toml"
     file.write_text(f'[[sites]]\ndomain = "{OTHER}"\n')
     assert f"would remove {DOMAIN}" in perennial("site", "apply", str(file), "--prune", "--dry-run")
     assert f"not in the file: {DOMAIN}" in perennial("site", "apply", str(file))
     perennial("site", "apply", str(file), "--prune", exit_code=2)
+    write_site(process.store, Site.of("c.gov", {}), etag=None)
+    looks: list[str] = []
+
+    def remove(connection: Any, queue: str, matches: Any) -> int:
+        looks.append(queue)
+        return remove_messages(connection, queue, matches)
+
+    monkeypatch.setattr("app.cli.site_removal.remove_messages", remove)
     assert f"remove {DOMAIN}" in perennial("site", "apply", str(file), "--prune", "--yes")
-    assert leftovers(process, broker, DOMAIN) == []
+    assert leftovers(process, broker, DOMAIN) == leftovers(process, broker, "c.gov") == []
+    assert looks.count("site.page") == 2
 
 
 def test_a_blocked_page_is_gone_and_is_requested_no_more_until_it_is_unblocked(

@@ -20,6 +20,7 @@ from app.crawl.path_rules import PathRules
 from app.errors import InvalidSite, SecretMissing, StoreError
 from app.sites.policies import SitePolicies, policy_of
 from app.sites.schedule import Schedule, check_schedule
+from app.sites.scheduler import Scheduler
 from app.sites.site import Site
 from app.sites.stored import Start, list_sites, read_site, read_start, update_site, write_site, write_start
 from app.storage.store import ObjectStore
@@ -125,6 +126,23 @@ def test_the_last_start_is_kept_beside_the_site(store: ObjectStore) -> None:
     assert read_start(store, "a.example") == Start(NOON, "c-1")
 
 
+@pytest.mark.parametrize("data", [b"?", b"[]", b'{"at": "2026-11-22T12:00:00", "crawl_id": "c"}'])
+def test_a_damaged_start_counts_as_none_and_does_not_stop_the_other_schedules(store: ObjectStore, data: bytes) -> None:
+    for domain in ("a.example", "b.example"):
+        write_site(store, Site.of(domain, {"schedule": "1h", "created": NOON}), etag=None)
+    store.put("starts/a.example.json", data)
+    assert read_start(store, "a.example") is None
+    assert [crawl.site.domain for crawl in Scheduler(store).due(NOON)] == ["a.example", "b.example"]
+
+
+def test_the_jitter_delays_the_first_start_and_lengthens_no_interval() -> None:
+    site = Site.of("a.example", {"schedule": "24h", "jitter": "2h", "created": NOON})
+    first = site.next_start(None)
+    assert first is not None
+    assert NOON < first <= NOON + timedelta(hours=2)
+    assert site.next_start(first) == first + timedelta(hours=24)
+
+
 def test_a_schedule_gives_the_next_start_after_the_last_one() -> None:
     assert Schedule("6h").next_start("a.example", NOON) == NOON + timedelta(hours=6)
     assert Schedule("0 3 * * *").next_start("a.example", NOON) == datetime(2026, 11, 23, 3, tzinfo=UTC)
@@ -143,8 +161,7 @@ def test_the_jitter_of_a_site_is_the_same_each_time_and_never_skips_a_start(
     for _ in range(5):
         starts.append(schedule.next_start(domain, starts[-1]))
     steps = {later - earlier for earlier, later in itertools.pairwise(starts[1:])}
-    assert len(steps) == 1
-    assert timedelta(hours=1) <= steps.pop() <= timedelta(hours=1, seconds=jitter)
+    assert steps == {timedelta(hours=1)}
 
 
 def test_a_paused_site_and_one_without_a_schedule_have_no_next_start() -> None:
@@ -231,6 +248,7 @@ def run(store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_site_is_added_listed_shown_and_changed(run: Any) -> None:
     run("list", exit_code=1)
+    assert json.loads(run("list", "--json", exit_code=1)) == []
     assert run("add", "https://Docs.example/", "schedule=6h", "exclude=/a/", "exclude=/b/") == "docs.example added\n"
     assert "is a site already" in run("add", "docs.example", exit_code=1)
     listed = json.loads(run("list", "--json"))
@@ -244,6 +262,53 @@ def test_a_site_is_added_listed_shown_and_changed(run: Any) -> None:
     assert run("set", "docs.example", "delay=2") == "docs.example: nothing changes\n"
     assert "delay: Input should be" in run("set", "docs.example", "delay=soon", exit_code=1)
     assert "is no site" in run("set", "other.example", "delay=1", exit_code=1)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (["delay=1", "delay.x=2"], "delay is no table: expected delay=VALUE"),
+        (["exclude=/a", "exclude.b=c"], "exclude is no table"),
+        (["headers=hunter2", "headers.A=y"], "headers: expected headers.NAME=SECRET"),
+        (["domain=other.example"], "domain: a site keeps its domain"),
+        (["nothing.x=1"], "nothing"),
+    ],
+)
+def test_a_field_in_the_wrong_form_is_refused(run: Any, values: list[str], text: str) -> None:
+    run("add", "a.example")
+    for act in ("set", "add"):
+        refusal = run(act, "a.example", *values, exit_code=1)
+        assert text in refusal
+        assert "hunter2" not in refusal
+
+
+def test_names_of_a_table_are_set_and_removed_one_by_one(run: Any, store: ObjectStore) -> None:
+    def headers(*values: str) -> dict[str, str]:
+        run("set", "a.example", *values)
+        stored = read_site(store, "a.example")
+        assert stored is not None
+        return stored.site.headers
+
+    run("add", "a.example", "headers.A=one", "headers.B=two")
+    assert headers("headers.C=three") == {"A": "one", "B": "two", "C": "three"}
+    assert headers("headers.B=") == {"A": "one", "C": "three"}
+    assert headers("headers=", "headers.D=four") == {"D": "four"}
+    assert headers("headers=") == {}
+
+
+def test_start_urls_are_checked_by_the_scope_of_the_settings_where_the_site_has_none(
+    run: Any, store: ObjectStore, tmp_path: Path
+) -> None:
+    url = "start_urls=https://en.a.example/"
+    assert "not in the scope 'exact'" in run("add", "a.example", url, exit_code=1)
+    run("add", "a.example", url, "scope=suffix")
+    assert "not in the scope 'exact'" in run("set", "a.example", "scope=", exit_code=1)
+    file = tmp_path / "sites.toml"
+    file.write_text('[[sites]]\ndomain = "a.example"\nstart_urls = ["https://en.a.example/"]\n')
+    assert "not in the scope 'exact'" in run("apply", str(file), exit_code=1)
+    stored = read_site(store, "a.example")
+    assert stored is not None
+    assert stored.site.scope == "suffix"
 
 
 def test_a_file_of_sites_is_applied_once_and_keeps_what_commands_changed(
@@ -263,7 +328,9 @@ def test_a_file_of_sites_is_applied_once_and_keeps_what_commands_changed(
     ]
     assert [site.domain for site in list_sites(store)] == ["a.example", "c.example"]
     run("apply", str(file))
-    assert json.loads(run("apply", str(file), "--json")) == [{"act": "remove", "domain": "c.example", "fields": {}}]
+    assert json.loads(run("apply", str(file), "--json")) == []
+    pruned = json.loads(run("apply", str(file), "--json", "--dry-run", "--prune"))
+    assert pruned == [{"act": "remove", "domain": "c.example", "fields": {}}]
     changed = read_site(store, "a.example")
     assert changed is not None
     assert (changed.site.delay, changed.site.max_depth, changed.site.blocked) == (1, None, ("https://a.example/x",))

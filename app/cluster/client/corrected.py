@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
+from app.broker.errors import ApplicationError
 from app.cluster.client.contract import SearchClient
 from app.search.contract import SearchRequest, SearchResult
 
@@ -11,18 +13,25 @@ from app.search.contract import SearchRequest, SearchResult
 def search_corrected(client: SearchClient, request: SearchRequest) -> SearchResult:
     """Search, and again for the proposed spelling if no page has all words; raises as the client's `search` does.
 
-    The result names the spelling that it is for. Without better hits it is that of the query as it was typed.
+    The result names the spelling that it is for. Without better hits, or if the second search fails, it is that of the
+    query as it was typed.
     """
     result = client.search(request)
     better = _correction(request, result)
-    return _better(result, client.search(better), better) if better else result
+    if better:
+        with suppress(ApplicationError):
+            return _better(result, client.search(better), better)
+    return result
 
 
 async def asearch_corrected(client: SearchClient, request: SearchRequest) -> SearchResult:
     """Search from an event loop, as `search_corrected` does."""
     result = await client.asearch(request)
     better = _correction(request, result)
-    return _better(result, await client.asearch(better), better) if better else result
+    if better:
+        with suppress(ApplicationError):
+            return _better(result, await client.asearch(better), better)
+    return result
 
 
 def _correction(request: SearchRequest, result: SearchResult) -> SearchRequest | None:
