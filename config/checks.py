@@ -75,9 +75,14 @@ def folder(path: Path) -> Path:
     return path
 
 
+def is_visible_ascii(text: str) -> bool:
+    """Whether a text may be the value of an HTTP field: visible ASCII characters, and spaces within (RFC 9110, 5.5)."""
+    return re.fullmatch(r"[!-~]([ -~]*[!-~])?", text) is not None
+
+
 def user_agent(text: str) -> str:
-    """Check a value of the HTTP field User-Agent: visible ASCII characters, and spaces within (RFC 9110, 5.5)."""
-    if not re.fullmatch(r"[!-~]([ -~]*[!-~])?", text):
+    """Check a value of the HTTP field User-Agent."""
+    if not is_visible_ascii(text):
         raise ValueError("expected visible ASCII characters and spaces")
     return text
 
@@ -105,7 +110,7 @@ def parsed_secrets(text: str) -> dict[str, str]:
         raise ValueError("expected a JSON object of names and values")  # noqa: TRY004 - pydantic expects ValueError.
     for name, secret in found.items():
         # An HTTP library would quote the whole header in its error.
-        if not isinstance(secret, str) or not re.fullmatch(r"[!-~]([ -~]*[!-~])?", secret):
+        if not isinstance(secret, str) or not is_visible_ascii(secret):
             raise ValueError(f"the secret {name!r}: expected visible ASCII characters and spaces")
     return found
 

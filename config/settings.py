@@ -322,7 +322,9 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _name_contact(cls, values: dict[str, Any]) -> dict[str, Any]:
-        named = {"user_agent": f"Perennial/0.1 (+{values['contact']})"} if values.get("contact") else {}
+        contact = str(values.get("contact", ""))
+        # An invalid one stays out of the User-Agent: the error then names CONTACT only.
+        named = {"user_agent": f"Perennial/0.1 (+{contact})"} if checks.is_visible_ascii(contact) else {}
         return named | values
 
     @field_validator("allow_private_hosts", "allow_ports", "forwarded_allow_ips", mode="before")
