@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
-from typing import NamedTuple
-
-from lxml import etree
+from typing import TYPE_CHECKING, NamedTuple
 
 from app.crawl.classify import parsed_date
 from app.crawl.urls import Link, Scope, links_in_scope, resolve
 from app.http.response import Response
+
+if TYPE_CHECKING:
+    from lxml import etree
 
 #: Bytes of a sitemap after decompression, and its URLs: the limits of the protocol. What is after them is not read.
 MAX_BYTES = 50 * 2**20
@@ -125,6 +126,8 @@ def _text_rows(first: bytes, chunks: Iterable[bytes]) -> Iterator[_Row]:
 
 
 def _xml_rows(first: bytes, chunks: Iterable[bytes]) -> Iterator[_Row]:
+    from lxml import etree
+
     parser = etree.XMLPullParser(
         events=("end",), recover=True, resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False,
         remove_comments=True, remove_pis=True,
