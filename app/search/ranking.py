@@ -211,15 +211,20 @@ def score_bound(connection: sqlite3.Connection, ranking: Ranking, *, pages: int)
             exact = with_prefix = pack_tables.count_matches(connection, Phrase(phrase.words).match)
         idf = _idf(exact, pages)
         in_text.append(idf + _idf(max(exact, with_prefix), pages) if phrase.prefix else idf)
-        forms = [word for form in phrase.forms for word in form]
-        # A form that is no word itself counts as one on no page, whose frequency has the highest weight.
-        in_text += [_idf(pack_tables.doc_frequency(connection, form), pages) for form in forms]
-        in_names += [_idf(0, pages) for _ in forms]
+        for form in (Phrase((word,)).match for choice in phrase.forms for word in choice):
+            # The vocabulary has no stems: a word on no page would have the highest weight.
+            in_text.append(_idf(pack_tables.count_matches(connection, form), pages))
+            in_names.append(_idf(_count_names(connection, form), pages))
         for word in phrase.words:
-            (names,) = connection.execute(_COUNT_NAMES, (Phrase((word,)).match,)).fetchone()
+            names = _count_names(connection, Phrase((word,)).match)
             # Longer words are not counted: with them the word has at least as many names, so at most this frequency.
             in_names.append(_idf(names, pages) * (2 if phrase.prefix else 1))
     return _COMPLETE_FACTOR * (1 + _MAX_LINK_SHARE) * _SATURATION * (sum(in_text) + sum(in_names))
+
+
+def _count_names(connection: sqlite3.Connection, match: str) -> int:
+    (names,) = connection.execute(_COUNT_NAMES, (match,)).fetchone()
+    return int(names)
 
 
 def _idf(docs: int, pages: int) -> float:
