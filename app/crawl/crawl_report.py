@@ -103,14 +103,19 @@ def read_report(frontier: Frontier, store: ObjectStore, domain: str, *, crawl_id
 
 
 def reason_totals(frontier: Frontier, store: ObjectStore, domain: str) -> dict[str, int]:
-    """Return the totals of a domain's latest crawl; those of a crawl that has ended are in its record."""
+    """Return the totals of a domain's latest crawl without its sitemaps, which are no pages of the site.
+
+    Those of a crawl that has ended are in its record. A sitemap that failed has another reason, and counts.
+    """
     record = _record_of(frontier, store, domain, "")
     if record is None:
         return {}
     if record.is_finished and record.reasons and not frontier.buffered_lines(record.id, 1)[1]:
-        return in_order(record.reasons)
-    report = read_report(frontier, store, domain, crawl_id=record.id)
-    return report.totals if report else {}
+        totals = in_order(record.reasons)
+    else:
+        report = read_report(frontier, store, domain, crawl_id=record.id)
+        totals = report.totals if report else {}
+    return {reason: number for reason, number in totals.items() if reason != Reason.SITEMAP}
 
 
 def in_order(counts: Mapping[str, int]) -> dict[str, int]:

@@ -68,7 +68,8 @@ MEANINGS: Final[dict[Reason, str]] = {
     Reason.TOO_COMPLEX: "The page would take too much CPU time.",
     Reason.EMPTY: "The page has no text without JavaScript, or the PDF has none.",
     Reason.UNREADABLE: "The PDF is damaged or encrypted, or takes too much time or memory.",
-    Reason.SITEMAP: "The URL is a sitemap, or the robots.txt that names some. `detail` has the number of its URLs.",
+    Reason.SITEMAP: "The URL is a sitemap, or the robots.txt that names some. `detail` has the number of its URLs. "
+    "`perennial status` does not count it.",
     Reason.DEAD_LETTERED: "Every attempt failed, and the message is a dead letter.",
     Reason.LOST: "The message of the page vanished from the broker.",
     Reason.NOFOLLOW: "Links to the URL forbid to follow them, by `rel=nofollow`, `<meta>` or a header.",

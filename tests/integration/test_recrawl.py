@@ -50,7 +50,8 @@ def crawl(process: Context, site: Site, crawl_id: str) -> list[Request]:
     while waiting:
         each = waiting.popleft()
         target = Target(each.url, site.domain, canonical_key(each.url), crawl_id, each.depth)
-        waiting += process.work.run(target, referrer=each.referrer, takeover=False).admitted.messages
+        completed = process.work.run(target, referrer=each.referrer, takeover=False, role=each.role)
+        waiting += completed.admitted.messages
     process.records.end(begun)
     return [request for request in site.requests[before:] if request.path in {*PAGES, "/new"}]
 
@@ -62,9 +63,7 @@ def packed(process: Context, site: Site, crawl_id: str) -> int:
 
 
 def reasons(process: Context, site: Site) -> dict[str, int]:
-    """Return the totals by reason without robots.txt and the missing sitemap."""
-    found = status(site.domain, settings=process.settings).reasons
-    return {reason: number for reason, number in found.items() if reason not in ("404", "sitemap")}
+    return status(site.domain, settings=process.settings).reasons
 
 
 def test_unchanged_pages_are_requested_with_their_validators_and_not_written(process: Context, site: Site) -> None:
