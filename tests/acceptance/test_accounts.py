@@ -39,7 +39,7 @@ def printed(*arguments: str, environment: dict[str, str]) -> str:
 def test_every_process_works_under_the_account_of_its_kind(
     settings: Settings, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    pages = {"/": page("Home", "Welcome", links=["/oak", "/elm"]), "/oak": page("Oak", "All about oaks", links=[])}
+    pages = {"/": page("Home", "Welcome", links=["/oak", "/elm"]), "/oak": page("Oak", "All about acorns", links=[])}
     ours = {**environment, "RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "1", "REPLICAS": "1", "EVENT_RETRY_MS": "200"}
     changed = settings.model_copy(update={"retry_timeout_ms": 100, "retry_max": 1, "event_retry_ms": 200})
     with ExitStack() as stack:
@@ -79,13 +79,13 @@ def test_every_process_works_under_the_account_of_its_kind(
                 return None
             return result if result.hits else None
 
-        result = eventually(lambda: found("oaks"), "the crawled page is found", seconds=60)
+        result = eventually(lambda: found("acorns"), "the crawled page is found", seconds=60)
         assert result is not None
         assert [hit.title for hit in result.hits] == ["Oak"]
 
-        site.set("/elm", page("Elm", "All about elms", links=[]))
+        site.set("/elm", page("Elm", "All about samaras", links=[]))
         assert printed("dead", "replay", "--all", environment=ours) == "1 replayed\n"
-        eventually(lambda: found("elms"), "the replayed page is found", seconds=60)
+        eventually(lambda: found("samaras"), "the replayed page is found", seconds=60)
         assert broker.depth("site.dead") == 0
         for each in workers:
             assert "ACCESS_REFUSED" not in each.log, each.log[-3_000:]

@@ -92,7 +92,7 @@ def test_a_crawl_uses_the_paths_limits_start_urls_and_headers_of_its_site(system
         system.post("index+crawl", url=site.at("/"))
         system.packed(site.domain)
         assert system.paths(site.domain) == {"/", "/a", "/deep/1", "/deep/2", "/island"}
-        assert len(site.requests) == len(set(site.paths())) == 7
+        assert len(site.requests) == len(set(site.paths())) == 8
         for request in site.requests:
             assert request.headers["user-agent"].endswith(" (intranet)")
             assert (request.headers["cookie"], request.headers["authorization"]) == ("sid=hunter2", "Bearer hunter3")

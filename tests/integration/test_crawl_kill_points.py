@@ -218,8 +218,10 @@ def test_a_process_that_is_killed_before_any_operation_costs_no_page_and_no_pack
         assert (manifest.pages, record.state) == (4, "done"), operation
         assert base.context().frontier.open_messages(web.domain) == 0
         assert world.broker.depth(DEAD_SET) == 0
-        pages = [path for path in web.paths()[before:] if path != "/robots.txt"]
-        assert len(pages) <= 5 + world.kills + (5 if story is crawl_that_loses_redis else 0), operation
+        fetched = [path for path in web.paths()[before:] if path != "/robots.txt"]
+        # Five pages and /sitemap.xml; a crawl that loses its keys may fetch them all again.
+        once = 12 if story is crawl_that_loses_redis else 6
+        assert len(fetched) <= once + world.kills, operation
     assert operation > 60
 
 
