@@ -120,6 +120,8 @@ def test_the_totals_and_the_excluded_urls_of_an_ended_crawl_are_in_the_store(pro
     process.redis.flushdb()
     assert reasons(process) == record.reasons
     assert len(run("urls", DOMAIN, "--reason", "nofollow").splitlines()) == 500
+    for code, exit_code in (("404", 0), ("robots", 0), ("nofolow", 2)):
+        assert CliRunner().invoke(cli, ["urls", DOMAIN, "--reason", code]).exit_code == exit_code
 
 
 def test_a_page_that_is_found_by_another_link_is_no_longer_excluded(process: Context, work: PageWork) -> None:

@@ -62,6 +62,15 @@ def test_index_tries_the_scheme_that_answers_and_names_it(posted: list[dict[str,
     assert [message["url"] for message in posted] == [site.at("/a"), site.url]
 
 
+def test_index_that_waits_prints_one_json_document(
+    posted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_watch", lambda *_, **__: None)
+    printed = run("index", "https://a.gov/", "--crawl", "--wait", "--json")
+    assert json.loads(printed)["domain"] == "a.gov"
+    assert [message["type"] for message in posted] == ["index+crawl"]
+
+
 def test_index_assumes_https_where_no_scheme_answers(posted: list[dict[str, Any]]) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
