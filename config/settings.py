@@ -169,8 +169,8 @@ class Settings(BaseSettings):
     max_pattern_pages: int = Field(
         5_000,
         gt=0,
-        description="Pages of one directory pattern in one crawl. A pattern is a path with `#` for digits and "
-        "identifiers, and with the names of parameters.",
+        description="Pages of one directory pattern whose URLs have a query, in one crawl. A pattern "
+        "is a path with `#` for digits and identifiers, and with the names of parameters.",
     )
     max_identical_texts: int = Field(
         50,

@@ -4,7 +4,7 @@
 -- KEYS: the crawl, its pages, admitted, retrying, backlog, handover, record, the host, its requests in flight, its hold,
 -- active crawls.
 -- ARGV: message's name, 'd' (done) or 'x' (dead), 1 if the page belongs in the crawl's pack, line of the record or '',
--- delay of the host (s), window, pages that all crawls may have admitted, ttl (s) or 0 to leave it, pages that the
+-- delay of the host (s), window or '' for a host that is not the crawl's own, pages that all crawls may have admitted, ttl (s) or 0 to leave it, pages that the
 -- crawl may have, the crawl's id, names of messages whose handover is published with commas between them, URLs of a
 -- pattern, URLs of a path with several parameters, identical texts in a row, hash of the page's text or '', length of its
 -- canonical key, number of links, then a name and an entry for each link, then a reason, a name and an entry for each excluded link.
@@ -41,19 +41,18 @@ if ARGV[4] ~= '' then
     lines = redis.call('RPUSH', KEYS[7], ARGV[4])
 end
 local limits = {pattern = tonumber(ARGV[12]), variants = tonumber(ARGV[13]), identical = tonumber(ARGV[14])}
-local links = tonumber(ARGV[17])
-local first = 18 + 2 * links
+-- Pages of a cancelled crawl do not wait: nothing would admit them.
+local links = redis.call('HGET', crawl, 'state') ~= 'cancelled' and tonumber(ARGV[17]) or 0
+local first = 18 + 2 * tonumber(ARGV[17])
 local seen = links > 0 and tonumber(redis.call('HGET', crawl, 'seen') or 0)
-for at = 18, first - 1, 2 do
+for at = 18, 17 + 2 * links, 2 do
     if seen < tonumber(ARGV[9]) then
         if redis.call('HEXISTS', pages, ARGV[at]) == 0 then
             local charges = charges_of(ARGV[at + 1])
             local reason = spent(budgets, charges, limits)
             if reason then
                 exclude(crawl, pages, reason, ARGV[at], ARGV[at + 1])
-                if reason ~= 'identical-texts' then
-                    redis.call('HSET', crawl, 'cut', 1)
-                end
+                note_cut(crawl, reason, ARGV[at])
             else
                 redis.call('HSET', pages, ARGV[at], 'w')
                 redis.call('RPUSH', KEYS[5], ARGV[at] .. ARGV[at + 1])
@@ -72,7 +71,7 @@ for at = first, #ARGV - 2, 3 do
     end
 end
 local fields = {'last', string.format('%.3f', now), 'rounds', 0}
-if state == 'd' then
+if state == 'd' and ARGV[6] ~= '' then
     fields = {'last', fields[2], 'rounds', 0, 'window', ARGV[6], 'delay', ARGV[5]}
 end
 if seen then
@@ -98,6 +97,7 @@ if tonumber(ARGV[8]) > 0 then
     for index = 1, 7 do
         redis.call('EXPIRE', KEYS[index], ARGV[8])
     end
+    redis.call('EXPIRE', crawl .. ':former', ARGV[8])
     redis.call('EXPIRE', budgets, ARGV[8])
     redis.call('EXPIRE', texts, ARGV[8])
 end

@@ -97,7 +97,10 @@ class CrawlRecords:
         Otherwise the links of the stored pages are not those that this crawl follows.
         """
         former = next((each for each in list_crawls(self._store, record.domain) if each.is_finished), None)
-        if former is None or former.selection != record.selection:
+        if former is None:
+            self._frontier.note_former(record.id, ())
+            return
+        if former.selection != record.selection:
             return
         crawl = self._frontier.crawl(former.id)
         if crawl is not None:

@@ -33,6 +33,7 @@ if info[2] == 'cancelled' then
     return {'cancelled'}
 end
 if info[2] ~= 'paused' and is_repeated(KEYS[1] .. ':budgets', charges_of(ARGV[3]), tonumber(ARGV[9])) then
+    note_cut(KEYS[1], 'identical-texts', name)
     return {'spent', 'identical-texts'}
 end
 local hold = redis.call('PTTL', KEYS[9])

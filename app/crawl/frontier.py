@@ -175,7 +175,7 @@ class Frontier(CrawlView):
                 ACTIVE_CRAWLS,
             ],
             args=[
-                *(name, "x" if dead else "d", int(indexed), line, host.delay, host.concurrency),
+                *(name, "x" if dead else "d", int(indexed), line, host.delay, host.concurrency if host.own else ""),
                 *(0 if dead else self._admission, self._ttl if self._cache.must_renew(crawl_id) else 0, max_pages),
                 *(plain_id(crawl_id), confirmed, *self._traps.arguments, text, len(canonical_key)),
                 *(len(fresh), *arguments, *not_followed),
@@ -332,7 +332,11 @@ class Frontier(CrawlView):
         self._redis.hset(crawl_key(crawl_id), "cut", 1)
 
     def note_former(self, crawl_id: str, entries: Iterable[UrlEntry]) -> None:
-        """Note what the former crawl's record has of its pages. Each is forgotten when the page is completed."""
+        """Note what the former crawl's record has of its pages. Each is forgotten when the page is completed.
+
+        Without this note, a page that is not fetched for its identical texts may be stored: the crawl is noted as cut.
+        """
+        self._redis.hset(crawl_key(crawl_id), "former", 1)
         key = f"{crawl_key(crawl_id)}:former"
         for batch in batches_of(entries):
             self._redis.hset(key, mapping=batch)

@@ -5,19 +5,19 @@
 -- of its text or '', and the length of its canonical key.
 local limits = {pattern = tonumber(ARGV[1]), variants = tonumber(ARGV[2]), identical = tonumber(ARGV[3])}
 local budgets, texts = KEYS[1] .. ':budgets', KEYS[1] .. ':texts'
+-- Pages of a cancelled crawl do not wait: nothing would admit them.
+local cancelled = redis.call('HGET', KEYS[1], 'state') == 'cancelled'
 local seen = tonumber(redis.call('HGET', KEYS[1], 'seen') or 0)
 local pages, done, dead, indexed = 0, 0, 0, 0
 for at = 5, #ARGV - 5, 6 do
     local state, name, entry = ARGV[at], ARGV[at + 1], ARGV[at + 3]
     local charges = charges_of(entry)
     local reason = state == 'w' and (spent(budgets, charges, limits) or (seen + pages >= tonumber(ARGV[4]) and 'max-pages'))
-    if redis.call('HEXISTS', KEYS[2], name) == 1 then
+    if redis.call('HEXISTS', KEYS[2], name) == 1 or (cancelled and state == 'w') then
         reason = nil
     elseif reason then
         exclude(KEYS[1], KEYS[2], reason, name, entry)
-        if reason ~= 'identical-texts' then
-            redis.call('HSET', KEYS[1], 'cut', 1)
-        end
+        note_cut(KEYS[1], reason, name)
     else
         redis.call('HSET', KEYS[2], name, state)
         charge(budgets, charges)

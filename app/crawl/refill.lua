@@ -8,7 +8,7 @@ local now = seconds()
 local rows = {}
 for _, id in ipairs(redis.call('SMEMBERS', KEYS[1])) do
     local crawl = ARGV[1] .. id
-    local fields = redis.call('HMGET', crawl, 'domain', 'last', 'delay')
+    local fields = redis.call('HMGET', crawl, 'domain', 'last', 'delay', 'state')
     local domain, last, delay = fields[1], tonumber(fields[2]), tonumber(fields[3] or 0)
     local admitted, retrying = crawl .. ':admitted', crawl .. ':retrying'
     if not domain then
@@ -33,6 +33,9 @@ for _, id in ipairs(redis.call('SMEMBERS', KEYS[1])) do
             if #new > 0 then
                 redis.call('HSET', crawl .. ':handover', 'refill', handed)
             end
+        end
+        if fields[4] == 'cancelled' then
+            redis.call('DEL', crawl .. ':backlog')
         end
         local open = redis.call('HLEN', admitted) + redis.call('HLEN', retrying)
         local left = open + redis.call('LLEN', crawl .. ':backlog')

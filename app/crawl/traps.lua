@@ -39,6 +39,15 @@ local function spent(budgets, charges, limits)
     return nil
 end
 
+-- Note the crawl as cut if it does not follow a URL, unless the reason is identical texts and no page of it is stored:
+-- the former crawl had none, and Redis has the pages of the former crawl.
+local function note_cut(crawl, reason, name)
+    local known = redis.call('HEXISTS', crawl, 'former') == 1
+    if reason ~= 'identical-texts' or not known or redis.call('HEXISTS', crawl .. ':former', name) == 1 then
+        redis.call('HSET', crawl, 'cut', 1)
+    end
+end
+
 -- Count a URL that is added to the crawl.
 local function charge(budgets, charges)
     for at = 1, #charges, CHARGE do

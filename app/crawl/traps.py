@@ -23,7 +23,8 @@ _MIN_PATH = 4
 class TrapLimits:
     """Budgets of one crawl.
 
-    `query_variants`: URLs of one path with two or more parameters. `pattern_pages`: URLs of one directory pattern.
+    `query_variants`: URLs of one path with two or more parameters. `pattern_pages`: URLs with a query of one
+    directory pattern.
     `identical_texts`: pages in a row below one pattern whose text was met before.
     """
 
@@ -51,8 +52,9 @@ def charges(canonical_key: str) -> str:
 
     The first item is its directory pattern: the path without its last part, and the names of the query's parameters.
     `#` stands for digits and identifiers. A last part with digits belongs to the pattern, unless a query selects the
-    page. The item's letter is `d` if there is a `#` or a query. Otherwise it is `i`: people chose the words of the URL,
-    so only identical texts are counted. The letter `v` marks the path of a URL with two or more parameters.
+    page. The item's letter is `d` if there is a query. Otherwise it is `i`, and only identical texts are counted: an
+    honest site has many articles below one pattern, and `MAX_PAGES` is the bound. The letter `v` marks the path of a
+    URL with two or more parameters.
     """
     path, _, query = canonical_key.partition("?")
     start = path.find("/", path.find("//") + 2)
@@ -64,7 +66,7 @@ def charges(canonical_key: str) -> str:
         pattern += "?" + "&".join(names)
     elif (general := _VARIABLE.sub("#", leaf)) != leaf:
         pattern += f"/{general}"
-    letter = "d" if names or "#" in pattern else "i"
+    letter = "d" if names else "i"
     items = letter + _hash(path[:start] + pattern)
     return items if len(names) < 2 else f"{items}v{_hash(path)}"
 

@@ -77,7 +77,7 @@ MEANINGS: Final[dict[Reason, str]] = {
     Reason.MAX_PAGES: "The crawl had `MAX_PAGES` pages already.",
     Reason.REPEATED_SEGMENTS: "Trap: the path has one segment three times, or more than 50 segments.",
     Reason.QUERY_VARIANTS: "Trap: the crawl has `MAX_QUERY_VARIANTS` URLs of the path with two or more parameters.",
-    Reason.PATTERN_PAGES: "Trap: the crawl has `MAX_PATTERN_PAGES` URLs of the directory pattern.",
+    Reason.PATTERN_PAGES: "Trap: the crawl has `MAX_PATTERN_PAGES` URLs with a query of the directory pattern.",
     Reason.IDENTICAL_TEXTS: "Trap: `MAX_IDENTICAL_TEXTS` pages in a row of the directory pattern had texts met before.",
     Reason.BLOCKED: "A setting of the site forbids to request the URL.",
 }

@@ -31,6 +31,7 @@ from app.crawl.politeness import HostRateLimiter
 from app.crawl.single_flight import SingleFlight
 from app.crawl.traps import TrapLimits
 from app.crawl.urls import Link
+from app.crawl_record.entries import UrlEntry
 from app.errors import ServerError
 from app.state.client import get_raw_redis, get_redis
 from app.state.lease import lease
@@ -288,13 +289,22 @@ def trapped(redis_url: str) -> Frontier:
     traps = TrapLimits(query_variants=2, pattern_pages=3, identical_texts=2)
     frontier = Frontier(get_redis(redis_url), ttl=60, traps=traps)
     frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), own=True))
+    frontier.note_former("c", [stored("d/8"), stored("d/9")])
     enter(frontier, "start", host=WIDE)
     return frontier
 
 
+def stored(key: str) -> UrlEntry:
+    """Return the entry of a page that the former crawl stored."""
+    return UrlEntry(url=f"https://a.gov/{key}", page_id=key, state="indexed", at=0, hash="h")
+
+
 @pytest.mark.parametrize(
     ("links", "reason"),
-    [(["s?a=1&b=1", "s?a=2&b=1", "s?a=1&b=2"], "query-variants"), (["n/1", "n/2", "n/3", "n/4"], "pattern-pages")],
+    [
+        (["s?a=1&b=1", "s?a=2&b=1", "s?a=1&b=2"], "query-variants"),
+        (["n?p=1", "n?p=2", "n?p=3", "n?p=4"], "pattern-pages"),
+    ],
 )
 def test_a_budget_that_is_spent_stops_the_next_url_and_is_named(redis_url: str, links: list[str], reason: str) -> None:
     frontier = trapped(redis_url)
@@ -325,6 +335,64 @@ def test_identical_texts_in_a_row_close_a_pattern_and_a_new_text_between_them_do
     assert enter(frontier, "e/1", host=WIDE).fetch
 
 
+@pytest.mark.parametrize("step", ["enter", "complete", "rebuild"])
+def test_a_page_of_the_former_crawl_that_is_left_out_for_identical_texts_cuts_the_crawl(
+    redis_url: str, step: str
+) -> None:
+    frontier, former = trapped(redis_url), "https://a.gov/d/8"
+    complete(frontier, "page", "start", "other")
+    for number in range(1, 4):
+        read(frontier, f"https://a.gov/d/{number}", "one")
+    for key in ("https://a.gov/d/7", former):
+        assert not frontier.is_cut("c")
+        match step:
+            case "enter":
+                assert enter(frontier, key, host=WIDE).spent
+            case "complete":
+                read(frontier, f"page of {key}", "", key)
+            case _:
+                frontier.rebuild("c", (), [link(key)])
+    assert frontier.is_cut("c")
+
+
+def test_identical_texts_cut_a_crawl_whose_former_crawl_is_unknown(redis_url: str) -> None:
+    frontier = trapped(redis_url)
+    get_redis(redis_url).hdel("perennial:crawl:c", "former")
+    for number in range(1, 4):
+        read(frontier, f"d/{number}", "one")
+    assert enter(frontier, "d/7", host=WIDE).spent
+    assert frontier.is_cut("c")
+
+
+def test_a_crawl_that_is_cancelled_while_a_page_is_in_work_ends(frontier: Frontier) -> None:
+    enter(frontier, "start")
+    frontier.set_state("c", "cancelled")
+    assert frontier.rebuild("c", (), [link("of a sitemap")]) == 0
+    assert complete(frontier, "page", "start", "1", "2").ended
+    assert frontier.open_messages("a.gov") == 0
+    [refill] = frontier.refill(stalled=60)
+    assert refill.ended
+
+
+def test_a_backlog_that_was_added_after_the_cancellation_is_forgotten(frontier: Frontier, redis_url: str) -> None:
+    enter(frontier, "start")
+    complete(frontier, "page", "start", "1", "2", "3")
+    get_redis(redis_url).hset("perennial:crawl:c", "state", "cancelled")
+    for key in ("1", "2"):
+        enter(frontier, key)
+    [refill] = frontier.refill(stalled=60)
+    assert refill.ended
+
+
+def test_a_page_of_another_host_leaves_the_window_and_the_delay_of_the_crawl(frontier: Frontier) -> None:
+    polite = Host("a.gov", delay=10, concurrency=1)
+    enter(frontier, "start", host=polite)
+    complete(frontier, "page", "start", *"12345", host=polite)
+    complete(frontier, "page", "sitemap", host=Host("cdn.net", delay=0, concurrency=9, own=False))
+    assert frontier.progress("a.gov").delay == 10
+    assert frontier.progress("a.gov").waiting == 4
+
+
 def test_a_crawl_that_has_ended_keeps_no_texts(redis_url: str) -> None:
     frontier, redis = trapped(redis_url), get_redis(redis_url)
     read(frontier, "d/1", "one")
@@ -345,11 +413,11 @@ def test_the_shorter_url_of_two_pages_with_one_text_is_the_page(redis_url: str) 
 def test_budgets_are_counted_again_when_a_crawl_is_rebuilt(redis_url: str) -> None:
     frontier = trapped(redis_url)
     done = [
-        FetchedPage("n/1", True),
-        FetchedPage("n/2", True),
+        FetchedPage("n?p=1", True),
+        FetchedPage("n?p=2", True),
         *(FetchedPage(f"d/{n}", True, "one") for n in (1, 2, 3)),
     ]
-    assert frontier.rebuild("c", done, [link("n/3"), link("n/4"), link("d/4"), link("plain")]) == 2
+    assert frontier.rebuild("c", done, [link("n?p=3"), link("n?p=4"), link("d/4"), link("plain")]) == 2
     assert enter(frontier, "d/5").spent == "identical-texts"
 
 
