@@ -102,6 +102,8 @@ SOURCES: list[tuple[Any, str]] = [
     (Celery.pool.fget, "self._pool"),
     (AMQP.producer_pool.fget, "self._producer_pool"),
     (Request._announce_cancelled, "self._already_cancelled = True"),
+    (Request._announce_revoked, "self._already_revoked = True"),
+    (Request.terminate, "self._terminate_on_ack = pool, signal"),
     (Request.on_timeout, "if not state.should_terminate"),
     (Request.acknowledge, "self._on_ack(logger, self._connection_errors)"),
     (Request.reject, "self._on_reject(logger, self._connection_errors, requeue)"),

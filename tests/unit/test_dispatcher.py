@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from billiard.einfo import ExceptionInfo
-from celery.exceptions import TaskRevokedError
+from celery.exceptions import TaskRevokedError, Terminated
 from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 
 from app.broker.worker.celery_internals import TaskPool
 from app.broker.worker.dispatcher import Dispatcher
+from app.broker.worker.request import Request
 from app.broker.worker.together import MOST, run_together
 
 pytestmark = pytest.mark.unit
@@ -144,6 +145,58 @@ def test_a_failure_to_start_is_no_fault_of_the_message() -> None:
     bench.end_one()
     assert [type(error) for error in bench.failures] == [MemoryError]
     assert bench.names[1:] == [["b"]]
+
+
+def test_a_job_that_cannot_start_leaves_its_process_to_others() -> None:
+    bench = Bench(1)
+    bench.offer("first", "a", "b")
+    play = bench.pool.on_apply
+
+    def fail(*_args: Any, **_options: Any) -> None:
+        raise MemoryError
+
+    bench.pool.on_apply = fail
+    bench.end_one()
+    bench.pool.on_apply = play
+    bench.offer("next")
+    assert [type(error) for error in bench.failures] == [MemoryError]
+    assert bench.names == [["first"], ["next"]]
+
+
+class Full(list[str]):
+    """Reports that take no more."""
+
+    def append(self, _report: str) -> None:
+        raise MemoryError
+
+
+@pytest.mark.parametrize("callback", ["accept_callback", "callback", "error_callback"])
+def test_a_request_that_fails_to_handle_a_report_keeps_it_from_no_other(callback: str) -> None:
+    bench = Bench(1)
+    _, bad, good = bench.offer("first", "a", "b")
+    bad.reports = Full()
+    bench.end_one()
+    options = bench.jobs[1][2]
+    reports = {"accept_callback": (7, 0.0), "callback": (["A", "B"],), "error_callback": (lost_process(),)}
+    options[callback](*reports[callback])
+    assert len(good.reports) == 1
+
+
+def test_a_message_runs_again_if_another_one_of_its_process_was_terminated() -> None:
+    class Shared(Request):
+        def __init__(self) -> None:
+            self.again: list[BaseException] = []
+            self.run_alone = lambda _request: None
+
+        def _run_again(self, _run_alone: Any, error: BaseException) -> None:
+            self.again.append(error)
+
+    request = Shared()
+    try:
+        raise Terminated(15)  # noqa: TRY301 - ExceptionInfo takes the exception at hand.
+    except Terminated:
+        request.on_failure(ExceptionInfo())
+    assert [type(error) for error in request.again] == [Terminated]
 
 
 def test_calls_run_at_the_same_time_and_an_exception_that_escapes_ends_the_job() -> None:

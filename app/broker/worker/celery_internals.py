@@ -105,7 +105,7 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
 
 
 class RevocableRequest(Request):  # type: ignore[misc]
-    """Celery's request with a hook for revoked messages, and with two of its private attributes made public."""
+    """Celery's request with a hook for revoked messages, and with some of its private attributes made public."""
 
     def on_revoked(self, reason: str) -> None:
         """Act before Celery acknowledges a message that was revoked, has expired or was terminated."""
@@ -118,6 +118,11 @@ class RevocableRequest(Request):  # type: ignore[misc]
     def was_cancelled(self) -> bool:
         """Whether the worker cancelled the run, to stop or to reconnect."""
         return bool(self._already_cancelled)
+
+    @property
+    def was_revoked(self) -> bool:
+        """Whether the message was announced as revoked, or is to be terminated when its process reports the start."""
+        return bool(self._already_revoked or self._terminate_on_ack)
 
     @property
     def context(self) -> Any:

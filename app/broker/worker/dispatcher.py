@@ -8,9 +8,12 @@ from typing import Any
 
 from billiard.einfo import ExceptionInfo
 from celery.exceptions import TaskRevokedError
+from celery.utils.log import get_logger
 
 from .celery_internals import PoolCall, TaskPool, start_in_free_process
 from .together import MOST, PREFETCHED, run_together
+
+logger = get_logger(__name__)
 
 
 class Dispatcher:
@@ -73,7 +76,11 @@ class Dispatcher:
                 self._cannot_start(error)
             else:
                 request.run_alone = self.offer_alone
-        return job.start()
+        try:
+            return job.start()
+        except Exception as error:  # noqa: BLE001 - Whatever it is, the messages are not to blame.
+            self._cannot_start(error)
+            return False
 
 
 class _Job:
@@ -104,15 +111,25 @@ class _Job:
 
     def _on_accepted(self, pid: int, began: float) -> None:
         for call in self._calls:
-            call.options["accept_callback"](pid, began)
+            _report(call, "accept_callback", pid, began)
 
     def _on_results(self, results: Sequence[Any]) -> None:
         for call, result in zip(self._calls, results, strict=True):
-            call.options["callback"](result)
+            _report(call, "callback", result)
 
     def _on_failure(self, error: ExceptionInfo) -> None:
         for call in self._calls:
-            call.options["error_callback"](error)
+            _report(call, "error_callback", error)
+
+
+def _report(call: PoolCall, callback: str, *report: Any) -> None:
+    """Call a callback of a request. If it raises, the other requests of the job still get their reports."""
+    try:
+        call.options[callback](*report)
+    except MemoryError:  # Celery raises it on purpose, and the pool ends the worker.
+        raise
+    except Exception:
+        logger.exception("A report of the pool could not be handled: %s", callback)
 
 
 def prefetch_counts(app: Any, processes: int) -> dict[str, int]:

@@ -76,7 +76,9 @@ class Request(RevocableRequest):
         error = exc_info.exception
         error = error.exc if isinstance(error, ExceptionWithTraceback) else error
         decided = isinstance(error, AttemptFailed | AttemptPostponed)
-        if not decided and isinstance(error, Ignore | Terminated):
+        # A termination means one message: others that share its process run again.
+        for_another = isinstance(error, Terminated) and self.run_alone is not None and not self.was_revoked
+        if not decided and not for_another and isinstance(error, Ignore | Terminated):
             super().on_failure(exc_info, send_failed_event, return_ok)
         elif state.should_terminate or (self.was_cancelled and not decided):
             # The worker is stopping: the message stays unacknowledged and goes back to its queue.
