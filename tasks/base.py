@@ -191,14 +191,15 @@ class PageTask(SiteTask):
         The page stays in its crawl's pack with what was stored of it before. So do the pages that only its links
         lead to: they are unknown now, not gone.
         """
-        page, kind = page_of(as_message(args, kwargs, "url")), _KIND.get(self.name)
+        message = as_message(args, kwargs, "url")
+        page, kind = page_of(message), _KIND.get(self.name)
         if not page.crawl_id or not kind:
             return
         settings = get_settings()
         # The worker's event loop waits for Redis here, so the client gives up soon.
         frontier = Frontier(get_quick_redis(settings.redis), ttl=settings.crawl_ttl)
         try:
-            complete_dead(frontier, page, kind)
+            complete_dead(frontier, page, kind, role=str(message.get("role") or ""))
         except RedisError as error:
             if not is_redis_outage(error):
                 raise

@@ -56,6 +56,9 @@ MAX_CPU_SECONDS = 4.0
 #: Held by the thread whose page is parsed.
 _measured = threading.Lock()
 
+#: Statuses by which a site says that there is no sitemap.
+_NO_SITEMAP = frozenset({404, 410})
+
 
 class Crawler:
     """Fetches and stores pages; one per process, which owns its HTTP connections."""
@@ -169,12 +172,13 @@ class Crawler:
         """Return the content of a sitemap, or the sitemaps that a robots.txt names, without a request of its own.
 
         The caller has waited for the host. Raises what `get` raises. `/sitemap.xml` that no robots.txt names is
-        requested once: a failure means that the site has no sitemap.
+        requested once, without retries.
         """
         policy = self._policies(target.domain)
         getter = self._getters.of(policy.request)
         rules = self._robots.rules(target.url, getter, policy.settings)
         default = robots_url(target.url).removesuffix("/robots.txt") + DEFAULT_PATH
+        is_named = target.url != default or default in rules.sitemaps
         if target.url == robots_url(target.url):
             named = tuple(url for each in rules.sitemaps if (url := resolve(target.url, each))) or (default,)
             return ReadSitemap((), named if self._reads_sitemaps else (), f"{len(rules.sitemaps)} sitemaps")
@@ -189,11 +193,13 @@ class Crawler:
         except (ServerError, FetchError) as error:
             if isinstance(error, ServerError):
                 self._rate_limiter.pause(host_of(target.url), error.retry_after or 0)
-            if target.url != default or default in rules.sitemaps:
+            if is_named:
                 raise
-            return ReadSitemap((), (), f"none: {error}")
-        onward = (result.target,) if isinstance(result, Redirected) else ()
-        return ReadSitemap((), onward, f"to {onward[0]}" if onward else f"none: {response.status}")
+            return ReadSitemap((), (), f"none: {error}", failed=True)
+        if isinstance(result, Redirected):
+            return ReadSitemap((), (result.target,), f"to {result.target}")
+        failed = is_named and response.status not in _NO_SITEMAP
+        return ReadSitemap((), (), f"none: {response.status}", failed=failed)
 
     def store(self, target: Target, result: FetchResult) -> str:
         """Store a result; return the page's id if the page belongs in its crawl's pack, else an empty string.

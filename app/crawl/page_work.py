@@ -79,6 +79,8 @@ class PageWork:
     def _read_sitemap(self, target: Target, host: Host, *, referrer: str, redirects: int) -> Completed:
         """Add the URLs of a sitemap to the backlog, before its message is completed with further sitemaps."""
         read = self._crawler.read_sitemap(target)
+        if read.failed:
+            self._frontier.note_cut(target.crawl_id)
         own_id, limits = page_id(target.canonical_key), self._policies(target.domain).settings
         pages = (FoundPage(link.url, link.canonical_key, 1, own_id) for link in read.pages)
         self._frontier.rebuild(target.crawl_id, (), pages, max_pages=limits.max_pages)
@@ -139,6 +141,7 @@ class PageWork:
                 self._frontier,
                 Target(each.url, domain, canonical_key(each.url), crawl_id, each.depth),
                 each.kind,
+                role=each.role,
                 lost=True,
             )
 
@@ -191,7 +194,7 @@ def entry_of(target: Target, result: FetchResult, referrer: str = "") -> UrlEntr
     return entry
 
 
-def complete_dead(frontier: Frontier, target: Target, kind: MessageKind, *, lost: bool = False) -> None:
+def complete_dead(frontier: Frontier, target: Target, kind: MessageKind, *, role: str = "", lost: bool = False) -> None:
     """Complete a message that is dead-lettered, or lost. What is stored of its page stays in the crawl's pack."""
     crawl = frontier.crawl(target.crawl_id)
     if crawl and crawl.domain != target.domain:  # The reason why it is dead; the crawl has nothing to do with it.
@@ -201,7 +204,7 @@ def complete_dead(frontier: Frontier, target: Target, kind: MessageKind, *, lost
     entry.depth = target.depth
     failures = frontier.failures(target.crawl_id, kind, target.canonical_key)
     entry.detail = str(failures) if failures else ""
-    if kind == "crawl":
+    if kind == "crawl" or role:
         frontier.note_cut(target.crawl_id)
     own = crawl is not None and crawl.own
     line = entry.to_line().decode() if own and kind != "crawl" else ""

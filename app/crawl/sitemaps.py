@@ -42,11 +42,15 @@ _NO_DATE = datetime.min.replace(tzinfo=UTC)
 
 
 class ReadSitemap(NamedTuple):
-    """The links in scope of a sitemap, the absolute URLs of further sitemaps, and a text for the record."""
+    """The links in scope of a sitemap, the absolute URLs of further sitemaps, and a text for the record.
+
+    `failed`: it could not be read, so what it leads to is unknown.
+    """
 
     pages: tuple[Link, ...]
     sitemaps: tuple[str, ...]
     detail: str
+    failed: bool = False
 
 
 class _Row(NamedTuple):

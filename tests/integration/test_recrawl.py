@@ -18,7 +18,7 @@ from app.timers.timers import full_pack
 from tasks.base import Context
 from tasks.pack import pack_full
 from tests.integration.test_tick import process
-from tests.servers.site import Answer, Request, Site, page, with_etag
+from tests.servers.site import Answer, Request, Site, page, reply, with_etag
 
 pytestmark = pytest.mark.integration
 
@@ -99,6 +99,20 @@ def test_changed_new_and_vanished_pages_are_met(process: Context, site: Site) ->
     crawl(process, site, "two")
     assert reasons(process, site) == {"indexed": 2, "not-modified": 1}
     assert packed(process, site, "two") == 3
+
+
+def test_a_sitemap_that_cannot_be_read_removes_no_page_and_one_that_is_gone_does(process: Context, site: Site) -> None:
+    site.set("/robots.txt", reply(f"Sitemap: {site.at('/map.txt')}", content_type="text/plain"))
+    site.set("/map.txt", reply(site.at("/new"), content_type="text/plain"))
+    site.set("/new", page("New", "A page to which only the sitemap leads"))
+    crawl(process, site, "one")
+    assert packed(process, site, "one") == 5
+    site.set("/map.txt", reply(status=403))
+    crawl(process, site, "two")
+    assert packed(process, site, "two") == 5
+    site.set("/map.txt", reply(status=404))
+    crawl(process, site, "three")
+    assert packed(process, site, "three") == 4
 
 
 def test_a_page_whose_stored_object_is_another_one_is_requested_whole(process: Context, site: Site) -> None:
