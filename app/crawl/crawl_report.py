@@ -54,7 +54,7 @@ class CrawlReport:
         return in_order(counted)
 
     def rows(self) -> Iterator[dict[str, str | int]]:
-        """Yield a row for each URL with all columns; empty texts and zeros stand for unknown values."""
+        """Yield a row for each URL with all columns; unknown values are empty texts and zeros."""
         for entry in (*self.entries.values(), *self.listed):
             referrer = self.entries.get(entry.referrer)
             yield {
