@@ -10,6 +10,7 @@ from celery.utils.log import get_task_logger
 
 from app.broker.errors import InvalidMessage
 from app.crawl.crawl_records import RecordedCrawl
+from app.crawl.left_out import find_left_out
 from app.crawl.urls import canonical_key
 from app.crawl_record.crawls import read_crawl
 from app.crawl_record.keys import CrawlRef
@@ -80,6 +81,7 @@ def _finished_crawl(recorded: RecordedCrawl) -> FinishedCrawl:
         reached_limit=recorded.cut,
         page_ids=recorded.member_ids,
         unfollowed_page_ids=[page_id for page_id, content in contents if isinstance(content, Page)],
+        left_out_page_ids=find_left_out(store, domain, recorded.entries, recorded.closed),
         packed_crawl_began=packed_crawl.record.started if packed_crawl else None,
     )
 

@@ -52,7 +52,7 @@ for at = 18, 17 + 2 * links, 2 do
             local reason = spent(budgets, charges, limits)
             if reason then
                 exclude(crawl, pages, reason, ARGV[at], ARGV[at + 1])
-                note_cut(crawl, reason, ARGV[at])
+                note_left_out(crawl, reason, charges)
             else
                 redis.call('HSET', pages, ARGV[at], 'w')
                 redis.call('RPUSH', KEYS[5], ARGV[at] .. ARGV[at + 1])
@@ -100,6 +100,7 @@ if tonumber(ARGV[8]) > 0 then
     redis.call('EXPIRE', crawl .. ':former', ARGV[8])
     redis.call('EXPIRE', budgets, ARGV[8])
     redis.call('EXPIRE', texts, ARGV[8])
+    redis.call('EXPIRE', crawl .. ':closed', ARGV[8])
 end
 local left = redis.call('HLEN', admitted) + redis.call('HLEN', KEYS[4]) + redis.call('LLEN', KEYS[5])
 if left > 0 then

@@ -41,13 +41,15 @@ MEMBER_STATES = frozenset({"indexed", "unchanged", "skipped", "failed", "lost"})
 class RecordedCrawl:
     """A crawl's record with the last entry of each page, by page id. `cut`: it did not follow all links.
 
-    `lines` is the number of entries that the record had at least when it was read.
+    `lines` is the number of entries that the record had at least when it was read. `closed` are the directory patterns
+    that identical texts closed.
     """
 
     record: CrawlRecord
     entries: Mapping[str, UrlEntry]
     cut: bool
     lines: int
+    closed: frozenset[str] = frozenset()
 
     @property
     def member_ids(self) -> set[str]:
@@ -97,10 +99,7 @@ class CrawlRecords:
         Otherwise the links of the stored pages are not those that this crawl follows.
         """
         former = next((each for each in list_crawls(self._store, record.domain) if each.is_finished), None)
-        if former is None:
-            self._frontier.note_former(record.id, ())
-            return
-        if former.selection != record.selection:
+        if former is None or former.selection != record.selection:
             return
         crawl = self._frontier.crawl(former.id)
         if crawl is not None:
@@ -182,7 +181,8 @@ class CrawlRecords:
         cut = bool(stored.record.counts.get("cut")) if crawl is None else self._frontier.is_cut(crawl_id)
         cut = cut or self._frontier.open_messages_of(crawl_id) > 0 or crawl_id in self._frontier.restored()
         lines = next_offset(self._store, ref)
-        return RecordedCrawl(stored.record, latest_entries(self._store, ref), cut, lines)
+        closed = self._frontier.closed_patterns(crawl_id).union(stored.record.closed)
+        return RecordedCrawl(stored.record, latest_entries(self._store, ref), cut, lines, closed)
 
     def met_since(self, former: RecordedCrawl) -> set[str]:
         """Return ids of the pages in the record that were added after it was read, and in those of later crawls."""
@@ -212,7 +212,7 @@ class CrawlRecords:
         """Complete the record of a crawl that has nothing left to do."""
         self.flush(crawl)
         counts = self._frontier.counts(crawl.id) | {"cut": int(self._frontier.is_cut(crawl.id))}
-
+        closed = tuple(sorted(self._frontier.closed_patterns(crawl.id)))
         report = read_report(self._frontier, self._store, crawl.domain, crawl_id=crawl.id)
         reasons = report.totals if report else {}
         if report and report.listed:
@@ -220,7 +220,7 @@ class CrawlRecords:
 
         def ended(record: CrawlRecord) -> CrawlRecord:
             state: CrawlState = "done" if record.state == "running" else record.state
-            return replace(record, state=state, counts=counts, reasons=reasons)
+            return replace(record, state=state, counts=counts, reasons=reasons, closed=closed)
 
         update_crawl(self._store, CrawlRef(crawl.domain, crawl.id), ended)
         prune(self._store, crawl.domain, keep=self._kept)

@@ -112,6 +112,10 @@ class CrawlView:
         """Return whether a crawl did not follow all links: it reached MAX_PAGES or MAX_DEPTH, or was cancelled."""
         return bool(self._redis.hget(crawl_key(crawl_id), "cut"))
 
+    def closed_patterns(self, crawl_id: str) -> frozenset[str]:
+        """Return the directory patterns that identical texts closed for a crawl; see `traps.pattern_of`."""
+        return frozenset(map(str, self._redis.smembers(f"{crawl_key(crawl_id)}:closed")))
+
     def open_messages(self, domain: str) -> int:
         """Return the number of open messages and waiting pages of a domain, over all its crawls."""
         return sum(map(sum, self._open_and_waiting(self._crawls_of(domain))))

@@ -32,8 +32,9 @@ if info[2] == 'cancelled' then
     redis.call('HDEL', KEYS[4], name)
     return {'cancelled'}
 end
-if info[2] ~= 'paused' and is_repeated(KEYS[1] .. ':budgets', charges_of(ARGV[3]), tonumber(ARGV[9])) then
-    note_cut(KEYS[1], 'identical-texts', name)
+local charges = charges_of(ARGV[3])
+if info[2] ~= 'paused' and is_repeated(KEYS[1] .. ':budgets', charges, tonumber(ARGV[9])) then
+    note_left_out(KEYS[1], 'identical-texts', charges)
     return {'spent', 'identical-texts'}
 end
 local hold = redis.call('PTTL', KEYS[9])

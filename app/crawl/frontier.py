@@ -159,7 +159,7 @@ class Frontier(CrawlView):
 
         `line` is the page's line of the crawl's record, `text` its `text_hash`. `excluded` are links that are not
         followed, with their reasons. A crawl gets no page beyond `max_pages` and its budgets against traps; such a page
-        and one of `max-depth` note it as cut.
+        and one of `max-depth` note it as cut. Identical texts close a pattern instead.
         """
         key, name = crawl_key(crawl_id), message_name(kind, canonical_key)
         named = {fingerprint(link.canonical_key): link for link in links}
@@ -332,11 +332,7 @@ class Frontier(CrawlView):
         self._redis.hset(crawl_key(crawl_id), "cut", 1)
 
     def note_former(self, crawl_id: str, entries: Iterable[UrlEntry]) -> None:
-        """Note what the former crawl's record has of its pages. Each is forgotten when the page is completed.
-
-        Without this note, a page that is not fetched for its identical texts may be stored: the crawl is noted as cut.
-        """
-        self._redis.hset(crawl_key(crawl_id), "former", 1)
+        """Note what the former crawl's record has of its pages. Each is forgotten when the page is completed."""
         key = f"{crawl_key(crawl_id)}:former"
         for batch in batches_of(entries):
             self._redis.hset(key, mapping=batch)

@@ -17,7 +17,7 @@ for at = 5, #ARGV - 5, 6 do
         reason = nil
     elseif reason then
         exclude(KEYS[1], KEYS[2], reason, name, entry)
-        note_cut(KEYS[1], reason, name)
+        note_left_out(KEYS[1], reason, charges)
     else
         redis.call('HSET', KEYS[2], name, state)
         charge(budgets, charges)

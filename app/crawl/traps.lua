@@ -39,12 +39,14 @@ local function spent(budgets, charges, limits)
     return nil
 end
 
--- Note the crawl as cut if it does not follow a URL, unless the reason is identical texts and no page of it is stored:
--- the former crawl had none, and Redis has the pages of the former crawl.
-local function note_cut(crawl, reason, name)
-    local known = redis.call('HEXISTS', crawl, 'former') == 1
-    if reason ~= 'identical-texts' or not known or redis.call('HEXISTS', crawl .. ':former', name) == 1 then
+-- Note that the crawl does not follow a URL with these charges. Identical texts close its pattern, and the packer keeps
+-- what is stored below it. Any other reason cuts the crawl.
+local function note_left_out(crawl, reason, charges)
+    if reason ~= 'identical-texts' then
         redis.call('HSET', crawl, 'cut', 1)
+    elseif redis.call('SADD', crawl .. ':closed', string.sub(charges, 2, CHARGE)) == 1 then
+        local left = redis.call('TTL', crawl)
+        redis.call('EXPIRE', crawl .. ':closed', left > 0 and left or 86400)
     end
 end
 

@@ -71,6 +71,11 @@ def charges(canonical_key: str) -> str:
     return items if len(names) < 2 else f"{items}v{_hash(path)}"
 
 
+def pattern_of(canonical_key: str) -> str:
+    """Return the directory pattern of a URL, eight hex digits: what identical texts are counted by."""
+    return charges(canonical_key)[1:9]
+
+
 def text_hash(title: str, body: str, path: str) -> str:
     """Return the hash of a page's text, eight hex digits, without digits, spaces and its own path in the text.
 

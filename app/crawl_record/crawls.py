@@ -46,7 +46,7 @@ class CrawlRecord:
     `seeds` are further URLs with which the crawl begins. `timer_timeout` is in seconds; `callback` is the message that
     the crawl's timer publishes. `moves` is how often the start page redirected to another host. `counts` has a number
     of URLs by state, or any other number by its name. `reasons` has the number of URLs by reason code,
-    of a crawl that has ended.
+    of a crawl that has ended. `closed` are the directory patterns that identical texts closed.
     """
 
     id: str
@@ -64,6 +64,7 @@ class CrawlRecord:
     selection: str = ""
     counts: Mapping[str, int] = field(default_factory=dict)
     reasons: Mapping[str, int] = field(default_factory=dict)
+    closed: tuple[str, ...] = ()
 
     @property
     def ref(self) -> CrawlRef:
@@ -91,6 +92,7 @@ class CrawlRecord:
             named["started"] = datetime.fromisoformat(named["started"])
             named["settings"] = CrawlSettings(**_fields_of(CrawlSettings, named["settings"]))
             named["seeds"] = tuple(named.get("seeds", ()))
+            named["closed"] = tuple(named.get("closed", ()))
             record = cls(**named)
             _check(record)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -197,7 +199,7 @@ def _fields_of(kind: type[CrawlRecord | CrawlSettings], named: Mapping[str, Any]
 
 def _check(record: CrawlRecord) -> None:
     """Raise TypeError or ValueError for fields that are not of their type."""
-    texts = (record.id, record.domain, record.start_url, record.selection, *record.seeds)
+    texts = (record.id, record.domain, record.start_url, record.selection, *record.seeds, *record.closed)
     numbers = (
         record.moves,
         record.timer_timeout,

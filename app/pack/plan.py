@@ -17,6 +17,7 @@ class FinishedCrawl:
     """What the frontier and the store record of a crawl that has no open messages.
 
     `page_ids` are the pages that belong to it. `unfollowed_page_ids` are stored pages whose links were not followed.
+    `left_out_page_ids` are stored pages that a budget against traps left out, and those that only they lead to.
     `packed_crawl_began` is when the crawl of the present pack began, None if there is no such pack or crawl.
     """
 
@@ -27,6 +28,7 @@ class FinishedCrawl:
     reached_limit: bool
     page_ids: Collection[str]
     unfollowed_page_ids: Collection[str]
+    left_out_page_ids: Collection[str] = ()
     packed_crawl_began: datetime | None
 
 
@@ -52,7 +54,8 @@ def plan_full_pack(domain: str, crawl: FinishedCrawl | None, *, force: bool) -> 
     3. Without a crawl, the pack holds every stored page.
     4. A partial crawl removes nothing, so the pack also holds every stored page. A crawl is partial if it reached a
        limit, or if the links of a page that is still stored could not be followed.
-    5. A complete crawl decides: the pack holds its pages, and stored pages that it did not meet have vanished.
+    5. A complete crawl decides: the pack holds its pages and those that a budget left out. Other stored pages that it
+       did not meet have vanished.
     """
     if crawl is None:
         return FullPackPlan()
@@ -69,4 +72,5 @@ def plan_full_pack(domain: str, crawl: FinishedCrawl | None, *, force: bool) -> 
         )
         log.warning("%s: crawl %s is partial (%s): pages that it did not meet are kept", domain, crawl.id, reason)
         return FullPackPlan(crawl_id=crawl.id)
-    return FullPackPlan(crawl_id=crawl.id, page_ids=crawl.page_ids, began=crawl.began)
+    page_ids = {*crawl.page_ids, *crawl.left_out_page_ids}
+    return FullPackPlan(crawl_id=crawl.id, page_ids=page_ids, began=crawl.began)

@@ -29,9 +29,8 @@ from app.crawl.frontier_values import (
 )
 from app.crawl.politeness import HostRateLimiter
 from app.crawl.single_flight import SingleFlight
-from app.crawl.traps import TrapLimits
+from app.crawl.traps import TrapLimits, pattern_of
 from app.crawl.urls import Link
-from app.crawl_record.entries import UrlEntry
 from app.errors import ServerError
 from app.state.client import get_raw_redis, get_redis
 from app.state.lease import lease
@@ -289,14 +288,8 @@ def trapped(redis_url: str) -> Frontier:
     traps = TrapLimits(query_variants=2, pattern_pages=3, identical_texts=2)
     frontier = Frontier(get_redis(redis_url), ttl=60, traps=traps)
     frontier.begin(Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), own=True))
-    frontier.note_former("c", [stored("d/8"), stored("d/9")])
     enter(frontier, "start", host=WIDE)
     return frontier
-
-
-def stored(key: str) -> UrlEntry:
-    """Return the entry of a page that the former crawl stored."""
-    return UrlEntry(url=f"https://a.gov/{key}", page_id=key, state="indexed", at=0, hash="h")
 
 
 @pytest.mark.parametrize(
@@ -336,32 +329,24 @@ def test_identical_texts_in_a_row_close_a_pattern_and_a_new_text_between_them_do
 
 
 @pytest.mark.parametrize("step", ["enter", "complete", "rebuild"])
-def test_a_page_of_the_former_crawl_that_is_left_out_for_identical_texts_cuts_the_crawl(
+def test_a_page_that_is_left_out_for_identical_texts_closes_its_pattern_and_does_not_cut_the_crawl(
     redis_url: str, step: str
 ) -> None:
-    frontier, former = trapped(redis_url), "https://a.gov/d/8"
+    frontier, key = trapped(redis_url), "https://a.gov/d/8"
     complete(frontier, "page", "start", "other")
     for number in range(1, 4):
         read(frontier, f"https://a.gov/d/{number}", "one")
-    for key in ("https://a.gov/d/7", former):
-        assert not frontier.is_cut("c")
-        match step:
-            case "enter":
-                assert enter(frontier, key, host=WIDE).spent
-            case "complete":
-                read(frontier, f"page of {key}", "", key)
-            case _:
-                frontier.rebuild("c", (), [link(key)])
-    assert frontier.is_cut("c")
-
-
-def test_identical_texts_cut_a_crawl_whose_former_crawl_is_unknown(redis_url: str) -> None:
-    frontier = trapped(redis_url)
-    get_redis(redis_url).hdel("perennial:crawl:c", "former")
-    for number in range(1, 4):
-        read(frontier, f"d/{number}", "one")
-    assert enter(frontier, "d/7", host=WIDE).spent
-    assert frontier.is_cut("c")
+    assert not frontier.closed_patterns("c")
+    match step:
+        case "enter":
+            assert enter(frontier, key, host=WIDE).spent
+        case "complete":
+            read(frontier, f"page of {key}", "", key)
+        case _:
+            frontier.rebuild("c", (), [link(key)])
+    assert frontier.closed_patterns("c") == {pattern_of(key)}
+    assert get_redis(redis_url).ttl("perennial:crawl:c:closed") > 0
+    assert not frontier.is_cut("c")
 
 
 def test_a_crawl_that_is_cancelled_while_a_page_is_in_work_ends(frontier: Frontier) -> None:

@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from app.crawl.frontier_values import Crawl, FoundPage
+from app.crawl.traps import TrapLimits
 from app.crawl.urls import Target, canonical_key
 from app.pack.manifest import read_manifest
 from app.status import status
@@ -18,7 +19,7 @@ from app.timers.timers import full_pack
 from tasks.base import Context
 from tasks.pack import pack_full
 from tests.integration.test_tick import process
-from tests.servers.site import Answer, Request, Site, page, reply, with_etag
+from tests.servers.site import Answer, Request, Site, in_letters, page, reply, with_etag
 
 pytestmark = pytest.mark.integration
 
@@ -113,6 +114,29 @@ def test_a_sitemap_that_cannot_be_read_removes_no_page_and_one_that_is_gone_does
     site.set("/map.txt", reply(status=404))
     crawl(process, site, "three")
     assert packed(process, site, "three") == 4
+
+
+def test_stored_pages_that_identical_texts_leave_out_stay_however_often_the_site_is_crawled(
+    process: Context, site: Site
+) -> None:
+    """The last of them is the only one that leads to another page. What vanished elsewhere goes."""
+    process.frontier._traps = TrapLimits(identical_texts=2)
+    months = [f"/month/{number}" for number in range(1, 8)]
+    site.set("/", page("home", "Text", links=[*months[:6], "/late", "/old"]))
+    site.set("/late", page("late", "More months", links=months[6:]))
+    site.set("/old", page("old", "It vanishes"))
+    site.set("/deep", page("deep", "Only the last month leads here"))
+    for number, path in enumerate(months):
+        site.set(path, page("month", f"Events of {in_letters(number)}", links=["/deep"] if path == months[-1] else []))
+    crawl(process, site, "one")
+    assert packed(process, site, "one") == 11
+    for path in months:
+        site.set(path, page("month", "No events"))
+    site.set("/", page("home", "Text", links=[*months[:6], "/late"]))
+    for crawl_id in ("two", "three", "four"):
+        crawl(process, site, crawl_id)
+        assert reasons(process, site)["identical-texts"] == 4
+        assert packed(process, site, crawl_id) == 10
 
 
 def test_a_page_whose_stored_object_is_another_one_is_requested_whole(process: Context, site: Site) -> None:

@@ -1,0 +1,58 @@
+"""Stored pages that a crawl left out for identical texts: whether they vanished is unknown, so they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
+from itertools import chain
+from typing import Final
+
+from app.crawl.traps import pattern_of
+from app.crawl.urls import canonical_key
+from app.crawl_record.entries import UrlEntry
+from app.crawl_record.reasons import Reason
+from app.errors import StoreError
+from app.pack.stored_pages import list_pages
+from app.storage.layout import Page, content_key, from_json, page_id
+from app.storage.reading import read_objects
+from app.storage.store import ObjectStore
+
+#: Canonical keys of links that are kept: most pages repeat the same ones.
+_CACHED_KEYS: Final = 50_000
+
+
+def find_left_out(
+    store: ObjectStore, domain: str, entries: Mapping[str, UrlEntry], closed: Collection[str]
+) -> set[str]:
+    """Return ids of stored pages that a crawl left out, and of those that it did not meet and only they lead to.
+
+    `entries` has what the crawl met, by page id. `closed` are the directory patterns that identical texts closed;
+    without one, nothing is read.
+    """
+    if not closed:
+        return set()
+    spent = {own_id for own_id, entry in entries.items() if entry.reason == Reason.IDENTICAL_TEXTS}
+    unmet = {own_id for own_id in list_pages(store, domain) if own_id not in entries or own_id in spent}
+    left_out, linked = set(), {}
+    id_of = lru_cache(_CACHED_KEYS)(lambda url: page_id(canonical_key(url)))
+    for page in _pages(store, domain, unmet):
+        own_id = page_id(page.canonical_key)
+        linked[own_id] = {id_of(link.url) for link in page.links} & unmet
+        if own_id in spent or pattern_of(page.canonical_key) in closed:
+            left_out.add(own_id)
+    found, following = set(left_out), left_out
+    while following:
+        following = set(chain.from_iterable(linked.get(own_id, ()) for own_id in following)) - found
+        found |= following
+    return found & linked.keys()
+
+
+def _pages(store: ObjectStore, domain: str, page_ids: Collection[str]) -> Iterator[Page]:
+    """Yield the stored pages with these ids; tombstones and damaged objects are left out."""
+    for _, stored in read_objects(store, (content_key(domain, each) for each in sorted(page_ids))):
+        try:
+            content = from_json(stored.data, parts=False) if stored else None
+        except StoreError:
+            continue
+        if isinstance(content, Page):
+            yield content
