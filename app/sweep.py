@@ -127,7 +127,11 @@ class Sweep:
             manifest = read_manifest(self.store, crawl.domain)
         except PackError:
             return True
-        return manifest.crawl_id != crawl.id and datetime.fromisoformat(manifest.built_at) < crawl.started
+        return (
+            not crawl.packed
+            and manifest.crawl_id != crawl.id
+            and datetime.fromisoformat(manifest.built_at) < crawl.started
+        )
 
     def _has_new_content(self, domain: str) -> bool:
         try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,7 @@ from app.broker.errors import InvalidMessage
 from app.crawl.crawl_records import RecordedCrawl
 from app.crawl.left_out import find_left_out
 from app.crawl.urls import canonical_key
-from app.crawl_record.crawls import read_crawl
-from app.crawl_record.keys import CrawlRef
+from app.crawl_record.crawls import list_crawls, update_crawl
 from app.envelopes import event_message
 from app.errors import PackError
 from app.pack import packer
@@ -24,6 +25,7 @@ from app.pack.plan import FinishedCrawl
 from app.state.lease import lease
 from app.storage.layout import Page, content_key, read_content
 from app.storage.layout import page_id as page_id_of
+from app.storage.store import ObjectStore
 from tasks.base import DomainTask, context, domain_of, task
 
 logger = get_task_logger(__name__)
@@ -42,7 +44,10 @@ def pack_full(**message: Any) -> None:
             return process.records.met_since(recorded) if recorded else ()
 
         work = _work_folder()
-        _announce(packer.pack_crawl(process.store, domain, crawl, met_since=met_since, force=force, work=work))
+        result = packer.pack_crawl(process.store, domain, crawl, met_since=met_since, force=force, work=work)
+        if recorded and result.kind == "full" and not result.written:
+            update_crawl(process.store, recorded.record.ref, lambda record: replace(record, packed=True))
+        _announce(result)
 
 
 @task("pack_incremental", DomainTask)
@@ -67,12 +72,8 @@ def _flag(message: Mapping[str, Any], field: str, *, default: bool) -> bool:
 def _finished_crawl(recorded: RecordedCrawl) -> FinishedCrawl:
     """Return what the record says of a crawl, as the packer needs it."""
     crawl, store, domain = recorded.record, context().store, recorded.record.domain
-    contents = ((page_id, read_content(store, content_key(domain, page_id))) for page_id in recorded.failed_ids)
-    try:
-        packed_crawl = read_crawl(store, CrawlRef(domain, read_manifest(store, domain).crawl_id))
-    except PackError:
-        packed_crawl = None
     start = recorded.entries.get(page_id_of(canonical_key(crawl.start_url)))
+    contents = ((page_id, read_content(store, content_key(domain, page_id))) for page_id in recorded.failed_ids)
     return FinishedCrawl(
         id=crawl.id,
         start_url=crawl.start_url,
@@ -82,8 +83,18 @@ def _finished_crawl(recorded: RecordedCrawl) -> FinishedCrawl:
         page_ids=recorded.member_ids,
         unfollowed_page_ids=[page_id for page_id, content in contents if isinstance(content, Page)],
         left_out_page_ids=find_left_out(store, domain, recorded.entries, recorded.closed),
-        packed_crawl_began=packed_crawl.record.started if packed_crawl else None,
+        packed_crawl_began=_packed_crawl_began(store, domain),
     )
+
+
+def _packed_crawl_began(store: ObjectStore, domain: str) -> datetime | None:
+    """Return when the latest crawl began whose pages the present pack has; None without a pack or its crawl."""
+    try:
+        packed_id = read_manifest(store, domain).crawl_id
+    except PackError:
+        return None
+    packed = (crawl.started for crawl in list_crawls(store, domain) if crawl.packed or crawl.id == packed_id)
+    return max(packed, default=None)
 
 
 def _announce(result: PackResult) -> None:

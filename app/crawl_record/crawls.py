@@ -47,6 +47,7 @@ class CrawlRecord:
     the crawl's timer publishes. `moves` is how often the start page redirected to another host. `counts` has a number
     of URLs by state, or any other number by its name. `reasons` has the number of URLs by reason code,
     of a crawl that has ended. `closed` are the directory patterns that identical texts closed.
+    `packed`: the pack was found equal to the pages of this crawl, so its manifest names a former one.
     """
 
     id: str
@@ -65,6 +66,7 @@ class CrawlRecord:
     counts: Mapping[str, int] = field(default_factory=dict)
     reasons: Mapping[str, int] = field(default_factory=dict)
     closed: tuple[str, ...] = ()
+    packed: bool = False
 
     @property
     def ref(self) -> CrawlRef:
@@ -214,6 +216,8 @@ def _check(record: CrawlRecord) -> None:
         raise ValueError(f"state {record.state!r}")
     if record.settings.scope not in ("exact", "suffix"):
         raise ValueError(f"scope {record.settings.scope!r}")
+    if type(record.packed) is not bool:
+        raise TypeError("packed is no truth value")
     if not isinstance(record.callback, dict):
         raise TypeError("callback is no object")
     if record.started.tzinfo is None:

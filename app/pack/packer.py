@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from app.broker.errors import InvalidMessage
-from app.errors import PackRefused
+from app.errors import PackError, PackRefused
 from app.pack import database as db
 from app.pack import derived, rows
 from app.pack.fetch import require_space
-from app.pack.manifest import Manifest, check_domain
+from app.pack.manifest import Manifest, check_domain, read_manifest
 from app.pack.plan import FinishedCrawl, plan_full_pack
 from app.pack.publish import PreviousPack, download_previous, find_previous, is_present, publish, write_manifest
 from app.pack.stored_pages import find_vanished, list_pages, read_pages, write_tombstones
@@ -151,8 +151,9 @@ def pack_full(
 
     Vanished are stored pages that are not in `page_ids` and were not written since `began`, when the crawl began.
     Nor does one count that `met_since` returns, the ids of pages that were fetched after `page_ids` was read. Without
-    tombstones the next incremental pack would restore them. Without `began` no page counts as vanished. `work` is a
-    folder for temporary files.
+    tombstones the next incremental pack would restore them. Without `began` no page counts as vanished. Nothing is
+    written if the present pack has exactly the pages of the crawl already, unless `force` is set. `work` is a folder
+    for temporary files.
 
     Raises PackRefused, with nothing written, for a pack without pages, and without `force` for one with fewer than half
     the pages of the present pack; PreconditionFailed when another pack was written meanwhile; PackError for a full
@@ -165,6 +166,10 @@ def pack_full(
         listed = list_pages(store, domain)
         wanted = listed.keys() if page_ids is None else frozenset(page_ids)
         packed = {page_id: stat for page_id, stat in listed.items() if page_id in wanted}
+        unmet = {page_id: stat for page_id, stat in listed.items() if page_id not in packed}
+        vanished, tombstones = find_vanished(store, domain, unmet, began=began) if began else ([], [])
+        if crawl_id and not force and not vanished and (present := _equal_pack(run, packed)):
+            return run.result(present, rows.RowCounts(0, 0, 0), written=False)
         with _new_database(run, packed) as database:
             pages = db.count_pages(database)
             _refuse_empty(domain, pages, previous)
@@ -172,8 +177,6 @@ def pack_full(
                 raise PackRefused(
                     f"{domain}: {pages} pages are fewer than half of the {previous.pages} in the present pack"
                 )
-            unmet = {page_id: stat for page_id, stat in listed.items() if page_id not in packed}
-            vanished, tombstones = find_vanished(store, domain, unmet, began=began) if began else ([], [])
             rows.note_tombstones(database, tombstones)
             manifest = run.publish(database, previous, crawl_id=crawl_id)
         removed = write_tombstones(
@@ -236,6 +239,24 @@ def _update(
         _refuse_empty(run.domain, db.count_pages(database), previous)
         manifest = run.publish(database, previous, crawl_id=previous.crawl_id)
     return run.result(manifest, counts)
+
+
+def _equal_pack(run: PackRun, packed: Mapping[str, Stat]) -> Manifest | None:
+    """Return the manifest of the present pack if it is intact and has the rows of exactly this stored content."""
+    try:
+        manifest = read_manifest(run.store, run.domain)
+    except PackError:
+        return None
+    # Without a download: what was written after the pack cannot be in it. Its time is in whole seconds.
+    latest = datetime.fromisoformat(manifest.built_at) + timedelta(seconds=1)
+    if any(stat.modified > latest for stat in packed.values()):
+        return None
+    previous = download_previous(run.store, run.domain, run.work / "present.sqlite")
+    if previous.path is None or not previous.manifest_stored:
+        return None
+    with db.open_for_update(previous.path) as database:
+        difference = rows.difference(database, packed)
+    return None if difference.changed or difference.deleted else previous.manifest
 
 
 @contextmanager

@@ -15,11 +15,15 @@ from app.crawl.urls import Target, canonical_key
 from app.pack.manifest import read_manifest
 from app.status import status
 from app.storage.folder import FolderStore
+from app.storage.layout import manifest_key, pack_key
+from app.storage.store import Stat
+from app.sweep import Sweep
 from app.timers.timers import full_pack
 from tasks.base import Context
 from tasks.pack import pack_full
 from tests.integration.test_tick import process
 from tests.servers.site import Answer, Request, Site, in_letters, page, reply, with_etag
+from tests.support.broker import Broker
 
 pytestmark = pytest.mark.integration
 
@@ -77,6 +81,30 @@ def test_unchanged_pages_are_requested_with_their_validators_and_not_written(pro
     assert reasons(process, site) == {"not-modified": 4}
     assert packed(process, site, "two") == 4
     assert [request.headers.get("if-none-match") for request in crawl(process, site, "three")] == ['"1"'] * 4
+
+
+def test_a_crawl_of_unchanged_pages_leaves_the_pack_as_it_is_and_announces_nothing(
+    process: Context, site: Site
+) -> None:
+    def objects() -> list[Stat]:
+        return [process.store.stat(key) for key in (pack_key(site.domain), manifest_key(site.domain))]
+
+    for crawl_id in ("one", "two"):
+        crawl(process, site, crawl_id)
+        pack_full(domain=site.domain, crawl_id=crawl_id)
+        before = objects()
+    broker = Broker(process.settings.broker)
+    assert len(broker.take("orchestrator")) == 1
+    sweep = Sweep(process.store, process.frontier, process.timers, process.records, timeout=60)
+    assert not [action for action in sweep.run(site.domain) if "pack_full" in str(action)]
+    pack_full(domain=site.domain, crawl_id="one")  # It comes late, and is older than what the pack has.
+    assert objects() == before
+    pack_full(domain=site.domain, crawl_id="two", force=True)
+    assert read_manifest(process.store, site.domain).generation == 2
+    site.set("/cedar", versioned("/cedar", "Later text", '"2"'))
+    crawl(process, site, "three")
+    pack_full(domain=site.domain, crawl_id="three")
+    assert (read_manifest(process.store, site.domain).generation, len(broker.take("orchestrator"))) == (3, 2)
 
 
 def test_a_page_that_is_sent_again_unchanged_is_not_written(process: Context, site: Site) -> None:

@@ -42,7 +42,14 @@ def test_a_pack_without_a_crawl_holds_every_stored_page() -> None:
         (replace(COMPLETE, unfollowed_page_ids=["b"]), ALL_PAGES),
         (replace(COMPLETE, packed_crawl_began=BEGAN + timedelta(seconds=1)), UPDATE),
     ],
-    ids=["complete", "packed already", "with pages left out", "at a limit", "with lost pages", "earlier than the packed one"],
+    ids=[
+        "complete",
+        "packed already",
+        "with pages left out",
+        "at a limit",
+        "with lost pages",
+        "earlier than the packed one",
+    ],
 )
 def test_a_crawl_decides_on_vanished_pages_only_if_it_is_complete_and_the_latest(
     crawl: FinishedCrawl, plan: FullPackPlan | None

@@ -130,7 +130,7 @@ class TestFull:
     def test_the_manifest_describes_the_written_pack(self, site: StoredSite) -> None:
         site.put(page("a"))
         site.full()
-        result = site.full()
+        result = site.full(force=True)
         manifest = read_manifest(site.store, DOMAIN)
         assert manifest.sha256 == result.sha256
         assert manifest.size == result.size == len(site.packed()[0])
@@ -163,6 +163,29 @@ class TestFull:
         pack_full(site.store, DOMAIN, page_ids=[page_id(url("a"))], crawl_id="c", began=began)
         assert site.paths() == ["/a"]
         assert changes(site.increment()) == (True, 2, 1, 0, 0)
+
+    def test_a_full_pack_of_a_crawl_is_written_only_if_it_differs_from_the_present_one(self, site: StoredSite) -> None:
+        site.put(page("a"), page("b"), tombstone("gone"))
+        site.full("ab")
+        written = site.packed()
+        assert changes(site.full("ab")) == (False, 2, 0, 0, 0)
+        site.put(tombstone("d"))  # It was no page: nothing vanishes.
+        assert changes(site.full("ab")) == (False, 2, 0, 0, 0)
+        assert site.packed() == written
+        assert changes(site.full("ab", force=True))[0]
+        site.put(page("b", "other words"))
+        assert changes(site.full("ab"))[0]
+        site.put(page("c"))
+        assert changes(site.full("abc"))[:2] == (True, 3)
+        assert changes(site.full("ab")) == (True, 2, 2, 0, 1)
+        site.put(tombstone("b"))
+        assert changes(site.full("ab"))[:2] == (True, 1)
+
+    def test_a_damaged_pack_is_written_again(self, site: StoredSite) -> None:
+        site.put(page("a"))
+        site.full()
+        site.store.put(pack_key(DOMAIN), b"damaged")
+        assert changes(site.full())[0]
 
     def test_a_beginning_without_time_zone_is_refused(self, site: StoredSite) -> None:
         with pytest.raises(InvalidMessage, match="time zone"):
@@ -387,7 +410,7 @@ class TestIncremental:
         site.put(page("a"))
         site.full()
         copy = site.packed()[0]
-        site.full()
+        site.full(force=True)
         site.store.put(pack_key(DOMAIN), copy)
         assert (site.increment().generation, site.increment().written) == (3, False)
         assert site.paths() == ["/a"]
