@@ -77,7 +77,8 @@ class Indexed(_Received):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gone(_Received):
-    """Not indexed: `why` is `404`, `410`, `noindex` or `blocked`, and `detail` names the place of a `noindex`.
+    """Not indexed: `why` is `404`, `410`, `noindex`, `robots` or `blocked`. `detail` names the place of a `noindex`,
+    or the line of robots.txt.
 
     Links of a `noindex` page may be followed.
     """

@@ -28,6 +28,8 @@ MAX_SOURCES: Final = 20
 _CACHED_KEYS: Final = 50_000
 
 _STORED: Final = frozenset({"indexed", "unchanged"})
+#: Reasons of URLs that have content which is not to be indexed.
+_FORBIDDEN: Final = frozenset({Reason.NOINDEX, Reason.ROBOTS, Reason.BLOCKED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +198,7 @@ class _Sources:
 def _is_broken(entry: UrlEntry) -> bool:
     if entry.state == "skipped":
         return entry.status >= 400 or entry.reason == Reason.INVALID_REDIRECT
-    return entry.state == "failed" or (entry.state == "gone" and entry.reason not in (Reason.NOINDEX, Reason.BLOCKED))
+    return entry.state == "failed" or (entry.state == "gone" and entry.reason not in _FORBIDDEN)
 
 
 def _links(report: CrawlReport, store: ObjectStore) -> Iterator[tuple[str, tuple[str, ...]]]:

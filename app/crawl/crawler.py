@@ -137,8 +137,9 @@ class Crawler:
         if target.canonical_key in policy.blocked:
             return Gone(why=Reason.BLOCKED)
         getter = self._getters.of(policy.request)
-        if not self._robots.rules(target.url, getter, policy.settings).allows(target.url):
-            return Skipped(why=Reason.ROBOTS, detail=f"robots.txt disallows {target.url}")
+        rules = self._robots.rules(target.url, getter, policy.settings)
+        if not rules.allows(target.url):
+            return Gone(why=Reason.ROBOTS, detail=rules.denial(target.url))
         stored, data = self._stored(target, former) if former else (None, b"")
         try:
             response = getter.get(target.url, headers=former.headers if former and stored else None)
@@ -183,7 +184,7 @@ class Crawler:
             named = tuple(url for each in rules.sitemaps if (url := resolve(target.url, each))) or (default,)
             return ReadSitemap((), named if self._reads_sitemaps else (), f"{len(rules.sitemaps)} sitemaps")
         if not rules.allows(target.url):
-            return ReadSitemap((), (), f"robots.txt disallows {target.url}")
+            return ReadSitemap((), (), rules.denial(target.url))
         try:
             response = getter.get(target.url, max_bytes=MAX_BYTES)
             if response.status == 200:

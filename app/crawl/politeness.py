@@ -18,6 +18,7 @@ from redis import Redis
 
 from app.broker.errors import Postpone
 from app.crawl.frontier_values import LEASE, Host, host_keys
+from app.crawl.robots_lines import denying_line
 from app.crawl.urls import allows_port, host_of, resolve
 from app.crawl_record.crawls import CrawlSettings
 from app.errors import FetchError, ForbiddenAddress, InvalidUrl, RobotsUnavailable
@@ -238,6 +239,8 @@ class RobotsRules:
     sitemaps: tuple[str, ...]
     _rules: Protego
     _token: str
+    #: The file as it was read, and as it was parsed.
+    _texts: tuple[str, str]
 
     @classmethod
     def parse(cls, text: str, *, user_agent: str, crawl_delay_max: float = 30.0) -> RobotsRules:
@@ -247,16 +250,23 @@ class RobotsRules:
         before its first wildcard. An Allow with a wildcard is then ignored.
         """
         token = product_token(user_agent)
-        rules = Protego.parse(_bounded(text.removeprefix("\ufeff"), token))
+        text = text.removeprefix("\ufeff")
+        bounded = _bounded(text, token)
+        rules = Protego.parse(bounded)
         rate = rules.request_rate(token)
         by_rate = rate.seconds / rate.requests if rate and rate.requests else 0.0
         requested = max(rules.crawl_delay(token) or 0.0, by_rate)
         sitemaps = tuple(dict.fromkeys(rules.sitemaps))[:MAX_SITEMAPS]
-        return cls(min(requested, crawl_delay_max) or None, requested, sitemaps, rules, token)
+        return cls(min(requested, crawl_delay_max) or None, requested, sitemaps, rules, token, (text, bounded))
 
     def allows(self, url: str) -> bool:
         """Return whether the robot may fetch this absolute URL."""
         return bool(self._rules.can_fetch(url, self._token))
+
+    def denial(self, url: str) -> str:
+        """Return the line that forbids a URL, as `robots.txt, line 3: Disallow: /private/`."""
+        line = denying_line(*self._texts, url, self._token)
+        return f"robots.txt, {line}" if line else f"robots.txt disallows {url}"
 
 
 def _bounded(text: str, token: str) -> str:

@@ -62,7 +62,7 @@ MEANINGS: Final[dict[Reason, str]] = {
     Reason.INVALID_REDIRECT: "The URL redirects to itself, to a forbidden port, or to no valid URL.",
     Reason.TOO_MANY_REDIRECTS: "Trap: 20 redirects in a row led to the URL, which redirects, too.",
     Reason.NOINDEX: "The page forbids to index it, by `<meta>` or by a header.",
-    Reason.ROBOTS: "robots.txt forbids to request the URL.",
+    Reason.ROBOTS: "robots.txt forbids to request the URL. `detail` names the line.",
     Reason.CONTENT_TYPE: "The content is of a type that is not indexed.",
     Reason.TOO_LARGE: "The content is larger than `MAX_BODY_BYTES`.",
     Reason.TOO_COMPLEX: "The page would take too much CPU time.",

@@ -91,7 +91,8 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tombstone:
-    """A page that is gone. `why` is `404`, `410`, `noindex`, `redirect`, `blocked` or `vanished`."""
+    """A page that is gone. `why` is `404`, `410`, `noindex`, `robots`, `soft-404`, `redirect`,
+    `blocked` or `vanished`."""
 
     canonical_key: str
     url: str

@@ -77,6 +77,30 @@ def test_wildcards_queries_and_escapes_are_matched() -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("/private/a", "line 7: disallow : /private # not for robots"),
+        ("/private/open/b", "line 10: Disallow: /private/open/b"),
+        ("/%70rivate/a", "line 7: disallow : /private # not for robots"),
+        ("/find?q=a&print=1", "line 11: Disallow: *print=1$"),
+        ("/\u00e4/x", "line 12: Disallow /%C3%A4"),
+        ("/a/b/c", "line 17: Disallow: /a/*/c"),
+    ],
+)
+def test_a_denial_names_the_line_that_decides(path: str, line: str) -> None:
+    text = (
+        "\ufeff# ours\nUser-agent: *\nDisallow: /\n\nUser-agent: other\r\nUser-Agent: Perennial/2\r\n"
+        "disallow : /private # not for robots\nSitemap: https://x.gov/s.xml\nAllow: /private/open\n"
+        "Disallow: /private/open/b\nDisallow: *print=1$\nDisallow /%C3%A4\n\nUser-agent: third\nDisallow: /a/b/c\n"
+        "User-agent: perennial\nDisallow: /a/*/c\nDisallow: /a/b\n"
+    )
+    assert RobotsRules.parse(text, user_agent=AGENT).denial(f"https://x.gov{path}") == f"robots.txt, {line}"
+    assert RobotsRules.parse("User-agent: *\nDisallow: /", user_agent=AGENT).denial("https://x.gov/") == (
+        "robots.txt, line 2: Disallow: /"
+    )
+
+
+@pytest.mark.parametrize(
     ("line", "delay"),
     [("Crawl-delay: 600", 30.0), ("Crawl-delay: 0", None), ("Crawl-delay: soon", None), ("Request-rate: 1/5", 5.0)],
 )

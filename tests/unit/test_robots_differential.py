@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -49,6 +51,8 @@ def test_an_independent_parser_decides_equally(text: str) -> None:
     ours, theirs = RobotsRules.parse(text, user_agent="Perennial/0.1"), RobotsParser.from_string(text)
     urls = [f"https://x.gov{path}" for path in _PATHS]
     assert {url: ours.allows(url) for url in urls} == {url: theirs.can_fetch("Perennial", url) for url in urls}
+    denials = [ours.denial(url) for url in urls if not ours.allows(url)]
+    assert all(re.match(r"robots.txt, line \d+: (?i:disallow)", denial) for denial in denials)
 
 
 @pytest.mark.parametrize(
