@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 from app.crawl.crawl_records import MEMBER_STATES, CrawlRecords
 from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import SITEMAP, FetchedPage, FoundPage
+from app.crawl.frontier_values import PROBE, SITEMAP, FetchedPage, FoundPage
 from app.crawl.politeness import robots_url
-from app.crawl.traps import text_hash
+from app.crawl.traps import probe_url, text_hash
 from app.crawl.urls import canonical_key
 from app.crawl_record.crawls import CrawlRecord, list_crawls
 from app.crawl_record.entries import UrlEntry
@@ -86,7 +86,7 @@ class Sweep:
         waiting += [FoundPage(url, canonical_key(url), 1) for url in record.seeds]
         for key, stored in read_objects(self.store, keys):
             entry = keys[key]
-            if entry.reason == Reason.SITEMAP:
+            if entry.reason in (Reason.SITEMAP, Reason.PROBE):
                 continue
             urls = _urls_of(entry, stored)
             if urls is None:
@@ -98,7 +98,9 @@ class Sweep:
                 fetched.append(_fetched_page(entry, stored))
             if entry.depth < record.settings.max_depth:
                 waiting += [FoundPage(url, canonical_key(url), entry.depth + 1, entry.page_id) for url in urls]
-        # Sitemaps are read again: the record has their numbers of URLs only.
+        # The probe comes first again, and sitemaps are read again: the record has not what they said.
+        if probe := probe_url(record.start_url, record.id):
+            waiting.insert(0, FoundPage(probe, canonical_key(probe), 1, role=PROBE))
         names_sitemaps = robots_url(record.start_url)
         waiting.append(FoundPage(names_sitemaps, canonical_key(names_sitemaps), 1, role=SITEMAP))
         return self.frontier.rebuild(record.id, fetched, waiting, dead)

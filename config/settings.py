@@ -181,6 +181,11 @@ class Settings(BaseSettings):
     sitemaps: bool = Field(
         True, description="Whether crawls read the sitemaps that robots.txt names, or else `/sitemap.xml`."
     )
+    soft_404_probe: bool = Field(
+        True,
+        description="Whether each crawl requests one page that cannot exist. If the site answers 200, pages with the "
+        "same text are error pages.",
+    )
     extractor: Literal["lexbor", "beautifulsoup"] = Field("lexbor", description="HTML parser of the hot path.")
     crawl_ttl: int = Field(
         7 * 86_400, gt=0, description="Seconds after its last page that Redis keeps a crawl; its record stays."

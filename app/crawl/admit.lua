@@ -3,15 +3,27 @@
 -- Return the number of the item's characters that are its name.
 local NAME = 16
 
+-- Return the admission window of a crawl: one message until its probe is completed, so that it comes before the pages.
+local function window_of(info, pages, window, probe)
+    if probe then
+        local state = redis.call('HGET', pages, probe)
+        if state == 'w' or state == 'o' then
+            return 1
+        end
+        redis.call('HDEL', info, 'probe')
+    end
+    return tonumber(window) or 1
+end
+
 -- Admit pages of a crawl from its backlog into its admission window. Return their items.
 -- `total` is the number of pages that all active crawls may have admitted together.
 local function admit(info, pages, admitted, backlog, active, total)
-    local fields = redis.call('HMGET', info, 'state', 'window')
+    local fields = redis.call('HMGET', info, 'state', 'window', 'probe')
     if (fields[1] and fields[1] ~= 'running') or total <= 0 then
         return {}
     end
     local share = math.floor(total / math.max(1, redis.call('SCARD', active)))
-    local room = math.max(1, math.min(tonumber(fields[2]) or 1, share)) - redis.call('HLEN', admitted)
+    local room = math.max(1, math.min(window_of(info, pages, fields[2], fields[3]), share)) - redis.call('HLEN', admitted)
     local items = {}
     while room > 0 do
         local item = redis.call('LPOP', backlog)

@@ -56,6 +56,7 @@ for at = 18, 17 + 2 * links, 2 do
             else
                 redis.call('HSET', pages, ARGV[at], 'w')
                 redis.call('RPUSH', KEYS[5], ARGV[at] .. ARGV[at + 1])
+                note_probe(crawl, ARGV[at], ARGV[at + 1])
                 charge(budgets, charges)
                 seen = seen + (is_page(ARGV[at + 1]) and 1 or 0)
             end

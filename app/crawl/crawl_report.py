@@ -28,6 +28,8 @@ MAX_SOURCES: Final = 20
 _CACHED_KEYS: Final = 50_000
 
 _STORED: Final = frozenset({"indexed", "unchanged"})
+#: Reasons of URLs that are no pages of the site.
+_NO_PAGES: Final = frozenset({Reason.SITEMAP, Reason.PROBE})
 #: Reasons of URLs that have content which is not to be indexed.
 _FORBIDDEN: Final = frozenset({Reason.NOINDEX, Reason.ROBOTS, Reason.BLOCKED})
 
@@ -105,7 +107,7 @@ def read_report(frontier: Frontier, store: ObjectStore, domain: str, *, crawl_id
 
 
 def reason_totals(frontier: Frontier, store: ObjectStore, domain: str) -> dict[str, int]:
-    """Return the totals of a domain's latest crawl without its sitemaps, which are no pages of the site.
+    """Return the totals of a domain's latest crawl without its sitemaps and its probe, which are no pages of the site.
 
     Those of a crawl that has ended are in its record. A sitemap that failed has another reason, and counts.
     """
@@ -117,7 +119,7 @@ def reason_totals(frontier: Frontier, store: ObjectStore, domain: str) -> dict[s
     else:
         report = read_report(frontier, store, domain, crawl_id=record.id)
         totals = report.totals if report else {}
-    return {reason: number for reason, number in totals.items() if reason != Reason.SITEMAP}
+    return {reason: number for reason, number in totals.items() if reason not in _NO_PAGES}
 
 
 def in_order(counts: Mapping[str, int]) -> dict[str, int]:

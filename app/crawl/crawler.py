@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from billiard import current_process
 from redis import Redis
@@ -34,6 +34,7 @@ from app.crawl.policy import Policies, policies_without_sites
 from app.crawl.politeness import HostRateLimiter, RobotsCache, robots_url
 from app.crawl.single_flight import SingleFlight
 from app.crawl.sitemaps import DEFAULT_PATH, MAX_BYTES, ReadSitemap, sitemap_of
+from app.crawl.traps import error_hash, probe_url
 from app.crawl.urls import Target, host_of, resolve
 from app.crawl_record.reasons import Reason
 from app.errors import FetchError, ObjectNotFound, ServerError
@@ -58,6 +59,14 @@ _measured = threading.Lock()
 
 #: Statuses by which a site says that there is no sitemap.
 _NO_SITEMAP = frozenset({404, 410})
+
+
+class Probed(NamedTuple):
+    """The response for a page that does not exist: `text` is its `error_hash`, or empty if it is a proper error."""
+
+    text: str = ""
+    status: int = 0
+    detail: str = ""
 
 
 class Crawler:
@@ -90,6 +99,7 @@ class Crawler:
         self._extractor = extractor(settings.extractor)
         self._limits = Limits.of(settings)
         self._reads_sitemaps = settings.sitemaps
+        self._probes = settings.soft_404_probe
 
     def fetch(
         self, target: Target, kind: MessageKind, *, too_complex: bool = False, former: Former | None = None
@@ -201,6 +211,36 @@ class Crawler:
             return ReadSitemap((), (result.target,), f"to {result.target}")
         failed = is_named and response.status not in _NO_SITEMAP
         return ReadSitemap((), (), f"none: {response.status}", failed=failed)
+
+    def urls_of_probe(self, target: Target) -> tuple[str, ...]:
+        """Return the URL that a crawl requests to know the error page of its start page's site; none if that is off."""
+        url = probe_url(target.url, target.crawl_id) if self._probes else None
+        return (url,) if url else ()
+
+    def probe(self, target: Target) -> Probed:
+        """Request a page that cannot exist, without retries. The caller has waited for the host.
+
+        Raises RobotsUnavailable and Postpone, as `get` does.
+        """
+        if not self._probes:
+            return Probed(detail="SOFT_404_PROBE is off")
+        policy = self._policies(target.domain)
+        getter = self._getters.of(policy.request)
+        rules = self._robots.rules(target.url, getter, policy.settings)
+        if not rules.allows(target.url):
+            return Probed(detail=rules.denial(target.url))
+        try:
+            response = getter.get(target.url)
+            with cpu_limit():
+                result = classify(response, scope=policy.scope, extractor=self._extractor, limits=self._limits)
+        except (ServerError, FetchError) as error:
+            if isinstance(error, ServerError):
+                self._rate_limiter.pause(host_of(target.url), error.retry_after or 0)
+            return Probed(detail=str(error))
+        if not isinstance(result, Indexed):
+            return Probed(status=response.status)
+        page = result.page
+        return Probed(error_hash(page.title, page.body, page.path), response.status, "the site has soft 404s")
 
     def store(self, target: Target, result: FetchResult) -> str:
         """Store a result; return the page's id if the page belongs in its crawl's pack, else an empty string.

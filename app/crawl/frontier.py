@@ -135,7 +135,7 @@ class Frontier(CrawlView):
                 return Entered(fetch=False, spent=str(values[0]))
             case "fetch":
                 self._cache.note_born(crawl_id, str(values[0]))
-                return Entered(fetch=True, former=Former.from_text(str(values[1])))
+                return Entered(fetch=True, former=Former.from_text(str(values[1])), soft_404=str(values[2]))
             case "unknown":
                 return Entered(fetch=False, crawl_found=False)
         return Entered(fetch=False, handover=admitted_of(values, 0.0))
@@ -326,6 +326,10 @@ class Frontier(CrawlView):
                 keys=[*parts_of(crawl_key(crawl_id), "", "pages", "admitted"), ACTIVE_CRAWLS],
                 args=[self._ttl, plain_id(crawl_id), *fields],
             )
+
+    def note_soft_404(self, crawl_id: str, text: str) -> None:
+        """Note the hash of the text with which the site answers for pages that do not exist."""
+        self._redis.hset(crawl_key(crawl_id), "soft_404", text)
 
     def note_cut(self, crawl_id: str) -> None:
         """Note that a crawl did not follow all links."""

@@ -76,7 +76,7 @@ class Progress:
 class FoundPage:
     """A page of a crawl with its depth; `referrer` is the id of the page that led to it, or empty.
 
-    `redirects` is the number of redirects in a row that led to it. `role` is `sitemap` or, for a page, empty.
+    `redirects` is the number of redirects in a row that led to it. `role` is `sitemap`, `probe` or, for a page, empty.
     """
 
     url: str
@@ -89,6 +89,8 @@ class FoundPage:
 
 #: The role of a URL whose message reads sitemaps: one itself, or the robots.txt that names them.
 SITEMAP = "sitemap"
+#: The role of a URL that cannot exist: the response shows what the site's error pages look like.
+PROBE = "probe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,8 @@ class Entered:
     handover: Admitted = Admitted()
     #: The reason code of the budget that was spent while the page waited: it is completed without a request.
     spent: str = ""
+    #: The `error_hash` of the site's error page, if it has the status 200.
+    soft_404: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,19 @@ from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped, 
 from app.crawl.crawl_records import CrawlRecords
 from app.crawl.crawler import Crawler, is_move
 from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import SITEMAP, Completed, FoundPage, Host, MessageKind, PageMessage, message_name
+from app.crawl.frontier_values import (
+    PROBE,
+    SITEMAP,
+    Completed,
+    FoundPage,
+    Host,
+    MessageKind,
+    PageMessage,
+    message_name,
+)
 from app.crawl.policy import Policies
 from app.crawl.sitemaps import MAX_NESTING
-from app.crawl.traps import MAX_REDIRECTS, text_hash
+from app.crawl.traps import MAX_REDIRECTS, error_hash, text_hash
 from app.crawl.urls import Excluded, Target, canonical_key, host_of
 from app.crawl_record.entries import UrlEntry
 from app.crawl_record.reasons import Reason
@@ -64,9 +73,14 @@ class PageWork:
         try:
             if role == SITEMAP:
                 return self._read_sitemap(target, host, referrer=referrer, redirects=redirects)
+            if role == PROBE:
+                return self._probe(target, host, referrer=referrer)
             result = self._crawler.get(target, too_complex=too_complex, former=entered.former)
             if isinstance(result, Redirected) and redirects >= MAX_REDIRECTS:
                 result = Skipped(why=Reason.TOO_MANY_REDIRECTS, detail=f"to {result.target}", status=result.status)
+            text = _text_of(result)
+            if target.depth and entered.soft_404 and _error_hash_of(result) == entered.soft_404:
+                result = Gone(why=Reason.SOFT_404, status=result.status)
             member = self._crawler.store(target, result)
         except BaseException as error:
             failed = not isinstance(error, Postpone)
@@ -74,7 +88,17 @@ class PageWork:
             self._frontier.release(crawl_id, "page", target.canonical_key, host, failed=failed, error=reason)
             raise
         redirects = redirects + 1 if isinstance(result, Redirected) else 0
-        return self.complete(target, "page", result, host, referrer=referrer, member=bool(member), redirects=redirects)
+        return self.complete(
+            target, "page", result, host, referrer=referrer, member=bool(member), redirects=redirects, text=text
+        )
+
+    def _probe(self, target: Target, host: Host, *, referrer: str) -> Completed:
+        """Request a page that cannot exist, and note the text of the site's error page if it has the status 200."""
+        probed = self._crawler.probe(target)
+        if probed.text:
+            self._frontier.note_soft_404(target.crawl_id, probed.text)
+        result = Skipped(why=Reason.PROBE, detail=probed.detail, status=probed.status)
+        return self.complete(target, "page", result, host, referrer=referrer)
 
     def _read_sitemap(self, target: Target, host: Host, *, referrer: str, redirects: int) -> Completed:
         """Add the URLs of a sitemap to the backlog, before its message is completed with further sitemaps."""
@@ -101,10 +125,12 @@ class PageWork:
         member: bool = False,
         redirects: int = 0,
         sitemaps: Sequence[str] = (),
+        text: str = "",
     ) -> Completed:
         """Complete a page's message; return the pages that are admitted now. `redirects` led to its links in a row.
 
-        `sitemaps` are read next; those of a start page are found by its robots.txt.
+        `sitemaps` are read next; those of a start page are found by its robots.txt. `text` is the page's `text_hash`
+        where the result has none.
         The line of the record is that of `page` or `index`; the links are followed of `page` or `crawl`.
         """
         own = kind == "page" or self._records.is_own(target)
@@ -113,8 +139,9 @@ class PageWork:
         below = target.depth + 1
         own_id, limits = page_id(target.canonical_key), self._policies(target.domain).settings
         excluded = result.excluded if own and kind != "index" else ()
+        probes: Sequence[str] = ()
         if own and kind != "index" and target.depth == 0 and not is_move(result):
-            sitemaps = self._crawler.names_of_sitemaps(target)
+            sitemaps, probes = self._crawler.names_of_sitemaps(target), self._crawler.urls_of_probe(target)
         if below > limits.max_depth:
             excluded += tuple(Excluded(link.url, link.canonical_key, Reason.MAX_DEPTH) for link in links)
             links = ()
@@ -126,10 +153,11 @@ class PageWork:
             line=line,
             indexed=member,
             links=chain(
+                (FoundPage(url, canonical_key(url), below, own_id, role=PROBE) for url in probes),
                 (FoundPage(url, canonical_key(url), below, own_id, redirects, SITEMAP) for url in sitemaps),
                 (FoundPage(link.url, link.canonical_key, below, own_id, redirects) for link in links),
             ),
-            text=_text_of(result) if kind != "crawl" else "",
+            text=text or (_text_of(result) if kind != "crawl" else ""),
             excluded=((each.reason, FoundPage(each.url, each.canonical_key, below, own_id)) for each in excluded),
             max_pages=limits.max_pages,
         )
@@ -155,6 +183,14 @@ class PageWork:
 def _text_of(result: FetchResult) -> str:
     return (
         text_hash(result.page.title, result.page.body, result.page.path)
+        if isinstance(result, Indexed | Unchanged)
+        else ""
+    )
+
+
+def _error_hash_of(result: FetchResult) -> str:
+    return (
+        error_hash(result.page.title, result.page.body, result.page.path)
         if isinstance(result, Indexed | Unchanged)
         else ""
     )

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
+from app.crawl.urls import resolve
 from config.settings import Settings
 
 #: Redirects in a row that a crawl follows.
@@ -81,9 +82,27 @@ def text_hash(title: str, body: str, path: str) -> str:
 
     So pages of a calendar have few different texts, and an error page has one, whatever was requested.
     """
-    text = f"{title}\n{body}"
-    if len(path) >= _MIN_PATH:
-        text = text.replace(path, "")
+    return _text_hash(f"{title}\n{body}", (path,))
+
+
+def error_hash(title: str, body: str, path: str) -> str:
+    """Return the hash by which error pages of a site with status 200 are recognised; empty for a page without text.
+
+    Such a page may repeat its path, or only the last part of it.
+    """
+    return _text_hash(f"{title}\n{body}", (path, path.rstrip("/").rpartition("/")[2])) if body.strip() else ""
+
+
+def probe_url(start_url: str, crawl_id: str) -> str | None:
+    """Return a URL beside a crawl's start page that cannot exist, of the crawl's own; None if it is too long."""
+    name = hashlib.blake2b(crawl_id.encode(errors="replace"), digest_size=8).hexdigest()
+    return resolve(start_url, f"./perennial-probe-{name}")
+
+
+def _text_hash(text: str, left_out: tuple[str, ...]) -> str:
+    for part in left_out:
+        if len(part) >= _MIN_PATH:
+            text = text.replace(part, "")
     return hashlib.blake2b(text.encode(errors="replace").translate(None, _LEFT_OUT), digest_size=4).hexdigest()
 
 

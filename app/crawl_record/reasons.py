@@ -26,6 +26,8 @@ class Reason(StrEnum):
     EMPTY = "empty"
     UNREADABLE = "unreadable"
     SITEMAP = "sitemap"
+    PROBE = "probe"
+    SOFT_404 = "soft-404"
     # Failed.
     DEAD_LETTERED = "dead-lettered"
     LOST = "lost"
@@ -70,6 +72,9 @@ MEANINGS: Final[dict[Reason, str]] = {
     Reason.UNREADABLE: "The PDF is damaged or encrypted, or takes too much time or memory.",
     Reason.SITEMAP: "The URL is a sitemap, or the robots.txt that names some. `detail` has the number of its URLs. "
     "`perennial status` does not count it.",
+    Reason.PROBE: "The URL does not exist. The crawl requests it once to know the site's error page. "
+    "`perennial status` does not count it.",
+    Reason.SOFT_404: "The page has the text of the site's error page, with the status 200.",
     Reason.DEAD_LETTERED: "Every attempt failed, and the message is a dead letter.",
     Reason.LOST: "The message of the page vanished from the broker.",
     Reason.NOFOLLOW: "Links to the URL forbid to follow them, by `rel=nofollow`, `<meta>` or a header.",

@@ -349,6 +349,19 @@ def test_a_page_that_is_left_out_for_identical_texts_closes_its_pattern_and_does
     assert not frontier.is_cut("c")
 
 
+def test_no_page_is_admitted_before_the_probe_of_its_crawl_is_completed(frontier: Frontier) -> None:
+    enter(frontier, "start", host=WIDE)
+    probe = FoundPage("https://a.gov/probe", "probe", 1, role="probe")
+    links = [probe, link("1"), link("2"), link("3")]
+    completed = frontier.complete("c", "page", "start", host=WIDE, links=links, max_pages=99)
+    assert [each.role for each in completed.admitted.messages] == ["probe"]
+    assert not enter(frontier, "probe", host=WIDE).soft_404
+    frontier.note_soft_404("c", "hash")
+    assert len(complete(frontier, "page", "probe", host=WIDE).admitted.messages) == 3
+    assert enter(frontier, "1", host=WIDE).soft_404 == "hash"
+    assert frontier.progress("a.gov").seen == 4
+
+
 def test_a_crawl_that_is_cancelled_while_a_page_is_in_work_ends(frontier: Frontier) -> None:
     enter(frontier, "start")
     frontier.set_state("c", "cancelled")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.crawl.traps import charges, text_hash
+from app.crawl.traps import charges, error_hash, text_hash
 
 pytestmark = pytest.mark.unit
 
@@ -46,6 +46,15 @@ def test_texts_are_identical_but_for_digits_and_the_path_of_the_page() -> None:
     assert text_hash("Oops", "Nothing at /old/a", "/old/a") == text_hash("Oops", "Nothing at /old/bcd", "/old/bcd")
     assert text_hash("May", "", "/c/5") != text_hash("June", "", "/c/6")
     assert text_hash("a", "b", "/") != text_hash("", "a b", "/")
+
+
+def test_error_pages_are_equal_whether_they_repeat_the_path_or_its_last_part_and_a_page_without_text_is_none() -> None:
+    assert error_hash("Oops", "No /old/amber", "/old/amber") == error_hash(
+        "Oops", "No /perennial-probe-1", "/perennial-probe-1"
+    )
+    assert error_hash("Oops", "No amber here", "/old/amber/") == error_hash("Oops", "No cedar here", "/cedar")
+    assert error_hash("Oops", "No amber", "/x") != error_hash("Oops", "No cedar", "/x")
+    assert error_hash("Oops", " ", "/x") == ""
 
 
 @given(st.text(), st.text(max_size=50))
