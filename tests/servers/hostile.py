@@ -1,4 +1,7 @@
-"""A site of 200 pages among traps: sessions, calendar, facets, repeated segments, soft 404s, redirects, bombs."""
+"""A site of 200 pages among traps: sessions, calendar, facets, repeated segments, soft 404s, redirects, bombs.
+
+Its other pages each have one reason not to be indexed.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,43 @@ from html import escape
 from urllib.parse import parse_qsl, urlsplit
 
 from tests.servers.hazards import bomb, drip, endless, zipped
-from tests.servers.site import Answer, Request, Site, redirect, reply
+from tests.servers.site import Answer, Request, Site, failure, redirect, reply, robots
 
 PAGES = 200
 _SYLLABLES = [consonant + vowel for consonant in "bdklmn" for vowel in "aeiou"]
 #: Values of each parameter of the shop, and `sort`.
 _FACETS = {"brand": 6, "colour": 6, "material": 5, "size": 7, "sort": 4}
 #: Encodings of the real pages, in turn: the label, and whether it is in the header, early in the page, or late in it.
-_ENCODINGS = (("utf-8", "header"), ("windows-1252", "header"), ("windows-1252", "meta"), ("utf-8", "none"))
+_ENCODINGS = (
+    ("utf-8", "header"),
+    ("windows-1252", "header"),
+    ("windows-1252", "meta"),
+    ("macintosh", "late"),
+    ("utf-8", "none"),
+)
+#: What is before a late `<meta charset>`. Browsers look for one in the first 1,024 bytes.
+_STYLE = f"<style>{'p { margin: 0 } ' * 200}</style>"
+#: URLs to which the home page links, and the reason code of each.
+REASONS = {
+    "/denied/page": "robots",
+    "/noindex": "noindex",
+    "/noindex-by-header": "noindex",
+    "/nofollowed": "nofollow",
+    "/missing": "404",
+    "/gone": "410",
+    "/forbidden": "403",
+    "/failing": "dead-lettered",
+    "/canonical": "canonical",
+    "/twin-page": "duplicate",
+    "/moved": "redirect",
+    "/to-itself": "invalid-redirect",
+    "/picture": "content-type",
+    "/damaged.pdf": "unreadable",
+    "/script": "empty",
+    "/bomb": "too-large",
+    "/endless": "too-large",
+    "/drip": "indexed",
+}
 
 
 def document(title: str, text: str, *, links: Iterable[str] = (), head: str = "") -> str:
@@ -77,7 +109,7 @@ class HostileSite(Site):
         if path in self.real:
             return self._real(path)
         answers: dict[str, Callable[[], Answer]] = {
-            "robots.txt": lambda: reply("<h1>Not found</h1>", status=404),
+            "robots.txt": lambda: robots("User-agent: *\nDisallow: /\n\nUser-agent: perennial/9\nDisallow: /denied/\n"),
             "calendar": lambda: _month(path),
             "shop": lambda: _shop(query),
             "go": lambda: redirect(f"/go/{self._random_word()}"),
@@ -87,7 +119,48 @@ class HostileSite(Site):
             "endless": endless,
             "drip": lambda: drip(b"<p>slow</p>" * 20, seconds=0.01),
         }
-        return answers.get(path.split("/")[1], lambda: self._soft_404(path))()
+        return answers.get(path.split("/")[1], lambda: self._without_content(path) or self._soft_404(path))()
+
+    def _without_content(self, path: str) -> Answer | None:
+        """Answer with a page that is not to be indexed, None for any other path."""
+        noindex = document("Hidden", "not to be found")
+        head = {"canonical": '<link rel="canonical" href="/home">', "noindex": '<meta name="robots" content="noindex">'}
+        answers = {
+            "/denied/page": reply(document("Denied", "nobody reads this")),
+            "/noindex": reply(document("Hidden", "not to be found", head=head["noindex"])),
+            "/noindex-by-header": reply(noindex, headers={"X-Robots-Tag": "perennial: noindex"}),
+            "/nofollowed": reply(document("Nofollowed", "nobody reads this")),
+            "/missing": failure(404),
+            "/gone": failure(410),
+            "/forbidden": failure(403),
+            "/failing": failure(500),
+            "/canonical": reply(document("Canonical", "another form of the home page", head=head["canonical"])),
+            "/twin": reply(document("Twins", "one of two")),
+            "/twin-page": reply(document("Twins", "one of two")),
+            "/moved": redirect("/home", status=301),
+            "/to-itself": redirect("/to-itself"),
+            "/picture": reply(b"\x89PNG", content_type="image/png"),
+            "/damaged.pdf": reply(b"%PDF-1.4 damaged", content_type="application/pdf"),
+            "/script": reply('<!doctype html><title>App</title><div id="app"></div><script src="/app.js"></script>'),
+        }
+        return answers.get(path)
+
+    def reasons(self, url: str) -> set[str]:
+        """Return the reason codes that a URL may have. A budget decides between those of a trap."""
+        path, query = urlsplit(url).path, urlsplit(url).query
+        plain, first = path.partition(";")[0], path.split("/")[1]
+        traps = {
+            "calendar": {"indexed", "identical-texts"},
+            "shop": {"indexed", "query-variants"},
+            "go": {"redirect", "too-many-redirects"},
+            "s": {"duplicate", "identical-texts"},
+            "deeper": {"indexed", "duplicate", "identical-texts", "repeated-segments"},
+            "old": {"soft-404", "identical-texts"},
+        }
+        if plain in self.real:
+            return {"indexed"} if plain == path and not query else {"duplicate", "identical-texts", "pattern-pages"}
+        fixed = {**REASONS, "/": "redirect", "/twin": "indexed", "/robots.txt": "sitemap", "/sitemap.xml": "sitemap"}
+        return {fixed[path]} if path in fixed else traps.get(first, {"probe"})
 
     def _in_session(self, path: str) -> Answer:
         """Answer with the page after a session in the path: `/s/0123456789ab/article/1`."""
@@ -107,11 +180,14 @@ class HostileSite(Site):
         links = [variant for target in following for variant in self._variants(target)]
         links += ["/calendar/2026/11/", "/shop", "/deeper/", f"/old/{word(at + 900)[:-1]}/", "/go/on"]
         if path == "/home":
-            links += ["/bomb", "/endless", "/drip"]
+            links += [*(REASONS.keys() - {"/nofollowed"}), "/twin"]
         encoding, where = _ENCODINGS[at % len(_ENCODINGS)]
-        head = f'<meta charset="{encoding}">' if where == "meta" else ""
+        meta = f'<meta charset="{encoding}">'
+        head = {"meta": meta, "late": _STYLE + meta}.get(where, "")
         about = self.real[path]
-        data = document(f"Page {about}", f"All about {about} and others", links=links, head=head).encode(encoding)
+        markup = document(f"Page {about}", f"All about {about} and others", links=links, head=head)
+        markup += '<p><a rel="nofollow" href="/nofollowed">read on</a></p>'
+        data = markup.encode(encoding)
         kind = f"text/html; charset={encoding}" if where == "header" else "text/html"
         return zipped(data, content_type=kind) if at % 5 == 0 else reply(data, content_type=kind)
 
