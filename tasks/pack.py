@@ -22,6 +22,7 @@ from app.pack.announcement import is_announced, note_announced
 from app.pack.manifest import read_manifest
 from app.pack.packer import PackResult
 from app.pack.plan import FinishedCrawl
+from app.pack.stored_pages import list_pages
 from app.state.lease import lease
 from app.storage.layout import Page, content_key, read_content
 from app.storage.layout import page_id as page_id_of
@@ -74,6 +75,11 @@ def _finished_crawl(recorded: RecordedCrawl) -> FinishedCrawl:
     crawl, store, domain = recorded.record, context().store, recorded.record.domain
     start = recorded.entries.get(page_id_of(canonical_key(crawl.start_url)))
     contents = ((page_id, read_content(store, content_key(domain, page_id))) for page_id in recorded.failed_ids)
+    left_out = (
+        find_left_out(store, domain, list_pages(store, domain), recorded.entries, recorded.closed)
+        if recorded.closed
+        else ()
+    )
     return FinishedCrawl(
         id=crawl.id,
         start_url=crawl.start_url,
@@ -82,7 +88,7 @@ def _finished_crawl(recorded: RecordedCrawl) -> FinishedCrawl:
         reached_limit=recorded.cut,
         page_ids=recorded.member_ids,
         unfollowed_page_ids=[page_id for page_id, content in contents if isinstance(content, Page)],
-        left_out_page_ids=find_left_out(store, domain, recorded.entries, recorded.closed),
+        left_out_page_ids=left_out,
         packed_crawl_began=_packed_crawl_began(store, domain),
     )
 

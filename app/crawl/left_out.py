@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
 from typing import Final
@@ -12,7 +12,6 @@ from app.crawl.urls import canonical_key
 from app.crawl_record.entries import UrlEntry
 from app.crawl_record.reasons import Reason
 from app.errors import StoreError
-from app.pack.stored_pages import list_pages
 from app.storage.layout import Page, content_key, from_json, page_id
 from app.storage.reading import read_objects
 from app.storage.store import ObjectStore
@@ -22,17 +21,15 @@ _CACHED_KEYS: Final = 50_000
 
 
 def find_left_out(
-    store: ObjectStore, domain: str, entries: Mapping[str, UrlEntry], closed: Collection[str]
+    store: ObjectStore, domain: str, stored: Iterable[str], entries: Mapping[str, UrlEntry], closed: Collection[str]
 ) -> set[str]:
     """Return ids of stored pages that a crawl left out, and of those that it did not meet and only they lead to.
 
-    `entries` has what the crawl met, by page id. `closed` are the directory patterns that identical texts closed;
-    without one, nothing is read.
+    `stored` are the ids of the domain's stored content, `entries` has what the crawl met, by page id. `closed` are the
+    directory patterns that identical texts closed.
     """
-    if not closed:
-        return set()
     spent = {own_id for own_id, entry in entries.items() if entry.reason == Reason.IDENTICAL_TEXTS}
-    unmet = {own_id for own_id in list_pages(store, domain) if own_id not in entries or own_id in spent}
+    unmet = {own_id for own_id in stored if own_id not in entries or own_id in spent}
     left_out, linked = set(), {}
     id_of = lru_cache(_CACHED_KEYS)(lambda url: page_id(canonical_key(url)))
     for page in _pages(store, domain, unmet):

@@ -16,7 +16,7 @@ _MAX_COMPARED: Final = 200
 
 _AGENT = re.compile(r"user[\s-]*agent\s*:?\s*(.*)", re.I)
 #: With the misspellings that Protego reads, and with a space in place of the colon.
-_DISALLOW = re.compile(r"(?:dis+allow|dissalow|disalow|diasllow|disallaw)(?:\s*:|\s)\s*(.+)", re.I)
+_DISALLOW = re.compile(r"d[is]+a[sl]*l[ao]w(?:\s*:|\s)\s*(.+)", re.I)
 #: Lines that belong to no group.
 _SITE_WIDE = re.compile(r"(?:sitemaps?|site-map|host)(?=[\s:])", re.I)
 

@@ -79,7 +79,7 @@ def test_each_of_many_concurrent_packers_wins_or_reports_a_conflict(store: Objec
 
     def attempt(number: int) -> int | None:
         try:
-            return pack_full(store, DOMAIN, page_ids=None, crawl_id=str(number), began=None).generation
+            return pack_full(store, DOMAIN, page_ids=None, crawl_id=str(number), began=None, force=True).generation
         except PreconditionFailed:
             return None
 

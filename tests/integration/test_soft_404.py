@@ -1,4 +1,4 @@
-"""Pages that a site answers with status 200 although they do not exist: one probe a crawl tells them from others."""
+"""Pages that a site answers with status 200 although they do not exist: a crawl recognises them by one probe."""
 
 from __future__ import annotations
 

@@ -71,7 +71,9 @@ def complete(process: Context, name: str, *links: str, indexed: bool = True) -> 
     process.work.complete(target, "page", result, HOST, member=indexed)
 
 
-def test_sitemaps_of_a_lost_crawl_are_read_again(process: Context, sweep: Callable[..., list[str]]) -> None:
+def test_the_probe_and_then_the_sitemaps_of_a_lost_crawl_are_requested_again(
+    process: Context, sweep: Callable[..., list[str]]
+) -> None:
     begin(process)
     complete(process, "start")
     sitemap = url("sitemap.xml")
@@ -80,8 +82,11 @@ def test_sitemaps_of_a_lost_crawl_are_read_again(process: Context, sweep: Callab
     process.records.flush(process.frontier.crawl("c") or begin(process))
     process.redis.flushdb()
     sweep()
-    admitted = [each for refill in process.frontier.refill(stalled=60) for each in refill.admitted.messages]
-    assert [(each.url, each.role) for each in admitted] == [(url("robots.txt"), "sitemap")]
+    [probe] = [each for refill in process.frontier.refill(stalled=60) for each in refill.admitted.messages]
+    assert probe.role == "probe"
+    target = Target(probe.url, DOMAIN, probe.url, "c", depth=1)
+    completed = process.work.complete(target, "page", Skipped(why=Reason.PROBE), HOST)
+    assert [(each.url, each.role) for each in completed.admitted.messages] == [(url("robots.txt"), "sitemap")]
 
 
 def test_a_crawl_goes_on_after_redis_was_lost_and_its_timer_runs_again(
@@ -102,7 +107,10 @@ def test_a_crawl_goes_on_after_redis_was_lost_and_its_timer_runs_again(
     states = [process.frontier.page_state("c", url(name))["page"] for name in ("start", "hidden", "broken", "third")]
     assert states == ["done", "done", "dead", "waiting"]
     [refill] = process.frontier.refill(stalled=60)
-    assert [message.url for message in refill.admitted.messages] == [url("third")]
+    [probe] = refill.admitted.messages
+    target = Target(probe.url, DOMAIN, probe.url, "c", depth=1)
+    completed = process.work.complete(target, "page", Skipped(why=Reason.PROBE), HOST)
+    assert [message.url for message in completed.admitted.messages] == [url("third"), url("robots.txt")]
     timer = process.timers.running(DOMAIN)
     assert timer is not None
     assert timer.callback == full_pack(DOMAIN, "c")

@@ -46,7 +46,7 @@ REASONS = {
     "/picture": "content-type",
     "/damaged.pdf": "unreadable",
     "/script": "empty",
-    "/bomb": "too-large",
+    "/bomb": "content-type",
     "/endless": "too-large",
     "/drip": "indexed",
 }
