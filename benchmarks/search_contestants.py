@@ -19,7 +19,7 @@ from app.broker.publishing import Outgoing
 from app.broker.rpc.requestor import Requestor
 from app.cluster.client.cluster import ClusterSearchClient
 from app.search.contract import SearchRequest
-from app.search.pack_searcher import SCHEMA_VERSION, PackSearcher
+from app.search.pack_searcher import PackSearcher
 from app.search.query import Query, parse
 from app.search.ranking import WEIGHTS
 from benchmarks.echo import QUEUE
@@ -138,7 +138,7 @@ CONTESTANTS: dict[str, Callable[[dict[str, Any]], Make]] = {
 
 def _best(pack: sqlite3.Connection, query: Query) -> list[Any]:
     ranked = "SELECT rowid, rank FROM pages_fts WHERE pages_fts MATCH ? AND rank MATCH ? ORDER BY rank LIMIT ?"
-    ids = [row[0] for row in pack.execute(ranked, (query.match, WEIGHTS[SCHEMA_VERSION], LIMIT))]
+    ids = [row[0] for row in pack.execute(ranked, (query.match, WEIGHTS[max(WEIGHTS)], LIMIT))]
     marks = ", ".join("?" * len(ids))
     return pack.execute(f"SELECT {_COLUMNS} FROM pages WHERE id IN ({marks})", ids).fetchall()
 

@@ -8,24 +8,25 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from app.pack import derived
+from app.pack import derived, groups
 from app.pack.anchors import note_links
 from app.pack.database import SCHEMA_VERSION, write_names, write_vocabulary
 from app.pack.fetch import sha256
 from app.pack.manifest import Manifest
 from app.pack.publish import compress
-from app.pack.rows import section
+from app.pack.rows import section, subsections
 from app.storage.layout import Page, manifest_key, pack_key, page_id
 from app.storage.store import ObjectStore
+from app.text.titles import site_name
 
 SQL = Path(__file__).parent.parent / "app" / "pack"
 BUILT_AT = "2026-11-21T10:04:00+00:00"
 _INSERT = """
 INSERT INTO pages (
-    object, etag, key, url, path, section, lang, modified, content_type, canonical, hidden,
-    title, description, headings, body_forms, body
+    object, etag, key, url, path, section, lang, modified, content_type, canonical, text_hash,
+    title, description, headings, subsections, body_forms, body
 )
-VALUES (?, 'etag', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, 'etag', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 
@@ -45,7 +46,7 @@ def page(path: str, title: str = "", body: str = "", *, url: str = "", headings:
 
 
 def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example", generation: int = 1) -> Path:
-    """Write a pack. Pages with a canonical page are hidden."""
+    """Write a pack."""
     pages = list(pages)
     rows = [_row(page) for page in pages]
     meta = {"domain": domain, "generation": str(generation), "built_at": BUILT_AT, "pages": str(len(rows))}
@@ -56,18 +57,22 @@ def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example
                 note_links(database, page_id(page.canonical_key), page)
             database.executemany(_INSERT, rows)
             derived.join(database)
+            groups.assign(database)
             meta["stemmers"] = derived.stemmers(database)
+            meta["site_name"] = site_name(page.title for page in pages)
             database.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
             write_vocabulary(database)
-            write_names(database)
+            write_names(database, meta["site_name"])
     return path
 
 
 def _row(page: Page) -> tuple[str | int, ...]:
     names = (page_id(page.canonical_key), page.canonical_key, page.url, page.path, section(page.path))
-    kinds = (page.lang, page.modified, page.content_type, page.canonical, int(bool(page.canonical)))
+    kinds = (page.lang, page.modified, page.content_type, page.canonical)
     forms = derived.body_forms(derived.Forms(), lang=page.lang, description=page.description, body=page.body)
-    return (*names, *kinds, page.title, page.description, "\n".join(page.headings), forms, page.body)
+    headings = ("\n".join(page.headings), subsections(page))
+    text_hash = groups.hash_of(page.title, page.body)
+    return (*names, *kinds, text_hash, page.title, page.description, *headings, forms, page.body)
 
 
 def publish(

@@ -173,7 +173,7 @@ def _silent_lines(result: SearchResult) -> Iterator[str]:
 
 def _hit_lines(hit: Hit) -> Iterator[Text]:
     yield Text(printable(hit.title or hit.path), "bold")
-    address = Text(printable(hit.url), "cyan")
+    address = Text(printable(hit.link), "cyan")
     if hit.modified:
         address.append(f"  {printable(hit.modified)}", "dim")
     yield address

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from app.errors import PackCorrupt, PackError
+from app.pack import groups
+from app.text.titles import site_name, without_site_name
 
 #: `PERN`, as in `schema.sql`.
 APPLICATION_ID: Final = 0x5045524E
 #: Schema version that `schema.sql` creates and packers update, and the versions that searchers read.
-SCHEMA_VERSION: Final = 3
-READ_VERSIONS: Final = (2, SCHEMA_VERSION)
+SCHEMA_VERSION: Final = 4
+READ_VERSIONS: Final = (2, 3, SCHEMA_VERSION)
 
 #: Bytes of terms that FTS5 collects before it writes a segment. 64 MB halve the time of a load against its own 1 MB.
 FTS_HASH_SIZE: Final = 64 * 2**20
@@ -25,11 +26,6 @@ FTS_HASH_SIZE: Final = 64 * 2**20
 #: Words in the vocabulary of a pack, the most frequent ones, and characters of its longest word.
 MAX_WORDS: Final = 100_000
 MAX_WORD_LENGTH: Final = 40
-
-#: Between the parts of a title: "os - Interfaces | The Site".
-TITLE_SEPARATOR: Final = re.compile(r"\s+[|–—·:»-]\s+")
-#: Pages below which titles do not show reliably what they have in common.
-MIN_PAGES_FOR_SITE_NAME: Final = 5
 
 #: The file is private and deleted after any failure, so it needs no journal, no fsync and no sharing.
 LOAD_PRAGMAS: Final = """
@@ -42,11 +38,11 @@ PRAGMA cache_size = -65536;
 _FOLDER: Final = Path(__file__).parent
 SCHEMA: Final = (_FOLDER / "schema.sql").read_text()
 TRIGGERS: Final = (_FOLDER / "triggers.sql").read_text()
-_SCHEMAS: Final = {
-    2: (_FOLDER / "schema_2.sql").read_text() + (_FOLDER / "triggers_2.sql").read_text(),
-    SCHEMA_VERSION: SCHEMA + TRIGGERS,
+_SCHEMAS: Final = {SCHEMA_VERSION: SCHEMA + TRIGGERS} | {
+    version: (_FOLDER / f"schema_{version}.sql").read_text() + (_FOLDER / f"triggers_{version}.sql").read_text()
+    for version in READ_VERSIONS
+    if version != SCHEMA_VERSION
 }
-HIDE_DUPLICATES: Final = (_FOLDER / "hide_duplicates.sql").read_text()
 
 #: Characters of an object's definition that are read, and of its name in an error; objects that an error names.
 _MAX_SQL: Final = 10_000
@@ -62,6 +58,7 @@ SELECT term, max(doc) AS docs FROM temp.vocabulary
 WHERE length(term) <= ? AND col NOT IN ('name_forms', 'body_forms')
 GROUP BY term ORDER BY docs DESC, term LIMIT ?
 """
+_VISIBLE_TITLES: Final = "SELECT title FROM pages WHERE NOT hidden"
 _VISIBLE_NAMES: Final = "SELECT id, title, headings, anchors, name_forms FROM pages WHERE NOT hidden"
 
 
@@ -118,19 +115,20 @@ def count_pages(database: sqlite3.Connection) -> int:
 
 
 def complete(database: sqlite3.Connection, target: Path, meta: Mapping[str, str]) -> None:
-    """Hide duplicates, write `meta`, vocabulary and names, and write a compact, checked copy to `target`.
+    """Group identical pages, write `meta`, vocabulary and names, and write a compact, checked copy to `target`.
 
     Raises PackCorrupt for a copy that fails the check, which only a failing disk explains.
     """
     database.executescript(TRIGGERS)
     with transaction(database):
-        database.execute(HIDE_DUPLICATES)
-        entries = {**meta, "pages": str(count_pages(database))}
+        groups.assign(database)
+        site = site_name(title for (title,) in database.execute(_VISIBLE_TITLES))
+        entries = {**meta, "pages": str(count_pages(database)), "site_name": site}
         database.execute("DELETE FROM meta")
         database.executemany("INSERT INTO meta (key, value) VALUES (?, ?)", entries.items())
         database.execute("INSERT INTO pages_fts (pages_fts) VALUES ('optimize')")
         write_vocabulary(database)
-        write_names(database)
+        write_names(database, site)
     # Unlike VACUUM, VACUUM INTO needs no temporary file outside the work folder, and it writes the pages once.
     database.execute("VACUUM INTO ?", (str(target),))
     check(target)
@@ -146,34 +144,12 @@ def write_vocabulary(database: sqlite3.Connection) -> None:
     database.execute(_INSERT_WORDS, (MAX_WORD_LENGTH, MAX_WORDS))
 
 
-def write_names(database: sqlite3.Connection) -> None:
+def write_names(database: sqlite3.Connection, site: str) -> None:
     """Fill the `names` index of every page that is not hidden. Titles are without the name of the site."""
-    site = _site_name(title for _, title, *_ in database.execute(_VISIBLE_NAMES))
-
-    def without_site(title: str) -> str:
-        parts = TITLE_SEPARATOR.split(title)
-        if not site or len(parts) == 1 or site not in (parts[0], parts[-1]):
-            return title
-        separators = list(TITLE_SEPARATOR.finditer(title))
-        return title[: separators[-1].start()] if parts[-1] == site else title[separators[0].end() :]
-
-    names = ((row, without_site(title), *others) for row, title, *others in database.execute(_VISIBLE_NAMES))
+    names = ((row, without_site_name(title, site), *others) for row, title, *others in database.execute(_VISIBLE_NAMES))
     database.execute("DELETE FROM names")
     database.executemany("INSERT INTO names (rowid, title, headings, anchors, forms) VALUES (?, ?, ?, ?, ?)", names)
     database.execute("INSERT INTO names (names) VALUES ('optimize')")
-
-
-def _site_name(titles: Iterable[str]) -> str:
-    """Return the first or last part that more than half of the titles share; empty if they share no part."""
-    pages = 0
-    ends: Counter[str] = Counter()
-    for title in titles:
-        pages += 1
-        parts = TITLE_SEPARATOR.split(title)
-        if len(parts) > 1:
-            ends.update({parts[0], parts[-1]})
-    name, number = max(ends.items(), key=lambda pair: pair[1], default=("", 0))
-    return name if pages >= MIN_PAGES_FOR_SITE_NAME and 2 * number > pages else ""
 
 
 # Check

@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
+from app.pack import groups
 from app.pack.anchors import note_links
 from app.pack.derived import Forms, body_forms
 from app.pack.stored_pages import StoredContent
-from app.storage.layout import Page, Tombstone
+from app.storage.layout import MAX_HEADINGS, Page, Tombstone
+from app.storage.page_parts import HEADINGS
 from app.storage.store import Stat
 
 #: Columns of `pages`. The schema calls the page id `object` and the canonical key `key`.
 COLUMNS: Final = (
     *("object", "etag", "key", "url", "path", "section", "lang", "modified", "content_type", "canonical"),
-    *("title", "description", "headings", "body_forms", "body"),
+    *("text_hash", "title", "description", "headings", "subsections", "body_forms", "body"),
 )
 INSERT: Final = f"INSERT INTO pages ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - The columns are constants.
 UPSERT: Final = (
@@ -27,8 +29,9 @@ _NOTE_TOMBSTONE: Final = (
     "INSERT INTO gone (object, etag) VALUES (?, ?) ON CONFLICT (object) DO UPDATE SET etag = excluded.etag"
 )
 
-#: Characters of a section.
+#: Characters of a section, and of the heading of a subsection.
 MAX_SECTION: Final = 200
+MAX_SUBSECTION: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ def load(database: sqlite3.Connection, contents: Iterable[StoredContent]) -> Non
     tombstones: list[StoredContent] = []
     forms = Forms()
 
-    def rows() -> Iterator[tuple[str, ...]]:
+    def rows() -> Iterator[tuple[str | int, ...]]:
         for stored in contents:
             if isinstance(stored.content, Tombstone):
                 tombstones.append(stored)
@@ -118,12 +121,25 @@ def _delete(database: sqlite3.Connection, page_id: str) -> int:
     return database.execute("DELETE FROM pages WHERE object = ?", (page_id,)).rowcount
 
 
-def _row(stored: StoredContent, page: Page, forms: Forms) -> tuple[str, ...]:
+def subsections(page: Page) -> str:
+    """Return fragment, tab and text of each heading with an id, one a line; without the heading of the whole page."""
+    headings = [
+        (block.id, " ".join(block.lines)) for block in page.blocks if block.kind in HEADINGS and not block.boilerplate
+    ]
+    if page.headings and headings and headings[0][1] == page.headings[0]:
+        headings = headings[1:]
+    named = ((fragment, " ".join(text.split())) for fragment, text in headings if fragment.isprintable())
+    lines = [f"{fragment}\t{text[:MAX_SUBSECTION]}" for fragment, text in named if fragment.strip() and text]
+    return "\n".join(lines[:MAX_HEADINGS])
+
+
+def _row(stored: StoredContent, page: Page, forms: Forms) -> tuple[str | int, ...]:
     names = (page.canonical_key, page.url, page.path, section(page.path), page.lang, page.modified)
     kinds = (page.content_type, page.canonical)
     other_forms = body_forms(forms, lang=page.lang, description=page.description, body=page.body)
-    texts = (page.title, page.description, "\n".join(page.headings), other_forms, page.body)
-    return (stored.page_id, stored.etag, *map(_storable, (*names, *kinds)), *map(_storable, texts))
+    text_hash = groups.hash_of(page.title, page.body)
+    texts = (page.title, page.description, "\n".join(page.headings), subsections(page), other_forms, page.body)
+    return (stored.page_id, stored.etag, *map(_storable, (*names, *kinds)), text_hash, *map(_storable, texts))
 
 
 def _storable(text: str) -> str:

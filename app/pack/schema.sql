@@ -1,14 +1,14 @@
 -- One pack: the pages of one domain and their full-text index.
--- Version 3. The version is `PRAGMA user_version`; `application_id` spells PERN.
+-- Version 4. The version is `PRAGMA user_version`; `application_id` spells PERN.
 PRAGMA application_id = 0x5045524e;
-PRAGMA user_version = 3;
+PRAGMA user_version = 4;
 
 CREATE TABLE meta (
     key   TEXT PRIMARY KEY,
     value TEXT NOT NULL
 ) WITHOUT ROWID;
--- Keys: domain, kind (full | incremental), generation, crawl_id, built_at (UTC, ISO 8601), pages, and stemmers: Snowball's
--- names of the algorithms by which many pages are stemmed, with spaces between.
+-- Keys: domain, kind (full | incremental), generation, crawl_id, built_at (UTC, ISO 8601), pages, stemmers: Snowball's names
+-- of the algorithms by which many pages are stemmed, with spaces between; and site_name: the part that titles share.
 
 -- Long texts are the last columns: SQLite reads a row from its beginning, through all its overflow pages.
 CREATE TABLE pages (
@@ -23,18 +23,22 @@ CREATE TABLE pages (
     modified     TEXT NOT NULL DEFAULT '',         -- date of the page's own metadata: 2026-11-21
     content_type TEXT NOT NULL DEFAULT '',
     canonical    TEXT NOT NULL DEFAULT '',         -- canonical key of its rel=canonical, or empty
-    hidden       INTEGER NOT NULL DEFAULT 0,       -- 1 while `canonical` leads to another row of this pack
+    text_hash    INTEGER NOT NULL DEFAULT 0,       -- of title and body, 64 bits; 0 for a page without text
+    hidden       INTEGER NOT NULL DEFAULT 0,       -- 1 while another page of its group is shown
+    shown_as     INTEGER NOT NULL DEFAULT 0,       -- id of that page; 0 for a page that is shown itself
     inlinks      INTEGER NOT NULL DEFAULT 0,       -- pages of this pack with a link to this one
     title        TEXT NOT NULL DEFAULT '',
     description  TEXT NOT NULL DEFAULT '',
     headings     TEXT NOT NULL DEFAULT '',         -- one a line
+    subsections  TEXT NOT NULL DEFAULT '',         -- fragment, tab and heading of each section with an id, one a line
     anchors      TEXT NOT NULL DEFAULT '',         -- what links of other pages call this one, one a line
     name_forms   TEXT NOT NULL DEFAULT '',         -- stems and parts of words in title, headings and anchors
     body_forms   TEXT NOT NULL DEFAULT '',         -- the same of description and body; of words that are not in them
     body         TEXT NOT NULL DEFAULT ''
 );
 
-CREATE INDEX pages_canonical ON pages (canonical) WHERE canonical <> '';
+-- The pages of each group that are not shown.
+CREATE INDEX pages_copies ON pages (shown_as) WHERE hidden;
 
 -- The properties that a searcher keeps in memory of every page, read without the long rows.
 CREATE INDEX pages_properties ON pages (hidden, section, lang, content_type, modified, inlinks);

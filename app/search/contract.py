@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, TypeAlias
+from urllib.parse import quote
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
 
@@ -15,6 +16,9 @@ MAX_HITS = 10_000
 MAX_LIMIT = 1_000
 #: Suggestions of one reply.
 MAX_SUGGESTIONS = 20
+
+#: Characters of a fragment that are not encoded (RFC 3986 section 3.5), besides letters and digits.
+_FRAGMENT = "!$&'()*+,;=:@/?-._~"
 
 #: Text of a message. Pydantic rejects a lone surrogate only where it counts characters, and no JSON could carry one.
 Text = Annotated[str, Field(max_length=100_000)]
@@ -79,11 +83,22 @@ class SuggestRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Subsection:
+    """A heading of a page, and the fragment of the page's URL that leads to it."""
+
+    fragment: str
+    heading: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
     """One page that matches. `headings` are those with a word of the query; a higher score is a better match.
 
     `section` is the first part of its path, `type` the content type without parameters, `modified` the date that the
     page gives itself (`2026-11-21`). Each is empty where the page has none.
+
+    `opens_at` is the subsection that matches better than the title; None for the page as a whole. `subsections` are
+    others that match. `copies` is the number of other pages with the same text, and `copy_urls` are the first ones.
     """
 
     url: str
@@ -97,6 +112,19 @@ class Hit:
     section: str = ""
     type: str = ""
     modified: str = ""
+    opens_at: Subsection | None = None
+    subsections: tuple[Subsection, ...] = ()
+    copies: int = 0
+    copy_urls: tuple[str, ...] = ()
+
+    @property
+    def link(self) -> str:
+        """The URL at which the hit opens."""
+        return self.url_at(self.opens_at) if self.opens_at else self.url
+
+    def url_at(self, subsection: Subsection) -> str:
+        """Return the URL of a subsection. Its fragment is encoded: it may have any characters."""
+        return f"{self.url}#{quote(subsection.fragment, safe=_FRAGMENT)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,13 +15,18 @@ from app.search.contract import MAX_HITS, Filters, Hit, PackHits, PackInfo, Sort
 from app.search.pack_tables import Properties, cut
 from app.search.query import Phrase, Query
 from app.search.snippet import MAX_SCANNED, best_snippet, matching_lines
+from app.search.subsections import choose
 from app.text.languages import ALGORITHMS
+from app.text.titles import without_site_name
 
 #: As in app/pack/schema.sql.
 APPLICATION_ID = 0x5045524E
-SCHEMA_VERSION = 3
-#: Versions that are searched. Packs before version 3 have neither anchor texts nor forms of words.
-READ_VERSIONS = (2, SCHEMA_VERSION)
+SCHEMA_VERSION = 4
+#: Versions that are searched. Packs before version 3 have neither anchor texts nor forms of words, and packs before
+#: version 4 neither subsections nor groups of identical pages.
+READ_VERSIONS = (2, 3, SCHEMA_VERSION)
+#: The latest version whose columns are ranked in another way than those of the version before it.
+_LAST_RANKING = 3
 
 #: Seconds that opening a pack may take.
 OPENING_SECONDS = 60.0
@@ -35,9 +40,12 @@ _MAX_DIGITS = 15
 
 #: Headings of a hit, and characters of each.
 _MAX_HEADINGS, _MAX_HEADING = 10, 300
+#: Addresses of a hit's copies.
+_MAX_COPIES = 10
 #: Columns of a hit. A reply has to stay small, whatever the pack has: the crawl follows URLs of 2,000 characters.
 _HIT_COLUMNS = f"""id, {cut("url", 4_000)}, {cut("path", 4_000)}, {cut("title", 500)}, {cut("headings", 100_000)},
     {cut("description", 10_000)}, {cut("body", MAX_SCANNED)}, {cut("lang", 35)}, {cut("modified", 10)}"""
+_SUBSECTIONS = f", {cut('subsections', 100_000)}"
 
 #: Instructions of SQLite's virtual machine between two checks of the time limit.
 _INSTRUCTIONS = 1_000
@@ -60,7 +68,7 @@ class PackSearcher:
             try:
                 with self._connections.connection(OPENING_SECONDS, max_row=_MAX_OPENING_ROW) as connection:
                     self._version = _read_version(connection, path)
-                    self.info, stemmers = _read_info(connection)
+                    self.info, stemmers, self._site_name = _read_info(connection)
                     self._stemmers = stemmers if self._version > 2 else ()
                     self._properties = Properties(connection, version=self._version)
                     pages = self._properties.rows
@@ -82,7 +90,7 @@ class PackSearcher:
         began = time.perf_counter()
         if self._version > 2:
             query = query.with_forms(self._stemmers)
-        properties, version = self._properties, self._version
+        properties, version = self._properties, min(self._version, _LAST_RANKING)
         hidden, pages = properties.hidden, properties.rows
         # Filters and dates apply to every match, not to the best ones only.
         rank_limit = None if sort == "date" or filters != _NO_FILTERS else MAX_HITS
@@ -126,12 +134,16 @@ class PackSearcher:
         phrases: tuple[Phrase, ...],
     ) -> tuple[Hit, ...]:
         hits = {}
-        for row in pack_tables.read_rows(connection, _HIT_COLUMNS, pages):
-            page, url, path, title, headings, description, body, lang, modified = row
+        has_groups = self._version > 3
+        columns = _HIT_COLUMNS + (_SUBSECTIONS if has_groups else "")
+        copies = pack_tables.count_copies(connection, pages) if has_groups else {}
+        for row in pack_tables.read_rows(connection, columns, pages):
+            page, url, path, title, headings, description, body, lang, modified, *subsections = row
+            opens_at, listed = choose("".join(subsections), title=title, phrases=phrases)
             hits[page] = Hit(
                 url=url,
                 path=path,
-                title=title,
+                title=without_site_name(title, self._site_name),
                 snippet=best_snippet((description, body), phrases),
                 headings=tuple(line[:_MAX_HEADING] for line in matching_lines(headings, phrases)[:_MAX_HEADINGS]),
                 lang=lang,
@@ -140,6 +152,10 @@ class PackSearcher:
                 section=self._properties.of("section", page),
                 type=self._properties.of("type", page),
                 modified=modified,
+                opens_at=opens_at,
+                subsections=listed,
+                copies=copies.get(page, 0),
+                copy_urls=pack_tables.copy_urls(connection, page, limit=_MAX_COPIES) if page in copies else (),
             )
         return tuple(hits[page] for page in pages)
 
@@ -219,9 +235,9 @@ def _read_version(connection: sqlite3.Connection, path: Path) -> int:
     return int(version)
 
 
-def _read_info(connection: sqlite3.Connection) -> tuple[PackInfo, tuple[str, ...]]:
-    """Return the pack's description of itself, and the algorithms by which queries are stemmed."""
-    keys = ("domain", "generation", "built_at", "pages", "stemmers")
+def _read_info(connection: sqlite3.Connection) -> tuple[PackInfo, tuple[str, ...], str]:
+    """Return the pack's description of itself, the algorithms by which queries are stemmed, and what titles share."""
+    keys = ("domain", "generation", "built_at", "pages", "stemmers", "site_name")
     rows = connection.execute(f"SELECT key, {cut('value', _MAX_META)} FROM meta WHERE key IN {keys}")  # noqa: S608 (ours)
     meta = dict.fromkeys(keys, "") | dict(rows)
     pages = meta["pages"]
@@ -232,4 +248,4 @@ def _read_info(connection: sqlite3.Connection) -> tuple[PackInfo, tuple[str, ...
         pages=int(pages) if len(pages) <= _MAX_DIGITS and pages.isascii() and pages.isdigit() else 0,
     )
     algorithms = frozenset(ALGORITHMS.values())
-    return info, tuple(name for name in meta["stemmers"].split() if name in algorithms)
+    return info, tuple(name for name in meta["stemmers"].split() if name in algorithms), meta["site_name"]

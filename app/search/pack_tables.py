@@ -33,6 +33,7 @@ SELECT word, docs FROM words WHERE word > ? AND word < ? AND length(word) <= ? O
 #: Words of a pack's vocabulary, and characters of a word: a pack has no more (app/pack/database.py).
 _MAX_WORDS = 100_000
 _MAX_WORD_LENGTH = 40
+_COPIES = "SELECT shown_as, count(*) FROM pages WHERE hidden"
 
 
 def first_matches(connection: sqlite3.Connection, match: str, *, hidden: Collection[int], limit: int) -> list[int]:
@@ -78,10 +79,25 @@ def cut(column: str, length: int) -> str:
     return f"CAST(substr({column}, 1, {length}) AS TEXT)"
 
 
+_COPY_URLS = f"SELECT {cut('url', 4_000)} FROM pages WHERE hidden AND shown_as = ? ORDER BY id LIMIT ?"  # noqa: S608 (ours)
+
+
 def read_rows(connection: sqlite3.Connection, columns: str, pages: Sequence[int]) -> Iterator[tuple[Any, ...]]:
     """Yield the columns of each page, one row in memory at a time, in any order."""
     placeholders = ", ".join("?" * len(pages))
     yield from connection.execute(f"SELECT {columns} FROM pages WHERE id IN ({placeholders})", tuple(pages))  # noqa: S608 (ours)
+
+
+def count_copies(connection: sqlite3.Connection, pages: Sequence[int]) -> dict[int, int]:
+    """Return the number of pages that are shown as each of these, without those that have none."""
+    placeholders = ", ".join("?" * len(pages))
+    rows = connection.execute(f"{_COPIES} AND shown_as IN ({placeholders}) GROUP BY shown_as", tuple(pages))
+    return {page: int(copies) for page, copies in rows}
+
+
+def copy_urls(connection: sqlite3.Connection, page: int, *, limit: int) -> tuple[str, ...]:
+    """Return the first URLs of the pages that are shown as this one."""
+    return tuple(url for (url,) in connection.execute(_COPY_URLS, (page, limit)))
 
 
 # Properties

@@ -149,6 +149,11 @@ def matching_lines(text: str, phrases: tuple[Phrase, ...]) -> tuple[str, ...]:
     return tuple(line for line, at in lines if any(matcher.matches(folded[at : at + len(line)])))
 
 
+def matched_phrases(text: str, phrases: tuple[Phrase, ...]) -> frozenset[int]:
+    """Return the numbers of the phrases that match a short text."""
+    return frozenset(number for _, _, number in _matcher(phrases).matches(fold(text)))
+
+
 def _pattern(word: str) -> str:
     """Return a pattern for a folded word, whose characters may have combining marks."""
     return f"{MARK}*".join(map(re.escape, word)) + f"{MARK}*"

@@ -100,6 +100,17 @@ def blocks_from_json(stored: Iterable[dict[str, Any]], body: str) -> tuple[Block
     return tuple(blocks)
 
 
+def headings_from_json(stored: Iterable[dict[str, Any]], body: str) -> tuple[Block, ...]:
+    """Return the headings that have an id, outside of boilerplate; raises as `blocks_from_json` does."""
+    headings, position = [], 0
+    for entry in stored:
+        begin = position
+        position += sum(line + 1 for line in entry["lines"] if isinstance(line, int))
+        if "id" in entry and entry.get("kind") in HEADINGS and not entry.get("boilerplate"):
+            headings.extend(blocks_from_json((entry,), body[begin:position]))
+    return tuple(headings)
+
+
 def links_to_json(links: Iterable[PageLink], origin: str) -> list[list[str]]:
     """Return the JSON form of links. A URL of the same scheme and host, `origin`, is stored from its path on."""
     start = f"{origin}/"

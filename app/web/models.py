@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
 
 from app.cluster.client.contract import MAX_DOMAINS
 from app.cluster.protocol import PackRoute
-from app.search.contract import MAX_HITS, MAX_SUGGESTIONS, Filters, Hit, SearchRequest, SearchResult, Sort
+from app.search.contract import MAX_HITS, MAX_SUGGESTIONS, Filters, Hit, SearchRequest, SearchResult, Sort, Subsection
 from app.search.query import MAX_CHARACTERS
 
 # Parameters
@@ -93,10 +93,22 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FoundSubsection:
+    """A heading of a page found."""
+
+    heading: Annotated[str, Field(description="Plain text, not escaped.")]
+    url: Annotated[str, Field(description="The URL of the page with the fragment of the heading.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FoundHit:
     """One page found."""
 
     url: str
+    opens_at: Annotated[FoundSubsection | None, Field(description="The heading that matches better than the title.")]
+    subsections: Annotated[tuple[FoundSubsection, ...], Field(description="Other headings that match, at most three.")]
+    copies: Annotated[int, Field(ge=0, description="Other pages with the same title and text.")]
+    copy_urls: Annotated[tuple[str, ...], Field(description="Their URLs, at most ten.")]
     domain: str
     path: str
     title: Annotated[str, Field(description="Plain text, not escaped. May be empty.")]
@@ -115,8 +127,16 @@ class FoundHit:
     @classmethod
     def of(cls, hit: Hit) -> FoundHit:
         """Return a hit as the API shows it."""
+
+        def found(subsection: Subsection) -> FoundSubsection:
+            return FoundSubsection(heading=subsection.heading, url=hit.url_at(subsection))
+
         return cls(
             url=hit.url,
+            opens_at=found(hit.opens_at) if hit.opens_at else None,
+            subsections=tuple(map(found, hit.subsections)),
+            copies=hit.copies,
+            copy_urls=hit.copy_urls,
             domain=hit.domain,
             path=hit.path,
             title=hit.title,

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlencode
 from app.cluster.protocol import PackRoute
 from app.search.contract import MAX_HITS, Facet, Filters, Hit, PackInfo, SearchRequest, SearchResult, Sort
 from app.search.snippet import Snippet
+from app.web.labels import label_of
 
 #: Hits of one page of results.
 PER_PAGE = 10
@@ -32,61 +33,6 @@ _CHOICES = 10
 _LANGUAGE = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")
 #: Percent-encoded bytes of characters beyond ASCII.
 _ENCODED = re.compile(r"(?:%[89A-Fa-f][0-9A-Fa-f])+")
-
-
-#: English names of languages by the first part of their tag (RFC 5646).
-_LANGUAGES = {
-    "ar": "Arabic",
-    "bg": "Bulgarian",
-    "ca": "Catalan",
-    "cs": "Czech",
-    "da": "Danish",
-    "de": "German",
-    "el": "Greek",
-    "en": "English",
-    "es": "Spanish",
-    "et": "Estonian",
-    "fa": "Persian",
-    "fi": "Finnish",
-    "fr": "French",
-    "he": "Hebrew",
-    "hi": "Hindi",
-    "hr": "Croatian",
-    "hu": "Hungarian",
-    "id": "Indonesian",
-    "it": "Italian",
-    "ja": "Japanese",
-    "ko": "Korean",
-    "lt": "Lithuanian",
-    "lv": "Latvian",
-    "nb": "Norwegian Bokmål",
-    "nl": "Dutch",
-    "no": "Norwegian",
-    "pl": "Polish",
-    "pt": "Portuguese",
-    "ro": "Romanian",
-    "ru": "Russian",
-    "sk": "Slovak",
-    "sl": "Slovenian",
-    "sr": "Serbian",
-    "sv": "Swedish",
-    "ta": "Tamil",
-    "th": "Thai",
-    "tr": "Turkish",
-    "uk": "Ukrainian",
-    "vi": "Vietnamese",
-    "zh": "Chinese",
-}
-
-_TYPES = {
-    "text/html": "Web page",
-    "application/xhtml+xml": "Web page (XHTML)",
-    "text/plain": "Plain text",
-    "application/pdf": "PDF",
-    "text/markdown": "Markdown",
-    "application/xml": "XML",
-    "text/xml": "XML (text)",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +158,15 @@ class PageLink:
 class HitView:
     """A hit as the page shows it. `href` is empty unless the URL is http(s): other schemes are no link.
 
-    `address` follows `site`, which is empty if only one site was searched. `date` may be empty.
+    `address` follows `site`, which is empty if only one site was searched. `date` may be empty. `heading` is that of
+    the subsection at which the hit opens. `subsections` lead to others, `copies` to other addresses of the same page.
     """
 
     href: str
+    heading: str
+    subsections: tuple[Choice, ...]
+    copies: tuple[Choice, ...]
+    more_copies: int
     site: str
     address: str
     title: str
@@ -227,19 +178,28 @@ class HitView:
     @classmethod
     def of(cls, hit: Hit, *, several: bool) -> HitView:
         """Return the view of a hit; `several` is whether more than one site was searched."""
-        followable = hit.url.lower().startswith(("http://", "https://"))
-        address = _readable(hit.url.partition("://")[2].removesuffix("/") if followable else hit.url)
+        followable = _is_followable(hit.url)
+        address = _address(hit.url)
         site = hit.domain if several else ""
         if site and (address == site or address.startswith(f"{site}/")):
             address = address.removeprefix(site)
         elif site:
             address = f" · {address}"
+        copies = tuple(Choice(label=_address(url), href=url) for url in hit.copy_urls if _is_followable(url))
         day = ""
         with suppress(ValueError):
             modified = date.fromisoformat(hit.modified)
             day = f"{modified.day} {modified:%B %Y}"
         return cls(
-            href=hit.url if followable else "",
+            href=hit.link if followable else "",
+            heading=hit.opens_at.heading if hit.opens_at else "",
+            subsections=tuple(
+                Choice(label=subsection.heading, href=hit.url_at(subsection))
+                for subsection in hit.subsections
+                if followable
+            ),
+            copies=copies,
+            more_copies=max(0, hit.copies - len(copies)),
             site=site,
             address=address,
             title=hit.title.strip() or hit.path,
@@ -248,6 +208,14 @@ class HitView:
             modified=hit.modified,
             date=day,
         )
+
+
+def _hit_views(hits: Sequence[Hit], *, several: bool) -> tuple[HitView, ...]:
+    """Return the views of the hits of one page. A date that all of them have tells nothing."""
+    views = tuple(HitView.of(hit, several=several) for hit in hits)
+    if len(views) > 1 and len({view.date for view in views}) == 1:
+        return tuple(replace(view, date="") for view in views)
+    return views
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,7 +266,7 @@ def results_view(result: SearchResult, form: SearchForm) -> ResultsView:
         total=f"more than {result.total:,}" if result.capped else f"{result.total:,}",
         seconds=f"{max(1, round(seconds * 1_000))} ms" if seconds < 1 else f"{seconds:.1f} s",
         relaxed=result.relaxed,
-        hits=tuple(HitView.of(hit, several=several) for hit in result.hits),
+        hits=_hit_views(result.hits, several=several),
         pages=tuple(
             PageLink(number, _page_href(form, number, last_page))
             for number in (_page_numbers(form.page, last_page) if last_page > 1 else ())
@@ -337,6 +305,15 @@ def pack_view(pack: PackRoute | PackInfo) -> PackView:
     return PackView(domain=pack.domain, pages=pages, built_at=pack.built_at, built=built, day=day)
 
 
+def _is_followable(url: str) -> bool:
+    return url.lower().startswith(("http://", "https://"))
+
+
+def _address(url: str) -> str:
+    """Return a URL as people read it: without its scheme and a slash at the end."""
+    return _readable(url.partition("://")[2].removesuffix("/") if _is_followable(url) else url)
+
+
 def _readable(address: str) -> str:
     """Decode percent-encoded letters of an address if all are printable: others could change the text's direction."""
 
@@ -362,18 +339,3 @@ def _page_numbers(page: int, last: int) -> Sequence[int]:
             shown.append(0)
         shown.append(number)
     return shown
-
-
-def label_of(facet: str, value: str) -> str:
-    """Return the label of a facet's value: `/library/`, `German (de-AT)`, `PDF`. An unknown value is its own label."""
-    if facet == "section":
-        return f"/{value}/"
-    if facet != "lang":
-        return _TYPES.get(value, value)
-    first, *rest = value.split("-")
-    name = _LANGUAGES.get(first.lower())
-    if name is None or not rest:
-        return name or value
-    # Subtags in the case that RFC 5646 section 2.1.1 recommends.
-    cases = {2: str.upper, 4: str.title}
-    return f"{name} ({'-'.join([first.lower(), *(cases.get(len(part), str.lower)(part) for part in rest)])})"

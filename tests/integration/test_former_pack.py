@@ -1,4 +1,4 @@
-"""A pack of schema version 2 is checked and searched; the next pack of its site has the present version."""
+"""A pack of a former schema version is checked and searched; the next pack of its site has the present version."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ pytestmark = pytest.mark.integration
 DOMAIN = "site.example"
 
 
-def former_pack(path: Path) -> Path:
-    """Write a pack of version 2 with two pages."""
+def former_pack(path: Path, version: int) -> Path:
+    """Write a pack of a former version with two pages."""
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.executescript((SQL / "schema_2.sql").read_text() + (SQL / "triggers_2.sql").read_text())
+        scripts = [(SQL / f"{name}_{version}.sql").read_text() for name in ("schema", "triggers")]
+        connection.executescript("".join(scripts))
         rows = [("/kernel", "The kernel", "compiled"), ("/kernels", "Many kernels", "all of them")]
         for at, (name, title, body) in enumerate(rows):
             key = f"https://{DOMAIN}{name}"
@@ -41,9 +42,10 @@ def former_pack(path: Path) -> Path:
     return path
 
 
-def test_a_former_pack_is_searched_until_the_next_one_replaces_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", sorted({*database.READ_VERSIONS} - {database.SCHEMA_VERSION}))
+def test_a_former_pack_is_searched_until_the_next_one_replaces_it(tmp_path: Path, version: int) -> None:
     store = folder_store(tmp_path / "store")
-    publish(store, former_pack(tmp_path / "former.sqlite"), pages=2)
+    publish(store, former_pack(tmp_path / "former.sqlite", version), pages=2)
     former = fetch_pack(store, DOMAIN, tmp_path / "packs")
     with closing(PackSearcher(former, time_limit=10)) as searcher:
         assert [hit.path for hit in searcher.search(parse("kernel ")).hits] == ["/kernel"]

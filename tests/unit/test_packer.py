@@ -145,6 +145,7 @@ class TestFull:
             "built_at": manifest.built_at,
             "pages": "1",
             "stemmers": "english",
+            "site_name": "",
         }
         assert json.loads(json.dumps(result.as_event()))["generation"] == 2
 
@@ -212,6 +213,25 @@ class TestFull:
         assert site.increment().pages == 9
         assert site.full(range(4), force=True).pages == 4
         assert site.full(range(2)).pages == 2
+
+    def test_pages_with_the_same_text_or_canonical_page_are_one_group_whose_best_address_is_shown(
+        self, site: StoredSite
+    ) -> None:
+        site.put(
+            page("de/guide", "The same.", title="Guide"),
+            page("guide?x=1", "The same.", title="Guide"),
+            page("guide", "The same.", title="Guide"),
+            page("other", "The same.", title="Another title"),
+            page("print/b", canonical="beyond"),
+            page("a", canonical="beyond"),
+        )
+        site.full()
+        grouped = "SELECT copy.path, page.path FROM pages copy JOIN pages page ON page.id = copy.shown_as ORDER BY 1"
+        assert site.query(grouped) == [("/de/guide", "/guide"), ("/guide?x=1", "/guide"), ("/print/b", "/a")]
+        site.remove("guide")
+        site.put(page("a", "now another page"), page("z", "The same.", title="Another title"))
+        site.increment()
+        assert site.query(grouped) == [("/guide?x=1", "/de/guide"), ("/other", "/z")]
 
     def test_a_page_is_hidden_while_its_canonical_page_is_in_the_pack(self, site: StoredSite) -> None:
         site.put(
@@ -657,7 +677,9 @@ def apply(site: StoredSite, step: tuple[object, ...]) -> None:
 
 def packed_contents(site: StoredSite) -> tuple[list[tuple[object, ...]], list[list[object]]]:
     columns = "object, etag, key, url, path, lang, content_type, canonical, hidden, title, description, headings, body"
-    return site.query(f"SELECT {columns} FROM pages ORDER BY object"), [site.search(f'"{word}"') for word in WORDS]
+    shown_as = "(SELECT shown.path FROM pages AS shown WHERE shown.id = pages.shown_as)"
+    rows = site.query(f"SELECT {columns}, subsections, text_hash, {shown_as} FROM pages ORDER BY object")
+    return rows, [site.search(f'"{word}"') for word in WORDS]
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,0 +1,85 @@
+"""Groups of identical pages: one page of each is shown, the others are hidden and counted as its copies.
+
+Pages belong together by equal title and text, or by `canonical`, also if the page that it names is not in the pack.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+_ROWS: Final = "SELECT id, key, canonical, text_hash, inlinks, path, shown_as FROM pages ORDER BY id"
+_UPDATE: Final = "UPDATE pages SET shown_as = ?, hidden = ? WHERE id = ?"
+
+
+class _Row(NamedTuple):
+    id: int
+    key: str
+    canonical: str
+    text_hash: int
+    inlinks: int
+    path: str
+    shown_as: int
+
+
+def hash_of(title: str, body: str) -> int:
+    """Return the hash of a page's title and text as SQLite stores an integer; 0 for a page without text."""
+    if not body:
+        return 0
+    digest = hashlib.blake2b(f"{title}\n{body}".encode(errors="replace"), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True) or 1
+
+
+def assign(database: sqlite3.Connection) -> None:
+    """Bring the groups of all pages up to date. Equal rows are not written again."""
+    rows = [_Row(*row) for row in database.execute(_ROWS)]
+    canonical = {row.key: row.canonical for row in rows}
+    targets = {row.key: _target(row.key, canonical) for row in rows}
+    shown: dict[int, int] = {}
+    for group in _groups(rows, targets):
+        best = min(group, key=lambda row: _preference(row, targets))
+        shown.update((row.id, best.id) for row in group if row is not best)
+    changes = [(shown.get(row.id, 0), row.id in shown, row.id) for row in rows if shown.get(row.id, 0) != row.shown_as]
+    database.executemany(_UPDATE, changes)
+
+
+def _target(key: str, canonical: Mapping[str, str]) -> str:
+    """Follow `canonical` from page to page, and return the last key. Pages that name each other in a ring name none."""
+    seen = {key}
+    at = key
+    while (following := canonical.get(at, "")) and following != at:
+        if following in seen:
+            return key
+        seen.add(following)
+        at = following
+    return at
+
+
+def _groups(rows: list[_Row], targets: Mapping[str, str]) -> list[list[_Row]]:
+    """Return the groups of at least two pages: those with one target, joined where pages have the same text."""
+    leaders: dict[str, str] = {}
+
+    def leader(key: str) -> str:
+        while (above := leaders.get(key, key)) != key:
+            leaders[key] = leaders.get(above, above)
+            key = above
+        return key
+
+    first_with: dict[int, str] = {}
+    for row in rows:
+        if row.text_hash:
+            same = first_with.setdefault(row.text_hash, targets[row.key])
+            leaders[leader(targets[row.key])] = leader(same)
+    groups: dict[str, list[_Row]] = defaultdict(list)
+    for row in rows:
+        groups[leader(targets[row.key])].append(row)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _preference(row: _Row, targets: Mapping[str, str]) -> tuple[bool, int, bool, int, int, str]:
+    """Return what orders the pages of a group: canonical, most linked to, without a query, the shortest address."""
+    path = row.path
+    return (targets[row.key] != row.key, -row.inlinks, "?" in path, path.count("/"), len(path), row.key)

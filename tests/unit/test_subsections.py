@@ -1,0 +1,94 @@
+"""Subsections and copies of hits: where a hit opens, what is listed below it, and which addresses it stands for."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from app.pack.rows import subsections
+from app.search.contract import Hit, Subsection
+from app.search.pack_searcher import PackSearcher
+from app.search.query import parse
+from app.storage.layout import Page, from_json, to_json
+from app.storage.page_parts import Block
+from tests.packs import page, write_pack
+
+pytestmark = pytest.mark.unit
+
+
+def with_headings(path: str, title: str, *headings: tuple[str, str], body: str = "") -> Page:
+    """Return a page with (id, heading) pairs; the first heading is that of the page."""
+    blocks = tuple(Block((text,), "h1" if at == 0 else "h2", name) for at, (name, text) in enumerate(headings))
+    texts = "\n".join(text for _, text in headings)
+    return page(path, title, body or texts.replace("\n", " "), headings=texts, blocks=blocks)
+
+
+def hits(folder: Path, pages: list[Page], text: str) -> tuple[Hit, ...]:
+    with closing(PackSearcher(write_pack(folder / "pack.sqlite", pages), time_limit=10)) as searcher:
+        return searcher.search(parse(text)).hits
+
+
+INSTALL = with_headings(
+    "/install",
+    "Installation | The Site",
+    ("top", "Installation"),
+    ("linux", "Install on Debian"),
+    ("", "Install on Debian without an id"),
+    ("mac", "Install on a Mac with a long name"),
+    ("more", "Other systems"),
+    ("disk image", "Install on a disk <image>"),
+    ("last", "Install elsewhere"),
+)
+
+
+def test_a_hit_opens_at_the_heading_that_matches_more_than_its_title(tmp_path: Path) -> None:
+    (hit,) = hits(tmp_path, [INSTALL], "install debian ")
+    assert (hit.opens_at, hit.subsections) == (Subsection(fragment="linux", heading="Install on Debian"), ())
+    assert (hit.url, hit.link) == ("https://site.example/install", "https://site.example/install#linux")
+
+
+def test_a_hit_whose_title_matches_opens_at_its_top_and_lists_three_subsections_in_order(tmp_path: Path) -> None:
+    (hit,) = hits(tmp_path, [INSTALL], "install")
+    assert (hit.opens_at, hit.link) == (None, hit.url)
+    assert [subsection.fragment for subsection in hit.subsections] == ["linux", "disk image", "last"]
+    assert hit.url_at(hit.subsections[1]) == "https://site.example/install#disk%20image"
+
+
+def test_headings_with_less_than_half_of_the_query_are_not_listed(tmp_path: Path) -> None:
+    text = "the installation of anything elsewhere takes patience"
+    body = with_headings("/b", "Title", ("t", "Title"), ("patience", "Patience"), body=text)
+    (hit,) = hits(tmp_path, [body], "installation anything takes patience")
+    assert (hit.opens_at, hit.subsections) == (None, ())
+
+
+def test_subsections_survive_the_stored_form_and_leave_out_boilerplate_and_other_blocks() -> None:
+    body = "Title Intro text. First Words. Second More."
+    blocks = (
+        Block(("Menu",), "h2", "menu", boilerplate=True),
+        Block(("Title",), "h1", "title"),
+        Block(("Intro text.",)),
+        Block(("First",), "h2", "first"),
+        Block(("Words.",), "list", "no-heading"),
+        Block(("Second",), "h2", "sec\tond"),
+        Block(("Second",), "h3", "second"),
+        Block(("More.",)),
+    )
+    stored = page("/a", "Title", body, headings="Title\nFirst\nSecond", blocks=blocks)
+    read = from_json(to_json(stored), parts=False)
+    assert isinstance(read, Page)
+    assert subsections(read) == subsections(stored) == "first\tFirst\nsecond\tSecond"
+
+
+def test_a_hit_counts_the_pages_with_the_same_text_and_names_some(tmp_path: Path) -> None:
+    copies = [page(f"/copy/{number:02}", "Guide", "An amber guide.") for number in range(12)]
+    (hit,) = hits(tmp_path, [page("/guide", "Guide", "An amber guide."), *copies], "amber")
+    assert (hit.path, hit.copies, len(hit.copy_urls)) == ("/guide", 12, 10)
+    assert hit.copy_urls[0] == "https://site.example/copy/00"
+
+
+def test_titles_of_hits_are_without_the_name_that_all_titles_of_the_site_share(tmp_path: Path) -> None:
+    pages = [page(f"/{word}", f"About {word} | The Site", f"amber {word}") for word in ("a", "b", "c", "d")]
+    found = hits(tmp_path, [*pages, page("/e", "The Site", "amber")], "amber")
+    assert sorted(hit.title for hit in found) == ["About a", "About b", "About c", "About d", "The Site"]
