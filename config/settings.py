@@ -305,6 +305,11 @@ class Settings(BaseSettings):
         description="Proxies (addresses, CIDR ranges or `*`) whose X-Forwarded-For names the visitor. All visitors "
         "behind another proxy share one rate limit.",
     )
+    web_cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Origins (`https://site.example`), or `*`, whose pages may read the JSON API and use the search "
+        "box script. Empty: none.",
+    )
     web_host: str = Field("127.0.0.1", description="Address that the search page binds to.")
     web_port: int = Field(8000, ge=0, le=65_535, description="Port of the search page.")
     flower_host: str = Field("127.0.0.1", description="Address that Flower binds to.")
@@ -332,7 +337,7 @@ class Settings(BaseSettings):
         named = {"user_agent": f"Perennial/0.1 (+{contact})"} if checks.is_visible_ascii(contact) else {}
         return named | values
 
-    @field_validator("allow_private_hosts", "allow_ports", "forwarded_allow_ips", mode="before")
+    @field_validator("allow_private_hosts", "allow_ports", "forwarded_allow_ips", "web_cors_origins", mode="before")
     @classmethod
     def _split_commas(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
@@ -351,6 +356,14 @@ class Settings(BaseSettings):
         for entry in value:
             if "/" in entry or not (hosts_have_names or entry == "*"):
                 ip_network(entry, strict=False)  # A ValueError names the entry.
+        return value
+
+    @field_validator("web_cors_origins")
+    @classmethod
+    def _check_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in value:
+            if not re.fullmatch(r"\*|https?://[A-Za-z0-9.\[\]:-]+", entry):
+                raise ValueError(f"WEB_CORS_ORIGINS {entry!r}: expected http(s)://host[:port] or *")
         return value
 
     @field_validator("web_rate_limit")

@@ -145,7 +145,7 @@ def _print_page(request: SearchRequest, result: SearchResult) -> None:
         out.print()
         for text in _hit_lines(hit):
             out.print(text)
-    facets = [facet for facet in result.facets if len(facet.counts) > 1]
+    facets = [facet for facet in result.facets if len(facet.counts) > 1 and facet.name != "domain"]
     if out.is_terminal and facets:
         out.print()
         for facet in facets:

@@ -57,6 +57,11 @@ class CrawlView:
         state = self._redis.hget(crawl_key(crawl_id), "state")
         return None if state is None else str(state)
 
+    def active_domains(self) -> list[str]:
+        """Return the domains with a crawl that has pages left, or whose end is not recorded yet."""
+        crawls = map(self.crawl, sorted(str(crawl_id) for crawl_id in self._redis.smembers(ACTIVE_CRAWLS)))
+        return sorted({crawl.domain for crawl in crawls if crawl is not None})
+
     def restored(self) -> list[str]:
         """Return the ids of the restored crawls that wait for a sweep."""
         return sorted(str(crawl_id) for crawl_id in self._redis.smembers(RESTORED_CRAWLS))

@@ -129,7 +129,10 @@ class Hit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facet:
-    """Count the hits by the values of a property (`section`, `lang` or `type`): (value, pages), most pages first."""
+    """Count the hits by the values of a property: (value, pages), most pages first.
+
+    The properties are `section`, `lang` and `type`, and `domain` in a result of several domains.
+    """
 
     name: str
     counts: tuple[tuple[str, int], ...]

@@ -118,6 +118,9 @@ SELECT id, {{inlinks}}, hidden, {cut("section", _MAX_SECTION)}, {cut("lang", _MA
 FROM pages
 """  # noqa: S608 (ours)
 
+#: Letters of the subtag of a script (RFC 5646 section 2.2.3).
+_SCRIPT = 4
+
 _Codes: TypeAlias = "array[int] | dict[int, int]"
 
 
@@ -130,18 +133,27 @@ class _Column:
     codes: _Codes
 
     def having(self, pages: Iterable[int], value: str) -> list[int]:
-        """Return the pages that have the value."""
-        if value not in self.values:
-            return []
-        code, codes = self.values.index(value), self.codes
-        return [page for page in pages if codes[page] == code]
+        """Return the pages that have the value; a language has its regions and scripts, too: `en` has `en-us`."""
+        begin = f"{value}-"
+        is_language = self.name == "lang"
+        wanted = {
+            code for code, each in enumerate(self.values) if each == value or (is_language and each.startswith(begin))
+        }
+        codes = self.codes
+        return [page for page in pages if codes[page] in wanted] if wanted else []
 
     def count(self, pages: Iterable[int]) -> tuple[tuple[str, int], ...]:
-        """Return the number of pages with each value, most pages first, without the empty value."""
+        """Return the number of pages with each value, most pages first, without the empty value.
+
+        Regions of a language count as the language.
+        """
         counts = Counter(map(self.codes.__getitem__, pages))
         counts.pop(0, None)
-        named = ((self.values[code], number) for code, number in counts.items())
-        return tuple(sorted(named, key=lambda pair: (-pair[1], pair[0])))
+        named: Counter[str] = Counter()
+        for code, number in counts.items():
+            value = self.values[code]
+            named[without_region(value) if self.name == "lang" else value] += number
+        return tuple(sorted(named.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 class Properties:
@@ -207,6 +219,13 @@ class Properties:
         """Return the value of a property, `section`, `lang` or `type`, of a page."""
         column = self._columns[name]
         return column.values[column.codes[page]]
+
+
+def without_region(tag: str) -> str:
+    """Return a language tag in lower case up to its script: `en` for `en-us`, `zh-hant` for `zh-hant-tw`."""
+    language, _, rest = tag.partition("-")
+    script = rest.partition("-")[0]
+    return f"{language}-{script}" if len(script) == _SCRIPT and script.isalpha() else language
 
 
 def _code(codes: dict[str, int], value: str, *, most: int) -> int:

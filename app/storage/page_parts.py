@@ -102,7 +102,8 @@ def blocks_from_json(stored: Iterable[dict[str, Any]], body: str) -> tuple[Block
 
 def headings_from_json(stored: Iterable[dict[str, Any]], body: str) -> tuple[Block, ...]:
     """Return the headings that have an id, outside of boilerplate; raises as `blocks_from_json` does."""
-    headings, position = [], 0
+    headings: list[Block] = []
+    position = 0
     for entry in stored:
         begin = position
         position += sum(line + 1 for line in entry["lines"] if isinstance(line, int))

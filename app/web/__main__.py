@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 
 from app.cluster.client.cluster import ClusterSearchClient
+from app.storage.open import open_store
 from app.timers.timers import packing_state
 from app.web.application import create_app
+from app.web.first_crawls import CrawlsInRedis
 from app.web.server import create_server
+from app.web.site_names import SiteNames
 from config.logs import configure
 from config.settings import get_settings
 
@@ -18,7 +21,13 @@ def main() -> None:
     configure()
     client = ClusterSearchClient.of(settings)
     app = create_app(
-        client, rate_limit=settings.web_rate_limit, counts=client.counts, packing=packing_state(settings.redis)
+        client,
+        rate_limit=settings.web_rate_limit,
+        counts=client.counts,
+        packing=packing_state(settings.redis),
+        site_names=SiteNames(open_store(settings.store, endpoint_url=settings.s3_endpoint_url)),
+        first_crawls=CrawlsInRedis(settings.redis),
+        origins=settings.web_cors_origins,
     )
     server = create_server(app, host=settings.web_host, port=settings.web_port, proxies=settings.forwarded_allow_ips)
     listener = server.config.bind_socket()

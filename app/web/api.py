@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -11,7 +12,7 @@ from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
 from app.broker.errors import ApplicationError, InvalidMessage, Overloaded
-from app.cluster.client.contract import SearchClient
+from app.cluster.client.contract import MAX_DOMAINS, SearchClient
 from app.cluster.client.corrected import asearch_corrected
 from app.errors import (
     BodyRefused,
@@ -91,20 +92,20 @@ router = APIRouter(prefix="/api/v1")
 async def search(request: Request, parameters: Annotated[SearchParameters, Query()]) -> Response:
     """Search one site or several."""
     client: SearchClient = request.app.state.search_client
-    query = parameters.request()
+    query = parameters.request(parameters.domain or await run_in_threadpool(_all_domains, client))
     result = await (client.asearch(query) if parameters.exact else asearch_corrected(client, query))
     # Defaults are left out of the next page's address, which gets an offset of its own.
     given = parameters.model_dump(exclude={"offset"}, exclude_defaults=True)
-    return json_response(search_answer(result, query, link=f"{router.prefix}/search?{urlencode(given, doseq=True)}"))
+    link = f"{router.prefix}/search?{urlencode(given, doseq=True)}"
+    return json_response(search_answer(result, query, link=link, names=request.app.state.site_names()))
 
 
 @router.get("/suggest", response_model=SuggestAnswer, operation_id="suggest", responses=_SEARCH_RESPONSES)
 async def suggest(request: Request, parameters: Annotated[SuggestParameters, Query()]) -> Response:
     """Suggest how a query may go on."""
     client: SearchClient = request.app.state.search_client
-    suggestions = await run_in_threadpool(
-        client.suggest, tuple(parameters.domain), parameters.q, limit=parameters.limit
-    )
+    domains = parameters.domain or await run_in_threadpool(_all_domains, client)
+    suggestions = await run_in_threadpool(client.suggest, tuple(domains), parameters.q, limit=parameters.limit)
     return json_response(SuggestAnswer(query=parameters.q, suggestions=suggestions))
 
 
@@ -112,11 +113,19 @@ async def suggest(request: Request, parameters: Annotated[SuggestParameters, Que
 async def domains(request: Request) -> Response:
     """List what can be searched."""
     routes = await run_in_threadpool(request.app.state.search_client.routes)
-    return json_response(
-        DomainsAnswer(
-            domains=tuple(domain_answer(route) for route in sorted(routes.routes, key=lambda route: route.domain))
-        )
-    )
+    names = request.app.state.site_names()
+    ordered = sorted(routes.routes, key=lambda route: route.domain)
+    return json_response(DomainsAnswer(domains=tuple(domain_answer(route, names) for route in ordered)))
+
+
+def _all_domains(client: SearchClient) -> Sequence[str]:
+    """Return all indexed domains; raises PackNotFound without any, InvalidMessage if they are too many."""
+    domains = sorted(route.domain for route in client.routes().routes)
+    if not domains:
+        raise PackNotFound("no site is indexed yet")
+    if len(domains) > MAX_DOMAINS:
+        raise InvalidMessage(f"there are {len(domains)} sites: name up to {MAX_DOMAINS} of them as `domain`")
+    return domains
 
 
 def describe_api(app: FastAPI) -> dict[str, Any]:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import Scope
 
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.cluster.client.contract import SearchClient
 from app.errors import MethodNotAllowed, ResourceNotFound
 from app.web import api, monitoring, opensearch, pages, problems
+from app.web.first_crawls import FirstCrawls, no_crawls
 from app.web.middleware import ConcurrencyLimit, RateLimiter, WebMiddleware
 from app.web.monitoring import CountingSearchClient, Metrics, RoutesCollector
+from app.web.static_files import VersionedFiles
 
 #: Searches and suggestions of one address.
 RATE_LIMIT = "600/minute"
+#: Bytes from which an answer is compressed, and the level: a page of results takes half a millisecond.
+_LEAST_COMPRESSED = 600
+_COMPRESSION = 5
 #: Paths outside the API whose errors are answered with problem JSON. Errors of all other paths are pages.
 _PROBLEM_PATHS = frozenset({"/suggest", "/opensearch.xml", "/metrics"})
 
@@ -33,27 +37,35 @@ def create_app(
     rate_limit: str = RATE_LIMIT,
     counts: Callable[[], Mapping[str, int]] = dict,
     packing: Callable[[], str] = str,
+    site_names: Callable[[], Mapping[str, str]] = dict,
+    first_crawls: FirstCrawls = no_crawls,
+    origins: Collection[str] = (),
 ) -> FastAPI:
     """Return the application that searches with `client`, and closes it when the application ends.
 
     `rate_limit` is `<number>/<second|minute|hour>` for each address. `counts` returns the client's own counters for
     /metrics. `packing` returns why no site is packed now, or an empty text; it makes the process unready.
+    `site_names` returns the display names of sites by domain. `first_crawls` returns how far the crawls of sites
+    without a pack are. Pages of `origins` may read the API.
     """
     metrics = Metrics()
     metrics.registry.register(RoutesCollector(client, counts))
     app = _fastapi(client)
+    app.add_middleware(GZipMiddleware, minimum_size=_LEAST_COMPRESSED, compresslevel=_COMPRESSION)
     app.add_middleware(
         WebMiddleware,
         limiter=RateLimiter(rate_limit),
         concurrency=ConcurrencyLimit(),
         metrics=metrics,
         error_response=_error_response,
+        origins=origins,
     )
     app.state.search_client = CountingSearchClient(client, metrics)
     app.state.metrics, app.state.packing = metrics, packing
+    app.state.site_names, app.state.first_crawls = site_names, first_crawls
     for module in (api, pages, problems, opensearch, monitoring):
         app.include_router(module.router)
-    app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
+    app.mount("/static", VersionedFiles(), name="static")
     for kind in (ApplicationError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _answer_error)
     return app

@@ -7,7 +7,7 @@ import ipaddress
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +23,7 @@ from app.broker.errors import ApplicationError, Overloaded
 from app.cluster.client.contract import MAX_DOMAINS
 from app.errors import BodyRefused, MethodNotAllowed, TooManySearches, UriTooLong
 from app.search.query import MAX_CHARACTERS, words
+from app.web.cors import cors_headers
 from app.web.monitoring import Metrics
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,8 @@ def _fields(headers: Mapping[str, str]) -> _Fields:
 
 
 _FIELDS = _fields(HEADERS)
+#: Fields that may stand several times: each has a list of values.
+_LISTS = frozenset({b"vary"})
 
 #: Returns the answer to a request (its scope) that ends in an error, as a page or as problem JSON.
 ErrorResponse = Callable[[Scope, type[ApplicationError], str], Response]
@@ -76,8 +79,10 @@ class WebMiddleware:
         concurrency: ConcurrencyLimit,
         metrics: Metrics,
         error_response: ErrorResponse,
+        origins: Collection[str] = (),
     ) -> None:
-        """Wrap `app`. Searches pass `limiter` and `concurrency` first."""
+        """Wrap `app`. Searches pass `limiter` and `concurrency` first. Pages of `origins` may read the API."""
+        self._origins = origins
         self._app = app
         self._limiter = limiter
         self._concurrency = concurrency
@@ -93,7 +98,7 @@ class WebMiddleware:
         # HEAD is answered as GET is, without the body (RFC 9110 section 9.3.2).
         head = scope["method"] == "HEAD"
         request = {**scope, "method": "GET"} if head else scope
-        answer = _Answer(send, without_body=head)
+        answer = _Answer(send, cors_headers(scope, self._origins), without_body=head)
         try:
             await self._respond(request, receive, answer)
         except Exception:
@@ -119,7 +124,7 @@ class WebMiddleware:
             await self._app(scope, receive, answer.send)
             return
         quota = await self._limiter.hit((scope["client"] or ("unknown",))[0], cost)
-        answer.headers = quota.headers
+        answer.headers |= quota.headers
         if not quota.granted:
             detail = f"at most {quota.limit} searches in {quota.window} s; the next ones in {quota.reset} s"
             detail += f" (this one counts as {cost}, by its sites and words)" if cost > 1 else ""
@@ -153,19 +158,19 @@ class WebMiddleware:
 class _Answer:
     """Sends an answer with this module's header fields and, for HEAD, without its body."""
 
-    def __init__(self, send: Send, *, without_body: bool) -> None:
+    def __init__(self, send: Send, headers: Mapping[str, str], *, without_body: bool) -> None:
         self._send = send
         self._without_body = without_body
-        self.headers: Mapping[str, str] = {}
+        self.headers = dict(headers)
         self.status = 500
         self.started = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.started, self.status = True, message["status"]
-            given = {name for name, _ in message["headers"]}
-            added = (field for field in (*_FIELDS, *_fields(self.headers)) if field[0] not in given)
-            message["headers"] = [*message["headers"], *added]
+            own = dict(_FIELDS) | dict(_fields(self.headers))
+            given = {name for name, _ in message["headers"]} - _LISTS
+            message["headers"] = [*message["headers"], *(field for field in own.items() if field[0] not in given)]
         elif self._without_body and message["type"] == "http.response.body":
             message = {**message, "body": b""}
         await self._send(message)

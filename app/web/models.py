@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -27,9 +28,9 @@ class Parameters(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     domain: list[Annotated[str, Field(min_length=1, max_length=_MAX_DOMAIN)]] = Field(
-        min_length=1,
+        [],
         max_length=MAX_DOMAINS,
-        description="The sites, as they were indexed. Several: repeat the parameter, or put commas between.",
+        description="The sites, as they were indexed; without it all. Several: repeat the parameter, or use commas.",
         examples=[["docs.example.org"]],
     )
     q: str = Field(
@@ -59,10 +60,10 @@ class SearchParameters(Parameters):
     type: str = Field("", max_length=127, description="Only pages of this content type.")
     exact: bool = Field(False, description="Search only for the words as they are written.")
 
-    def request(self) -> SearchRequest:
-        """Return the search request that the parameters describe."""
+    def request(self, domains: Sequence[str]) -> SearchRequest:
+        """Return the search request that the parameters describe, for these domains."""
         return SearchRequest(
-            domains=tuple(self.domain),
+            domains=tuple(domains),
             q=self.q,
             offset=self.offset,
             limit=self.limit,
@@ -80,6 +81,9 @@ class SuggestParameters(Parameters):
 # Answers
 
 UtcTime = Annotated[str, Field(description="UTC, ISO 8601.", examples=["2026-11-21T10:04:00+00:00"])]
+
+
+SiteName = Annotated[str, Field(description="The site's display name; its domain, if it has none.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +176,7 @@ class Source:
     """A site that answered, and of what time its index is."""
 
     domain: str
+    name: SiteName
     built_at: UtcTime
     pages: Annotated[int, Field(ge=0, description="Pages in the index.")]
 
@@ -219,6 +224,7 @@ class Domain:
     """A site that was indexed."""
 
     domain: str
+    name: SiteName
     pages: Annotated[int, Field(ge=0)]
     built_at: UtcTime
     available: Annotated[bool, Field(description="Whether a searcher answers for it now.")]
@@ -241,8 +247,11 @@ def json_response(document: Any, *, status: int = 200, media_type: str = "applic
     return Response(_ADAPTERS[type(document)].dump_json(document), status_code=status, media_type=media_type)
 
 
-def search_answer(result: SearchResult, request: SearchRequest, *, link: str) -> SearchAnswer:
-    """Return the answer to a search; `link` is the address of the same search without its offset."""
+def search_answer(result: SearchResult, request: SearchRequest, *, link: str, names: Mapping[str, str]) -> SearchAnswer:
+    """Return the answer to a search; `link` is the address of the same search without its offset.
+
+    `names` are the display names of sites by domain.
+    """
     end = request.offset + len(result.hits)
     more = bool(result.hits) and end < result.reachable
     return SearchAnswer(
@@ -258,7 +267,15 @@ def search_answer(result: SearchResult, request: SearchRequest, *, link: str) ->
         seconds=result.seconds,
         did_you_mean=result.did_you_mean or None,
         corrected=result.corrected or None,
-        sources=tuple(Source(domain=pack.domain, built_at=pack.built_at, pages=pack.pages) for pack in result.sources),
+        sources=tuple(
+            Source(
+                domain=pack.domain,
+                name=names.get(pack.domain, pack.domain),
+                built_at=pack.built_at,
+                pages=pack.pages,
+            )
+            for pack in result.sources
+        ),
         silent=tuple(Silent(domain=domain, reason=reason) for domain, reason in result.silent),
         facets=tuple(
             FoundFacet(
@@ -270,6 +287,12 @@ def search_answer(result: SearchResult, request: SearchRequest, *, link: str) ->
     )
 
 
-def domain_answer(route: PackRoute) -> Domain:
+def domain_answer(route: PackRoute, names: Mapping[str, str]) -> Domain:
     """Return a site as the API lists it."""
-    return Domain(domain=route.domain, pages=route.pages, built_at=route.built_at, available=bool(route.searchers))
+    return Domain(
+        domain=route.domain,
+        name=names.get(route.domain, route.domain),
+        pages=route.pages,
+        built_at=route.built_at,
+        available=bool(route.searchers),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +18,7 @@ from app.crawl.urls import parse_domain
 from app.errors import InvalidQuery, PackNotFound
 from app.search.contract import Filters
 from app.search.query import MAX_CHARACTERS
+from app.web.first_crawls import FirstCrawl
 from app.web.presenter import (
     EMPTY,
     FILTERS,
@@ -33,6 +34,7 @@ from app.web.presenter import (
     results_view,
 )
 from app.web.problems import public_detail
+from app.web.static_files import static_path
 
 router = APIRouter(include_in_schema=False)
 
@@ -43,6 +45,7 @@ _templates = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+_templates.globals["static"] = static_path
 
 #: Characters of a filter's value.
 _MAX_FILTER = 200
@@ -69,7 +72,8 @@ _HEADING_ABOVE_FORM = frozenset(
 class View:
     """All that the template shows. `state` is start, results, nothing, past-end, or a problem type.
 
-    `never_indexed` are the requested domains that have no pack.
+    `never_indexed` are the requested domains that have no pack. `names` are the display names of sites by domain.
+    `first_crawls` are crawls of sites that cannot be searched yet.
     """
 
     state: str
@@ -80,6 +84,8 @@ class View:
     packs: tuple[PackView, ...] = ()
     results: ResultsView | None = None
     never_indexed: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    first_crawls: Sequence[FirstCrawl] = ()
 
     @classmethod
     def of_error(
@@ -109,6 +115,15 @@ class View:
         return domains[0] if len(domains) == 1 else ""
 
     @property
+    def site(self) -> str:
+        """The display name of the only site that is searched; empty if there are several."""
+        return self.name_of(self.domain)
+
+    def name_of(self, domain: str) -> str:
+        """Return the display name of a site."""
+        return self.names.get(domain, domain)
+
+    @property
     def choosable(self) -> tuple[tuple[str, PackView | None], ...]:
         """The sites that the form offers, with their packs. While routes are unknown, the requested sites."""
         packs = {pack.domain: pack for pack in self.packs}
@@ -122,7 +137,11 @@ class View:
         chosen = [domain for domain in sites if domain in self.form.domains]
         if not chosen:
             return f"All {len(sites)} sites" if len(sites) <= MAX_DOMAINS else f"Choose from {len(sites)} sites"
-        return f"Only {' and '.join(chosen)}" if len(chosen) <= 2 else f"{len(chosen)} of {len(sites)} sites"
+        return (
+            f"Only {' and '.join(map(self.name_of, chosen))}"
+            if len(chosen) <= 2
+            else f"{len(chosen)} of {len(sites)} sites"
+        )
 
     @property
     def filters(self) -> tuple[Choice, ...]:
@@ -159,17 +178,21 @@ def search_page(
     filters = Filters(section=section, lang=lang, type=type)
     form, invalid = read_form(q=q, domains=domain, sort=sort, filters=filters, page=page)
     form = replace(form, exact=exact == "1")
+    names: Mapping[str, str] = request.app.state.site_names()
     packs: tuple[PackView, ...] = ()
     try:
-        packs = tuple(pack_view(route) for route in client.routes().routes)
+        packs = tuple(pack_view(route, names) for route in client.routes().routes)
         if len(packs) == 1 and not form.domains:
             form = replace(form, request=replace(form.request, domains=(packs[0].domain,)))
         if invalid is not None:
             raise invalid
-        view = _search(client, packs, form)
+        view = _search(client, packs, form, names)
     except ApplicationError as error:
         view = _error_view(error, packs, form)
-    return render(view)
+    if view.never_indexed or (view.state == "start" and not packs):
+        first_crawls = request.app.state.first_crawls(view.never_indexed, packed=[pack.domain for pack in packs])
+        view = replace(view, first_crawls=first_crawls)
+    return render(replace(view, names=names))
 
 
 def read_form(
@@ -212,7 +235,7 @@ def error_page(error: type[ApplicationError], reason: str = "") -> HTMLResponse:
     return render(View.of_error(error, reason=reason or error.problem.title))
 
 
-def _search(client: SearchClient, packs: tuple[PackView, ...], form: SearchForm) -> View:
+def _search(client: SearchClient, packs: tuple[PackView, ...], form: SearchForm, names: Mapping[str, str]) -> View:
     """Return the view of the results, or of the start page if there is nothing to search; raises search errors."""
     indexed = [pack.domain for pack in packs]
     if never_indexed := [domain for domain in form.domains if domain not in indexed]:
@@ -228,7 +251,7 @@ def _search(client: SearchClient, packs: tuple[PackView, ...], form: SearchForm)
     result = client.search(request) if form.exact else search_corrected(client, request)
     state = "results" if result.hits else "past-end" if result.total else "nothing"
     status = 404 if state == "past-end" else 200
-    return View(state=state, status=status, form=form, packs=packs, results=results_view(result, form))
+    return View(state=state, status=status, form=form, packs=packs, results=results_view(result, form, names))
 
 
 def _error_view(error: ApplicationError, packs: tuple[PackView, ...], form: SearchForm) -> View:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
@@ -27,6 +27,7 @@ SORTS: tuple[Sort, ...] = get_args(Sort)
 
 #: Page numbers shown on either side of the current one.
 _NEIGHBOURS = 2
+_NO_NAMES: Mapping[str, str] = {}
 #: Values of one facet that are shown.
 _CHOICES = 10
 
@@ -101,6 +102,10 @@ class SearchForm:
         """Return the form of the first page with this filter. An empty value removes it."""
         return self._with(filters=replace(self.request.filters, **{name: value}), offset=0)
 
+    def with_domain(self, domain: str) -> SearchForm:
+        """Return the form of the first page of one site's results."""
+        return self._with(domains=(domain,), offset=0)
+
     def without_filters(self) -> SearchForm:
         """Return the form of the first page without filters."""
         return self._with(filters=Filters(), offset=0)
@@ -145,6 +150,19 @@ class FacetView:
         useful = facet.name in FILTERS and (len(choices) > 1 or bool(chosen))
         return cls(name=facet.name, title=FILTERS.get(facet.name, ""), choices=choices if useful else ())
 
+    @classmethod
+    def of_sites(cls, facet: Facet, form: SearchForm, names: Mapping[str, str]) -> FacetView:
+        """Return the view of the facet of several sites. The link of a site leads to its own results."""
+        choices = tuple(
+            Choice(
+                label=names.get(domain, domain),
+                href=form.with_domain(domain).href,
+                count=f"{pages:,}",
+            )
+            for domain, pages in facet.counts
+        )
+        return cls(name=facet.name, title="Site", choices=choices)
+
 
 @dataclass(frozen=True, slots=True)
 class PageLink:
@@ -176,12 +194,14 @@ class HitView:
     date: str
 
     @classmethod
-    def of(cls, hit: Hit, *, several: bool) -> HitView:
-        """Return the view of a hit; `several` is whether more than one site was searched."""
+    def of(cls, hit: Hit, *, several: bool, names: Mapping[str, str]) -> HitView:
+        """Return the view of a hit; `several` is whether more than one site was searched, with these display names."""
         followable = _is_followable(hit.url)
         address = _address(hit.url)
         site = hit.domain if several else ""
-        if site and (address == site or address.startswith(f"{site}/")):
+        if site in names:
+            site, address = names[site], f" · {address}"
+        elif site and (address == site or address.startswith(f"{site}/")):
             address = address.removeprefix(site)
         elif site:
             address = f" · {address}"
@@ -210,9 +230,9 @@ class HitView:
         )
 
 
-def _hit_views(hits: Sequence[Hit], *, several: bool) -> tuple[HitView, ...]:
+def _hit_views(hits: Sequence[Hit], *, several: bool, names: Mapping[str, str]) -> tuple[HitView, ...]:
     """Return the views of the hits of one page. A date that all of them have tells nothing."""
-    views = tuple(HitView.of(hit, several=several) for hit in hits)
+    views = tuple(HitView.of(hit, several=several, names=names) for hit in hits)
     if len(views) > 1 and len({view.date for view in views}) == 1:
         return tuple(replace(view, date="") for view in views)
     return views
@@ -220,9 +240,10 @@ def _hit_views(hits: Sequence[Hit], *, several: bool) -> tuple[HitView, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackView:
-    """Size and date of a pack; `day` is `built` without the time of day."""
+    """Size and date of a pack; `day` is `built` without the time of day. `name` is the site's display name."""
 
     domain: str
+    name: str
     pages: str
     built_at: str
     built: str
@@ -254,8 +275,8 @@ class ResultsView:
     sources: tuple[PackView, ...]
 
 
-def results_view(result: SearchResult, form: SearchForm) -> ResultsView:
-    """Return what the template shows of one page of results."""
+def results_view(result: SearchResult, form: SearchForm, names: Mapping[str, str] = _NO_NAMES) -> ResultsView:
+    """Return what the template shows of one page of results. `names` are the display names of sites by domain."""
     last_page = max(1, -(-min(result.total, result.reachable) // PER_PAGE))
     first, seconds = form.request.offset + 1, result.seconds
     did_you_mean = result.did_you_mean
@@ -266,7 +287,7 @@ def results_view(result: SearchResult, form: SearchForm) -> ResultsView:
         total=f"more than {result.total:,}" if result.capped else f"{result.total:,}",
         seconds=f"{max(1, round(seconds * 1_000))} ms" if seconds < 1 else f"{seconds:.1f} s",
         relaxed=result.relaxed,
-        hits=_hit_views(result.hits, several=several),
+        hits=_hit_views(result.hits, several=several, names=names),
         pages=tuple(
             PageLink(number, _page_href(form, number, last_page))
             for number in (_page_numbers(form.page, last_page) if last_page > 1 else ())
@@ -277,13 +298,20 @@ def results_view(result: SearchResult, form: SearchForm) -> ResultsView:
             Choice(label=sort.capitalize(), href=form.with_sort(sort).href, current=sort == form.request.sort)
             for sort in SORTS
         ),
-        facets=tuple(view for facet in result.facets if (view := FacetView.of(facet, form)).choices),
+        facets=_facet_views(result.facets, form, names),
         did_you_mean=Choice(label=did_you_mean, href=form.with_text(did_you_mean).href) if did_you_mean else None,
         corrected=result.corrected,
         as_typed=form.as_typed().href,
-        silent=tuple(domain for domain, _ in result.silent),
-        sources=tuple(pack_view(source) for source in result.sources),
+        silent=tuple(names.get(domain, domain) for domain, _ in result.silent),
+        sources=tuple(pack_view(source, names) for source in result.sources),
     )
+
+
+def _facet_views(facets: Sequence[Facet], form: SearchForm, names: Mapping[str, str]) -> tuple[FacetView, ...]:
+    """Return the facets with a choice, the sites first."""
+    sites = [FacetView.of_sites(facet, form, names) for facet in facets if facet.name == "domain"]
+    others = (FacetView.of(facet, form) for facet in facets if facet.name != "domain")
+    return (*sites, *(view for view in others if view.choices))
 
 
 def filters_view(form: SearchForm) -> tuple[Choice, ...]:
@@ -294,15 +322,16 @@ def filters_view(form: SearchForm) -> tuple[Choice, ...]:
     )
 
 
-def pack_view(pack: PackRoute | PackInfo) -> PackView:
-    """Return what the template shows of a pack."""
+def pack_view(pack: PackRoute | PackInfo, names: Mapping[str, str] = _NO_NAMES) -> PackView:
+    """Return what the template shows of a pack. `names` are the display names of sites by domain."""
     pages = f"{pack.pages:,} page{'' if pack.pages == 1 else 's'}"
     day = built = pack.built_at  # Shown unchanged if it is no valid time.
     with suppress(ValueError, OverflowError):
         time = datetime.fromisoformat(pack.built_at).astimezone(UTC)
         day = f"{time.day} {time:%B %Y}"
         built = f"{day}, {time:%H:%M} UTC"
-    return PackView(domain=pack.domain, pages=pages, built_at=pack.built_at, built=built, day=day)
+    name = names.get(pack.domain, pack.domain)
+    return PackView(domain=pack.domain, name=name, pages=pages, built_at=pack.built_at, built=built, day=day)
 
 
 def _is_followable(url: str) -> bool:

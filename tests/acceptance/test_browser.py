@@ -166,6 +166,17 @@ def test_the_slash_key_focuses_the_search_box_unless_a_person_types_or_turned_it
     expect(tab.get_by_role("button", name="Turn on the shortcut key /")).to_be_visible()
 
 
+def test_the_slash_key_types_no_slash_into_an_empty_box_or_over_selected_text(open_tab: OpenTab) -> None:
+    tab = open_tab().page
+    box = tab.get_by_label("Words to look for")
+    expect(box).to_be_focused()
+    tab.keyboard.type("/usr/bin")
+    expect(box).to_have_value("usr/bin")
+    tab.keyboard.press("Control+a")
+    tab.keyboard.type("/x")
+    expect(box).to_have_value("x")
+
+
 def test_suggestions_are_chosen_by_keyboard(open_tab: OpenTab) -> None:
     tab = open_tab().page
     box, options = tab.get_by_role("combobox"), tab.get_by_role("option")

@@ -16,7 +16,7 @@ from app.search.contract import Filters
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.search.ranking import rank
-from app.storage.layout import Page
+from app.storage.layout import Page, language_tag
 from tests.packs import page, write_pack
 
 pytestmark = pytest.mark.integration
@@ -266,3 +266,17 @@ def test_a_pack_of_an_older_schema_is_refused_with_the_remedy(tmp_path: Path) ->
         PackCorrupt, match="schema version 1, this release reads 4; `perennial pack DOMAIN` rebuilds it"
     ):
         PackSearcher(older)
+
+
+def test_a_language_finds_its_regions_and_the_facet_counts_them_with_it(tmp_path: Path) -> None:
+    langs = ("en", "en-US", "en_gb", "zh-Hant-TW", "zh-hans", "eng")
+    pages = [page(f"/{lang}", f"Page {lang}", "amber", lang=language_tag(lang)) for lang in langs]
+    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", pages), time_limit=10)) as searcher:
+
+        def found(lang: str) -> set[str]:
+            return {hit.lang for hit in searcher.search(parse("amber"), filters=Filters(lang=lang)).hits}
+
+        assert found("en") == {"en", "en-US", "en-gb"}
+        assert (found("EN-us"), found("zh"), found("e")) == ({"en-US"}, {"zh-Hant-TW", "zh-hans"}, set())
+        (facet,) = [each for each in searcher.search(parse("amber")).facets if each.name == "lang"]
+    assert dict(facet.counts) == {"en": 3, "zh-hant": 1, "zh-hans": 1, "eng": 1}

@@ -26,7 +26,7 @@ PAGES = [
     page("/zurich", "Zürich | The Site", "Zürich is a town"),
     page("/structure", "Data structures | The Site", "one data structure", headings="3.1. Trees\nChapter 4. Lists"),
     page("/typo", "A typo | The Site", "benifits"),
-    *(page(f"/folder/{number}", "Folder | The Site", "a temporary directory") for number in range(5)),
+    *(page(f"/folder/{number}", f"Folder {number} | The Site", "a temporary directory") for number in range(5)),
     *(page(f"/straight/{number}", "Straight | The Site", "directly there") for number in range(8)),
     *(page(f"/operator/{number}", "Operators | The Site", "an operator") for number in range(60)),
     *(page(f"/separator/{number}", "Separators | The Site", "a separator") for number in range(7)),

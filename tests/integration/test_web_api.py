@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 from xml.etree import ElementTree as ET
 
@@ -12,6 +13,7 @@ import pytest
 
 from app.broker.errors import ApplicationError, BrokerUnreachable, Overloaded, PublishFailed, RequestTimedOut
 from app.errors import NotPlaced, PackCorrupt, SearchTimeout, SearchUnavailable
+from app.storage.page_parts import Block
 from app.web import problems
 from app.web.application import create_app
 from tests.packs import BUILT_AT, page, write_pack
@@ -52,7 +54,50 @@ def test_hits_are_plain_text_with_ranges_to_mark(client: httpx.Client) -> None:
     assert [hit["snippet"][start:end] for start, end in hit["marks"]] == ["hostile"]
     assert (hit["domain"], hit["lang"], hit["url"]) == ("site.example", "de", "https://site.example/évil?a=1&b=2")
     assert (found["total"], found["next"], found["next_offset"], found["silent"]) == (1, None, None, [])
-    assert found["sources"] == [{"domain": "site.example", "built_at": BUILT_AT, "pages": len(PAGES)}]
+    assert found["sources"] == [
+        {"domain": "site.example", "name": "site.example", "built_at": BUILT_AT, "pages": len(PAGES)}
+    ]
+
+
+def test_without_a_domain_all_sites_are_searched_and_counted_by_site(client: httpx.Client) -> None:
+    found = client.get(SEARCH, params={"q": "many"}).json()
+    assert found["total"] == 36
+    (facet,) = [each for each in found["facets"] if each["name"] == "domain"]
+    assert facet["values"] == [{"value": "site.example", "pages": 35}, {"value": LONG, "pages": 1}]
+    assert client.get(SUGGEST, params={"q": "elsew"}).json()["suggestions"] == ["elsewhere"]
+
+
+def test_a_hit_has_its_headings_and_the_addresses_of_its_copies(tmp_path: Path) -> None:
+    blocks = (Block(("Title",), "h1", "top"), Block(("Amber trees",), "h2", "trees"))
+    pages = [
+        page("/a", "Title", "Amber text", headings="Title\nAmber trees", blocks=blocks),
+        page("/copy/a", "Title", "Amber text", headings="Title\nAmber trees", blocks=blocks),
+    ]
+    with served(create_app(ScriptedSearchClient([write_pack(tmp_path / "pack.sqlite", pages)]))) as client:
+        (hit,) = client.get(SEARCH, params={"q": "amber"}).json()["hits"]
+    assert hit["opens_at"] == {"heading": "Amber trees", "url": "https://site.example/a#trees"}
+    assert (hit["subsections"], hit["copies"], hit["copy_urls"]) == ([], 1, ["https://site.example/copy/a"])
+
+
+def test_only_the_chosen_origins_may_read_the_api(tmp_path: Path) -> None:
+    search_client = ScriptedSearchClient([write_pack(tmp_path / "pack.sqlite", PAGES)])
+    mine, other = {"Origin": "https://mine.example"}, {"Origin": "https://other.example"}
+    path = f"{SEARCH}?q=many"
+    with served(create_app(search_client, origins=("https://mine.example",))) as client:
+        allowed, refused = client.get(path, headers=mine), client.get(path, headers=other)
+        assert allowed.headers["access-control-allow-origin"] == "https://mine.example"
+        assert "access-control-allow-origin" not in refused.headers
+        for answer in (allowed, refused, client.get(path)):
+            assert "Origin" in answer.headers["vary"]
+            assert answer.headers["cross-origin-resource-policy"] == "cross-origin"
+        invalid = client.get(SEARCH, headers=mine)
+        assert (invalid.status_code, invalid.headers["access-control-allow-origin"]) == (400, "https://mine.example")
+        for private in ("/?q=many", "/metrics", "/static/style.css"):
+            answer = client.get(private, headers=mine)
+            assert "access-control-allow-origin" not in answer.headers
+            assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+    with served(create_app(search_client, origins=("*",))) as client:
+        assert client.get(path, headers=other).headers["access-control-allow-origin"] == "*"
 
 
 def test_each_page_of_hits_links_to_the_next(client: httpx.Client) -> None:
@@ -98,15 +143,21 @@ def test_a_query_without_hits_is_corrected_unless_it_is_exact(client: httpx.Clie
 def test_all_indexed_sites_are_listed(client: httpx.Client) -> None:
     domains = client.get("/api/v1/domains").json()["domains"]
     assert domains == [
-        {"domain": LONG, "pages": 1, "built_at": BUILT_AT, "available": True},
-        {"domain": "site.example", "pages": len(PAGES), "built_at": BUILT_AT, "available": True},
+        {"domain": LONG, "name": LONG, "pages": 1, "built_at": BUILT_AT, "available": True},
+        {
+            "domain": "site.example",
+            "name": "site.example",
+            "pages": len(PAGES),
+            "built_at": BUILT_AT,
+            "available": True,
+        },
     ]
 
 
 @pytest.mark.parametrize(
     ("params", "status", "detail"),
     [
-        ({"q": "x"}, 400, "domain: Field required"),
+        ({"lang": "de"}, 400, "q: Field required"),
         ({"domain": ",", "q": "x"}, 400, "domain: Value error, expected 1 to 16 domains, not 0"),
         ({"domain": ",".join(f"{n}.example" for n in range(17)), "q": "x"}, 400, "not 17"),
         ({"domain": "site.example"}, 400, "q: Field required"),

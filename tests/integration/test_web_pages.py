@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,11 +14,17 @@ import pytest
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from app.broker.errors import ApplicationError, Overloaded, RequestTimedOut
+from app.crawl.frontier import Frontier
+from app.crawl.frontier_values import ACTIVE_CRAWLS, Crawl, crawl_key
+from app.crawl_record.keys import plain_id
 from app.errors import NotPlaced, PackCorrupt, PackNotFound
 from app.search.contract import SearchResult
+from app.state.client import get_redis
 from app.storage.layout import Page
 from app.web.application import create_app
+from app.web.first_crawls import CrawlsInRedis
 from app.web.middleware import HEADERS
+from app.web.static_files import static_path
 from tests.packs import page, write_pack
 from tests.support.scripted import ScriptedSearchClient
 from tests.support.web import served
@@ -102,7 +109,7 @@ def test_the_start_page_is_a_labelled_search_form(client: httpx.Client) -> None:
 
 def test_no_script_is_inline_and_the_page_links_its_opensearch_description(client: httpx.Client) -> None:
     tree = get(client, "/", q="many")
-    assert [script.attributes["src"] for script in tree.css("script")] == ["/static/search.js"]
+    assert [script.attributes["src"] for script in tree.css("script")] == [static_path("search.js")]
     assert not tree.css("style, [style], [onclick]")
     assert "script-src 'self'" in HEADERS["Content-Security-Policy"]
     described = first(tree, "link[rel=search]").attributes
@@ -133,14 +140,15 @@ def test_each_reason_for_no_hits_has_its_own_message(client: httpx.Client) -> No
     assert nothing.css("ul.hints li")
     never = get(client, "/", 404, domain="Never.EXAMPLE", q="x")
     assert text_of(never, "main h2") == "never.example was never indexed"
-    assert text_of(never, "pre") == "perennial index --crawl https://never.example/"
+    assert "as soon as the first crawl has ended" in text_of(never, "main")
+    assert not never.css("pre, code, progress")
     assert "there is no letter or digit" in text_of(get(client, "/", 400, q="?!"), "[role=alert]")
     assert "at most 255" in text_of(get(client, "/", 400, q="x" * 256), "[role=alert]")
     assert "no page “0”" in text_of(get(client, "/", 400, q="many", page="0"), "[role=alert]")
     assert "not sorted by “size”" in text_of(get(client, "/", 400, q="many", sort="size"), "[role=alert]")
     assert "at most 200" in text_of(get(client, "/", 400, q="many", section="x" * 201), "[role=alert]")
     assert "35 results" in text_of(get(client, "/", 404, q="many", page="5"), "main p")
-    assert get(client, "/", 404, domain="../../etc/passwd", q="x").css("main pre")
+    assert get(client, "/", 404, domain="../../etc/passwd", q="x").css("main h2")
     assert "not a valid URL" in text_of(get(client, "/", 400, domain="a b", q="x"), "[role=alert]")
     assert text_of(get(client, "/nowhere", 404), "main h1") == "404"
 
@@ -189,7 +197,7 @@ def test_only_web_addresses_become_links(client: httpx.Client) -> None:
 
 def test_letters_of_an_address_are_decoded_unless_they_could_deceive(tmp_path: Path) -> None:
     urls = ["https://small.example/%E6%97%A5%E6%9C%AC?q=%2Fx%20y", "https://small.example/%E2%80%AEfdp%FF"]
-    pages = [page(f"/{at}", "Address", "letters", url=url) for at, url in enumerate(urls)]
+    pages = [page(f"/{at}", f"Address {at}", "letters", url=url) for at, url in enumerate(urls)]
     with serving(tmp_path, small=pages) as (client, _):
         shown = [said(each) for each in get(client, "/", q="letters").css(".address")]
     assert shown == ["small.example/日本?q=%2Fx%20y", "small.example/%E2%80%AEfdp%FF"]
@@ -248,10 +256,6 @@ def test_all_sites_are_searched_unless_some_are_chosen(tmp_path: Path) -> None:
         ]
         both = get(client, "/", 404, q="many", domain=["other.example", "b.example", "c.example"])
         assert text_of(both, "main h2") == "b.example, c.example were never indexed"
-        assert (
-            text_of(both, "pre")
-            == "perennial index --crawl https://b.example/ perennial index --crawl https://c.example/"
-        )
 
 
 def test_a_person_chooses_sites_if_there_are_too_many(tmp_path: Path) -> None:
@@ -315,12 +319,67 @@ def test_the_form_keeps_its_values_while_routes_are_unknown(
     assert [box.attributes["value"] for box in tree.css("input[checked]")] == ["site.example", "b.example"]
 
 
-def test_without_any_pack_the_page_shows_the_command_to_index_a_site(tmp_path: Path) -> None:
+def test_without_any_pack_the_page_says_when_a_site_can_be_searched_and_shows_no_command(tmp_path: Path) -> None:
     with serving(tmp_path) as (client, _):
         tree = get(client, "/", q="x")
         assert text_of(tree, "h1") == "Nothing is indexed yet"
-        assert text_of(tree, "pre").startswith("perennial index ")
+        assert "as soon as its first crawl has ended" in text_of(tree, "main")
+        assert "perennial index" not in tree.html
         assert not tree.css("form")
+
+
+def test_a_visitor_sees_how_far_the_first_crawl_of_a_site_is(tmp_path: Path, redis_url: str) -> None:
+    crawl = Crawl(id="c", domain="docs.example", start_url="https://docs.example/", started=datetime.now(UTC))
+    frontier = Frontier(get_redis(redis_url), ttl=600)
+    frontier.begin(crawl)
+    get_redis(redis_url).hset(crawl_key("c"), mapping={"seen": 1_500, "done": 20, "dead": 1})
+    get_redis(redis_url).sadd(ACTIVE_CRAWLS, plain_id("c"))
+    first_crawls = CrawlsInRedis(redis_url)
+    pack = write_pack(tmp_path / "site.sqlite", PAGES)
+    for packs in ([pack], []):
+        application = create_app(ScriptedSearchClient(packs), first_crawls=first_crawls)
+        with served(application) as client:
+            tree = get(client, "/", 404 if packs else 200, **({"domain": "docs.example", "q": "x"} if packs else {}))
+            assert text_of(tree, ".crawl label") == (
+                "docs.example is being crawled for the first time: 21 of 1,500 known pages are done."
+            )
+            assert first(tree, "progress").attributes["max"] == "1500"
+
+
+def test_sites_have_their_display_names_and_a_facet(tmp_path: Path) -> None:
+    names = {"one.example": "The <First> Site"}
+    pages = [page(f"/{word}", word, f"mixed {word}", url=f"https://one.example/{word}") for word in ("alpha", "beta")]
+    packs = [
+        write_pack(tmp_path / "one.sqlite", pages, domain="one.example"),
+        write_pack(tmp_path / "two.sqlite", [page("/x", "Gamma", "mixed words")], domain="two.example"),
+    ]
+    with served(create_app(ScriptedSearchClient(packs), site_names=lambda: names)) as client:
+        tree = get(client, "/", q="mixed")
+        assert list(links(tree, ".facets")) == ["The <First> Site 2 pages", "two.example 1 page"]
+        assert {said(each) for each in tree.css(".address b")} == {"The <First> Site", "two.example"}
+        assert text_of(tree, ".sites").startswith("All 2 sites")
+        only = get(client, links(tree, ".facets")["The <First> Site 2 pages"])
+        assert text_of(only, "summary") == "Only The <First> Site"
+        assert "of 2 for" in text_of(only, "[role=status]")
+        assert text_of(only, "footer").startswith("Index of The <First> Site: 2 pages")
+
+
+def test_a_page_of_results_with_all_that_it_loads_is_small_and_its_files_are_kept(client: httpx.Client) -> None:
+    headers = {"Accept-Encoding": "gzip"}
+    with client.stream("GET", "/", params={"q": "many"}, headers=headers) as answer:
+        html = answer.read().decode()
+        sizes = {"/": answer.num_bytes_downloaded}
+    tree = LexborHTMLParser(html)
+    files = [str(node.attributes["href"]) for node in tree.css("link[rel=stylesheet], link[rel=icon]")]
+    files += [str(node.attributes["src"]) for node in tree.css("script, img")]
+    for path in files:
+        with client.stream("GET", path, headers=headers) as answer:
+            answer.read()
+            sizes[path] = answer.num_bytes_downloaded
+            assert answer.headers["cache-control"] == "public, max-age=31536000, immutable", path
+    assert len(sizes) == 4
+    assert sum(sizes.values()) <= 15_000, sizes
+    assert client.get("/static/style.css?v=0").headers["cache-control"] == "no-cache"
 
 
 def test_too_many_searches_have_a_page_of_their_own(tmp_path: Path) -> None:

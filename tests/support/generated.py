@@ -168,7 +168,7 @@ def _limits(parameter: dict[str, Any]) -> str:
     if "enum" in schema:
         kind = " or ".join(f"`{value}`" for value in schema["enum"])
     elif schema["type"] == "array":
-        kind = f"{schema['minItems']} to {schema['maxItems']} times"
+        kind = f"{schema.get('minItems', 0)} to {schema['maxItems']} times"
     elif schema["type"] == "boolean":
         kind = "`true` or `false`"
     elif schema["type"] == "integer":
@@ -179,7 +179,7 @@ def _limits(parameter: dict[str, Any]) -> str:
     default = schema.get("default")
     if isinstance(default, bool):
         default = str(default).lower()
-    return f"{kind}; default `{default}`" if default not in (None, "") else kind
+    return f"{kind}; default `{default}`" if default not in (None, "", []) else kind
 
 
 def _with_table(text: str, heading: str, head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

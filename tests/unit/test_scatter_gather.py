@@ -161,7 +161,11 @@ def test_counts_are_added_up_and_paging_is_limited() -> None:
     two = pack("two.example", [hit("b", 0.6)], facets=(facet("lang", (("fr", 9),)),))
     found = ask([one, two], offset=195, limit=10)
     assert (found.total, found.capped, found.reachable, len(found.hits)) == (5_001, True, MAX_MERGED, 5)
-    assert found.facets == (facet("lang", (("fr", 11), ("en", 5))), facet("type", (("text/html", 7),)))
+    assert found.facets == (
+        facet("lang", (("fr", 11), ("en", 5))),
+        facet("type", (("text/html", 7),)),
+        facet("domain", (("one.example", 5_000), ("two.example", 1))),
+    )
     assert ask([one, two], offset=200).hits == ()
     assert ask([one], offset=290).reachable == 5_000
 

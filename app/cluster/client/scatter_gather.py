@@ -125,7 +125,10 @@ def merge(
         sources=tuple(reply.info for reply in replies),
         silent=silent,
         # A pack whose pages were all filtered away counts too: its facets show what other filters would find.
-        facets=_merge_facets(reply.results.facets for reply in replies if reply.results.relaxed == relaxed),
+        facets=(
+            *_merge_facets(reply.results.facets for reply in replies if reply.results.relaxed == relaxed),
+            *_domain_facet(merged),
+        ),
         did_you_mean=_did_you_mean(replies),
     )
 
@@ -189,6 +192,12 @@ def _merge_facets(packs: Iterable[tuple[Facet, ...]]) -> tuple[Facet, ...]:
         for facet in facets:
             sums.setdefault(facet.name, Counter()).update(dict(facet.counts))
     return tuple(Facet(name=name, counts=tuple(counts.most_common())) for name, counts in sums.items())
+
+
+def _domain_facet(replies: Sequence[SearchReply]) -> tuple[Facet, ...]:
+    """Return the facet of the domains with hits, if there are several."""
+    counts = sorted(((reply.info.domain, reply.results.total) for reply in replies), key=lambda pair: -pair[1])
+    return (Facet(name="domain", counts=tuple(counts)),) if len(counts) > 1 else ()
 
 
 def _did_you_mean(replies: Sequence[SearchReply]) -> str:

@@ -29,7 +29,9 @@
       show();
     });
     document.addEventListener("keydown", (event) => {
-      const typing = event.target.closest?.("input:not([type=checkbox]), textarea, select, [contenteditable]");
+      // In an empty box, or over selected text, the key is pressed out of habit, not to type a slash.
+      const habit = event.target === input && input.selectionEnd - input.selectionStart === input.value.length;
+      const typing = !habit && event.target.closest?.("input:not([type=checkbox]), textarea, select, [contenteditable]");
       if (!on || event.key !== "/" || typing || event.ctrlKey || event.altKey || event.metaKey) return;
       event.preventDefault();
       input.focus();

@@ -1,0 +1,23 @@
+"""Display names of sites, read from their objects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.sites.site import Site
+from app.sites.stored import write_site
+from app.web.site_names import SiteNames
+from tests.support.stores import folder_store
+
+pytestmark = pytest.mark.unit
+
+
+def test_names_are_those_of_the_site_objects_that_have_one(tmp_path: Path) -> None:
+    store = folder_store(tmp_path / "store")
+    write_site(store, Site(domain="docs.example", name="The Manuals"), etag=None)
+    write_site(store, Site(domain="other.example"), etag=None)
+    names = SiteNames(store)
+    names.read()
+    assert names() == {"docs.example": "The Manuals"}
