@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -118,7 +117,7 @@ async def domains(request: Request) -> Response:
     return json_response(DomainsAnswer(domains=tuple(domain_answer(route, names) for route in ordered)))
 
 
-def _all_domains(client: SearchClient) -> Sequence[str]:
+def _all_domains(client: SearchClient) -> list[str]:
     """Return all indexed domains; raises PackNotFound without any, InvalidMessage if they are too many."""
     domains = sorted(route.domain for route in client.routes().routes)
     if not domains:
