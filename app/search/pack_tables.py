@@ -89,7 +89,7 @@ def read_rows(connection: sqlite3.Connection, columns: str, pages: Sequence[int]
 
 
 def count_copies(connection: sqlite3.Connection, pages: Sequence[int]) -> dict[int, int]:
-    """Return the number of pages that are shown as each of these, without those that have none."""
+    """Return the number of copies of each page that has some."""
     placeholders = ", ".join("?" * len(pages))
     rows = connection.execute(f"{_COPIES} AND shown_as IN ({placeholders}) GROUP BY shown_as", tuple(pages))
     return {page: int(copies) for page, copies in rows}

@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 
 from app.cluster.client.cluster import ClusterSearchClient
-from app.storage.open import open_store
+from app.crawl.first_crawls import CrawlsInRedis
+from app.sites.names import site_names
 from app.timers.timers import packing_state
 from app.web.application import create_app
-from app.web.first_crawls import CrawlsInRedis
 from app.web.server import create_server
-from app.web.site_names import SiteNames
 from config.logs import configure
 from config.settings import get_settings
 
@@ -25,7 +24,7 @@ def main() -> None:
         rate_limit=settings.web_rate_limit,
         counts=client.counts,
         packing=packing_state(settings.redis),
-        site_names=SiteNames(open_store(settings.store, endpoint_url=settings.s3_endpoint_url)),
+        site_names=site_names(settings),
         first_crawls=CrawlsInRedis(settings.redis),
         origins=settings.web_cors_origins,
     )

@@ -15,9 +15,9 @@ from starlette.types import Scope
 
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.cluster.client.contract import SearchClient
+from app.crawl.first_crawls import FirstCrawls, no_crawls
 from app.errors import MethodNotAllowed, ResourceNotFound
 from app.web import api, monitoring, opensearch, pages, problems
-from app.web.first_crawls import FirstCrawls, no_crawls
 from app.web.middleware import ConcurrencyLimit, RateLimiter, WebMiddleware
 from app.web.monitoring import CountingSearchClient, Metrics, RoutesCollector
 from app.web.static_files import VersionedFiles

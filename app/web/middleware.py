@@ -61,7 +61,7 @@ def _fields(headers: Mapping[str, str]) -> _Fields:
 
 
 _FIELDS = _fields(HEADERS)
-#: Fields that may stand several times: each has a list of values.
+#: Fields that an answer may have several times: their value is a list.
 _LISTS = frozenset({b"vary"})
 
 #: Returns the answer to a request (its scope) that ends in an error, as a page or as problem JSON.

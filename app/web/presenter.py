@@ -231,7 +231,7 @@ class HitView:
 
 
 def _hit_views(hits: Sequence[Hit], *, several: bool, names: Mapping[str, str]) -> tuple[HitView, ...]:
-    """Return the views of the hits of one page. A date that all of them have tells nothing."""
+    """Return the views of the hits of one page. A date that all of them have is left out."""
     views = tuple(HitView.of(hit, several=several, names=names) for hit in hits)
     if len(views) > 1 and len({view.date for view in views}) == 1:
         return tuple(replace(view, date="") for view in views)

@@ -14,6 +14,7 @@ import pytest
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from app.broker.errors import ApplicationError, Overloaded, RequestTimedOut
+from app.crawl.first_crawls import CrawlsInRedis
 from app.crawl.frontier import Frontier
 from app.crawl.frontier_values import ACTIVE_CRAWLS, Crawl, crawl_key
 from app.crawl_record.keys import plain_id
@@ -22,7 +23,6 @@ from app.search.contract import SearchResult
 from app.state.client import get_redis
 from app.storage.layout import Page
 from app.web.application import create_app
-from app.web.first_crawls import CrawlsInRedis
 from app.web.middleware import HEADERS
 from app.web.static_files import static_path
 from tests.packs import page, write_pack

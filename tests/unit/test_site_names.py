@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from app.sites.names import SiteNames
 from app.sites.site import Site
 from app.sites.stored import write_site
-from app.web.site_names import SiteNames
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit

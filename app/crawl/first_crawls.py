@@ -17,11 +17,11 @@ MAX_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class FirstCrawl:
-    """A crawl of a site without a pack: pages that are done, of those known so far."""
+    """A crawl of a site without a pack: pages that are done, of those that it has found so far."""
 
     domain: str
     done: int
-    known: int
+    seen: int
 
 
 class FirstCrawls(Protocol):

@@ -9,12 +9,19 @@ from collections.abc import Mapping
 
 from app.errors import StoreError
 from app.sites.stored import list_sites
+from app.storage.open import open_store
 from app.storage.store import ObjectStore
+from config.settings import Settings
 
 log = logging.getLogger(__name__)
 
 #: Seconds for which the names are kept.
 KEPT = 60.0
+
+
+def site_names(settings: Settings) -> SiteNames:
+    """Return the display names of the sites in the store of the settings."""
+    return SiteNames(open_store(settings.store, endpoint_url=settings.s3_endpoint_url))
 
 
 class SiteNames:
