@@ -9,7 +9,7 @@ from typing import cast
 from bs4 import BeautifulSoup, MarkupResemblesLocatorWarning, Tag, XMLParsedAsHTMLWarning
 from bs4.element import PreformattedString
 
-from app.crawl.extract import contract, marks
+from app.crawl.extract import contract, marks, visible
 from app.crawl.extract.contract import Extract
 
 
@@ -29,7 +29,8 @@ class BeautifulSoupExtractor:
                 self._features,
                 multi_valued_attributes=None,
             )
-        return _extract(soup)
+        without_frames = next((tag.get_text() for tag in _tags(soup, ("noframes",))), "")
+        return visible.with_text_instead_of_frames(_extract(soup), without_frames, self)
 
 
 class _Nodes:
@@ -75,12 +76,12 @@ def _extract(soup: BeautifulSoup) -> Extract:
     title = next(map(_NODES.text, _tags(soup, ("title",))), "")
     text = _read_text(soup, ids)
     return Extract(
-        title=title or text.first_heading,
+        title=title or contract.shared_title(map(_attributes, _tags(soup, ("meta",)))) or text.first_heading,
         description=description,
         headings=tuple(mark.heading for mark in text.headings),
         body=text.body,
         blocks=text.blocks,
-        lang=(root.get("lang") or "").strip(),
+        lang=(root.get("lang") or root.get("xml:lang") or "").strip(),
         base=(base.get("href") or "").strip(),
         canonical=contract.canonical_in(links_of_head),
         alternates=contract.alternates_in(links_of_head),
@@ -123,12 +124,23 @@ def _decompose(tags: Iterable[Tag]) -> None:
 def _anchor(tag: Tag) -> str:
     texts = [string for string in tag.find_all(string=True) if not isinstance(string, PreformattedString)]
     within_a_word = all(part.name in contract.INLINE for part in _NODES.within(tag))
-    return ("" if within_a_word else " ").join(texts)
+    text = ("" if within_a_word else " ").join(texts)
+    if text and not text.isspace():
+        return text
+    return " ".join(visible.text_of_image(_attributes(image)) for image in tag.find_all("img"))
+
+
+def _is_kept(tag: Tag) -> bool:
+    return tag.name in visible.NEVER_HIDDEN or tag.find(list(contract.NEVER_BOILERPLATE)) is not None
 
 
 def _reduce_to_text(soup: BeautifulSoup) -> None:
     """Remove what is never text, and separate texts at the edges of elements that cannot occur within a word."""
     _remove(soup, contract.NOT_TEXT)
+    hidden = [tag for tag in soup.select(visible.MAY_BE_HIDDEN) if visible.is_hidden(_attributes(tag))]
+    buttons = _tags(soup, (visible.BUTTON,))
+    controls = [tag for tag in buttons if tag.find_parent(list(visible.KEEPS_BUTTONS)) is None]
+    _decompose(tag for tag in (*hidden, *controls) if not _is_kept(tag))
     for string in soup.find_all(string=lambda string: isinstance(string, PreformattedString)):
         string.extract()
     for tag in soup.find_all(lambda tag: tag.name not in contract.INLINE):
@@ -144,8 +156,10 @@ def _read_text(soup: BeautifulSoup, ids: Mapping[int, str]) -> marks.Text:
     if crumbs is not None and crumbs.find(list(contract.NEVER_BOILERPLATE)) is not None:
         crumbs = None
     by_attribute = soup.select(contract.BOILERPLATE_BY_ATTRIBUTE)
-    marked = marks.marks_of(_NODES, _tags(soup, contract.STRUCTURE), by_attribute, crumbs, ids)
     breadcrumb = _NODES.text(crumbs) if crumbs is not None else ""
+    for image in _tags(soup, ("img",)):
+        image.insert(0, visible.text_of_image(_attributes(image)))
+    marked = marks.marks_of(_NODES, _tags(soup, contract.STRUCTURE), by_attribute, crumbs, ids)
     for number, (tag, _) in enumerate(marked):
         # Within the tag: to insert beside it, BeautifulSoup searches it among all children of its parent.
         tag.insert(0, marks.opening(number))

@@ -19,7 +19,7 @@ from app.text.anchor_texts import joined_texts
 OWN_NAME = "perennial"
 
 #: Elements whose content is never text: removed before anything but links is read.
-NOT_TEXT = ("script", "style", "noscript", "template", "svg", "noframes")
+NOT_TEXT = ("script", "style", "noscript", "template", "svg", "noframes", "select", "datalist")
 #: Boilerplate: repeated on every page of a site. `header` is kept until the headings are read.
 BOILERPLATE = ("nav", "footer", "aside")
 HEADER = "header"
@@ -209,8 +209,11 @@ def links_to_follow(
 
 
 def description_and_directives(metas: Iterable[Attributes]) -> tuple[str, frozenset[str]]:
-    """Return the description of `<meta>` elements, and their directives for all robots and for this one."""
-    description = ""
+    """Return the description of `<meta>` elements, and their directives for all robots and for this one.
+
+    A description for links on other sites, `og:description`, stands in for one that is missing.
+    """
+    description = shared = ""
     directives: set[str] = set()
     for attributes in metas:
         name = (attributes.get("name") or "").strip().lower()
@@ -219,7 +222,15 @@ def description_and_directives(metas: Iterable[Attributes]) -> tuple[str, frozen
             description = description or collapsed(content)
         elif name in ("robots", OWN_NAME):
             directives.update(part.strip().lower() for part in content.split(","))
-    return description, frozenset(directives - {""})
+        elif attributes.get("property") == "og:description":
+            shared = shared or collapsed(content)
+    return description or shared, frozenset(directives - {""})
+
+
+def shared_title(metas: Iterable[Attributes]) -> str:
+    """Return the title for links on other sites (https://ogp.me/#metadata), or an empty string."""
+    titles = (attributes.get("content") or "" for attributes in metas if attributes.get("property") == "og:title")
+    return next(filter(None, map(collapsed, titles)), "")
 
 
 def heading(text: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
-from app.crawl.extract import contract, marks
+from app.crawl.extract import contract, marks, visible
 from app.crawl.extract.contract import Extract
 
 _TIMES = ", ".join(f"{name} time[datetime]" for name in contract.MAIN)
@@ -28,14 +28,16 @@ _LINKS = _by_number(contract.LINKS)
 _INLINE = frozenset(_by_number(contract.INLINE))
 _BREADCRUMB = frozenset(_by_number(contract.BREADCRUMB_ELEMENTS))
 _STRUCTURE = frozenset(_by_number(contract.STRUCTURE))
+_IMAGE = frozenset(_by_number(("img",)))
 _NAMES = _by_number((*contract.STRUCTURE, contract.ITEM))
 #: Elements that are read or removed before the text is read: the list of `_elements` that each is in.
 _FIRST = {
     **dict.fromkeys(_INLINE, "inline"),
     **dict.fromkeys(_by_number(contract.NOT_TEXT), "not text"),
+    **dict.fromkeys(_by_number((visible.BUTTON,)), "buttons"),
     **dict.fromkeys(_by_number(contract.HEADINGS), "headings"),
     **dict.fromkeys(_LINKS, "links"),
-    **_by_number(("base", "link", "meta", "script", "time")),
+    **_by_number(("base", "link", "meta", "noframes", "script", "time")),
     **{comment.tag_id: "comments" for comment in _NEW.css("p")[0].iter()},
 }
 
@@ -52,7 +54,8 @@ class LexborExtractor:
             root = None
         if root is None:
             return contract.extractor("beautifulsoup").extract(document)
-        return _extract(tree, root)
+        found, without_frames = _extract(tree, root)
+        return visible.with_text_instead_of_frames(found, without_frames, self)
 
 
 class _Nodes:
@@ -82,9 +85,10 @@ class _Nodes:
 _NODES = _Nodes()
 
 
-def _extract(tree: LexborHTMLParser, root: LexborNode) -> Extract:
-    # Links and metadata are read first: the steps below remove parts of the tree.
+def _extract(tree: LexborHTMLParser, root: LexborNode) -> tuple[Extract, str]:
+    """Return the content, and the document that a page of frames has for browsers without them."""
     first = _elements(root)
+    # Links and metadata are read first: the steps below remove parts of the tree.
     linking = ((_LINKS[node.tag_id], node.attributes, node) for node in first["links"])
     links, nofollow = contract.links_to_follow(linking, _anchor)
     metas = [node.attributes for node in first["meta"]]
@@ -96,18 +100,19 @@ def _extract(tree: LexborHTMLParser, root: LexborNode) -> Extract:
     base = next((attributes for attributes in bases if "href" in attributes), {})
     links_of_head = [node.attributes for node in first["link"]]
     refreshes = (node for node in first["meta"] if contract.is_refresh(node.attributes))
-    refresh = contract.refresh_in(node.attributes for node in refreshes if not _is_within_noscript(node))
+    refresh = contract.refresh_in(node.attributes for node in refreshes if not _is_within(node, ("noscript",)))
     ids = marks.section_ids(_NODES, first["headings"])
+    without_frames = next((node.text() for node in first["noframes"]), "")
     _reduce_to_text(tree, first)
     title = tree.css_first("title")
     text = _read_text(tree, root, ids)
-    return Extract(
-        title=(_NODES.text(title) if title else "") or text.first_heading,
+    found = Extract(
+        title=(_NODES.text(title) if title else "") or contract.shared_title(metas) or text.first_heading,
         description=description,
         headings=tuple(mark.heading for mark in text.headings),
         body=text.body,
         blocks=text.blocks,
-        lang=(root.attributes.get("lang") or "").strip(),
+        lang=(root.attributes.get("lang") or root.attributes.get("xml:lang") or "").strip(),
         base=(base.get("href") or "").strip(),
         canonical=contract.canonical_in(links_of_head),
         alternates=contract.alternates_in(links_of_head),
@@ -117,6 +122,7 @@ def _extract(tree: LexborHTMLParser, root: LexborNode) -> Extract:
         links=links,
         nofollow=nofollow,
     )
+    return found, without_frames
 
 
 def _elements(root: LexborNode) -> Mapping[str, list[LexborNode]]:
@@ -130,15 +136,21 @@ def _elements(root: LexborNode) -> Mapping[str, list[LexborNode]]:
     return found
 
 
-def _is_within_noscript(node: LexborNode) -> bool:
+def _is_within(node: LexborNode, names: Collection[str]) -> bool:
     parent = node.parent
-    while parent is not None and parent.tag != "noscript":
+    while parent is not None and parent.tag not in names:
         parent = parent.parent
     return parent is not None
 
 
+def _is_kept(node: LexborNode) -> bool:
+    return node.tag in visible.NEVER_HIDDEN or node.css_first(_NEVER_BOILERPLATE) is not None
+
+
 def _anchor(node: LexborNode) -> str:
     text = node.text(separator="\0")
+    if not text or text.isspace():
+        return " ".join(visible.text_of_image(image.attributes) for image in node.css("img"))
     if "\0" not in text:
         return text
     within_a_word = all(part.tag_id in _INLINE for part in _NODES.within(node))
@@ -146,14 +158,17 @@ def _anchor(node: LexborNode) -> str:
 
 
 def _reduce_to_text(tree: LexborHTMLParser, first: Mapping[str, list[LexborNode]]) -> None:
-    """Remove what is never text, and unwrap what may occur within a word: inline tags and comments."""
-    for name in ("not text", "script", "comments"):
-        for node in first[name]:
-            # Its content stays in it, so that elements within it can be removed from it, too.
-            node.decompose(recursive=False)
+    """Remove what is never shown as text, and unwrap what may occur within a word: inline tags and comments."""
+    hidden = [node for node in tree.css(visible.MAY_BE_HIDDEN) if visible.is_hidden(node.attributes)]
+    controls = [node for node in first["buttons"] if not _is_within(node, visible.KEEPS_BUTTONS)]
+    removed = {node.mem_id: node for node in (*hidden, *controls) if not _is_kept(node)}
+    removed |= {node.mem_id: node for name in ("not text", "noframes", "script", "comments") for node in first[name]}
+    for node in removed.values():
+        # Its content stays in it, so that elements within it can be removed from it, too.
+        node.decompose(recursive=False)
     for name in ("inline", "links", "time"):
         for node in first[name]:
-            if node.tag_id in _INLINE:
+            if node.tag_id in _INLINE and not (hidden and node.mem_id in removed):
                 node.unwrap(delete_empty=True)
     tree.merge_text_nodes()
 
@@ -164,13 +179,18 @@ def _is_breadcrumb(node: LexborNode) -> bool:
 
 
 def _read_text(tree: LexborHTMLParser, root: LexborNode, ids: Mapping[int, str]) -> marks.Text:
-    structure = [node for node in root.traverse() if node.tag_id in _STRUCTURE]
+    # Only what is still in the tree: the parent of another image may be removed.
+    left = [node for node in root.traverse() if node.tag_id in _STRUCTURE or node.tag_id in _IMAGE]
+    structure = [node for node in left if node.tag_id not in _IMAGE]
     by_attribute = tree.css(_BY_ATTRIBUTE)
     crumbs = next(filter(_is_breadcrumb, by_attribute), None)
     if crumbs is not None and crumbs.css_first(_NEVER_BOILERPLATE) is not None:
         crumbs = None
-    marked = marks.marks_of(_NODES, structure, by_attribute, crumbs, ids)
     breadcrumb = _NODES.text(crumbs) if crumbs is not None else ""
+    for image in (node for node in left if node.tag_id in _IMAGE):
+        if instead := visible.text_of_image(image.attributes):
+            image.insert_before(instead)
+    marked = marks.marks_of(_NODES, structure, by_attribute, crumbs, ids)
     for number, (node, _) in enumerate(marked):
         node.insert_before(marks.opening(number))
         node.insert_after(marks.CLOSING)

@@ -21,7 +21,7 @@ EDGE: Final = " \0 "
 CLOSING: Final = "\0>"
 
 # Regions, in the order in which an inner one counts. A heading in the page's header is a heading of the page; all other
-# text of the header is boilerplate.
+# text of the header is boilerplate. The header of an article is a part of it.
 MAIN: Final = 0
 HEADER: Final = 1
 BOILERPLATE: Final = 2
@@ -121,11 +121,20 @@ def marks_of(
         kind = BREADCRUMB if key == crumbs else contract.KINDS.get(name, TEXT)
         if kind == LIST and (parent := nodes.parent(node)) is not None and nodes.name(parent) == contract.ITEM:
             kind = TEXT
-        region = BOILERPLATE if key in repeated else HEADER if name == contract.HEADER else MAIN
+        region = BOILERPLATE if key in repeated else MAIN
+        if name == contract.HEADER and region == MAIN and not _is_within(nodes, node, contract.MAIN):
+            region = HEADER
         if kind != TEXT or region != MAIN:
             heading = contract.heading(nodes.text(node)) if name in contract.HEADINGS else ""
             found.append((node, Mark(kind, region, heading, ids.get(key, ""))))
     return found
+
+
+def _is_within(nodes: Nodes[Node], element: Node, names: Collection[str]) -> bool:
+    parent = nodes.parent(element)
+    while parent is not None and nodes.name(parent) not in names:
+        parent = nodes.parent(parent)
+    return parent is not None
 
 
 def _around(nodes: Nodes[Node], elements: Iterable[Node], *, outside: Collection[int]) -> set[int]:
