@@ -16,7 +16,7 @@ SEED = 5
 KINDS = {"word": 30, "title": 20, "rare": 10, "common": 10, "phrase": 10, "beginning": 10, "exclusion": 10}
 
 _VOCABULARY = """
-CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab (main, pages_fts, row);
+CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab (main, pages_fts, col);
 """
 _PHRASE_WORDS = 3
 
@@ -58,7 +58,10 @@ def _read(pack: Path) -> _Text:
     with closing(sqlite3.connect(pack)) as database:
         database.executescript(_VOCABULARY)
         pages = [(str(title), str(body)) for title, body in database.execute("SELECT title, body FROM pages")]
-        terms = database.execute("SELECT term, doc FROM vocabulary WHERE length(term) > 2 ORDER BY term")
+        # The columns of forms have stems, which nobody types.
+        terms = database.execute(
+            "SELECT term, doc FROM vocabulary WHERE col = 'body' AND length(term) > 2 ORDER BY term"
+        )
         # People type words of letters.
         counts = {str(term): int(count) for term, count in terms if str(term).isalpha()}
     return _Text(

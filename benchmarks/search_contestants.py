@@ -110,7 +110,12 @@ def tantivy(config: dict[str, Any]) -> Make:
         domain: TantivyPack(Path(pack), Path(config["folder"], "tantivy", domain))
         for domain, pack in config["packs"].items()
     }
-    return lambda: lambda domain, q: indexes[domain].search(parse(q)) and -1
+
+    def search(domain: str, q: str) -> int:
+        indexes[domain].search(parse(q))
+        return -1
+
+    return lambda: search
 
 
 def echo(config: dict[str, Any]) -> Make:
