@@ -58,7 +58,7 @@ def _read(pack: Path) -> _Text:
     with closing(sqlite3.connect(pack)) as database:
         database.executescript(_VOCABULARY)
         pages = [(str(title), str(body)) for title, body in database.execute("SELECT title, body FROM pages")]
-        # The columns of forms have stems, which nobody types.
+        # The columns of forms have stems, which are no words.
         terms = database.execute(
             "SELECT term, doc FROM vocabulary WHERE col = 'body' AND length(term) > 2 ORDER BY term"
         )
