@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from app.crawl.crawl_records import MEMBER_STATES, CrawlRecords
 from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import PROBE, SITEMAP, FetchedPage, FoundPage
+from app.crawl.frontier_values import PROBE, SITEMAP, FetchedPage, FoundPage, is_sitemap
 from app.crawl.politeness import robots_url
 from app.crawl.traps import probe_url, text_hash
 from app.crawl.urls import canonical_key
@@ -86,7 +86,7 @@ class Sweep:
         waiting += [FoundPage(url, canonical_key(url), 1) for url in record.seeds]
         for key, stored in read_objects(self.store, keys):
             entry = keys[key]
-            if entry.reason in (Reason.SITEMAP, Reason.PROBE):
+            if is_sitemap(entry) or entry.reason == Reason.PROBE:
                 continue
             urls = _urls_of(entry, stored)
             if urls is None:

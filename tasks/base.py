@@ -20,7 +20,7 @@ from app.celery import app
 from app.crawl.crawl_records import CrawlRecords
 from app.crawl.crawler import Crawler
 from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import SITEMAP, MessageKind
+from app.crawl.frontier_values import PROBE, SITEMAP, MessageKind
 from app.crawl.page_work import PageWork, complete_dead
 from app.crawl.policy import Policies
 from app.crawl.traps import TrapLimits
@@ -122,19 +122,25 @@ def context() -> Context:
     return _contexts[pid]
 
 
+def role_of(message: Mapping[str, Any]) -> str:
+    """Return the role of a message's URL: `sitemap`, `probe`, or an empty text for a page."""
+    role = str(message.get("role") or "")
+    return role if role in (SITEMAP, PROBE) else ""
+
+
 def page_of(message: Mapping[str, Any]) -> Target:
     """Return the page that a message names; raises InvalidMessage or InvalidUrl, and OutOfScope for another host.
 
     Hosts below the domain pass: whether its site has them is decided in a worker.
     """
     limit = get_settings().max_url_length
-    return parse_target(message, scope="suffix", max_length=limit, any_host=message.get("role") == SITEMAP)
+    return parse_target(message, scope="suffix", max_length=limit, any_host=role_of(message) == SITEMAP)
 
 
 def target_of(message: Mapping[str, Any]) -> Target:
     """Return the page that a message names, in a worker; raises what `page_of` raises, OutOfScope by its site."""
     page = page_of(message)
-    is_sitemap = message.get("role") == SITEMAP
+    is_sitemap = role_of(message) == SITEMAP
     if not is_sitemap and not context().policies(page.domain).scope.contains(page.url, any_path=True):
         raise OutOfScope(f"{page.url} is not in the domain {page.domain}")
     return page
@@ -199,7 +205,7 @@ class PageTask(SiteTask):
         # The worker's event loop waits for Redis here, so the client gives up soon.
         frontier = Frontier(get_quick_redis(settings.redis), ttl=settings.crawl_ttl)
         try:
-            complete_dead(frontier, page, kind, role=str(message.get("role") or ""))
+            complete_dead(frontier, page, kind, role=role_of(message))
         except RedisError as error:
             if not is_redis_outage(error):
                 raise

@@ -13,13 +13,14 @@ from app.broker.headers import DELIVERIES
 from app.broker.policies.delay_queues import ITERATION
 from app.broker.publishing import Outgoing
 from app.crawl.classify import FetchResult, links_of
-from app.crawl.crawler import MAX_MOVES, limit_was_exceeded, redirect_of_start_page, redirect_outside_crawl
+from app.crawl.cpu_limit import limit_was_exceeded
+from app.crawl.crawler import MAX_MOVES, redirect_of_start_page, redirect_outside_crawl
 from app.crawl.frontier_values import Admitted, Completed, Crawl, FoundPage, MessageKind
 from app.crawl.urls import Link, Target, canonical_key
 from app.envelopes import delayed_message, site_message
 from app.status import status
 from app.timers.timers import full_pack, incremental_pack, timeout_of
-from tasks.base import PageTask, context, target_of, task
+from tasks.base import PageTask, context, role_of, target_of, task
 
 __all__ = ["crawl", "index", "index_and_crawl", "page", "status"]
 
@@ -112,7 +113,7 @@ def page(self: Any, **message: Any) -> None:
         target,
         referrer=str(message.get("referrer") or ""),
         redirects=redirects if isinstance(redirects := message.get("redirects"), int) else 0,
-        role=str(message.get("role") or ""),
+        role=role_of(message),
         takeover=takeover,
         too_complex=limit_was_exceeded(headers),
     )

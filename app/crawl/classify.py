@@ -100,12 +100,13 @@ class Redirected(_Received):
 class Skipped(_Received):
     """A result that leaves the stored page as it is: `why` is a reason code.
 
-    The part of a page that is too large, and a page without text, may still lead to others.
+    The part of a page that is too large, and a page without text, may still lead to others. `hash` is of a sitemap.
     """
 
     why: str
     detail: str = ""
     links: tuple[Link, ...] = ()
+    hash: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,8 @@
 -- crawl may have, the crawl's id, names of messages whose handover is published with commas between them, URLs of a
 -- pattern, URLs of a path with several parameters, identical texts in a row, hash of the page's text or '', length of its
 -- canonical key, number of links, then a name and an entry for each link, then a reason, a name and an entry for each excluded link.
+-- Sitemaps of a crawl.
+local SITEMAPS = 1000
 local crawl, pages, admitted = KEYS[1], KEYS[2], KEYS[3]
 local name, state, delay = ARGV[1], ARGV[2], tonumber(ARGV[5])
 local former = redis.call('HGET', pages, name)
@@ -50,6 +52,9 @@ for at = 18, 17 + 2 * links, 2 do
         if redis.call('HEXISTS', pages, ARGV[at]) == 0 then
             local charges = charges_of(ARGV[at + 1])
             local reason = spent(budgets, charges, limits)
+            if string.find(ARGV[at + 1], '"sitemap"', 1, true) and redis.call('HINCRBY', crawl, 'sitemaps', 1) > SITEMAPS then
+                reason = 'max-sitemaps'
+            end
             if reason then
                 exclude(crawl, pages, reason, ARGV[at], ARGV[at + 1])
                 note_left_out(crawl, reason, charges)

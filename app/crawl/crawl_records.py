@@ -11,7 +11,7 @@ from typing import Any
 
 from app.crawl.crawl_report import read_report
 from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import Crawl
+from app.crawl.frontier_values import Crawl, is_sitemap
 from app.crawl.policy import Policies
 from app.crawl.urls import Target
 from app.crawl_record.crawls import (
@@ -96,15 +96,18 @@ class CrawlRecords:
     def _note_former(self, record: CrawlRecord) -> None:
         """Give the frontier the validators of the domain's latest finished crawl, if that selected links as this one.
 
-        Otherwise the links of the stored pages are not those that this crawl follows.
+        Otherwise the links of the stored pages are not those that this crawl follows, and it gets the sitemaps only.
         """
         former = next((each for each in list_crawls(self._store, record.domain) if each.is_finished), None)
-        if former is None or former.selection != record.selection:
+        if former is None:
+            self._frontier.note_former(record.id, ())
             return
         crawl = self._frontier.crawl(former.id)
         if crawl is not None:
             self.flush(crawl)
-        self._frontier.note_former(record.id, latest_entries(self._store, former.ref).values())
+        entries = latest_entries(self._store, former.ref).values()
+        same = former.selection == record.selection
+        self._frontier.note_former(record.id, (entry for entry in entries if same or is_sitemap(entry)))
 
     def restore(self, target: Target) -> None:
         """Make the crawl of a page known to the frontier: from its record, or else from the page's message.

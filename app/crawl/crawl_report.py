@@ -12,6 +12,7 @@ from typing import Final
 
 from app.crawl.excluded import ExcludedUrls
 from app.crawl.frontier import Frontier
+from app.crawl.frontier_values import frontier_key, is_sitemap
 from app.crawl.urls import canonical_key
 from app.crawl_record.crawls import CrawlRecord, latest_crawl, read_crawl
 from app.crawl_record.entries import UrlEntry
@@ -151,7 +152,7 @@ def excluded_entries(excluded: ExcludedUrls, *, at: float) -> list[UrlEntry]:
     return [
         UrlEntry(
             url=link.url,
-            page_id=page_id(canonical_key(link.url)),
+            page_id=page_id(frontier_key(canonical_key(link.url), link.role)),
             state="excluded",
             reason=reason,
             at=at,
@@ -164,7 +165,8 @@ def excluded_entries(excluded: ExcludedUrls, *, at: float) -> list[UrlEntry]:
 
 def broken_links(report: CrawlReport, store: ObjectStore) -> list[BrokenLink]:
     """Return the broken links of a crawl, those of most pages first. Reads the crawl's stored pages."""
-    targets = {canonical_key(entry.url): entry for entry in report.entries.values() if _is_broken(entry)}
+    broken = (entry for entry in report.entries.values() if _is_broken(entry) and not is_sitemap(entry))
+    targets = {canonical_key(entry.url): entry for entry in broken}
     if not targets:
         return []
     sources: dict[str, _Sources] = {key: _Sources() for key in targets}
@@ -175,7 +177,7 @@ def broken_links(report: CrawlReport, store: ObjectStore) -> list[BrokenLink]:
     found = [
         BrokenLink(entry.url, entry.status, entry.code, entry.detail, sources[key].number, sources[key].sorted)
         for key, entry in targets.items()
-        # Nothing leads to the sitemap that each crawl asks for. A start page needs no link.
+        # A start page needs no link.
         if sources[key].number or not entry.depth
     ]
     return sorted(found, key=lambda each: (-each.number, each.url))

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from billiard import current_process
 from redis import Redis
 
 from app.broker.errors import Postpone
-from app.broker.headers import LAST_ERROR
 from app.crawl.classify import (
     FetchResult,
     Gone,
@@ -27,6 +22,7 @@ from app.crawl.classify import (
     not_modified,
     same_content,
 )
+from app.crawl.cpu_limit import MAX_CPU_SECONDS, cpu_limit
 from app.crawl.extract.contract import extractor
 from app.crawl.frontier_values import Former, Host, MessageKind
 from app.crawl.getters import Getters
@@ -35,7 +31,7 @@ from app.crawl.politeness import HostRateLimiter, RobotsCache, robots_url
 from app.crawl.single_flight import SingleFlight
 from app.crawl.sitemaps import DEFAULT_PATH, MAX_BYTES, ReadSitemap, sitemap_of
 from app.crawl.traps import error_hash, probe_url
-from app.crawl.urls import Target, host_of, resolve
+from app.crawl.urls import Target, allows_port, host_of, resolve
 from app.crawl_record.reasons import Reason
 from app.errors import FetchError, ObjectNotFound, ServerError
 from app.http.fetcher import Fetcher
@@ -51,11 +47,6 @@ NOT_MODIFIED = 304
 _MAX_HOPS = 10
 #: Times that a start page may redirect its crawl to another host.
 MAX_MOVES = 10
-#: Seconds of CPU in which a page is parsed and classified. One of 5 MB takes about one.
-MAX_CPU_SECONDS = 4.0
-
-#: Held by the thread whose page is parsed.
-_measured = threading.Lock()
 
 #: Statuses by which a site says that there is no sitemap.
 _NO_SITEMAP = frozenset({404, 410})
@@ -183,7 +174,7 @@ class Crawler:
         """Return the content of a sitemap, or the sitemaps that a robots.txt names, without a request of its own.
 
         The caller has waited for the host. Raises what `get` raises. `/sitemap.xml` that no robots.txt names is
-        requested once, without retries.
+        requested once, without retries. An index file may name sitemaps of its own host and of the crawl's scope.
         """
         policy = self._policies(target.domain)
         getter = self._getters.of(policy.request)
@@ -192,25 +183,36 @@ class Crawler:
         is_named = target.url != default or default in rules.sitemaps
         if target.url == robots_url(target.url):
             named = tuple(url for each in rules.sitemaps if (url := resolve(target.url, each))) or (default,)
-            return ReadSitemap((), named if self._reads_sitemaps else (), f"{len(rules.sitemaps)} sitemaps")
+            allowed = self._with_allowed_port(target.domain, named)
+            detail = _with_left_out(f"{len(rules.sitemaps)} sitemaps", named, allowed)
+            return ReadSitemap(sitemaps=allowed if self._reads_sitemaps else (), detail=detail)
         if not rules.allows(target.url):
-            return ReadSitemap((), (), rules.denial(target.url))
+            return ReadSitemap(detail=rules.denial(target.url))
         try:
             response = getter.get(target.url, max_bytes=MAX_BYTES)
             if response.status == 200:
                 with cpu_limit():
-                    return sitemap_of(response, scope=policy.scope, max_length=self._limits.url_length)
+                    read = sitemap_of(response, scope=policy.scope, max_length=self._limits.url_length)
+                host = host_of(target.url)
+                near = [
+                    url for url in read.sitemaps if host_of(url) == host or policy.scope.contains(url, any_path=True)
+                ]
+                allowed = self._with_allowed_port(target.domain, near)
+                return read._replace(sitemaps=allowed, detail=_with_left_out(read.detail, read.sitemaps, allowed))
             result = classify(response, scope=policy.scope, extractor=self._extractor, limits=self._limits)
         except (ServerError, FetchError) as error:
             if isinstance(error, ServerError):
                 self._rate_limiter.pause(host_of(target.url), error.retry_after or 0)
             if is_named:
                 raise
-            return ReadSitemap((), (), f"none: {error}", failed=True)
+            return ReadSitemap(detail=f"none: {error}", partial=True, unproven=True)
         if isinstance(result, Redirected):
-            return ReadSitemap((), (result.target,), f"to {result.target}")
-        failed = is_named and response.status not in _NO_SITEMAP
-        return ReadSitemap((), (), f"none: {response.status}", failed=failed)
+            return ReadSitemap(sitemaps=(result.target,), detail=f"to {result.target}")
+        partial = response.status not in _NO_SITEMAP
+        return ReadSitemap(detail=f"none: {response.status}", partial=partial, unproven=not is_named)
+
+    def _with_allowed_port(self, domain: str, urls: Sequence[str]) -> tuple[str, ...]:
+        return tuple(url for url in urls if allows_port(domain, url, self._limits.ports))
 
     def urls_of_probe(self, target: Target) -> tuple[str, ...]:
         """Return the URL that a crawl requests to know the error page of its start page's site; none if that is off."""
@@ -290,28 +292,7 @@ def is_move(result: FetchResult) -> bool:
     return isinstance(result, Redirected) and not result.in_scope
 
 
-@contextmanager
-def cpu_limit(seconds: float = MAX_CPU_SECONDS) -> Iterator[None]:
-    """End this process by SIGVTALRM if the block takes more CPU time. Only a process of a worker's pool is ended.
-
-    No exception interrupts a call into C, such as a parser's. The next run of the message skips the page.
-    """
-    if current_process().name == "MainProcess":
-        yield
-        return
-    # The timer counts the CPU time of all threads: one page at a time. If those of other threads end the process early,
-    # each of its messages runs again alone.
-    with _measured:
-        if threading.current_thread() is threading.main_thread():
-            # With a handler in Python, the signal would wait for the end of the call.
-            signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-
-
-def limit_was_exceeded(headers: Mapping[str, Any]) -> bool:
-    """Return whether the limit ended the last run of the message with these headers: Celery names the signal."""
-    return "SIGVTALRM" in str(headers.get(LAST_ERROR, ""))
+def _with_left_out(detail: str, found: Sequence[str], allowed: Sequence[str]) -> str:
+    """Return the detail of a sitemap with the number of those that it names on a forbidden host or port."""
+    number = len(found) - len(allowed)
+    return f"{detail}; {number} on other hosts or ports are left out" if number else detail

@@ -1,14 +1,14 @@
 -- Begin the work on a page's message, in one round trip. Returns an action and its values:
--- 'fetch', what tells this crawl from one that Redis lost, what the former crawl knew of the page, and the
--- hash of the text of its site's error page; 'done' and the items that the page handed over, to be
--- published again; 'unknown' for a crawl that Redis does not have, of which no trace is left here;
+-- 'fetch', what tells this crawl from one that Redis lost, what the former crawl knew of the page, the hash of the text
+-- of its site's error page, and 1 if Redis has what the former crawl knew; 'done' and the items that the page handed
+-- over, to be published again; 'unknown' for a crawl that Redis does not have, of which no trace is left here;
 -- 'wait' and seconds; 'busy' while another message of the page is worked on; 'held' and 'cancelled': nothing is to do;
 -- 'foreign' and the domain of the crawl; 'spent' and a reason code where pages like this one became a trap meanwhile.
 -- KEYS: the crawl, its pages, admitted, retrying, backlog, handover, the host, its requests in flight, its hold.
 -- ARGV: page's name, domain, entry, 1 if the message may take over from an earlier delivery, lease (s),
 -- requests that the host may have in flight, delay (s), 1 if the host is the crawl's own, identical texts in a row.
 local name, takeover, delay = ARGV[1], ARGV[4] == '1', tonumber(ARGV[7])
-local info = redis.call('HMGET', KEYS[1], 'domain', 'state', 'born', 'soft_404')
+local info = redis.call('HMGET', KEYS[1], 'domain', 'state', 'born', 'soft_404', 'former')
 if not info[1] then
     return {'unknown'}
 end
@@ -77,4 +77,4 @@ end
 if redis.call('HSETNX', KEYS[3], name, ARGV[3]) == 1 then
     redis.call('HDEL', KEYS[4], name)
 end
-return {'fetch', info[3] or '', redis.call('HGET', KEYS[1] .. ':former', name) or '', info[4] or ''}
+return {'fetch', info[3] or '', redis.call('HGET', KEYS[1] .. ':former', name) or '', info[4] or '', info[5] or ''}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from redis import Redis
 
-from app.crawl.frontier_values import FoundPage, crawl_key, fingerprint, to_entry
+from app.crawl.frontier_values import FoundPage, crawl_key, to_entry
 from app.crawl_record.reasons import EXCLUDED
 
 #: URLs that are listed of each reason; see exclude.lua.
@@ -41,7 +41,7 @@ class ExcludedNotes:
             self._noted.clear()
         arguments = []
         for reason, link in excluded:
-            name = fingerprint(link.canonical_key)
+            name = link.name
             if (crawl_id, name) not in self._noted:
                 self._noted.add((crawl_id, name))
                 arguments += [reason, name, to_entry(link)]
@@ -62,8 +62,8 @@ def excluded_urls(redis: Redis, crawl_id: str) -> ExcludedUrls:
     for name, state in zip(names, states, strict=True):
         if state is None:
             reason, bracket, entry = str(entries[name]).partition("[")
-            url, depth, referrer = json.loads(bracket + entry)[:3]
-            listed.append((reason, FoundPage(url, "", depth, referrer)))
+            url, depth, referrer, redirects, role = json.loads(bracket + entry)[:5]
+            listed.append((reason, FoundPage(url, "", depth, referrer, redirects, role)))
     exact = Counter(reason for reason, _ in listed)
     counts = {
         str(code): number if number > LISTED else exact[code] for code, number in zip(EXCLUDED, counted, strict=True)

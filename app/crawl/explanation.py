@@ -8,7 +8,7 @@ from typing import Any
 
 from app.crawl.crawl_report import CrawlReport, read_report
 from app.crawl.frontier import Frontier
-from app.crawl.frontier_values import Failures, MessageKind
+from app.crawl.frontier_values import SITEMAP, Failures, MessageKind, frontier_key
 from app.crawl.urls import Target
 from app.crawl_record.entries import UrlEntry
 from app.storage.layout import Page, Tombstone, content_key, page_id, read_content
@@ -53,19 +53,25 @@ class Explanation:
 
 
 def explain_url(frontier: Frontier, store: ObjectStore, page: Target, *, retry_ms: int) -> Explanation:
-    """Return the explanation of a page; `retry_ms` is the first retry delay, which each further one doubles."""
-    progress, key, own_id = frontier.progress(page.domain), page.canonical_key, page_id(page.canonical_key)
+    """Return the explanation of a page, or of a sitemap that is no page.
+
+    `retry_ms` is the first retry delay, which each further one doubles.
+    """
+    progress = frontier.progress(page.domain)
     crawl = progress.crawl
     report = read_report(frontier, store, page.domain)
-    entry = (report.entries.get(own_id) or _listed(report, own_id)) if report else None
-    states = frontier.page_state(crawl.id, key) if crawl else {}
+    for key in (page.canonical_key, frontier_key(page.canonical_key, SITEMAP)):
+        entry = (report.entries.get(page_id(key)) or _listed(report, page_id(key))) if report else None
+        states = frontier.page_state(crawl.id, key) if crawl else {}
+        if entry or states:
+            break
     failures = frontier.failures(crawl.id, "page", key) if crawl else None
     next_attempt = failures.at + retry_ms / 1_000 * 2 ** (failures.number - 1) if failures else None
     source = report.entries.get(entry.referrer) if report and entry else None
     crawl_id = crawl.id if crawl else (report.record.id if report else None)
     return Explanation(
         url=page.url,
-        canonical=key,
+        canonical=page.canonical_key,
         domain=page.domain,
         crawl_id=crawl_id,
         states=states,
@@ -74,7 +80,7 @@ def explain_url(frontier: Frontier, store: ObjectStore, page: Target, *, retry_m
         referrer=source.url if source else "",
         failures=failures,
         next_attempt=next_attempt,
-        stored=_stored(store, page.domain, own_id),
+        stored=_stored(store, page.domain, page_id(page.canonical_key)),
     )
 
 

@@ -7,20 +7,25 @@ from itertools import islice
 
 from redis.typing import EncodableT, FieldT
 
-from app.crawl.frontier_values import Former, fingerprint
+from app.crawl.frontier_values import SITEMAP, Former, fingerprint, frontier_key
 from app.crawl.urls import canonical_key
 from app.crawl_record.entries import UrlEntry
+from app.crawl_record.reasons import Reason
 
 #: Pages that one command gives to Redis.
 BATCH = 1_000
+#: The hash in the entry of a sitemap that was read by its crawl, or by an earlier one and could not be read since.
+READ = "read"
 _STORED = frozenset({"indexed", "unchanged"})
 
 
 def batches_of(entries: Iterable[UrlEntry]) -> Iterator[dict[FieldT, EncodableT]]:
-    """Yield the stored pages of a crawl record as texts by the names of their pages, some at a time."""
-    stored = (entry for entry in entries if entry.state in _STORED and entry.hash)
+    """Yield the stored pages and the read sitemaps of a crawl record as texts by their names, some at a time."""
+    stored = (entry for entry in entries if entry.hash and (entry.state in _STORED or entry.reason == Reason.SITEMAP))
     while batch := list(islice(stored, BATCH)):
-        yield {
-            fingerprint(canonical_key(each.url)): Former(each.etag, each.last_modified, each.hash).to_text()
-            for each in batch
-        }
+        yield {_name(each): Former(each.etag, each.last_modified, each.hash).to_text() for each in batch}
+
+
+def _name(entry: UrlEntry) -> str:
+    role = SITEMAP if entry.reason == Reason.SITEMAP else ""
+    return fingerprint(frontier_key(canonical_key(entry.url), role))

@@ -116,7 +116,7 @@ class Frontier(CrawlView):
         Raises Postpone while the host or another message of the page is busy, and InvalidMessage for a crawl of another
         domain.
         """
-        key, name = crawl_key(crawl_id), fingerprint(link.canonical_key)
+        key, name = crawl_key(crawl_id), link.name
         action, *values = self._enter(
             keys=[*parts_of(key, "", "pages", "admitted", "retrying", "backlog", "handover"), *host_keys(host.name)],
             args=[
@@ -135,7 +135,8 @@ class Frontier(CrawlView):
                 return Entered(fetch=False, spent=str(values[0]))
             case "fetch":
                 self._cache.note_born(crawl_id, str(values[0]))
-                return Entered(fetch=True, former=Former.from_text(str(values[1])), soft_404=str(values[2]))
+                former, soft_404 = Former.from_text(str(values[1])), str(values[2])
+                return Entered(fetch=True, former=former, soft_404=soft_404, former_known=bool(values[3]))
             case "unknown":
                 return Entered(fetch=False, crawl_found=False)
         return Entered(fetch=False, handover=admitted_of(values, 0.0))
@@ -162,7 +163,7 @@ class Frontier(CrawlView):
         and one of `max-depth` note it as cut. Identical texts close a pattern instead.
         """
         key, name = crawl_key(crawl_id), message_name(kind, canonical_key)
-        named = {fingerprint(link.canonical_key): link for link in links}
+        named = {link.name: link for link in links}
         unseen = self._cache.unseen(crawl_id, named)
         fresh = [each for each in named if each in unseen]
         arguments = [field for each in fresh for field in (each, to_entry(named[each]))]
@@ -284,7 +285,7 @@ class Frontier(CrawlView):
                 field
                 for state, link, member, text in batch
                 for field in (
-                    *(state, fingerprint(link.canonical_key), member, to_entry(link)),
+                    *(state, link.name, member, to_entry(link)),
                     *(text, len(link.canonical_key)),
                 )
             ]
@@ -321,7 +322,7 @@ class Frontier(CrawlView):
     def note_published(self, crawl_id: str, links: Sequence[FoundPage]) -> None:
         """Note that the broker has confirmed the `index` and `crawl` messages of these pages."""
         if links:
-            fields = [field for link in links for field in (fingerprint(link.canonical_key), to_entry(link))]
+            fields = [field for link in links for field in (link.name, to_entry(link))]
             self._note_published(
                 keys=[*parts_of(crawl_key(crawl_id), "", "pages", "admitted"), ACTIVE_CRAWLS],
                 args=[self._ttl, plain_id(crawl_id), *fields],
@@ -336,7 +337,8 @@ class Frontier(CrawlView):
         self._redis.hset(crawl_key(crawl_id), "cut", 1)
 
     def note_former(self, crawl_id: str, entries: Iterable[UrlEntry]) -> None:
-        """Note what the former crawl's record has of its pages. Each is forgotten when the page is completed."""
+        """Note what the former crawl's record has of its pages and sitemaps. Each is forgotten when it is completed."""
+        self._redis.hset(crawl_key(crawl_id), "former", 1)
         key = f"{crawl_key(crawl_id)}:former"
         for batch in batches_of(entries):
             self._redis.hset(key, mapping=batch)

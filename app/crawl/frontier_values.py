@@ -10,9 +10,13 @@ from datetime import datetime
 from typing import Literal
 
 from app.crawl.traps import charges
+from app.crawl.urls import canonical_key
 from app.crawl_record.crawls import CrawlState
+from app.crawl_record.entries import UrlEntry
 from app.crawl_record.keys import plain_id
+from app.crawl_record.reasons import Reason
 from app.state.client import PREFIX
+from app.storage.layout import page_id
 
 ACTIVE_CRAWLS = f"{PREFIX}crawls:active"
 #: The crawls that were restored from their records and wait for a sweep.
@@ -85,6 +89,11 @@ class FoundPage:
     referrer: str = ""
     redirects: int = 0
     role: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of its message in Redis."""
+        return fingerprint(frontier_key(self.canonical_key, self.role))
 
 
 #: The role of a URL whose message reads sitemaps: one itself, or the robots.txt that names them.
@@ -168,6 +177,8 @@ class Entered:
     crawl_found: bool = True
     #: What the domain's former crawl knew of the page, None for a page that is not stored.
     former: Former | None = None
+    #: Whether Redis has what the former crawl knew of all its pages.
+    former_known: bool = False
     #: What the page admitted when it was completed, to be published again.
     handover: Admitted = Admitted()
     #: The reason code of the budget that was spent while the page waited: it is completed without a request.
@@ -210,14 +221,25 @@ class Refill:
     idle: float
 
 
-def fingerprint(canonical_key: str) -> str:
-    """Return the name of a canonical key in Redis, 16 hex digits; 64 bits tell a million pages apart."""
-    return hashlib.blake2b(canonical_key.encode(), digest_size=8).hexdigest()
+def fingerprint(key: str) -> str:
+    """Return the name of a key in Redis, 16 hex digits; 64 bits tell a million pages apart."""
+    return hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
 
 
-def message_name(kind: MessageKind, canonical_key: str) -> str:
-    """Return the name of a page's message in the frontier."""
-    return _PREFIX_OF_KIND[kind] + fingerprint(canonical_key)
+def frontier_key(canonical_key: str, role: str = "") -> str:
+    """Return what the frontier and the crawl record name a URL by: as a sitemap it is another one than as a page."""
+    return f"{role} {canonical_key}" if role == SITEMAP else canonical_key
+
+
+def is_sitemap(entry: UrlEntry) -> bool:
+    """Return whether an entry of a crawl record is that of a sitemap, or of the robots.txt that names some."""
+    own_id = page_id(frontier_key(canonical_key(entry.url), SITEMAP))
+    return entry.reason == Reason.SITEMAP or entry.page_id == own_id
+
+
+def message_name(kind: MessageKind, key: str) -> str:
+    """Return the name of a message in the frontier, by its `frontier_key`."""
+    return _PREFIX_OF_KIND[kind] + fingerprint(key)
 
 
 def foreign_crawl(crawl_id: str, owner: str, domain: str) -> str:
@@ -244,10 +266,9 @@ def crawl_of_fields(crawl_id: str, fields: Mapping[str, str]) -> Crawl | None:
 
 
 def to_entry(link: FoundPage) -> str:
-    """Return a page as it waits in Redis, as JSON; the scripts read its charges at the end."""
-    return _ENCODER.encode(
-        [link.url, link.depth, link.referrer, link.redirects, link.role, charges(link.canonical_key)]
-    )
+    """Return a page as it waits in Redis, as JSON; the scripts read its charges at the end. A sitemap has none."""
+    charged = "" if link.role == SITEMAP else charges(link.canonical_key)
+    return _ENCODER.encode([link.url, link.depth, link.referrer, link.redirects, link.role, charged])
 
 
 def admitted_of(items: Iterable[str], wait: float) -> Admitted:

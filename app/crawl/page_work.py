@@ -10,15 +10,18 @@ from app.broker.errors import Postpone
 from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped, Unchanged, content_hash, links_of
 from app.crawl.crawl_records import CrawlRecords
 from app.crawl.crawler import Crawler, is_move
+from app.crawl.former import READ
 from app.crawl.frontier import Frontier
 from app.crawl.frontier_values import (
     PROBE,
     SITEMAP,
     Completed,
+    Entered,
     FoundPage,
     Host,
     MessageKind,
     PageMessage,
+    frontier_key,
     message_name,
 )
 from app.crawl.policy import Policies
@@ -58,7 +61,7 @@ class PageWork:
         `takeover`, an earlier delivery of the message is no longer at work. Raises Postpone while the host is busy, and
         what `Crawler.get` and the store raise; then the page leaves the admission window until its retry.
         """
-        crawl_id, host = target.crawl_id, self._crawler.host(target)
+        crawl_id, host, key = target.crawl_id, self._crawler.host(target), frontier_key(target.canonical_key, role)
         link = FoundPage(target.url, target.canonical_key, target.depth, referrer, redirects, role)
         entered = self._frontier.enter(crawl_id, target.domain, link, host, takeover=takeover)
         if not entered.crawl_found:
@@ -69,10 +72,12 @@ class PageWork:
         if entered.spent:
             return self.complete(target, "page", Skipped(why=entered.spent), host, referrer=referrer)
         if not entered.fetch:
-            return Completed(entered.handover, message_name("page", target.canonical_key))
+            return Completed(entered.handover, message_name("page", key))
         try:
             if role == SITEMAP:
-                return self._read_sitemap(target, host, referrer=referrer, redirects=redirects)
+                return self._read_sitemap(
+                    target, host, entered, referrer=referrer, redirects=redirects, too_complex=too_complex
+                )
             if role == PROBE:
                 return self._probe(target, host, referrer=referrer)
             result = self._crawler.get(target, too_complex=too_complex, former=entered.former)
@@ -85,7 +90,7 @@ class PageWork:
         except BaseException as error:
             failed = not isinstance(error, Postpone)
             reason = f"{type(error).__name__}: {error}"
-            self._frontier.release(crawl_id, "page", target.canonical_key, host, failed=failed, error=reason)
+            self._frontier.release(crawl_id, "page", key, host, failed=failed, error=reason)
             raise
         redirects = redirects + 1 if isinstance(result, Redirected) else 0
         return self.complete(
@@ -100,18 +105,32 @@ class PageWork:
         result = Skipped(why=Reason.PROBE, detail=probed.detail, status=probed.status)
         return self.complete(target, "page", result, host, referrer=referrer)
 
-    def _read_sitemap(self, target: Target, host: Host, *, referrer: str, redirects: int) -> Completed:
-        """Add the URLs of a sitemap to the backlog, before its message is completed with further sitemaps."""
-        read = self._crawler.read_sitemap(target)
-        if read.failed:
+    def _read_sitemap(
+        self, target: Target, host: Host, entered: Entered, *, referrer: str, redirects: int, too_complex: bool
+    ) -> Completed:
+        """Add the URLs of a sitemap to the backlog, before its message is completed with further sitemaps.
+
+        If a part of it was not read, the crawl is noted as cut: pages that only this part names are no vanished ones.
+        Of a sitemap that the site may not have, this holds if an earlier crawl has read it.
+        """
+        if too_complex:
             self._frontier.note_cut(target.crawl_id)
-        own_id, limits = page_id(target.canonical_key), self._policies(target.domain).settings
+            skipped = self._crawler.get(target, too_complex=True)
+            return self.complete(target, "page", skipped, host, referrer=referrer, role=SITEMAP)
+        read = self._crawler.read_sitemap(target)
+        follows = redirects < MAX_REDIRECTS and target.depth < MAX_NESTING
+        sitemaps = read.sitemaps if follows else ()
+        was_read = entered.former is not None
+        partial = read.partial or sitemaps != read.sitemaps
+        if partial and (was_read or not read.unproven or not entered.former_known):
+            self._frontier.note_cut(target.crawl_id)
+        own_id, limits = page_id(frontier_key(target.canonical_key, SITEMAP)), self._policies(target.domain).settings
         pages = (FoundPage(link.url, link.canonical_key, 1, own_id) for link in read.pages)
         self._frontier.rebuild(target.crawl_id, (), pages, max_pages=limits.max_pages)
-        result = Skipped(why=Reason.SITEMAP, detail=read.detail)
-        sitemaps = read.sitemaps if redirects < MAX_REDIRECTS and target.depth < MAX_NESTING else ()
+        read_once = bool(read.pages or read.sitemaps) or (partial and was_read)
+        result = Skipped(why=Reason.SITEMAP, detail=read.detail, hash=READ if read_once else "")
         return self.complete(
-            target, "page", result, host, referrer=referrer, redirects=redirects + 1, sitemaps=sitemaps
+            target, "page", result, host, referrer=referrer, redirects=redirects + 1, role=SITEMAP, sitemaps=sitemaps
         )
 
     def complete(
@@ -124,6 +143,7 @@ class PageWork:
         referrer: str = "",
         member: bool = False,
         redirects: int = 0,
+        role: str = "",
         sitemaps: Sequence[str] = (),
         text: str = "",
     ) -> Completed:
@@ -134,13 +154,13 @@ class PageWork:
         The line of the record is that of `page` or `index`; the links are followed of `page` or `crawl`.
         """
         own = kind == "page" or self._records.is_own(target)
-        line = entry_of(target, result, referrer).to_line().decode() if own and kind != "crawl" else ""
+        line = entry_of(target, result, referrer, role).to_line().decode() if own and kind != "crawl" else ""
         links = links_of(result) if own and kind != "index" else ()
         below = target.depth + 1
-        own_id, limits = page_id(target.canonical_key), self._policies(target.domain).settings
+        own_id, limits = page_id(frontier_key(target.canonical_key, role)), self._policies(target.domain).settings
         excluded = result.excluded if own and kind != "index" else ()
         probes: Sequence[str] = ()
-        if own and kind != "index" and target.depth == 0 and not is_move(result):
+        if own and kind != "index" and target.depth == 0 and not role and not is_move(result):
             sitemaps, probes = self._crawler.names_of_sitemaps(target), self._crawler.urls_of_probe(target)
         if below > limits.max_depth:
             excluded += tuple(Excluded(link.url, link.canonical_key, Reason.MAX_DEPTH) for link in links)
@@ -148,7 +168,7 @@ class PageWork:
         return self._frontier.complete(
             target.crawl_id,
             kind,
-            target.canonical_key,
+            frontier_key(target.canonical_key, role),
             host=host,
             line=line,
             indexed=member,
@@ -196,11 +216,11 @@ def _error_hash_of(result: FetchResult) -> str:
     )
 
 
-def entry_of(target: Target, result: FetchResult, referrer: str = "") -> UrlEntry:
-    """Return the entry of the crawl record for a page's result."""
+def entry_of(target: Target, result: FetchResult, referrer: str = "", role: str = "") -> UrlEntry:
+    """Return the entry of the crawl record for the result of a page, or of a sitemap."""
     entry = UrlEntry(
         url=target.url,
-        page_id=page_id(target.canonical_key),
+        page_id=page_id(frontier_key(target.canonical_key, role)),
         state="indexed",
         at=time.time(),
         depth=target.depth,
@@ -223,27 +243,31 @@ def entry_of(target: Target, result: FetchResult, referrer: str = "") -> UrlEntr
         case Redirected(target=onward, in_scope=in_scope):
             entry.state, entry.reason, entry.detail = "redirected", Reason.REDIRECT, onward
             entry.links = (onward,) if in_scope else ()
-        case Skipped(why=why, detail=detail, links=links):
-            entry.links = tuple(link.url for link in links)
+        case Skipped(why=why, detail=detail, links=links, hash=read):
+            entry.links, entry.hash = tuple(link.url for link in links), read
             entry.state = "unchanged" if why == Reason.NOT_MODIFIED else "skipped"
             entry.reason, entry.detail = why, detail
     return entry
 
 
 def complete_dead(frontier: Frontier, target: Target, kind: MessageKind, *, role: str = "", lost: bool = False) -> None:
-    """Complete a message that is dead-lettered, or lost. What is stored of its page stays in the crawl's pack."""
+    """Complete a message that is dead-lettered, or lost. What is stored of its page stays in the crawl's pack.
+
+    The crawl is noted as cut if the pages that the message leads to are unknown then.
+    """
+    key = frontier_key(target.canonical_key, role)
     crawl = frontier.crawl(target.crawl_id)
     if crawl and crawl.domain != target.domain:  # The reason why it is dead; the crawl has nothing to do with it.
         return
-    entry = UrlEntry(url=target.url, page_id=page_id(target.canonical_key), state="failed", at=time.time())
+    entry = UrlEntry(url=target.url, page_id=page_id(key), state="failed", at=time.time())
     entry.state, entry.reason = ("lost", Reason.LOST) if lost else ("failed", Reason.DEAD_LETTERED)
     entry.depth = target.depth
-    failures = frontier.failures(target.crawl_id, kind, target.canonical_key)
+    failures = frontier.failures(target.crawl_id, kind, key)
     entry.detail = str(failures) if failures else ""
-    if kind == "crawl" or role:
+    if kind == "crawl" or role == SITEMAP:
         frontier.note_cut(target.crawl_id)
     own = crawl is not None and crawl.own
     line = entry.to_line().decode() if own and kind != "crawl" else ""
     # Without a look at robots.txt: this runs in the event loop of the worker's main process.
     host = Host(host_of(target.url), delay=0, concurrency=1)
-    frontier.complete(target.crawl_id, kind, target.canonical_key, host=host, line=line, dead=True)
+    frontier.complete(target.crawl_id, kind, key, host=host, line=line, dead=True)

@@ -35,6 +35,7 @@ class Reason(StrEnum):
     NOFOLLOW = "nofollow"
     MAX_DEPTH = "max-depth"
     MAX_PAGES = "max-pages"
+    MAX_SITEMAPS = "max-sitemaps"
     REPEATED_SEGMENTS = "repeated-segments"
     QUERY_VARIANTS = "query-variants"
     PATTERN_PAGES = "pattern-pages"
@@ -47,6 +48,7 @@ EXCLUDED: Final = (
     Reason.NOFOLLOW,
     Reason.MAX_DEPTH,
     Reason.MAX_PAGES,
+    Reason.MAX_SITEMAPS,
     Reason.REPEATED_SEGMENTS,
     Reason.QUERY_VARIANTS,
     Reason.PATTERN_PAGES,
@@ -80,6 +82,7 @@ MEANINGS: Final[dict[Reason, str]] = {
     Reason.NOFOLLOW: "Links to the URL forbid to follow them, by `rel=nofollow`, `<meta>` or a header.",
     Reason.MAX_DEPTH: "The URL is more than `MAX_DEPTH` links from the start page.",
     Reason.MAX_PAGES: "The crawl had `MAX_PAGES` pages already.",
+    Reason.MAX_SITEMAPS: "The crawl had 1,000 sitemaps already. Those after them are not read.",
     Reason.REPEATED_SEGMENTS: "Trap: the path has one segment three times, or more than 50 segments.",
     Reason.QUERY_VARIANTS: "Trap: the crawl has `MAX_QUERY_VARIANTS` URLs of the path with two or more parameters.",
     Reason.PATTERN_PAGES: "Trap: the crawl has `MAX_PATTERN_PAGES` URLs with a query of the directory pattern.",

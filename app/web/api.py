@@ -23,6 +23,7 @@ from app.errors import (
     TooManySearches,
     UriTooLong,
 )
+from app.web.middleware import CHARGE_AGAIN
 from app.web.models import (
     DomainsAnswer,
     Problem,
@@ -92,7 +93,10 @@ async def search(request: Request, parameters: Annotated[SearchParameters, Query
     """Search one site or several."""
     client: SearchClient = request.app.state.search_client
     query = parameters.request(parameters.domain or await run_in_threadpool(_all_domains, client))
-    result = await (client.asearch(query) if parameters.exact else asearch_corrected(client, query))
+    if parameters.exact:
+        result = await client.asearch(query)
+    else:
+        result = await asearch_corrected(client, query, may_repeat=request.scope.get(CHARGE_AGAIN))
     # Defaults are left out of the next page's address, which gets an offset of its own.
     given = parameters.model_dump(exclude={"offset"}, exclude_defaults=True)
     link = f"{router.prefix}/search?{urlencode(given, doseq=True)}"

@@ -48,6 +48,8 @@ MAX_TARGET = 8_192
 #: Paths that search, and paths that count against an address's rate limit; the search page only with a query.
 SEARCH_PATHS = frozenset({"/", "/api/v1/search"})
 LIMITED_PATHS = SEARCH_PATHS | {"/suggest", "/api/v1/suggest"}
+#: The key of a request's scope for a function that charges its cost once more, and returns whether that was granted.
+CHARGE_AGAIN = "perennial.charge_again"
 #: Words of a search that cost 1, and sites whose suggestions cost as much as the first one's.
 FREE_WORDS = 8
 SUGGESTED_SITES = 8
@@ -123,7 +125,15 @@ class WebMiddleware:
         if not cost:
             await self._app(scope, receive, answer.send)
             return
-        quota = await self._limiter.hit((scope["client"] or ("unknown",))[0], cost)
+        address = (scope["client"] or ("unknown",))[0]
+
+        async def charge_again() -> bool:
+            again = await self._limiter.hit(address, cost)
+            answer.headers |= again.headers
+            return again.granted
+
+        scope[CHARGE_AGAIN] = charge_again
+        quota = await self._limiter.hit(address, cost)
         answer.headers |= quota.headers
         if not quota.granted:
             detail = f"at most {quota.limit} searches in {quota.window} s; the next ones in {quota.reset} s"

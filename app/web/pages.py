@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+from anyio import from_thread
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -19,6 +21,7 @@ from app.crawl.urls import parse_domain
 from app.errors import InvalidQuery, PackNotFound
 from app.search.contract import Filters
 from app.search.query import MAX_CHARACTERS
+from app.web.middleware import CHARGE_AGAIN
 from app.web.presenter import (
     EMPTY,
     FILTERS,
@@ -186,7 +189,9 @@ def search_page(
             form = replace(form, request=replace(form.request, domains=(packs[0].domain,)))
         if invalid is not None:
             raise invalid
-        view = _search(client, packs, form, names)
+        charge_again = request.scope.get(CHARGE_AGAIN)
+        may_repeat = partial(from_thread.run, charge_again) if charge_again else None
+        view = _search(client, packs, form, names, may_repeat=may_repeat)
     except ApplicationError as error:
         view = _error_view(error, packs, form)
     if view.never_indexed or (view.state == "start" and not packs):
@@ -235,7 +240,14 @@ def error_page(error: type[ApplicationError], reason: str = "") -> HTMLResponse:
     return render(View.of_error(error, reason=reason or error.problem.title))
 
 
-def _search(client: SearchClient, packs: tuple[PackView, ...], form: SearchForm, names: Mapping[str, str]) -> View:
+def _search(
+    client: SearchClient,
+    packs: tuple[PackView, ...],
+    form: SearchForm,
+    names: Mapping[str, str],
+    *,
+    may_repeat: Callable[[], bool] | None,
+) -> View:
     """Return the view of the results, or of the start page if there is nothing to search; raises search errors."""
     indexed = [pack.domain for pack in packs]
     if never_indexed := [domain for domain in form.domains if domain not in indexed]:
@@ -248,7 +260,7 @@ def _search(client: SearchClient, packs: tuple[PackView, ...], form: SearchForm,
     if len(domains) > MAX_DOMAINS:
         raise InvalidMessage(f"there are {len(domains)} sites: choose up to {MAX_DOMAINS} of them")
     request = replace(form.request, domains=domains)
-    result = client.search(request) if form.exact else search_corrected(client, request)
+    result = client.search(request) if form.exact else search_corrected(client, request, may_repeat=may_repeat)
     state = "results" if result.hits else "past-end" if result.total else "nothing"
     status = 404 if state == "past-end" else 200
     return View(state=state, status=status, form=form, packs=packs, results=results_view(result, form, names))

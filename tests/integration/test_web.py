@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -142,6 +143,17 @@ def test_a_search_counts_by_its_sites_and_words(pack: Path, tmp_path: Path) -> N
         assert refused.status_code == 429
         assert "counts as 26" in refused.json()["detail"]
         assert left(client.get("/api/v1/search", params=SEARCH)) == 23
+
+
+def test_the_second_search_of_a_correction_counts_and_is_left_out_where_none_is_left(pack: Path) -> None:
+    searches = ScriptedSearchClient([pack])
+    searches.change = lambda found: replace(found, did_you_mean="words", relaxed=True)
+    with served(create_app(searches, rate_limit="4/hour")) as client:
+        costs = [("/api/v1/search", SEARCH, 2), ("/api/v1/search", SEARCH | {"exact": "true"}, 1), ("/", SEARCH, 0)]
+        for path, parameters, left in costs:
+            answer = client.get(path, params=parameters)
+            assert answer.status_code == 200
+            assert answer.headers["ratelimit"].startswith(f'"searches";r={left};t=')
 
 
 @pytest.mark.parametrize(("proxies", "shared"), [(("127.0.0.1",), False), (("192.0.2.0/24",), True), (("*",), False)])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from billiard import Process
@@ -16,8 +18,9 @@ from app.broker.delivery import Delivery
 from app.broker.headers import failure_headers
 from app.broker.worker.failures import failure_of
 from app.crawl.classify import Skipped, classify
-from app.crawl.crawler import cpu_limit, limit_was_exceeded
+from app.crawl.cpu_limit import MAX_CHILDREN, child_at_work, cpu_limit, limit_was_exceeded
 from app.crawl.extract.contract import MAX_SIBLINGS, excess_complexity, extractor
+from app.crawl.extract.pdf import UnreadablePdf, extract_pdf
 from app.crawl.urls import Scope
 from app.http.response import Response
 
@@ -122,7 +125,14 @@ def _deceive_in_thread() -> None:
     thread.join()
 
 
-@pytest.mark.parametrize("deceive", [_deceive, _deceive_in_thread])
+def _deceive_after_a_child() -> None:
+    with cpu_limit(0.3):
+        with child_at_work():
+            sum(range(20_000_000))  # Not counted: another thread could have a page that takes as much.
+        extractor("lexbor").extract("<div><object></div></object>" * 25_000)
+
+
+@pytest.mark.parametrize("deceive", [_deceive, _deceive_in_thread, _deceive_after_a_child])
 def test_a_page_that_deceives_the_estimate_ends_its_pool_process_and_the_next_run_knows(
     deceive: Callable[[], None],
 ) -> None:
@@ -136,6 +146,52 @@ def test_a_page_that_deceives_the_estimate_ends_its_pool_process_and_the_next_ru
     assert limit_was_exceeded(failure_headers(delivery, lost))
     assert not limit_was_exceeded(failure_headers(delivery, failure_of(WorkerLostError("signal 9 (SIGKILL)"))))
     assert not limit_was_exceeded({})
+
+
+def _read_pdf_beside_a_page() -> None:
+    ended: list[bool] = []
+
+    def read_pdf() -> None:
+        with cpu_limit():
+            begun.set()
+            with suppress(UnreadablePdf):
+                extract_pdf(b"%PDF-", name="x")
+            ended.append(True)
+
+    begun, thread = threading.Event(), threading.Thread(target=read_pdf)
+    thread.start()
+    begun.wait()
+    with cpu_limit():
+        sys.exit(len(ended))
+
+
+def _wait_in_children() -> None:
+    lock, running, full = threading.Lock(), [0, 0], threading.Barrier(MAX_CHILDREN)
+
+    def wait() -> None:
+        with cpu_limit(), child_at_work():
+            with lock:
+                running[0] += 1
+                running[1] = max(running)
+            full.wait(30)
+            full.wait(30)
+            with lock:
+                running[0] -= 1
+
+    threads = [threading.Thread(target=wait) for _ in range(2 * MAX_CHILDREN)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.exit(running != [0, MAX_CHILDREN])
+
+
+@pytest.mark.parametrize("run", [_read_pdf_beside_a_page, _wait_in_children])
+def test_pages_are_parsed_while_pdfs_are_read_two_at_a_time(run: Callable[[], None]) -> None:
+    process = Process(target=run)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
 
 
 def test_the_limit_ends_with_its_block_and_spares_a_main_process() -> None:

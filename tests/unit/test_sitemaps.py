@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import time
 
 import pytest
@@ -28,6 +29,11 @@ ATOM = """<feed xmlns="http://www.w3.org/2005/Atom"><link href="https://x.gov/fe
 RSS = """<rss version="2.0"><channel><link>https://x.gov/</link><item><title>t</title><link>https://x.gov/1</link>
 <pubDate>Mon, 02 Jan 2026 00:00:00 GMT</pubDate></item><item><link>https://x.gov/2</link></item></channel></rss>"""
 
+
+def row(path: str) -> str:
+    return f"<url><loc>https://x.gov/{path}</loc></url>"
+
+
 TEXT = "\ufeffhttps://x.gov/1\r\nno url\n\n  https://x.gov/2 \nhttps://x.gov/1"
 
 
@@ -39,11 +45,11 @@ TEXT = "\ufeffhttps://x.gov/1\r\nno url\n\n  https://x.gov/2 \nhttps://x.gov/1"
         (ATOM, ("https://x.gov/2", "https://x.gov/1"), ()),
         (RSS, ("https://x.gov/1", "https://x.gov/2"), ()),
         (TEXT, ("https://x.gov/1", "https://x.gov/2"), ()),
-        ("", (), ()),
-        ("<html><body><a href=https://x.gov/>no sitemap</a>", (), ()),
-        (URLS[: URLS.index("<url><loc>https://x.gov/ä")], ("https://x.gov/new", "https://x.gov/a?b=1&c=2"), ()),
+        (f"<urlset {NAMESPACE}></urlset>", (), ()),
+        (f"<urlset>{row('?a=1&b=2')}{row('&nbsp;')}{row('2')}</urlset>\n<!-- made in 1 s -->",
+         ("https://x.gov/?a=1=2", "https://x.gov/", "https://x.gov/2"), ()),
     ],
-    ids=["urls", "index", "atom", "rss", "text", "empty", "html", "cut"],
+    ids=["urls", "index", "atom", "rss", "text", "no URL", "bare ampersand"],
 )  # fmt: skip
 def test_each_format_is_read_and_pages_that_changed_last_come_first(
     body: str, pages: tuple[str, ...], sitemaps: tuple[str, ...]
@@ -52,8 +58,38 @@ def test_each_format_is_read_and_pages_that_changed_last_come_first(
         assert read_sitemap(data) == Sitemap(pages, sitemaps)
 
 
+@pytest.mark.parametrize(
+    ("body", "pages"),
+    [
+        ("", ()),
+        ("no URL", ()),
+        ("<html><body><a href=https://x.gov/>no sitemap</a>", ()),
+        ("<html><body>no sitemap</body></html>", ()),
+        (URLS[: URLS.index("<url><loc>https://x.gov/ä")], ("https://x.gov/new", "https://x.gov/a?b=1&c=2")),
+        (f"<urlset>{row('1')}<url><loc>https://x.gov/{row('2')}</urlset>", ("https://x.gov/1",)),
+        (f"<urlset>{row('1')}{' ' * 5_000_000}{row('2')}</urlset>", ("https://x.gov/1",)),
+    ],
+    ids=["empty", "text", "html", "xhtml", "cut", "damaged", "hole"],
+)  # fmt: skip
+def test_a_sitemap_that_is_damaged_or_that_is_none_is_partial(body: str, pages: tuple[str, ...]) -> None:
+    for data in (body.encode(), gzip.compress(body.encode())):
+        found = read_sitemap(data)
+        assert found.partial
+        assert found.pages[: len(pages)] == pages
+
+
+def test_a_gzip_file_that_is_cut_or_damaged_is_partial() -> None:
+    # Lines that differ, so that the file has many bytes.
+    lines = "".join(f"https://x.gov/{hashlib.sha256(bytes([n])).hexdigest()}\n" for n in range(200))
+    data = gzip.compress(lines.encode())
+    assert not read_sitemap(data).partial
+    damaged = data[: len(data) // 2] + b"\0" * 100 + data[len(data) // 2 + 100 :]
+    for body in (data[: len(data) // 2], data[:-8], damaged):
+        assert read_sitemap(body).partial
+
+
 def test_a_sitemap_in_utf_16_is_read() -> None:
-    assert read_sitemap(INDEX.encode("utf-16")).sitemaps == ("https://x.gov/s1.xml.gz",)
+    assert read_sitemap(INDEX.encode("utf-16")) == Sitemap((), ("https://x.gov/s1.xml.gz",))
 
 
 def test_entities_are_not_expanded_and_no_file_is_read() -> None:
@@ -69,12 +105,14 @@ def test_entities_are_not_expanded_and_no_file_is_read() -> None:
 def test_a_sitemap_is_read_up_to_its_limit() -> None:
     rows = "".join(f"<url><loc>https://x.gov/{n}</loc></url>" for n in range(MAX_URLS + 500))
     began = time.process_time()
-    assert len(read_sitemap(gzip.compress(f"<urlset>{rows}</urlset>".encode(), 1)).pages) == MAX_URLS
+    found = read_sitemap(gzip.compress(f"<urlset>{rows}</urlset>".encode(), 1))
+    assert len(found.pages) == MAX_URLS
+    assert found.partial
     assert time.process_time() - began < 5
 
 
 def test_a_gzip_bomb_ends_at_the_limit() -> None:
-    assert read_sitemap(gzip.compress(b" " * 200_000_000, 1)) == Sitemap()
+    assert read_sitemap(gzip.compress(b" " * 200_000_000, 1)) == Sitemap(partial=True)
 
 
 @given(st.one_of(st.binary(), st.text(st.sampled_from("<>/urlsetloc&;[] \n!D"), max_size=60).map(str.encode)))

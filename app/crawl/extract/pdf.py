@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from app.crawl.cpu_limit import child_at_work
 from app.crawl.extract.contract import Extract, collapsed
 from app.storage.page_parts import Block, body_of
 
@@ -34,7 +35,8 @@ def extract_pdf(data: bytes, *, name: str) -> Extract:
     """
     command = [sys.executable, "-I", str(_PROCESS), str(CPU_SECONDS), str(MEMORY)]
     try:
-        ran = subprocess.run(command, input=data, capture_output=True, timeout=SECONDS, check=False)  # noqa: S603 - no part of it is from the PDF.
+        with child_at_work():
+            ran = subprocess.run(command, input=data, capture_output=True, timeout=SECONDS, check=False)  # noqa: S603 - no part of it is from the PDF.
     except subprocess.TimeoutExpired:
         raise UnreadablePdf(f"it took over {SECONDS} s") from None
     if ran.returncode < 0:

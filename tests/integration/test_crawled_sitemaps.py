@@ -1,0 +1,138 @@
+"""Sitemaps in a crawl: which are read, what a damaged or missing one means, and their bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from app.crawl.explanation import explain_url
+from app.crawl.frontier_values import SITEMAP, Crawl, FoundPage, Host
+from app.crawl.urls import Target
+from app.status import status
+from app.timers.timers import full_pack
+from tasks.base import Context
+from tests.integration.test_recrawl import crawl, packed, reasons
+from tests.integration.test_tick import process
+from tests.servers.site import Answer, Site, page, redirect, reply, robots
+
+pytestmark = pytest.mark.integration
+
+__all__ = ["process"]
+
+
+def sitemap(*urls: str) -> Answer:
+    return reply(
+        f"<urlset>{''.join(f'<url><loc>{url}</loc></url>' for url in urls)}</urlset>", content_type="application/xml"
+    )
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """Return a site of two pages, and one that a test may name in a sitemap."""
+    pages = {"/": page("Home", "Amber", links=["/cedar"]), "/cedar": page("Cedar", "Birch")}
+    with Site({**pages, "/hidden": page("Hidden", "A page to which only a sitemap leads")}) as site:
+        yield site
+
+
+def test_an_unnamed_sitemap_that_fails_keeps_the_pages_that_an_earlier_crawl_found_in_it_and_no_others(
+    process: Context, site: Site
+) -> None:
+    site.set("/sitemap.xml", reply(status=503))
+    crawl(process, site, "one")
+    site.set("/", page("Home", "Amber, without a link"))
+    crawl(process, site, "two")
+    assert packed(process, site, "two") == 1
+    site.set("/sitemap.xml", sitemap(site.at("/hidden")))
+    crawl(process, site, "three")
+    site.set("/sitemap.xml", reply(status=503))
+    for crawl_id in ("four", "five"):
+        crawl(process, site, crawl_id)
+        assert packed(process, site, crawl_id) == 2
+    site.remove("/sitemap.xml")
+    crawl(process, site, "six")
+    assert packed(process, site, "six") == 1
+
+
+def test_a_damaged_sitemap_or_an_error_page_in_its_place_removes_no_page(process: Context, site: Site) -> None:
+    site.set("/robots.txt", robots(f"Sitemap: {site.at('/map.xml')}"))
+    site.set("/map.xml", sitemap(site.at("/cedar"), site.at("/hidden")))
+    crawl(process, site, "one")
+    assert packed(process, site, "one") == 3
+    cut = f"<urlset><url><loc>{site.at('/cedar')}</loc></url><url><loc>http"
+    for crawl_id, body in (("cut", cut), ("html", "<html><body>Try again later</body></html>"), ("both", cut)):
+        site.set("/map.xml", reply(body))
+        crawl(process, site, crawl_id)
+        assert packed(process, site, crawl_id) == 3
+    site.set("/map.xml", sitemap(site.at("/cedar")))
+    crawl(process, site, "whole")
+    assert packed(process, site, "whole") == 2
+
+
+def test_an_error_page_in_the_place_of_a_sitemap_that_was_never_read_keeps_no_page(
+    process: Context, site: Site
+) -> None:
+    site.set("/robots.txt", robots(f"Sitemap: {site.at('/map.xml')}"))
+    site.set("/map.xml", reply("<html><body>Not found</body></html>"))
+    crawl(process, site, "one")
+    site.set("/", page("Home", "Amber, without a link"))
+    crawl(process, site, "two")
+    assert packed(process, site, "two") == 1
+
+
+def test_sitemaps_on_forbidden_ports_or_of_an_index_on_other_hosts_are_not_requested(
+    process: Context, site: Site
+) -> None:
+    with Site({"/far.xml": sitemap(site.at("/hidden"))}) as other:
+        index = "".join(
+            f"<sitemap><loc>{url}</loc></sitemap>"
+            for url in (other.at("/far.xml"), f"http://{site.other_domain}/far.xml", site.at("/near.xml"))
+        )
+        site.set("/index.xml", reply(f"<sitemapindex>{index}</sitemapindex>"))
+        site.set("/near.xml", sitemap(site.at("/hidden")))
+        site.set("/far.xml", sitemap())
+        site.set("/robots.txt", robots(f"Sitemap: {other.at('/far.xml')}\nSitemap: {site.at('/index.xml')}"))
+        crawl(process, site, "one")
+        assert other.requests == []
+    assert [site.hits(path) for path in ("/index.xml", "/near.xml", "/far.xml", "/hidden")] == [1, 1, 0, 1]
+    named = Target(site.at("/index.xml"), site.domain, site.at("/index.xml"))
+    entry = explain_url(process.frontier, process.store, named, retry_ms=1_000).entry
+    assert entry
+    assert entry.detail == "0 of 0 URLs, 3 sitemaps; 2 on other hosts or ports are left out"
+
+
+def test_robots_txt_and_a_sitemap_that_pages_link_to_are_read_as_such_too(process: Context, site: Site) -> None:
+    site.set("/", page("Home", "Amber", links=["/cedar", "/robots.txt", "/sitemap.xml"]))
+    site.set("/robots.txt", robots("User-agent: *\nAllow: /"))
+    site.set("/sitemap.xml", redirect("/map.xml"))
+    site.set("/map.xml", sitemap(site.at("/hidden")))
+    crawl(process, site, "one")
+    assert packed(process, site, "one") == 4  # With robots.txt, which is a text.
+    assert reasons(process, site)["content-type"] == 1  # /map.xml, as a page.
+
+
+def test_a_sitemap_beyond_the_cpu_limit_is_left_out_with_the_reason(process: Context, site: Site) -> None:
+    crawl(process, site, "one")
+    url = site.at("/map.xml")
+    process.work.run(
+        Target(url, site.domain, url, "one", 2), referrer="", takeover=True, role=SITEMAP, too_complex=True
+    )
+    assert site.hits("/map.xml") == 0
+    assert process.frontier.is_cut("one")
+    entry = explain_url(process.frontier, process.store, Target(url, site.domain, url), retry_ms=1_000).entry
+    assert entry
+    assert (entry.state, entry.reason) == ("skipped", "too-complex")
+
+
+def test_a_crawl_reads_a_thousand_sitemaps_and_the_status_says_so(process: Context, site: Site) -> None:
+    begun = Crawl("one", site.domain, site.url, datetime.now(UTC), own=True)
+    process.records.begin(begun, timer_timeout=30, callback=full_pack(site.domain, "one").message)
+    urls = [site.at(f"/{number}.xml") for number in range(1_300)]
+    links = [FoundPage(url, url, 3, role=SITEMAP) for url in urls]
+    host = Host(site.domain, 0, 1)
+    for each in (links[:700], links[700:]):
+        process.frontier.complete("one", "page", each[0].canonical_key, host=host, links=each, max_pages=9)
+    assert process.frontier.open_messages_of("one") == 1_000
+    assert process.frontier.is_cut("one")
+    assert status(site.domain, settings=process.settings).reasons["max-sitemaps"] == 300
