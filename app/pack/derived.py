@@ -1,12 +1,13 @@
-"""Columns of a pack that depend on other pages or on the language: anchor texts, and other forms of a page's words."""
+"""Columns of a pack that depend on other pages or on the language: bodies, anchor texts, and other forms of words."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
-from app.pack import anchors
+from app.pack import anchors, repeated
 from app.text.languages import algorithm_of
 from app.text.variants import Variants
 
@@ -20,6 +21,8 @@ _NAMES: Final = f"""
 SELECT id, lang, title, headings, anchors, name_forms, inlinks, substr(body, 1, {_SAMPLE}) FROM pages
 """  # noqa: S608 (ours)
 _UPDATE: Final = "UPDATE pages SET anchors = ?, name_forms = ?, inlinks = ? WHERE id = ?"
+_TEXT: Final = "SELECT lang, description, body FROM pages WHERE object = ?"
+_UPDATE_TEXT: Final = "UPDATE pages SET body = ?, body_forms = ? WHERE object = ?"
 
 
 class Forms:
@@ -38,6 +41,18 @@ class Forms:
 def body_forms(forms: Forms, *, lang: str, description: str, body: str) -> str:
     """Return the forms of the words of a page's text."""
     return forms.of(algorithm_of(lang, body[:_SAMPLE]), f"{description}\n{body}")
+
+
+def finish_bodies(database: sqlite3.Connection, page_ids: Iterable[str], repeated_lines: frozenset[int]) -> None:
+    """Leave the repeated lines out of the bodies of new and changed pages, and write the forms of their words."""
+    forms = Forms()
+    for page_id in page_ids:
+        for lang, description, body in database.execute(_TEXT, (page_id,)).fetchall():
+            lines = body.split(repeated.BREAK)
+            own = repeated.without(lines, repeated_lines)
+            other_forms = body_forms(forms, lang=lang, description=description, body=own)
+            database.execute(_UPDATE_TEXT, (own, other_forms, page_id))
+            repeated.note_removed(database, page_id, lines, repeated_lines)
 
 
 def join(database: sqlite3.Connection) -> None:

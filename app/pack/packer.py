@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from app.broker.errors import InvalidMessage
 from app.errors import PackError, PackRefused
 from app.pack import database as db
-from app.pack import derived, rows
+from app.pack import derived, repeated, rows
 from app.pack.fetch import require_space
 from app.pack.manifest import Manifest, check_domain, read_manifest
 from app.pack.plan import FinishedCrawl, plan_full_pack
@@ -229,7 +229,7 @@ def _update(
             contents = read_pages(run.store, difference.changed)
             counts = rows.apply(database, contents, difference.deleted, deletions=deletions)
             if counts:
-                derived.join(database)
+                _derive(database, run.store, listed)
         if not counts and previous.manifest_stored:
             return run.result(present, counts, written=False)
         if not counts and present.generation == previous.generation:
@@ -259,6 +259,15 @@ def _equal_pack(run: PackRun, packed: Mapping[str, Stat]) -> Manifest | None:
     return None if difference.changed or difference.deleted else previous.manifest
 
 
+def _derive(database: sqlite3.Connection, store: ObjectStore, listed: Mapping[str, Stat]) -> None:
+    """Bring what depends on other pages up to date. Read only pages whose lines became repeated, or no longer are."""
+    lines = repeated.find(database)
+    differing = (listed[page_id] for page_id in repeated.differing(database, lines) if page_id in listed)
+    rows.write_again(database, read_pages(store, differing))
+    derived.finish_bodies(database, repeated.unfinished(database), lines)
+    derived.join(database)
+
+
 @contextmanager
 def _start(store: ObjectStore, domain: str, kind: PackKind, work: Path | None) -> Iterator[PackRun]:
     started = time.monotonic()
@@ -276,7 +285,7 @@ def _new_database(run: PackRun, packed: Mapping[str, Stat]) -> Iterator[sqlite3.
     with db.create(run.work / "new.sqlite") as database:
         with db.transaction(database):
             rows.load(database, read_pages(run.store, packed.values()))
-            derived.join(database)
+            _derive(database, run.store, packed)
             db.rebuild_index(database)
         yield database
 

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from app.pack import groups
 from app.pack.anchors import note_links
-from app.pack.derived import Forms, body_forms
+from app.pack.repeated import BREAK, lines_of, note_lines
 from app.pack.stored_pages import StoredContent
 from app.storage.layout import MAX_HEADINGS, Page, Tombstone
 from app.storage.page_parts import HEADINGS
@@ -19,7 +19,7 @@ from app.storage.store import Stat
 #: Columns of `pages`. The schema calls the page id `object` and the canonical key `key`.
 COLUMNS: Final = (
     *("object", "etag", "key", "url", "path", "section", "lang", "modified", "content_type", "canonical"),
-    *("text_hash", "title", "description", "headings", "subsections", "body_forms", "body"),
+    *("text_hash", "title", "description", "headings", "subsections", "body"),
 )
 INSERT: Final = f"INSERT INTO pages ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - The columns are constants.
 UPSERT: Final = (
@@ -56,17 +56,19 @@ class RowCounts:
 
 
 def load(database: sqlite3.Connection, contents: Iterable[StoredContent]) -> None:
-    """Insert every page, in the order given, and note the tombstones. The full-text index stays empty."""
+    """Insert every page, in the order given, and note the tombstones. The full-text index stays empty.
+
+    Bodies are not finished: they have a line for each line of their page.
+    """
     tombstones: list[StoredContent] = []
-    forms = Forms()
 
     def rows() -> Iterator[tuple[str | int, ...]]:
         for stored in contents:
             if isinstance(stored.content, Tombstone):
                 tombstones.append(stored)
             else:
-                note_links(database, stored.page_id, stored.content)
-                yield _row(stored, stored.content, forms)
+                _note_parts(database, stored.page_id, stored.content)
+                yield _row(stored, stored.content)
 
     database.executemany(INSERT, rows())
     note_tombstones(database, tombstones)
@@ -88,14 +90,15 @@ def difference(database: sqlite3.Connection, listed: Mapping[str, Stat]) -> Cont
 def apply(
     database: sqlite3.Connection, contents: Iterable[StoredContent], deleted: Collection[str], *, deletions: bool
 ) -> RowCounts:
-    """Bring the rows up to date. Without `deletions`, rows of tombstones and of deleted objects stay."""
+    """Bring the rows up to date. Without `deletions`, rows of tombstones and of deleted objects stay.
+
+    The bodies of new and changed pages are not finished: they have a line for each line of their page.
+    """
     added = changed = removed = 0
-    forms = Forms()
     for stored in contents:
         has_row = bool(database.execute("SELECT 1 FROM pages WHERE object = ?", (stored.page_id,)).fetchone())
         if isinstance(stored.content, Page):
-            database.execute(UPSERT, _row(stored, stored.content, forms))
-            note_links(database, stored.page_id, stored.content)
+            _write(database, stored, stored.content)
             database.execute("DELETE FROM gone WHERE object = ?", (stored.page_id,))
             added, changed = added + (not has_row), changed + has_row
         elif deletions or not has_row:
@@ -104,6 +107,13 @@ def apply(
     if deletions:
         removed += sum(_delete(database, page_id) for page_id in deleted)
     return RowCounts(added, changed, removed)
+
+
+def write_again(database: sqlite3.Connection, contents: Iterable[StoredContent]) -> None:
+    """Write the rows of pages whose lines are repeated in another way than before. Their bodies are not finished."""
+    for stored in contents:
+        if isinstance(stored.content, Page):
+            _write(database, stored, stored.content)
 
 
 def section(path: str) -> str:
@@ -117,7 +127,8 @@ def section(path: str) -> str:
 
 
 def _delete(database: sqlite3.Connection, page_id: str) -> int:
-    database.execute("DELETE FROM links WHERE object = ?", (page_id,))
+    for table in ("links", "lines"):
+        database.execute(f"DELETE FROM {table} WHERE object = ?", (page_id,))  # noqa: S608 - The names are constants.
     return database.execute("DELETE FROM pages WHERE object = ?", (page_id,)).rowcount
 
 
@@ -133,13 +144,27 @@ def subsections(page: Page) -> str:
     return "\n".join(lines[:MAX_HEADINGS])
 
 
-def _row(stored: StoredContent, page: Page, forms: Forms) -> tuple[str | int, ...]:
+def _write(database: sqlite3.Connection, stored: StoredContent, page: Page) -> None:
+    database.execute(UPSERT, _row(stored, page))
+    _note_parts(database, stored.page_id, page)
+
+
+def _note_parts(database: sqlite3.Connection, page_id: str, page: Page) -> None:
+    note_links(database, page_id, page)
+    note_lines(database, page_id, _body_lines(page))
+
+
+def _body_lines(page: Page) -> list[str]:
+    return [_storable(line).replace(BREAK, " ") for line in lines_of(page)]
+
+
+def _row(stored: StoredContent, page: Page) -> tuple[str | int, ...]:
     names = (page.canonical_key, page.url, page.path, section(page.path), page.lang, page.modified)
     kinds = (page.content_type, page.canonical)
-    other_forms = body_forms(forms, lang=page.lang, description=page.description, body=page.body)
     text_hash = groups.hash_of(page.title, page.body)
-    texts = (page.title, page.description, "\n".join(page.headings), subsections(page), other_forms, page.body)
-    return (stored.page_id, stored.etag, *map(_storable, (*names, *kinds)), text_hash, *map(_storable, texts))
+    texts = (page.title, page.description, "\n".join(page.headings), subsections(page))
+    body = BREAK.join(_body_lines(page))
+    return (stored.page_id, stored.etag, *map(_storable, (*names, *kinds)), text_hash, *map(_storable, texts), body)
 
 
 def _storable(text: str) -> str:

@@ -61,6 +61,14 @@ CREATE TABLE links (
     anchors BLOB NOT NULL
 ) WITHOUT ROWID;
 
+-- CRC-32 of the lines of each page's text, four bytes each (little-endian), so that the next incremental pack can find the
+-- lines that many pages repeat; and of those that its body therefore lacks, NULL while the row is not finished.
+CREATE TABLE lines (
+    object  TEXT PRIMARY KEY,
+    hashes  BLOB NOT NULL,
+    removed BLOB
+) WITHOUT ROWID;
+
 -- Names of pages that are not hidden: title without the name of the site, headings, anchor texts and their forms; rowid is
 -- pages.id. A small index of its own, because names are searched often. Prefixes are indexed. Written when the pack is
 -- complete.

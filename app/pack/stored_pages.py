@@ -72,11 +72,19 @@ def read_pages(store: ObjectStore, stats: Iterable[Stat]) -> Iterator[StoredCont
             continue
         identifier = key.rpartition("/")[2].removesuffix(_SUFFIX)
         try:
-            content = _checked(identifier, from_json(stored.data, parts=False))
+            content = _checked(identifier, _read(stored.data))
         except (StoreError, UnicodeEncodeError) as error:
             log.warning("Object %s left out of the pack: %s", key, error)
             continue
         yield StoredContent(identifier, stored.etag, content)
+
+
+def _read(data: bytes) -> Page | Tombstone:
+    """Return a page or tombstone, without blocks that are invalid; raises StoreError for any other bytes."""
+    try:
+        return from_json(data)
+    except StoreError:
+        return from_json(data, parts=False)
 
 
 def find_vanished(

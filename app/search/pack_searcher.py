@@ -28,6 +28,9 @@ READ_VERSIONS = (2, 3, SCHEMA_VERSION)
 #: The latest version whose columns are ranked in another way than those of the version before it.
 _LAST_RANKING = 3
 
+#: The first version with forms of names such as `C++`.
+_WITH_SYMBOLS = 4
+
 #: Seconds that opening a pack may take.
 OPENING_SECONDS = 60.0
 #: Bytes of a value, and of a row, that are read: at all, and while a pack is opened. SQLite refuses more.
@@ -90,6 +93,8 @@ class PackSearcher:
         began = time.perf_counter()
         if self._version > 2:
             query = query.with_forms(self._stemmers)
+        if self._version < _WITH_SYMBOLS:
+            query = query.without_symbols()
         properties, version = self._properties, min(self._version, _LAST_RANKING)
         hidden, pages = properties.hidden, properties.rows
         # Filters and dates apply to every match, not to the best ones only.

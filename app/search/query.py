@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from app.errors import InvalidQuery
 from app.text.languages import stop_words_in
-from app.text.variants import forms_of, stems_of
+from app.text.symbols import symbols_in
+from app.text.variants import forms_of, parts_of, stems_of
 
 # Words
 
@@ -114,6 +115,8 @@ _LEAST_WORDS = 2
 _SHORTEST_STEM = 3
 #: What is left of words such as `what's` and `I'd` after the apostrophe.
 _ELIDED = frozenset({"d", "ll", "m", "re", "s", "t", "ve"})
+#: A version that is written without its first letter, too.
+_VERSION = re.compile(r"[vV](\d+)")
 
 #: Phones and word processors write these for the straight quote.
 _QUOTES = str.maketrans(dict.fromkeys("“”„‟«»", '"'))
@@ -126,7 +129,8 @@ class Phrase:
     """Words that must be adjacent, as typed. With `prefix` the last one may be the beginning of a word.
 
     `forms` stand for a single word that is not `quoted`: each is one or more folded words, all of them required. Words
-    that begin with one of `stems` are marked in texts, too.
+    that begin with one of `stems` are marked in texts, too. With `symbol`, pages must have this form of the word, which
+    stands for a name with signs such as `C++`.
     """
 
     words: tuple[str, ...]
@@ -134,10 +138,13 @@ class Phrase:
     quoted: bool = False
     forms: tuple[tuple[str, ...], ...] = ()
     stems: tuple[str, ...] = ()
+    symbol: str = ""
 
     @property
     def match(self) -> str:
         """FTS5 expression of the phrase. With `prefix`, a complete last word counts twice, so it ranks higher."""
+        if self.symbol:
+            return f'"{self.symbol}"'
         phrase = " + ".join(f'"{word}"' for word in self.words)
         choices = [phrase, *([f"{phrase} *"] if self.prefix else [])]
         for form in self.forms:
@@ -152,6 +159,17 @@ class Phrase:
             return (self,)
         *firsts, last = self.words
         return (*(Phrase((word,)) for word in firsts), Phrase((last,), prefix=self.prefix))
+
+    @property
+    def loose_terms(self) -> tuple[Phrase, ...]:
+        """What is also searched for where no page has it as typed: names without signs, and their parts."""
+        if self.symbol:
+            return (replace(self, symbol=""),)
+        if self.quoted:
+            return ()
+        first, *others = self.words
+        unversioned = (Phrase((version[1], *others)),) if (version := _VERSION.fullmatch(first)) else ()
+        return (*unversioned, *(Phrase((part,)) for word in self.words for part in parts_of(word)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,8 +210,14 @@ class Query:
 
     @property
     def relaxed_match(self) -> str | None:
-        """FTS5 expression for pages with at least one of the words; None for a query of one word."""
-        return self._with_exclusions(self.any_term_match) if len(self.words) > 1 else None
+        """FTS5 expression for pages with at least one of `relaxed_terms`; None for a query that has only one."""
+        terms = self.relaxed_terms
+        return self._with_exclusions(" OR ".join(term.match for term in terms)) if len(terms) > 1 else None
+
+    @property
+    def relaxed_terms(self) -> tuple[Phrase, ...]:
+        """Every required word as a phrase by itself, and its loose terms."""
+        return self.terms + tuple(term for phrase in self.phrases for term in phrase.loose_terms)
 
     @property
     def any_phrase_match(self) -> str | None:
@@ -222,7 +246,7 @@ class Query:
         """Return the query with other forms of each single word that is not quoted, by these stemming algorithms."""
 
         def expanded(phrase: Phrase) -> Phrase:
-            if phrase.quoted or len(phrase.words) > 1:
+            if phrase.quoted or phrase.symbol or len(phrase.words) > 1:
                 return phrase
             (word,) = phrase.words
             stems = (stem for (stem,) in _folded((stem,) for stem in stems_of(word, algorithms)))
@@ -230,6 +254,10 @@ class Query:
             return replace(phrase, forms=_folded(forms_of(word, algorithms)), stems=marked)
 
         return replace(self, phrases=tuple(map(expanded, self.phrases)))
+
+    def without_symbols(self) -> Query:
+        """Return the query for a pack that lacks the forms of names with signs."""
+        return replace(self, phrases=tuple(replace(phrase, symbol="") for phrase in self.phrases))
 
     def with_words(self, replacements: Mapping[int, str]) -> str:
         """Return the text with some of `words`, named by their index, replaced."""
@@ -259,14 +287,17 @@ def parse(text: str, *, keep_stop_words: bool = False) -> Query:
         kind = "run" if chunk["phrase"] is None else "phrase"
         offset = chunk.start(kind)
         in_chunk = [(offset + start, offset + end) for start, end in spans(chunk[kind])]
-        phrase = Phrase(tuple(text[start:end] for start, end in in_chunk), quoted=kind == "phrase")
+        symbols = symbols_in(chunk["run"]) if chunk["run"] and len(in_chunk) == 1 else ()
+        phrase = Phrase(
+            tuple(text[start:end] for start, end in in_chunk), quoted=kind == "phrase", symbol="".join(symbols[:1])
+        )
         if in_chunk and chunk["minus"]:
             excluded.append(phrase)
         elif in_chunk:
             ends_text = in_chunk[-1][1] == len(text)
             # One Latin letter begins half of all words, so it is not worth a prefix search.
             is_selective = len(phrase.words[-1]) > 1 or not phrase.words[-1].isascii()
-            required.append((replace(phrase, prefix=ends_text and is_selective), in_chunk))
+            required.append((replace(phrase, prefix=ends_text and is_selective and not phrase.symbol), in_chunk))
     _require_searchable(text, [phrase for phrase, _ in required], excluded)
     searched = required if keep_stop_words else _without_stop_words(required)
     return Query(

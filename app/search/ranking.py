@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from app.search import pack_tables
 from app.search.pack_tables import cut
 from app.search.query import Phrase, Query, words
+from app.text.symbols import symbols_in
 
 #: Column weights by schema version. 2: title, headings, description, body. 3: title, headings, anchors, description,
 #: forms of words in names, forms of words in the text, body.
@@ -90,7 +91,7 @@ def rank(
         scores = dict(sorted((scores | raised).items(), key=itemgetter(1), reverse=True))
     relaxed = bool(scores) and not complete
     scores = _add_name_scores(connection, query, scores, version)
-    return Ranking(scores, query.terms if relaxed else query.phrases, complete, capped, relaxed)
+    return Ranking(scores, query.relaxed_terms if relaxed else query.phrases, complete, capped, relaxed)
 
 
 def _scores(
@@ -156,8 +157,8 @@ def promoted_pages(
     ranked = [page for page in candidates if page in ranking.scores]
     columns = _NAME_COLUMNS + (_ANCHORS if version > 2 else "")
     rows = {page: names for page, *names in pack_tables.read_rows(connection, columns, ranked)}
-    name = words(" ".join(query.typed))
-    named = [page for page in candidates if page in rows and name in map(words, _names(*rows[page]))]
+    name = words(" ".join(query.typed)), tuple(phrase.symbol for phrase in query.phrases if phrase.symbol)
+    named = [page for page in candidates if page in rows and name in map(_key, _names(*rows[page]))]
     by_name = named[:_MAX_PROMOTED]
     if query.phrase_match is None:
         return Promoted(by_name)
@@ -196,6 +197,11 @@ def _names(title: str, headings: str, path: str, anchors: str = "") -> set[str]:
     return names | {NUMBERING.sub("", name) for name in names}
 
 
+def _key(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what equal names have in common: their words, with the signs of names such as `C++`."""
+    return words(name), symbols_in(name)
+
+
 # Upper bound of scores
 
 
@@ -211,7 +217,8 @@ def score_bound(connection: sqlite3.Connection, ranking: Ranking, *, pages: int)
             exact = with_prefix = pack_tables.count_matches(connection, Phrase(phrase.words).match)
         idf = _idf(exact, pages)
         in_text.append(idf + _idf(max(exact, with_prefix), pages) if phrase.prefix else idf)
-        for form in (Phrase((word,)).match for choice in phrase.forms for word in choice):
+        forms = [word for choice in phrase.forms for word in choice] + ([phrase.symbol] if phrase.symbol else [])
+        for form in (Phrase((word,)).match for word in forms):
             # The vocabulary has no stems: a word on no page would have the highest weight.
             in_text.append(_idf(pack_tables.count_matches(connection, form), pages))
             in_names.append(_idf(_count_names(connection, form), pages))

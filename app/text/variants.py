@@ -1,4 +1,4 @@
-"""Other forms of words: stems, parts of compound names, and pairs of characters in scripts without spaces.
+"""Other forms of words: stems, parts of compound names, names with signs, pairs of characters without spaces.
 
 A pack indexes the forms that a page's words have besides those that it contains; a query looks for both.
 """
@@ -11,6 +11,8 @@ from itertools import pairwise
 from typing import Final
 
 from Stemmer import Stemmer
+
+from app.text.symbols import symbols_in
 
 #: Scripts whose words are not separated: kana, Han and Hangul.
 _UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af]+")
@@ -43,8 +45,8 @@ class Variants:
         written = set(_WORD.findall(text))
         words = {word.casefold() for word in written}
         forms = {self._stem_of(word) for word in words}
-        compounds = (word for word in written if _COMPOUND.search(word))
-        forms.update(part.lower() for name in compounds for part in _PART.findall(name))
+        forms.update(part for word in written for part in parts_of(word))
+        forms.update(symbols_in(text))
         if not text.isascii() and _UNSPACED.search(text):
             forms.update(part for word in words for part in _parts(word))
         return " ".join(sorted(form for form in forms - words if len(form) >= _SHORTEST))
@@ -54,6 +56,11 @@ class Variants:
         if stem is None:
             stem = self._stems[word] = self._stem(word) if len(word) <= _LONGEST else word
         return stem
+
+
+def parts_of(word: str) -> tuple[str, ...]:
+    """Return the parts of a compound name, in lower case: `ordered` and `dict` of `OrderedDict`."""
+    return tuple(part.lower() for part in _PART.findall(word)) if _COMPOUND.search(word) else ()
 
 
 def forms_of(word: str, algorithms: Iterable[str]) -> tuple[tuple[str, ...], ...]:

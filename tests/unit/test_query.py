@@ -87,7 +87,7 @@ def test_the_tokenizer_is_that_of_the_schema() -> None:
         ('"open files"', '"open" + "files"'),
         ("“open files” now ", '"open" + "files" AND "now"'),
         ("os.path ", '"os" + "path"'),
-        ("it's C++ ", '"it" + "s" AND "C"'),
+        ("it's C++ ", '"it" + "s" AND "cplusplus"'),
         ("open -files ", '("open") NOT ("files")'),
         ('a -"b c" -d ', '("a") NOT ("b" + "c" OR "d")'),
         ("--verbose ", '"verbose"'),

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.text.languages import ALGORITHMS, algorithm_of, stop_words_in
+from app.text.symbols import symbols_in
 from app.text.variants import Variants, forms_of
 
 pytestmark = pytest.mark.unit
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.unit
         ("", "管理の全体", "の全 全体 理の 管理"),
         ("", "Debian管理", "debian 管理"),
         ("", "as they are", ""),
+        ("", "C++, C# or ASP.NET on .NET", "cplusplus csharp dotnet"),
     ],
 )  # fmt: skip
 def test_a_text_is_indexed_with_the_forms_that_it_does_not_contain(algorithm: str, text: str, forms: str) -> None:
@@ -54,3 +56,15 @@ def test_any_text_has_forms(text: str, algorithm: str) -> None:
     Variants(algorithm).of(text)
     for word in text.split():
         forms_of(word, [algorithm] if algorithm else [])
+
+
+names_with_signs = st.sampled_from(["C++", "c#", ".NET", "g++", "F#"])
+other_texts = st.sampled_from(["", "C", "a.net", "example.net", "a#b", "C++11", "C+++", "..net", "#", "++", ".network"])
+
+
+@given(st.lists(other_texts), names_with_signs, st.lists(other_texts), st.sampled_from(["", ",", ".", "?", ")"]))
+def test_a_name_with_signs_is_found_between_other_texts(
+    before: list[str], name: str, after: list[str], sign: str
+) -> None:
+    assert symbols_in(" ".join(before + after)) == ()
+    assert symbols_in(" ".join([*before, name + sign, *after])) == symbols_in(name) != ()

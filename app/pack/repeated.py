@@ -1,0 +1,108 @@
+"""Lines that a site repeats on many pages, such as menus and notices: they are left out of the text that is searched.
+
+A pack keeps the hashes of each page's lines, so that an incremental pack counts them without reading unchanged pages.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from app.storage.layout import Page
+from app.storage.page_parts import body_of
+
+#: Share and number of pages with different texts on which a line must be to count as repeated.
+LEAST_SHARE: Final = 0.4
+LEAST_PAGES: Final = 8
+#: Pages among which a repeated line is on at least two: 0.6^63 is 1e-14.
+_SAMPLE: Final = 128
+#: Between the lines of a body in a row that is not finished: no line contains it.
+BREAK: Final = "\n"
+
+_NOTE: Final = (
+    "INSERT INTO lines (object, hashes) VALUES (?, ?) "
+    "ON CONFLICT (object) DO UPDATE SET hashes = excluded.hashes, removed = NULL"
+)
+_FINISHED: Final = "SELECT object, CAST(hashes AS BLOB), CAST(removed AS BLOB) FROM lines WHERE removed IS NOT NULL"
+_DISTINCT: Final = "SELECT DISTINCT CAST(hashes AS BLOB) FROM lines"
+
+
+def lines_of(page: Page) -> list[str]:
+    """Return the lines of a page's body: those of its blocks, and what follows them."""
+    for boilerplate in (False, True):
+        text = body_of(page.blocks, boilerplate=boilerplate)
+        if text and page.body.startswith(text):
+            lines = [line for block in page.blocks if boilerplate or not block.boilerplate for line in block.lines]
+            return [line for line in (*lines, page.body[len(text) :].strip(" ")) if line]
+    return [page.body] if page.body else []
+
+
+def note_lines(database: sqlite3.Connection, page_id: str, lines: Iterable[str]) -> None:
+    """Keep the hashes of a page's lines in the pack. Its row is not finished: its body still has all lines."""
+    database.execute(_NOTE, (page_id, _packed(map(_hash, lines))))
+
+
+def find(database: sqlite3.Connection) -> frozenset[int]:
+    """Return the hashes of the lines that many pages repeat. Pages with the same lines count as one."""
+    pages = sorted(hashes for (hashes,) in database.execute(_DISTINCT))
+    least = max(LEAST_PAGES, LEAST_SHARE * len(pages))
+    if len(pages) < least:
+        return frozenset()
+    # A site has millions of lines. Those on two pages of a sample are few. The order of hashes is that of no content.
+    sample = pages[:: max(1, len(pages) // _SAMPLE)]
+    candidates = frozenset(line for line, number in _counted(sample).items() if number > 1)
+    return frozenset(line for line, number in _counted(pages, among=candidates).items() if number >= least)
+
+
+def unfinished(database: sqlite3.Connection) -> list[str]:
+    """Return the ids of the pages whose row is not finished."""
+    return [page_id for (page_id,) in database.execute("SELECT object FROM lines WHERE removed IS NULL")]
+
+
+def differing(database: sqlite3.Connection, repeated: frozenset[int]) -> list[str]:
+    """Return the ids of the pages with a finished row whose body lacks other lines than it should."""
+    finished = database.execute(_FINISHED)
+    return [
+        page_id for page_id, hashes, removed in finished if removed != _packed(repeated & frozenset(_unpacked(hashes)))
+    ]
+
+
+def note_removed(database: sqlite3.Connection, page_id: str, lines: Iterable[str], repeated: frozenset[int]) -> None:
+    """Record which lines of a page were left out: its row is finished."""
+    removed = _packed(repeated & frozenset(map(_hash, lines)))
+    database.execute("UPDATE lines SET removed = ? WHERE object = ?", (removed, page_id))
+
+
+def without(lines: Collection[str], repeated: frozenset[int]) -> str:
+    """Return the text of the lines without those that are repeated; with them if there are no others."""
+    own = [line for line in lines if _hash(line) not in repeated] if repeated else lines
+    return " ".join(own or lines)
+
+
+def _counted(pages: Iterable[bytes], *, among: frozenset[int] | None = None) -> Counter[int]:
+    """Return on how many of the pages each line is."""
+    counts: Counter[int] = Counter()
+    for hashes in pages:
+        lines = _unpacked(hashes)
+        counts.update(lines if among is None else among.intersection(lines))
+    return counts
+
+
+def _hash(line: str) -> int:
+    return zlib.crc32(line.encode(errors="replace"))
+
+
+def _packed(hashes: Iterable[int]) -> bytes:
+    """Return different hashes as bytes, sorted."""
+    different = sorted(set(hashes))
+    return struct.pack(f"<{len(different)}I", *different)
+
+
+def _unpacked(packed: bytes) -> tuple[int, ...]:
+    """Return the hashes that `_packed` packed; some numbers for anything else: others may write packs, too."""
+    number = len(packed) // 4
+    return struct.unpack_from(f"<{number}I", packed)
