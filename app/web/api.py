@@ -36,6 +36,7 @@ from app.web.models import (
     search_answer,
 )
 from app.web.problems import MEDIA_TYPE, type_of
+from app.web.suggested_pages import suggested_pages
 
 DESCRIPTION = """\
 Search the sites that are indexed here.
@@ -109,7 +110,9 @@ async def suggest(request: Request, parameters: Annotated[SuggestParameters, Que
     client: SearchClient = request.app.state.search_client
     domains = parameters.domain or await run_in_threadpool(_all_domains, client)
     suggestions = await run_in_threadpool(client.suggest, tuple(domains), parameters.q, limit=parameters.limit)
-    return json_response(SuggestAnswer(query=parameters.q, suggestions=suggestions))
+    uncounted = request.app.state.uncounted_client
+    pages = await run_in_threadpool(suggested_pages, uncounted, domains, parameters.q, most=parameters.pages)
+    return json_response(SuggestAnswer(query=parameters.q, suggestions=suggestions, pages=pages))
 
 
 @router.get("/domains", response_model=DomainsAnswer, operation_id="domains", responses=_responses(*_ANY))

@@ -17,7 +17,7 @@ from app.broker.errors import ApplicationError, InvalidMessage
 from app.cluster.client.contract import SearchClient
 from app.crawl.first_crawls import FirstCrawls, no_crawls
 from app.errors import MethodNotAllowed, ResourceNotFound
-from app.web import api, monitoring, opensearch, pages, problems
+from app.web import api, developer_pages, monitoring, opensearch, pages, problems
 from app.web.middleware import ConcurrencyLimit, RateLimiter, WebMiddleware
 from app.web.monitoring import CountingSearchClient, Metrics, RoutesCollector
 from app.web.static_files import VersionedFiles
@@ -60,10 +60,10 @@ def create_app(
         error_response=_error_response,
         origins=origins,
     )
-    app.state.search_client = CountingSearchClient(client, metrics)
+    app.state.search_client, app.state.uncounted_client = CountingSearchClient(client, metrics), client
     app.state.metrics, app.state.packing = metrics, packing
     app.state.site_names, app.state.first_crawls = site_names, first_crawls
-    for module in (api, pages, problems, opensearch, monitoring):
+    for module in (api, pages, developer_pages, problems, opensearch, monitoring):
         app.include_router(module.router)
     app.mount("/static", VersionedFiles(), name="static")
     for kind in (ApplicationError, RequestValidationError, HTTPException):

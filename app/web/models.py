@@ -13,6 +13,7 @@ from app.cluster.client.contract import MAX_DOMAINS
 from app.cluster.protocol import PackRoute
 from app.search.contract import MAX_HITS, MAX_SUGGESTIONS, Filters, Hit, SearchRequest, SearchResult, Sort, Subsection
 from app.search.query import MAX_CHARACTERS
+from app.web.suggested_pages import MAX_PAGES, SuggestedPage
 
 # Parameters
 
@@ -76,6 +77,7 @@ class SuggestParameters(Parameters):
     """Query parameters of suggestions."""
 
     limit: int = Field(8, ge=1, le=MAX_SUGGESTIONS, description="Suggestions to answer with, at most.", examples=[8])
+    pages: int = Field(0, ge=0, le=MAX_PAGES, description="Pages to answer with, at most.", examples=[4])
 
 
 # Answers
@@ -217,6 +219,7 @@ class SuggestAnswer:
 
     query: str
     suggestions: tuple[str, ...]
+    pages: Annotated[tuple[SuggestedPage, ...], Field(description="Pages with all the words, best first.")] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Annotated
 from urllib.parse import urlencode
 from xml.etree import ElementTree as ET
@@ -17,12 +18,15 @@ from app.broker.errors import InvalidMessage
 from app.cluster.client.contract import MAX_DOMAINS, SearchClient
 from app.crawl.urls import parse_domain
 from app.errors import InvalidQuery, PackNotFound
+from app.web.suggested_pages import suggested_pages
 
 DESCRIPTION = "application/opensearchdescription+xml"
 SUGGESTIONS = "application/x-suggestions+json"
 NAMESPACE = "http://a9.com/-/spec/opensearch/1.1/"
 #: Characters of ShortName and LongName (OpenSearch 1.1 draft 6, section 4.2).
 MAX_SHORT_NAME, MAX_LONG_NAME = 16, 48
+#: Pages that the search page suggests.
+_PAGES = 4
 
 #: A host with its port in the request's Host field. No other text is written into a description.
 _HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
@@ -48,10 +52,11 @@ async def description(request: Request, domain: Domains = ()) -> Response:
 
 
 @router.get("/suggest")
-def suggest(request: Request, q: str = "", domain: Domains = ()) -> Response:
+def suggest(request: Request, q: str = "", domain: Domains = (), pages: str = "") -> Response:
     """Suggest how a query may go on, in the format of browsers. An invalid query has no suggestions.
 
-    Without `domain`, suggestions come from all sites with a searcher, unless these are more than MAX_DOMAINS.
+    Without `domain`, suggestions come from all sites with a searcher, unless these are more than MAX_DOMAINS. With
+    `pages`, the search page's script gets pages as a fifth element, after descriptions and URLs, which are empty.
     """
     client: SearchClient = request.app.state.search_client
     domains = _parse_domains(domain)
@@ -62,7 +67,11 @@ def suggest(request: Request, q: str = "", domain: Domains = ()) -> Response:
     if domains and q.strip():
         with suppress(InvalidQuery):
             suggestions = client.suggest(domains, q)
-    content = json.dumps([q, suggestions], ensure_ascii=False).encode(errors="replace")
+    answer: list[object] = [q, suggestions]
+    if pages:
+        found = suggested_pages(request.app.state.uncounted_client, domains, q, most=_PAGES) if q.strip() else ()
+        answer += [[], [], [asdict(page) for page in found]]
+    content = json.dumps(answer, ensure_ascii=False).encode(errors="replace")
     return Response(content, media_type=SUGGESTIONS)
 
 

@@ -41,14 +41,14 @@ from app.web.static_files import static_path
 
 router = APIRouter(include_in_schema=False)
 
-_templates = Environment(
+templates = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_templates.globals["static"] = static_path
+templates.globals["static"] = static_path
 
 #: Characters of a filter's value.
 _MAX_FILTER = 200
@@ -228,7 +228,7 @@ def read_form(
 
 def render(view: View) -> HTMLResponse:
     """Return the page."""
-    html = _templates.get_template("search.html").render(
+    html = templates.get_template("search.html").render(
         view=view, max_characters=MAX_CHARACTERS, max_domains=MAX_DOMAINS
     )
     headers = {} if view.retry_in is None else {"Retry-After": str(view.retry_in)}

@@ -192,7 +192,9 @@ def test_suggestions_are_chosen_by_keyboard(open_tab: OpenTab) -> None:
     tab.keyboard.press("ArrowUp")
     expect(box).to_have_value("stre")
     tab.keyboard.press("ArrowUp")
-    expect(box).to_have_value(texts[-1])
+    expect(box).to_have_value("stre")
+    expect(options.last).to_have_attribute("aria-selected", "true")
+    expect(options.last).to_have_class("page")
     tab.keyboard.press("Escape")
     expect(box).to_have_value("stre")
     expect(options).to_have_count(0)
@@ -203,6 +205,21 @@ def test_suggestions_are_chosen_by_keyboard(open_tab: OpenTab) -> None:
     tab.keyboard.press("ArrowDown")
     tab.keyboard.press("Enter")
     expect(tab.locator(".count")).to_have_text(re.compile(f"for “{re.escape(chosen)}”"))
+
+
+def test_a_suggested_page_opens_by_keyboard(open_tab: OpenTab, site: Site) -> None:
+    tab = open_tab().page
+    box = tab.get_by_role("combobox")
+    box.press_sequentially("streams part 1")
+    page_option = tab.locator("[role=option].page", has_text="Streams, part 1").first
+    expect(page_option).to_be_visible()
+    for _ in range(tab.get_by_role("option").count()):
+        tab.keyboard.press("ArrowDown")
+        if page_option.get_attribute("aria-selected") == "true":
+            break
+    expect(box).to_have_value("streams part 1")
+    tab.keyboard.press("Enter")
+    tab.wait_for_url(re.compile(r"/guide/1"))
 
 
 def test_a_suggestion_is_chosen_by_touch(open_tab: OpenTab) -> None:
@@ -217,9 +234,9 @@ def test_a_suggestion_is_chosen_by_touch(open_tab: OpenTab) -> None:
 def test_late_suggestions_do_not_replace_newer_ones(open_tab: OpenTab) -> None:
     tab = open_tab().page
     held: list[Route] = []
-    tab.route(re.compile(r"/suggest\?q=s$"), lambda route: held.append(route))
+    tab.route(re.compile(r"/suggest\?q=s&pages=1$"), lambda route: held.append(route))
     box = tab.get_by_role("combobox")
-    with tab.expect_request(re.compile("q=s$")) as first:
+    with tab.expect_request(re.compile("q=s&pages=1$")) as first:
         box.press_sequentially("s")
     with tab.expect_event("requestfailed") as given_up:
         box.press_sequentially("tre")
@@ -277,6 +294,8 @@ STATES: dict[str, tuple[str, Callable[[Tab], None]]] = {
     "never indexed": ("/?q=x&domain=never.example", lambda tab: None),
     "invalid": ("/?q=%3F", lambda tab: None),
     "lost": ("/nowhere", lambda tab: None),
+    "the API's reference": ("/api", lambda tab: None),
+    "search box": ("/search-box", lambda tab: _type_into_search_box(tab)),
     "long": (f"/?q={LONG[:250]}", lambda tab: None),
 }
 
@@ -285,6 +304,11 @@ def _suggest(tab: Tab) -> None:
     tab.page.get_by_role("combobox").press_sequentially("stre")
     expect(tab.page.get_by_role("option").first).to_be_visible()
     tab.page.keyboard.press("ArrowDown")
+
+
+def _type_into_search_box(tab: Tab) -> None:
+    tab.page.get_by_label("Try it here").press_sequentially("streams")
+    expect(tab.page.locator("perennial-search-box a").first).to_be_visible()
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -308,7 +308,7 @@ def test_suggestions_start_with_the_typed_text(client: httpx.Client) -> None:
     for nothing in ("", "?!", "x" * 300):
         assert client.get("/suggest", params={"q": nothing}).json() == [nothing, []]
     programs = client.get(SUGGEST, params={"domain": "site.example", "q": "hosti"})
-    assert programs.json() == {"query": "hosti", "suggestions": ["hostile"]}
+    assert programs.json() == {"query": "hosti", "suggestions": ["hostile"], "pages": []}
 
 
 def test_the_link_to_the_next_hits_repeats_the_parameters(client: httpx.Client) -> None:
@@ -318,3 +318,14 @@ def test_the_link_to_the_next_hits_repeats_the_parameters(client: httpx.Client) 
     again = parse_qs(urlsplit(link).query)
     assert again.pop("offset") == ["5"]
     assert again == {"domain": parameters["domain"], "q": [parameters["q"]], "limit": ["5"], "sort": ["date"]}
+
+
+def test_pages_with_all_words_are_suggested_if_they_are_asked_for(client: httpx.Client) -> None:
+    found = {"url": "https://site.example/évil?a=1&b=2", "title": "<script>alert(1)</script>", "heading": ""}
+    expected = [found | {"domain": "site.example"}]
+    programs = client.get(SUGGEST, params={"q": "hosti", "pages": 3}).json()
+    assert (programs["suggestions"], programs["pages"]) == (["hostile"], expected)
+    page_script = client.get("/suggest", params={"q": "hosti", "pages": 1}).json()
+    assert page_script == ["hosti", ["hostile"], [], [], expected]
+    for nothing in ("", "?!", "nonexistent hostile"):
+        assert client.get("/suggest", params={"q": nothing, "pages": 1}).json()[4] == []

@@ -66,6 +66,7 @@
 
   // Suggestions: the combobox of the ARIA Authoring Practices, with a list box and manual selection.
   function suggestions() {
+    const mostWithPages = 4; // Queries that are suggested besides pages.
     const pause = 120; // Milliseconds without a keystroke before the request.
     const list = element("ul", { id: "suggestions", className: "suggestions", role: "listbox", hidden: true });
     const announcement = element("p", { className: "unseen", role: "status" });
@@ -102,11 +103,16 @@
     list.addEventListener("mousedown", (event) => event.preventDefault());
     list.addEventListener("click", (event) => {
       const option = event.target.closest("[role=option]");
-      if (!option) return;
-      input.value = option.textContent;
-      close();
-      form.requestSubmit();
+      if (option) choose(option);
     });
+
+    function choose(option) {
+      const { url } = option.dataset;
+      if (!url) input.value = option.textContent;
+      close();
+      if (url) location.assign(url);
+      else form.requestSubmit();
+    }
 
     function onKey(event) {
       if (event.isComposing || event.ctrlKey || event.metaKey) return;
@@ -121,6 +127,9 @@
         if (list.hidden) return;
         event.preventDefault();
         move(event.key === "ArrowDown" ? 1 : -1);
+      } else if (event.key === "Enter" && options()[active]?.dataset.url) {
+        event.preventDefault();
+        choose(options()[active]);
       }
     }
 
@@ -135,33 +144,50 @@
       const sites = new FormData(form).getAll("domain");
       const parameters = new URLSearchParams(sites.map((site) => ["domain", site]));
       parameters.append("q", typed);
+      parameters.append("pages", "1");
       try {
         const answer = await fetch(`/suggest?${parameters}`, { signal });
         // A failed request is not reported: the search itself will show the problem.
-        const found = answer.ok ? (await answer.json())[1] : [];
-        if (!signal.aborted) show(found);
+        const [, texts = [], , , pages = []] = answer.ok ? await answer.json() : [];
+        if (!signal.aborted) show(texts, pages);
       } catch {
         if (!signal.aborted) close();
       }
     }
 
-    function show(texts) {
-      if (!texts.length) {
+    function show(texts, pages) {
+      if (!texts.length && !pages.length) {
         close();
         return;
       }
       active = -1;
       input.removeAttribute("aria-activedescendant");
-      list.replaceChildren(
-        ...texts.map((text, at) => {
-          const option = element("li", { id: `suggestion-${at}`, role: "option", dir: "auto", textContent: text });
-          option.setAttribute("aria-selected", "false");
-          return option;
-        }),
-      );
+      // A name that leads to a suggested page is not suggested as a query as well.
+      const names = new Set(pages.flatMap(({ title, heading }) => [title, heading]));
+      const queries = texts.filter((text) => !names.has(text)).slice(0, pages.length ? mostWithPages : undefined);
+      const words = queries.map((text) => element("li", { role: "option", dir: "auto", textContent: text }));
+      list.replaceChildren(...words, ...pages.map(pageOption));
+      options().forEach((option, at) => {
+        option.id = `suggestion-${at}`;
+        option.setAttribute("aria-selected", "false");
+      });
       list.hidden = false;
       input.setAttribute("aria-expanded", "true");
-      announcement.textContent = texts.length === 1 ? "1 suggestion" : `${texts.length} suggestions`;
+      const number = options().length;
+      announcement.textContent = number === 1 ? "1 suggestion" : `${number} suggestions`;
+    }
+
+    // A page: choosing it opens the page instead of searching.
+    function pageOption({ url, title, heading }) {
+      const option = element("li", { role: "option", dir: "auto", className: "page" });
+      option.append(element("span", { className: "unseen", textContent: "Page: " }), title);
+      if (heading) option.append(element("span", { className: "heading", textContent: ` › ${heading}` }));
+      option.dataset.url = url;
+      return option;
+    }
+
+    function options() {
+      return list.querySelectorAll("[role=option]");
     }
 
     function close() {
@@ -175,11 +201,11 @@
 
     // Past either end of the list the typed text comes back.
     function move(step) {
-      const options = list.children;
-      options[active]?.setAttribute("aria-selected", "false");
-      active = ((active + 1 + step + options.length + 1) % (options.length + 1)) - 1;
-      const option = options[active];
-      input.value = option ? option.textContent : typed;
+      const all = options();
+      all[active]?.setAttribute("aria-selected", "false");
+      active = ((active + 1 + step + all.length + 1) % (all.length + 1)) - 1;
+      const option = all[active];
+      input.value = option && !option.dataset.url ? option.textContent : typed;
       if (option) {
         option.setAttribute("aria-selected", "true");
         option.scrollIntoView({ block: "nearest" });

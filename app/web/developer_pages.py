@@ -1,0 +1,82 @@
+"""Pages for developers: the API's reference, made from its description, and the search box for other sites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+
+from app.web.pages import templates
+
+router = APIRouter(include_in_schema=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A parameter, field or status with its type and its meaning."""
+
+    name: str
+    kind: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One address of the API."""
+
+    path: str
+    summary: str
+    parameters: tuple[Entry, ...]
+    answer: str
+    errors: tuple[Entry, ...]
+
+
+@router.get("/api", response_class=HTMLResponse)
+async def api_reference(request: Request) -> HTMLResponse:
+    """Show the addresses, parameters and answers of the API."""
+    document = request.app.openapi()
+    schemas: Mapping[str, Any] = document["components"]["schemas"]
+    models = {name: tuple(_fields(schema)) for name, schema in schemas.items() if "properties" in schema}
+    operations = tuple(_operation(path, methods["get"]) for path, methods in document["paths"].items())
+    introduction = document["info"]["description"].split("\n\n")
+    return _page("api.html", introduction=introduction, operations=operations, models=models)
+
+
+@router.get("/search-box", response_class=HTMLResponse)
+async def search_box(request: Request) -> HTMLResponse:
+    """Show the search box for other sites at work, and how a site includes it."""
+    return _page("search_box.html", base=f"{request.url.scheme}://{request.url.netloc}")
+
+
+def _page(name: str, **values: Any) -> HTMLResponse:
+    return HTMLResponse(templates.get_template(name).render(**values))
+
+
+def _operation(path: str, described: Mapping[str, Any]) -> Operation:
+    given = described.get("parameters", ())
+    parameters = (Entry(each["name"], _kind(each["schema"]), each.get("description", "")) for each in given)
+    responses = described["responses"]
+    answer = _kind(responses["200"]["content"]["application/json"]["schema"])
+    errors = (Entry(status, "", each["description"]) for status, each in responses.items() if status != "200")
+    return Operation(path, described["description"], tuple(parameters), answer, tuple(errors))
+
+
+def _fields(schema: Mapping[str, Any]) -> Iterator[Entry]:
+    for name, each in schema["properties"].items():
+        yield Entry(name, _kind(each), each.get("description", ""))
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    """Return the type of a value in words: `string`, `list of FoundHit`, `integer or null`."""
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if "anyOf" in schema:
+        return " or ".join(map(_kind, schema["anyOf"]))
+    if "enum" in schema:
+        return " or ".join(map(str, schema["enum"]))
+    if schema.get("type") == "array":
+        return f"list of {_kind(schema['items'])}" if "items" in schema else "list"
+    return str(schema.get("type", "any"))
