@@ -40,7 +40,8 @@ def index_and_crawl(self: Any, **message: Any) -> None:
     process.frontier.crawl_of(start.domain, crawl_id)  # Refuses an id that is taken by a crawl of another domain.
     crawl = Crawl(crawl_id, start.domain, start.url, datetime.now(UTC), moves=start.depth, own=True)
     callback = full_pack(start.domain, crawl.id)
-    process.records.begin(crawl, timer_timeout=timeout, callback=callback.message)
+    scheduled = message.get("scheduled") is True
+    process.records.begin(crawl, timer_timeout=timeout, callback=callback.message, scheduled=scheduled)
     # Open before the timer runs, which would fire without them. If this process dies before it publishes them, this
     # message comes again.
     process.frontier.note_published(crawl.id, [FoundPage(start.url, start.canonical_key, 0)])

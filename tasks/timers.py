@@ -160,7 +160,7 @@ def start_due_crawls() -> None:
             continue
         logger.info("%s: its crawl %s was due at %s and starts", crawl.site.domain, crawl.crawl_id, crawl.due)
         named = {"url": crawl.site.seeds[0], "domain": crawl.site.domain, "crawl_id": crawl.crawl_id}
-        process.publisher.publish([site_message("index+crawl", process.budgets, **named)])
+        process.publisher.publish([site_message("index+crawl", process.budgets, **named, scheduled=True)])
         process.scheduler.note_started(crawl, at=now)
 
 

@@ -58,13 +58,15 @@ class _Received:
     """What the response said beside its content: HTTP status, 0 without a response, and validators for a later GET.
 
     They do not say what becomes of the page, so they are not compared, and they are no part of a stored page. Nor are
-    the links that are not followed.
+    the links that are not followed, and the seconds and the time (since the epoch) until the page is due again.
     """
 
     status: int = field(default=0, compare=False)
     etag: str = field(default="", compare=False)
     last_modified: str = field(default="", compare=False)
     excluded: tuple[Excluded, ...] = field(default=(), compare=False)
+    interval: float = field(default=0.0, compare=False)
+    due: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ class Skipped(_Received):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unchanged(_Received):
-    """A page that is as it is stored: `why` is `not-modified` or `same-content`."""
+    """A page that is as it is stored: `why` is `not-modified`, `same-content` or `not-due`."""
 
     page: Page
     why: str
@@ -171,13 +173,25 @@ def classify(response: Response, *, scope: Scope, extractor: Extractor, limits: 
 
 def not_modified(response: Response, stored: Page, former: Former) -> Unchanged:
     """Return the result of a 304 to a conditional request: the stored page, with its links."""
-    return Unchanged(
-        page=stored,
+    return replace(
+        not_due(stored, former),
         why=Reason.NOT_MODIFIED,
-        links=tuple(Link(link.url, canonical_key(link.url), link.text) for link in stored.links),
         status=response.status,
         etag=validator(response.headers, "etag") or former.etag,
         last_modified=validator(response.headers, "last-modified") or former.last_modified,
+    )
+
+
+def not_due(stored: Page, former: Former) -> Unchanged:
+    """Return the result of a page that is not requested in this crawl: the stored page, with its links."""
+    return Unchanged(
+        page=stored,
+        why=Reason.NOT_DUE,
+        links=tuple(Link(link.url, canonical_key(link.url), link.text) for link in stored.links),
+        etag=former.etag,
+        last_modified=former.last_modified,
+        interval=former.interval,
+        due=former.due,
     )
 
 

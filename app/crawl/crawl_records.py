@@ -71,8 +71,13 @@ class CrawlRecords:
         self._policies = policies
         self._kept = kept
 
-    def begin(self, crawl: Crawl, *, timer_timeout: float, callback: Mapping[str, Any]) -> Crawl:
-        """Record a crawl and store it in the frontier; return it with its first values if it has begun before."""
+    def begin(
+        self, crawl: Crawl, *, timer_timeout: float, callback: Mapping[str, Any], scheduled: bool = False
+    ) -> Crawl:
+        """Record a crawl and store it in the frontier; return it with its first values if it has begun before.
+
+        A `scheduled` crawl does not request pages that are not due.
+        """
         policy = self._policies(crawl.domain)
         record = CrawlRecord(
             id=crawl.id,
@@ -89,11 +94,11 @@ class CrawlRecords:
         with suppress(PreconditionFailed):
             write_crawl(self._store, record, etag=None)
             begun = self._frontier.begin(crawl)
-            self._note_former(record)
+            self._note_former(record, longest=policy.max_page_interval, scheduled=scheduled)
             return begun
         return self.restore_crawl(CrawlRef(crawl.domain, crawl.id)) or self._frontier.begin(crawl)
 
-    def _note_former(self, record: CrawlRecord) -> None:
+    def _note_former(self, record: CrawlRecord, *, longest: float | None, scheduled: bool) -> None:
         """Give the frontier the validators of the domain's latest finished crawl, if that selected links as this one.
 
         Otherwise the links of the stored pages are not those that this crawl follows, and it gets the sitemaps only.
@@ -107,7 +112,8 @@ class CrawlRecords:
             self.flush(crawl)
         entries = latest_entries(self._store, former.ref).values()
         same = former.selection == record.selection
-        self._frontier.note_former(record.id, (entry for entry in entries if same or is_sitemap(entry)))
+        kept = (entry for entry in entries if same or is_sitemap(entry))
+        self._frontier.note_former(record.id, kept, longest=longest, scheduled=scheduled)
 
     def restore(self, target: Target) -> None:
         """Make the crawl of a page known to the frontier: from its record, or else from the page's message.

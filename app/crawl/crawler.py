@@ -19,6 +19,7 @@ from app.crawl.classify import (
     Unchanged,
     classify,
     content_hash,
+    not_due,
     not_modified,
     same_content,
 )
@@ -165,6 +166,18 @@ class Crawler:
         if not isinstance(content, Page) or content.version != CONTENT_VERSION or content.url != target.url:
             return None, b""
         return (content, data) if content_hash(content) == former.hash else (None, b"")
+
+    def not_due(self, target: Target, former: Former) -> Unchanged | None:
+        """Return the result of a page that is not due, None if it must be requested.
+
+        It must if it is not stored as the former crawl found it, or if robots.txt or the site forbid it now.
+        """
+        policy = self._policies(target.domain)
+        rules = self._robots.rules(target.url, self._getters.of(policy.request), policy.settings)
+        if target.canonical_key in policy.blocked or not rules.allows(target.url):
+            return None
+        stored, _ = self._stored(target, former)
+        return not_due(stored, former) if stored else None
 
     def names_of_sitemaps(self, target: Target) -> tuple[str, ...]:
         """Return the URL of the robots.txt that names the sitemaps of a start page; none if SITEMAPS is off."""

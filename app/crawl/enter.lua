@@ -3,10 +3,11 @@
 -- of its site's error page, and 1 if Redis has what the former crawl knew; 'done' and the items that the page handed
 -- over, to be published again; 'unknown' for a crawl that Redis does not have, of which no trace is left here;
 -- 'wait' and seconds; 'busy' while another message of the page is worked on; 'held' and 'cancelled': nothing is to do;
--- 'foreign' and the domain of the crawl; 'spent' and a reason code where pages like this one became a trap meanwhile.
+-- 'not-due' and what the former crawl knew of the page: it is not due; 'foreign' and the domain of the crawl; 'spent' and a reason code where pages like this one became a trap meanwhile.
 -- KEYS: the crawl, its pages, admitted, retrying, backlog, handover, the host, its requests in flight, its hold.
 -- ARGV: page's name, domain, entry, 1 if the message may take over from an earlier delivery, lease (s),
--- requests that the host may have in flight, delay (s), 1 if the host is the crawl's own, identical texts in a row.
+-- requests that the host may have in flight, delay (s), 1 if the host is the crawl's own, identical texts in a row,
+-- 1 if the page is to be requested though it is not due.
 local name, takeover, delay = ARGV[1], ARGV[4] == '1', tonumber(ARGV[7])
 local info = redis.call('HMGET', KEYS[1], 'domain', 'state', 'born', 'soft_404', 'former')
 if not info[1] then
@@ -37,6 +38,10 @@ local charges = charges_of(ARGV[3])
 if info[2] ~= 'paused' and is_repeated(KEYS[1] .. ':budgets', charges, tonumber(ARGV[9])) then
     note_left_out(KEYS[1], 'identical-texts', charges)
     return {'spent', 'identical-texts'}
+end
+local former = redis.call('HGET', KEYS[1] .. ':former', name) or ''
+if info[2] ~= 'paused' and ARGV[10] == '0' and tonumber(string.match(former, ',([%d.]+)%]$') or 0) > seconds() then
+    return {'not-due', former}
 end
 local hold = redis.call('PTTL', KEYS[9])
 if info[2] == 'paused' or (hold > 0 and ARGV[8] == '1' and not takeover) then
@@ -77,4 +82,4 @@ end
 if redis.call('HSETNX', KEYS[3], name, ARGV[3]) == 1 then
     redis.call('HDEL', KEYS[4], name)
 end
-return {'fetch', info[3] or '', redis.call('HGET', KEYS[1] .. ':former', name) or '', info[4] or '', info[5] or ''}
+return {'fetch', info[3] or '', former, info[4] or '', info[5] or ''}

@@ -19,13 +19,26 @@ READ = "read"
 _STORED = frozenset({"indexed", "unchanged"})
 
 
-def batches_of(entries: Iterable[UrlEntry]) -> Iterator[dict[FieldT, EncodableT]]:
-    """Yield the stored pages and the read sitemaps of a crawl record as texts by their names, some at a time."""
+def batches_of(
+    entries: Iterable[UrlEntry], *, longest: float | None = None, scheduled: bool = False
+) -> Iterator[dict[FieldT, EncodableT]]:
+    """Yield the stored pages and the read sitemaps of a crawl record as texts by their names, some at a time.
+
+    With a `longest` interval, they have their intervals; with `scheduled`, too, the times at which they are due.
+    """
     stored = (entry for entry in entries if entry.hash and (entry.state in _STORED or entry.reason == Reason.SITEMAP))
     while batch := list(islice(stored, BATCH)):
-        yield {_name(each): Former(each.etag, each.last_modified, each.hash).to_text() for each in batch}
+        yield {_name(each): _former(each, longest=longest, scheduled=scheduled).to_text() for each in batch}
 
 
 def _name(entry: UrlEntry) -> str:
     role = SITEMAP if entry.reason == Reason.SITEMAP else ""
     return fingerprint(frontier_key(canonical_key(entry.url), role))
+
+
+def _former(entry: UrlEntry, *, longest: float | None, scheduled: bool) -> Former:
+    if longest is None:
+        return Former(entry.etag, entry.last_modified, entry.hash)
+    requested = entry.due - entry.interval if entry.due else entry.at
+    due = min(entry.due, requested + longest) if scheduled else 0.0
+    return Former(entry.etag, entry.last_modified, entry.hash, entry.interval, requested, due)

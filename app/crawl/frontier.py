@@ -110,8 +110,12 @@ class Frontier(CrawlView):
         pipe.execute()
         return self.crawl(crawl.id) or crawl
 
-    def enter(self, crawl_id: str, domain: str, link: FoundPage, host: Host, *, takeover: bool) -> Entered:
+    def enter(
+        self, crawl_id: str, domain: str, link: FoundPage, host: Host, *, takeover: bool, due: bool = False
+    ) -> Entered:
         """Begin the run of a page's message. With `takeover`, an earlier delivery of it is no longer at work.
+
+        With `due`, the page is requested whatever the former crawl found.
 
         Raises Postpone while the host or another message of the page is busy, and InvalidMessage for a crawl of another
         domain.
@@ -121,7 +125,7 @@ class Frontier(CrawlView):
             keys=[*parts_of(key, "", "pages", "admitted", "retrying", "backlog", "handover"), *host_keys(host.name)],
             args=[
                 *(name, domain, to_entry(link), int(takeover), LEASE, host.concurrency, host.delay, int(host.own)),
-                self._traps.identical_texts,
+                *(self._traps.identical_texts, int(due)),
             ],
         )
         match action:
@@ -133,6 +137,8 @@ class Frontier(CrawlView):
                 raise Postpone(_BUSY, f"another message of {link.canonical_key} is worked on")
             case "spent":
                 return Entered(fetch=False, spent=str(values[0]))
+            case "not-due":
+                return Entered(fetch=False, former=Former.from_text(str(values[0])), not_due=True)
             case "fetch":
                 self._cache.note_born(crawl_id, str(values[0]))
                 former, soft_404 = Former.from_text(str(values[1])), str(values[2])
@@ -336,11 +342,16 @@ class Frontier(CrawlView):
         """Note that a crawl did not follow all links."""
         self._redis.hset(crawl_key(crawl_id), "cut", 1)
 
-    def note_former(self, crawl_id: str, entries: Iterable[UrlEntry]) -> None:
-        """Note what the former crawl's record has of its pages and sitemaps. Each is forgotten when it is completed."""
+    def note_former(
+        self, crawl_id: str, entries: Iterable[UrlEntry], *, longest: float | None = None, scheduled: bool = False
+    ) -> None:
+        """Note what the former crawl's record has of its pages and sitemaps. Each is forgotten when it is completed.
+
+        With a `longest` interval and `scheduled`, pages that are not due are not requested.
+        """
         self._redis.hset(crawl_key(crawl_id), "former", 1)
         key = f"{crawl_key(crawl_id)}:former"
-        for batch in batches_of(entries):
+        for batch in batches_of(entries, longest=longest, scheduled=scheduled):
             self._redis.hset(key, mapping=batch)
         self._redis.expire(key, self._ttl)
 

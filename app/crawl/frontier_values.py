@@ -146,11 +146,18 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """A page as the former crawl found it. It is the one that is stored if the stored page has this `hash`."""
+    """A page as the former crawl found it. It is the one that is stored if the stored page has this `hash`.
+
+    `at` is the time of its last request and `due` that of the next one, in seconds since the epoch. `interval` is in
+    seconds. They are 0 for a site without `max_page_interval`, and `due` for a crawl that the schedule did not start.
+    """
 
     etag: str
     last_modified: str
     hash: str
+    interval: float = 0.0
+    at: float = 0.0
+    due: float = 0.0
 
     @property
     def headers(self) -> dict[str, str]:
@@ -160,7 +167,10 @@ class Former:
 
     def to_text(self) -> str:
         """Serialise for Redis."""
-        return json.dumps([self.etag, self.last_modified, self.hash], separators=(",", ":"))
+        values: list[str | float] = [self.etag, self.last_modified, self.hash]
+        # The script `enter.lua` reads the last one.
+        times = [round(self.interval, 3), round(self.at, 3), round(self.due, 3)] if self.at else []
+        return json.dumps(values + times, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> Former | None:
@@ -183,6 +193,8 @@ class Entered:
     handover: Admitted = Admitted()
     #: The reason code of the budget that was spent while the page waited: it is completed without a request.
     spent: str = ""
+    #: Whether the page is not due, as the former crawl found it: it is completed without a request if it is stored.
+    not_due: bool = False
     #: The `error_hash` of the site's error page, if it has the status 200.
     soft_404: str = ""
 

@@ -24,6 +24,7 @@ from app.crawl.frontier_values import (
     frontier_key,
     message_name,
 )
+from app.crawl.page_interval import with_interval
 from app.crawl.policy import Policies
 from app.crawl.sitemaps import MAX_NESTING
 from app.crawl.traps import MAX_REDIRECTS, error_hash, text_hash
@@ -61,16 +62,15 @@ class PageWork:
         `takeover`, an earlier delivery of the message is no longer at work. Raises Postpone while the host is busy, and
         what `Crawler.get` and the store raise; then the page leaves the admission window until its retry.
         """
-        crawl_id, host, key = target.crawl_id, self._crawler.host(target), frontier_key(target.canonical_key, role)
+        host, key = self._crawler.host(target), frontier_key(target.canonical_key, role)
         link = FoundPage(target.url, target.canonical_key, target.depth, referrer, redirects, role)
-        entered = self._frontier.enter(crawl_id, target.domain, link, host, takeover=takeover)
-        if not entered.crawl_found:
-            self._records.restore(target)
-            entered = self._frontier.enter(crawl_id, target.domain, link, host, takeover=takeover)
-        if not entered.crawl_found:
-            raise Postpone(_LOST_AGAIN, f"Redis has lost crawl {crawl_id} again")
+        entered = self._enter(target, link, host, takeover=takeover)
         if entered.spent:
             return self.complete(target, "page", Skipped(why=entered.spent), host, referrer=referrer)
+        if entered.not_due and entered.former:
+            if unchanged := self._crawler.not_due(target, entered.former):
+                return self.complete(target, "page", unchanged, host, referrer=referrer, member=True)
+            entered = self._enter(target, link, host, takeover=takeover, due=True)
         if not entered.fetch:
             return Completed(entered.handover, message_name("page", key))
         try:
@@ -80,22 +80,38 @@ class PageWork:
                 )
             if role == PROBE:
                 return self._probe(target, host, referrer=referrer)
-            result = self._crawler.get(target, too_complex=too_complex, former=entered.former)
-            if isinstance(result, Redirected) and redirects >= MAX_REDIRECTS:
-                result = Skipped(why=Reason.TOO_MANY_REDIRECTS, detail=f"to {result.target}", status=result.status)
-            text = _text_of(result)
-            if target.depth and entered.soft_404 and _error_hash_of(result) == entered.soft_404:
-                result = Gone(why=Reason.SOFT_404, status=result.status)
+            result, text = self._fetch(target, entered, redirects=redirects, too_complex=too_complex)
             member = self._crawler.store(target, result)
         except BaseException as error:
             failed = not isinstance(error, Postpone)
             reason = f"{type(error).__name__}: {error}"
-            self._frontier.release(crawl_id, "page", key, host, failed=failed, error=reason)
+            self._frontier.release(target.crawl_id, "page", key, host, failed=failed, error=reason)
             raise
         redirects = redirects + 1 if isinstance(result, Redirected) else 0
         return self.complete(
             target, "page", result, host, referrer=referrer, member=bool(member), redirects=redirects, text=text
         )
+
+    def _enter(self, target: Target, link: FoundPage, host: Host, *, takeover: bool, due: bool = False) -> Entered:
+        """Begin the run of a page's message, in a crawl that Redis may have lost. Raises what `Frontier.enter` does."""
+        entered = self._frontier.enter(target.crawl_id, target.domain, link, host, takeover=takeover, due=due)
+        if not entered.crawl_found:
+            self._records.restore(target)
+            entered = self._frontier.enter(target.crawl_id, target.domain, link, host, takeover=takeover, due=due)
+        if not entered.crawl_found:
+            raise Postpone(_LOST_AGAIN, f"Redis has lost crawl {target.crawl_id} again")
+        return entered
+
+    def _fetch(self, target: Target, entered: Entered, *, redirects: int, too_complex: bool) -> tuple[FetchResult, str]:
+        """Request a page; return the result as its crawl sees it, and the hash of the text that was received."""
+        result = self._crawler.get(target, too_complex=too_complex, former=entered.former)
+        text = _text_of(result)
+        if isinstance(result, Redirected) and redirects >= MAX_REDIRECTS:
+            result = Skipped(why=Reason.TOO_MANY_REDIRECTS, detail=f"to {result.target}", status=result.status)
+        elif target.depth and entered.soft_404 and _error_hash_of(result) == entered.soft_404:
+            result = Gone(why=Reason.SOFT_404, status=result.status)
+        longest = self._policies(target.domain).max_page_interval
+        return with_interval(result, entered.former, now=time.time(), longest=longest), text
 
     def _probe(self, target: Target, host: Host, *, referrer: str) -> Completed:
         """Request a page that cannot exist, and note the text of the site's error page if it has the status 200."""
@@ -228,6 +244,8 @@ def entry_of(target: Target, result: FetchResult, referrer: str = "", role: str 
         status=result.status,
         etag=result.etag,
         last_modified=result.last_modified,
+        interval=result.interval,
+        due=result.due,
     )
     match result:
         case Indexed(page=page):

@@ -43,7 +43,8 @@ class CrawlPolicy:
     """What holds for the crawls and pages of one domain.
 
     `settings` become a part of a crawl's record. `seeds` are further URLs with which a crawl begins. `blocked` are
-    canonical keys of pages that are never requested.
+    canonical keys of pages that are never requested. `max_page_interval` is the longest time in seconds between two
+    requests of an unchanged page; None requests each page in each crawl.
     """
 
     scope: Scope
@@ -51,6 +52,7 @@ class CrawlPolicy:
     request: RequestOptions
     seeds: tuple[str, ...] = ()
     blocked: frozenset[str] = frozenset()
+    max_page_interval: float | None = None
 
     @property
     def selection(self) -> str:

@@ -45,6 +45,7 @@ class UrlEntry:
     status or 0, `at` seconds since the epoch. `referrer` is the page id of the first page that linked to it, empty for
     the start page. `etag` and `last_modified` are the response's validators, `hash` identifies title and text. `links`
     are the URLs that it leads to, only where no stored page has them: of noindex pages and redirects.
+    `interval` (seconds) and `due` (seconds since the epoch) say when a crawl of the schedule requests the page again.
     """
 
     url: str
@@ -60,6 +61,8 @@ class UrlEntry:
     last_modified: str = ""
     hash: str = ""
     links: tuple[str, ...] = ()
+    interval: float = 0.0
+    due: float = 0.0
 
     def to_line(self) -> bytes:
         """Serialise as compact JSON in ASCII without a newline; empty fields are left out, long ones bounded.
@@ -85,6 +88,8 @@ class UrlEntry:
             "hash": self.hash[:MAX_HASH],
         }
         named |= {name: text for name, text in texts.items() if text}
+        if self.due:
+            named |= {"interval": round(self.interval, 3), "due": round(self.due, 3)}
         if self.links:
             named["links"] = _bounded(self.links)
         return _ENCODER.encode(named).encode()
@@ -121,6 +126,8 @@ class UrlEntry:
                 last_modified=named.get("last_modified", ""),
                 hash=named.get("hash", ""),
                 links=tuple(named.get("links", ())),
+                interval=float(named.get("interval", 0)),
+                due=float(named.get("due", 0)),
             )
             _check(entry)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -135,8 +142,8 @@ def _check(entry: UrlEntry) -> None:
     texts = (entry.url, entry.page_id, entry.detail, entry.hash, entry.etag, entry.last_modified, *entry.links)
     if not all(type(text) is str for text in texts) or type(entry.status) is not int or type(entry.depth) is not int:
         raise TypeError("a field is not of its type")
-    if not math.isfinite(entry.at):
-        raise ValueError("`at` is no time")
+    if not all(map(math.isfinite, (entry.at, entry.interval, entry.due))):
+        raise ValueError("`at`, `interval` or `due` is no time")
 
 
 def _validator(text: str) -> str:

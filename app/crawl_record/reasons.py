@@ -14,6 +14,7 @@ class Reason(StrEnum):
     DUPLICATE = "duplicate"
     NOT_MODIFIED = "not-modified"
     SAME_CONTENT = "same-content"
+    NOT_DUE = "not-due"
     # Redirected, gone, or skipped.
     REDIRECT = "redirect"
     INVALID_REDIRECT = "invalid-redirect"
@@ -62,6 +63,8 @@ MEANINGS: Final[dict[Reason, str]] = {
     Reason.DUPLICATE: "Another page has the same title and text.",
     Reason.NOT_MODIFIED: "The server answered that the page is as before (304).",
     Reason.SAME_CONTENT: "The server sent the page again, and it is as before.",
+    Reason.NOT_DUE: "The page did not change for long, so this crawl did not request it. See `max_page_interval` of a "
+    "site.",
     Reason.REDIRECT: "The URL redirects to another one, which is a page of its own.",
     Reason.INVALID_REDIRECT: "The URL redirects to itself, to a forbidden port, or to no valid URL.",
     Reason.TOO_MANY_REDIRECTS: "Trap: 20 redirects in a row led to the URL, which redirects, too.",

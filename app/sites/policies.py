@@ -64,6 +64,7 @@ def policy_of(site: Site, settings: Settings) -> CrawlPolicy:
         request=_request_of(site, settings),
         seeds=site.start_urls,
         blocked=frozenset(site.blocked),
+        max_page_interval=site.max_page_interval,
     )
 
 

@@ -113,6 +113,12 @@ class Site(BaseModel):
     concurrency: int | None = Field(None, ge=1, le=1_000, description="As HOST_CONCURRENCY.")
     max_pages: int | None = Field(None, ge=1, description="Pages of one crawl, as MAX_PAGES.")
     max_depth: int | None = Field(None, ge=1, description="Links from the start page, as MAX_DEPTH.")
+    max_page_interval: Annotated[float | None, BeforeValidator(_seconds)] = Field(
+        None,
+        ge=60,
+        le=366 * 86_400,
+        description="Seconds, or a duration: how long the schedule leaves out a page that stays unchanged.",
+    )
     user_agent_suffix: Annotated[str, AfterValidator(_agent)] = Field(
         "", max_length=_MAX_TEXT, description="Added to USER_AGENT after a space. The product token stays."
     )

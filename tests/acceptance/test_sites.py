@@ -17,10 +17,11 @@ from app.state.client import get_redis
 from app.storage.open import open_store
 from app.topology.declare import all_queues
 from app.topology.queues import DEAD_SET
-from tests.servers.site import Site, page, redirect, robots
+from tests.servers.site import Site, page, redirect, reply, robots
 from tests.support import command
 from tests.support.corner import environment_of, own_vhost, settings_for
 from tests.support.fleet import Fleet, fleet, ready
+from tests.support.pdf import pdf
 from tests.support.system import System, running_system
 from tests.support.waiting import eventually
 
@@ -110,22 +111,30 @@ def test_a_crawl_uses_the_paths_limits_start_urls_and_headers_of_its_site(system
 
 
 @pytest.mark.slow
-def test_the_life_of_a_site_from_its_schedule_to_its_removal(system: System, searching: Fleet) -> None:
+def test_the_life_of_a_site_from_its_schedule_to_its_removal(system: System, searching: Fleet, other: Site) -> None:
     store = open_store(system.settings.store)
-    routes = {"/": page("Home", "amber", links=["/b"]), "/b": page("Birch", "amber birch", links=["/"])}
+    routes = {
+        "/": page("Home", "amber", links=["/b", "/manual.pdf"]),
+        "/b": page("Birch", "amber birch", links=["/"]),
+        "/manual.pdf": reply(pdf("A manual of junipers"), content_type="application/pdf"),
+    }
     with Site(routes) as site:
         domain = site.domain
 
-        def hits(*words: str) -> set[str]:
-            found = command.perennial({**os.environ, **system.environment}, "search", domain, *words, "--json")
+        def hits(*words: str, where: str = domain) -> set[str]:
+            found = command.perennial({**os.environ, **system.environment}, "search", where, *words, "--json")
             return {hit["url"] for hit in json.loads(found.stdout)["hits"]} if found.returncode == 0 else set()
 
         # It is crawled by its schedule, packed and searched; the interval is shorter than a crawl with its pack.
         perennial(system, "site", "add", domain, f"start_urls={site.at('/')}", "schedule=2s")
         eventually(lambda: hits("amber") == {site.at("/"), site.at("/b")}, "both pages are found", seconds=90)
-        site.set("/", page("Home", "amber", links=["/b", "/c"]))
+        assert hits("junipers") == {site.at("/manual.pdf")}
+        site.set("/", page("Home", "amber", links=["/b", "/c", "/manual.pdf"]))
         site.set("/c", page("Cedar", "amber cedar"))
+        site.set("/manual.pdf", reply(pdf("A manual of larches"), content_type="application/pdf"))
         eventually(lambda: site.at("/c") in hits("cedar"), "a later crawl finds the new page", seconds=90)
+        eventually(lambda: hits("larches") == {site.at("/manual.pdf")}, "the replaced PDF is found", seconds=60)
+        assert not hits("junipers")
         crawls = [record for record in list_crawls(store, domain) if record.id.startswith("127.0.0.1-")]
         assert len(crawls) >= 2
         for earlier, later in itertools.pairwise(sorted(crawls, key=lambda crawl: crawl.started)):
@@ -148,6 +157,11 @@ def test_the_life_of_a_site_from_its_schedule_to_its_removal(system: System, sea
 
         perennial(system, "site", "resume", domain)
         eventually(lambda: site.at("/b") not in hits("amber"), "a crawl leaves out what is excluded", seconds=90)
+
+        # All of it moves to another host: the next crawl follows.
+        for path in ("/", "/b", "/c", "/manual.pdf"):
+            site.set(path, redirect(other.url, status=301))
+        eventually(lambda: hits("other", where=other.domain) == {other.url}, "the new host is found", seconds=60)
 
         perennial(system, "site", "remove", domain, "--yes")
         eventually(lambda: not _served(system, domain), "no searcher has it", seconds=60)

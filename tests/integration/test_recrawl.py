@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -9,20 +10,24 @@ from unittest.mock import patch
 
 import pytest
 
+from app.crawl.explanation import explain_url
 from app.crawl.frontier_values import Crawl, FoundPage
+from app.crawl.politeness import ParsedFiles
 from app.crawl.traps import TrapLimits
 from app.crawl.urls import Target, canonical_key
 from app.pack.manifest import read_manifest
+from app.sites.site import Site as Declared
+from app.sites.stored import site_key
 from app.status import status
 from app.storage.folder import FolderStore
-from app.storage.layout import manifest_key, pack_key
+from app.storage.layout import content_key, manifest_key, pack_key, page_id
 from app.storage.store import Stat
 from app.sweep import Sweep
 from app.timers.timers import full_pack
 from tasks.base import Context
 from tasks.pack import pack_full
 from tests.integration.test_tick import process
-from tests.servers.site import Answer, Request, Site, in_letters, page, reply, with_etag
+from tests.servers.site import Answer, Request, Site, in_letters, page, reply, robots, with_etag
 from tests.support.broker import Broker
 
 pytestmark = pytest.mark.integration
@@ -44,11 +49,12 @@ def site() -> Iterator[Site]:
         yield site
 
 
-def crawl(process: Context, site: Site, crawl_id: str) -> list[Request]:
+def crawl(process: Context, site: Site, crawl_id: str, *, scheduled: bool = False) -> list[Request]:
     """Crawl the site as workers do, without a broker. Return the requests for pages."""
     before = len(site.requests)
     begun = Crawl(crawl_id, site.domain, site.url, datetime.now(UTC), own=True)
-    process.records.begin(begun, timer_timeout=30, callback=full_pack(site.domain, crawl_id).message)
+    callback = full_pack(site.domain, crawl_id).message
+    process.records.begin(begun, timer_timeout=30, callback=callback, scheduled=scheduled)
     process.frontier.rebuild(crawl_id, [], [FoundPage(site.url, site.url, 0)])
     [refill] = process.frontier.refill(stalled=60)
     waiting = deque(refill.admitted.messages)
@@ -128,6 +134,40 @@ def test_changed_new_and_vanished_pages_are_met(process: Context, site: Site) ->
     crawl(process, site, "two")
     assert reasons(process, site) == {"indexed": 2, "not-modified": 1}
     assert packed(process, site, "two") == 3
+
+
+def test_a_crawl_of_the_schedule_requests_no_page_that_is_not_due(process: Context, site: Site) -> None:
+    process.store.put(site_key(site.domain), Declared.of(site.domain, {"max_page_interval": "7d"}).to_json())
+    crawl(process, site, "one")
+    with patch("app.crawl.page_work.time.time", return_value=time.time() + 100):
+        crawl(process, site, "two")
+    assert crawl(process, site, "three", scheduled=True) == []
+    assert reasons(process, site) == {"not-due": 4}
+    assert packed(process, site, "three") == 4
+    assert len(crawl(process, site, "four")) == 4
+    process.store.delete(content_key(site.domain, page_id(site.at("/deep"))))
+    assert [request.path for request in crawl(process, site, "five", scheduled=True)] == ["/deep"]
+    assert packed(process, site, "five") == 4
+
+
+def test_pages_of_a_folder_that_robots_txt_comes_to_forbid_go_and_their_reason_names_the_line(
+    process: Context, site: Site
+) -> None:
+    site.set("/robots.txt", robots("User-agent: *\nDisallow: /other/"))
+    crawl(process, site, "one")
+    assert packed(process, site, "one") == 4
+    site.set("/robots.txt", robots("User-agent: *\n\nDisallow: /deep  # since today"))
+    process.redis.delete(f"perennial:robots:{site.url.rstrip('/')}")  # As a day later.
+    process.crawler._robots._parsed = ParsedFiles()
+    requests = crawl(process, site, "two")
+    assert sorted(request.path for request in requests) == ["/", "/amber", "/cedar"]
+    assert packed(process, site, "two") == 3
+    explained = explain_url(
+        process.frontier, process.store, Target(site.at("/deep"), site.domain, site.at("/deep")), retry_ms=1
+    )
+    assert explained.stored == "gone (robots)"
+    assert explained.entry is not None
+    assert explained.entry.explanation == "gone: robots (robots.txt, line 3: Disallow: /deep  # since today)"
 
 
 def test_a_sitemap_that_cannot_be_read_removes_no_page_and_one_that_is_gone_does(process: Context, site: Site) -> None:

@@ -35,10 +35,10 @@ class SoftSite(Site):
 @pytest.fixture
 def site(process: Context) -> Iterator[SoftSite]:
     process.crawler._probes = True
-    links = ["/docs/a", "/docs/missing", "/old/path", "/docs/b"]
+    links = ["/docs/amber", "/docs/missing", "/old/path", "/docs/birch"]
     with SoftSite({"/": page("Home", "Welcome", links=links)}) as site:
-        site.set("/docs/a", page("A", "Amber"))
-        site.set("/docs/b", page("B", "Birch"))
+        site.set("/docs/amber", page("A", "Amber"))
+        site.set("/docs/birch", page("B", "Birch"))
         yield site
 
 
@@ -56,7 +56,7 @@ def test_pages_with_the_text_of_the_error_page_are_not_indexed(process: Context,
     assert "/from-an-error-page" not in site.paths()
 
     # A page that is removed becomes an error page: what was stored of it goes.
-    site.remove("/docs/b")
+    site.remove("/docs/birch")
     crawl(process, site, "two")
     assert reasons(process, site)["soft-404"] == 3
     assert packed(process, site, "two") == 2
@@ -64,7 +64,7 @@ def test_pages_with_the_text_of_the_error_page_are_not_indexed(process: Context,
 
 
 def test_a_start_page_that_is_also_the_error_page_is_indexed(process: Context, site: SoftSite) -> None:
-    site.set("/", oops("", "/docs/missing", "/docs/a"))
+    site.set("/", oops("", "/docs/missing", "/docs/amber"))
     crawl(process, site, "one")
     assert reasons(process, site) == {"indexed": 2, "soft-404": 1}
 
