@@ -3,7 +3,8 @@
 -- of its site's error page, and 1 if Redis has what the former crawl knew; 'done' and the items that the page handed
 -- over, to be published again; 'unknown' for a crawl that Redis does not have, of which no trace is left here;
 -- 'wait' and seconds; 'busy' while another message of the page is worked on; 'held' and 'cancelled': nothing is to do;
--- 'not-due' and what the former crawl knew of the page: it is not due; 'foreign' and the domain of the crawl; 'spent' and a reason code where pages like this one became a trap meanwhile.
+-- 'not-due' and what the former crawl knew of the page, if it is not due; 'foreign' and the domain of the crawl; 'spent'
+-- and a reason code where pages like this one became a trap meanwhile.
 -- KEYS: the crawl, its pages, admitted, retrying, backlog, handover, the host, its requests in flight, its hold.
 -- ARGV: page's name, domain, entry, 1 if the message may take over from an earlier delivery, lease (s),
 -- requests that the host may have in flight, delay (s), 1 if the host is the crawl's own, identical texts in a row,
