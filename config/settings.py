@@ -92,7 +92,7 @@ class Settings(BaseSettings):
         3,
         ge=1,
         description="Messages reserved per pool process and queue: enough to hide a round trip, no more. Of "
-        "`site.page` 16: a process runs eight of them at a time.",
+        "`site.page` 32: a process runs 16 of them at a time.",
     )
     worker_concurrency: int = Field(4, ge=1, description="Pool processes of a worker.")
     result_backend: SecretStr = Field(SecretStr(""), description="Celery result backend. Empty: results are not kept.")

@@ -193,7 +193,7 @@ def crawl_that_loses_redis(world: World, web: Site) -> None:
     world.work()
 
 
-@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("step", [11, pytest.param(1, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
 @pytest.mark.parametrize("story", [crawl, crawl_with_stops, crawl_that_loses_redis])
 def test_a_process_that_is_killed_before_any_operation_costs_no_page_and_no_pack(
     process: Context,

@@ -141,7 +141,10 @@ def exponent(redis: ClockedRedis, sizes: Sequence[int], host: Host) -> float:
     return statistics.linear_regression(list(map(math.log, sizes)), list(map(math.log, deliveries))).slope
 
 
-@pytest.mark.parametrize("sizes", [(1_000, 10_000), pytest.param((1_000, 10_000, 100_000), marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "sizes",
+    [(1_000, 10_000), pytest.param((1_000, 10_000, 100_000), marks=[pytest.mark.long, pytest.mark.timeout(1_800)])],
+)
 def test_the_deliveries_of_a_polite_crawl_grow_no_faster_than_its_site(
     clocked: ClockedRedis, sizes: Sequence[int]
 ) -> None:

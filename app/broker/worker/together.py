@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 #: Messages that one pool process runs at the same time.
-MOST = 8
+MOST = 16
 
 #: Messages that a worker prefetches for each process: those that run, and as many that are next.
 PREFETCHED = 2 * MOST
