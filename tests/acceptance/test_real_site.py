@@ -1,8 +1,9 @@
-"""A crawl of real pages, from Debian's documentation of Python, compared with `wget --mirror`."""
+"""Crawls of real pages, from documentation that Debian packages, compared with `wget --mirror`."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import sqlite3
 import subprocess
@@ -11,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import ClassVar
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -19,6 +21,7 @@ from app.search.query import words
 from app.topology.queues import DEAD_SET
 from benchmarks import sites
 from config.settings import ROOT, Settings
+from tests.servers.site import HTML, PLAIN, Answer, Request, Site, failure, reply
 from tests.support.programs import program
 from tests.support.system import System, running_system
 
@@ -27,6 +30,9 @@ pytestmark = pytest.mark.acceptance
 #: Words of a phrase that is searched.
 LENGTH = 6
 
+
+#: Three sites by three generators: asciidoc, Sphinx and DocBook.
+REAL_SITES = {**sites.SITES, "git-doc": sites.DebianSite("git-doc", "usr/share/doc/git/html")}
 
 #: The folder that is the root of the site, and how many pages it has at least.
 PARTS = [("c-api", 60), pytest.param("", 500, marks=pytest.mark.long)]
@@ -77,6 +83,49 @@ def test_the_pack_has_the_pages_that_wget_finds_and_each_phrase_of_one_page_find
     for path, phrase in phrases:
         assert next(hit.path for hit in system.search(domain, phrase)) == path, phrase
         assert [hit.path for hit in system.search(domain, f'"{phrase}"')] == [path]
+
+
+class FolderSite(Site):
+    """A site of the files of a folder, as a plain server has it."""
+
+    TYPES: ClassVar = {".html": HTML, ".txt": PLAIN, ".css": "text/css", ".svg": "image/svg+xml", ".png": "image/png"}
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def route(self, request: Request) -> Answer:
+        path = self._folder / unquote(urlsplit(request.path).path).lstrip("/")
+        if path.is_dir():
+            path /= "index.html"
+        if not path.is_file():
+            return failure(404)
+        return reply(path.read_bytes(), content_type=self.TYPES.get(path.suffix, "application/octet-stream"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["git-doc", "python3.11-doc", "postgresql-doc-15"])
+def test_each_page_that_wget_finds_is_requested_once_and_never_before_its_delay(
+    environment: dict[str, str], settings: Settings, tmp_path: Path, name: str
+) -> None:
+    delay = 0.02
+    changed = {"TIMER_TIMEOUT": "3", "HOST_DELAY": str(delay), "SOFT_404_PROBE": "true"}
+    folder = sites.unpack(REAL_SITES[name], ROOT / ".perennial" / "bench")
+    with FolderSite(folder) as site, running_system({**environment, **changed}, settings, tmp_path) as system:
+        system.post("index+crawl", url=site.url)
+        system.packed(site.domain, seconds=580)
+        requests = site.requests
+        found = mirrored(site.url, tmp_path / "mirror")
+        with contextlib.closing(sqlite3.connect(system.pack(site.domain))) as pack:
+            pages = {str(path).replace("/index.html", "/") for (path,) in pack.execute("SELECT path FROM pages")}
+        assert pages == {path.replace("/index.html", "/") for path in found}
+        assert max(Counter(request.path for request in requests).values()) == 1
+        others = {request.path for request in requests} & {"/robots.txt", "/sitemap.xml"}
+        probes = [request.path for request in requests if "/perennial-probe-" in request.path]
+        assert (len(others), len(probes)) == (2, 1)
+        shortest = min(after.at - before.at for before, after in itertools.pairwise(requests))
+        print(f"{name}: {len(pages)} pages, {len(requests)} requests, shortest delay {shortest:.3f} s")
+        assert shortest >= delay
 
 
 def unique_phrases(pack: Path, *, seed: int) -> list[tuple[str, str]]:
