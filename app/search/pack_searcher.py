@@ -15,7 +15,7 @@ from app.search.contract import MAX_HITS, Filters, Hit, PackHits, PackInfo, Sort
 from app.search.pack_tables import Properties, cut
 from app.search.query import Phrase, Query
 from app.search.snippet import MAX_SCANNED, best_snippet, matching_lines
-from app.search.subsections import choose
+from app.search.subsections import best_pdf_page, choose
 from app.text.languages import ALGORITHMS
 from app.text.titles import without_site_name
 
@@ -144,7 +144,9 @@ class PackSearcher:
         copies = pack_tables.count_copies(connection, pages) if has_groups else {}
         for row in pack_tables.read_rows(connection, columns, pages):
             page, url, path, title, headings, description, body, lang, modified, *subsections = row
-            opens_at, listed = choose("".join(subsections), title=title, phrases=phrases)
+            named = "".join(subsections)
+            opens_at, listed = choose(named, title=title, phrases=phrases)
+            opens_at = opens_at or best_pdf_page(named, body, phrases)
             hits[page] = Hit(
                 url=url,
                 path=path,

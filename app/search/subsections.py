@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
+
 from app.search.contract import Subsection
 from app.search.query import Phrase, words
 from app.search.snippet import matched_phrases, matching_lines
 
 #: Subsections that are listed.
 _LISTED = 3
+#: The subsection of a page of a PDF, and the heading with which the text of one begins.
+_PDF_PAGE = re.compile(r"page=([0-9]+)\tPage \1")
+_FIRST_PAGE = re.compile(r"Page ([0-9]+) ")
 
 
 def choose(text: str, *, title: str, phrases: tuple[Phrase, ...]) -> tuple[Subsection | None, tuple[Subsection, ...]]:
@@ -34,3 +40,26 @@ def choose(text: str, *, title: str, phrases: tuple[Phrase, ...]) -> tuple[Subse
     opens_at = best_first.pop(0) if most > len(matched_phrases(title, phrases)) else None
     listed = tuple(subsections[at] for at in sorted(best_first[:_LISTED]))
     return (None if opens_at is None else subsections[opens_at]), listed
+
+
+def best_pdf_page(text: str, body: str, phrases: tuple[Phrase, ...]) -> Subsection | None:
+    """Return the first page of a PDF with the most phrases of a query; None for another document or without a match.
+
+    `text` is as for `choose`. In the body, each page with text begins with its heading.
+    """
+    pages = [_PDF_PAGE.fullmatch(line) for line in text.split("\n")]
+    first = _FIRST_PAGE.match(body)
+    if first is None or not all(pages):
+        return None
+    starts = [0]
+    numbers = [first[1]]
+    for number in (page[1] for page in pages if page and page[1] != first[1]):
+        if (start := body.find(f" Page {number} ", starts[-1])) < 0:
+            break
+        starts.append(start)
+        numbers.append(number)
+    matched = [len(matched_phrases(body[start:end], phrases)) for start, end in pairwise((*starts, len(body)))]
+    if not max(matched):
+        return None
+    number = numbers[matched.index(max(matched))]
+    return Subsection(fragment=f"page={number}", heading=f"Page {number}")

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from app.crawl.extract.pdf import extract_pdf
 from app.pack.rows import subsections
 from app.search.contract import Hit, Subsection
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
-from app.storage.layout import Page, from_json, to_json
+from app.search.subsections import best_pdf_page
+from app.storage.layout import CONTENT_VERSION, Page, from_json, to_json
 from app.storage.page_parts import Block
 from tests.packs import page, write_pack
+from tests.support.pdf import pdf
 
 pytestmark = pytest.mark.unit
 
@@ -92,3 +95,31 @@ def test_titles_of_hits_are_without_the_name_that_all_titles_of_the_site_share(t
     pages = [page(f"/{word}", f"About {word} | The Site", f"amber {word}") for word in ("a", "b", "c", "d")]
     found = hits(tmp_path, [*pages, page("/e", "The Site", "amber")], "amber")
     assert sorted(hit.title for hit in found) == ["About a", "About b", "About c", "About d", "The Site"]
+
+
+PDF_PAGES = ("amber maple", "juniper and cedar, see Page 4 of this", "", "cedar", "juniper cedar larch")
+
+
+@pytest.mark.parametrize(
+    ("query", "page"), [("amber", 1), ("juniper", 2), ("larch", 5), ("cedar larch", 5), ("cedar -amber", None)]
+)
+def test_a_hit_in_a_pdf_opens_at_the_first_page_with_most_of_the_query(
+    tmp_path: Path, query: str, page: int | None
+) -> None:
+    made = extract_pdf(pdf(*PDF_PAGES, title="Trees"), name="trees")
+    document = Page(
+        canonical_key="https://site.example/t.pdf", url="https://site.example/t.pdf", domain="site.example",
+        path="/t.pdf", title=made.title, body=made.body, blocks=made.blocks, content_type="application/pdf",
+        version=CONTENT_VERSION,
+    )  # fmt: skip
+    found = hits(tmp_path, [document], query)
+    assert [hit.link for hit in found] == ([f"{document.url}#page={page}"] if page else [])
+
+
+def test_a_title_that_matches_does_not_hide_the_page_of_a_pdf() -> None:
+    phrases = parse("juniper").phrases
+    assert best_pdf_page("page=2\tPage 2", "Page 1 amber Page 2 juniper", phrases) == Subsection(
+        fragment="page=2", heading="Page 2"
+    )
+    assert best_pdf_page("linux\tPage 2", "Page 1 amber Page 2 juniper", phrases) is None
+    assert best_pdf_page("", "Page 1 amber", phrases) is None
