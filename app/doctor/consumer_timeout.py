@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from app.broker.worker.together import MOST, PREFETCHED
+from app.broker.worker.together import MAX_HELD
 from app.topology.model import QueueDefinition
 from config.routes import ROUTES, SUBSCRIPTIONS, art_routes
 from config.settings import Settings
@@ -29,13 +29,14 @@ def worker_prefetches(processes: Mapping[str, str], default: int) -> Iterator[tu
 def max_unacknowledged_seconds(queues: Sequence[str], multiplier: int) -> float:
     """Return the seconds until a worker finishes the last prefetched message, if all take their whole time limit.
 
-    A worker prefetches `multiplier` messages of each of its queues for each of its pool processes. It prefetches
-    PREFETCHED messages of a queue whose messages share a process, MOST at a time.
+    A worker prefetches `multiplier` messages of each of its queues for each of its pool processes. Those that share a
+    process begin within MAX_HELD seconds, together, and the first one of them may run a second time, alone.
     """
     shared = {route.queue for route in ROUTES if route.shares_process}
-    together = max(-(-multiplier // MOST), PREFETCHED // MOST)
-    runs = {queue: together if queue in shared else multiplier for queue in queues}
-    return float(sum(runs[queue] * max_time_limit(queue) for queue in queues))
+    return sum(
+        MAX_HELD + 2 * max_time_limit(queue) if queue in shared else float(multiplier * max_time_limit(queue))
+        for queue in queues
+    )
 
 
 def max_time_limit(queue: str) -> int:

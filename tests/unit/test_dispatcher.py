@@ -25,6 +25,11 @@ class FakeRequest:
         self.name, self.error = name, error
         self.reports: list[str] = []
         self.run_alone: Any = None
+        self.held_since = 0.0
+        self.is_set_aside = False
+
+    def set_aside(self) -> None:
+        self.is_set_aside = True
 
     def execute_using_pool(self, pool: TaskPool) -> None:
         if self.error:
@@ -116,6 +121,29 @@ def test_every_request_of_a_lost_process_hears_of_it_and_can_run_alone_before_th
     for _ in range(3):
         bench.end_one()
     assert bench.names[2:] == [["a"], ["b"], ["late", "later"]]
+
+
+def test_messages_that_waited_too_long_are_published_again_but_for_the_first_of_a_lost_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(1)
+    _, *lost = bench.offer("first", "a", "b", "c")
+    bench.end_one()
+    bench.jobs[1][2]["error_callback"](lost_process())
+    for request in lost:
+        request.run_alone(request)
+    monkeypatch.setattr("app.broker.worker.dispatcher.MAX_HELD", 60.0)
+    [young] = bench.offer("young")
+    for request in lost:
+        request.held_since -= 61.0
+    bench.end_one()
+    bench.end_one()
+    assert bench.names[2:] == [["a"], ["young"]]
+    assert [request.name for request in (*lost, young) if request.is_set_aside] == ["b", "c"]
+    # The process is free again.
+    bench.end_one()
+    bench.offer("next")
+    assert bench.names[-1] == ["next"]
 
 
 def test_a_revoked_message_is_left_out_and_a_job_of_none_leaves_its_process_to_others() -> None:

@@ -249,6 +249,8 @@ def test_a_foreign_binding_is_a_note_but_a_subscriber_of_events_is_not() -> None
 def test_the_last_prefetched_message_waits_for_the_others() -> None:
     assert max_unacknowledged_seconds(["site.pack"], 1) == 1_500
     assert max_unacknowledged_seconds(["site.index", "site.tick"], 4) == 4 * (145 + 30)
+    # After a group of messages that hangs, the first of them runs alone, and the others are published again.
+    assert max_unacknowledged_seconds(["site.page"], 4) == 150 + 2 * 145
 
 
 def test_every_worker_of_the_procfile_finishes_before_consumer_timeout() -> None:

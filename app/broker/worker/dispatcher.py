@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +13,7 @@ from celery.exceptions import TaskRevokedError
 from celery.utils.log import get_logger
 
 from .celery_internals import PoolCall, TaskPool, start_in_free_process
-from .together import MOST, PREFETCHED, run_together
+from .together import MAX_HELD, MOST, PREFETCHED, run_together
 
 logger = get_logger(__name__)
 
@@ -20,7 +22,9 @@ class Dispatcher:
     """Gathers messages while all processes are busy, and hands up to MOST of them to the next free one.
 
     Each message stays a request of its own, with its events, its acknowledgement and its budget. A message that lost
-    its process together with others runs again, alone in a process: its death is then its own.
+    its process together with others runs again, alone in a process: its death is then its own. A message that has
+    waited for MAX_HELD seconds is set aside instead of a run, but for the first of those that lost their process: a
+    message that hangs must spend its budget, however long its time limit is.
     """
 
     def __init__(self, pool: TaskPool, controller: Any, cannot_start: Callable[[Exception], None]) -> None:
@@ -35,6 +39,7 @@ class Dispatcher:
 
     def offer(self, request: Any) -> None:
         """Hand a request to the pool, now or with others."""
+        request.held_since = time.monotonic()
         self._waiting.append(request)
         self._await_process()
 
@@ -56,6 +61,7 @@ class Dispatcher:
 
     def _on_free_process(self) -> None:
         self._awaits_process = False
+        self._set_old_aside()
         if self._alone:
             start_in_free_process(self._controller, self._alone.popleft())
         elif len(self._waiting) == 1:
@@ -63,6 +69,13 @@ class Dispatcher:
         elif not self._start_together([self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))]):
             self._semaphore.release()
         self._await_process()
+
+    def _set_old_aside(self) -> None:
+        oldest = time.monotonic() - MAX_HELD
+        for requests in (self._alone, self._waiting):
+            for request in [each for each in requests if each.held_since < oldest]:
+                requests.remove(request)
+                request.set_aside()
 
     def _start_together(self, requests: Sequence[Any]) -> bool:
         """Hand requests to the pool as one job; return whether there is one that was not revoked."""
@@ -89,10 +102,12 @@ class _Job:
     def __init__(self, pool: TaskPool) -> None:
         self._pool = pool
         self._calls: list[PoolCall] = []
+        self._requests: list[Any] = []
 
     def add(self, request: Any) -> None:
         """Add a request; raises TaskRevokedError."""
         self._calls += self._pool.calls_of(request)
+        self._requests.append(request)
 
     def start(self) -> bool:
         """Hand the job to the pool; return whether there is anything to do."""
@@ -118,6 +133,7 @@ class _Job:
             _report(call, "callback", result)
 
     def _on_failure(self, error: ExceptionInfo) -> None:
+        self._requests[0].held_since = math.inf
         for call in self._calls:
             _report(call, "error_callback", error)
 

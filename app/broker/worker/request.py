@@ -34,6 +34,8 @@ class Request(RevocableRequest):
     _ended = False
     #: Runs the message alone in a process, if it shares its process with others.
     run_alone: Callable[[Request], None] | None = None
+    #: Monotonic seconds since which it waits for a process, if it shares one with others; infinite if it must run.
+    held_since = 0.0
 
     def may_run(self) -> bool:
         """Return whether the policy lets the task run; if not, the message is dead-lettered."""

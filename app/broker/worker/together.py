@@ -14,6 +14,10 @@ MOST = 16
 #: Messages that a worker prefetches for each process: those that run, and as many that are next.
 PREFETCHED = 2 * MOST
 
+#: Seconds that a message waits in the worker for its run. Then it is published again: the broker limits the time
+#: without acknowledgement, and after a group that hangs each of its messages runs alone.
+MAX_HELD = 150.0
+
 #: A task's function in the pool, and its arguments.
 TaskCall = tuple[Callable[..., Any], Sequence[Any]]
 
