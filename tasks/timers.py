@@ -167,7 +167,7 @@ def start_due_crawls() -> None:
 def _is_running(crawl: DueCrawl, now: datetime) -> bool:
     """Return whether a crawl of the site goes on, or the message of its former start still waits."""
     domain, former = crawl.site.domain, crawl.former
-    if former is not None and now - former.at < START_LOST:
+    if former is not None and former.crawl_id and now - former.at < START_LOST:
         store = context().store
         if read_crawl(store, CrawlRef(domain, former.crawl_id)) is None:
             return True

@@ -54,12 +54,12 @@ def explain(url: Annotated[str, typer.Argument(help="A page.")], as_json: AsJson
 def urls(
     domain: Domain,
     form: Annotated[Format, typer.Option("--format", help="JSON Lines, or CSV with a line of names.")] = Format.JSONL,
-    reason: Annotated[str, typer.Option(help="Only URLs with this reason code, as `perennial status` counts it.")] = "",
+    reason: Annotated[str, typer.Option(help="Only URLs with this reason code, such as `noindex` or `404`.")] = "",
 ) -> None:
     """Print every URL of a domain's latest crawl with its reason, as JSON Lines or CSV."""
     report = _report(domain)
     if reason and reason not in report.totals and not is_reason_code(reason):
-        raise typer.BadParameter(f"--reason: {reason!r} is no reason code; `perennial status` counts them")
+        raise typer.BadParameter(f"--reason: {reason!r} is no reason code")
     rows = (row for row in report.rows() if not reason or row["reason"] == reason)
     if form is Format.JSONL:
         for row in rows:

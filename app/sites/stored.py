@@ -34,7 +34,7 @@ class StoredSite:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The last start of a site by its schedule: when, with a time zone, and the id of the crawl."""
+    """The last start of a site by its schedule: when, with a time zone, and the id of the crawl, empty if unknown."""
 
     at: datetime
     crawl_id: str
@@ -97,19 +97,28 @@ def list_sites(store: ObjectStore) -> Iterator[Site]:
 
 
 def read_start(store: ObjectStore, domain: str) -> Start | None:
-    """Return the last start of a site by its schedule, or None. An invalid one is logged and counts as none."""
+    """Return the last start of a site by its schedule, or None.
+
+    An invalid one is logged, and counts as a start of an unknown crawl when it was written. Without it, the next crawl
+    would have the time and so the id of the site's first one, which has ended.
+    """
     key = start_key(domain)
     try:
-        named = json.loads(store.get(key).data)
-        start = Start(datetime.fromisoformat(named["at"]), str(named["crawl_id"]))
+        data, written = store.get(key).data, store.stat(key).modified
     except ObjectNotFound:
         return None
+    try:
+        return _parsed_start(data)
     except (ValueError, TypeError, KeyError) as error:
-        log.warning("%s ignored: not the start of a crawl: %r", key, error)
-        return None
+        log.warning("%s is not the start of a crawl: the time at which it was written counts: %r", key, error)
+        return Start(written, "")
+
+
+def _parsed_start(data: bytes) -> Start:
+    named = json.loads(data)
+    start = Start(datetime.fromisoformat(named["at"]), str(named["crawl_id"]))
     if start.at.tzinfo is None:
-        log.warning("%s ignored: its time has no zone", key)
-        return None
+        raise ValueError("its time has no zone")
     return start
 
 

@@ -127,12 +127,16 @@ def test_the_last_start_is_kept_beside_the_site(store: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize("data", [b"?", b"[]", b'{"at": "2026-11-22T12:00:00", "crawl_id": "c"}'])
-def test_a_damaged_start_counts_as_none_and_does_not_stop_the_other_schedules(store: ObjectStore, data: bytes) -> None:
+def test_a_damaged_start_counts_from_its_time_and_does_not_stop_the_other_schedules(
+    store: ObjectStore, data: bytes
+) -> None:
     for domain in ("a.example", "b.example"):
         write_site(store, Site.of(domain, {"schedule": "1h", "created": NOON}), etag=None)
     store.put("starts/a.example.json", data)
-    assert read_start(store, "a.example") is None
-    assert [crawl.site.domain for crawl in Scheduler(store).due(NOON)] == ["a.example", "b.example"]
+    written = store.stat("starts/a.example.json").modified
+    assert read_start(store, "a.example") == Start(written, "")
+    later = max(NOON, written) + timedelta(hours=1)
+    assert [crawl.due for crawl in Scheduler(store).due(later)] == [written + timedelta(hours=1), NOON]
 
 
 def test_the_jitter_delays_the_first_start_and_lengthens_no_interval() -> None:
