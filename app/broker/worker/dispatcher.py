@@ -22,9 +22,10 @@ class Dispatcher:
     """Gathers messages while all processes are busy, and hands up to MOST of them to the next free one.
 
     Each message stays a request of its own, with its events, its acknowledgement and its budget. A message that lost
-    its process together with others runs again, alone in a process: its death is then its own. A message that has
-    waited for MAX_HELD seconds is set aside instead of a run, but for the first of those that lost their process: a
-    message that hangs must spend its budget, however long its time limit is.
+    its process together with others runs again, alone in a process: its death is then its own.
+
+    A message that has waited for MAX_HELD seconds is set aside instead of a run. The first of those that lost a process
+    runs nevertheless: so one that hangs spends its budget.
     """
 
     def __init__(self, pool: TaskPool, controller: Any, cannot_start: Callable[[Exception], None]) -> None:
