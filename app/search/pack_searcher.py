@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
-from app.search import pack_tables, ranking, spelling, suggest
+from app.search import pack_tables, ranking, spelling, suggest, title_match
 from app.search.contract import MAX_HITS, Filters, Hit, PackHits, PackInfo, Sort
 from app.search.pack_tables import Properties, cut
 from app.search.query import Phrase, Query
@@ -104,7 +104,8 @@ class PackSearcher:
                 connection, query, hidden=hidden, limit=rank_limit, version=version, complete_only=rank_limit is None
             )
             bound = ranking.score_bound(connection, ranked, pages=pages)
-            scores = ranking.weighted(ranked.scores, self._link_factors)
+            by_title = title_match.raised(connection, query, ranked.scores, pages=pages, stemmers=self._stemmers)
+            scores = ranking.weighted(by_title, self._link_factors)
             if scores and not ranked.relaxed:
                 promoted = ranking.promoted_pages(connection, query, ranked, hidden=hidden, version=version)
                 scores = ranking.promote(promoted, scores, bound=bound)

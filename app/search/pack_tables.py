@@ -56,6 +56,13 @@ def doc_frequency(connection: sqlite3.Connection, word: str) -> int:
     return int(row[0]) if row else 0
 
 
+def doc_frequencies(connection: sqlite3.Connection, words: Collection[str]) -> dict[str, int]:
+    """Return the number of pages with each of these folded words that is in the vocabulary."""
+    placeholders = ", ".join("?" * len(words))
+    rows = connection.execute(f"SELECT word, docs FROM words WHERE word IN ({placeholders})", tuple(words))  # noqa: S608 (ours)
+    return {word: int(docs) for word, docs in rows}
+
+
 def max_doc_frequency(connection: sqlite3.Connection, prefix: str) -> int:
     """Return the highest document frequency of the words with a prefix."""
     (most,) = connection.execute(_MAX_FREQUENCY, (prefix, prefix + _AFTER_ALL)).fetchone()

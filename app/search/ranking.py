@@ -11,7 +11,7 @@ from itertools import islice
 from operator import itemgetter
 from urllib.parse import unquote
 
-from app.search import pack_tables
+from app.search import pack_tables, title_match
 from app.search.pack_tables import cut
 from app.search.query import Phrase, Query, words
 from app.text.symbols import symbols_in
@@ -226,7 +226,8 @@ def score_bound(connection: sqlite3.Connection, ranking: Ranking, *, pages: int)
             names = _count_names(connection, Phrase((word,)).match)
             # Longer words are not counted: with them the word has at least as many names, so at most this frequency.
             in_names.append(_idf(names, pages) * (2 if phrase.prefix else 1))
-    return _COMPLETE_FACTOR * (1 + _MAX_LINK_SHARE) * _SATURATION * (sum(in_text) + sum(in_names))
+    factors = _COMPLETE_FACTOR * (1 + _MAX_LINK_SHARE) * (1 + title_match.MAX_SHARE)
+    return factors * _SATURATION * (sum(in_text) + sum(in_names))
 
 
 def _count_names(connection: sqlite3.Connection, match: str) -> int:

@@ -1,0 +1,81 @@
+"""Raise the score of pages whose title and query have the same rare words, or other forms of the same words."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
+from itertools import islice
+from operator import itemgetter
+from typing import Final
+
+from app.search import pack_tables
+from app.search.query import Query, spans, words
+from app.text.variants import stems_of
+
+#: What a title adds to a score at most, as a share of it.
+MAX_SHARE: Final = 1.0
+#: Pages whose titles are compared, the best ones.
+_COMPARED: Final = 30
+#: Words whose stems are remembered.
+_MEMORY: Final = 20_000
+
+_TITLES: Final = f"SELECT rowid, {pack_tables.cut('title', 300)} FROM names WHERE rowid IN"  # noqa: S608 (ours)
+
+
+def raised(
+    connection: sqlite3.Connection, query: Query, scores: dict[int, float], *, pages: int, stemmers: Sequence[str]
+) -> dict[int, float]:
+    """Return the scores, best first: those of the best pages raised by what their titles share with the query.
+
+    A title that is the query gets `MAX_SHARE`; one without its words, or with many others, gets nothing or little.
+    `stemmers` are the algorithms by which the query is stemmed.
+    """
+    if not scores:
+        return scores
+    best = tuple(islice(scores, _COMPARED))
+    titles = connection.execute(f"{_TITLES} ({', '.join('?' * len(best))})", best)
+    in_titles = {page: _folded_words(title) for page, title in titles}
+    typed = _folded_words(" ".join(query.words))
+    stems = {stem for phrase in query.phrases for stem in phrase.stems}
+    same = {
+        word: stem
+        for text in (typed, *in_titles.values())
+        for word, written in text.items()
+        if (stem := _stem_in(stems, written, tuple(stemmers)))
+    }
+    weights = _weights(connection, set(typed).union(*in_titles.values()), pages)
+
+    def share(text: Iterable[str], other: Iterable[str]) -> float:
+        """Return the share of words that the other text has, too, in the weight of a text."""
+        others = {same.get(word, word) for word in other}
+        total = sum(weights[word] for word in text)
+        return sum(weights[word] for word in text if same.get(word, word) in others) / total if total else 0.0
+
+    factors = {
+        page: 1 + MAX_SHARE * math.sqrt(share(typed, title) * share(title, typed)) for page, title in in_titles.items()
+    }
+    changed = {page: scores[page] * factor for page, factor in factors.items() if factor > 1}
+    return dict(sorted((scores | changed).items(), key=itemgetter(1), reverse=True)) if changed else scores
+
+
+def _folded_words(title: str) -> dict[str, str]:
+    """Return the words of a title as written, by the folded word."""
+    written = (title[start:end] for start, end in spans(title))
+    return {folded: word for word in written for folded in words(word)}
+
+
+def _stem_in(stems: set[str], word: str, algorithms: tuple[str, ...]) -> str:
+    return next((stem for stem in _stems(word, algorithms) if stem in stems), "") if stems else ""
+
+
+@lru_cache(maxsize=_MEMORY)
+def _stems(word: str, algorithms: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(folded for stem in stems_of(word, algorithms) for folded in words(stem))
+
+
+def _weights(connection: sqlite3.Connection, different: Collection[str], pages: int) -> dict[str, float]:
+    """Return the weight of each word by its rarity."""
+    docs = pack_tables.doc_frequencies(connection, different)
+    return {word: max(0.0, math.log((pages + 1) / (docs.get(word, 0) + 1))) for word in different}

@@ -1,0 +1,69 @@
+"""The upper bound of scores, by which results of several packs are compared: no page exceeds it; forms add little."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.search import ranking
+from app.search.pack_searcher import PackSearcher
+from app.search.query import parse
+from app.search.ranking import Ranking
+from app.storage.page_parts import PageLink
+from tests.packs import page, write_pack
+
+pytestmark = pytest.mark.unit
+
+WORDS = (
+    "merge",
+    "merging",
+    "merged",
+    "branch",
+    "branches",
+    "C++",
+    "OrderedDict",
+    "ordered",
+    "全体",
+    "全体図",
+    "v3.11",
+    "x",
+)
+texts = st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join)
+pages = st.lists(st.tuples(texts, texts, texts, texts), min_size=1, max_size=9)
+queries = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join)
+
+
+@settings(max_examples=25, deadline=None)
+@given(pages, st.lists(queries, min_size=1, max_size=8))
+def test_no_score_exceeds_the_bound(
+    tmp_path_factory: pytest.TempPathFactory, contents: list[tuple[str, str, str, str]], typed: list[str]
+) -> None:
+    link = (PageLink("https://site.example/0", "merging"),)
+    made = [
+        page(f"/{at}", title, body, headings=heading, description=description, links=link, lang="en")
+        for at, (title, heading, description, body) in enumerate(contents)
+    ]
+    path = write_pack(tmp_path_factory.mktemp("pack") / "pack.sqlite", made)
+    with closing(PackSearcher(path)) as searcher:
+        for text in typed:
+            found = searcher.search(parse(text))
+            scores = [hit.score for hit in found.hits]
+            assert scores == sorted(scores, reverse=True)
+            assert max(scores, default=0.0) <= found.ideal
+
+
+def test_a_form_that_every_page_has_does_not_raise_the_bound(tmp_path: Path) -> None:
+    made = [page(f"/{at}", "Guides", f"All guides of site {at}", lang="en") for at in range(12)]
+    path = write_pack(tmp_path / "pack.sqlite", [*made, page("/guided", "Guided", "One guided tour", lang="en")])
+    query = parse("guided tour")
+    with closing(sqlite3.connect(path)) as pack:
+        plain, with_forms = (
+            ranking.score_bound(pack, Ranking({}, each.phrases), pages=13)
+            for each in (query, query.with_forms(["english"]))
+        )
+    assert with_forms == pytest.approx(plain, rel=1e-4)
