@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from itertools import pairwise
 
 from app.search.contract import Subsection
@@ -26,17 +27,23 @@ def choose(text: str, *, title: str, phrases: tuple[Phrase, ...]) -> tuple[Subse
     all_of_them = {at: (fragment, heading) for at, (fragment, _, heading) in enumerate(named) if heading}
     if not any(matching_lines("\n".join(heading for _, heading in all_of_them.values()), phrases)):
         return None, ()
-    matched = {at: len(matched_phrases(heading, phrases)) for at, (_, heading) in all_of_them.items()}
-    most = max(matched.values())
+    matched = {at: matched_phrases(heading, phrases) for at, (_, heading) in all_of_them.items()}
+    most = max(map(len, matched.values()))
     if 2 * most < len(phrases):
         return None, ()
+    headings_with = Counter(phrase for found in matched.values() for phrase in found)
     subsections = {
         at: Subsection(fragment=fragment, heading=heading)
         for at, (fragment, heading) in all_of_them.items()
-        if matched[at] == most
+        if len(matched[at]) == most
     }
-    # Of headings with the same words of the query, the shortest one is about them.
-    best_first = sorted(subsections, key=lambda at: (len(words(subsections[at].heading)), at))
+
+    def preference(at: int) -> tuple[float, int, int]:
+        # Words that few headings of the page have tell its sections apart. A short heading is about its words.
+        rarity = sum(1 / headings_with[phrase] for phrase in matched[at])
+        return (-rarity, len(words(subsections[at].heading)), at)
+
+    best_first = sorted(subsections, key=preference)
     opens_at = best_first.pop(0) if most > len(matched_phrases(title, phrases)) else None
     listed = tuple(subsections[at] for at in sorted(best_first[:_LISTED]))
     return (None if opens_at is None else subsections[opens_at]), listed

@@ -106,7 +106,9 @@ def headings_from_json(stored: Iterable[dict[str, Any]], body: str) -> tuple[Blo
     position = 0
     for entry in stored:
         begin = position
-        position += sum(line + 1 for line in entry["lines"] if isinstance(line, int))
+        for line in entry["lines"]:
+            if isinstance(line, int):
+                position += line + 1
         if "id" in entry and entry.get("kind") in HEADINGS and not entry.get("boilerplate"):
             headings.extend(blocks_from_json((entry,), body[begin:position]))
     return tuple(headings)

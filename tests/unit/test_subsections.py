@@ -123,3 +123,10 @@ def test_a_title_that_matches_does_not_hide_the_page_of_a_pdf() -> None:
     )
     assert best_pdf_page("linux\tPage 2", "Page 1 amber Page 2 juniper", phrases) is None
     assert best_pdf_page("", "Page 1 amber", phrases) is None
+
+
+def test_of_headings_with_as_many_words_the_one_with_rarer_words_is_opened(tmp_path: Path) -> None:
+    names = ["Strings", "String formatting", "Format of strings", "Format specification of numbers", "More formats"]
+    headings = [(f"h{at}", name) for at, name in enumerate(names)]
+    (hit,) = hits(tmp_path, [with_headings("/s", "Chapter", *headings)], "string format specification")
+    assert hit.opens_at == Subsection(fragment="h3", heading="Format specification of numbers")
