@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from app.pack import anchors, repeated
+from app.pack import anchors, groups, repeated
 from app.text.languages import algorithm_of
 from app.text.variants import Variants
 
@@ -21,8 +21,8 @@ _NAMES: Final = f"""
 SELECT id, lang, title, headings, anchors, name_forms, inlinks, substr(body, 1, {_SAMPLE}) FROM pages
 """  # noqa: S608 (ours)
 _UPDATE: Final = "UPDATE pages SET anchors = ?, name_forms = ?, inlinks = ? WHERE id = ?"
-_TEXT: Final = "SELECT lang, description, body FROM pages WHERE object = ?"
-_UPDATE_TEXT: Final = "UPDATE pages SET body = ?, body_forms = ? WHERE object = ?"
+_TEXT: Final = "SELECT lang, title, description, body FROM pages WHERE object = ?"
+_UPDATE_TEXT: Final = "UPDATE pages SET body = ?, body_forms = ?, text_hash = ? WHERE object = ?"
 
 
 class Forms:
@@ -47,11 +47,11 @@ def finish_bodies(database: sqlite3.Connection, page_ids: Iterable[str], repeate
     """Leave the repeated lines out of the bodies of new and changed pages, and write the forms of their words."""
     forms = Forms()
     for page_id in page_ids:
-        for lang, description, body in database.execute(_TEXT, (page_id,)).fetchall():
+        for lang, title, description, body in database.execute(_TEXT, (page_id,)).fetchall():
             lines = body.split(repeated.BREAK)
             own = repeated.without(lines, repeated_lines)
             other_forms = body_forms(forms, lang=lang, description=description, body=own)
-            database.execute(_UPDATE_TEXT, (own, other_forms, page_id))
+            database.execute(_UPDATE_TEXT, (own, other_forms, groups.hash_of(title, own), page_id))
             repeated.note_removed(database, page_id, lines, repeated_lines)
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
-from app.pack import groups
 from app.pack.anchors import note_links
 from app.pack.repeated import BREAK, lines_of, note_lines
 from app.pack.stored_pages import StoredContent
@@ -19,7 +18,7 @@ from app.storage.store import Stat
 #: Columns of `pages`. The schema calls the page id `object` and the canonical key `key`.
 COLUMNS: Final = (
     *("object", "etag", "key", "url", "path", "section", "lang", "modified", "content_type", "canonical"),
-    *("text_hash", "title", "description", "headings", "subsections", "body"),
+    *("title", "description", "headings", "subsections", "body"),
 )
 INSERT: Final = f"INSERT INTO pages ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - The columns are constants.
 UPSERT: Final = (
@@ -62,7 +61,7 @@ def load(database: sqlite3.Connection, contents: Iterable[StoredContent]) -> Non
     """
     tombstones: list[StoredContent] = []
 
-    def rows() -> Iterator[tuple[str | int, ...]]:
+    def rows() -> Iterator[tuple[str, ...]]:
         for stored in contents:
             if isinstance(stored.content, Tombstone):
                 tombstones.append(stored)
@@ -158,13 +157,12 @@ def _body_lines(page: Page) -> list[str]:
     return [_storable(line).replace(BREAK, " ") for line in lines_of(page)]
 
 
-def _row(stored: StoredContent, page: Page) -> tuple[str | int, ...]:
+def _row(stored: StoredContent, page: Page) -> tuple[str, ...]:
     names = (page.canonical_key, page.url, page.path, section(page.path), page.lang, page.modified)
     kinds = (page.content_type, page.canonical)
-    text_hash = groups.hash_of(page.title, page.body)
     texts = (page.title, page.description, "\n".join(page.headings), subsections(page))
     body = BREAK.join(_body_lines(page))
-    return (stored.page_id, stored.etag, *map(_storable, (*names, *kinds)), text_hash, *map(_storable, texts), body)
+    return (stored.page_id, stored.etag, *map(_storable, (*names, *kinds)), *map(_storable, texts), body)
 
 
 def _storable(text: str) -> str:

@@ -23,7 +23,7 @@ CREATE TABLE pages (
     modified     TEXT NOT NULL DEFAULT '',         -- date of the page's own metadata: 2026-11-21
     content_type TEXT NOT NULL DEFAULT '',
     canonical    TEXT NOT NULL DEFAULT '',         -- canonical key of its rel=canonical, or empty
-    text_hash    INTEGER NOT NULL DEFAULT 0,       -- of title and body, 64 bits; 0 for a page without text
+    text_hash    INTEGER NOT NULL DEFAULT 0,       -- of title and body, 64 bits; 0 without a body
     hidden       INTEGER NOT NULL DEFAULT 0,       -- 1 while another page of its group is shown
     shown_as     INTEGER NOT NULL DEFAULT 0,       -- id of that page; 0 for a page that is shown itself
     inlinks      INTEGER NOT NULL DEFAULT 0,       -- pages of this pack with a link to this one

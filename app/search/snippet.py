@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -149,9 +150,15 @@ def matching_lines(text: str, phrases: tuple[Phrase, ...]) -> tuple[str, ...]:
     return tuple(line for line, at in lines if any(matcher.matches(folded[at : at + len(line)])))
 
 
-def matched_phrases(text: str, phrases: tuple[Phrase, ...]) -> frozenset[int]:
-    """Return the numbers of the phrases that match a short text."""
-    return frozenset(number for _, _, number in _matcher(phrases).matches(fold(text)))
+def matched_phrases(lines: Sequence[str], phrases: tuple[Phrase, ...]) -> dict[int, set[int]]:
+    """Return the numbers of the phrases that match each line, by the line's index; without lines that none matches."""
+    ends = list(accumulate(len(line) + 1 for line in lines))
+    matched: dict[int, set[int]] = defaultdict(set)
+    for start, end, number in _matcher(phrases).matches(fold("\n".join(lines))):
+        at = bisect_right(ends, start)
+        if end < ends[at]:  # Else the match goes on in the next line.
+            matched[at].add(number)
+    return matched
 
 
 def _pattern(word: str) -> str:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from app.search.contract import Subsection
 from app.search.query import Phrase, words
-from app.search.snippet import matched_phrases, matching_lines
+from app.search.snippet import matched_phrases
 
 #: Subsections that are listed.
 _LISTED = 3
@@ -23,28 +23,27 @@ def choose(text: str, *, title: str, phrases: tuple[Phrase, ...]) -> tuple[Subse
     `text` has a line for each: fragment, tab, heading. Only subsections count that match as much as the best one, and
     at least half of the query.
     """
-    named = (line.partition("\t") for line in text.split("\n"))
-    all_of_them = {at: (fragment, heading) for at, (fragment, _, heading) in enumerate(named) if heading}
-    if not any(matching_lines("\n".join(heading for _, heading in all_of_them.values()), phrases)):
+    if not text:
         return None, ()
-    matched = {at: matched_phrases(heading, phrases) for at, (_, heading) in all_of_them.items()}
-    most = max(map(len, matched.values()))
-    if 2 * most < len(phrases):
+    lines = text.split("\n")
+    matched = matched_phrases([line.partition("\t")[2] for line in lines], phrases)
+    most = max(map(len, matched.values()), default=0)
+    if not most or 2 * most < len(phrases):
         return None, ()
     headings_with = Counter(phrase for found in matched.values() for phrase in found)
-    subsections = {
-        at: Subsection(fragment=fragment, heading=heading)
-        for at, (fragment, heading) in all_of_them.items()
-        if len(matched[at]) == most
-    }
+    subsections = {}
+    for at in (at for at, found in matched.items() if len(found) == most):
+        fragment, _, heading = lines[at].partition("\t")
+        subsections[at] = Subsection(fragment=fragment, heading=heading)
 
     def preference(at: int) -> tuple[float, int, int]:
         # Words that few headings of the page have tell its sections apart. A short heading is about its words.
         rarity = sum(1 / headings_with[phrase] for phrase in matched[at])
         return (-rarity, len(words(subsections[at].heading)), at)
 
+    in_title = len(matched_phrases([title], phrases).get(0, ()))
     best_first = sorted(subsections, key=preference)
-    opens_at = best_first.pop(0) if most > len(matched_phrases(title, phrases)) else None
+    opens_at = best_first.pop(0) if most > in_title else None
     listed = tuple(subsections[at] for at in sorted(best_first[:_LISTED]))
     return (None if opens_at is None else subsections[opens_at]), listed
 

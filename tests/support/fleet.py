@@ -123,7 +123,7 @@ def pages_of(version: int) -> int:
 def _page(domain: str, number: int, title: str, more: str = "") -> Page:
     url = f"https://{domain}/{number}"
     return Page(
-        canonical_key=url, url=url, domain=domain, path=f"/{number}", title=title, body=f"One of its pages. {more}"
+        canonical_key=url, url=url, domain=domain, path=f"/{number}", title=title, body=f"Page {number} of it. {more}"
     )
 
 

@@ -66,9 +66,9 @@ class System:
         return manifest
 
     def paths(self, domain: str) -> set[str]:
-        """Return the paths of the pages in a domain's pack."""
+        """Return the paths of the pages in a domain's pack, copies of others included."""
         with contextlib.closing(sqlite3.connect(self.pack(domain))) as pack:
-            return {str(path) for (path,) in pack.execute("SELECT path FROM pages WHERE NOT hidden")}
+            return {str(path) for (path,) in pack.execute("SELECT path FROM pages WHERE NOT hidden OR canonical = ''")}
 
     def search(self, domain: str, text: str) -> list[Hit]:
         """Return the hits of a query in a domain's pack."""
