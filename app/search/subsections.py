@@ -64,8 +64,8 @@ def best_pdf_page(text: str, body: str, phrases: tuple[Phrase, ...]) -> Subsecti
             break
         starts.append(start)
         numbers.append(number)
-    matched = [len(matched_phrases(body[start:end], phrases)) for start, end in pairwise((*starts, len(body)))]
-    if not max(matched):
+    matched = matched_phrases([body[start:end] for start, end in pairwise((*starts, len(body)))], phrases)
+    if not matched:
         return None
-    number = numbers[matched.index(max(matched))]
+    number = numbers[max(matched, key=lambda at: (len(matched[at]), -at))]
     return Subsection(fragment=f"page={number}", heading=f"Page {number}")
