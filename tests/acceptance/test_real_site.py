@@ -104,6 +104,7 @@ class FolderSite(Site):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["git-doc", "python3.11-doc", "postgresql-doc-15"])
 def test_each_page_that_wget_finds_is_requested_once_and_never_before_its_delay(
     environment: dict[str, str], settings: Settings, tmp_path: Path, name: str
