@@ -9,7 +9,7 @@ from itertools import chain
 from app.broker.errors import Postpone
 from app.crawl.classify import FetchResult, Gone, Indexed, Redirected, Skipped, Unchanged, content_hash, links_of
 from app.crawl.crawl_records import CrawlRecords
-from app.crawl.crawler import Crawler, is_move
+from app.crawl.crawler import Crawler, Probed, is_move
 from app.crawl.former import READ
 from app.crawl.frontier import Frontier
 from app.crawl.frontier_values import (
@@ -79,7 +79,7 @@ class PageWork:
                     target, host, entered, referrer=referrer, redirects=redirects, too_complex=too_complex
                 )
             if role == PROBE:
-                return self._probe(target, host, referrer=referrer)
+                return self._probe(target, host, referrer=referrer, too_complex=too_complex)
             result, text = self._fetch(target, entered, redirects=redirects, too_complex=too_complex)
             member = self._crawler.store(target, result)
         except BaseException as error:
@@ -113,9 +113,9 @@ class PageWork:
         longest = self._policies(target.domain).max_page_interval
         return with_interval(result, entered.former, now=time.time(), longest=longest), text
 
-    def _probe(self, target: Target, host: Host, *, referrer: str) -> Completed:
+    def _probe(self, target: Target, host: Host, *, referrer: str, too_complex: bool) -> Completed:
         """Request a page that cannot exist, and note the text of the site's error page if it has the status 200."""
-        probed = self._crawler.probe(target)
+        probed = Probed(detail="its response took too much CPU time") if too_complex else self._crawler.probe(target)
         if probed.text:
             self._frontier.note_soft_404(target.crawl_id, probed.text)
         result = Skipped(why=Reason.PROBE, detail=probed.detail, status=probed.status)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
+from app.crawl.frontier_values import Crawl
+from app.crawl.urls import Target
 from tasks.base import Context
 from tests.integration.test_recrawl import crawl, packed, reasons
 from tests.integration.test_tick import process
@@ -80,3 +83,12 @@ def test_a_site_with_proper_errors_has_no_soft_404(
     crawl(process, site, "one")
     assert reasons(process, site) == {"indexed": 5}
     assert len(probes(site)) == 1
+
+
+def test_a_probe_whose_response_takes_too_much_time_is_not_requested_again(process: Context, site: SoftSite) -> None:
+    started = Crawl("one", site.domain, site.url, datetime.now(UTC), own=True)
+    process.records.begin(started, timer_timeout=30, callback={})
+    url = site.at("/perennial-probe-0")
+    target = Target(url, site.domain, url, "one", depth=1)
+    completed = process.work.run(target, referrer="", takeover=False, role="probe", too_complex=True)
+    assert (completed.ended, probes(site)) == (True, [])
