@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from operator import itemgetter
@@ -17,8 +17,8 @@ from app.text.variants import stems_of
 #: What a title adds to a score at most, as a share of it.
 MAX_SHARE: Final = 1.0
 #: Pages whose titles are compared, the best ones.
-_COMPARED: Final = 30
-#: Words whose stems are remembered.
+_COMPARED: Final = 20
+#: Titles whose words, and words whose stems, are remembered.
 _MEMORY: Final = 20_000
 
 _TITLES: Final = f"SELECT rowid, {pack_tables.cut('title', 300)} FROM names WHERE rowid IN"  # noqa: S608 (ours)
@@ -60,7 +60,8 @@ def raised(
     return dict(sorted((scores | changed).items(), key=itemgetter(1), reverse=True)) if changed else scores
 
 
-def _folded_words(title: str) -> dict[str, str]:
+@lru_cache(maxsize=_MEMORY)
+def _folded_words(title: str) -> Mapping[str, str]:
     """Return the words of a title as written, by the folded word."""
     written = (title[start:end] for start, end in spans(title))
     return {folded: word for word in written for folded in words(word)}
