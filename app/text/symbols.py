@@ -21,6 +21,6 @@ def symbols_in(text: str) -> tuple[str, ...]:
             before = text[max(0, signs.start() - _LONGEST - 1) : signs.start()]
             if name := _NAME.search(before):
                 found[name.group().casefold() + _SIGNS[signs.group()]] = None
-    if _DOTNET.search(text):
+    if ".net" in text.lower() and _DOTNET.search(text):
         found["dotnet"] = None
     return tuple(found)
