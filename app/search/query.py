@@ -120,8 +120,9 @@ _VERSION = re.compile(r"[vV](\d+)")
 
 #: Phones and word processors write these for the straight quote.
 _QUOTES = str.maketrans(dict.fromkeys("“”„‟«»", '"'))
-#: A quoted phrase, whose end may be missing, or a run without spaces. A minus directly before it excludes it.
-_CHUNK = re.compile(r'(?P<minus>(?<!\S)-(?=[^\s-]))?(?:"(?P<phrase>[^"]*)"?|(?P<run>[^\s"]+))')
+#: A quoted phrase, whose end may be missing, or a run without spaces. A minus directly before it excludes it, unless it
+#: is one letter or digit: `-m` is an option of a command.
+_CHUNK = re.compile(r'(?P<minus>(?<!\S)-(?=[^\s-]\S|[^\x00-\x7f]))?(?:"(?P<phrase>[^"]*)"?|(?P<run>[^\s"]+))')
 
 
 @dataclass(frozen=True, slots=True)
