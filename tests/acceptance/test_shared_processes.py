@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from celery import Celery
 
 from app.services import Urls
 from tests.servers.site import Answer, Request, Site, Wire, page
@@ -93,6 +94,32 @@ def test_only_the_budget_of_the_message_moves_that_fails_alone(
     assert "Retry" not in "".join(
         line for line in (tmp_path / "worker.log").read_text().splitlines() if "[other" in line
     )
+
+
+def test_the_others_of_a_message_that_is_terminated_run_again_and_it_does_not(services: Urls, tmp_path: Path) -> None:
+    release, doomed = tmp_path / "release", tmp_path / "doomed"
+    others = [tmp_path / f"other-{number}" for number in range(2)]
+    with own_vhost(services) as url:
+        broker = Broker(url)
+        with worker(
+            {"CELERY_BROKER_URL": url},
+            tmp_path / "worker.log",
+            app="tests.support.shop",
+            queues=["mail"],
+            concurrency=1,
+            options=["--loglevel=INFO"],
+        ):
+            post(broker, "hold", release)
+            post(broker, "shared", doomed, outcome="hang")
+            for journal in others:
+                post(broker, "shared", journal)
+            eventually(lambda: broker.depth("mail") == 0, "all are prefetched")
+            release.touch()
+            eventually(lambda: runs(doomed) and all(runs(journal, "done") for journal in others), "they run together")
+            with Celery(broker=url) as control:
+                control.control.revoke(doomed.name, terminate=True, signal="SIGKILL")
+            eventually(lambda: all(runs(journal, "done") == 2 for journal in others), "the others have run again")
+        assert (runs(doomed), broker.depth("mail"), broker.depth("shop.dead")) == (1, 0, 0)
 
 
 def test_every_page_is_stored_though_pool_processes_are_killed_all_the_time(services: Urls, tmp_path: Path) -> None:
