@@ -115,6 +115,11 @@ _LEAST_WORDS = 2
 _SHORTEST_STEM = 3
 #: What is left of words such as `what's` and `I'd` after the apostrophe.
 _ELIDED = frozenset({"d", "ll", "m", "re", "s", "t", "ve"})
+#: Articles, prepositions and pronouns before the apostrophe, in French and Italian: `l'image`, `dell'arte`.
+_ELISION = re.compile(
+    r"(?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu|quoiqu|un|all|dall|dell|nell|sull|quest|quell)['\u2019](?=\w{2})",
+    re.IGNORECASE,
+)
 #: A version that is written without its first letter, too.
 _VERSION = re.compile(r"[vV](\d+)")
 
@@ -287,7 +292,8 @@ def parse(text: str, *, keep_stop_words: bool = False) -> Query:
     for chunk in _CHUNK.finditer(text.translate(_QUOTES)):
         kind = "run" if chunk["phrase"] is None else "phrase"
         offset = chunk.start(kind)
-        in_chunk = [(offset + start, offset + end) for start, end in spans(chunk[kind])]
+        begin = elided.end() if kind == "run" and (elided := _ELISION.match(chunk[kind])) else 0
+        in_chunk = [(offset + start, offset + end) for start, end in spans(chunk[kind]) if start >= begin]
         symbols = symbols_in(chunk["run"]) if chunk["run"] and len(in_chunk) == 1 else ()
         phrase = Phrase(
             tuple(text[start:end] for start, end in in_chunk), quoted=kind == "phrase", symbol="".join(symbols[:1])
