@@ -79,4 +79,4 @@ def _stems(word: str, algorithms: tuple[str, ...]) -> tuple[str, ...]:
 def _weights(connection: sqlite3.Connection, different: Collection[str], pages: int) -> dict[str, float]:
     """Return the weight of each word by its rarity."""
     docs = pack_tables.doc_frequencies(connection, different)
-    return {word: max(0.0, math.log((pages + 1) / (docs.get(word, 0) + 1))) for word in different}
+    return {word: max(0.0, math.log((pages + 1) / (max(0, docs.get(word, 0)) + 1))) for word in different}
