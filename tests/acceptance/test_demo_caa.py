@@ -56,6 +56,7 @@ def left(data: Path, started: set[psutil.Process]) -> list[str]:
     return [str(each) for each in found]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_archive_ends_as_the_database_says_and_nothing_is_left_running(tmp_path: Path) -> None:
     data, out, started = tmp_path / "data", tmp_path / "out", set[psutil.Process]()

@@ -112,7 +112,7 @@ def test_a_worker_that_holds_messages_longer_than_consumer_timeout_is_a_problem(
         "eventart": "ok",
         "orchestrator": "ok",
     }
-    assert "3810 s" in found[0].text
+    assert "3960 s" in found[0].text
     assert "assumed" in found[0].text
 
 

@@ -37,7 +37,7 @@ def read(file: Path, root: Path) -> Page | None:
 @pytest.mark.parametrize(
     ("site", "best_pages"),
     [
-        (sites.python_doc, PYTHON),
+        pytest.param(sites.python_doc, PYTHON, marks=pytest.mark.long),
         pytest.param(lambda: sites.SITES["postgresql-doc-15"], POSTGRESQL, marks=pytest.mark.long),
     ],
     ids=["python", "postgresql"],
