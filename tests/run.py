@@ -36,7 +36,7 @@ FLOORS = ("unit", "integration", "acceptance")
 OUTCOMES = ("passed", "failed", "skipped")
 
 #: Processes that run tests on two processors, one module at a time. Tests with services mostly wait.
-PROCESSES = 4
+PROCESSES = 5
 
 #: What tests leave lies below this until the next run, to be looked at.
 REMAINS = ROOT / ".perennial" / "tests"

@@ -66,9 +66,9 @@ def message(number: int = 0, *, key: str = "index", exchange: str = "site") -> O
 
 
 def test_many_messages_are_confirmed_and_in_order(publisher: Publisher, broker: Broker) -> None:
-    publisher.publish([message(number) for number in range(400)])
-    assert eventually(lambda: broker.depth("site.index") == 400, "all are there")
-    assert [each.headers["number"] for each in broker.take("site.index")] == list(range(400))
+    publisher.publish([message(number) for number in range(1_200)])
+    assert eventually(lambda: broker.depth("site.index") == 1_200, "all are there")
+    assert [each.headers["number"] for each in broker.take("site.index")] == list(range(1_200))
 
 
 def test_a_message_is_persistent_and_has_an_id(publisher: Publisher, broker: Broker) -> None:
@@ -152,7 +152,7 @@ def test_of_many_messages_each_that_did_not_arrive_has_its_error(
     with Connection(settings.broker) as connection:
         Exchange("lonely", type="direct")(connection.channel()).declare()
     publisher.publish([message(exchange="full")])
-    messages = [message(number) for number in range(400)]
+    messages = [message(number) for number in range(1_200)]
     messages[3] = messages[600] = message(exchange="lonely")
     messages[5] = message(2**64)
     messages[7] = message(exchange="full")
