@@ -69,14 +69,14 @@ class _FoldingTable:
 
 _folding = _FoldingTable()
 _folding.learn({chr(code) for code in range(0x80)})
-#: Folded bytes of UTF-8 if every character outside ASCII separates words.
+#: Folded bytes of ASCII; and of UTF-8 if every character outside ASCII separates words.
 _FOLDED = "".join(_folding.table.get(byte, GAP) for byte in range(0x100)).encode()
 
 
 def fold(text: str) -> str:
     """Return a text of the same length: letters folded as in the index, all other characters GAP or MARK."""
     if text.isascii():
-        return text.translate(_folding.table)
+        return text.encode().translate(_FOLDED).decode()  # Half the time of translating the text itself.
     utf8 = text.encode(errors="surrogatepass")
     # From the bytes, because a set of all characters takes longer.
     non_ascii = set(utf8.translate(None, _ASCII).decode(errors="surrogatepass"))
@@ -99,7 +99,7 @@ def spans(text: str) -> list[tuple[int, int]]:
 
 def words(text: str) -> tuple[str, ...]:
     """Return the words of a text, folded as in the index."""
-    return tuple(match.group().replace(MARK, "") for match in _WORD.finditer(fold(text)))
+    return tuple(fold(text).replace(MARK, "").split())
 
 
 # Queries

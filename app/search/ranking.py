@@ -157,8 +157,15 @@ def promoted_pages(
     ranked = [page for page in candidates if page in ranking.scores]
     columns = _NAME_COLUMNS + (_ANCHORS if version > 2 else "")
     rows = {page: names for page, *names in pack_tables.read_rows(connection, columns, ranked)}
-    name = words(" ".join(query.typed)), tuple(phrase.symbol for phrase in query.phrases if phrase.symbol)
-    named = [page for page in candidates if page in rows and name in map(_key, _names(*rows[page]))]
+    typed = words(" ".join(query.typed))
+    symbols = tuple(phrase.symbol for phrase in query.phrases if phrase.symbol)
+    least = len(" ".join(typed))
+
+    def is_query(name: str) -> bool:
+        """Return whether a name has the typed words only, with the signs of names such as `C++`."""
+        return len(name) >= least and words(name) == typed and symbols_in(name) == symbols
+
+    named = [page for page in candidates if page in rows and any(map(is_query, _names(*rows[page])))]
     by_name = named[:_MAX_PROMOTED]
     if query.phrase_match is None:
         return Promoted(by_name)
@@ -195,11 +202,6 @@ def _names(title: str, headings: str, path: str, anchors: str = "") -> set[str]:
     stem = file.rpartition(".")[0]
     names = {title, *_TITLE_SEPARATOR.split(title), headings.partition("\n")[0], file, stem, *anchors.splitlines()}
     return names | {NUMBERING.sub("", name) for name in names}
-
-
-def _key(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what equal names have in common: their words, with the signs of names such as `C++`."""
-    return words(name), symbols_in(name)
 
 
 # Upper bound of scores
