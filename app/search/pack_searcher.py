@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
+from codecs import utf_8_decode
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
 from app.search import pack_tables, ranking, spelling, suggest, title_match
 from app.search.contract import MAX_HITS, Filters, Hit, PackHits, PackInfo, Sort
+from app.search.matcher import Matcher
 from app.search.pack_tables import Properties, cut
 from app.search.query import Phrase, Query
 from app.search.snippet import MAX_SCANNED, best_snippet, matching_lines
@@ -45,9 +47,12 @@ _MAX_DIGITS = 15
 _MAX_HEADINGS, _MAX_HEADING = 10, 300
 #: Addresses of a hit's copies.
 _MAX_COPIES = 10
+#: Bytes of a body: enough for the characters that are scanned, and cut by SQLite without counting characters.
+_BODY_BYTES = 4 * MAX_SCANNED
+_BODY = f"substr(CAST(body AS BLOB), 1, {_BODY_BYTES})"
 #: Columns of a hit. A reply has to stay small, whatever the pack has: the crawl follows URLs of 2,000 characters.
 _HIT_COLUMNS = f"""id, {cut("url", 4_000)}, {cut("path", 4_000)}, {cut("title", 500)}, {cut("headings", 100_000)},
-    {cut("description", 10_000)}, {cut("body", MAX_SCANNED)}, {cut("lang", 35)}, {cut("modified", 10)}"""
+    {cut("description", 10_000)}, {_BODY}, {cut("lang", 35)}, {cut("modified", 10)}"""
 _SUBSECTIONS = f", {cut('subsections', 100_000)}"
 
 #: Instructions of SQLite's virtual machine between two checks of the time limit.
@@ -139,21 +144,22 @@ class PackSearcher:
         scores: dict[int, float],
         phrases: tuple[Phrase, ...],
     ) -> tuple[Hit, ...]:
-        hits = {}
+        hits, matcher = {}, Matcher(phrases)
         has_groups = self._version > 3
         columns = _HIT_COLUMNS + (_SUBSECTIONS if has_groups else "")
         copies = pack_tables.count_copies(connection, pages) if has_groups else {}
         for row in pack_tables.read_rows(connection, columns, pages):
-            page, url, path, title, headings, description, body, lang, modified, *subsections = row
+            page, url, path, title, headings, description, utf8, lang, modified, *subsections = row
+            body = _decode(utf8 or b"")
             named = "".join(subsections)
-            opens_at, listed = choose(named, title=title, phrases=phrases)
-            opens_at = opens_at or best_pdf_page(named, body, phrases)
+            opens_at, listed = choose(named, title=title, matcher=matcher)
+            opens_at = opens_at or best_pdf_page(named, body, matcher)
             hits[page] = Hit(
                 url=url,
                 path=path,
                 title=without_site_name(title, self._site_name),
-                snippet=best_snippet((description, body), phrases),
-                headings=tuple(line[:_MAX_HEADING] for line in matching_lines(headings, phrases)[:_MAX_HEADINGS]),
+                snippet=best_snippet((description, body), matcher),
+                headings=tuple(line[:_MAX_HEADING] for line in matching_lines(headings, matcher)[:_MAX_HEADINGS]),
                 lang=lang,
                 score=scores[page],
                 domain=self.info.domain,
@@ -229,6 +235,11 @@ class ConnectionPool:
             connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute("PRAGMA query_only = ON")
         return connection
+
+
+def _decode(utf8: bytes) -> str:
+    """Return the text of a body, without its last character if _BODY has cut it."""
+    return utf_8_decode(utf8, "strict", len(utf8) < _BODY_BYTES)[0][:MAX_SCANNED]
 
 
 def _read_version(connection: sqlite3.Connection, path: Path) -> int:

@@ -7,12 +7,10 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from heapq import heapify, heappop, heapreplace
 from itertools import accumulate, islice
-from typing import TypeAlias
 
-from app.search.query import GAP, MARK, Phrase, fold, words
+from app.search.matcher import Match, Matcher
+from app.search.query import fold
 
 #: Characters of a snippet, ellipses not counted.
 WIDTH = 240
@@ -23,8 +21,6 @@ MAX_SCANNED = 1_000_000
 _PIECE = 4_000
 #: Matches compared in one stretch.
 _MAX_MATCHES = 300
-#: Characters after its stem of a word that is marked: `merg` of `merge`, `merging`.
-_MAX_ENDING = 4
 
 #: In place of omitted text; the no-break space keeps an ellipsis on the line of its word.
 _BEFORE = "…\N{NO-BREAK SPACE}"
@@ -53,55 +49,6 @@ class Snippet:
             yield self.text[at:], False
 
 
-#: Start and end of a match, and the number of its phrase (the group of the pattern).
-_Match: TypeAlias = tuple[int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class _Matcher:
-    """Finds phrases in folded text. Each is a group of the pattern and begins with one of `words`.
-
-    `phrases` is their number, `longest` the words of the longest one, and `least` the characters of all phrases
-    adjacent.
-    """
-
-    pattern: re.Pattern[str]
-    words: frozenset[str]
-    phrases: int
-    longest: int
-    least: int
-
-    @property
-    def best_score(self) -> tuple[int, float, int]:
-        """The score that no passage exceeds: all phrases adjacent, in a text that has each of them once."""
-        return self.phrases, self.phrases, -self.least
-
-    def matches(self, folded: str) -> Iterator[_Match]:
-        """Yield the matches from left to right, without overlap."""
-        if MARK in folded:
-            yield from ((*match.span(), match.lastindex or 0) for match in self.pattern.finditer(folded))
-            return
-        # As `finditer`, in a fraction of the time: the pattern is tried only at the first word of a phrase.
-        end = 0
-        for at in _occurrences(self.words, folded):
-            if at >= end and (match := self.pattern.match(folded, at)):
-                end = match.end()
-                yield at, end, match.lastindex or 0
-
-
-def _occurrences(words: Iterable[str], text: str) -> Iterator[int]:
-    """Yield the offsets of all the words in a text, from left to right."""
-    nearest = [(at, word) for word in words if (at := text.find(word)) >= 0]
-    heapify(nearest)
-    while nearest:
-        at, word = nearest[0]
-        yield at
-        if (following := text.find(word, at + 1)) >= 0:
-            heapreplace(nearest, (following, word))
-        else:
-            heappop(nearest)
-
-
 @dataclass(frozen=True, slots=True)
 class _Passage:
     """A range of a text. Its score: number of different phrases, their rarity in the text, and its negative length."""
@@ -111,12 +58,11 @@ class _Passage:
     score: tuple[int, float, int] = (0, 0.0, 0)
 
 
-def best_snippet(texts: Sequence[str], phrases: tuple[Phrase, ...], *, width: int = WIDTH) -> Snippet:
+def best_snippet(texts: Sequence[str], matcher: Matcher, *, width: int = WIDTH) -> Snippet:
     """Return the passage with the most different phrases, closest together; the first of equal passages.
 
     Without any match, return the beginning of the last text that is not empty.
     """
-    matcher = _matcher(phrases)
     passages: list[tuple[_Passage, str]] = []
     for text in texts:
         # The last text needs no exact score if no other text has a passage to compare it with.
@@ -138,9 +84,8 @@ def best_snippet(texts: Sequence[str], phrases: tuple[Phrase, ...], *, width: in
     return Snippet(cut, tuple(marks))
 
 
-def matching_lines(text: str, phrases: tuple[Phrase, ...]) -> tuple[str, ...]:
+def matching_lines(text: str, matcher: Matcher) -> tuple[str, ...]:
     """Return the lines of a text that match, in order."""
-    matcher = _matcher(phrases)
     folded = fold(text)
     # Most texts have no match at all. A phrase across two lines matches here, but not below.
     if not any(matcher.matches(folded)):
@@ -150,41 +95,18 @@ def matching_lines(text: str, phrases: tuple[Phrase, ...]) -> tuple[str, ...]:
     return tuple(line for line, at in lines if any(matcher.matches(folded[at : at + len(line)])))
 
 
-def matched_phrases(lines: Sequence[str], phrases: tuple[Phrase, ...]) -> dict[int, set[int]]:
+def matched_phrases(lines: Sequence[str], matcher: Matcher) -> dict[int, set[int]]:
     """Return the numbers of the phrases that match each line, by the line's index; without lines that none matches."""
     ends = list(accumulate(len(line) + 1 for line in lines))
     matched: dict[int, set[int]] = defaultdict(set)
-    for start, end, number in _matcher(phrases).matches(fold("\n".join(lines))):
+    for start, end, number in matcher.matches(fold("\n".join(lines))):
         at = bisect_right(ends, start)
         if end < ends[at]:  # Else the match goes on in the next line.
             matched[at].add(number)
     return matched
 
 
-def _pattern(word: str) -> str:
-    """Return a pattern for a folded word, whose characters may have combining marks."""
-    return f"{MARK}*".join(map(re.escape, word)) + f"{MARK}*"
-
-
-@lru_cache(maxsize=64)
-def _matcher(phrases: tuple[Phrase, ...]) -> _Matcher:
-    """Compile the phrases, the longest first."""
-    folded = {phrase: [word for typed in phrase.words for word in words(typed)] for phrase in phrases}
-    choices = []
-    for phrase in sorted(phrases, key=lambda phrase: -len(phrase.words)):
-        exact = f"{f'{GAP}+'.join(map(_pattern, folded[phrase]))}{f'[^{GAP}]*' if phrase.prefix else ''}"
-        stems = (f"{_pattern(stem)}[^{GAP}]{{0,{_MAX_ENDING}}}" for stem in phrase.stems)
-        choices.append(f"({'|'.join((exact, *stems))})")
-    return _Matcher(
-        pattern=re.compile(f"(?<![^{GAP}])(?:{'|'.join(choices)})(?![^{GAP}])"),
-        words=frozenset(word for phrase in phrases for word in (folded[phrase][0], *phrase.stems)),
-        phrases=len(phrases),
-        longest=max(map(len, folded.values())),
-        least=len(GAP.join(word for phrase in phrases for word in folded[phrase])),
-    )
-
-
-def _best_passage(text: str, matcher: _Matcher, width: int, *, first_will_do: bool) -> _Passage | None:
+def _best_passage(text: str, matcher: Matcher, width: int, *, first_will_do: bool) -> _Passage | None:
     """Return the best passage of a text. With `first_will_do`, the first one with all phrases adjacent is enough.
 
     Its score may then be too low.
@@ -202,7 +124,7 @@ def _best_passage(text: str, matcher: _Matcher, width: int, *, first_will_do: bo
     return best
 
 
-def _matches(text: str, matcher: _Matcher, at: int, end: int) -> Iterator[_Match]:
+def _matches(text: str, matcher: Matcher, at: int, end: int) -> Iterator[Match]:
     """Yield the matches between two offsets of a text, folding it piece by piece as the caller iterates."""
     size = _PIECE
     while at < end:
@@ -223,18 +145,20 @@ def _matches(text: str, matcher: _Matcher, at: int, end: int) -> Iterator[_Match
         size = _PIECE if after else 2 * size
 
 
-def _until_adjacent(matches: Iterable[_Match], matcher: _Matcher) -> list[_Match]:
+def _until_adjacent(matches: Iterable[Match], matcher: Matcher) -> list[Match]:
     """Return the first adjacent matches of all phrases, which no passage exceeds; otherwise all matches."""
-    seen: list[_Match] = []
+    seen: list[Match] = []
     for match in matches:
         seen.append(match)
+        if len(seen) < matcher.phrases or match[1] - seen[-matcher.phrases][0] != matcher.least:
+            continue
         last = seen[-matcher.phrases :]
-        if match[1] - last[0][0] == matcher.least and len({phrase for _, _, phrase in last}) == matcher.phrases:
+        if len({phrase for _, _, phrase in last}) == matcher.phrases:
             return last
     return seen
 
 
-def _densest(matches: Sequence[_Match], width: int) -> _Passage | None:
+def _densest(matches: Sequence[Match], width: int) -> _Passage | None:
     """Return the best passage of at most `width` characters that begins and ends with a match."""
     rarity = {phrase: 1 / count for phrase, count in Counter(phrase for _, _, phrase in matches).items()}
     inside = dict.fromkeys(rarity, 0)

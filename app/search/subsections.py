@@ -7,7 +7,8 @@ from collections import Counter
 from itertools import pairwise
 
 from app.search.contract import Subsection
-from app.search.query import Phrase, words
+from app.search.matcher import Matcher
+from app.search.query import words
 from app.search.snippet import matched_phrases
 
 #: Subsections that are listed.
@@ -17,7 +18,7 @@ _PDF_PAGE = re.compile(r"page=([0-9]+)\tPage \1")
 _FIRST_PAGE = re.compile(r"Page ([0-9]+) ")
 
 
-def choose(text: str, *, title: str, phrases: tuple[Phrase, ...]) -> tuple[Subsection | None, tuple[Subsection, ...]]:
+def choose(text: str, *, title: str, matcher: Matcher) -> tuple[Subsection | None, tuple[Subsection, ...]]:
     """Return the subsection that matches more of the query than the title does, or None; and others that match.
 
     `text` has a line for each: fragment, tab, heading. Only subsections count that match as much as the best one, and
@@ -26,9 +27,9 @@ def choose(text: str, *, title: str, phrases: tuple[Phrase, ...]) -> tuple[Subse
     if not text:
         return None, ()
     lines = text.split("\n")
-    matched = matched_phrases([line.partition("\t")[2] for line in lines], phrases)
+    matched = matched_phrases([line.partition("\t")[2] for line in lines], matcher)
     most = max(map(len, matched.values()), default=0)
-    if not most or 2 * most < len(phrases):
+    if not most or 2 * most < matcher.phrases:
         return None, ()
     headings_with = Counter(phrase for found in matched.values() for phrase in found)
     subsections = {}
@@ -41,14 +42,14 @@ def choose(text: str, *, title: str, phrases: tuple[Phrase, ...]) -> tuple[Subse
         rarity = sum(1 / headings_with[phrase] for phrase in matched[at])
         return (-rarity, len(words(subsections[at].heading)), at)
 
-    in_title = len(matched_phrases([title], phrases).get(0, ()))
+    in_title = len(matched_phrases([title], matcher).get(0, ()))
     best_first = sorted(subsections, key=preference)
     opens_at = best_first.pop(0) if most > in_title else None
     listed = tuple(subsections[at] for at in sorted(best_first[:_LISTED]))
     return (None if opens_at is None else subsections[opens_at]), listed
 
 
-def best_pdf_page(text: str, body: str, phrases: tuple[Phrase, ...]) -> Subsection | None:
+def best_pdf_page(text: str, body: str, matcher: Matcher) -> Subsection | None:
     """Return the first page of a PDF with the most phrases of a query; None for another document or without a match.
 
     `text` is as for `choose`. In the body, each page with text begins with its heading.
@@ -64,7 +65,7 @@ def best_pdf_page(text: str, body: str, phrases: tuple[Phrase, ...]) -> Subsecti
             break
         starts.append(start)
         numbers.append(number)
-    matched = matched_phrases([body[start:end] for start, end in pairwise((*starts, len(body)))], phrases)
+    matched = matched_phrases([body[start:end] for start, end in pairwise((*starts, len(body)))], matcher)
     if not matched:
         return None
     number = numbers[max(matched, key=lambda at: (len(matched[at]), -at))]

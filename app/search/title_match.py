@@ -45,6 +45,12 @@ def raised(
         for word, written in text.items()
         if (stem := _stem_in(stems, written, tuple(stemmers)))
     }
+    typed_forms = {same.get(word, word) for word in typed}
+    in_titles = {
+        page: title for page, title in in_titles.items() if any(same.get(word, word) in typed_forms for word in title)
+    }
+    if not in_titles:
+        return scores
     weights = _weights(connection, set(typed).union(*in_titles.values()), pages)
 
     def share(text: Iterable[str], other: Iterable[str]) -> float:

@@ -186,6 +186,13 @@ def test_texts_of_hits_are_cut(pack: Path) -> None:
     assert max(len(json.dumps(each)) for each in hits) < 15_000
 
 
+def test_a_body_that_is_cut_within_a_character_is_shown(pack: Path) -> None:
+    change(pack, "UPDATE pages SET body = 'word ' || replace(hex(zeroblob(700000)), '0', '\u20ac')")
+    with closing(PackSearcher(pack, time_limit=60)) as searcher:
+        (hit,) = searcher.search(parse("word"), limit=1).hits
+    assert hit.snippet.marks == ((0, 4),)
+
+
 def hit(number: int, size: int) -> Hit:
     return Hit(
         url="https://site.example/",

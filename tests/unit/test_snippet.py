@@ -11,8 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.search import snippet as module
+from app.search.matcher import Matcher
 from app.search.query import Phrase, fold, parse, words
-from app.search.snippet import WIDTH, Snippet, _matcher, _Passage, best_snippet, matching_lines
+from app.search.snippet import WIDTH, Snippet, _Passage, best_snippet, matching_lines
 
 pytestmark = pytest.mark.unit
 
@@ -27,7 +28,7 @@ STRETCH = 60
 
 
 def cut(text: str, query: str, *, description: str = "") -> Snippet:
-    return best_snippet((description, text), parse(query).phrases)
+    return best_snippet((description, text), Matcher(parse(query).phrases))
 
 
 def marked(snippet: Snippet) -> list[str]:
@@ -38,7 +39,7 @@ def marked(snippet: Snippet) -> list[str]:
 def test_a_snippet_is_a_part_of_the_page_with_its_matches_marked(text: str, typed: str) -> None:
     text = text.encode(errors="replace").decode()
     query = parse(typed)
-    snippet = best_snippet(("", text), query.phrases)
+    snippet = best_snippet(("", text), Matcher(query.phrases))
     assert "".join(piece for piece, _ in snippet.pieces) == snippet.text
     assert all(piece for piece, _ in snippet.pieces)
     inner = snippet.text.removeprefix("…\u00a0").removesuffix("\u00a0…")
@@ -105,20 +106,21 @@ def test_a_match_deep_in_a_long_page_is_found() -> None:
 
 
 def test_an_endless_word_is_cut() -> None:
-    snippet = best_snippet(("x" * 10_000,), (Phrase(("xx",), prefix=True),))
+    snippet = best_snippet(("x" * 10_000,), Matcher((Phrase(("xx",), prefix=True),)))
     assert len(snippet.text) <= WIDTH + 2
 
 
-@given(TEXTS, st.sampled_from(["fin", "find me ", '"find me" it und', "me finder. find"]))
+@given(TEXTS, st.sampled_from(["fin", "find me ", "finding it", '"find me" it und', "me finder. find", "unds finde "]))
 def test_the_fast_matcher_finds_what_the_pattern_finds(text: str, typed: str) -> None:
-    matcher = _matcher(parse(typed).phrases)
+    matcher = Matcher(parse(typed).with_forms(["english", "german"]).phrases)
     folded = fold(text)
-    assert [found[:2] for found in matcher.matches(folded)] == [m.span() for m in matcher.pattern.finditer(folded)]
+    found = [(*match.span(), match.lastindex) for match in matcher.pattern.finditer(folded)]
+    assert list(matcher.matches(folded)) == found
 
 
 def passages_of_stretch(text: str, phrases: tuple[Phrase, ...], width: int) -> Iterator[_Passage]:
     """Yield every passage by the definition: each match with the earlier matches that it needs."""
-    found = [(*match.span(), match.lastindex or 0) for match in _matcher(phrases).pattern.finditer(fold(text))]
+    found = [(*match.span(), match.lastindex or 0) for match in Matcher(phrases).pattern.finditer(fold(text))]
     everywhere = Counter(phrase for _, _, phrase in found)
     for last, (_, end, _) in enumerate(found):
         first = next(at for at in range(last + 1) if end - found[at][0] <= width or at == last)
@@ -152,7 +154,7 @@ def test_reading_a_text_in_pieces_gives_the_same_snippet_as_reading_all_of_it(
     phrases = parse(typed).phrases
     passages = [(each, text) for text in texts for each in passages_of_text(text, phrases, width)]
     with patch.multiple(module, _STRETCH=STRETCH, _PIECE=piece):
-        snippet = best_snippet(texts, phrases, width=width)
+        snippet = best_snippet(texts, Matcher(phrases), width=width)
     if passages:
         passage, text = max(passages, key=lambda pair: pair[0].score)
         assert snippet.text == module._cut(text, passage, width)
@@ -163,8 +165,8 @@ def test_reading_a_text_in_pieces_gives_the_same_snippet_as_reading_all_of_it(
 @given(TEXTS, st.sampled_from(["fin", "find me ", '"find me" it und', "it "]))
 def test_a_line_is_kept_if_it_matches_by_itself(text: str, typed: str) -> None:
     phrases = parse(typed).phrases
-    kept = tuple(line for line in text.splitlines() if _matcher(phrases).pattern.search(fold(line)))
-    assert matching_lines(text, phrases) == kept
+    kept = tuple(line for line in text.splitlines() if Matcher(phrases).pattern.search(fold(line)))
+    assert matching_lines(text, Matcher(phrases)) == kept
 
 
 @given(st.text(st.one_of(st.characters(), st.sampled_from("aÉé Σσς\u0300İß“—\u01a0\ud800"))))
@@ -173,6 +175,6 @@ def test_a_text_is_folded_character_by_character(text: str) -> None:
 
 
 def test_only_matching_lines_are_kept() -> None:
-    phrases = parse('"one two" three ').phrases
-    assert matching_lines("One two\none\ntwo\nThree, four\r\nfive", phrases) == ("One two", "Three, four")
-    assert matching_lines("one\ntwo", phrases) == ()
+    matcher = Matcher(parse('"one two" three ').phrases)
+    assert matching_lines("One two\none\ntwo\nThree, four\r\nfive", matcher) == ("One two", "Three, four")
+    assert matching_lines("one\ntwo", matcher) == ()

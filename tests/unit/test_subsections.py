@@ -10,6 +10,7 @@ import pytest
 from app.crawl.extract.pdf import extract_pdf
 from app.pack.rows import subsections
 from app.search.contract import Hit, Subsection
+from app.search.matcher import Matcher
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.search.subsections import best_pdf_page
@@ -117,12 +118,12 @@ def test_a_hit_in_a_pdf_opens_at_the_first_page_with_most_of_the_query(
 
 
 def test_a_title_that_matches_does_not_hide_the_page_of_a_pdf() -> None:
-    phrases = parse("juniper").phrases
-    assert best_pdf_page("page=2\tPage 2", "Page 1 amber Page 2 juniper", phrases) == Subsection(
+    matcher = Matcher(parse("juniper").phrases)
+    assert best_pdf_page("page=2\tPage 2", "Page 1 amber Page 2 juniper", matcher) == Subsection(
         fragment="page=2", heading="Page 2"
     )
-    assert best_pdf_page("linux\tPage 2", "Page 1 amber Page 2 juniper", phrases) is None
-    assert best_pdf_page("", "Page 1 amber", phrases) is None
+    assert best_pdf_page("linux\tPage 2", "Page 1 amber Page 2 juniper", matcher) is None
+    assert best_pdf_page("", "Page 1 amber", matcher) is None
 
 
 def test_of_headings_with_as_many_words_the_one_with_rarer_words_is_opened(tmp_path: Path) -> None:
