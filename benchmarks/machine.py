@@ -30,6 +30,8 @@ PACKAGES = (
     "tantivy",
     "py-spy",
 )
+WRITTEN = ("benchmarks/RESULTS.md", "benchmarks/results", "benchmarks/plots")
+"""What a row writes; the row after it measures the same commit."""
 
 
 def machine() -> dict[str, str]:
@@ -51,10 +53,15 @@ def _processor() -> str:
 
 
 def commit() -> str:
-    """Return the measured commit, marked if files differ from it; empty outside of git."""
+    """Return the measured commit, marked if other files than WRITTEN differ from it; empty outside of git."""
+    name = _git("describe", "--always", "--abbrev=12")
+    changed = _git("status", "--porcelain", "--", ".", *(f":!{path}" for path in WRITTEN))
+    return f"{name} with changes" if changed else name
+
+
+def _git(*arguments: str) -> str:
     try:
-        command = ["git", "describe", "--always", "--abbrev=12", "--dirty= with changes"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return ""
     return done.stdout.strip()
