@@ -245,7 +245,9 @@ class Frontier(CrawlView):
         if state == "cancelled":
             pipe.hset(key, "cut", 1)
             pipe.delete(*parts_of(key, "backlog", "admitted", "retrying"))
-        pipe.execute()
+        pipe.ttl(key)
+        if pipe.execute()[-1] < 0:  # Redis had forgotten the crawl.
+            self._redis.expire(key, self._ttl)
 
     def close(self, crawl_id: str) -> None:
         """Note that a crawl has ended and that its record is complete. The hashes of its texts are no longer needed."""

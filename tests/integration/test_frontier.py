@@ -25,6 +25,7 @@ from app.crawl.frontier_values import (
     FoundPage,
     Host,
     MessageKind,
+    crawl_key,
     fingerprint,
 )
 from app.crawl.politeness import HostRateLimiter
@@ -208,6 +209,12 @@ def test_a_paused_crawl_keeps_its_backlog_and_a_cancelled_one_forgets_it(frontie
     assert frontier.is_cut("c")
     [refill] = frontier.refill(stalled=60)
     assert refill.ended
+
+
+def test_a_crawl_that_redis_had_forgotten_is_cancelled_for_the_ttl_of_a_crawl(frontier: Frontier, redis_url: str) -> None:
+    frontier.set_state("forgotten", "cancelled")
+    assert frontier.is_cut("forgotten")
+    assert 0 < get_redis(redis_url).ttl(crawl_key("forgotten")) <= 60
 
 
 def test_a_dead_page_is_no_longer_open_and_its_replay_completes_it(frontier: Frontier) -> None:
