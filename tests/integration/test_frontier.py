@@ -211,7 +211,9 @@ def test_a_paused_crawl_keeps_its_backlog_and_a_cancelled_one_forgets_it(frontie
     assert refill.ended
 
 
-def test_a_crawl_that_redis_had_forgotten_is_cancelled_for_the_ttl_of_a_crawl(frontier: Frontier, redis_url: str) -> None:
+def test_a_crawl_that_redis_had_forgotten_is_cancelled_for_the_ttl_of_a_crawl(
+    frontier: Frontier, redis_url: str
+) -> None:
     frontier.set_state("forgotten", "cancelled")
     assert frontier.is_cut("forgotten")
     assert 0 < get_redis(redis_url).ttl(crawl_key("forgotten")) <= 60
