@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 from functools import cached_property
-from heapq import heapify, heappop, heapreplace
 from typing import TypeAlias
 
 from app.search.query import GAP, MARK, Phrase, words
@@ -34,7 +32,8 @@ class Matcher:
         self.least = len(GAP.join(word for each in folded for word in each))
         starts = {word for phrase, each in self._phrases for word in (each[0], *phrase.stems)}
         # Where `merge` begins, `merg` begins, too.
-        self._starts = [each for each in starts if not any(each != it and each.startswith(it) for it in starts)]
+        shortest = (each for each in starts if not any(each != it and each.startswith(it) for it in starts))
+        self._starts = [GAP + each for each in shortest]
         #: The number of the single word that matches each word that was met; 0 for none.
         self._numbers: dict[str, int] = {}
 
@@ -53,31 +52,43 @@ class Matcher:
             choices.append(f"({'|'.join((exact, *stems))})")
         return re.compile(f"(?<![^{GAP}])(?:{'|'.join(choices)})(?![^{GAP}])")
 
-    def matches(self, folded: str) -> Iterator[Match]:
-        """Yield the matches from left to right, without overlap."""
+    def matches(self, folded: str) -> list[Match]:
+        """Return the matches from left to right, without overlap."""
         if MARK in folded:
-            yield from ((*match.span(), match.lastindex or 0) for match in self.pattern.finditer(folded))
-            return
+            return [(*match.span(), match.lastindex or 0) for match in self.pattern.finditer(folded)]
         # As the pattern, which takes as long to compile as a hundred texts to search.
-        if self.longest > 1:
-            yield from self._with_several_words(folded)
-            return
-        numbers = self._numbers
-        for at in _word_starts(self._starts, folded):
+        starts = self._word_starts(folded)
+        return self._phrases_at(starts, folded) if self.longest > 1 else self._words_at(starts, folded)
+
+    def _word_starts(self, folded: str) -> list[int]:
+        """Return the offsets of all words that start like a match."""
+        spaced, offsets = GAP + folded, []
+        for start in self._starts:
+            at = spaced.find(start)
+            while at >= 0:
+                offsets.append(at)
+                at = spaced.find(start, at + 1)
+        return sorted(offsets) if len(self._starts) > 1 else offsets
+
+    def _words_at(self, offsets: list[int], folded: str) -> list[Match]:
+        numbers, found = self._numbers, []
+        for at in offsets:
             end = folded.find(GAP, at)
-            word = folded[at:end] if end > 0 else folded[at:]
+            word = folded[at:end] if end >= 0 else folded[at:]
             number = numbers.get(word)
             if number is None:
                 number = numbers[word] = self._number_of(word)
             if number:
-                yield at, at + len(word), number
+                found.append((at, at + len(word), number))
+        return found
 
-    def _with_several_words(self, folded: str) -> Iterator[Match]:
-        end = 0
-        for at in _word_starts(self._starts, folded):
+    def _phrases_at(self, offsets: list[int], folded: str) -> list[Match]:
+        end, found = 0, []
+        for at in offsets:
             if at >= end and (match := self.pattern.match(folded, at)):
                 end = match.end()
-                yield at, end, match.lastindex or 0
+                found.append((at, end, match.lastindex or 0))
+        return found
 
     def _number_of(self, word: str) -> int:
         for number, (phrase, folded) in enumerate(self._phrases, 1):
@@ -93,23 +104,3 @@ class Matcher:
 def _pattern(word: str) -> str:
     """Return a pattern for a folded word, whose characters may have combining marks."""
     return f"{MARK}*".join(map(re.escape, word)) + f"{MARK}*"
-
-
-def _word_starts(starts: Iterable[str], text: str) -> Iterator[int]:
-    """Yield the offsets of all words of a folded text that start so, from left to right."""
-    spaced = GAP + text
-    nearest = [(at, start) for start in (GAP + each for each in starts) if (at := spaced.find(start)) >= 0]
-    if len(nearest) == 1:
-        ((at, start),) = nearest
-        while at >= 0:
-            yield at
-            at = spaced.find(start, at + 1)
-        return
-    heapify(nearest)
-    while nearest:
-        at, start = nearest[0]
-        yield at
-        if (following := spaced.find(start, at + 1)) >= 0:
-            heapreplace(nearest, (following, start))
-        else:
-            heappop(nearest)

@@ -31,8 +31,8 @@ _WORD = re.compile(f"[^{GAP}{MARK}][^{GAP}]*")
 _ASCII = bytes(range(0x80))
 #: Continuation bytes of UTF-8: without them, a text has one byte for each character.
 _CONTINUATION = bytes(range(0x80, 0xC0))
-#: Up to this number of different characters, replacing them one after the other is fastest.
-_FEW = 16
+#: Up to this number of different characters, replacing one after the other is fastest.
+_FEW = 60
 
 
 class _FoldingTable:
@@ -69,14 +69,15 @@ class _FoldingTable:
 
 _folding = _FoldingTable()
 _folding.learn({chr(code) for code in range(0x80)})
-#: Folded bytes of ASCII; and of UTF-8 if every character outside ASCII separates words.
-_FOLDED = "".join(_folding.table.get(byte, GAP) for byte in range(0x100)).encode()
+#: Folded bytes of ASCII, the others as they are; and folded bytes of UTF-8 if all other characters separate words.
+_FOLDED_ASCII = "".join(_folding.table[byte] for byte in range(0x80)).encode() + bytes(range(0x80, 0x100))
+_FOLDED = _FOLDED_ASCII[:0x80] + GAP.encode() * 0x80
 
 
 def fold(text: str) -> str:
     """Return a text of the same length: letters folded as in the index, all other characters GAP or MARK."""
     if text.isascii():
-        return text.encode().translate(_FOLDED).decode()  # Half the time of translating the text itself.
+        return text.encode().translate(_FOLDED_ASCII).decode()  # Half the time of translating the text itself.
     utf8 = text.encode(errors="surrogatepass")
     # From the bytes, because a set of all characters takes longer.
     non_ascii = set(utf8.translate(None, _ASCII).decode(errors="surrogatepass"))
@@ -85,11 +86,12 @@ def fold(text: str) -> str:
         return utf8.translate(_FOLDED, _CONTINUATION).decode()
     if unseen := {character for character in non_ascii if ord(character) not in _folding.table}:
         _folding.learn(unseen)
-    if len(non_ascii) <= _FEW:
-        # The result is usually ASCII, which Python translates many times faster. A folded character folds to itself.
-        for character in non_ascii:
-            text = text.replace(character, _folding.table[ord(character)])
-    return text.translate(_folding.table)
+    changed = [character for character in non_ascii if _folding.table[ord(character)] != character]
+    if len(changed) > _FEW:
+        return text.translate(_folding.table)
+    for character in changed:
+        text = text.replace(character, _folding.table[ord(character)])
+    return text.encode().translate(_FOLDED_ASCII).decode()
 
 
 def spans(text: str) -> list[tuple[int, int]]:

@@ -77,7 +77,7 @@ def best_snippet(texts: Sequence[str], matcher: Matcher, *, width: int = WIDTH) 
         passage = _Passage(0, 0)
     cut = _cut(text, passage, width)
     marks: list[tuple[int, int]] = []
-    for start, end, _ in islice(matcher.matches(fold(cut)), _MAX_MATCHES):
+    for start, end, _ in matcher.matches(fold(cut))[:_MAX_MATCHES]:
         # Matches with only a space between them are marked as one.
         first = marks.pop()[0] if marks and cut[marks[-1][1] : start] == " " else start
         marks.append((first, end))
@@ -88,18 +88,19 @@ def matching_lines(text: str, matcher: Matcher) -> tuple[str, ...]:
     """Return the lines of a text that match, in order."""
     folded = fold(text)
     # Most texts have no match at all. A phrase across two lines matches here, but not below.
-    if not any(matcher.matches(folded)):
+    if not matcher.matches(folded):
         return ()
     ends = accumulate(map(len, text.splitlines(keepends=True)), initial=0)
     lines = zip(text.splitlines(), ends, strict=False)
-    return tuple(line for line, at in lines if any(matcher.matches(folded[at : at + len(line)])))
+    return tuple(line for line, at in lines if matcher.matches(folded[at : at + len(line)]))
 
 
 def matched_phrases(lines: Sequence[str], matcher: Matcher) -> dict[int, set[int]]:
     """Return the numbers of the phrases that match each line, by the line's index; without lines that none matches."""
-    ends = list(accumulate(len(line) + 1 for line in lines))
     matched: dict[int, set[int]] = defaultdict(set)
-    for start, end, number in matcher.matches(fold("\n".join(lines))):
+    matches = matcher.matches(fold("\n".join(lines)))
+    ends = list(accumulate(len(line) + 1 for line in lines)) if matches else []
+    for start, end, number in matches:
         at = bisect_right(ends, start)
         if end < ends[at]:  # Else the match goes on in the next line.
             matched[at].add(number)
@@ -160,7 +161,10 @@ def _until_adjacent(matches: Iterable[Match], matcher: Matcher) -> list[Match]:
 
 def _densest(matches: Sequence[Match], width: int) -> _Passage | None:
     """Return the best passage of at most `width` characters that begins and ends with a match."""
-    rarity = {phrase: 1 / count for phrase, count in Counter(phrase for _, _, phrase in matches).items()}
+    rarity = {phrase: 1 / count for phrase, count in Counter([phrase for _, _, phrase in matches]).items()}
+    if len(rarity) == 1:
+        start, end, _ = min(matches, key=lambda match: match[1] - match[0])
+        return _Passage(start, end, (1, *rarity.values(), start - end))
     inside = dict.fromkeys(rarity, 0)
     span, best = (0, 0), (0, 0.0, 0)
     left = 0
