@@ -50,6 +50,9 @@ _NAME_COLUMNS = f"id, {cut('title', 1_000)}, {cut('headings', 1_000)}, {cut('pat
 _ANCHORS = f", {cut('anchors', 10_000)}"
 #: Numbers of sections and chapters, which people do not type.
 NUMBERING = re.compile(r"^(?:(?:Chapter|Part|Appendix)\s+)?(?:\d+|[A-Z])(?:\.\d+)*\.\s+")
+_NUMBERING_OF_LINES = re.compile(NUMBERING.pattern, re.MULTILINE)
+#: A word between two names, where many names are compared at once.
+_BETWEEN = "qzq"
 _TITLE_SEPARATOR = re.compile(r"\s+[|–—·:-]\s+|:\s+")
 
 
@@ -159,13 +162,16 @@ def promoted_pages(
     rows = {page: names for page, *names in pack_tables.read_rows(connection, columns, ranked)}
     typed = words(" ".join(query.typed))
     symbols = tuple(phrase.symbol for phrase in query.phrases if phrase.symbol)
-    least = len(" ".join(typed))
 
-    def is_query(name: str) -> bool:
-        """Return whether a name has the typed words only, with the signs of names such as `C++`."""
-        return len(name) >= least and words(name) == typed and symbols_in(name) == symbols
+    def has_name(page: int) -> bool:
+        """Return whether a name of the page has the typed words only, with the signs of names such as `C++`."""
+        names = _names(*rows[page])
+        return _may_have(names, typed) and any(
+            words(name) == typed and symbols_in(name) == symbols
+            for name in names | {NUMBERING.sub("", name) for name in names}
+        )
 
-    named = [page for page in candidates if page in rows and any(map(is_query, _names(*rows[page])))]
+    named = [page for page in candidates if page in rows and has_name(page)]
     by_name = named[:_MAX_PROMOTED]
     if query.phrase_match is None:
         return Promoted(by_name)
@@ -200,8 +206,14 @@ def _names(title: str, headings: str, path: str, anchors: str = "") -> set[str]:
         segments.pop()
     file = segments[-1] if segments else ""
     stem = file.rpartition(".")[0]
-    names = {title, *_TITLE_SEPARATOR.split(title), headings.partition("\n")[0], file, stem, *anchors.splitlines()}
-    return names | {NUMBERING.sub("", name) for name in names}
+    return {title, *_TITLE_SEPARATOR.split(title), headings.partition("\n")[0], file, stem, *anchors.splitlines()}
+
+
+def _may_have(names: Collection[str], typed: Sequence[str]) -> bool:
+    """Return whether one of the names may have these words only, numbering aside; much faster than to compare each."""
+    lines = "\n".join(names)
+    both = f"\n{lines}\n{_NUMBERING_OF_LINES.sub('', lines)}\n".replace("\n", f" {_BETWEEN} ")
+    return f" {_BETWEEN} {' '.join(typed)} {_BETWEEN} " in f" {' '.join(words(both))} "
 
 
 # Upper bound of scores

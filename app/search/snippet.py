@@ -164,7 +164,7 @@ def _densest(matches: Sequence[Match], width: int) -> _Passage | None:
     rarity = {phrase: 1 / count for phrase, count in Counter([phrase for _, _, phrase in matches]).items()}
     if len(rarity) == 1:
         start, end, _ = min(matches, key=lambda match: match[1] - match[0])
-        return _Passage(start, end, (1, *rarity.values(), start - end))
+        return _Passage(start, end, (1, 1 / len(matches), start - end))
     inside = dict.fromkeys(rarity, 0)
     span, best = (0, 0), (0, 0.0, 0)
     left = 0
