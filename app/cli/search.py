@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -20,9 +20,11 @@ from app.cluster.client.cluster import ClusterSearchClient
 from app.cluster.client.contract import SearchClient
 from app.cluster.client.local import LocalSearchClient
 from app.crawl.urls import parse_domain
-from app.errors import InvalidQuery, NotPlaced, PackNotFound, SearchUnavailable
+from app.errors import InvalidQuery, NotPlaced, PackNotFound, SearchUnavailable, StoreError
 from app.pack.fetch import decompress
 from app.search.contract import MAX_HITS, MAX_LIMIT, Filters, Hit, SearchRequest, SearchResult, Sort
+from app.sites.stored import read_site
+from app.storage.open import open_store
 from config.settings import get_settings
 
 #: Values of a facet that are printed.
@@ -63,10 +65,13 @@ def search(
     if as_json:
         fields = {"domains": request.domains, "query": request.q, "sort": request.sort, "offset": request.offset}
         typer.echo(json.dumps(fields | asdict(result), ensure_ascii=False, indent=1))
-    elif result.hits:
-        _print_page(request, result)
+    names = {} if pack or as_json else _display_names(request.domains)
+    if not as_json:
+        _print_best_bets(result, names)
     if not result.hits:
-        _exit_without_hits(request, result)
+        _exit_without_hits(request, result, names)
+    if not as_json:
+        _print_page(request, result, names)
 
 
 @contextmanager
@@ -130,12 +135,40 @@ def _search(client: SearchClient, request: SearchRequest) -> SearchResult:
         )
 
 
-def _print_page(request: SearchRequest, result: SearchResult) -> None:
+def _display_names(domains: Sequence[str]) -> Mapping[str, str]:
+    """Return the display names of sites by domain; domains stand for themselves while the store fails."""
+    settings = get_settings()
+    names = {}
+    with suppress(StoreError):
+        store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+        for domain in domains:
+            stored = read_site(store, domain)
+            if stored and stored.site.name:
+                names[domain] = stored.site.name
+    return names
+
+
+def _print_best_bets(result: SearchResult, names: Mapping[str, str]) -> None:
+    out = Console(highlight=False, soft_wrap=True)
+    for best_bet in result.best_bets:
+        site = printable(names.get(best_bet.domain, best_bet.domain))
+        out.print(Text(f"Recommended by {site}: ", "green").append(printable(best_bet.title), "bold"))
+        out.print(Text(printable(best_bet.url), "cyan"))
+        if best_bet.text:
+            out.print(Text(printable(best_bet.text)))
+        out.print()
+
+
+def _print_page(request: SearchRequest, result: SearchResult, names: Mapping[str, str]) -> None:
     out = Console(highlight=False, soft_wrap=True)
     more = "more than " if result.capped else ""
     first, last = request.offset + 1, request.offset + len(result.hits)
     out.print(Text(f"{first}–{last} of {more}{result.total} in {result.seconds * 1_000:.0f} ms", "dim"))
-    for line in _silent_lines(result):
+    for facet in result.facets:
+        if facet.name == "domain":
+            sites = ", ".join(f"{printable(names.get(domain, domain))} {pages}" for domain, pages in facet.counts)
+            out.print(Text(f"Sites: {sites}", "dim"))
+    for line in _silent_lines(result, names):
         out.print(Text(line, "yellow"))
     if result.relaxed:
         out.print(Text("No page has all the words. These pages have some of them.", "yellow"))
@@ -143,7 +176,7 @@ def _print_page(request: SearchRequest, result: SearchResult) -> None:
         out.print(Text(f"Did you mean: {printable(result.did_you_mean)}", "yellow"))
     for hit in result.hits:
         out.print()
-        for text in _hit_lines(hit):
+        for text in _hit_lines(hit, names if len(result.sources) > 1 else {}):
             out.print(text)
     facets = [facet for facet in result.facets if len(facet.counts) > 1 and facet.name != "domain"]
     if out.is_terminal and facets:
@@ -154,25 +187,30 @@ def _print_page(request: SearchRequest, result: SearchResult) -> None:
             out.print(Text(f"--{facet.name}: {values}{more}", "dim"))
 
 
-def _exit_without_hits(request: SearchRequest, result: SearchResult) -> NoReturn:
-    sites = ", ".join(pack.domain for pack in result.sources)
+def _exit_without_hits(request: SearchRequest, result: SearchResult, names: Mapping[str, str]) -> NoReturn:
+    sites = ", ".join(printable(names.get(pack.domain, pack.domain)) for pack in result.sources)
     if result.total:
         _exit(1, f"{sites}: {result.total} hits for: {request.q}; none from offset {request.offset} on")
-    for line in _silent_lines(result):
+    for line in _silent_lines(result, names):
         typer.echo(f"perennial: {line}", err=True)
     filtered = "" if request.filters == Filters() else " with these filters"
     proposal = f"; did you mean: {result.did_you_mean}" if result.did_you_mean else ""
     _exit(1, f"no page on {sites}{filtered} matches: {request.q}{proposal}")
 
 
-def _silent_lines(result: SearchResult) -> Iterator[str]:
+def _silent_lines(result: SearchResult, names: Mapping[str, str]) -> Iterator[str]:
     """Yield a line for each domain that did not answer, with the reason."""
     for domain, reason in result.silent:
-        yield "No answer: " + printable(reason if domain in reason else f"{domain}: {reason}")
+        named = reason if domain in reason and domain not in names else f"{names.get(domain, domain)}: {reason}"
+        yield "No answer: " + printable(named)
 
 
-def _hit_lines(hit: Hit) -> Iterator[Text]:
-    yield Text(printable(hit.title or hit.path), "bold")
+def _hit_lines(hit: Hit, names: Mapping[str, str]) -> Iterator[Text]:
+    """Yield title, address and snippet; the title with the display name of its site, if it has one in `names`."""
+    title = Text(printable(hit.title or hit.path), "bold")
+    if hit.domain in names:
+        title.append(f" – {printable(names[hit.domain])}", "not bold")
+    yield title
     address = Text(printable(hit.link), "cyan")
     if hit.modified:
         address.append(f"  {printable(hit.modified)}", "dim")

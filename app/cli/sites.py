@@ -40,7 +40,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def add(domain: Domain, values: Values = None, as_json: AsJson = False) -> None:
     """Add a site. If it has a schedule, its first crawl starts at once, or after its delay by `jitter`."""
     site = Site.of(domain, assigned(values or []))
-    site.check_start_urls(get_settings().scope)
+    site.check_scope(get_settings().scope)
     try:
         write_site(_store(), site, etag=None)
     except PreconditionFailed:
@@ -89,7 +89,7 @@ def set_(
 
     def change(site: Site) -> Site:
         changed = site.changed(assigned(values, site))
-        changed.check_start_urls(get_settings().scope)
+        changed.check_scope(get_settings().scope)
         return changed
 
     site = _changed(former.domain, change)
@@ -127,7 +127,7 @@ def apply(
     found = differences(declared, list_sites(store))
     for each in found:
         if each.site is not None and each.act != "remove":
-            each.site.check_start_urls(get_settings().scope)
+            each.site.check_scope(get_settings().scope)
     removed = [each.domain for each in found if each.act == "remove"] if prune and not dry_run else []
     if removed and not yes:
         question = f"Delete all of {', '.join(removed)}, their messages and dead letters?"

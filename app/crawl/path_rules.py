@@ -20,9 +20,13 @@ class PathRules:
 
     def allow(self, path: str) -> bool:
         """Return whether a path, with its query, is to be followed."""
-        if any(_matches(pattern, path) for pattern in self.exclude):
+        if self.excludes(path):
             return False
         return not self.include or any(_matches(pattern, path) for pattern in self.include)
+
+    def excludes(self, path: str) -> bool:
+        """Return whether `exclude` has a pattern for a path, with its query."""
+        return any(_matches(pattern, path) for pattern in self.exclude)
 
     @staticmethod
     def check(pattern: str) -> str:

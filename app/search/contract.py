@@ -14,6 +14,8 @@ from app.search.snippet import Snippet
 MAX_HITS = 10_000
 #: Hits of one reply.
 MAX_LIMIT = 1_000
+#: Languages of one visitor.
+MAX_LANGUAGES = 10
 #: Suggestions of one reply.
 MAX_SUGGESTIONS = 20
 
@@ -52,7 +54,8 @@ _Domains: TypeAlias = Annotated[
 class SearchRequest:
     """Search `domains` for `q`, the text that a person typed; return `limit` hits from `offset` on.
 
-    The web, the CLI and the search client use it as it is; as a message to a searcher it has one domain.
+    Of identical pages, one in the first of `languages` is shown: tags of what the visitor reads, best first. The web,
+    the CLI and the search client use a request as it is; as a message to a searcher it has one domain.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _MESSAGE
@@ -63,6 +66,7 @@ class SearchRequest:
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 10
     sort: Sort = "relevance"
     filters: Filters = field(default_factory=Filters)
+    languages: Annotated[tuple[Text, ...], Field(max_length=MAX_LANGUAGES)] = ()
 
     @property
     def domain(self) -> str:
@@ -128,6 +132,16 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BestBet:
+    """A page that an operator recommends for a query. It is shown above the hits and not counted."""
+
+    url: str
+    title: str
+    text: str = ""
+    domain: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facet:
     """Count the hits by the values of a property: (value, pages), most pages first.
 
@@ -157,6 +171,7 @@ class PackHits:
     facets: tuple[Facet, ...] = ()
     did_you_mean: str = ""
     ideal: float = 0.0
+    best_bets: tuple[BestBet, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,3 +213,4 @@ class SearchResult:
     facets: tuple[Facet, ...] = ()
     did_you_mean: str = ""
     corrected: str = ""
+    best_bets: tuple[BestBet, ...] = ()

@@ -25,12 +25,15 @@ class Matcher:
     def __init__(self, phrases: tuple[Phrase, ...]) -> None:
         """Where several phrases match, the longest does."""
         longest_first = sorted(phrases, key=lambda phrase: -len(phrase.words))
-        self._phrases = [(phrase, words(" ".join(phrase.words))) for phrase in longest_first]
-        folded = [folded for _, folded in self._phrases]
+        #: Each phrase and its synonyms, which match as the phrase itself, with their folded words.
+        self._phrases = [
+            [(each, words(" ".join(each.words))) for each in (phrase, *phrase.synonyms)] for phrase in longest_first
+        ]
+        alternatives = [each for alternatives in self._phrases for each in alternatives]
         self.phrases = len(phrases)
-        self.longest = max(map(len, folded))
-        self.least = len(GAP.join(word for each in folded for word in each))
-        starts = {word for phrase, each in self._phrases for word in (each[0], *phrase.stems)}
+        self.longest = max(len(folded) for _, folded in alternatives)
+        self.least = len(GAP.join(word for (_, folded), *_ in self._phrases for word in folded))
+        starts = {word for phrase, folded in alternatives for word in (folded[0], *phrase.stems)}
         # Where `merge` begins, `merg` begins, too.
         shortest = (each for each in starts if not any(each != it and each.startswith(it) for it in starts))
         self._starts = [GAP + each for each in shortest]
@@ -45,12 +48,14 @@ class Matcher:
     @cached_property
     def pattern(self) -> re.Pattern[str]:
         """The phrases as groups of a pattern, the longest first."""
-        choices = []
-        for phrase, folded in self._phrases:
-            exact = f"{f'{GAP}+'.join(map(_pattern, folded))}{f'[^{GAP}]*' if phrase.prefix else ''}"
-            stems = (f"{_pattern(stem)}[^{GAP}]{{0,{_MAX_ENDING}}}" for stem in phrase.stems)
-            choices.append(f"({'|'.join((exact, *stems))})")
-        return re.compile(f"(?<![^{GAP}])(?:{'|'.join(choices)})(?![^{GAP}])")
+        groups = []
+        for alternatives in self._phrases:
+            choices = []
+            for phrase, folded in alternatives:
+                choices.append(f"{f'{GAP}+'.join(map(_pattern, folded))}{f'[^{GAP}]*' if phrase.prefix else ''}")
+                choices += (f"{_pattern(stem)}[^{GAP}]{{0,{_MAX_ENDING}}}" for stem in phrase.stems)
+            groups.append(f"({'|'.join(choices)})")
+        return re.compile(f"(?<![^{GAP}])(?:{'|'.join(groups)})(?![^{GAP}])")
 
     def matches(self, folded: str) -> list[Match]:
         """Return the matches from left to right, without overlap."""
@@ -91,14 +96,19 @@ class Matcher:
         return found
 
     def _number_of(self, word: str) -> int:
-        for number, (phrase, folded) in enumerate(self._phrases, 1):
-            if (
-                word == folded[0]
-                or (phrase.prefix and word.startswith(folded[0]))
-                or any(word.startswith(stem) and len(word) <= len(stem) + _MAX_ENDING for stem in phrase.stems)
-            ):
+        for number, alternatives in enumerate(self._phrases, 1):
+            if any(_matches(word, phrase, folded[0]) for phrase, folded in alternatives):
                 return number
         return 0
+
+
+def _matches(word: str, phrase: Phrase, folded: str) -> bool:
+    """Return whether a word matches a phrase of one word."""
+    return (
+        word == folded
+        or (phrase.prefix and word.startswith(folded))
+        or any(word.startswith(stem) and len(word) <= len(stem) + _MAX_ENDING for stem in phrase.stems)
+    )
 
 
 def _pattern(word: str) -> str:

@@ -6,16 +6,18 @@ import sqlite3
 import threading
 import time
 from codecs import utf_8_decode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
-from app.search import pack_tables, ranking, spelling, suggest, title_match
+from app.search import pack_tables, ranking, spelling, suggest, title_match, visible
 from app.search.contract import MAX_HITS, Filters, Hit, PackHits, PackInfo, Sort
 from app.search.matcher import Matcher
 from app.search.pack_tables import Properties, cut
 from app.search.query import Phrase, Query
+from app.search.site_settings import NO_SETTINGS, SearchSettings
 from app.search.snippet import MAX_SCANNED, best_snippet, matching_lines
 from app.search.subsections import best_pdf_page, choose
 from app.text.languages import ALGORITHMS
@@ -81,9 +83,21 @@ class PackSearcher:
                     self._properties = Properties(connection, version=self._version)
                     pages = self._properties.rows
                     self._link_factors = ranking.link_factors(self._properties.inlinks, pages=pages)
+                    self._visible = visible.read_visible(
+                        connection, self._properties.hidden, has_groups=self._version > _LAST_RANKING
+                    )
+                    self._applied = NO_SETTINGS, self._visible
             except SearchTimeout as error:
                 raise PackCorrupt(f"{path.name}: it cannot be opened within {OPENING_SECONDS:g} s") from error
             on_failure.pop_all()
+
+    def apply(self, settings: SearchSettings) -> None:
+        """Search by these settings of the site from now on; raises PackCorrupt, and then the former ones hold."""
+        shown = self._visible
+        if settings.hides is not None:
+            with self._connections.connection(OPENING_SECONDS) as connection:
+                shown = visible.without_paths(connection, shown, settings.hides)
+        self._applied = settings, shown
 
     def search(
         self,
@@ -93,20 +107,32 @@ class PackSearcher:
         limit: int = 10,
         sort: Sort = "relevance",
         filters: Filters = _NO_FILTERS,
+        languages: Sequence[str] = (),
     ) -> PackHits:
-        """Return the hits from `offset` on, best or newest first; raises SearchTimeout, PackCorrupt."""
+        """Return the hits from `offset` on, best or newest first; raises SearchTimeout, PackCorrupt.
+
+        Of identical pages, one in the first of `languages` is shown.
+        """
         began = time.perf_counter()
+        settings, shown = self._applied
+        query = settings.synonyms.expanded(query)
         if self._version > 2:
             query = query.with_forms(self._stemmers)
         if self._version < _WITH_SYMBOLS:
             query = query.without_symbols()
         properties, version = self._properties, min(self._version, _LAST_RANKING)
-        hidden, pages = properties.hidden, properties.rows
+        hidden, pages = shown.hidden, properties.rows
         # Filters and dates apply to every match, not to the best ones only.
         rank_limit = None if sort == "date" or filters != _NO_FILTERS else MAX_HITS
         with self._connections.connection(self._time_limit) as connection:
             ranked = ranking.rank(
-                connection, query, hidden=hidden, limit=rank_limit, version=version, complete_only=rank_limit is None
+                connection,
+                query,
+                hidden=hidden,
+                limit=rank_limit,
+                version=version,
+                complete_only=rank_limit is None,
+                factors=settings.factors,
             )
             bound = ranking.score_bound(connection, ranked, pages=pages)
             by_title = title_match.raised(connection, query, ranked.scores, pages=pages, stemmers=self._stemmers)
@@ -114,22 +140,28 @@ class PackSearcher:
             if scores and not ranked.relaxed:
                 promoted = ranking.promoted_pages(connection, query, ranked, hidden=hidden, version=version)
                 scores = ranking.promote(promoted, scores, bound=bound)
-            filtered = properties.filtered(list(scores), filters)
+            filtered = properties.filtered(list(scores), filters, shown.copies)
             order = properties.newest_first(filtered) if sort == "date" else filtered
+            on_page = {
+                page: properties.representative(page, filters, shown.copies, languages)
+                for page in order[:MAX_HITS][offset : offset + limit]
+            }
+            counted = [page for page in scores if page in ranked.complete] or list(scores)
             return PackHits(
                 total=min(len(order), MAX_HITS),
                 capped=ranked.capped or len(order) > MAX_HITS,
                 relaxed=ranked.relaxed,
-                hits=self._hits(connection, order[:MAX_HITS][offset : offset + limit], scores, ranked.phrases),
-                facets=properties.facets([page for page in scores if page in ranked.complete] or list(scores), filters),
+                hits=self._hits(connection, on_page, scores, ranked.phrases, shown.copies),
+                facets=properties.facets(counted, filters, shown.copies),
                 did_you_mean=spelling.did_you_mean(connection, query, ranked, pages=pages, hidden=hidden),
                 ideal=bound,
+                best_bets=tuple(replace(each, domain=self.info.domain) for each in settings.best_bets_for(query.text)),
                 seconds=time.perf_counter() - began,
             )
 
     def suggest(self, text: str, *, limit: int = 8) -> tuple[str, ...]:
         """Return completions of a text that a person is typing; raises SearchTimeout, PackCorrupt."""
-        pages, hidden = self._properties.rows, self._properties.hidden
+        pages, hidden = self._properties.rows, self._applied[1].hidden
         with self._connections.connection(self._time_limit) as connection:
             return suggest.suggestions(connection, text, pages=pages, hidden=hidden, limit=limit)
 
@@ -140,18 +172,21 @@ class PackSearcher:
     def _hits(
         self,
         connection: sqlite3.Connection,
-        pages: Sequence[int],
+        pages: Mapping[int, int],
         scores: dict[int, float],
         phrases: tuple[Phrase, ...],
+        copies: pack_tables.Copies,
     ) -> tuple[Hit, ...]:
+        """Return the hits of ranked pages, each with the page that represents its group."""
         hits, matcher = {}, Matcher(phrases)
+        ranked = {represented: page for page, represented in pages.items()}
         has_groups = self._version > 3
         columns = _HIT_COLUMNS + (_SUBSECTIONS if has_groups else "")
-        copies = pack_tables.count_copies(connection, pages) if has_groups else {}
-        for row in pack_tables.read_rows(connection, columns, pages):
+        for row in pack_tables.read_rows(connection, columns, tuple(ranked)):
             page, url, path, title, headings, description, utf8, lang, modified, *subsections = row
             body = _decode(utf8 or b"")
             named = "".join(subsections)
+            others = [each for each in (ranked[page], *copies.get(ranked[page], ())) if each != page]
             opens_at, listed = choose(named, title=title, matcher=matcher)
             opens_at = opens_at or best_pdf_page(named, body, matcher)
             hits[page] = Hit(
@@ -161,17 +196,17 @@ class PackSearcher:
                 snippet=best_snippet((description, body), matcher),
                 headings=tuple(line[:_MAX_HEADING] for line in matching_lines(headings, matcher)[:_MAX_HEADINGS]),
                 lang=lang,
-                score=scores[page],
+                score=scores[ranked[page]],
                 domain=self.info.domain,
                 section=self._properties.of("section", page),
                 type=self._properties.of("type", page),
                 modified=modified,
                 opens_at=opens_at,
                 subsections=listed,
-                copies=copies.get(page, 0),
-                copy_urls=pack_tables.copy_urls(connection, page, limit=_MAX_COPIES) if page in copies else (),
+                copies=len(others),
+                copy_urls=pack_tables.urls(connection, others[:_MAX_COPIES]),
             )
-        return tuple(hits[page] for page in pages)
+        return tuple(hits[page] for page in pages.values())
 
 
 class ConnectionPool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
@@ -33,7 +33,6 @@ SELECT word, docs FROM words WHERE word > ? AND word < ? AND length(word) <= ? O
 #: Words of a pack's vocabulary, and characters of a word: a pack has no more (app/pack/database.py).
 _MAX_WORDS = 100_000
 _MAX_WORD_LENGTH = 40
-_COPIES = "SELECT shown_as, count(*) FROM pages WHERE hidden"
 
 
 def first_matches(connection: sqlite3.Connection, match: str, *, hidden: Collection[int], limit: int) -> list[int]:
@@ -86,25 +85,16 @@ def cut(column: str, length: int) -> str:
     return f"CAST(substr({column}, 1, {length}) AS TEXT)"
 
 
-_COPY_URLS = f"SELECT {cut('url', 4_000)} FROM pages WHERE hidden AND shown_as = ? ORDER BY id LIMIT ?"  # noqa: S608 (ours)
-
-
 def read_rows(connection: sqlite3.Connection, columns: str, pages: Sequence[int]) -> Iterator[tuple[Any, ...]]:
     """Yield the columns of each page, one row in memory at a time, in any order."""
     placeholders = ", ".join("?" * len(pages))
     yield from connection.execute(f"SELECT {columns} FROM pages WHERE id IN ({placeholders})", tuple(pages))  # noqa: S608 (ours)
 
 
-def count_copies(connection: sqlite3.Connection, pages: Sequence[int]) -> dict[int, int]:
-    """Return the number of copies of each page that has some."""
-    placeholders = ", ".join("?" * len(pages))
-    rows = connection.execute(f"{_COPIES} AND shown_as IN ({placeholders}) GROUP BY shown_as", tuple(pages))
-    return {page: int(copies) for page, copies in rows}
-
-
-def copy_urls(connection: sqlite3.Connection, page: int, *, limit: int) -> tuple[str, ...]:
-    """Return the first URLs of the pages that are shown as this one."""
-    return tuple(url for (url,) in connection.execute(_COPY_URLS, (page, limit)))
+def urls(connection: sqlite3.Connection, pages: Sequence[int]) -> tuple[str, ...]:
+    """Return the URLs of the pages."""
+    found = dict(read_rows(connection, f"id, {cut('url', 4_000)}", pages)) if pages else {}
+    return tuple(found[page] for page in pages)
 
 
 # Properties
@@ -128,6 +118,11 @@ FROM pages
 #: Letters of the subtag of a script (RFC 5646 section 2.2.3).
 _SCRIPT = 4
 
+#: The other pages of each group of identical pages, by the page that is shown.
+Copies: TypeAlias = Mapping[int, tuple[int, ...]]
+_NO_COPIES: Copies = {}
+_NO_FILTERS = Filters()
+
 _Codes: TypeAlias = "array[int] | dict[int, int]"
 
 
@@ -149,18 +144,22 @@ class _Column:
         codes = self.codes
         return [page for page in pages if codes[page] in wanted] if wanted else []
 
-    def count(self, pages: Iterable[int]) -> tuple[tuple[str, int], ...]:
+    def count(self, pages: Iterable[int], grouped: Iterable[tuple[int, int]] = ()) -> tuple[tuple[str, int], ...]:
         """Return the number of pages with each value, most pages first, without the empty value.
 
-        Regions of a language count as the language.
+        Regions of a language count as the language. `grouped` are pages with the page that is shown for them: each
+        group counts once for a value.
         """
-        counts = Counter(map(self.codes.__getitem__, pages))
-        counts.pop(0, None)
         named: Counter[str] = Counter()
-        for code, number in counts.items():
-            value = self.values[code]
-            named[without_region(value) if self.name == "lang" else value] += number
+        for code, number in Counter(map(self.codes.__getitem__, pages)).items():
+            named[self._counted(code)] += number
+        named.update(value for _, value in {(shown, self._counted(self.codes[page])) for page, shown in grouped})
+        named.pop("", None)
         return tuple(sorted(named.items(), key=lambda pair: (-pair[1], pair[0])))
+
+    def _counted(self, code: int) -> str:
+        value = self.values[code]
+        return without_region(value) if self.name == "lang" else value
 
 
 class Properties:
@@ -199,8 +198,36 @@ class Properties:
         )
         self._columns = {column.name: column for column in columns}
 
-    def filtered(self, pages: Sequence[int], filters: Filters, *, ignoring: str = "") -> Sequence[int]:
-        """Return the pages that pass every filter, except the filter of `ignoring`, which is ignored."""
+    def filtered(self, pages: Sequence[int], filters: Filters, copies: Copies = _NO_COPIES) -> Sequence[int]:
+        """Return the pages that pass every filter, or one of whose copies does."""
+        passing = self._passing(pages, filters)
+        if len(passing) == len(pages) or not copies:
+            return passing
+        shown = {copy: page for page in pages if page in copies for copy in copies[page]}
+        by_copy = {shown[copy] for copy in self._passing(list(shown), filters)} if shown else set()
+        kept = by_copy.union(passing)
+        return [page for page in pages if page in kept] if by_copy else passing
+
+    def representative(
+        self, page: int, filters: Filters, copies: Copies = _NO_COPIES, languages: Sequence[str] = ()
+    ) -> int:
+        """Return the page of a group to show: one that passes the filters, in the first of the languages if it can be.
+
+        `page` is the one that is shown without filters and languages.
+        """
+        if page not in copies or (filters == _NO_FILTERS and not languages):
+            return page
+        fitting = self._passing((page, *copies[page]), filters)
+        wanted = [*(language.lower() for language in languages), ""]
+
+        def preference(each: int) -> tuple[int, bool]:
+            lang = f"{self.of('lang', each)}-"
+            return next(at for at, tag in enumerate(wanted) if not tag or lang.startswith(f"{tag}-")), each != page
+
+        return min(fitting, key=preference, default=page)
+
+    def _passing(self, pages: Sequence[int], filters: Filters, *, ignoring: str = "") -> Sequence[int]:
+        """Return the pages that pass every filter themselves, except the filter of `ignoring`, which is ignored."""
         for name, column in self._columns.items():
             value: str = getattr(filters, name)
             if name != "section":  # Languages and types are stored in lower case.
@@ -209,10 +236,22 @@ class Properties:
                 pages = column.having(pages, value)
         return pages
 
-    def facets(self, pages: Sequence[int], filters: Filters) -> tuple[Facet, ...]:
-        """Count the pages by each property with the filters of the others; leave out properties with one value."""
+    def facets(self, pages: Sequence[int], filters: Filters, copies: Copies = _NO_COPIES) -> tuple[Facet, ...]:
+        """Count the pages by each property with the filters of the others; leave out properties with one value.
+
+        A page with copies counts for the values of all of them.
+        """
+        grouped = [page for page in pages if page in copies] if copies else []
+        alone = [page for page in pages if page not in copies] if grouped else pages
+        shown = {member: page for page in grouped for member in (page, *copies[page])}
+        members = tuple(shown)
+
+        def counts(name: str, column: _Column) -> tuple[tuple[str, int], ...]:
+            in_groups = ((page, shown[page]) for page in self._passing(members, filters, ignoring=name))
+            return column.count(self._passing(alone, filters, ignoring=name), in_groups)
+
         counted = (
-            Facet(name=name, counts=column.count(self.filtered(pages, filters, ignoring=name)))
+            Facet(name=name, counts=counts(name, column))
             for name, column in self._columns.items()
             if len(column.values) > 2
         )

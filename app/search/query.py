@@ -138,7 +138,7 @@ class Phrase:
 
     `forms` stand for a single word that is not `quoted`: each is one or more folded words, all of them required. Words
     that begin with one of `stems` are marked in texts, too. With `symbol`, pages must have this form of the word, which
-    stands for a name with signs such as `C++`.
+    stands for a name with signs such as `C++`. Each of `synonyms` stands for the phrase, too.
     """
 
     words: tuple[str, ...]
@@ -147,18 +147,25 @@ class Phrase:
     forms: tuple[tuple[str, ...], ...] = ()
     stems: tuple[str, ...] = ()
     symbol: str = ""
+    synonyms: tuple[Phrase, ...] = ()
 
     @property
     def match(self) -> str:
         """FTS5 expression of the phrase. With `prefix`, a complete last word counts twice, so it ranks higher."""
-        if self.symbol:
-            return f'"{self.symbol}"'
-        phrase = " + ".join(f'"{word}"' for word in self.words)
-        choices = [phrase, *([f"{phrase} *"] if self.prefix else [])]
-        for form in self.forms:
+        phrase = f'"{self.symbol}"' if self.symbol else " + ".join(f'"{word}"' for word in self.words)
+        choices = [phrase, *([f"{phrase} *"] if self.prefix and not self.symbol else [])]
+        for form in () if self.symbol else self.forms:
             words = " AND ".join(f'"{word}"' for word in form)
             choices.append(f"({words})" if len(form) > 1 else words)
+        choices += [synonym.match for synonym in self.synonyms]
         return f"({' OR '.join(choices)})" if len(choices) > 1 else phrase
+
+    @property
+    def other_matches(self) -> tuple[str, ...]:
+        """FTS5 expressions of each word, or phrase, that stands for this phrase."""
+        forms = [word for form in self.forms for word in form] + ([self.symbol] if self.symbol else [])
+        others = [match for synonym in self.synonyms for match in (*synonym.other_matches, Phrase(synonym.words).match)]
+        return (*(Phrase((word,)).match for word in forms), *others)
 
     @property
     def terms(self) -> tuple[Phrase, ...]:
@@ -254,6 +261,8 @@ class Query:
         """Return the query with other forms of each single word that is not quoted, by these stemming algorithms."""
 
         def expanded(phrase: Phrase) -> Phrase:
+            if phrase.synonyms:
+                phrase = replace(phrase, synonyms=tuple(map(expanded, phrase.synonyms)))
             if phrase.quoted or phrase.symbol or len(phrase.words) > 1:
                 return phrase
             (word,) = phrase.words
@@ -265,7 +274,11 @@ class Query:
 
     def without_symbols(self) -> Query:
         """Return the query for a pack that lacks the forms of names with signs."""
-        return replace(self, phrases=tuple(replace(phrase, symbol="") for phrase in self.phrases))
+
+        def without(phrase: Phrase) -> Phrase:
+            return replace(phrase, symbol="", synonyms=tuple(map(without, phrase.synonyms)))
+
+        return replace(self, phrases=tuple(map(without, self.phrases)))
 
     def with_words(self, replacements: Mapping[int, str]) -> str:
         """Return the text with some of `words`, named by their index, replaced."""

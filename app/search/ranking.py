@@ -21,6 +21,12 @@ from app.text.symbols import symbols_in
 WEIGHTS = {2: "bm25(10.0, 5.0, 3.0, 1.0)", 3: "bm25(10.0, 5.0, 5.0, 3.0, 4.0, 0.4, 1.0)"}
 #: The same of a page's names alone. 2: title, headings. 3: title, headings, anchors, forms.
 _NAME_WEIGHTS = {2: "bm25(1.0, 1.0)", 3: "bm25(2.0, 1.0, 2.0, 1.0)"}
+#: What the columns contain, by schema version: the field of a page. Forms of names have the weight of `names`.
+_FIELDS = {
+    2: ("title", "headings", "description", "body"),
+    3: ("title", "headings", "anchors", "description", "names", "body", "body"),
+}
+_NAME_FIELDS = {2: ("title", "headings"), 3: ("title", "headings", "anchors", "names")}
 #: Upper bound of bm25's term frequency factor, k1 + 1. FTS5 has k1 = 1.2
 #: (https://sqlite.org/fts5.html#the_bm25_function).
 _SATURATION = 2.2
@@ -53,6 +59,8 @@ NUMBERING = re.compile(r"^(?:(?:Chapter|Part|Appendix)\s+)?(?:\d+|[A-Z])(?:\.\d+
 _NUMBERING_OF_LINES = re.compile(NUMBERING.pattern, re.MULTILINE)
 #: A word between two names, where many names are compared at once.
 _BETWEEN = "qzq"
+_NUMBER = re.compile(r"[\d.]+")
+_NO_FACTORS: Mapping[str, float] = {}
 _TITLE_SEPARATOR = re.compile(r"\s+[|–—·:-]\s+|:\s+")
 
 
@@ -78,32 +86,43 @@ def rank(
     limit: int | None,
     version: int,
     complete_only: bool = False,
+    factors: Mapping[str, float] = _NO_FACTORS,
 ) -> Ranking:
     """Rank the pages that match the query; if no page does, those with at least one of its words.
 
     Few pages are followed by those that match a part of the query, except with `complete_only`. Pages in `hidden` are
-    left out. `limit` bounds the number of ranked pages; None is no limit.
+    left out. `limit` bounds the number of ranked pages; None is no limit. `factors` of the fields change their weights.
     """
-    scores, capped = _scores(connection, query.match, hidden, limit, version)
+    weights = _multiplied(WEIGHTS[version], _FIELDS[version], factors)
+    scores, capped = _scores(connection, query.match, hidden, limit, weights)
     complete = scores
     if not complete and query.relaxed_match:
-        scores, capped = _scores(connection, query.relaxed_match, hidden, limit, version)
+        scores, capped = _scores(connection, query.relaxed_match, hidden, limit, weights)
     elif len(complete) < _ENOUGH and query.any_phrase_match and not complete_only:
-        scores, capped = _scores(connection, query.any_phrase_match, hidden, limit, version)
+        scores, capped = _scores(connection, query.any_phrase_match, hidden, limit, weights)
         raised = {page: _COMPLETE_FACTOR * scores.get(page, score) for page, score in complete.items()}
         scores = dict(sorted((scores | raised).items(), key=itemgetter(1), reverse=True))
     relaxed = bool(scores) and not complete
-    scores = _add_name_scores(connection, query, scores, version)
+    name_weights = _multiplied(_NAME_WEIGHTS[version], _NAME_FIELDS[version], factors)
+    scores = _add_name_scores(connection, query, scores, name_weights)
     return Ranking(scores, query.relaxed_terms if relaxed else query.phrases, complete, capped, relaxed)
 
 
+def _multiplied(weights: str, fields: Sequence[str], factors: Mapping[str, float]) -> str:
+    """Return the weights of columns, each multiplied by the factor of its field."""
+    if not factors:
+        return weights
+    numbers = zip(_NUMBER.findall(weights.removeprefix("bm25")), fields, strict=True)
+    return f"bm25({', '.join(f'{float(number) * factors.get(field, 1.0):.6g}' for number, field in numbers)})"
+
+
 def _scores(
-    connection: sqlite3.Connection, match: str, hidden: Collection[int], limit: int | None, version: int
+    connection: sqlite3.Connection, match: str, hidden: Collection[int], limit: int | None, weights: str
 ) -> tuple[dict[int, float], bool]:
     # FTS5 ranks every match whatever the LIMIT, so reading more rows costs little and gives the total. `+rank` makes
     # SQLite sort instead of FTS5, in the same order: FTS5's own ORDER BY rank takes half as long again.
     most = -1 if limit is None else limit + 1 + len(hidden)
-    rows = connection.execute(_RANKED, (match, WEIGHTS[version], most)).fetchall()
+    rows = connection.execute(_RANKED, (match, weights, most)).fetchall()
     scores = {page: -score for page, score in rows if page not in hidden}
     if limit is None or len(scores) <= limit:
         return scores, False
@@ -111,7 +130,7 @@ def _scores(
 
 
 def _add_name_scores(
-    connection: sqlite3.Connection, query: Query, scores: dict[int, float], version: int
+    connection: sqlite3.Connection, query: Query, scores: dict[int, float], weights: str
 ) -> dict[int, float]:
     """Return the scores plus those of each page's names alone, best first.
 
@@ -119,7 +138,7 @@ def _add_name_scores(
     """
     if not scores:
         return scores
-    name_scores = connection.execute(_NAME_SCORES, (query.any_term_match, _NAME_WEIGHTS[version])).fetchall()
+    name_scores = connection.execute(_NAME_SCORES, (query.any_term_match, weights)).fetchall()
     raised = {page: scores[page] - score for page, score in name_scores if page in scores}
     if not raised:
         return scores
@@ -231,8 +250,7 @@ def score_bound(connection: sqlite3.Connection, ranking: Ranking, *, pages: int)
             exact = with_prefix = pack_tables.count_matches(connection, Phrase(phrase.words).match)
         idf = _idf(exact, pages)
         in_text.append(idf + _idf(max(exact, with_prefix), pages) if phrase.prefix else idf)
-        forms = [word for choice in phrase.forms for word in choice] + ([phrase.symbol] if phrase.symbol else [])
-        for form in (Phrase((word,)).match for word in forms):
+        for form in phrase.other_matches:
             # The vocabulary has no stems: a word on no page would have the highest weight.
             in_text.append(_idf(pack_tables.count_matches(connection, form), pages))
             in_names.append(_idf(_count_names(connection, form), pages))

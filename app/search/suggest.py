@@ -25,7 +25,7 @@ _MAX_NAME_LENGTH = 80
 _MAX_TITLE, _MAX_HEADINGS = 1_000, 50_000
 
 _NAMES = f"""
-SELECT {cut("title", _MAX_TITLE)}, {cut("headings", _MAX_HEADINGS)}
+SELECT rowid, {cut("title", _MAX_TITLE)}, {cut("headings", _MAX_HEADINGS)}
 FROM names WHERE rowid IN (SELECT rowid FROM names WHERE names MATCH ? LIMIT ?)
 """  # noqa: S608 (ours)
 
@@ -42,7 +42,7 @@ def suggestions(
     except InvalidQuery:
         return ()
     completed = list(islice(_completed(connection, query, pages=pages, hidden=hidden, limit=limit), limit))
-    names = _distinct(_matching_names(connection, query, limit=limit), unlike=[text, *completed])
+    names = _distinct(_matching_names(connection, query, hidden=hidden, limit=limit), unlike=[text, *completed])
     # A name is a better suggestion than a word, so names get half of the suggestions if there are enough.
     most = max(limit - len(names), (limit + 1) // 2)
     return tuple(_distinct([*completed[:most], *names, *completed[most:]], unlike=[text])[:limit])
@@ -86,7 +86,7 @@ def _completed(
             yield text
 
 
-def _matching_names(connection: sqlite3.Connection, query: Query, *, limit: int) -> list[str]:
+def _matching_names(connection: sqlite3.Connection, query: Query, *, hidden: Collection[int], limit: int) -> list[str]:
     """Return titles, or headings, with all words of the query; those that begin with the query come first."""
     *firsts, last = query.words
     terms = [*(Phrase((word,)) for word in firsts), Phrase((last,), prefix=query.unfinished and len(last) > 1)]
@@ -97,8 +97,8 @@ def _matching_names(connection: sqlite3.Connection, query: Query, *, limit: int)
     last_needle = f"{GAP}{unfinished}" if query.unfinished else f"{GAP}{unfinished}{GAP}"
     needles = [last_needle, *(f"{GAP}{word}{GAP}" for word in complete)]
     names: dict[str, None] = {}
-    for texts in rows:
-        for text in texts:
+    for page, *texts in rows:
+        for text in texts if page not in hidden else ():
             lines = [line for line in _lines_with_all(text, needles) if len(line) <= _MAX_NAME_LENGTH]
             names |= dict.fromkeys(NUMBERING.sub("", line) for line in lines)
             if lines:  # The headings count only if the title does not have all words.

@@ -14,6 +14,7 @@ from app.crawl.path_rules import PathRules
 from app.crawl.urls import Scope, canonical_key, parse_domain, parse_url
 from app.errors import InvalidSite, InvalidUrl, StoreError
 from app.sites.schedule import Schedule, check_schedule, interval_of
+from app.sites.search_fields import BestBets, FieldWeights, SynonymRules, known_best_bets
 from config import checks
 
 #: Version of the stored format. A release reads those up to its own; fields may be added without a new version.
@@ -131,6 +132,12 @@ class Site(BaseModel):
     ca_file: Annotated[str, AfterValidator(_printable)] = Field(
         "", max_length=1_000, description="File of a private certificate authority, in PEM, on the workers' hosts."
     )
+    synonyms: SynonymRules = Field(
+        (), description="Words and phrases that stand for each other: `tv, television`; in one direction: `tv => set`."
+    )
+    best_bets: BestBets = Field((), description="Pages to show above the results of some queries.")
+    hidden_paths: _Patterns = Field((), description="Paths of pages that are crawled and never shown.")
+    field_weights: FieldWeights = Field({}, description="Weights of fields, 0.1 to 10; only their ratios count.")
     blocked: tuple[str, ...] = Field(
         (), max_length=MAX_BLOCKED, description="URLs that are never requested or found: `perennial site block`."
     )
@@ -145,6 +152,9 @@ class Site(BaseModel):
         for url in (*self.start_urls, *self.blocked):
             if not Scope(self.domain, mode=self.scope or "suffix").contains(url):
                 raise ValueError(f"start_urls and blocked: {url} is not in the domain {self.domain}")
+        for best_bet in self.best_bets:
+            if self.blocks(best_bet.url):
+                raise ValueError(f"best_bets: {best_bet.url} is blocked")
         if self.created.tzinfo is None:
             raise ValueError("created: it has no time zone")
         return self
@@ -162,12 +172,14 @@ class Site(BaseModel):
         """Return the site with other values of these fields; raises InvalidSite."""
         return Site.of(self.domain, {**self.fields(), **fields})
 
-    def check_start_urls(self, scope: Literal["exact", "suffix"]) -> None:
-        """Check the start URLs by the site's scope, or this one if it has none; raises InvalidSite."""
+    def check_scope(self, scope: Literal["exact", "suffix"]) -> None:
+        """Check start URLs and best bets by the site's scope, or this one if it has none; raises InvalidSite."""
         mode = self.scope or scope
-        for url in self.start_urls:
+        named = [("start_urls", url) for url in self.start_urls]
+        named += [("best_bets", best_bet.url) for best_bet in self.best_bets]
+        for field, url in named:
             if not Scope(self.domain, mode=mode).contains(url):
-                raise InvalidSite(f"{self.domain}: start_urls: {url} is not in the scope {mode!r} of the domain")
+                raise InvalidSite(f"{self.domain}: {field}: {url} is not in the scope {mode!r} of the domain")
 
     def fields(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, but not the domain, as values of JSON."""
@@ -209,6 +221,7 @@ class Site(BaseModel):
             if named["version"] > VERSION:
                 raise StoreError(f"site: version {named['version']!r}; this release reads up to {VERSION}")
             fields = {name: value for name, value in named.items() if name in cls.model_fields}
+            fields["best_bets"] = known_best_bets(fields.get("best_bets", ()))
             return cls(**fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StoreError(f"not a site: {error!r}: {data[:80]!r}") from None
@@ -221,8 +234,7 @@ def _texts(error: ValidationError) -> list[str]:
         field = ".".join(str(part) for part in wrong["loc"])
         reason = wrong["msg"].removeprefix("Value error, ")
         if wrong["type"] == "extra_forbidden":
-            reason = (
-                f"unknown field; the fields are {', '.join(each for each in Site.model_fields if each != 'domain')}"
-            )
+            fields = [each for each in Site.model_fields if each != "domain"]
+            reason = f"unknown field; the fields are {', '.join(fields)}" if len(wrong["loc"]) == 1 else "unknown field"
         texts.append(f"{field}: {reason}" if field else reason)
     return texts

@@ -23,6 +23,7 @@ from app.errors import (
     TooManySearches,
     UriTooLong,
 )
+from app.web.languages import VARY, languages_of
 from app.web.middleware import CHARGE_AGAIN
 from app.web.models import (
     DomainsAnswer,
@@ -93,7 +94,8 @@ router = APIRouter(prefix="/api/v1")
 async def search(request: Request, parameters: Annotated[SearchParameters, Query()]) -> Response:
     """Search one site or several."""
     client: SearchClient = request.app.state.search_client
-    query = parameters.request(parameters.domain or await run_in_threadpool(_all_domains, client))
+    domains = parameters.domain or await run_in_threadpool(_all_domains, client)
+    query = parameters.request(domains, languages=languages_of(request.headers.get("Accept-Language", "")))
     if parameters.exact:
         result = await client.asearch(query)
     else:
@@ -101,7 +103,9 @@ async def search(request: Request, parameters: Annotated[SearchParameters, Query
     # Defaults are left out of the next page's address, which gets an offset of its own.
     given = parameters.model_dump(exclude={"offset"}, exclude_defaults=True)
     link = f"{router.prefix}/search?{urlencode(given, doseq=True)}"
-    return json_response(search_answer(result, query, link=link, names=request.app.state.site_names()))
+    response = json_response(search_answer(result, query, link=link, names=request.app.state.site_names()))
+    response.headers.update(VARY)
+    return response
 
 
 @router.get("/suggest", response_model=SuggestAnswer, operation_id="suggest", responses=_SEARCH_RESPONSES)

@@ -61,8 +61,8 @@ class SearchParameters(Parameters):
     type: str = Field("", max_length=127, description="Only pages of this content type.")
     exact: bool = Field(False, description="Search only for the words as they are written.")
 
-    def request(self, domains: Sequence[str]) -> SearchRequest:
-        """Return the search request that the parameters describe, for these domains."""
+    def request(self, domains: Sequence[str], *, languages: Sequence[str] = ()) -> SearchRequest:
+        """Return the search request that the parameters describe, for these domains and languages of a visitor."""
         return SearchRequest(
             domains=tuple(domains),
             q=self.q,
@@ -70,6 +70,7 @@ class SearchParameters(Parameters):
             limit=self.limit,
             sort=self.sort,
             filters=Filters(section=self.section, lang=self.lang, type=self.type),
+            languages=tuple(languages),
         )
 
 
@@ -158,6 +159,16 @@ class FoundHit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecommendedPage:
+    """A page that a site recommends for the query. It is not counted in `total`."""
+
+    url: str
+    title: Annotated[str, Field(description="Plain text, not escaped.")]
+    text: Annotated[str, Field(description="Plain text, not escaped. May be empty.")]
+    domain: Annotated[str, Field(description="The site that recommends it.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FacetValue:
     """How many of the pages found have this value."""
 
@@ -210,6 +221,7 @@ class SearchAnswer:
     sources: tuple[Source, ...]
     silent: tuple[Silent, ...]
     facets: tuple[FoundFacet, ...]
+    best_bets: Annotated[tuple[RecommendedPage, ...], Field(description="On the first page of hits, without filters.")]
     hits: tuple[FoundHit, ...]
 
 
@@ -285,6 +297,10 @@ def search_answer(result: SearchResult, request: SearchRequest, *, link: str, na
                 name=facet.name, values=tuple(FacetValue(value=value, pages=pages) for value, pages in facet.counts)
             )
             for facet in result.facets
+        ),
+        best_bets=tuple(
+            RecommendedPage(url=each.url, title=each.title, text=each.text, domain=each.domain)
+            for each in result.best_bets
         ),
         hits=tuple(FoundHit.of(hit) for hit in result.hits),
     )

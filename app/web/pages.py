@@ -21,6 +21,7 @@ from app.crawl.urls import parse_domain
 from app.errors import InvalidQuery, PackNotFound
 from app.search.contract import Filters
 from app.search.query import MAX_CHARACTERS
+from app.web.languages import VARY, languages_of
 from app.web.middleware import CHARGE_AGAIN
 from app.web.presenter import (
     EMPTY,
@@ -180,7 +181,8 @@ def search_page(
     client: SearchClient = request.app.state.search_client
     filters = Filters(section=section, lang=lang, type=type)
     form, invalid = read_form(q=q, domains=domain, sort=sort, filters=filters, page=page)
-    form = replace(form, exact=exact == "1")
+    languages = languages_of(request.headers.get("Accept-Language", ""))
+    form = replace(form, exact=exact == "1", request=replace(form.request, languages=languages))
     names: Mapping[str, str] = request.app.state.site_names()
     packs: tuple[PackView, ...] = ()
     try:
@@ -231,7 +233,7 @@ def render(view: View) -> HTMLResponse:
     html = templates.get_template("search.html").render(
         view=view, max_characters=MAX_CHARACTERS, max_domains=MAX_DOMAINS
     )
-    headers = {} if view.retry_in is None else {"Retry-After": str(view.retry_in)}
+    headers = VARY | ({} if view.retry_in is None else {"Retry-After": str(view.retry_in)})
     return HTMLResponse(html, status_code=view.status, headers=headers)
 
 

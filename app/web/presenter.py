@@ -11,7 +11,17 @@ from typing import Any, get_args
 from urllib.parse import unquote, urlencode
 
 from app.cluster.protocol import PackRoute
-from app.search.contract import MAX_HITS, Facet, Filters, Hit, PackInfo, SearchRequest, SearchResult, Sort
+from app.search.contract import (
+    MAX_HITS,
+    BestBet,
+    Facet,
+    Filters,
+    Hit,
+    PackInfo,
+    SearchRequest,
+    SearchResult,
+    Sort,
+)
 from app.search.snippet import Snippet
 from app.web.labels import label_of
 
@@ -197,14 +207,7 @@ class HitView:
     def of(cls, hit: Hit, *, several: bool, names: Mapping[str, str]) -> HitView:
         """Return the view of a hit; `several` is whether more than one site was searched, with these display names."""
         followable = _is_followable(hit.url)
-        address = _address(hit.url)
-        site = hit.domain if several else ""
-        if site in names:
-            site, address = names[site], f" · {address}"
-        elif site and (address == site or address.startswith(f"{site}/")):
-            address = address.removeprefix(site)
-        elif site:
-            address = f" · {address}"
+        site, address = _site_and_address(hit.url, hit.domain if several else "", names)
         copies = tuple(Choice(label=_address(url), href=url) for url in hit.copy_urls if _is_followable(url))
         day = ""
         with suppress(ValueError):
@@ -228,6 +231,33 @@ class HitView:
             modified=hit.modified,
             date=day,
         )
+
+
+def _site_and_address(url: str, domain: str, names: Mapping[str, str]) -> tuple[str, str]:
+    """Return the name of the site to show before an address, and the address. Without a domain no site is shown."""
+    address = _address(url)
+    if domain in names:
+        return names[domain], f" · {address}"
+    if domain and (address == domain or address.startswith(f"{domain}/")):
+        return domain, address.removeprefix(domain)
+    return domain, f" · {address}" if domain else address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestBetView:
+    """A recommended page as the page shows it; `site` and `address` are as in a hit."""
+
+    href: str
+    title: str
+    text: str
+    site: str
+    address: str
+
+    @classmethod
+    def of(cls, best_bet: BestBet, *, several: bool, names: Mapping[str, str]) -> BestBetView:
+        """Return the view of a best bet; `several` is whether more than one site was searched."""
+        site, address = _site_and_address(best_bet.url, best_bet.domain if several else "", names)
+        return cls(href=best_bet.url, title=best_bet.title, text=best_bet.text, site=site, address=address)
 
 
 def _hit_views(hits: Sequence[Hit], *, several: bool, names: Mapping[str, str]) -> tuple[HitView, ...]:
@@ -262,6 +292,7 @@ class ResultsView:
     total: str
     seconds: str
     relaxed: bool
+    best_bets: tuple[BestBetView, ...]
     hits: tuple[HitView, ...]
     pages: tuple[PageLink, ...]
     previous: str
@@ -287,6 +318,9 @@ def results_view(result: SearchResult, form: SearchForm, names: Mapping[str, str
         total=f"more than {result.total:,}" if result.capped else f"{result.total:,}",
         seconds=f"{max(1, round(seconds * 1_000))} ms" if seconds < 1 else f"{seconds:.1f} s",
         relaxed=result.relaxed,
+        best_bets=tuple(
+            BestBetView.of(each, several=several, names=names) for each in result.best_bets if _is_followable(each.url)
+        ),
         hits=_hit_views(result.hits, several=several, names=names),
         pages=tuple(
             PageLink(number, _page_href(form, number, last_page))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from app.broker.errors import RequestTimedOut
+from app.search.contract import BestBet
 from app.web.application import create_app
 from tests.packs import page, write_pack
 from tests.servers.site import Site
@@ -309,6 +312,43 @@ def _suggest(tab: Tab) -> None:
 def _type_into_search_box(tab: Tab) -> None:
     tab.page.get_by_label("Try it here").press_sequentially("streams")
     expect(tab.page.locator("perennial-search-box a").first).to_be_visible()
+
+
+def test_recommended_pages_stand_above_the_results_and_identical_pages_in_the_visitor_s_language(
+    browser: Browser, site: Site, tmp_path: Path
+) -> None:
+    guides = [_page_at(site, f"/{lang}/harbour", "Harbour", "Ships.", lang=lang) for lang in ("en", "de", "fr")]
+    documents = [*guides, _page_at(site, "/de/schiffe", "Schiffe", "Schiffe im Hafen (harbour).", lang="de")]
+    client = ScriptedSearchClient([write_pack(tmp_path / "pack.sqlite", documents, domain=site.domain)])
+    urls = (site.at("/guide/1"), "javascript:alert(1)")
+    best_bets = tuple(BestBet(url=url, title=f"Timetable {ATTACK}", text=LONG, domain=site.domain) for url in urls)
+    client.change = lambda result: replace(result, best_bets=best_bets)
+    with (
+        served(create_app(client)) as web,
+        browsers.tab(browser, str(web.base_url), locale="de-DE") as opened,
+    ):
+        opened.open("/?q=harbour")
+        _check_recommended_and_grouped(opened, site)
+        assert opened.faults == []
+
+
+def _check_recommended_and_grouped(opened: Tab, site: Site) -> None:
+    tab = opened.page
+    recommended = tab.get_by_role("region", name="Recommended")
+    expect(recommended.get_by_role("link")).to_have_count(1)
+    expect(tab.locator(".count")).to_have_text(re.compile("1–2 of 2 for"))
+    above, below = recommended.locator("li").bounding_box(), tab.locator(".hits > li").first.bounding_box()
+    assert above
+    assert below
+    assert above["y"] < below["y"]
+    group = tab.locator(".hits > li").filter(has=tab.get_by_text("Also at 2 other addresses"))
+    expect(group.locator(".address")).to_contain_text("/de/harbour")
+    tab.get_by_role("link", name="French 1 page").click()
+    expect(group.locator(".address")).to_contain_text("/fr/harbour")
+    tab.go_back()
+    _inspect(opened)
+    recommended.get_by_role("link").click()
+    expect(tab).to_have_url(site.at("/guide/1"))
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -19,6 +19,8 @@ import pytest
 from app.cluster.client.cluster import ClusterSearchClient
 from app.pack.publish import compress
 from app.services import Urls
+from app.sites.site import Site
+from app.sites.stored import write_site
 from app.storage.open import open_store
 from config.settings import Settings
 from tests.packs import page, publish, write_pack
@@ -56,6 +58,9 @@ def running(services: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         publish(store, write_pack(folder / "site.sqlite", PAGES), pages=2)
         other = write_pack(folder / "other.sqlite", OTHER, domain="other.example")
         publish(store, other, domain="other.example", pages=1)
+        best_bet = {"queries": ["third"], "url": "https://other.example/first", "title": "Read first"}
+        settings_of_search = {"best_bets": [best_bet], "synonyms": ["tierce => third"]}
+        write_site(store, Site.of("other.example", {"name": "Other Manuals"} | settings_of_search), etag=None)
         environment = environment_of(settings) | {"REPLICAS": "1", "WEB_PORT": "0"}
         with fleet(environment, folder) as members, closing(ClusterSearchClient.of(settings)) as finder:
             ready(members.orchestrator(), members.searcher())
@@ -98,7 +103,18 @@ def test_several_sites_are_searched_together_sorted_and_filtered(perennial: Pere
     french = perennial("search", "site.example,other.example", "word", "--lang", "fr")
     assert french.stdout.startswith("1–1 of 1 in ")
     none = perennial("search", "other.example", "word", "--lang", "fr")
-    assert none.stderr == "perennial: no page on other.example with these filters matches: word\n"
+    assert none.stderr == "perennial: no page on Other Manuals with these filters matches: word\n"
+
+
+def test_sites_are_printed_by_their_display_names_and_best_bets_before_the_hits(perennial: Perennial) -> None:
+    both = perennial("search", "site.example,other.example", "word").stdout
+    assert "Sites: site.example 2, Other Manuals 1\n" in both
+    assert "\nPage three – Other Manuals\n" in both
+    found = perennial("search", "other.example", "third").stdout
+    assert found.startswith("Recommended by Other Manuals: Read first\nhttps://other.example/first\n\n1–1 of 1 in ")
+    assert "https://other.example/three\nA third word\n" in perennial("search", "other.example", "tierce").stdout
+    (best_bet,) = json.loads(perennial("search", "other.example", "third", "--json").stdout)["best_bets"]
+    assert (best_bet["title"], best_bet["domain"]) == ("Read first", "other.example")
 
 
 def test_exit_status_1_is_no_hits_and_2_wrong_usage(perennial: Perennial) -> None:

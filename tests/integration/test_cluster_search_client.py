@@ -108,6 +108,7 @@ def test_an_idle_replica_of_the_newest_version_gets_all_requests(world: World) -
         "limit": 10,
         "sort": "relevance",
         "filters": {"section": "", "lang": "", "type": ""},
+        "languages": [],
     }
     assert len(peers[0].requests) <= 1 + (time.monotonic() - began) / MAX_AGE
     assert client.counts() | {"lookups": 1} == dict.fromkeys(client.counts(), 0) | {

@@ -46,12 +46,13 @@ def test_messages_survive_json_and_unknown_fields_are_ignored(message: Any) -> N
 
 
 def test_search_requests_have_the_documented_fields_in_the_documented_order() -> None:
-    search = SearchRequest(domains=("a.example",), q="word", filters=Filters(lang="en"))
+    search = SearchRequest(domains=("a.example",), q="word", filters=Filters(lang="en"), languages=("de",))
     assert to_json(search) == (
         b'{"domain":"a.example","q":"word","offset":0,"limit":10,"sort":"relevance",'
-        b'"filters":{"section":"","lang":"en","type":""}}'
+        b'"filters":{"section":"","lang":"en","type":""},"languages":["de"]}'
     )
     assert to_payload(search) == json.loads(to_json(search))
+    assert read(SearchRequest, to_payload(search)) == search
     assert to_json(SuggestRequest(domain="a.example", q="wo")) == b'{"domain":"a.example","q":"wo","limit":8}'
 
 

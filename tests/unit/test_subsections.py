@@ -9,7 +9,7 @@ import pytest
 
 from app.crawl.extract.pdf import extract_pdf
 from app.pack.rows import subsections
-from app.search.contract import Hit, Subsection
+from app.search.contract import Filters, Hit, Subsection
 from app.search.matcher import Matcher
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
@@ -90,6 +90,50 @@ def test_a_hit_counts_the_pages_with_the_same_text_and_names_some(tmp_path: Path
     (hit,) = hits(tmp_path, [page("/guide", "Guide", "An amber guide."), *copies], "amber")
     assert (hit.path, hit.copies, len(hit.copy_urls)) == ("/guide", 12, 10)
     assert hit.copy_urls[0] == "https://site.example/copy/00"
+
+
+GUIDES = [
+    page("/guide", "Guide", "An amber guide.", lang="en"),
+    page("/de/guide", "Guide", "An amber guide.", lang="de-AT", content_type="text/html"),
+    page("/fr/guide", "Guide", "An amber guide.", lang="fr"),
+    page("/de/amber", "Bernstein", "Amber, auf Deutsch", lang="de", content_type="text/plain"),
+]
+
+
+@pytest.mark.parametrize(
+    ("filters", "languages", "expected"),
+    [
+        ({}, (), ["/de/amber", "/guide"]),
+        ({}, ("it", "de"), ["/de/amber", "/de/guide"]),
+        ({}, ("FR-ca", "fr", "de"), ["/de/amber", "/fr/guide"]),
+        ({"lang": "de"}, ("fr",), ["/de/amber", "/de/guide"]),
+        ({"section": "fr"}, (), ["/fr/guide"]),
+        # One page of the group must pass all filters.
+        ({"section": "fr", "lang": "de"}, (), []),
+        ({"section": "de", "type": "text/html"}, (), ["/de/guide"]),
+    ],
+)
+def test_a_group_is_found_if_one_page_of_it_passes_the_filters_and_that_page_is_shown(
+    tmp_path: Path, filters: dict[str, str], languages: tuple[str, ...], expected: list[str]
+) -> None:
+    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", GUIDES))) as searcher:
+        found = searcher.search(parse("amber"), filters=Filters(**filters), languages=languages)
+    assert sorted(hit.path for hit in found.hits) == expected
+    assert found.total == len(expected)
+    for hit in found.hits:
+        group = {each.url for each in GUIDES[:3]} if hit.path.endswith("guide") else {hit.url}
+        assert {hit.url, *hit.copy_urls} == group
+        assert hit.copies == len(group) - 1
+
+
+def test_facets_count_a_group_once_for_each_value_of_its_pages(tmp_path: Path) -> None:
+    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", GUIDES))) as searcher:
+        facets = {each.name: each.counts for each in searcher.search(parse("amber")).facets}
+        german = {each.name: each.counts for each in searcher.search(parse("amber"), filters=Filters(lang="de")).facets}
+    assert facets["lang"] == (("de", 2), ("en", 1), ("fr", 1))
+    assert facets["section"] == (("de", 2), ("fr", 1))
+    assert german["lang"] == facets["lang"]
+    assert german["type"] == (("text/html", 1), ("text/plain", 1))
 
 
 def test_titles_of_hits_are_without_the_name_that_all_titles_of_the_site_share(tmp_path: Path) -> None:

@@ -49,4 +49,6 @@ def _correction(request: SearchRequest, result: SearchResult) -> SearchRequest |
 def _better(result: SearchResult, found: SearchResult, request: SearchRequest) -> SearchResult:
     if not found.total or found.relaxed:
         return result
-    return replace(found, corrected=request.q, did_you_mean="", seconds=result.seconds + found.seconds)
+    best_bets = result.best_bets or found.best_bets
+    seconds = result.seconds + found.seconds
+    return replace(found, corrected=request.q, did_you_mean="", seconds=seconds, best_bets=best_bets)

@@ -71,7 +71,14 @@ class LocalSearchClient(SearchClient):
         query = parse(request.q)
 
         def search_pack(searcher: PackSearcher, part: SearchRequest) -> SearchReply:
-            results = searcher.search(query, offset=part.offset, limit=part.limit, sort=part.sort, filters=part.filters)
+            results = searcher.search(
+                query,
+                offset=part.offset,
+                limit=part.limit,
+                sort=part.sort,
+                filters=part.filters,
+                languages=part.languages,
+            )
             return SearchReply(info=searcher.info, results=results)
 
         return merge(request, self._ask(search_pack, split_by_domain(request)), time.perf_counter() - began)

@@ -16,7 +16,9 @@ from app.search.contract import (
     MAX_HITS,
     MAX_LIMIT,
     MAX_SUGGESTIONS,
+    BestBet,
     Facet,
+    Filters,
     Hit,
     SearchReply,
     SearchRequest,
@@ -30,6 +32,9 @@ T = TypeVar("T")
 #: Hits that each of several domains returns at least. A pack may put a page first although its score is low. How good
 #: that page is only shows beside the best score behind it.
 LOOK_AHEAD = 10
+
+#: Best bets of one result.
+MAX_BEST_BETS = 5
 
 #: What decides between hits of several packs: the date if hits are sorted by it, then the score.
 _Rank = tuple[str, float]
@@ -102,7 +107,8 @@ def merge(
     """Return the page of hits of a checked request from the outcomes of its domains; raises as `gather_replies` does.
 
     Each pack's own order is kept. Between packs the better score decides, as a share of the best possible one, or the
-    later date. Packs in which no page has all the words are left out if another pack has such a page.
+    later date. Packs in which no page has all the words are left out if another pack has such a page. Only the first
+    page of hits has best bets, and only without filters.
     """
     replies, silent = gather_replies(outcomes)
     with_hits = [reply for reply in replies if reply.results.total]
@@ -130,6 +136,7 @@ def merge(
             *_domain_facet(merged),
         ),
         did_you_mean=_did_you_mean(replies),
+        best_bets=() if request.offset or request.filters != Filters() else _best_bets(replies),
     )
 
 
@@ -198,6 +205,12 @@ def _domain_facet(replies: Sequence[SearchReply]) -> tuple[Facet, ...]:
     """Return the facet of the domains with hits, if there are several."""
     counts = sorted(((reply.info.domain, reply.results.total) for reply in replies), key=lambda pair: -pair[1])
     return (Facet(name="domain", counts=tuple(counts)),) if len(counts) > 1 else ()
+
+
+def _best_bets(replies: Iterable[SearchReply]) -> tuple[BestBet, ...]:
+    """Return the best bets of the packs in their order, at most MAX_BEST_BETS, each URL once."""
+    by_url = {best_bet.url: best_bet for reply in reversed(list(replies)) for best_bet in reply.results.best_bets[::-1]}
+    return tuple(by_url.values())[::-1][:MAX_BEST_BETS]
 
 
 def _did_you_mean(replies: Sequence[SearchReply]) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.cluster.protocol import PackVersion
 from app.errors import NotHere
 from app.search.pack_searcher import PackSearcher
+from app.search.site_settings import NO_SETTINGS, SearchSettings
 
 
 @dataclass(slots=True)
@@ -35,6 +36,7 @@ class OpenPacks:
         self._remove = remove
         self._time_limit = time_limit
         self._packs: dict[str, _OpenPack] = {}
+        self._settings: dict[str, SearchSettings] = {}
         self._retired_mb = 0
         self._lock = threading.Lock()
         self._discarded = threading.Condition(self._lock)
@@ -57,12 +59,30 @@ class OpenPacks:
 
     def put(self, version: PackVersion, path: Path) -> None:
         """Serve this version from now on; raises PackCorrupt, and then the previous version stays."""
+        domain = version.domain
         pack = _OpenPack(version, PackSearcher(path, time_limit=self._time_limit))
+        settings = self._settings.get(domain, NO_SETTINGS)
+        pack.searcher.apply(settings)
         with self._lock:
-            previous = self._packs.get(version.domain)
-            self._packs[version.domain] = pack
+            previous = self._packs.get(domain)
+            self._packs[domain] = pack
             unused = self._retire(previous) if previous else None
+            changed = self._settings.get(domain, NO_SETTINGS)
         self._discard(unused)
+        if changed is not settings:
+            self.apply(domain, changed)
+
+    def apply(self, domain: str, settings: SearchSettings) -> None:
+        """Search a domain by these settings from now on, in the pack that is served and in later ones.
+
+        Raises PackCorrupt, and then the pack that is served keeps its former settings.
+        """
+        with self._lock:
+            self._settings[domain] = settings
+            if settings == NO_SETTINGS:
+                del self._settings[domain]
+        with suppress(NotHere), self.lend(domain) as searcher:
+            searcher.apply(settings)
 
     def drop(self, domain: str, sha256: str) -> bool:
         """Drop a domain's pack if it is this version; return whether it was."""

@@ -22,7 +22,15 @@ from app.cluster.searcher.loader import Loader
 from app.cluster.searcher.pack_jobs import FetchPack, PackJobs
 from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.reporter import Publishers, Reporter
-from app.cluster.searcher.service import BACKLOG, STUCK_LIMITS, STUCK_SECONDS, QueryHandler, SearcherService, problem
+from app.cluster.searcher.search_settings import SearchSettingsReader
+from app.cluster.searcher.service import (
+    BACKLOG,
+    STUCK_LIMITS,
+    STUCK_SECONDS,
+    QueryHandler,
+    SearcherService,
+    problem,
+)
 from app.pack import database
 from app.pack.fetch import fetch_pack_to
 from app.storage.open import open_store
@@ -51,7 +59,8 @@ def run(settings: Settings, *, stopping: Callable[[], bool]) -> None:
     raise_open_file_limit()
     searcher_id = str(uuid.uuid4())
     # The reporter asks for the consumer's state only after the consumer has connected.
-    service, reporter = build(settings, searcher_id, is_connected=lambda: consumer.connected)
+    service, reporter, search_settings = build(settings, searcher_id, is_connected=lambda: consumer.connected)
+    search_settings.start()
     queue = searcher_queue(searcher_id)
 
     def connected() -> None:
@@ -72,6 +81,7 @@ def run(settings: Settings, *, stopping: Callable[[], bool]) -> None:
         drained_at = time.monotonic() + DRAIN
         consumer.run(until=lambda: time.monotonic() >= drained_at)
     finally:
+        search_settings.close()
         consumer.close()
         service.close()
     log.info("Searcher %s stopped", searcher_id)
@@ -96,11 +106,12 @@ def declare(settings: Settings, queue: Queue, connection: Any) -> None:
 
 def build(
     settings: Settings, searcher_id: str, *, is_connected: Callable[[], bool]
-) -> tuple[SearcherService, Reporter]:
-    """Lock a data directory and return the service of a searcher with its reporter; raises PackError."""
+) -> tuple[SearcherService, Reporter, SearchSettingsReader]:
+    """Lock a data directory and return a searcher's service, reporter and reader of settings; raises PackError."""
     directory = DataDirectory.acquire(settings.searcher_dir or settings.data_dir / "searchers")
     packs = OpenPacks(remove=directory.remove, time_limit=settings.search_time_limit)
-    fetch = fetch_from(open_store(settings.store, endpoint_url=settings.s3_endpoint_url))
+    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    fetch = fetch_from(store)
     jobs = PackJobs(
         directory=directory, packs=packs, budget_mb=settings.searcher_disk_mb, fetch=fetch, check=database.check
     )
@@ -131,7 +142,7 @@ def build(
         responder=Responder(settings.broker, {}, problem=problem, threads=threads, backlog=BACKLOG * threads),
         reporter=reporter,
     )
-    return service, reporter
+    return service, reporter, SearchSettingsReader(store, packs)
 
 
 def fetch_from(store: ObjectStore) -> FetchPack:

@@ -67,7 +67,12 @@ class QueryHandler:
         query = parse(request.q)
         with self._watched(), self._lend(request.domain) as searcher:
             results = searcher.search(
-                query, offset=request.offset, limit=request.limit, sort=request.sort, filters=request.filters
+                query,
+                offset=request.offset,
+                limit=request.limit,
+                sort=request.sort,
+                filters=request.filters,
+                languages=request.languages,
             )
             return bounded_reply(SearchReply(info=searcher.info, results=results))
 

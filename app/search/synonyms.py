@@ -1,0 +1,168 @@
+"""Synonyms of a site: rules as people write them, and queries with the phrases that stand for others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from app.errors import InvalidQuery
+from app.search.query import Phrase, Query, parse
+from app.search.query import words as _words
+
+#: Between the phrases of one side of a rule, and between its sides if it holds in one direction only.
+_COMMA: Final = ","
+_ARROW: Final = "=>"
+#: Phrases of a rule, and characters and words of one of them.
+MAX_PHRASES: Final = 20
+MAX_CHARACTERS: Final = 100
+MAX_WORDS: Final = 8
+#: Phrases that are added to a query: each costs about as much as a word of it.
+_MAX_ADDED: Final = 24
+
+#: The words of a phrase as they are compared: folded, and a name with signs such as `C++` in one piece.
+Key: TypeAlias = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A search for one of `phrases` finds each of `found`, too. The two sides of a group are the same."""
+
+    phrases: tuple[str, ...]
+    found: tuple[str, ...]
+
+    @property
+    def is_group(self) -> bool:
+        """Whether the rule holds in both directions."""
+        return self.phrases == self.found
+
+
+@lru_cache(maxsize=2_000)
+def read_rule(text: str) -> Rule:
+    """Return the rule of `tv, television` or `tv => television`; raises ValueError with the text and the reason."""
+    before, arrow, after = text.partition(_ARROW)
+    sides = [before, after] if arrow else [before]
+    phrases, *others = (tuple(_checked(each.strip(), text) for each in side.split(_COMMA)) for side in sides)
+    found = others[0] if others else phrases
+    keys, found_keys = set(map(key_of, phrases)), set(map(key_of, found))
+    if len(keys | found_keys) < 2:
+        raise ValueError(f"{text[:100]!r}: expected two different words or phrases at least, with commas between")
+    if arrow and keys & found_keys:
+        raise ValueError(f"{text[:100]!r}: the same phrase is on both sides")
+    if len(keys | found_keys) > MAX_PHRASES:
+        raise ValueError(f"{text[:100]!r}: expected at most {MAX_PHRASES} words or phrases")
+    return Rule(phrases, found)
+
+
+def _checked(phrase: str, rule: str) -> str:
+    if len(phrase) > MAX_CHARACTERS or '"' in phrase or _ARROW in phrase or not phrase.isprintable():
+        raise ValueError(
+            f"{rule[:100]!r}: {phrase[:100]!r} is no word or phrase: at most {MAX_CHARACTERS} characters, no quotes"
+        )
+    try:
+        key = key_of(phrase)
+    except InvalidQuery as error:
+        raise ValueError(f"{rule[:100]!r}: {error}") from None
+    if len(key) > MAX_WORDS:
+        raise ValueError(f"{rule[:100]!r}: {phrase!r} has {len(key)} words; expected at most {MAX_WORDS}")
+    return phrase
+
+
+def check_cycles(rules: Iterable[Rule]) -> None:
+    """Raise ValueError if rules of one direction lead from a phrase back to it."""
+    following: dict[Key, dict[Key, None]] = {}
+    named: dict[Key, str] = {}
+    for rule in rules:
+        named |= {key_of(phrase): phrase for phrase in (*rule.phrases, *rule.found)}
+        if not rule.is_group:
+            for phrase in rule.phrases:
+                following.setdefault(key_of(phrase), {}).update(dict.fromkeys(map(key_of, rule.found)))
+    finished: set[Key] = set()
+    for start in following:
+        path = {start: iter(following[start])}
+        while path:
+            at = next(reversed(path))
+            following_key = next(path[at], None)
+            if following_key is None:
+                finished.add(at)
+                del path[at]
+            elif following_key in path:
+                ring = [*list(path)[list(path).index(following_key) :], following_key]
+                texts = f" {_ARROW} ".join(named[key] for key in ring)
+                raise ValueError(f"{texts} is a cycle: write a group, with commas between the phrases")
+            elif following_key not in finished:
+                path[following_key] = iter(following.get(following_key, ()))
+
+
+@lru_cache(maxsize=20_000)
+def key_of(text: str) -> Key:
+    """Return the words of a phrase; raises InvalidQuery for a text without words or with too many."""
+    return tuple(word for phrase in parse(text, keep_stop_words=True).phrases for word in _tokens(phrase))
+
+
+def _tokens(phrase: Phrase) -> tuple[str, ...]:
+    return (phrase.symbol,) if phrase.symbol else tuple(word for each in phrase.words for word in _words(each))
+
+
+@dataclass(frozen=True, slots=True)
+class Synonyms:
+    """The phrases that stand for others, by the words of the others."""
+
+    by_key: Mapping[Key, tuple[Phrase, ...]]
+    longest: int
+
+    @classmethod
+    def of(cls, rules: Iterable[Rule]) -> Synonyms:
+        """Return the synonyms by rules. A phrase is found with and without its stop words."""
+        found: dict[Key, dict[Key, Phrase]] = {}
+        for rule in rules:
+            phrases = {key_of(phrase): _phrase(phrase) for phrase in rule.found}
+            for text in rule.phrases:
+                own = key_of(text)
+                without_stop_words = tuple(word for phrase in parse(text).phrases for word in _tokens(phrase))
+                others = {key: phrase for key, phrase in phrases.items() if key != own}
+                for key in {own, without_stop_words}:
+                    found.setdefault(key, {}).update(others)
+        by_key = {key: tuple(phrases.values()) for key, phrases in found.items()}
+        return cls(by_key, max(map(len, by_key), default=0))
+
+    def expanded(self, query: Query) -> Query:
+        """Return the query in which the synonyms of its words stand for these; words in quotes have none."""
+        if not self.by_key:
+            return query
+        added: dict[int, dict[Phrase, None]] = {}
+        left = _MAX_ADDED
+        for first, last, synonyms in self._found(query.phrases):
+            # Each phrase of the run gets them: (A or S) and (B or S) is S or (A and B).
+            new = synonyms[: max(0, left // (last - first))]
+            left -= len(new) * (last - first)
+            for at in range(first, last):
+                added.setdefault(at, {}).update(dict.fromkeys(new))
+        phrases = (replace(phrase, synonyms=tuple(added.get(at, ()))) for at, phrase in enumerate(query.phrases))
+        return replace(query, phrases=tuple(phrases)) if added else query
+
+    def _found(self, phrases: Sequence[Phrase]) -> Iterator[tuple[int, int, tuple[Phrase, ...]]]:
+        """Yield the runs of phrases that have synonyms: first, end, synonyms."""
+        for first in range(len(phrases)):
+            key: Key = ()
+            for at in range(first, len(phrases)):
+                if phrases[at].quoted:
+                    break
+                key += _tokens(phrases[at])
+                if len(key) > self.longest:
+                    break
+                if synonyms := self.by_key.get(key):
+                    yield first, at + 1, synonyms
+
+
+def _phrase(text: str) -> Phrase:
+    """Return the phrase that is searched for: all words adjacent, or the form of a name with signs."""
+    phrases = parse(text, keep_stop_words=True).phrases
+    if len(phrases) == 1:
+        return replace(phrases[0], prefix=False)
+    return Phrase(tuple(word for phrase in phrases for word in phrase.words))
+
+
+#: No synonyms.
+NO_SYNONYMS: Final = Synonyms({}, 0)

@@ -1,0 +1,62 @@
+"""Which pages of a pack searches may show, and the groups of identical pages of which one is shown."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from app.search.pack_tables import Copies, cut
+
+_GROUPED = "SELECT id, shown_as FROM pages WHERE hidden AND shown_as <> 0"
+_PATHS = f"SELECT id, {cut('path', 4_000)} FROM pages"  # noqa: S608 (ours)
+
+
+@dataclass(frozen=True, slots=True)
+class VisiblePages:
+    """`hidden` are the pages that are no hits. `copies` are the other pages of each group, by the one that is shown."""
+
+    hidden: frozenset[int]
+    copies: Copies
+
+    def with_copies(self, pages: Iterable[int]) -> Iterator[int]:
+        """Yield the pages, each followed by its copies."""
+        for page in pages:
+            yield page
+            yield from self.copies.get(page, ())
+
+
+def read_visible(connection: sqlite3.Connection, hidden: frozenset[int], *, has_groups: bool) -> VisiblePages:
+    """Return the pages of a pack that are shown without any setting of its site."""
+    copies: dict[int, list[int]] = defaultdict(list)
+    for page, shown in connection.execute(_GROUPED) if has_groups and hidden else ():
+        if shown not in hidden:
+            copies[shown].append(page)
+    return VisiblePages(hidden, {shown: tuple(sorted(pages)) for shown, pages in copies.items()})
+
+
+def without_paths(connection: sqlite3.Connection, visible: VisiblePages, hides: Callable[[str], bool]) -> VisiblePages:
+    """Return the visible pages without those whose path is hidden.
+
+    Where the shown page of a group is hidden, the copy with the shortest path is shown.
+    """
+    paths: dict[int, str] = {}
+    excluded = set()
+    grouped = set(visible.with_copies(visible.copies))
+    for page, path in connection.execute(_PATHS):
+        if hides(path):
+            excluded.add(page)
+        elif page in grouped:
+            paths[page] = path
+    hidden = set(visible.hidden | excluded)
+    copies: dict[int, tuple[int, ...]] = {}
+    for shown, others in visible.copies.items():
+        left = [page for page in others if page in paths]
+        if shown in excluded and left:
+            shown = min(left, key=lambda page: (paths[page].count("/"), len(paths[page]), page))
+            hidden.discard(shown)
+            left.remove(shown)
+        if left:
+            copies[shown] = tuple(left)
+    return VisiblePages(frozenset(hidden), copies)

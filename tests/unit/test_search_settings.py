@@ -1,0 +1,240 @@
+"""The search settings of a site: synonyms, best bets, hidden paths and weights of fields, in real packs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cluster.client.scatter_gather import merge
+from app.cluster.protocol import PackVersion
+from app.cluster.searcher.packs import OpenPacks
+from app.cluster.searcher.search_settings import SearchSettingsReader
+from app.errors import InvalidSite
+from app.search.contract import BestBet, Filters, PackHits, SearchReply, SearchRequest
+from app.search.pack_searcher import PackSearcher
+from app.search.query import parse
+from app.search.synonyms import Synonyms, read_rule
+from app.sites.search_fields import search_settings
+from app.sites.site import Site
+from app.sites.stored import update_site
+from tests.packs import page, write_pack
+from tests.support.stores import folder_store
+
+pytestmark = pytest.mark.unit
+
+TREES = ("oak", "ash", "elm", "fir", "yew")
+FILLER = [page(f"/filler/{word}", f"About {word}", f"{word} and others") for word in TREES]
+PAGES = [
+    page("/tv", "Set up the television", "Plug the television in."),
+    page("/clusters", "Clusters", "Kubernetes runs containers."),
+    page("/orchestrate", "Container orchestration", "About container orchestration in general."),
+    page("/split", "Apart", "A container, and later an orchestration."),
+    page("/drafts/tv", "Television draft", "An unfinished television zebra page."),
+    page("/amber", "Amber", "Nothing of the tree."),
+    page("/long", "Trees", "amber amber amber amber amber amber amber amber"),
+    *FILLER,
+]
+BEST_BET = {"queries": ["Opening hours"], "words": ["when open"], "url": "https://site.example/hours", "title": "Hours"}
+
+
+@pytest.fixture
+def searcher(tmp_path: Path) -> Iterator[PackSearcher]:
+    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", PAGES))) as searcher:
+        yield searcher
+
+
+def apply(searcher: PackSearcher, **fields: Any) -> None:
+    searcher.apply(search_settings(Site.of("site.example", fields)))
+
+
+def found(searcher: PackSearcher, text: str) -> PackHits:
+    return searcher.search(parse(text))
+
+
+def paths(searcher: PackSearcher, text: str) -> set[str]:
+    return {hit.path for hit in found(searcher, text).hits}
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"synonyms": ["k8s"]}, "synonyms: 'k8s': expected two different words or phrases at least"),
+        ({"synonyms": ["Tree, tree"]}, "synonyms: 'Tree, tree': expected two different words"),
+        ({"synonyms": ["a1 => b1", "b1 => c1, d1", "D1 => a1"]}, "synonyms: a1 => b1 => D1 => a1 is a cycle"),
+        ({"synonyms": ["a1 => a1, b1"]}, "synonyms: 'a1 => a1, b1': the same phrase is on both sides"),
+        ({"synonyms": ["tree, ++"]}, "synonyms: 'tree, ++': there is no letter or digit to search for in “++”"),
+        ({"synonyms": ["tree, "]}, "synonyms: 'tree, ': the query is empty"),
+        ({"synonyms": ["tree, one two three four five six seven eight nine"]}, "has 9 words; expected at most 8"),
+        ({"synonyms": [f"tree, {'long ' * 30}"]}, "at most 100 characters"),
+        ({"synonyms": [f"a{n}, b{n}" for n in range(10_000)]}, "synonyms: Tuple should have at most 1000 items"),
+        ({"best_bets": [BEST_BET | {"colour": "red"}]}, "best_bets.0.colour: unknown field"),
+        ({"best_bets": [BEST_BET | {"url": "ftp://site.example/"}]}, "best_bets.0.url: URL 'ftp://site.example/'"),
+        ({"best_bets": [BEST_BET | {"queries": ["?"]}]}, "best_bets.0.queries.0: '?': there is no letter or digit"),
+        ({"best_bets": [{"url": "https://site.example/", "title": "Home"}]}, "it has neither queries nor words"),
+        ({"best_bets": ["{"]}, "best_bets.0: expected JSON such as"),
+        (
+            {"best_bets": [BEST_BET], "blocked": ["https://site.example/hours"]},
+            "best_bets: https://site.example/hours is blocked",
+        ),
+        ({"hidden_paths": ["drafts"]}, "hidden_paths.0: 'drafts': a pattern begins with '/'"),
+        ({"field_weights": {"titel": 2}}, "field_weights: 'titel' is no field: expected title, headings, anchors"),
+        ({"field_weights": {"title": 11}}, "field_weights: title: 11 is not from 0.1 to 10"),
+        ({"field_weights": {"body": "much"}}, "field_weights.body: Input should be a valid number"),
+    ],
+)
+def test_an_invalid_search_setting_is_refused_by_field_and_reason(fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidSite, match=rf"^site\.example: .*{re.escape(text)}"):
+        Site.of("site.example", fields)
+
+
+def test_a_best_bet_outside_of_the_scope_is_refused() -> None:
+    site = Site.of("site.example", {"best_bets": [BEST_BET | {"url": "https://www.site.example/hours"}]})
+    site.check_scope("suffix")
+    with pytest.raises(InvalidSite, match=r"best_bets: https://www\.site\.example/hours is not in the scope 'exact'"):
+        site.check_scope("exact")
+
+
+def test_a_stored_site_keeps_its_search_settings_and_ignores_fields_of_later_releases() -> None:
+    fields = {"synonyms": ["tv, television"], "best_bets": [BEST_BET], "field_weights": {"title": "2"}}
+    site = Site.of("site.example", fields)
+    later = json.loads(site.to_json())
+    later["best_bets"][0]["picture"] = "hours.png"
+    assert Site.from_json(json.dumps(later).encode()) == Site.from_json(site.to_json()) == site
+
+
+def test_a_synonym_finds_and_marks_the_words_that_it_stands_for(searcher: PackSearcher) -> None:
+    assert paths(searcher, "telly") == set()
+    apply(searcher, synonyms=["telly, television", "k8s, kubernetes, container orchestration"])
+    assert paths(searcher, "telly") == {"/tv", "/drafts/tv"}
+    hit = next(hit for hit in found(searcher, "telly plug").hits if hit.path == "/tv")
+    assert [text for text, marked in hit.snippet.pieces if marked] == ["Plug", "television"]
+    # A phrase is found where its words are adjacent, and stands for the word.
+    assert paths(searcher, "k8s") == {"/clusters", "/orchestrate"}
+    assert paths(searcher, "container orchestration") == {"/clusters", "/orchestrate", "/split"}
+    assert paths(searcher, '"telly"') == set()
+    assert paths(searcher, "television -telly") == {"/tv", "/drafts/tv"}
+
+
+def test_a_synonym_with_an_arrow_holds_in_one_direction(searcher: PackSearcher) -> None:
+    apply(searcher, synonyms=["kubernetes => container orchestration", "c++ => amber"])
+    assert paths(searcher, "kubernetes") == {"/clusters", "/orchestrate"}
+    assert paths(searcher, "container orchestration") == {"/orchestrate", "/split"}
+    assert paths(searcher, "C++") == {"/amber", "/long"}
+
+
+def test_synonyms_add_a_bounded_number_of_phrases_to_a_query() -> None:
+    rules = [read_rule(", ".join(f"word{row}x{column}" for column in range(20))) for row in range(20)]
+    query = Synonyms.of(rules).expanded(parse(" ".join(f"word{row}x0" for row in range(20))))
+    assert sum(len(phrase.synonyms) for phrase in query.phrases) == 24
+
+
+@pytest.mark.parametrize("fields", [{}, {"synonyms": ["amber, television", "amber trees, yew"]}])
+def test_no_score_exceeds_the_bound_with_synonyms_and_weights(searcher: PackSearcher, fields: dict[str, Any]) -> None:
+    apply(searcher, **fields, field_weights={"title": 0.1, "body": 10})
+    for text in ("amber", "amber trees", "television", "yew"):
+        hits = found(searcher, text)
+        assert hits.hits
+        assert max(hit.score for hit in hits.hits) <= hits.ideal
+
+
+def test_weights_of_fields_change_the_order_and_only_their_ratios_count(searcher: PackSearcher) -> None:
+    def scores(**weights: float) -> dict[str, float]:
+        apply(searcher, field_weights=weights)
+        return {hit.path: hit.score for hit in found(searcher, "oak others -amber").hits}
+
+    even = scores()
+    assert scores(title=5, headings=5, anchors=5, description=5, body=5) == even
+    assert scores(title=10)["/filler/oak"] > even["/filler/oak"] > scores(title=0.1)["/filler/oak"]
+
+
+def test_hidden_paths_are_neither_found_nor_suggested_nor_counted(searcher: PackSearcher) -> None:
+    assert "Television draft" in searcher.suggest("telev")
+    assert searcher.suggest("zeb") == ("zebra",)
+    assert found(searcher, "television").total == 2
+    apply(searcher, hidden_paths=["/drafts/"])
+    assert paths(searcher, "television") == {"/tv"}
+    assert found(searcher, "television").total == 1
+    assert found(searcher, "zebra").total == 0
+    assert "Television draft" not in searcher.suggest("telev")
+    assert searcher.suggest("zeb") == ()
+    apply(searcher)
+    assert found(searcher, "television").total == 2
+
+
+def test_of_a_group_whose_shown_page_is_hidden_a_copy_is_shown(tmp_path: Path) -> None:
+    pages = [page(path, "Guide", "An amber guide.") for path in ("/g", "/old/g", "/copy/of/g", "/copy/g")]
+    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", [*pages, *FILLER]))) as searcher:
+        (hit,) = found(searcher, "amber").hits
+        assert (hit.path, hit.copies) == ("/g", 3)
+        apply(searcher, hidden_paths=["/g$", "/old/"])
+        (hit,) = found(searcher, "amber").hits
+        assert (hit.path, hit.copy_urls) == ("/copy/g", ("https://site.example/copy/of/g",))
+
+
+def test_a_best_bet_is_shown_for_its_queries_and_not_counted(searcher: PackSearcher) -> None:
+    apply(searcher, best_bets=[BEST_BET | {"text": "All days"}])
+    expected = BestBet(url="https://site.example/hours", title="Hours", text="All days", domain="site.example")
+    for text in ("opening HOURS", "Is the house open, and when?"):
+        hits = found(searcher, text)
+        assert (hits.best_bets, hits.total) == ((expected,), 0)
+    for text in ("opening", "hours opening", "open amber"):
+        assert found(searcher, text).best_bets == ()
+
+
+def test_best_bets_of_several_sites_are_merged_and_only_the_first_page_has_them(tmp_path: Path) -> None:
+    replies = {}
+    for domain in ("a.example", "b.example"):
+        pack = write_pack(tmp_path / f"{domain}.sqlite", PAGES, domain=domain)
+        with closing(PackSearcher(pack)) as searcher:
+            urls = [f"https://{domain}/{number}" for number in range(4)]
+            bets = [{"queries": ["amber"], "url": url, "title": f"Bet {url[-1]}"} for url in urls]
+            searcher.apply(search_settings(Site.of(domain, {"best_bets": bets})))
+            replies[domain] = SearchReply(info=searcher.info, results=found(searcher, "amber"))
+    request = SearchRequest(domains=("a.example", "b.example"), q="amber")
+    merged = merge(request, replies, 0.0)
+    assert [f"{each.domain} {each.title}" for each in merged.best_bets] == [
+        *("a.example Bet 0", "a.example Bet 1", "a.example Bet 2"),
+        *("b.example Bet 0", "b.example Bet 1"),
+    ]
+    assert merged.total == 4
+    for other in (SearchRequest(domains=request.domains, q="amber", offset=2),
+                  SearchRequest(domains=request.domains, q="amber", filters=Filters(lang="en"))):  # fmt: skip
+        assert merge(other, replies, 0.0).best_bets == ()
+
+
+def test_a_searcher_reads_changed_settings_and_applies_them_to_present_and_later_packs(tmp_path: Path) -> None:
+    store = folder_store(tmp_path / "store")
+    packs = OpenPacks(remove=Path.unlink, time_limit=5.0)
+    reader = SearchSettingsReader(store, packs)
+
+    def version(generation: int) -> PackVersion:
+        return PackVersion(domain="site.example", sha256=str(generation), generation=generation, size_mb=1)
+
+    def totals() -> tuple[int, int]:
+        with packs.lend("site.example") as searcher:
+            return found(searcher, "telly").total, found(searcher, "television").total
+
+    def change(**fields: Any) -> None:
+        update_site(store, "site.example", lambda former: (former or Site.of("site.example", {})).changed(fields))
+        reader.read()
+
+    with closing(packs):
+        packs.put(version(1), write_pack(tmp_path / "1.sqlite", PAGES))
+        reader.read()
+        assert totals() == (0, 2)
+        change(synonyms=["telly, television"], hidden_paths=["/drafts/"])
+        assert totals() == (1, 1)
+        packs.put(version(2), write_pack(tmp_path / "2.sqlite", PAGES))
+        assert totals() == (1, 1)
+        store.put("sites/other.example.json", b"?")
+        change(synonyms=[], hidden_paths=["/tv"])
+        assert totals() == (0, 1)
+        store.delete("sites/site.example.json")
+        reader.read()
+        assert totals() == (0, 2)
