@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 import zlib
 from collections.abc import Mapping
@@ -112,7 +113,7 @@ def to_task_message(delivery: Delivery, call: TaskCall) -> TaskMessage:
 
 
 def site_message(message_type: str, budgets: Budgets = _NO_BUDGETS, /, **payload: Any) -> Outgoing:
-    """Return an envelope for the exchange `site`, as a foreign producer would publish it.
+    """Return an envelope for the exchange `site`, as a foreign producer would publish it, with the present time.
 
     With the `budgets` of app/topology/policies.py it carries its retry budget. Without, it has the budget of the worker
     in which it fails, as a foreign producer's envelope.
@@ -120,7 +121,11 @@ def site_message(message_type: str, budgets: Budgets = _NO_BUDGETS, /, **payload
     route = ROUTE_BY_TYPE[message_type]
     body = _as_json({"type": message_type, **payload})
     return Outgoing(
-        exchange=site_exchange.name, routing_key=route.type, body=body, headers=budgets.get(message_type, {})
+        exchange=site_exchange.name,
+        routing_key=route.type,
+        body=body,
+        headers=budgets.get(message_type, {}),
+        properties=_present(),
     )
 
 
@@ -137,7 +142,7 @@ def queue_message(queue: str, payload: Mapping[str, Any], budgets: Budgets = _NO
     """Return an envelope for a queue of the site group, by the queue's name: the callback of a timer."""
     body = _as_json(payload)
     headers = budgets.get(str(payload.get("type")), {})
-    return Outgoing(exchange=site_exchange.name, routing_key=queue, body=body, headers=headers)
+    return Outgoing(exchange=site_exchange.name, routing_key=queue, body=body, headers=headers, properties=_present())
 
 
 def searcher_message(searcher_id: str, message_type: str, payload: Mapping[str, Any]) -> Outgoing:
@@ -164,6 +169,11 @@ def request_message(message_type: str, payload: Mapping[str, Any]) -> Outgoing:
     return Outgoing(
         exchange=requests_exchange.name, routing_key=message_type, body=body, properties={"delivery_mode": 1}
     )
+
+
+def _present() -> dict[str, Any]:
+    """Return the property with the time, which replacements keep: older messages of a removed site are dropped."""
+    return {"timestamp": int(time.time())}
 
 
 def _as_json(payload: Mapping[str, Any]) -> bytes:

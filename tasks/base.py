@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from celery import current_task
 from celery.utils.log import get_task_logger
 from redis import Redis, RedisError
 
@@ -25,6 +26,7 @@ from app.crawl.page_work import PageWork, complete_dead
 from app.crawl.policy import Policies
 from app.crawl.traps import TrapLimits
 from app.crawl.urls import TARGET_FIELDS, Target, parse_message_domain, parse_target
+from app.crawl_record.removed_sites import is_removed
 from app.errors import OutOfScope, StoreError, lacks_descriptors, lacks_space
 from app.sites.policies import SitePolicies
 from app.sites.scheduler import Scheduler
@@ -56,6 +58,9 @@ _WITHOUT_DESCRIPTORS = 5.0
 
 #: Seconds that a message waits when the disk of its process is full; a process on another machine may take it.
 _WITHOUT_SPACE = 60.0
+
+#: Message types that are dropped if they are older than the removal of their site. The frontier refuses those of pages.
+_DROPPED = frozenset({"index+crawl", "index", "crawl", "start_timer", "reset_timer", "pack_full", "pack_incremental"})
 
 #: The tasks whose messages the frontier counts.
 _KIND: dict[str, MessageKind] = {"site.page": "page", "site.index": "index", "site.crawl": "crawl"}
@@ -235,7 +240,8 @@ def task(kind: str, base: type[Task], *, bind: bool = False) -> Callable[[Callab
             try:
                 try:
                     _watch_store()
-                    run(*args, **kwargs)
+                    if kind not in _DROPPED or not _is_of_removed_site(kind, kwargs):
+                        run(*args, **kwargs)
                 except (ApplicationError, OSError) as error:
                     if lacks_descriptors(error):
                         raise Postpone(_WITHOUT_DESCRIPTORS, f"no file descriptors are left here: {error}") from error
@@ -254,6 +260,19 @@ def task(kind: str, base: type[Task], *, bind: bool = False) -> Callable[[Callab
         return app.task(postponing, name=route.task, base=base, bind=bind, **options)
 
     return decorate
+
+
+def _is_of_removed_site(kind: str, message: Mapping[str, Any]) -> bool:
+    """Return whether a message was published before its site was removed; the task refuses an invalid one."""
+    try:
+        domain = domain_of(message)
+    except InvalidMessage:
+        return False
+    properties = current_task.request.properties if current_task else None
+    removed = is_removed(context().store, domain, (properties or {}).get("timestamp"), now=time.time())
+    if removed:
+        logger.info("%s of %s dropped: the site was removed after the message was published", kind, domain)
+    return removed
 
 
 def _watch_store() -> None:

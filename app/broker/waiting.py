@@ -13,8 +13,8 @@ from app.broker.delivery import Delivery
 def remove_messages(connection: Any, queue: str, matches: Callable[[Delivery], bool]) -> int:
     """Acknowledge the waiting messages of a queue that match, and return their number; 0 for a missing queue.
 
-    Messages that a consumer holds, and those that arrive meanwhile, are not seen. The others go back to their places. A
-    quorum queue counts this as one delivery of each.
+    Messages that a consumer holds, and those that arrive meanwhile, are not seen. The others go back to their places.
+    Only for classic queues: a quorum queue counts this as one delivery of each message.
     """
     removed = 0
     with connection.channel() as channel:

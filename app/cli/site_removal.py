@@ -29,9 +29,8 @@ from app.state.lease import lease
 from app.storage.layout import Page, Tombstone, content_key, page_id, read_content, to_json
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
-from app.topology.declare import all_queues, prepare_client
-from app.topology.policies import budgets
-from config.routes import SITE, TICK
+from app.topology.declare import prepare_client
+from app.topology.policies import budgets, site_policy
 from config.settings import Settings, get_settings
 
 #: Seconds between two looks at the requests that have not ended, and at the lease of the pack.
@@ -51,7 +50,7 @@ def remove(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete all there is of a site: settings, pages, pack, crawl records, timer, waiting messages and dead letters."""
+    """Delete all there is of a site: settings, pages, pack, crawl records, timer, dead letters; drop its messages."""
     settings = get_settings()
     name = parse_domain(domain, max_length=settings.max_url_length)
     found = _removal(name, settings).holdings()
@@ -61,33 +60,36 @@ def remove(
         confirm(
             f"Delete all of {name}, its messages and dead letters?", without_terminal="without a terminal, add --yes"
         )
-    [deleted], messages = remove_sites([name])
+    [deleted], letters = remove_sites([name])
     if as_json:
-        typer.echo(json.dumps({**asdict(deleted), "removed_messages": messages}))
+        typer.echo(json.dumps({**asdict(deleted), "removed_dead_letters": letters}))
     else:
-        typer.echo(f"{name}: deleted, and {messages} messages and dead letters; searchers follow")
+        typer.echo(f"{name}: deleted, and {letters} dead letters; workers drop its messages, searchers follow")
 
 
 def remove_sites(domains: Collection[str]) -> tuple[list[Holdings], int]:
-    """Delete all there is of these domains; return what there was, and the number of messages that were removed.
+    """Delete all there is of these domains; return what there was, and the number of dead letters.
 
-    All queues are read twice, however many domains there are: quorum queues count each time as a delivery.
+    Work queues and delay queues are not read. Messages that were published before this function returns are dropped by
+    the workers that receive them; later ones are not.
     """
     settings = get_settings()
     prepare_client(settings)
     removals = [_removal(domain, settings) for domain in domains]
     for removal in removals:
-        removal.stop()
-    messages = _remove_messages(domains, settings)
+        removal.stop(at=_next_second())
     deadline = time.monotonic() + LEASE
     while any(removal.requests_in_flight() for removal in removals) and time.monotonic() < deadline:
         time.sleep(_PAUSE)
-    deleted = [_delete(removal, settings) for removal in removals]
-    # What pages in work published until they ended.
-    messages += _remove_messages(domains, settings)
+    # Also what pages in work published until they ended.
+    at = _next_second()
+    deleted = [_delete(removal, settings, at=at) for removal in removals]
+    letters = _remove_letters(domains, settings)
+    # Times of messages are whole seconds: what is published from now on is no older than the removal.
+    time.sleep(max(0.0, at - time.time()))
     publisher = get_publisher(settings.broker, timeout=settings.publish_timeout)
     publisher.publish([event_message("update", {"domain": domain}) for domain in domains])
-    return deleted, messages
+    return deleted, letters
 
 
 def block(url: Annotated[str, typer.Argument(help="A page.")], site: OfSite = "", as_json: AsJson = False) -> None:
@@ -132,23 +134,27 @@ def _block(domain: str, url: str, *, blocked: bool) -> None:
     update_site(_store(get_settings()), domain, change)
 
 
-def _delete(removal: SiteRemoval, settings: Settings) -> Holdings:
+def _next_second() -> int:
+    return int(time.time()) + 1
+
+
+def _delete(removal: SiteRemoval, settings: Settings, *, at: int) -> Holdings:
     """Delete objects and keys while no packer is at work on the domain."""
     deadline = time.monotonic() + _PACKER_WAIT
     while True:
         try:
             with lease(get_redis(settings.redis), f"pack:{removal.domain}"):
-                return removal.delete()
+                return removal.delete(at=at)
         except Postpone as busy:
             if time.monotonic() > deadline:
                 raise ApplicationError(f"{removal.domain}: {busy}; run it again") from busy
             time.sleep(_PAUSE)
 
 
-def _remove_messages(domains: Collection[str], settings: Settings) -> int:
-    names = [queue.name for queue in all_queues(settings) if queue.name.startswith(f"{SITE}.") and queue.name != TICK]
+def _remove_letters(domains: Collection[str], settings: Settings) -> int:
+    """Remove the dead letters of these domains. A dead set is a classic queue, which counts no deliveries."""
     with connected(settings.broker, timeout=settings.publish_timeout) as connection:
-        return sum(remove_messages(connection, name, is_about(domains)) for name in names)
+        return remove_messages(connection, site_policy(settings).dead.name, is_about(domains))
 
 
 def _page(url: str, site: str) -> Target:

@@ -25,6 +25,7 @@ from app.crawl_record.crawls import (
 )
 from app.crawl_record.entries import UrlEntry
 from app.crawl_record.keys import CrawlRef
+from app.crawl_record.removed_sites import removed_at
 from app.crawl_record.segments import append_segment, latest_entries, next_offset, read_entries, write_excluded
 from app.errors import PreconditionFailed
 from app.storage.store import ObjectStore
@@ -115,15 +116,19 @@ class CrawlRecords:
         kept = (entry for entry in entries if same or is_sitemap(entry))
         self._frontier.note_former(record.id, kept, longest=longest, scheduled=scheduled)
 
-    def restore(self, target: Target) -> None:
+    def restore(self, target: Target) -> bool:
         """Make the crawl of a page known to the frontier: from its record, or else from the page's message.
 
-        Redis was lost, or the crawl expired in it. A restored crawl is swept: its backlog is found again.
+        Redis was lost, or the crawl expired in it. A restored crawl is swept: its backlog is found again. Return False
+        for a crawl of a removed site, whose record is deleted.
         """
         if self.restore_crawl(CrawlRef(target.domain, target.crawl_id)) is None:
+            if removed_at(self._store, target.domain) is not None:
+                return False
             start = Crawl(target.crawl_id, target.domain, target.url, datetime.now(UTC), own=True)
             self._frontier.begin(start)
             self._frontier.note_cut(target.crawl_id)
+        return True
 
     def restore_crawl(self, ref: CrawlRef) -> Crawl | None:
         """Make a recorded crawl known to the frontier and return it; None for one without a record."""

@@ -93,10 +93,14 @@ class PageWork:
         )
 
     def _enter(self, target: Target, link: FoundPage, host: Host, *, takeover: bool, due: bool = False) -> Entered:
-        """Begin the run of a page's message, in a crawl that Redis may have lost. Raises what `Frontier.enter` does."""
+        """Begin the run of a page's message, in a crawl that Redis may have lost. Raises what `Frontier.enter` does.
+
+        Nothing is left to do for a message of a removed site.
+        """
         entered = self._frontier.enter(target.crawl_id, target.domain, link, host, takeover=takeover, due=due)
         if not entered.crawl_found:
-            self._records.restore(target)
+            if not self._records.restore(target):
+                return Entered(fetch=False)
             entered = self._frontier.enter(target.crawl_id, target.domain, link, host, takeover=takeover, due=due)
         if not entered.crawl_found:
             raise Postpone(_LOST_AGAIN, f"Redis has lost crawl {target.crawl_id} again")

@@ -13,6 +13,7 @@ from app.crawl.frontier import Frontier
 from app.crawl.frontier_values import ACTIVE_CRAWLS, HOST_PREFIX, crawl_key, crawls_key, host_keys, latest_key
 from app.crawl_record.crawls import CrawlRecord, list_crawls, update_crawl
 from app.crawl_record.keys import domain_prefix, plain_id
+from app.crawl_record.removed_sites import note_removed
 from app.sites.stored import site_key, start_key
 from app.state.client import PREFIX
 from app.storage.layout import announcement_key, content_prefix, manifest_key, pack_key
@@ -47,7 +48,11 @@ class Holdings:
 
 
 class SiteRemoval:
-    """Removes a domain in two steps: `stop` ends its work, then `delete` removes it. Both can be repeated."""
+    """Removes a domain in two steps: `stop` ends its work, then `delete` removes it. Both can be repeated.
+
+    Its messages stay in their queues, and workers drop them: to look for them would count as a delivery of every
+    message of other sites.
+    """
 
     def __init__(self, domain: str, store: ObjectStore, redis: Redis, *, crawl_ttl: int) -> None:
         self.domain = domain
@@ -68,8 +73,12 @@ class SiteRemoval:
             messages=self._frontier.open_messages(self.domain),
         )
 
-    def stop(self) -> None:
-        """Cancel the crawls of the domain, and delete its settings, schedule and timer: no work begins any more."""
+    def stop(self, *, at: int) -> None:
+        """Cancel the crawls of the domain, and delete its settings, schedule and timer: no work begins any more.
+
+        Messages that were published before `at`, in seconds since the epoch, are dropped. This is noted first.
+        """
+        note_removed(self._store, self.domain, at)
         for key in (site_key(self.domain), start_key(self.domain)):
             self._store.delete(key)
 
@@ -93,11 +102,12 @@ class SiteRemoval:
         keys = (host_keys(self.domain)[1], *map(str, below))
         return sum(int(self._redis.zcount(key, now, "+inf")) for key in keys)
 
-    def delete(self) -> Holdings:
-        """Delete all objects and keys of the domain, and return what there was.
+    def delete(self, *, at: int) -> Holdings:
+        """Delete all objects and keys of the domain, and its messages from before `at`; return what there was.
 
         A mark of each crawl stays in Redis for CRAWL_TTL: late messages of a crawl that is cancelled do nothing.
         """
+        note_removed(self._store, self.domain, at)
         found, ids = self.holdings(), self._crawl_ids()
         # Without a manifest there is no pack, whatever else is left of it.
         packed = (manifest_key(self.domain), pack_key(self.domain), announcement_key(self.domain))

@@ -6,16 +6,17 @@ import itertools
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from app.crawl_record.crawls import list_crawls
+from app.crawl_record.removed_sites import removed_key
 from app.services import Urls
 from app.state.client import get_redis
 from app.storage.open import open_store
-from app.topology.declare import all_queues
 from app.topology.queues import DEAD_SET
 from tests.servers.site import Site, page, redirect, reply, robots
 from tests.support import command
@@ -166,16 +167,24 @@ def test_the_life_of_a_site_from_its_schedule_to_its_removal(system: System, sea
         perennial(system, "site", "remove", domain, "--yes")
         eventually(lambda: not _served(system, domain), "no searcher has it", seconds=60)
         requests = len(site.requests)
-        assert not [stat.key for stat in store.list("") if domain in stat.key]
+        assert [stat.key for stat in store.list("") if domain in stat.key] == [removed_key(domain)]
         redis = get_redis(system.settings.redis)
         keys = [str(key) for key in redis.scan_iter("*") if domain in str(key)]
         assert not [key for key in keys if not key.startswith("perennial:lease:")]
         assert redis.zscore("perennial:timers", domain) is None
-        retries = {"retry_timeout_ms": 100, "retry_max": 2}
-        for queue in all_queues(system.settings.model_copy(update=retries)):
-            if queue.name.startswith("site.") and queue.name != "site.tick":
-                assert not [each for each in system.broker.peek(queue.name) if domain in each.body.decode()]
+        assert not [each for each in system.broker.peek(DEAD_SET) if domain in each.body.decode()]
         assert not hits("amber")
+
+        # Waiting messages are dropped, with a time or without one; later ones are not.
+        before = int(time.time()) - 60
+        for number, named in enumerate(({"timestamp": before}, {})):
+            body = {"type": "index", "url": site.at(f"/late{number}")}
+            system.broker.post(json.dumps(body).encode(), key="index", **named)
+        eventually(lambda: system.worker.log.count(f"index of {domain} dropped") == 2, "two messages are dropped")
+        perennial(system, "index", site.at("/later"))
+        eventually(lambda: "/later" in site.paths(), "a message after the removal runs")
+        assert not [path for path in site.paths() if path.startswith("/late") and path != "/later"]
+        requests = len(site.requests)
         # The next look of the scheduler begins nothing again.
         eventually(lambda: not redis.exists("perennial:sites:read"), "the next look is due", every=0.01)
         eventually(lambda: redis.exists("perennial:sites:read"), "the sites were read")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from app.broker.connection import connected
-from app.broker.waiting import remove_messages
+from app.broker.delivery import Delivery
+from app.broker.headers import is_suspect, unacknowledged
 from app.cli.main import cli
 from app.crawl.frontier_values import Crawl, FoundPage, Host
 from app.crawl.urls import Target
+from app.crawl_record.removed_sites import is_removed, note_removed, removed_key
+from app.envelopes import site_message
 from app.sites.site import Site
 from app.sites.stored import Start, read_site, write_site, write_start
 from app.storage.layout import Page, content_key, page_id, read_content, to_json
@@ -25,6 +28,7 @@ from tasks.base import Context
 from tests.integration.test_tick import broker
 from tests.integration.test_tick import process as process_of_clients
 from tests.support.broker import Broker
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -75,16 +79,14 @@ def fill(process: Context, broker: Broker, domain: str) -> None:
 
 def leftovers(process: Context, broker: Broker, domain: str) -> list[str]:
     """Return the objects, keys and messages that name a domain, but for the marks of its crawls."""
-    found = [stat.key for stat in process.store.list("") if f"/{domain}" in stat.key]
+    found = [
+        stat.key for stat in process.store.list("") if f"/{domain}" in stat.key and stat.key != removed_key(domain)
+    ]
     keys = [str(key) for key in process.redis.scan_iter("*")]
     found += [key for key in keys if domain in key]
     found += [str(each) for each in process.redis.zrange("perennial:timers", 0, -1) if domain == each]
-    for queue in QUEUES:
-        found += [queue for message in broker.peek(queue) if json.loads(message.body)["domain"] == domain]
+    found += [DEAD_SET for message in broker.peek(DEAD_SET) if json.loads(message.body)["domain"] == domain]
     return found
-
-
-QUEUES = ("site.page", "site.index", "site.timer", "site.pack", "site.delay.10000", DEAD_SET)
 
 
 def test_nothing_is_left_of_a_removed_site_and_all_of_another(process: Context, broker: Broker) -> None:
@@ -94,11 +96,11 @@ def test_nothing_is_left_of_a_removed_site_and_all_of_another(process: Context, 
     printed = perennial("site", "remove", DOMAIN, "--yes")
     assert printed.splitlines() == [
         f"{DOMAIN}: its settings, its pack, 1 stored pages, 1 crawl records, 2 open messages",
-        f"{DOMAIN}: deleted, and 6 messages and dead letters; searchers follow",
+        f"{DOMAIN}: deleted, and 1 dead letters; workers drop its messages, searchers follow",
     ]
     assert leftovers(process, broker, DOMAIN) == []
     assert leftovers(process, broker, OTHER) == before
-    assert len(before) >= 15
+    assert len(before) >= 10
     assert process.frontier.progress(DOMAIN).crawl is None
     assert perennial("site", "remove", DOMAIN, "--yes").startswith(f"{DOMAIN}: there is nothing")
 
@@ -132,19 +134,19 @@ def test_removal_waits_for_a_request_that_has_not_ended(
 
     def sleep(seconds: float) -> None:
         waits.append(seconds)
+        if len(waits) > 2:  # Until the second of the removal is over.
+            return
         assert read_content(process.store, content_key(DOMAIN, page_id(f"https://{DOMAIN}/x"))) is not None
         if len(waits) == 2:
             process.redis.delete(flight)
 
     monkeypatch.setattr("app.cli.site_removal.time.sleep", sleep)
     perennial("site", "remove", DOMAIN, "--yes")
-    assert len(waits) == 2
+    assert len(waits) == 3
     assert leftovers(process, broker, DOMAIN) == []
 
 
-def test_apply_with_prune_removes_what_a_file_does_not_name_and_reads_the_queues_twice(
-    process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_apply_with_prune_removes_what_a_file_does_not_name(process: Context, broker: Broker) -> None:
     fill(process, broker, DOMAIN)
     file = process.settings.data_dir / "sites.toml"
     file.write_text(f'[[sites]]\ndomain = "{OTHER}"\n')
@@ -152,16 +154,49 @@ def test_apply_with_prune_removes_what_a_file_does_not_name_and_reads_the_queues
     assert f"not in the file: {DOMAIN}" in perennial("site", "apply", str(file))
     perennial("site", "apply", str(file), "--prune", exit_code=2)
     write_site(process.store, Site.of("c.gov", {}), etag=None)
-    looks: list[str] = []
-
-    def remove(connection: Any, queue: str, matches: Any) -> int:
-        looks.append(queue)
-        return remove_messages(connection, queue, matches)
-
-    monkeypatch.setattr("app.cli.site_removal.remove_messages", remove)
     assert f"remove {DOMAIN}" in perennial("site", "apply", str(file), "--prune", "--yes")
     assert leftovers(process, broker, DOMAIN) == leftovers(process, broker, "c.gov") == []
-    assert looks.count("site.page") == 2
+
+
+@pytest.mark.slow
+def test_thirty_removals_are_no_delivery_of_the_messages_of_another_site(
+    process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.cli.site_removal.time.sleep", lambda _seconds: None)
+    urls = [f"https://{OTHER}/{number}" for number in range(3)]
+    for url in urls:
+        body = json.dumps({"type": "index", "url": url, "domain": OTHER}).encode()
+        broker.post(body, key="index")
+        broker.post(body, exchange="site.delay.10000", key="site.crawl")
+    broker.post(json.dumps({"type": "index", "domain": DOMAIN}).encode(), key="index")
+    for _ in range(30):
+        perennial("site", "remove", DOMAIN, "--yes")
+    eventually(lambda: broker.depth("site.crawl") == 3, "the delay has ended", seconds=20)
+    for queue in ("site.index", "site.crawl"):
+        waiting = [Delivery.of(message, queue) for message in broker.take(queue)]
+        assert [json.loads(each.body).get("url") for each in waiting if OTHER in each.body.decode()] == urls
+        assert {unacknowledged(each) for each in waiting} == {0}
+        assert not any(is_suspect(each) or each.redelivered for each in waiting)
+
+
+def test_a_message_is_dropped_if_it_was_published_before_its_site_was_removed(process: Context) -> None:
+    note_removed(process.store, DOMAIN, 1_000)
+    dropped = {
+        (published, now): is_removed(process.store, DOMAIN, published, now=now)
+        for published, now in ((999, 2_000), (1_000, 2_000), (None, 1_059), (None, 1_060))
+    }
+    assert list(dropped.values()) == [True, False, True, False]
+    assert not is_removed(process.store, OTHER, 999, now=2_000)
+    assert site_message("index", domain=DOMAIN).properties["timestamp"] >= int(time.time()) - 1
+
+
+def test_a_page_of_a_removed_site_begins_no_crawl_after_redis_lost_its_keys(process: Context) -> None:
+    url = f"https://{DOMAIN}/x"
+    note_removed(process.store, DOMAIN, 1_000)
+    assert not process.records.restore(Target(url, DOMAIN, url, "c", 1))
+    assert process.records.restore(Target(url, OTHER, url, "d", 1))
+    assert process.frontier.crawl("c") is None
+    assert [stat.key for stat in process.store.list("")] == [removed_key(DOMAIN)]
 
 
 def test_a_blocked_page_is_gone_and_is_requested_no_more_until_it_is_unblocked(

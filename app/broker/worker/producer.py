@@ -91,6 +91,7 @@ class AMQP(celery_amqp.AMQP):  # type: ignore[misc]
                 raise InvalidMessage(f"{name}: neither countdown nor eta; every delay is a message in the broker")
             for header, value in self._budget(name, options).items():
                 message.headers.setdefault(header, value)
+            message.properties.setdefault("timestamp", int(time.time()))
             timeout = self.app.retries.publish_timeout
             # Of a write: a broker that stops reading would otherwise block the sender forever.
             options.setdefault("timeout", timeout)

@@ -1,0 +1,57 @@
+"""Removed sites: an object in the store has the time, by which workers drop the messages that are older."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any, Final
+
+from app.errors import InvalidKey, ObjectNotFound
+from app.storage.store import ObjectStore
+
+log = logging.getLogger(__name__)
+
+#: Keys of the times of removal begin with this.
+REMOVED_PREFIX: Final = "removed/"
+#: Seconds after a removal in which messages without a time count as older: foreign producers give them none.
+WITHOUT_TIME: Final = 60
+
+
+def removed_key(domain: str) -> str:
+    """Return the object key of a domain's removal; raises InvalidKey for a name that is no domain."""
+    if not domain or "/" in domain:
+        raise InvalidKey(f"domain {domain!r}: not a host name with an optional port")
+    return f"{REMOVED_PREFIX}{domain}.json"
+
+
+def note_removed(store: ObjectStore, domain: str, at: int) -> None:
+    """Note that a domain is removed with all messages that were published before `at`, in seconds since the epoch."""
+    store.put(removed_key(domain), json.dumps({"at": at}).encode())
+
+
+def removed_at(store: ObjectStore, domain: str) -> int | None:
+    """Return when a domain was removed last, in seconds since the epoch; None for one that was never removed.
+
+    An invalid object is logged, and counts as a removal when it was written.
+    """
+    key = removed_key(domain)
+    try:
+        data, written = store.get(key).data, store.stat(key).modified
+    except ObjectNotFound:
+        return None
+    try:
+        return int(json.loads(data)["at"])
+    except (ValueError, TypeError, KeyError) as error:
+        log.warning("%s is not the time of a removal: the time at which it was written counts: %r", key, error)
+        return int(written.timestamp())
+
+
+def is_removed(store: ObjectStore, domain: str, published: Any, *, now: float) -> bool:
+    """Return whether a message of a domain is older than the domain's removal, so that nothing is to be done for it.
+
+    `published` is the message's property `timestamp`, in seconds since the epoch; `now` counts for one without it.
+    """
+    at = removed_at(store, domain)
+    if at is None:
+        return False
+    return published < at if isinstance(published, int) else now < at + WITHOUT_TIME
