@@ -176,10 +176,9 @@ def test_the_life_of_a_site_from_its_schedule_to_its_removal(system: System, sea
         assert not hits("amber")
 
         # Waiting messages are dropped, with a time or without one; later ones are not.
-        before = int(time.time()) - 60
-        for number, named in enumerate(({"timestamp": before}, {})):
-            body = {"type": "index", "url": site.at(f"/late{number}")}
-            system.broker.post(json.dumps(body).encode(), key="index", **named)
+        late = [json.dumps({"type": "index", "url": site.at(f"/late{number}")}).encode() for number in range(2)]
+        system.broker.post(late[0], timestamp=int(time.time()) - 60)
+        system.broker.post(late[1])
         eventually(lambda: system.worker.log.count(f"index of {domain} dropped") == 2, "two messages are dropped")
         perennial(system, "index", site.at("/later"))
         eventually(lambda: "/later" in site.paths(), "a message after the removal runs")
