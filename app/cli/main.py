@@ -84,6 +84,11 @@ COMMANDS = (
         "Search indexed sites. Exit 0: hits, 1: no hits, never indexed or no answer, 2: wrong usage.",
     ),
     LazyCommand(
+        "search-report",
+        "app.cli.search_report",
+        "Report searches without results and clicks of a site that counts them. Exit 1 if nothing was counted.",
+    ),
+    LazyCommand(
         "searchers",
         "app.cli.searchers",
         "Show the searchers and where each pack is. Exit 1 if the orchestrator is unreachable or a pack is unassigned.",

@@ -1,11 +1,11 @@
-"""Display names of sites, from the site objects in the store, for the search page and the API."""
+"""What the search page shows of sites and counts for them, from the site objects in the store."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from app.errors import StoreError
 from app.sites.stored import list_sites
@@ -25,27 +25,41 @@ def site_names(settings: Settings) -> SiteNames:
 
 
 class SiteNames:
-    """The display names by domain. They are read in a thread of their own, so that no request waits for the store."""
+    """The display names by domain, and the sites with a search report.
+
+    They are read in a thread of their own, so that no request waits for the store.
+    """
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._names: Mapping[str, str] = {}
+        self._counted: Collection[str] = frozenset()
         self._read_at = -KEPT
         self._lock = threading.Lock()
 
     def __call__(self) -> Mapping[str, str]:
         """Return the names that were read last, and read them again if they are old."""
+        self._read_if_old()
+        return self._names
+
+    def counted(self) -> Collection[str]:
+        """Return the domains whose searches and clicks are counted."""
+        self._read_if_old()
+        return self._counted
+
+    def _read_if_old(self) -> None:
         with self._lock:
             is_old = time.monotonic() - self._read_at >= KEPT
             if is_old:
                 self._read_at = time.monotonic()
         if is_old:
             threading.Thread(target=self.read, name="site-names", daemon=True).start()
-        return self._names
 
     def read(self) -> None:
-        """Read the names now. While the store fails, the former ones stay."""
+        """Read the sites now. While the store fails, the former ones stay."""
         try:
-            self._names = {site.domain: site.name for site in list_sites(self._store) if site.name}
+            sites = list(list_sites(self._store))
+            self._names = {site.domain: site.name for site in sites if site.name}
+            self._counted = frozenset(site.domain for site in sites if site.search_report)
         except StoreError as error:
             log.warning("Display names of sites stay as they are: %s", error)

@@ -14,6 +14,7 @@ from app.crawl.frontier_values import ACTIVE_CRAWLS, HOST_PREFIX, crawl_key, cra
 from app.crawl_record.crawls import CrawlRecord, list_crawls, update_crawl
 from app.crawl_record.keys import domain_prefix, plain_id
 from app.crawl_record.removed_sites import note_removed
+from app.sites.search_reports import report_prefix
 from app.sites.stored import site_key, start_key
 from app.state.client import PREFIX
 from app.storage.layout import announcement_key, content_prefix, manifest_key, pack_key
@@ -113,7 +114,7 @@ class SiteRemoval:
         packed = (manifest_key(self.domain), pack_key(self.domain), announcement_key(self.domain))
         for key in (*packed, site_key(self.domain), start_key(self.domain)):
             self._store.delete(key)
-        prefixes = (content_prefix(self.domain), domain_prefix(self.domain))
+        prefixes = (content_prefix(self.domain), domain_prefix(self.domain), report_prefix(self.domain))
         for key in list(chain.from_iterable((stat.key for stat in self._store.list(prefix)) for prefix in prefixes)):
             self._store.delete(key)
         Timers(self._redis).delete(self.domain)

@@ -7,6 +7,7 @@ import sys
 from app.cluster.client.cluster import ClusterSearchClient
 from app.crawl.first_crawls import CrawlsInRedis
 from app.sites.names import site_names
+from app.sites.search_counter import search_counter
 from app.timers.timers import packing_state
 from app.web.application import create_app
 from app.web.server import create_server
@@ -19,12 +20,16 @@ def main() -> None:
     settings = get_settings()
     configure()
     client = ClusterSearchClient.of(settings)
+    names = site_names(settings)
+    counter = search_counter(settings, names.counted)
+    counter.start()
     app = create_app(
         client,
         rate_limit=settings.web_rate_limit,
         counts=client.counts,
         packing=packing_state(settings.redis),
-        site_names=site_names(settings),
+        site_names=names,
+        search_counter=counter,
         first_crawls=CrawlsInRedis(settings.redis),
         origins=settings.web_cors_origins,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -17,7 +17,8 @@ from app.broker.errors import ApplicationError, InvalidMessage
 from app.cluster.client.contract import SearchClient
 from app.crawl.first_crawls import FirstCrawls, no_crawls
 from app.errors import MethodNotAllowed, ResourceNotFound
-from app.web import api, developer_pages, monitoring, opensearch, pages, problems
+from app.sites.search_counter import SearchCounter
+from app.web import api, clicks, developer_pages, monitoring, opensearch, pages, problems
 from app.web.middleware import ConcurrencyLimit, RateLimiter, WebMiddleware
 from app.web.monitoring import CountingSearchClient, Metrics, RoutesCollector
 from app.web.static_files import VersionedFiles
@@ -40,17 +41,19 @@ def create_app(
     site_names: Callable[[], Mapping[str, str]] = dict,
     first_crawls: FirstCrawls = no_crawls,
     origins: Collection[str] = (),
+    search_counter: SearchCounter | None = None,
 ) -> FastAPI:
     """Return the application that searches with `client`, and closes it when the application ends.
 
     `rate_limit` is `<number>/<second|minute|hour>` for each address. `counts` returns the client's own counters for
     /metrics. `packing` returns why no site is packed now, or an empty text; it makes the process unready.
     `site_names` returns the display names of sites by domain. `first_crawls` returns how far the crawls of sites
-    without a pack are. Pages of `origins` may read the API.
+    without a pack are. Pages of `origins` may read the API. `search_counter` counts searches and clicks; None counts
+    nothing. It is closed with the application.
     """
     metrics = Metrics()
     metrics.registry.register(RoutesCollector(client, counts))
-    app = _fastapi(client)
+    app = _fastapi([client, *([search_counter] if search_counter else [])])
     app.add_middleware(GZipMiddleware, minimum_size=_LEAST_COMPRESSED, compresslevel=_COMPRESSION)
     app.add_middleware(
         WebMiddleware,
@@ -62,8 +65,9 @@ def create_app(
     )
     app.state.search_client, app.state.uncounted_client = CountingSearchClient(client, metrics), client
     app.state.metrics, app.state.packing = metrics, packing
+    app.state.search_counter = search_counter
     app.state.site_names, app.state.first_crawls = site_names, first_crawls
-    for module in (api, pages, developer_pages, problems, opensearch, monitoring):
+    for module in (api, pages, clicks, developer_pages, problems, opensearch, monitoring):
         app.include_router(module.router)
     app.mount("/static", VersionedFiles(), name="static")
     for kind in (ApplicationError, RequestValidationError, HTTPException):
@@ -71,13 +75,14 @@ def create_app(
     return app
 
 
-def _fastapi(client: SearchClient) -> FastAPI:
-    """Return FastAPI with our description of the API; it closes the client when it ends."""
+def _fastapi(parts: Sequence[SearchClient | SearchCounter]) -> FastAPI:
+    """Return FastAPI with our description of the API; it closes these parts when it ends."""
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
-        client.close()
+        for part in parts:
+            part.close()
 
     app = FastAPI(
         title="Perennial",

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.broker.errors import ApplicationError, Overloaded
 from app.cluster.client.contract import MAX_DOMAINS
-from app.errors import BodyRefused, MethodNotAllowed, TooManySearches, UriTooLong
+from app.errors import BodyRefused, MethodNotAllowed, ResourceNotFound, TooManySearches, UriTooLong
 from app.search.query import MAX_CHARACTERS, words
 from app.web.cors import cors_headers
 from app.web.monitoring import Metrics
@@ -45,9 +45,11 @@ HEADERS = {
 ALLOWED = "GET, HEAD"
 #: Bytes of path and query: sixteen domains and 255 characters of four bytes, percent-encoded, are shorter.
 MAX_TARGET = 8_192
+#: The path to which the search page reports a click, by POST without a body.
+CLICKS_PATH = "/clicks"
 #: Paths that search, and paths that count against an address's rate limit; the search page only with a query.
 SEARCH_PATHS = frozenset({"/", "/api/v1/search"})
-LIMITED_PATHS = SEARCH_PATHS | {"/suggest", "/api/v1/suggest"}
+LIMITED_PATHS = SEARCH_PATHS | {"/suggest", "/api/v1/suggest", CLICKS_PATH}
 #: The key of a request's scope for a function that charges its cost once more, and returns whether that was granted.
 CHARGE_AGAIN = "perennial.charge_again"
 #: Words of a search that cost 1, and sites whose suggestions cost as much as the first one's.
@@ -188,7 +190,10 @@ class _Answer:
 
 def refusal(scope: Scope) -> type[ApplicationError] | None:
     """Return why no route may see a request: its method, its length or its body. None if a route may."""
-    if scope["method"] not in {"GET", "HEAD"}:
+    if scope["path"] == CLICKS_PATH:
+        if scope["method"] != "POST":
+            return ResourceNotFound
+    elif scope["method"] not in {"GET", "HEAD"}:
         return MethodNotAllowed
     if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET:
         return UriTooLong

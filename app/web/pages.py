@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from app.crawl.urls import parse_domain
 from app.errors import InvalidQuery, PackNotFound
 from app.search.contract import Filters
 from app.search.query import MAX_CHARACTERS
+from app.sites.search_counter import SearchCounter
 from app.web.languages import VARY, languages_of
 from app.web.middleware import CHARGE_AGAIN
 from app.web.presenter import (
@@ -77,7 +78,7 @@ class View:
     """All that the template shows. `state` is start, results, nothing, past-end, or a problem type.
 
     `never_indexed` are the requested domains that have no pack. `names` are the display names of sites by domain.
-    `first_crawls` are crawls of sites that cannot be searched yet.
+    `first_crawls` are crawls of sites that cannot be searched yet. Clicks on pages of `counted` domains are counted.
     """
 
     state: str
@@ -90,6 +91,7 @@ class View:
     never_indexed: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
     first_crawls: Sequence[FirstCrawl] = ()
+    counted: Collection[str] = frozenset()
 
     @classmethod
     def of_error(
@@ -194,6 +196,7 @@ def search_page(
         charge_again = request.scope.get(CHARGE_AGAIN)
         may_repeat = partial(from_thread.run, charge_again) if charge_again else None
         view = _search(client, packs, form, names, may_repeat=may_repeat)
+        view = _counted(request.app.state.search_counter, view)
     except ApplicationError as error:
         view = _error_view(error, packs, form)
     if view.never_indexed or (view.state == "start" and not packs):
@@ -266,6 +269,19 @@ def _search(
     state = "results" if result.hits else "past-end" if result.total else "nothing"
     status = 404 if state == "past-end" else 200
     return View(state=state, status=status, form=form, packs=packs, results=results_view(result, form, names))
+
+
+def _counted(counter: SearchCounter | None, view: View) -> View:
+    """Count a search by the first page of its results, and return the view with the domains whose clicks count."""
+    results, form = view.results, view.form
+    if counter is None or results is None:
+        return view
+    domains = [source.domain for source in results.sources]
+    if form.page == 1 and form.request.sort == "relevance" and not form.active_filters:
+        # A page with some of the words, or with the words of another spelling, is not what was searched for.
+        found = bool(results.hits) and not results.relaxed and not results.corrected
+        counter.count_search(domains, form.text, found=found or bool(results.best_bets))
+    return replace(view, counted=counter.counted(domains))
 
 
 def _error_view(error: ApplicationError, packs: tuple[PackView, ...], form: SearchForm) -> View:

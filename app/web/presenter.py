@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import Any, get_args
-from urllib.parse import unquote, urlencode
+from urllib.parse import urlencode
 
 from app.cluster.protocol import PackRoute
 from app.search.contract import (
@@ -23,6 +23,7 @@ from app.search.contract import (
     Sort,
 )
 from app.search.snippet import Snippet
+from app.web.addresses import address_of, is_followable, site_and_address
 from app.web.labels import label_of
 
 #: Hits of one page of results.
@@ -42,8 +43,6 @@ _NO_NAMES: Mapping[str, str] = {}
 _CHOICES = 10
 
 _LANGUAGE = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")
-#: Percent-encoded bytes of characters beyond ASCII.
-_ENCODED = re.compile(r"(?:%[89A-Fa-f][0-9A-Fa-f])+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +191,7 @@ class HitView:
 
     href: str
     heading: str
+    domain: str
     subsections: tuple[Choice, ...]
     copies: tuple[Choice, ...]
     more_copies: int
@@ -206,9 +206,9 @@ class HitView:
     @classmethod
     def of(cls, hit: Hit, *, several: bool, names: Mapping[str, str]) -> HitView:
         """Return the view of a hit; `several` is whether more than one site was searched, with these display names."""
-        followable = _is_followable(hit.url)
-        site, address = _site_and_address(hit.url, hit.domain if several else "", names)
-        copies = tuple(Choice(label=_address(url), href=url) for url in hit.copy_urls if _is_followable(url))
+        followable = is_followable(hit.url)
+        site, address = site_and_address(hit.url, hit.domain if several else "", names)
+        copies = tuple(Choice(label=address_of(url), href=url) for url in hit.copy_urls if is_followable(url))
         day = ""
         with suppress(ValueError):
             modified = date.fromisoformat(hit.modified)
@@ -216,6 +216,7 @@ class HitView:
         return cls(
             href=hit.link if followable else "",
             heading=hit.opens_at.heading if hit.opens_at else "",
+            domain=hit.domain,
             subsections=tuple(
                 Choice(label=subsection.heading, href=hit.url_at(subsection))
                 for subsection in hit.subsections
@@ -233,16 +234,6 @@ class HitView:
         )
 
 
-def _site_and_address(url: str, domain: str, names: Mapping[str, str]) -> tuple[str, str]:
-    """Return the name of the site to show before an address, and the address. Without a domain no site is shown."""
-    address = _address(url)
-    if domain in names:
-        return names[domain], f" · {address}"
-    if domain and (address == domain or address.startswith(f"{domain}/")):
-        return domain, address.removeprefix(domain)
-    return domain, f" · {address}" if domain else address
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestBetView:
     """A recommended page as the page shows it; `site` and `address` are as in a hit."""
@@ -250,14 +241,22 @@ class BestBetView:
     href: str
     title: str
     text: str
+    domain: str
     site: str
     address: str
 
     @classmethod
     def of(cls, best_bet: BestBet, *, several: bool, names: Mapping[str, str]) -> BestBetView:
         """Return the view of a best bet; `several` is whether more than one site was searched."""
-        site, address = _site_and_address(best_bet.url, best_bet.domain if several else "", names)
-        return cls(href=best_bet.url, title=best_bet.title, text=best_bet.text, site=site, address=address)
+        site, address = site_and_address(best_bet.url, best_bet.domain if several else "", names)
+        return cls(
+            href=best_bet.url,
+            title=best_bet.title,
+            text=best_bet.text,
+            domain=best_bet.domain,
+            site=site,
+            address=address,
+        )
 
 
 def _hit_views(hits: Sequence[Hit], *, several: bool, names: Mapping[str, str]) -> tuple[HitView, ...]:
@@ -319,7 +318,7 @@ def results_view(result: SearchResult, form: SearchForm, names: Mapping[str, str
         seconds=f"{max(1, round(seconds * 1_000))} ms" if seconds < 1 else f"{seconds:.1f} s",
         relaxed=result.relaxed,
         best_bets=tuple(
-            BestBetView.of(each, several=several, names=names) for each in result.best_bets if _is_followable(each.url)
+            BestBetView.of(each, several=several, names=names) for each in result.best_bets if is_followable(each.url)
         ),
         hits=_hit_views(result.hits, several=several, names=names),
         pages=tuple(
@@ -366,25 +365,6 @@ def pack_view(pack: PackRoute | PackInfo, names: Mapping[str, str] = _NO_NAMES) 
         built = f"{day}, {time:%H:%M} UTC"
     name = names.get(pack.domain, pack.domain)
     return PackView(domain=pack.domain, name=name, pages=pages, built_at=pack.built_at, built=built, day=day)
-
-
-def _is_followable(url: str) -> bool:
-    return url.lower().startswith(("http://", "https://"))
-
-
-def _address(url: str) -> str:
-    """Return a URL as people read it: without its scheme and a slash at the end."""
-    return _readable(url.partition("://")[2].removesuffix("/") if _is_followable(url) else url)
-
-
-def _readable(address: str) -> str:
-    """Decode percent-encoded letters of an address if all are printable: others could change the text's direction."""
-
-    def decoded(match: re.Match[str]) -> str:
-        text = unquote(match[0], errors="replace")
-        return text if text.isprintable() and "\N{REPLACEMENT CHARACTER}" not in text else match[0]
-
-    return _ENCODED.sub(decoded, address)
 
 
 def _page_href(form: SearchForm, number: int, last: int) -> str:

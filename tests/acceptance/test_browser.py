@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from playwright.sync_api import Browser, Route, expect
 
 from app.broker.errors import RequestTimedOut
 from app.search.contract import BestBet
+from app.sites.search_counter import SearchCounter
+from app.sites.search_reports import read_reports, total
 from app.web.application import create_app
 from tests.packs import page, write_pack
 from tests.servers.site import Site
@@ -22,6 +25,8 @@ from tests.servers.site import page as html_page
 from tests.support import browser as browsers
 from tests.support.browser import DESKTOP, PHONE, Tab
 from tests.support.scripted import ScriptedSearchClient
+from tests.support.stores import folder_store
+from tests.support.waiting import eventually
 from tests.support.web import served
 
 #: The first test may have to wait for the browser's installation.
@@ -349,6 +354,28 @@ def _check_recommended_and_grouped(opened: Tab, site: Site) -> None:
     _inspect(opened)
     recommended.get_by_role("link").click()
     expect(tab).to_have_url(site.at("/guide/1"))
+
+
+def test_a_click_on_a_result_is_counted_where_the_site_wants_it_and_the_link_works_without_scripts(
+    browser: Browser, site: Site, tmp_path: Path
+) -> None:
+    documents = [_page_at(site, f"/guide/{number}", f"Streams, part {number}", "Streams.") for number in (1, 2)]
+    client = ScriptedSearchClient([write_pack(tmp_path / "pack.sqlite", documents, domain=site.domain)])
+    store = folder_store(tmp_path / "store")
+    counter = SearchCounter(store, lambda: {site.domain})
+
+    def is_counted(clicks: int) -> bool:
+        counter.add_to_reports()
+        return total(found for _, found in read_reports(store, site.domain, since=date.min)).clicks == clicks
+
+    with served(create_app(client, search_counter=counter)) as web:
+        for scripts, expected in ((True, 1), (False, 1), (True, 2)):
+            with browsers.tab(browser, str(web.base_url), java_script_enabled=scripts) as opened:
+                opened.open("/?q=streams")
+                opened.page.get_by_role("link", name="Streams, part 1", exact=True).click()
+                expect(opened.page).to_have_url(site.at("/guide/1"))
+                assert opened.faults == []
+            eventually(partial(is_counted, expected), "the click is counted")
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -17,6 +17,7 @@ from app.crawl.frontier_values import Crawl, FoundPage, Host
 from app.crawl.urls import Target
 from app.crawl_record.removed_sites import is_removed, note_removed, removed_key
 from app.envelopes import site_message
+from app.sites.search_reports import SearchReport, add_to_report, today
 from app.sites.site import Site
 from app.sites.stored import Start, read_site, write_site, write_start
 from app.storage.layout import Page, content_key, page_id, read_content, to_json
@@ -58,6 +59,7 @@ def fill(process: Context, broker: Broker, domain: str) -> None:
     url = f"https://{domain}/x"
     write_site(process.store, Site.of(domain, {"schedule": "1d"}), etag=None)
     write_start(process.store, domain, Start(datetime.now(UTC), "c"))
+    add_to_report(process.store, domain, today(), SearchReport(searches=1))
     crawl = Crawl(f"crawl of {domain}", domain, url, datetime.now(UTC), own=True)
     process.records.begin(crawl, timer_timeout=30, callback=full_pack(domain, crawl.id).message)
     process.frontier.note_published(crawl.id, [FoundPage(url, url, 1)])
