@@ -64,6 +64,8 @@ def _checked(phrase: str, rule: str) -> str:
         key = key_of(phrase)
     except InvalidQuery as error:
         raise ValueError(f"{rule[:100]!r}: {error}") from None
+    if parse(phrase).excluded:
+        raise ValueError(f"{rule[:100]!r}: {phrase!r} excludes words: remove the minus before them")
     if len(key) > MAX_WORDS:
         raise ValueError(f"{rule[:100]!r}: {phrase!r} has {len(key)} words; expected at most {MAX_WORDS}")
     return phrase

@@ -115,8 +115,13 @@ async def suggest(request: Request, parameters: Annotated[SuggestParameters, Que
     domains = parameters.domain or await run_in_threadpool(_all_domains, client)
     suggestions = await run_in_threadpool(client.suggest, tuple(domains), parameters.q, limit=parameters.limit)
     uncounted = request.app.state.uncounted_client
-    pages = await run_in_threadpool(suggested_pages, uncounted, domains, parameters.q, most=parameters.pages)
-    return json_response(SuggestAnswer(query=parameters.q, suggestions=suggestions, pages=pages))
+    languages = languages_of(request.headers.get("Accept-Language", ""))
+    pages = await run_in_threadpool(
+        suggested_pages, uncounted, domains, parameters.q, most=parameters.pages, languages=languages
+    )
+    response = json_response(SuggestAnswer(query=parameters.q, suggestions=suggestions, pages=pages))
+    response.headers.update(VARY)
+    return response
 
 
 @router.get("/domains", response_model=DomainsAnswer, operation_id="domains", responses=_responses(*_ANY))

@@ -18,6 +18,7 @@ from app.broker.errors import InvalidMessage
 from app.cluster.client.contract import MAX_DOMAINS, SearchClient
 from app.crawl.urls import parse_domain
 from app.errors import InvalidQuery, PackNotFound
+from app.web.languages import VARY, languages_of
 from app.web.suggested_pages import suggested_pages
 
 DESCRIPTION = "application/opensearchdescription+xml"
@@ -69,10 +70,12 @@ def suggest(request: Request, q: str = "", domain: Domains = (), pages: str = ""
             suggestions = client.suggest(domains, q)
     answer: list[object] = [q, suggestions]
     if pages:
-        found = suggested_pages(request.app.state.uncounted_client, domains, q, most=_PAGES) if q.strip() else ()
+        uncounted = request.app.state.uncounted_client
+        languages = languages_of(request.headers.get("Accept-Language", ""))
+        found = suggested_pages(uncounted, domains, q, most=_PAGES, languages=languages) if q.strip() else ()
         answer += [[], [], [asdict(page) for page in found]]
     content = json.dumps(answer, ensure_ascii=False).encode(errors="replace")
-    return Response(content, media_type=SUGGESTIONS)
+    return Response(content, media_type=SUGGESTIONS, headers=VARY)
 
 
 def describe(base: str, domains: Sequence[str]) -> bytes:

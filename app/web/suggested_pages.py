@@ -27,12 +27,14 @@ class SuggestedPage:
     domain: str
 
 
-def suggested_pages(client: SearchClient, domains: Sequence[str], text: str, *, most: int) -> tuple[SuggestedPage, ...]:
-    """Return the best pages with all words of the text; none if the search fails."""
+def suggested_pages(
+    client: SearchClient, domains: Sequence[str], text: str, *, most: int, languages: Sequence[str] = ()
+) -> tuple[SuggestedPage, ...]:
+    """Return the best pages with all words of the text, in the visitor's languages; none if the search fails."""
     if most < 1 or not domains:
         return ()
     with suppress(ApplicationError):
-        result = client.search(SearchRequest(domains=tuple(domains), q=text, limit=most))
+        result = client.search(SearchRequest(domains=tuple(domains), q=text, limit=most, languages=tuple(languages)))
         hits = () if result.relaxed else result.hits
         return tuple(
             SuggestedPage(

@@ -67,6 +67,18 @@ def test_without_a_domain_all_sites_are_searched_and_counted_by_site(client: htt
     assert client.get(SUGGEST, params={"q": "elsew"}).json()["suggestions"] == ["elsewhere"]
 
 
+def test_of_identical_pages_one_in_the_visitor_s_language_is_found_and_suggested(tmp_path: Path) -> None:
+    pages = [page(f"/{lang}/a", "Amber guide", "Amber text", lang=lang) for lang in ("en", "de-AT", "fr")]
+    german = {"Accept-Language": "it;q=0.9, de-CH, de;q=0.8, en;q=0.5"}
+    with served(create_app(ScriptedSearchClient([write_pack(tmp_path / "pack.sqlite", pages)]))) as client:
+        for headers, path in (({}, "/en/a"), (german, "/de-AT/a"), ({"Accept-Language": "xx, ;q=, fr;q=9"}, "/en/a")):
+            answer = client.get(SEARCH, params={"q": "amber"}, headers=headers)
+            assert [hit["path"] for hit in answer.json()["hits"]] == [path]
+            assert "Accept-Language" in answer.headers["vary"]
+            suggested = client.get(SUGGEST, params={"q": "amb", "pages": 1}, headers=headers).json()
+            assert [each["url"] for each in suggested["pages"]] == [f"https://site.example{path}"]
+
+
 def test_a_hit_has_its_headings_and_the_addresses_of_its_copies(tmp_path: Path) -> None:
     blocks = (Block(("Title",), "h1", "top"), Block(("Amber trees",), "h2", "trees"))
     pages = [

@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.cluster.client.scatter_gather import merge
 from app.cluster.protocol import PackVersion
 from app.cluster.searcher.packs import OpenPacks
 from app.cluster.searcher.search_settings import SearchSettingsReader
-from app.errors import InvalidSite
+from app.errors import InvalidSite, StoreError
 from app.search.contract import BestBet, Filters, PackHits, SearchReply, SearchRequest
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.search.synonyms import Synonyms, read_rule
+from app.sites.declared import read_declared
 from app.sites.search_fields import search_settings
 from app.sites.site import Site
-from app.sites.stored import update_site
+from app.sites.stored import update_site, write_site
+from app.storage.folder import FolderStore
+from app.storage.store import StoredObject
 from tests.packs import page, write_pack
 from tests.support.stores import folder_store
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.unit
 
 TREES = ("oak", "ash", "elm", "fir", "yew")
+DOCS = Path(__file__).parent.parent.parent / "docs"
+VERSION = PackVersion(domain="site.example", sha256="1", generation=1, size_mb=1)
+_FTS5 = sqlite3.connect(":memory:")
+_FTS5.execute("CREATE VIRTUAL TABLE probe USING fts5 (text)")
 FILLER = [page(f"/filler/{word}", f"About {word}", f"{word} and others") for word in TREES]
 PAGES = [
     page("/tv", "Set up the television", "Plug the television in."),
@@ -69,6 +80,7 @@ def paths(searcher: PackSearcher, text: str) -> set[str]:
         ({"synonyms": ["a1 => b1", "b1 => c1, d1", "D1 => a1"]}, "synonyms: a1 => b1 => D1 => a1 is a cycle"),
         ({"synonyms": ["a1 => a1, b1"]}, "synonyms: 'a1 => a1, b1': the same phrase is on both sides"),
         ({"synonyms": ["tree, ++"]}, "synonyms: 'tree, ++': there is no letter or digit to search for in “++”"),
+        ({"synonyms": ["tree, oak -tree"]}, "'oak -tree' excludes words: remove the minus before them"),
         ({"synonyms": ["tree, "]}, "synonyms: 'tree, ': the query is empty"),
         ({"synonyms": ["tree, one two three four five six seven eight nine"]}, "has 9 words; expected at most 8"),
         ({"synonyms": [f"tree, {'long ' * 30}"]}, "at most 100 characters"),
@@ -126,6 +138,33 @@ def test_a_synonym_with_an_arrow_holds_in_one_direction(searcher: PackSearcher) 
     assert paths(searcher, "kubernetes") == {"/clusters", "/orchestrate"}
     assert paths(searcher, "container orchestration") == {"/orchestrate", "/split"}
     assert paths(searcher, "C++") == {"/amber", "/long"}
+
+
+@given(st.text(max_size=60), st.text(alphabet='ab"*^():+-,=> {}ANDORT', max_size=40))
+def test_a_rule_is_refused_or_its_phrases_are_searched_for_whatever_they_contain(first: str, second: str) -> None:
+    for text in (first, f"{first}, {second}", f"{second} => {first}"):
+        rule = None
+        with suppress(ValueError):
+            rule = read_rule(text)
+        if rule is None:
+            continue
+        synonyms = Synonyms.of([rule])
+        for phrase in rule.phrases:
+            match = synonyms.expanded(parse(f"{phrase} ")).with_forms(("english",)).match
+            assert _FTS5.execute("SELECT count(*) FROM probe WHERE probe MATCH ?", (match,)).fetchone() == (0,)
+
+
+def test_the_file_of_the_guide_is_valid(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```toml\n(.*?)```", (DOCS / "guides" / "sites.md").read_text(), re.DOTALL)
+    (tmp_path / "sites.toml").write_text(block)
+    site = Site.of("docs.example", read_declared(tmp_path / "sites.toml")["docs.example"])
+    settings = search_settings(site)
+    assert [each.title for each in settings.best_bets_for("Is it open when I come?")] == ["Opening hours"]
+    assert settings.hides is not None
+    assert [path for path in ("/drafts/a", "/a?print=1", "/a?b=1") if settings.hides(path)] == [
+        "/drafts/a",
+        "/a?print=1",
+    ]
 
 
 def test_synonyms_add_a_bounded_number_of_phrases_to_a_query() -> None:
@@ -206,6 +245,49 @@ def test_best_bets_of_several_sites_are_merged_and_only_the_first_page_has_them(
     for other in (SearchRequest(domains=request.domains, q="amber", offset=2),
                   SearchRequest(domains=request.domains, q="amber", filters=Filters(lang="en"))):  # fmt: skip
         assert merge(other, replies, 0.0).best_bets == ()
+
+
+def test_the_settings_are_read_again_after_the_store_has_failed(tmp_path: Path) -> None:
+    store = folder_store(tmp_path / "store")
+    packs = OpenPacks(remove=Path.unlink, time_limit=5.0)
+    reader = SearchSettingsReader(store, packs, interval=0.01)
+    with closing(packs), closing(reader):
+        packs.put(VERSION, write_pack(tmp_path / "1.sqlite", PAGES))
+        (tmp_path / "store").rename(tmp_path / "away")
+        reader.start()
+        (tmp_path / "away").rename(tmp_path / "store")
+        write_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}), etag=None)
+
+        def hides_drafts() -> bool:
+            with packs.lend("site.example") as searcher:
+                return found(searcher, "television").total == 1
+
+        eventually(hides_drafts, "the settings hold")
+
+
+class OnceAway(FolderStore):
+    """Fails once to read an object that it listed."""
+
+    away = True
+
+    def get(self, key: str) -> StoredObject:
+        if self.away:
+            self.away = False
+            raise StoreError("away")
+        return super().get(key)
+
+
+def test_a_site_that_could_not_be_read_is_read_with_the_next_listing(tmp_path: Path) -> None:
+    store = folder_store(tmp_path / "store")
+    write_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}), etag=None)
+    packs = OpenPacks(remove=Path.unlink, time_limit=5.0)
+    reader = SearchSettingsReader(OnceAway(tmp_path / "store"), packs)
+    with closing(packs):
+        packs.put(VERSION, write_pack(tmp_path / "1.sqlite", PAGES))
+        for expected in (2, 1):
+            reader.read()
+            with packs.lend("site.example") as searcher:
+                assert found(searcher, "television").total == expected
 
 
 def test_a_searcher_reads_changed_settings_and_applies_them_to_present_and_later_packs(tmp_path: Path) -> None:

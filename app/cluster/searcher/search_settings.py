@@ -31,6 +31,7 @@ class SearchSettingsReader:
         self._packs = packs
         self._interval = interval
         self._etags: dict[str, str] = {}
+        self._failed: dict[str, str] = {}
         self._failing = False
         self._stopped = threading.Event()
         self._read_once = threading.Event()
@@ -54,16 +55,24 @@ class SearchSettingsReader:
             del self._etags[key]
         for key, etag in listed.items():
             if self._etags.get(key) != etag:
-                self._apply(_domain(key))
-                self._etags[key] = etag
+                self._apply(key, etag)
 
-    def _apply(self, domain: str) -> None:
-        """Apply the settings of one site. An invalid one or a damaged pack must not keep the others from theirs."""
+    def _apply(self, key: str, etag: str) -> None:
+        """Apply the settings of one site. After a failure they are read again with the next listing.
+
+        An invalid site or a damaged pack must not keep the others from their settings. It is logged once.
+        """
+        domain = _domain(key)
         try:
             stored = read_site(self._store, domain)
             self._packs.apply(domain, search_settings(stored.site) if stored else NO_SETTINGS)
         except ApplicationError as error:
-            log.warning("%s: its search settings stay as they are: %s", domain, error)
+            if self._failed.get(key) != etag:
+                log.warning("%s: its search settings stay as they are: %s", domain, error)
+            self._failed[key] = etag
+        else:
+            self._etags[key] = etag
+            self._failed.pop(key, None)
 
     def _run(self) -> None:
         while True:
