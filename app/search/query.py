@@ -113,6 +113,8 @@ MAX_WORDS = 32
 
 #: Words that must remain without the stop words.
 _LEAST_WORDS = 2
+#: Phrases from which a query with stop words reads like a sentence.
+_SENTENCE = 3
 #: Characters of a stem from which words that begin with it are marked.
 _SHORTEST_STEM = 3
 #: What is left of words such as `what's` and `I'd` after the apostrophe.
@@ -239,6 +241,12 @@ class Query:
         """FTS5 expression for pages with at least one of the phrases; None for a query of one phrase."""
         matches = [phrase.match for phrase in self.phrases]
         return self._with_exclusions(" OR ".join(matches)) if len(matches) > 1 else None
+
+    @property
+    def is_sentence(self) -> bool:
+        """Whether the query reads like a question: it has stop words, several other words, and nothing in quotes."""
+        has_stop_words = len(self.typed) > len(self.words)
+        return has_stop_words and len(self.phrases) >= _SENTENCE and not any(each.quoted for each in self.phrases)
 
     @property
     def any_term_match(self) -> str:

@@ -90,15 +90,16 @@ def rank(
 ) -> Ranking:
     """Rank the pages that match the query; if no page does, those with at least one of its words.
 
-    Few pages are followed by those that match a part of the query, except with `complete_only`. Pages in `hidden` are
-    left out. `limit` bounds the number of ranked pages; None is no limit. `factors` of the fields change their weights.
+    Few pages are followed by those that match a part of the query, except with `complete_only`. So are pages that match
+    a whole question: its answer may have other words. Pages in `hidden` are left out. `limit` bounds the number of
+    ranked pages; None is no limit. `factors` of the fields change their weights.
     """
     weights = _multiplied(WEIGHTS[version], _FIELDS[version], factors)
     scores, capped = _scores(connection, query.match, hidden, limit, weights)
     complete = scores
     if not complete and query.relaxed_match:
         scores, capped = _scores(connection, query.relaxed_match, hidden, limit, weights)
-    elif len(complete) < _ENOUGH and query.any_phrase_match and not complete_only:
+    elif query.any_phrase_match and not complete_only and (len(complete) < _ENOUGH or query.is_sentence):
         scores, capped = _scores(connection, query.any_phrase_match, hidden, limit, weights)
         raised = {page: _COMPLETE_FACTOR * scores.get(page, score) for page, score in complete.items()}
         scores = dict(sorted((scores | raised).items(), key=itemgetter(1), reverse=True))

@@ -110,6 +110,15 @@ def test_pages_with_all_of_the_words_and_with_some_are_ranked_by_their_scores(tm
     assert list(ranking.scores.values()) == sorted(ranking.scores.values(), reverse=True)
 
 
+def test_the_answer_to_a_question_may_lack_a_word_of_it(tmp_path: Path) -> None:
+    mentions = [page(f"/{at}x", f"Other {at}", f"{prose()} cat {prose()} sleep {prose()} hat") for at in range(20)]
+    answer = page("/answer", "Hats for cats", "Where a cat has its hat: cat, hat, cat, hat.")
+    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", [*mentions, answer, *PAGES[:100]]))) as searcher:
+        assert paths(searcher, "where does a cat with a hat sleep ")[0] == "/answer"
+        assert "/answer" not in paths(searcher, "cat hat sleep ", limit=100)
+        assert "/answer" not in paths(searcher, 'where does a cat with a "hat" sleep ', limit=100)
+
+
 def test_description_and_headings_are_searched_and_shown(searcher: PackSearcher) -> None:
     (hit,) = searcher.search(parse("rhubarb")).hits
     assert hit.snippet.text == "A rhubarb recipe"
