@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from app.pack import anchors, groups, repeated
+from app.text.detection import detect_language
 from app.text.languages import algorithm_of
 from app.text.variants import Variants
 
@@ -22,7 +23,7 @@ SELECT id, lang, title, headings, anchors, name_forms, inlinks, substr(body, 1, 
 """  # noqa: S608 (ours)
 _UPDATE: Final = "UPDATE pages SET anchors = ?, name_forms = ?, inlinks = ? WHERE id = ?"
 _TEXT: Final = "SELECT lang, title, description, body FROM pages WHERE object = ?"
-_UPDATE_TEXT: Final = "UPDATE pages SET body = ?, body_forms = ?, text_hash = ? WHERE object = ?"
+_UPDATE_TEXT: Final = "UPDATE pages SET lang = ?, body = ?, body_forms = ?, text_hash = ? WHERE object = ?"
 
 
 class Forms:
@@ -44,14 +45,18 @@ def body_forms(forms: Forms, *, lang: str, description: str, body: str) -> str:
 
 
 def finish_bodies(database: sqlite3.Connection, page_ids: Iterable[str], repeated_lines: frozenset[int]) -> None:
-    """Leave the repeated lines out of the bodies of new and changed pages, and write the forms of their words."""
+    """Leave the repeated lines out of the bodies of new and changed pages, and write the forms of their words.
+
+    A page that declares no language gets the one of its text.
+    """
     forms = Forms()
     for page_id in page_ids:
         for lang, title, description, body in database.execute(_TEXT, (page_id,)).fetchall():
             lines = body.split(repeated.BREAK)
             own = repeated.without(lines, repeated_lines)
-            other_forms = body_forms(forms, lang=lang, description=description, body=own)
-            database.execute(_UPDATE_TEXT, (own, other_forms, groups.hash_of(title, own), page_id))
+            language = lang or detect_language(f"{title} {description} {own}")
+            other_forms = body_forms(forms, lang=language, description=description, body=own)
+            database.execute(_UPDATE_TEXT, (language, own, other_forms, groups.hash_of(title, own), page_id))
             repeated.note_removed(database, page_id, lines, repeated_lines)
 
 

@@ -646,6 +646,23 @@ class TestRaces:
         assert site.packed() == later
 
 
+def test_a_page_that_declares_no_language_gets_that_of_its_text(tmp_path: Path) -> None:
+    german = "Der Befehl kopiert alle Dateien eines Ordners an einen anderen Ort und behält deren Rechte."
+    site = StoredSite(tmp_path)
+    site.put(page("detected", german))
+    site.put(replace(page("declared", f"{german} Verweise bleiben Verweise."), lang="da"))
+    site.put(page("short", "Ordner"))
+    site.full()
+    assert site.query("SELECT path, lang FROM pages ORDER BY path") == [
+        ("/declared", "da"),
+        ("/detected", "de"),
+        ("/short", ""),
+    ]
+    site.put(page("detected", "The command copies all files of a folder to another place and keeps their permissions."))
+    site.increment()
+    assert site.query("SELECT lang FROM pages WHERE path = '/detected'") == [("en",)]
+
+
 WORDS = ("apple", "pear", "plum", "naïve", "NAIVE", "日本", "it's", "a.b")
 texts = st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join)
 page_names = st.integers(0, 5)
