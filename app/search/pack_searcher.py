@@ -95,8 +95,11 @@ class PackSearcher:
         """Search by these settings of the site from now on; raises PackCorrupt, and then the former ones hold."""
         shown = self._visible
         if settings.hides is not None:
-            with self._connections.connection(OPENING_SECONDS) as connection:
-                shown = visible.without_paths(connection, shown, settings.hides)
+            try:
+                with self._connections.connection(OPENING_SECONDS) as connection:
+                    shown = visible.without_paths(connection, shown, settings.hides)
+            except SearchTimeout as error:
+                raise PackCorrupt(f"{self.path.name}: its paths cannot be read in {OPENING_SECONDS:g} s") from error
         self._applied = settings, shown
 
     def search(
@@ -140,18 +143,17 @@ class PackSearcher:
             if scores and not ranked.relaxed:
                 promoted = ranking.promoted_pages(connection, query, ranked, hidden=hidden, version=version)
                 scores = ranking.promote(promoted, scores, bound=bound)
+            scores = ranking.bounded(scores, ranked.phrases, bound=bound)
             filtered = properties.filtered(list(scores), filters, shown.copies)
             order = properties.newest_first(filtered) if sort == "date" else filtered
-            on_page = {
-                page: properties.representative(page, filters, shown.copies, languages)
-                for page in order[:MAX_HITS][offset : offset + limit]
-            }
+            on_page = order[:MAX_HITS][offset : offset + limit]
+            represented = properties.representatives(on_page, filters, shown.copies, languages)
             counted = [page for page in scores if page in ranked.complete] or list(scores)
             return PackHits(
                 total=min(len(order), MAX_HITS),
                 capped=ranked.capped or len(order) > MAX_HITS,
                 relaxed=ranked.relaxed,
-                hits=self._hits(connection, on_page, scores, ranked.phrases, shown.copies),
+                hits=self._hits(connection, represented, scores, ranked.phrases, shown.copies),
                 facets=properties.facets(counted, filters, shown.copies),
                 did_you_mean=spelling.did_you_mean(connection, query, ranked, pages=pages, hidden=hidden),
                 ideal=bound,

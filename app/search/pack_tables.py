@@ -208,23 +208,28 @@ class Properties:
         kept = by_copy.union(passing)
         return [page for page in pages if page in kept] if by_copy else passing
 
-    def representative(
-        self, page: int, filters: Filters, copies: Copies = _NO_COPIES, languages: Sequence[str] = ()
-    ) -> int:
-        """Return the page of a group to show: one that passes the filters, in the first of the languages if it can be.
+    def representatives(
+        self, pages: Sequence[int], filters: Filters, copies: Copies = _NO_COPIES, languages: Sequence[str] = ()
+    ) -> dict[int, int]:
+        """Return the page to show for each page: of its group, one that passes the filters.
 
-        `page` is the one that is shown without filters and languages.
+        Of several, one in the first of the languages is shown, and else the page itself.
         """
-        if page not in copies or (filters == _NO_FILTERS and not languages):
-            return page
-        fitting = self._passing((page, *copies[page]), filters)
-        wanted = [*(language.lower() for language in languages), ""]
+        groups = {page: (page, *copies[page]) for page in pages if page in copies}
+        if not groups or (filters == _NO_FILTERS and not languages):
+            return {page: page for page in pages}
+        passing = set(self._passing([each for group in groups.values() for each in group], filters))
+        wanted = [*(f"{language.lower()}-" for language in languages), ""]
 
-        def preference(each: int) -> tuple[int, bool]:
-            lang = f"{self.of('lang', each)}-"
-            return next(at for at, tag in enumerate(wanted) if not tag or lang.startswith(f"{tag}-")), each != page
+        def rank(page: int) -> int:
+            lang = f"{self.of('lang', page)}-"
+            return next(at for at, tag in enumerate(wanted) if lang.startswith(tag))
 
-        return min(fitting, key=preference, default=page)
+        # Of equal ranks the first is taken, which is the page itself.
+        return {
+            page: min((each for each in groups.get(page, (page,)) if each in passing), key=rank, default=page)
+            for page in pages
+        }
 
     def _passing(self, pages: Sequence[int], filters: Filters, *, ignoring: str = "") -> Sequence[int]:
         """Return the pages that pass every filter themselves, except the filter of `ignoring`, which is ignored."""

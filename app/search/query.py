@@ -164,10 +164,9 @@ class Phrase:
 
     @property
     def other_matches(self) -> tuple[str, ...]:
-        """FTS5 expressions of each word, or phrase, that stands for this phrase."""
+        """FTS5 expressions of each word that stands for this phrase, except for synonyms."""
         forms = [word for form in self.forms for word in form] + ([self.symbol] if self.symbol else [])
-        others = [match for synonym in self.synonyms for match in (*synonym.other_matches, Phrase(synonym.words).match)]
-        return (*(Phrase((word,)).match for word in forms), *others)
+        return tuple(Phrase((word,)).match for word in forms)
 
     @property
     def terms(self) -> tuple[Phrase, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from operator import itemgetter
 from urllib.parse import unquote
@@ -240,27 +240,46 @@ def _may_have(names: Collection[str], typed: Sequence[str]) -> bool:
 
 
 def score_bound(connection: sqlite3.Connection, ranking: Ranking, *, pages: int) -> float:
-    """Return a score that no page exceeds, in a pack with `pages` rows: every word with its maximum frequency."""
-    in_text, in_names = [], []
-    for phrase in ranking.phrases:
-        if len(phrase.words) == 1:
-            (word,) = words(phrase.words[0])
-            exact = pack_tables.doc_frequency(connection, word)
-            with_prefix = pack_tables.max_doc_frequency(connection, word) if phrase.prefix else 0
-        else:
-            exact = with_prefix = pack_tables.count_matches(connection, Phrase(phrase.words).match)
-        idf = _idf(exact, pages)
-        in_text.append(idf + _idf(max(exact, with_prefix), pages) if phrase.prefix else idf)
-        for form in phrase.other_matches:
-            # The vocabulary has no stems: a word on no page would have the highest weight.
-            in_text.append(_idf(pack_tables.count_matches(connection, form), pages))
-            in_names.append(_idf(_count_names(connection, form), pages))
-        for word in phrase.words:
-            names = _count_names(connection, Phrase((word,)).match)
-            # Longer words are not counted: with them the word has at least as many names, so at most this frequency.
-            in_names.append(_idf(names, pages) * (2 if phrase.prefix else 1))
+    """Return a score that no page exceeds, in a pack with `pages` rows: every word with its maximum frequency.
+
+    Synonyms do not raise it, so that a site with many is not ranked below others; `bounded` cuts the scores to it.
+    """
     factors = _COMPLETE_FACTOR * (1 + _MAX_LINK_SHARE) * (1 + title_match.MAX_SHARE)
-    return factors * _SATURATION * (sum(in_text) + sum(in_names))
+    return factors * _SATURATION * sum(_phrase_bound(connection, phrase, pages) for phrase in ranking.phrases)
+
+
+def bounded(scores: dict[int, float], phrases: Iterable[Phrase], *, bound: float) -> dict[int, float]:
+    """Return the scores, in the same order, none above the bound: pages may have a word and its synonyms."""
+    if not any(phrase.synonyms for phrase in phrases):
+        return scores
+    return {page: min(score, bound) for page, score in scores.items()}
+
+
+def _phrase_bound(connection: sqlite3.Connection, phrase: Phrase, pages: int) -> float:
+    """Return the bound of one phrase, or that of its strongest synonym if only synonyms are in the pack."""
+    if phrase.synonyms:
+        own = replace(phrase, synonyms=())
+        alternatives = [each for each in (own, *phrase.synonyms) if pack_tables.count_matches(connection, each.match)]
+        if own in alternatives or not alternatives:
+            return _phrase_bound(connection, own, pages)
+        return max(_phrase_bound(connection, each, pages) for each in alternatives)
+    if len(phrase.words) == 1:
+        (word,) = words(phrase.words[0])
+        exact = pack_tables.doc_frequency(connection, word)
+        with_prefix = pack_tables.max_doc_frequency(connection, word) if phrase.prefix else 0
+    else:
+        exact = with_prefix = pack_tables.count_matches(connection, Phrase(phrase.words).match)
+    idf = _idf(exact, pages)
+    bound = idf + _idf(max(exact, with_prefix), pages) if phrase.prefix else idf
+    for form in phrase.other_matches:
+        # The vocabulary has no stems: a word on no page would have the highest weight.
+        bound += _idf(pack_tables.count_matches(connection, form), pages)
+        bound += _idf(_count_names(connection, form), pages)
+    for word in phrase.words:
+        names = _count_names(connection, Phrase((word,)).match)
+        # Longer words are not counted: with them the word has at least as many names, so at most this frequency.
+        bound += _idf(names, pages) * (2 if phrase.prefix else 1)
+    return bound
 
 
 def _count_names(connection: sqlite3.Connection, match: str) -> int:

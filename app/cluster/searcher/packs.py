@@ -62,7 +62,11 @@ class OpenPacks:
         domain = version.domain
         pack = _OpenPack(version, PackSearcher(path, time_limit=self._time_limit))
         settings = self._settings.get(domain, NO_SETTINGS)
-        pack.searcher.apply(settings)
+        try:
+            pack.searcher.apply(settings)
+        except BaseException:
+            pack.searcher.close()
+            raise
         with self._lock:
             previous = self._packs.get(domain)
             self._packs[domain] = pack
