@@ -13,6 +13,7 @@ NOT_FOUND = ProblemType("not-found", 404, "There is nothing at this address")
 NOT_ALLOWED = ProblemType("not-allowed", 405, "This address only answers GET and HEAD")
 TOO_LONG = ProblemType("too-long", 414, "The address is too long")
 WITH_BODY = ProblemType("with-body", 413, "This server reads no body")
+UNAUTHORIZED = ProblemType("unauthorized", 401, "This address is for operators only")
 LIMITED = ProblemType("limited", 429, "Too many searches from one address", retry_in=1)
 
 
@@ -226,6 +227,22 @@ class ResourceNotFound(ApplicationError):
     permanent = True
     reason = "not-found"
     problem = NOT_FOUND
+
+
+class OperatorRequired(ApplicationError):
+    """Raised for a request without the operator's token, to an address that needs it."""
+
+    permanent = True
+    reason = "unauthorized"
+    problem = UNAUTHORIZED
+
+
+class CrawlNotFound(ApplicationError):
+    """Raised for a domain without a crawl record; names the domain."""
+
+    permanent = True
+    reason = "crawl-not-found"
+    problem = NEVER_INDEXED
 
 
 class MethodNotAllowed(ApplicationError):

@@ -87,6 +87,13 @@ def user_agent(text: str) -> str:
     return text
 
 
+def token(value: SecretStr) -> SecretStr:
+    """Check a bearer token (RFC 6750 section 2.1) that cannot be guessed soon."""
+    if not re.fullmatch(r"(?:[A-Za-z0-9._~+/-]{16,}=*)?", value.get_secret_value()):
+        raise ValueError("expected 16 or more letters, digits and -._~+/")
+    return value
+
+
 def secrets(value: SecretStr) -> SecretStr:
     """Check a JSON object of secrets by name, or that the file of this path has one."""
     try:

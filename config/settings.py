@@ -310,6 +310,11 @@ class Settings(BaseSettings):
         description="Origins (`https://site.example`), or `*`, whose pages may read the JSON API and use the search "
         "box script. Empty: none.",
     )
+    web_operator_token: Annotated[SecretStr, AfterValidator(checks.token)] = Field(
+        SecretStr(""),
+        description="The token with which operators read what became of URLs by the JSON API: 16 characters or more. "
+        "Empty: nobody can.",
+    )
     web_host: str = Field("127.0.0.1", description="Address that the search page binds to.")
     web_port: int = Field(8000, ge=0, le=65_535, description="Port of the search page.")
     flower_host: str = Field("127.0.0.1", description="Address that Flower binds to.")

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from app.broker.errors import InvalidMessage
 from app.cli.printing import printable
-from app.crawl.crawl_report import MAX_SOURCES, CrawlReport, broken_links, read_report
-from app.crawl.explanation import Explanation, explain_url
-from app.crawl.frontier import Frontier
-from app.crawl.urls import parse_domain, parse_target
-from app.crawl_record.entries import is_reason_code
-from app.state.client import get_redis
-from app.storage.open import open_store
-from app.storage.store import ObjectStore
+from app.crawl.crawl_report import MAX_SOURCES, CrawlReport
+from app.crawl.explanation import Explanation
+from app.crawl.url_export import Format, export_urls
+from app.crawl_reports import CrawlReports
+from app.errors import CrawlNotFound
 from config.settings import get_settings
 
 cli = typer.Typer()
@@ -28,25 +24,11 @@ cli = typer.Typer()
 Domain = Annotated[str, typer.Argument(metavar="DOMAIN", help="The site's domain, or a URL of it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-#: Columns of `perennial urls --format csv`; JSON Lines have the same names.
-COLUMNS = ("url", "state", "reason", "detail", "status", "at", "depth", "referrer")
-#: A spreadsheet takes a cell that begins so for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
-
-class Format(StrEnum):
-    """The format of an export."""
-
-    JSONL = "jsonl"
-    CSV = "csv"
-
 
 @cli.command()
 def explain(url: Annotated[str, typer.Argument(help="A page.")], as_json: AsJson = False) -> None:
     """Explain the state of one URL: its reason in the crawl, and what is stored of it."""
-    settings = get_settings()
-    page = parse_target({"url": url}, scope=settings.scope, max_length=settings.max_url_length)
-    found = explain_url(*_sources(), page, retry_ms=settings.retry_timeout_ms)
+    found = CrawlReports(get_settings()).explain(url)
     typer.echo(json.dumps(found.as_json()) if as_json else printed(found))
 
 
@@ -58,24 +40,19 @@ def urls(
 ) -> None:
     """Print every URL of a domain's latest crawl with its reason, as JSON Lines or CSV."""
     report = _report(domain)
-    if reason and reason not in report.totals and not is_reason_code(reason):
-        raise typer.BadParameter(f"--reason: {reason!r} is no reason code")
-    rows = (row for row in report.rows() if not reason or row["reason"] == reason)
-    if form is Format.JSONL:
-        for row in rows:
-            typer.echo(json.dumps(row))
-        return
-    writer = csv.DictWriter(sys.stdout, COLUMNS)
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({name: _cell(value) for name, value in row.items()})
+    try:
+        pieces = export_urls(report, form, reason=reason)
+    except InvalidMessage as error:
+        raise typer.BadParameter(f"--{error}") from error
+    for piece in pieces:
+        sys.stdout.write(piece)
 
 
 @cli.command("broken-links")
 def list_broken_links(domain: Domain, as_json: AsJson = False) -> None:
     """List the broken links of a domain's latest crawl, and the pages that have them. Exit 1 if there are any."""
     report = _report(domain)
-    found = broken_links(report, _sources()[1])
+    found = CrawlReports(get_settings()).broken_links(report)
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found]))
     else:
@@ -101,21 +78,10 @@ def printed(found: Explanation) -> str:
     return "\n".join(map(printable, [*lines, f"  stored: {found.stored}"]))
 
 
-def _sources() -> tuple[Frontier, ObjectStore]:
-    settings = get_settings()
-    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
-    return Frontier(get_redis(settings.redis), ttl=settings.crawl_ttl), store
-
-
 def _report(domain: str) -> CrawlReport:
     """Return the report of a domain's latest crawl; exits for a domain without one."""
-    name = parse_domain(domain, max_length=get_settings().max_url_length)
-    report = read_report(*_sources(), name)
-    if report is None:
-        typer.echo(f"{name} has no crawl record", err=True)
-        raise typer.Exit(code=2)
-    return report
-
-
-def _cell(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    try:
+        return CrawlReports(get_settings()).latest(domain)
+    except CrawlNotFound as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(code=2) from error

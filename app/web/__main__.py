@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from functools import cache, partial
 
 from app.cluster.client.cluster import ClusterSearchClient
 from app.crawl.first_crawls import CrawlsInRedis
+from app.crawl_reports import CrawlReports
 from app.sites.names import site_names
 from app.sites.search_counter import search_counter
 from app.timers.timers import packing_state
@@ -32,6 +34,8 @@ def main() -> None:
         search_counter=counter,
         first_crawls=CrawlsInRedis(settings.redis),
         origins=settings.web_cors_origins,
+        operator_token=settings.web_operator_token.get_secret_value(),
+        crawl_reports=cache(partial(CrawlReports, settings)),
     )
     server = create_server(app, host=settings.web_host, port=settings.web_port, proxies=settings.forwarded_allow_ips)
     listener = server.config.bind_socket()

@@ -48,6 +48,8 @@ would change what the answer means.
 A fault is answered with `application/problem+json` (RFC 9457), and its `type` tells the kinds of faults apart. Where
 asking again makes sense, `Retry-After` says after how many seconds. Searches and suggestions of one address are
 limited: `RateLimit-Policy` and `RateLimit` say to how many, and how many are left.
+
+Some addresses are for operators: they need the token of the server's settings. Pages of other origins cannot read them.
 """
 
 _QUOTA = {
@@ -64,8 +66,8 @@ _RETRY_AFTER = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}, "de
 _REFERENCE = "#/components/schemas/{model}"
 
 
-def _responses(*errors: type[ApplicationError]) -> dict[int | str, dict[str, Any]]:
-    """Describe the answers for errors, by status. Several problem types may share a status."""
+def describe_errors(*errors: type[ApplicationError]) -> dict[int | str, dict[str, Any]]:
+    """Return the description of the answers for errors, by status. Several problem types may share a status."""
     described: dict[int | str, dict[str, Any]] = {}
     for status in sorted({error.problem.status for error in errors}):
         kinds = [error for error in errors if error.problem.status == status]
@@ -84,7 +86,7 @@ def _responses(*errors: type[ApplicationError]) -> dict[int | str, dict[str, Any
 _ANY = (InvalidMessage, BodyRefused, UriTooLong, ApplicationError, SearchUnavailable)
 _SEARCH_RESPONSES = {
     200: {"headers": _QUOTA},
-    **_responses(*_ANY, PackNotFound, TooManySearches, NotPlaced, Overloaded, PackError, SearchTimeout),
+    **describe_errors(*_ANY, PackNotFound, TooManySearches, NotPlaced, Overloaded, PackError, SearchTimeout),
 }
 
 router = APIRouter(prefix="/api/v1")
@@ -124,7 +126,7 @@ async def suggest(request: Request, parameters: Annotated[SuggestParameters, Que
     return response
 
 
-@router.get("/domains", response_model=DomainsAnswer, operation_id="domains", responses=_responses(*_ANY))
+@router.get("/domains", response_model=DomainsAnswer, operation_id="domains", responses=describe_errors(*_ANY))
 async def domains(request: Request) -> Response:
     """List what can be searched."""
     routes = await run_in_threadpool(request.app.state.search_client.routes)

@@ -16,9 +16,10 @@ from starlette.types import Scope
 from app.broker.errors import ApplicationError, InvalidMessage
 from app.cluster.client.contract import SearchClient
 from app.crawl.first_crawls import FirstCrawls, no_crawls
+from app.crawl_reports import CrawlReports
 from app.errors import MethodNotAllowed, ResourceNotFound
 from app.sites.search_counter import SearchCounter
-from app.web import api, clicks, developer_pages, monitoring, opensearch, pages, problems
+from app.web import api, clicks, developer_pages, monitoring, opensearch, operators, pages, problems
 from app.web.middleware import ConcurrencyLimit, RateLimiter, WebMiddleware
 from app.web.monitoring import CountingSearchClient, Metrics, RoutesCollector
 from app.web.static_files import VersionedFiles
@@ -42,6 +43,8 @@ def create_app(
     first_crawls: FirstCrawls = no_crawls,
     origins: Collection[str] = (),
     search_counter: SearchCounter | None = None,
+    operator_token: str = "",
+    crawl_reports: Callable[[], CrawlReports] | None = None,
 ) -> FastAPI:
     """Return the application that searches with `client`, and closes it when the application ends.
 
@@ -50,6 +53,7 @@ def create_app(
     `site_names` returns the display names of sites by domain. `first_crawls` returns how far the crawls of sites
     without a pack are. Pages of `origins` may read the API. `search_counter` counts searches and clicks; None counts
     nothing. It is closed with the application.
+    With an `operator_token`, operators read `crawl_reports`.
     """
     metrics = Metrics()
     metrics.registry.register(RoutesCollector(client, counts))
@@ -67,7 +71,9 @@ def create_app(
     app.state.metrics, app.state.packing = metrics, packing
     app.state.search_counter = search_counter
     app.state.site_names, app.state.first_crawls = site_names, first_crawls
-    for module in (api, pages, clicks, developer_pages, problems, opensearch, monitoring):
+    app.state.operator_token = operator_token if crawl_reports else ""
+    app.state.crawl_reports = crawl_reports
+    for module in (api, operators, pages, clicks, developer_pages, problems, opensearch, monitoring):
         app.include_router(module.router)
     app.mount("/static", VersionedFiles(), name="static")
     for kind in (ApplicationError, RequestValidationError, HTTPException):

@@ -9,6 +9,8 @@ from starlette.types import Scope
 
 #: What pages of other origins may use: the JSON API by `fetch`, the search box script by an element.
 _API = "/api/v1/"
+#: The addresses for operators, which no page of another origin may read.
+OPERATOR_PATHS = frozenset({"/api/v1/explain", "/api/v1/status", "/api/v1/broken-links", "/api/v1/urls"})
 SEARCH_BOX = "/static/search-box.js"
 #: Fields of an answer that such a page may read.
 _EXPOSED = "Retry-After, RateLimit, RateLimit-Policy"
@@ -20,7 +22,8 @@ def cors_headers(scope: Scope, origins: Collection[str]) -> Mapping[str, str]:
     A GET without header fields of its own needs no preflight, so no other method is answered.
     """
     path = scope["path"]
-    if not origins or not (path.startswith(_API) or path == SEARCH_BOX):
+    is_public = path == SEARCH_BOX or (path.startswith(_API) and path.rstrip("/") not in OPERATOR_PATHS)
+    if not origins or not is_public:
         return {}
     fields = {"Cross-Origin-Resource-Policy": "cross-origin"}
     if "*" in origins:

@@ -59,7 +59,9 @@ def _operation(path: str, described: Mapping[str, Any]) -> Operation:
     given = described.get("parameters", ())
     parameters = (Entry(each["name"], _kind(each["schema"]), each.get("description", "")) for each in given)
     responses = described["responses"]
-    answer = _kind(responses["200"]["content"]["application/json"]["schema"])
+    content = responses["200"]["content"]
+    json_content = content.get("application/json")
+    answer = _kind(json_content["schema"]) if json_content else " or ".join(content)
     errors = (Entry(status, "", each["description"]) for status, each in responses.items() if status != "200")
     return Operation(path, described["description"], tuple(parameters), answer, tuple(errors))
 

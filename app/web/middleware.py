@@ -23,7 +23,7 @@ from app.broker.errors import ApplicationError, Overloaded
 from app.cluster.client.contract import MAX_DOMAINS
 from app.errors import BodyRefused, MethodNotAllowed, ResourceNotFound, TooManySearches, UriTooLong
 from app.search.query import MAX_CHARACTERS, words
-from app.web.cors import cors_headers
+from app.web.cors import OPERATOR_PATHS, cors_headers
 from app.web.monitoring import Metrics
 
 log = logging.getLogger(__name__)
@@ -49,12 +49,14 @@ MAX_TARGET = 8_192
 CLICKS_PATH = "/clicks"
 #: Paths that search, and paths that count against an address's rate limit; the search page only with a query.
 SEARCH_PATHS = frozenset({"/", "/api/v1/search"})
-LIMITED_PATHS = SEARCH_PATHS | {"/suggest", "/api/v1/suggest", CLICKS_PATH}
+LIMITED_PATHS = SEARCH_PATHS | {"/suggest", "/api/v1/suggest", CLICKS_PATH} | OPERATOR_PATHS
 #: The key of a request's scope for a function that charges its cost once more, and returns whether that was granted.
 CHARGE_AGAIN = "perennial.charge_again"
 #: Words of a search that cost 1, and sites whose suggestions cost as much as the first one's.
 FREE_WORDS = 8
 SUGGESTED_SITES = 8
+#: Requests of operators that read a crawl's record at the same time, and that wait: a record may take much memory.
+_OPERATORS_RUNNING, _OPERATORS_WAITING = 2, 8
 
 #: Header fields as ASGI has them.
 _Fields = list[tuple[bytes, bytes]]
@@ -90,6 +92,7 @@ class WebMiddleware:
         self._app = app
         self._limiter = limiter
         self._concurrency = concurrency
+        self._operators = ConcurrencyLimit(running=_OPERATORS_RUNNING, waiting=_OPERATORS_WAITING)
         self._metrics = metrics
         self._error_response = error_response
 
@@ -142,7 +145,8 @@ class WebMiddleware:
             detail += f" (this one counts as {cost}, by its sites and words)" if cost > 1 else ""
             await self._refuse(TooManySearches, scope, receive, answer, detail=detail, retry_in=quota.reset)
             return
-        async with self._concurrency.admit() as admitted:
+        concurrency = self._operators if scope["path"] in OPERATOR_PATHS else self._concurrency
+        async with concurrency.admit() as admitted:
             if admitted:
                 await self._app(scope, receive, answer.send)
             else:
@@ -204,7 +208,7 @@ def refusal(scope: Scope) -> type[ApplicationError] | None:
 
 
 def search_cost(path: str, parameters: QueryParams, *, sites: int) -> int:
-    """Return what a request costs of its address's allowance; 0 unless it searches or asks for suggestions.
+    """Return what a request costs of its address's allowance; 0 unless it searches or is one of an operator.
 
     A search costs 1 for each site and every FREE_WORDS words, because each rare word is respelled on each site. Without
     `domain` all `sites` are searched. `parameters` are read as the routes read them.

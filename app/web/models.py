@@ -20,7 +20,7 @@ from app.web.suggested_pages import MAX_PAGES, SuggestedPage
 #: Hits of one API answer, at most. A searcher returns up to `app.search.contract.MAX_LIMIT`.
 MAX_API_LIMIT = 50
 #: Characters of a host name (RFC 1035 section 2.3.4) and a port.
-_MAX_DOMAIN = 261
+MAX_DOMAIN = 261
 
 
 class Parameters(BaseModel):
@@ -28,7 +28,7 @@ class Parameters(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    domain: list[Annotated[str, Field(min_length=1, max_length=_MAX_DOMAIN)]] = Field(
+    domain: list[Annotated[str, Field(min_length=1, max_length=MAX_DOMAIN)]] = Field(
         [],
         max_length=MAX_DOMAINS,
         description="The sites, as they were indexed; without it all. Several: repeat the parameter, or use commas.",

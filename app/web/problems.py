@@ -17,6 +17,7 @@ from app.errors import (
     NOT_FOUND,
     NOT_PLACED,
     TOO_LONG,
+    UNAUTHORIZED,
     WITH_BODY,
     ResourceNotFound,
 )
@@ -35,7 +36,7 @@ PROBLEMS = {
     problem.name: problem
     for problem in (
         *(INVALID, NEVER_INDEXED, NOT_PLACED, BUSY, UNAVAILABLE, BROKEN, TIMEOUT, LIMITED),
-        *(NOT_FOUND, NOT_ALLOWED, TOO_LONG, WITH_BODY, INTERNAL),
+        *(UNAUTHORIZED, NOT_FOUND, NOT_ALLOWED, TOO_LONG, WITH_BODY, INTERNAL),
     )
 }
 
@@ -57,6 +58,8 @@ def problem_response(error: type[ApplicationError], detail: str = "") -> Respons
     response = json_response(document, status=problem.status, media_type=MEDIA_TYPE)
     if problem.retry_in is not None:
         response.headers["Retry-After"] = str(problem.retry_in)
+    if problem is UNAUTHORIZED:
+        response.headers["WWW-Authenticate"] = 'Bearer realm="operators"'
     return response
 
 

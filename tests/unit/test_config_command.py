@@ -52,6 +52,7 @@ SECRETS = {
 def test_no_secret_is_printed(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     for variable, value in SECRETS.items():
         monkeypatch.setenv(variable, value.format("hush4711"))
+    monkeypatch.setenv("WEB_OPERATOR_TOKEN", "hush4711" * 2)
     get_settings.cache_clear()
     monkeypatch.setenv("COLUMNS", "300")
     try:

@@ -20,6 +20,7 @@ from app.envelopes import decode_envelope, route_of
 from app.timers.timers import callback_of, timeout_of
 from app.topology.policies import site_policy, subscriber_policy
 from app.topology.queues import orchestrator_queues, searcher_queue
+from app.web.cors import OPERATOR_PATHS
 from app.web.monitoring import Metrics
 from config.routes import (
     HEARTBEAT,
@@ -65,7 +66,7 @@ def test_the_generated_parts_have_every_command_setting_folder_and_picture() -> 
     pictures = blocks(read("docs/reference/topology.md"), "mermaid")
     assert len(pictures) == len(generated.topology_pictures())
     addresses = {row[0] for row in table(read("docs/reference/http-api.md"), "## Parameters")}
-    assert addresses == {"`/api/v1/search`", "`/api/v1/suggest`"}
+    assert addresses == {f"`{path}`" for path in ("/api/v1/search", "/api/v1/suggest", *OPERATOR_PATHS)}
 
 
 def test_every_option_in_the_documents_is_one_of_its_command() -> None:

@@ -1,0 +1,133 @@
+"""The API for operators, over real HTTP: the same documents as the commands print, and only with the token."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from app.crawl.classify import Gone
+from app.crawl.page_work import PageWork
+from app.crawl_reports import CrawlReports
+from app.web.application import create_app
+from app.web.cors import OPERATOR_PATHS
+from tasks.base import Context
+from tests.integration.test_crawl_report import DOMAIN, complete, links, process, run, url, work
+from tests.packs import page, write_pack
+from tests.support.scripted import ScriptedSearchClient
+from tests.support.web import served
+
+pytestmark = pytest.mark.integration
+
+__all__ = ["process", "work"]
+
+TOKEN = "correct-horse-battery"
+OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
+ORIGIN = "https://other.example"
+
+
+@pytest.fixture
+def search_client(process: Context) -> ScriptedSearchClient:
+    return ScriptedSearchClient([write_pack(process.settings.data_dir / "pack.sqlite", [page("/one", "One")])])
+
+
+@pytest.fixture
+def client(process: Context, search_client: ScriptedSearchClient) -> Iterator[httpx.Client]:
+    """Serve the API with a token, and with any origin, which must not matter."""
+    app = create_app(
+        search_client,
+        origins=["*"],
+        operator_token=TOKEN,
+        crawl_reports=lambda: CrawlReports(process.settings),
+    )
+    with served(app) as client:
+        yield client
+
+
+def test_an_operator_reads_the_documents_of_the_commands(
+    process: Context, work: PageWork, client: httpx.Client
+) -> None:
+    complete(process, work, "", "<title>Home</title>Welcome here" + links("a", "none"))
+    complete(process, work, "a", "<title>=A</title>All about amber")
+    complete(process, work, "none", Gone(why="404", status=404))
+    client.headers.update(OPERATOR)
+    asked = {"domain": DOMAIN}
+    explained = client.get("/api/v1/explain", params={"url": url("none")})
+    assert explained.json() == json.loads(run("explain", url("none"), "--json"))
+    assert explained.json()["reason"] == "404"
+    assert client.get("/api/v1/status", params=asked).json()["reasons"] == {"indexed": 2, "404": 1}
+    broken = client.get("/api/v1/broken-links", params=asked).json()
+    assert broken == json.loads(run("broken-links", DOMAIN, "--json", code=1))
+    assert [(each["url"], each["status"], each["pages"]) for each in broken] == [(url("none"), 404, [url("")])]
+    for form, media_type in (("jsonl", "application/x-ndjson"), ("csv", "text/csv")):
+        export = client.get("/api/v1/urls", params={**asked, "format": form})
+        assert export.headers["content-type"].startswith(media_type)
+        assert export.text.splitlines() == run("urls", DOMAIN, "--format", form).splitlines()
+    only = client.get("/api/v1/urls", params={**asked, "reason": "404"}).text
+    assert [json.loads(line)["url"] for line in only.splitlines()] == [url("none")]
+    described = client.get("/api/v1/openapi.json").json()["components"]["schemas"]
+    assert set(described["ExplainedUrl"]["properties"]) == set(explained.json())
+
+
+def test_nobody_else_reads_them(
+    process: Context, work: PageWork, search_client: ScriptedSearchClient, client: httpx.Client
+) -> None:
+    complete(process, work, "", "<title>Home</title>Welcome here")
+    asked = {"domain": DOMAIN, "url": url("")}
+    given = (b"", f"Basic {TOKEN}".encode(), b"Bearer wrong", f"Bearer {TOKEN}\xe9".encode("latin-1"))
+    wrong = [{b"Authorization": value} for value in given]
+    for path in OPERATOR_PATHS:
+        for headers in wrong:
+            answer = client.get(path, params=asked, headers=headers)
+            assert (answer.status_code, answer.json()["type"]) == (401, "/problems/unauthorized")
+            assert answer.headers["www-authenticate"] == 'Bearer realm="operators"'
+            assert DOMAIN not in answer.text
+        given = {"url": url("")} if path.endswith("explain") else {"domain": DOMAIN}
+        answer = client.get(path, params=given, headers={**OPERATOR, "Origin": ORIGIN})
+        assert answer.status_code == 200
+        assert answer.headers["cache-control"] == "no-store"
+        assert not [name for name in answer.headers if name.startswith("access-control")]
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+        assert "ratelimit" in answer.headers
+    with served(create_app(search_client, crawl_reports=lambda: CrawlReports(process.settings))) as without:
+        for headers in (OPERATOR, {"Authorization": "Bearer x"}, {}):
+            answer = without.get("/api/v1/status", params={"domain": DOMAIN}, headers=headers)
+            assert (answer.status_code, answer.json()["type"]) == (404, "/problems/not-found")
+
+
+def test_attempts_to_guess_the_token_are_limited_and_it_is_not_logged(
+    process: Context, search_client: ScriptedSearchClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    reports = CrawlReports(process.settings)
+    app = create_app(search_client, rate_limit="5/hour", operator_token=TOKEN, crawl_reports=lambda: reports)
+    with served(app) as client:
+        statuses = [
+            client.get("/api/v1/status", params={"domain": DOMAIN}, headers=headers).status_code
+            for headers in (*[{"Authorization": "Bearer guess"}] * 3, OPERATOR, OPERATOR, OPERATOR)
+        ]
+    assert statuses == [401, 401, 401, 200, 200, 429]
+    assert TOKEN not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("path", "named", "status", "kind"),
+    [
+        ("/api/v1/urls", {"domain": "b.gov"}, 404, "never-indexed"),
+        ("/api/v1/broken-links", {"domain": "b.gov"}, 404, "never-indexed"),
+        ("/api/v1/urls", {"domain": DOMAIN, "reason": "unheard-of"}, 400, "invalid"),
+        ("/api/v1/urls", {"domain": DOMAIN, "format": "xml"}, 400, "invalid"),
+        ("/api/v1/status", {"domain": "no host"}, 400, "invalid"),
+        ("/api/v1/explain", {"url": "https://"}, 400, "invalid"),
+        ("/api/v1/explain", {}, 400, "invalid"),
+    ],
+)
+def test_what_cannot_be_answered_is_a_problem(
+    work: PageWork, client: httpx.Client, path: str, named: dict[str, str], status: int, kind: str
+) -> None:
+    del work
+    answer = client.get(path, params=named, headers=OPERATOR)
+    assert (answer.status_code, answer.json()["type"]) == (status, f"/problems/{kind}")
