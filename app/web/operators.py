@@ -19,7 +19,15 @@ from app.broker.errors import ApplicationError, InvalidMessage
 from app.crawl.crawl_report import BrokenLink
 from app.crawl.url_export import MEDIA_TYPES, Format, export_urls
 from app.crawl_reports import CrawlReports
-from app.errors import CrawlNotFound, OperatorRequired, ResourceNotFound, SearchUnavailable, TooManySearches
+from app.errors import (
+    BodyRefused,
+    CrawlNotFound,
+    OperatorRequired,
+    ResourceNotFound,
+    SearchUnavailable,
+    TooManySearches,
+    UriTooLong,
+)
 from app.status import Status
 from app.web.api import describe_errors
 from app.web.models import MAX_DOMAIN
@@ -35,7 +43,7 @@ class ExplainParameters(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    url: str = Field(min_length=1, max_length=8_000, description="A page.", examples=["https://docs.example.org/a"])
+    url: str = Field(min_length=1, max_length=2_000, description="A page.", examples=["https://docs.example.org/a"])
 
 
 class DomainParameters(BaseModel):
@@ -87,7 +95,7 @@ async def require_operator(
 
 
 _ERRORS = describe_errors(
-    *(InvalidMessage, OperatorRequired, ResourceNotFound, CrawlNotFound, TooManySearches),
+    *(InvalidMessage, BodyRefused, UriTooLong, OperatorRequired, ResourceNotFound, CrawlNotFound, TooManySearches),
     *(ApplicationError, SearchUnavailable),
 )
 _EXPORTS: dict[int | str, dict[str, Any]] = {

@@ -19,7 +19,12 @@ from starlette.datastructures import QueryParams
 from starlette.types import Message
 
 from app.cluster.client.local import LocalSearchClient
+from app.crawl.crawl_report import CrawlReport
+from app.crawl.explanation import Explanation
+from app.crawl_reports import CrawlReports
+from app.errors import CrawlNotFound
 from app.search.contract import SearchRequest, SearchResult
+from app.status import Status
 from app.web.application import create_app
 from app.web.middleware import search_cost
 from tests.packs import page, write_pack
@@ -38,11 +43,29 @@ BATCH = 50
 PATHS = ("/", "/api/v1/search", "/suggest")
 
 #: A JSON Schema cannot say whether a name is a host or whether words can be searched for. So the answer 400 to values
-#: that the schema allows is right. All other checks have their defaults.
+#: that the schema allows is right. A URL that is too long may be refused by the length of the address. All other checks have their defaults.
 CONFIG = """
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", "400", "404"]
+[checks.negative_data_rejection]
+expected-statuses = ["400", "404", "414", "422"]
 """
+
+
+class Never(CrawlReports):
+    """Reports of a system without crawls."""
+
+    def __init__(self) -> None:
+        pass
+
+    def explain(self, url: str) -> Explanation:
+        raise CrawlNotFound(url)
+
+    def status(self, domain: str) -> Status:
+        raise CrawlNotFound(domain)
+
+    def latest(self, domain: str) -> CrawlReport:
+        raise CrawlNotFound(domain)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +77,11 @@ def search_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSea
 
 @pytest.fixture(scope="module")
 def client(search_client: LocalSearchClient) -> Iterator[httpx.Client]:
-    with served(create_app(search_client, rate_limit="1000000/second")) as client:
+    with served(
+        create_app(
+            search_client, rate_limit="1000000/second", operator_token="correct-horse-battery", crawl_reports=Never
+        )
+    ) as client:
         yield client
 
 
@@ -68,6 +95,7 @@ def test_schemathesis_finds_nothing(client: httpx.Client, tmp_path: Path) -> Non
             *("--config-file", str(config)),
             *("run", str(client.base_url.join("/api/v1/openapi.json"))),
             *("--max-examples", "25", "--seed", "1", "--no-color", "--generation-database", "none"),
+            *("--header", "Authorization: Bearer correct-horse-battery"),
         ],
         cwd=tmp_path,
         capture_output=True,
@@ -76,7 +104,7 @@ def test_schemathesis_finds_nothing(client: httpx.Client, tmp_path: Path) -> Non
         check=False,
     )
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr
-    assert "3 selected / 3 total" in done.stdout
+    assert "7 selected / 7 total" in done.stdout
 
 
 #: Pieces that mean something to SQLite's FTS5, to SQL, to HTML, to a URL, or to our own query language.
