@@ -43,7 +43,8 @@ BATCH = 50
 PATHS = ("/", "/api/v1/search", "/suggest")
 
 #: A JSON Schema cannot say whether a name is a host or whether words can be searched for. So the answer 400 to values
-#: that the schema allows is right. A URL that is too long may be refused by the length of the address. All other checks have their defaults.
+#: that the schema allows is right. A URL that is too long may be refused by the length of the address. All other checks
+#: have their defaults.
 CONFIG = """
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", "400", "404"]
