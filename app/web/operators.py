@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from redis import RedisError
 from starlette.concurrency import run_in_threadpool
 
-from app.broker.errors import ApplicationError, InvalidMessage
+from app.broker.errors import ApplicationError, InvalidMessage, Overloaded
 from app.crawl.crawl_report import BrokenLink
 from app.crawl.url_export import MEDIA_TYPES, Format, export_urls
 from app.crawl_reports import CrawlReports
@@ -96,7 +96,7 @@ async def require_operator(
 
 _ERRORS = describe_errors(
     *(InvalidMessage, BodyRefused, UriTooLong, OperatorRequired, ResourceNotFound, CrawlNotFound, TooManySearches),
-    *(ApplicationError, SearchUnavailable),
+    *(ApplicationError, Overloaded, SearchUnavailable),
 )
 _EXPORTS: dict[int | str, dict[str, Any]] = {
     200: {"content": {media_type: {"schema": {"type": "string"}} for media_type in MEDIA_TYPES.values()}}
