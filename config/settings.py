@@ -313,7 +313,7 @@ class Settings(BaseSettings):
     web_operator_token: Annotated[SecretStr, AfterValidator(checks.token)] = Field(
         SecretStr(""),
         description="The token with which operators read what became of URLs by the JSON API: 16 characters or more. "
-        "Empty: nobody can.",
+        "Empty: these addresses answer 404.",
     )
     web_host: str = Field("127.0.0.1", description="Address that the search page binds to.")
     web_port: int = Field(8000, ge=0, le=65_535, description="Port of the search page.")

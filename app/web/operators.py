@@ -32,7 +32,7 @@ from app.status import Status
 from app.web.api import describe_errors
 from app.web.models import MAX_DOMAIN
 
-#: Fields of every answer: it is for the operator who asked.
+#: Fields of every answer: no cache keeps it.
 _FIELDS = {"Cache-Control": "no-store"}
 
 _Read = TypeVar("_Read")

@@ -54,19 +54,19 @@ def test_an_operator_reads_the_documents_of_the_commands(
     complete(process, work, "a", "<title>=A</title>All about amber")
     complete(process, work, "none", Gone(why="404", status=404))
     client.headers.update(OPERATOR)
-    asked = {"domain": DOMAIN}
+    site = {"domain": DOMAIN}
     explained = client.get("/api/v1/explain", params={"url": url("none")})
     assert explained.json() == json.loads(run("explain", url("none"), "--json"))
     assert explained.json()["reason"] == "404"
-    assert client.get("/api/v1/status", params=asked).json()["reasons"] == {"indexed": 2, "404": 1}
-    broken = client.get("/api/v1/broken-links", params=asked).json()
+    assert client.get("/api/v1/status", params=site).json()["reasons"] == {"indexed": 2, "404": 1}
+    broken = client.get("/api/v1/broken-links", params=site).json()
     assert broken == json.loads(run("broken-links", DOMAIN, "--json", code=1))
     assert [(each["url"], each["status"], each["pages"]) for each in broken] == [(url("none"), 404, [url("")])]
     for form, media_type in (("jsonl", "application/x-ndjson"), ("csv", "text/csv")):
-        export = client.get("/api/v1/urls", params={**asked, "format": form})
+        export = client.get("/api/v1/urls", params={**site, "format": form})
         assert export.headers["content-type"].startswith(media_type)
         assert export.text.splitlines() == run("urls", DOMAIN, "--format", form).splitlines()
-    only = client.get("/api/v1/urls", params={**asked, "reason": "404"}).text
+    only = client.get("/api/v1/urls", params={**site, "reason": "404"}).text
     assert [json.loads(line)["url"] for line in only.splitlines()] == [url("none")]
     described = client.get("/api/v1/openapi.json").json()["components"]["schemas"]
     assert set(described["ExplainedUrl"]["properties"]) == set(explained.json())
@@ -76,12 +76,12 @@ def test_nobody_else_reads_them(
     process: Context, work: PageWork, search_client: ScriptedSearchClient, client: httpx.Client
 ) -> None:
     complete(process, work, "", "<title>Home</title>Welcome here")
-    asked = {"domain": DOMAIN, "url": url("")}
-    given = (b"", f"Basic {TOKEN}".encode(), b"Bearer wrong", f"Bearer {TOKEN}\xe9".encode("latin-1"))
-    wrong = [{b"Authorization": value} for value in given]
+    named = {"domain": DOMAIN, "url": url("")}
+    credentials = (b"", f"Basic {TOKEN}".encode(), b"Bearer wrong", f"Bearer {TOKEN}\xe9".encode("latin-1"))
+    wrong = [{b"Authorization": value} for value in credentials]
     for path in OPERATOR_PATHS:
-        for headers in wrong:
-            answer = client.get(path, params=asked, headers=headers)
+        for fields in wrong:
+            answer = client.get(path, params=named, headers=fields)
             assert (answer.status_code, answer.json()["type"]) == (401, "/problems/unauthorized")
             assert answer.headers["www-authenticate"] == 'Bearer realm="operators"'
             assert DOMAIN not in answer.text
