@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict
@@ -27,6 +28,8 @@ from app.sites.stored import read_site
 from app.storage.open import open_store
 from config.settings import get_settings
 
+#: Seconds that the command waits for display names.
+NAMES_TIMEOUT = 2.0
 #: Values of a facet that are printed.
 _FACET_VALUES = 6
 
@@ -136,16 +139,23 @@ def _search(client: SearchClient, request: SearchRequest) -> SearchResult:
 
 
 def _display_names(domains: Sequence[str]) -> Mapping[str, str]:
-    """Return the display names of sites by domain; domains stand for themselves while the store fails."""
+    """Return the display names of sites by domain, those that the store gives within NAMES_TIMEOUT."""
     settings = get_settings()
-    names = {}
-    with suppress(StoreError):
-        store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
-        for domain in domains:
-            stored = read_site(store, domain)
-            if stored and stored.site.name:
-                names[domain] = stored.site.name
-    return names
+    names: dict[str, str] = {}
+
+    def read() -> None:
+        with suppress(StoreError):
+            store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+            for domain in domains:
+                stored = read_site(store, domain)
+                if stored and stored.site.name:
+                    names[domain] = stored.site.name
+
+    # The results are there already, and must not wait for a store that hangs.
+    reading = threading.Thread(target=read, daemon=True)
+    reading.start()
+    reading.join(NAMES_TIMEOUT)
+    return dict(names)
 
 
 def _print_best_bets(result: SearchResult, names: Mapping[str, str]) -> None:
