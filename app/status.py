@@ -10,6 +10,7 @@ from app.crawl.frontier import Frontier
 from app.crawl.urls import parse_domain
 from app.errors import PackNotFound
 from app.pack.manifest import read_manifest
+from app.sites.policies import spent_budgets
 from app.state.client import get_redis
 from app.storage.open import open_store
 from app.timers.timers import Timers
@@ -24,7 +25,7 @@ class Status:
     `timer` is the seconds until the timer is due, 0 when it is overdue, None without a timer. `crawl_delay` is the
     seconds between requests that robots.txt demands, where these are more than HOST_DELAY, as far as CRAWL_DELAY_MAX
     allows; None otherwise. `reasons` has the numbers of URLs of the latest crawl by reason code, except its sitemaps
-    and its probe.
+    and its probe. `budgets` has the budgets that stopped URLs of it, with their present values.
     """
 
     domain: str
@@ -41,6 +42,7 @@ class Status:
     crawl_delay: float | None
     pack: dict[str, Any] | None
     reasons: dict[str, int]
+    budgets: dict[str, int]
 
     def __str__(self) -> str:
         pack = f"pack {self.pack['generation']} with {self.pack['pages']} pages" if self.pack else "no pack"
@@ -55,7 +57,8 @@ class Status:
     @property
     def _totals(self) -> str:
         totals = ", ".join(f"{reason} {number}" for reason, number in self.reasons.items())
-        return f"\n  URLs by reason: {totals}" if totals else ""
+        budgets = ", ".join(f"{name} {value}" for name, value in self.budgets.items())
+        return (f"\n  URLs by reason: {totals}" if totals else "") + (f"\n  stopped by {budgets}" if budgets else "")
 
 
 def status(domain: str, *, settings: Settings | None = None, reasons: bool = True) -> Status:
@@ -74,6 +77,7 @@ def status(domain: str, *, settings: Settings | None = None, reasons: bool = Tru
         pack = asdict(read_manifest(store, name))
     except PackNotFound:
         pack = None
+    totals = reason_totals(frontier, store, name) if reasons else {}
     return Status(
         domain=name,
         crawl_id=progress.crawl.id if progress.crawl else None,
@@ -88,5 +92,6 @@ def status(domain: str, *, settings: Settings | None = None, reasons: bool = Tru
         callback=str(timer.callback.message["type"]) if timer else None,
         crawl_delay=progress.delay if progress.delay > settings.host_delay else None,
         pack=pack,
-        reasons=reason_totals(frontier, store, name) if reasons else {},
+        reasons=totals,
+        budgets=spent_budgets(store, name, settings, totals),
     )

@@ -103,7 +103,7 @@ class Sweep:
             waiting.insert(0, FoundPage(probe, canonical_key(probe), 1, role=PROBE))
         names_sitemaps = robots_url(record.start_url)
         waiting.append(FoundPage(names_sitemaps, canonical_key(names_sitemaps), 1, role=SITEMAP))
-        return self.frontier.rebuild(record.id, fetched, waiting, dead)
+        return self.frontier.rebuild(record.id, fetched, waiting, dead, traps=self.records.traps_of(record.domain))
 
     def _start_timers(self, domain: str, crawls: Sequence[CrawlRecord]) -> Iterator[Action]:
         """Start the domain's timer, unless it runs, if a pack is due or a client's timer was lost."""

@@ -13,6 +13,7 @@ from app.crawl.crawl_report import read_report
 from app.crawl.frontier import Frontier
 from app.crawl.frontier_values import Crawl, is_sitemap
 from app.crawl.policy import Policies
+from app.crawl.traps import TrapLimits
 from app.crawl.urls import Target
 from app.crawl_record.crawls import (
     CrawlRecord,
@@ -27,7 +28,7 @@ from app.crawl_record.entries import UrlEntry
 from app.crawl_record.keys import CrawlRef
 from app.crawl_record.removed_sites import removed_at
 from app.crawl_record.segments import append_segment, latest_entries, next_offset, read_entries, write_excluded
-from app.errors import PreconditionFailed
+from app.errors import PreconditionFailed, SecretMissing
 from app.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -115,6 +116,12 @@ class CrawlRecords:
         same = former.selection == record.selection
         kept = (entry for entry in entries if same or is_sitemap(entry))
         self._frontier.note_former(record.id, kept, longest=longest, scheduled=scheduled)
+
+    def traps_of(self, domain: str) -> TrapLimits | None:
+        """Return the present budgets against traps of a domain; None while its site names a missing secret."""
+        with suppress(SecretMissing):
+            return self._policies(domain).traps
+        return None
 
     def restore(self, target: Target) -> bool:
         """Make the crawl of a page known to the frontier: from its record, or else from the page's message.

@@ -111,11 +111,19 @@ class Frontier(CrawlView):
         return self.crawl(crawl.id) or crawl
 
     def enter(
-        self, crawl_id: str, domain: str, link: FoundPage, host: Host, *, takeover: bool, due: bool = False
+        self,
+        crawl_id: str,
+        domain: str,
+        link: FoundPage,
+        host: Host,
+        *,
+        takeover: bool,
+        due: bool = False,
+        traps: TrapLimits | None = None,
     ) -> Entered:
         """Begin the run of a page's message. With `takeover`, an earlier delivery of it is no longer at work.
 
-        With `due`, the page is requested whatever the former crawl found.
+        With `due`, the page is requested whatever the former crawl found. `traps` are budgets in place of the usual.
 
         Raises Postpone while the host or another message of the page is busy, and InvalidMessage for a crawl of another
         domain.
@@ -125,7 +133,7 @@ class Frontier(CrawlView):
             keys=[*parts_of(key, "", "pages", "admitted", "retrying", "backlog", "handover"), *host_keys(host.name)],
             args=[
                 *(name, domain, to_entry(link), int(takeover), LEASE, host.concurrency, host.delay, int(host.own)),
-                *(self._traps.identical_texts, int(due)),
+                *((traps or self._traps).identical_texts, int(due)),
             ],
         )
         match action:
@@ -161,12 +169,14 @@ class Frontier(CrawlView):
         excluded: Iterable[tuple[str, FoundPage]] = (),
         max_pages: int = 0,
         text: str = "",
+        traps: TrapLimits | None = None,
     ) -> Completed:
         """Note a message as done or dead, its links as waiting, and admit the crawl's next pages.
 
         `line` is the page's line of the crawl's record, `text` its `text_hash`. `excluded` are links that are not
         followed, with their reasons. A crawl gets no page beyond `max_pages` and its budgets against traps; such a page
-        and one of `max-depth` note it as cut. Identical texts close a pattern instead.
+        and one of `max-depth` note it as cut. Identical texts close a pattern instead. `traps` are budgets in
+        place of the usual ones.
         """
         key, name = crawl_key(crawl_id), message_name(kind, canonical_key)
         named = {link.name: link for link in links}
@@ -184,7 +194,7 @@ class Frontier(CrawlView):
             args=[
                 *(name, "x" if dead else "d", int(indexed), line, host.delay, host.concurrency if host.own else ""),
                 *(0 if dead else self._admission, self._ttl if self._cache.must_renew(crawl_id) else 0, max_pages),
-                *(plain_id(crawl_id), confirmed, *self._traps.arguments, text, len(canonical_key)),
+                *(plain_id(crawl_id), confirmed, *(traps or self._traps).arguments, text, len(canonical_key)),
                 *(len(fresh), *arguments, *not_followed),
             ],
         )
@@ -276,6 +286,7 @@ class Frontier(CrawlView):
         dead: Iterable[str] = (),
         *,
         max_pages: int = sys.maxsize,
+        traps: TrapLimits | None = None,
     ) -> int:
         """Note pages as done, others as dead or waiting, also those of a sitemap; return how many wait.
 
@@ -298,7 +309,8 @@ class Frontier(CrawlView):
                 )
             ]
             added += self._rebuild(
-                keys=parts_of(key, "", "pages", "backlog"), args=[*self._traps.arguments, max_pages, *arguments]
+                keys=parts_of(key, "", "pages", "backlog"),
+                args=[*(traps or self._traps).arguments, max_pages, *arguments],
             )
         self._redis.sadd(ACTIVE_CRAWLS, plain_id(crawl_id))
         return added

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import chain
 
 from app.broker.errors import Postpone
@@ -27,7 +28,7 @@ from app.crawl.frontier_values import (
 from app.crawl.page_interval import with_interval
 from app.crawl.policy import Policies
 from app.crawl.sitemaps import MAX_NESTING
-from app.crawl.traps import MAX_REDIRECTS, error_hash, text_hash
+from app.crawl.traps import error_hash, text_hash
 from app.crawl.urls import Excluded, Target, canonical_key, host_of
 from app.crawl_record.entries import UrlEntry
 from app.crawl_record.reasons import Reason
@@ -97,11 +98,18 @@ class PageWork:
 
         Nothing is left to do for a message of a removed site.
         """
-        entered = self._frontier.enter(target.crawl_id, target.domain, link, host, takeover=takeover, due=due)
+        enter = partial(
+            self._frontier.enter,
+            *(target.crawl_id, target.domain, link, host),
+            takeover=takeover,
+            due=due,
+            traps=self._policies(target.domain).traps,
+        )
+        entered = enter()
         if not entered.crawl_found:
             if not self._records.restore(target):
                 return Entered(fetch=False)
-            entered = self._frontier.enter(target.crawl_id, target.domain, link, host, takeover=takeover, due=due)
+            entered = enter()
         if not entered.crawl_found:
             raise Postpone(_LOST_AGAIN, f"Redis has lost crawl {target.crawl_id} again")
         return entered
@@ -110,12 +118,12 @@ class PageWork:
         """Request a page; return the result as its crawl sees it, and the hash of the text that was received."""
         result = self._crawler.get(target, too_complex=too_complex, former=entered.former)
         text = _text_of(result)
-        if isinstance(result, Redirected) and redirects >= MAX_REDIRECTS:
+        policy = self._policies(target.domain)
+        if isinstance(result, Redirected) and redirects >= policy.traps.redirects:
             result = Skipped(why=Reason.TOO_MANY_REDIRECTS, detail=f"to {result.target}", status=result.status)
         elif target.depth and entered.soft_404 and _error_hash_of(result) == entered.soft_404:
             result = Gone(why=Reason.SOFT_404, status=result.status)
-        longest = self._policies(target.domain).max_page_interval
-        return with_interval(result, entered.former, now=time.time(), longest=longest), text
+        return with_interval(result, entered.former, now=time.time(), longest=policy.max_page_interval), text
 
     def _probe(self, target: Target, host: Host, *, referrer: str, too_complex: bool) -> Completed:
         """Request a page that cannot exist, and note the text of the site's error page if it has the status 200."""
@@ -138,15 +146,16 @@ class PageWork:
             skipped = self._crawler.get(target, too_complex=True)
             return self.complete(target, "page", skipped, host, referrer=referrer, role=SITEMAP)
         read = self._crawler.read_sitemap(target)
-        follows = redirects < MAX_REDIRECTS and target.depth < MAX_NESTING
+        policy = self._policies(target.domain)
+        follows = redirects < policy.traps.redirects and target.depth < MAX_NESTING
         sitemaps = read.sitemaps if follows else ()
         was_read = entered.former is not None
         partial = read.partial or sitemaps != read.sitemaps
         if partial and (was_read or not read.unproven or not entered.former_known):
             self._frontier.note_cut(target.crawl_id)
-        own_id, limits = page_id(frontier_key(target.canonical_key, SITEMAP)), self._policies(target.domain).settings
+        own_id = page_id(frontier_key(target.canonical_key, SITEMAP))
         pages = (FoundPage(link.url, link.canonical_key, 1, own_id) for link in read.pages)
-        self._frontier.rebuild(target.crawl_id, (), pages, max_pages=limits.max_pages)
+        self._frontier.rebuild(target.crawl_id, (), pages, max_pages=policy.settings.max_pages, traps=policy.traps)
         read_once = bool(read.pages or read.sitemaps) or (partial and was_read)
         result = Skipped(why=Reason.SITEMAP, detail=read.detail, hash=READ if read_once else "")
         return self.complete(
@@ -177,12 +186,12 @@ class PageWork:
         line = entry_of(target, result, referrer, role).to_line().decode() if own and kind != "crawl" else ""
         links = links_of(result) if own and kind != "index" else ()
         below = target.depth + 1
-        own_id, limits = page_id(frontier_key(target.canonical_key, role)), self._policies(target.domain).settings
+        own_id, policy = page_id(frontier_key(target.canonical_key, role)), self._policies(target.domain)
         excluded = result.excluded if own and kind != "index" else ()
         probes: Sequence[str] = ()
         if own and kind != "index" and target.depth == 0 and not role and not is_move(result):
             sitemaps, probes = self._crawler.names_of_sitemaps(target), self._crawler.urls_of_probe(target)
-        if below > limits.max_depth:
+        if below > policy.settings.max_depth:
             excluded += tuple(Excluded(link.url, link.canonical_key, Reason.MAX_DEPTH) for link in links)
             links = ()
         return self._frontier.complete(
@@ -199,7 +208,8 @@ class PageWork:
             ),
             text=text or (_text_of(result) if kind != "crawl" else ""),
             excluded=((each.reason, FoundPage(each.url, each.canonical_key, below, own_id)) for each in excluded),
-            max_pages=limits.max_pages,
+            max_pages=policy.settings.max_pages,
+            traps=policy.traps,
         )
 
     def complete_lost(self, domain: str, crawl_id: str, messages: Iterable[PageMessage]) -> None:

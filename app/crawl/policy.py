@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import ada_url
 
-from app.crawl.urls import Scope
+from app.crawl.traps import TrapLimits
+from app.crawl.urls import MAX_REPEATED_SEGMENTS, Scope
 from app.crawl_record.crawls import CrawlSettings
 from app.crawl_record.entries import MAX_HASH
 from app.storage.page_parts import hash_of
@@ -44,12 +45,13 @@ class CrawlPolicy:
 
     `settings` become a part of a crawl's record. `seeds` are further URLs with which a crawl begins. `blocked` are
     canonical keys of pages that are never requested. `max_page_interval` is the longest time in seconds between two
-    requests of an unchanged page; None requests each page in each crawl.
+    requests of an unchanged page; None requests each page in each crawl. `traps` are the budgets against traps.
     """
 
     scope: Scope
     settings: CrawlSettings
     request: RequestOptions
+    traps: TrapLimits
     seeds: tuple[str, ...] = ()
     blocked: frozenset[str] = frozenset()
     max_page_interval: float | None = None
@@ -58,6 +60,8 @@ class CrawlPolicy:
     def selection(self) -> str:
         """Hash of the rules that select the links of a page. Stored links are followed again if it is the same."""
         rules = [_SELECTION_VERSION, self.scope.mode, *self.scope.rules.include, "-", *self.scope.rules.exclude]
+        if self.scope.max_repeated_segments != MAX_REPEATED_SEGMENTS:
+            rules.append(str(self.scope.max_repeated_segments))
         return hash_of("\n".join(rules))[:MAX_HASH]
 
 
@@ -79,8 +83,9 @@ def settings_of_crawls(settings: Settings) -> CrawlSettings:
 def policies_without_sites(settings: Settings) -> Policies:
     """Return policies of the settings alone."""
     shared, request = settings_of_crawls(settings), RequestOptions(user_agent=settings.user_agent)
+    traps = TrapLimits.of(settings)
 
     def policy(domain: str) -> CrawlPolicy:
-        return CrawlPolicy(scope=Scope(domain, mode=settings.scope), settings=shared, request=request)
+        return CrawlPolicy(scope=Scope(domain, mode=settings.scope), settings=shared, request=request, traps=traps)
 
     return policy

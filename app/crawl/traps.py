@@ -26,12 +26,13 @@ class TrapLimits:
 
     `query_variants`: URLs of one path with two or more parameters. `pattern_pages`: URLs with a query of one
     directory pattern.
-    `identical_texts`: pages in a row below one pattern whose text was met before.
+    `identical_texts`: pages in a row below one pattern whose text was met before. `redirects`: redirects in a row.
     """
 
     query_variants: int = 200
     pattern_pages: int = 5_000
     identical_texts: int = 50
+    redirects: int = MAX_REDIRECTS
 
     @classmethod
     def of(cls, settings: Settings) -> Self:

@@ -23,6 +23,8 @@ from app.text.anchor_texts import MAX_ANCHORS, joined_texts
 MAX_LENGTH = 2_000
 #: Segments of a path; a longer path is a trap.
 MAX_SEGMENTS = 50
+#: Times that a path may have one segment; with more, it is a trap.
+MAX_REPEATED_SEGMENTS = 2
 #: Characters that a page's links and their base may have on average, if there are as many links as allowed. A long
 #: base makes every short link long, and each link is resolved before its scope is known.
 _CHARACTERS_OF_A_LINK = 250
@@ -266,12 +268,13 @@ class Scope:
     """The URLs that a crawl of `domain` may fetch.
 
     Mode `exact` is that host and port, with http and https alike; `suffix` adds its subdomains on the same port.
-    `rules` say which paths are followed.
+    `rules` say which paths are followed. A path with one segment more than `max_repeated_segments` times is a trap.
     """
 
     domain: str
     mode: Literal["exact", "suffix"] = "exact"
     rules: PathRules = ALL_PATHS
+    max_repeated_segments: int = MAX_REPEATED_SEGMENTS
 
     def contains(self, url: str, *, any_path: bool = False) -> bool:
         """Return whether a URL is in the scope; it must be normalised by `parse_url` or `resolve`.
@@ -291,22 +294,22 @@ class Scope:
         return self.rules is not ALL_PATHS and not self.contains(url) and Scope(self.domain, self.mode).contains(url)
 
 
-def is_trap(url: str) -> bool:
-    """Return whether a path has more than MAX_SEGMENTS segments, or one segment three times or more.
+def is_trap(url: str, *, max_repeated: int = MAX_REPEATED_SEGMENTS) -> bool:
+    """Return whether a path has more than MAX_SEGMENTS segments, or one segment more than `max_repeated` times.
 
     Relative links that nest forever have such paths. Numbers may be repeated, since dates and shards repeat them. Nutch
     drops paths with repetitions by default, Heritrix those of more than 20 segments.
     """
     slashes = url.count("/")
-    if slashes < 5:
+    if slashes < max_repeated + 3:
         return False
     path = url.partition("?")[0]
     if slashes > MAX_SEGMENTS and path.count("/") - 2 > MAX_SEGMENTS:
         return True
     segments = [part for part in path.split("/")[3:] if part and not part.isdigit()]
-    if len(segments) - len(set(segments)) < 2:
+    if len(segments) - len(set(segments)) < max_repeated:
         return False
-    return max(Counter(segments).values()) >= 3
+    return max(Counter(segments).values()) > max_repeated
 
 
 class Link(NamedTuple):
@@ -378,7 +381,7 @@ def links_in_scope(
         if not contained and not scope.blocks(url):
             continue
         key = _key_of(url)
-        if not contained or is_trap(url):
+        if not contained or is_trap(url, max_repeated=scope.max_repeated_segments):
             if len(excluded) < limit:
                 excluded[key] = Excluded(url, key, Reason.REPEATED_SEGMENTS if contained else Reason.BLOCKED)
             continue

@@ -67,7 +67,8 @@ MEANINGS: Final[dict[Reason, str]] = {
     "site.",
     Reason.REDIRECT: "The URL redirects to another one, which is a page of its own.",
     Reason.INVALID_REDIRECT: "The URL redirects to itself, to a forbidden port, or to no valid URL.",
-    Reason.TOO_MANY_REDIRECTS: "Trap: 20 redirects in a row led to the URL, which redirects, too.",
+    Reason.TOO_MANY_REDIRECTS: "Trap: 20 redirects in a row, or `max_redirects` of the site, led to the URL, which "
+    "redirects, too.",
     Reason.NOINDEX: "The page forbids to index it, by `<meta>` or by a header.",
     Reason.ROBOTS: "robots.txt forbids to request the URL. `detail` names the line.",
     Reason.CONTENT_TYPE: "The content is of a type that is not indexed.",
@@ -86,7 +87,8 @@ MEANINGS: Final[dict[Reason, str]] = {
     Reason.MAX_DEPTH: "The URL is more than `MAX_DEPTH` links from the start page.",
     Reason.MAX_PAGES: "The crawl had `MAX_PAGES` pages already.",
     Reason.MAX_SITEMAPS: "The crawl had 1,000 sitemaps already. Those after them are not read.",
-    Reason.REPEATED_SEGMENTS: "Trap: the path has one segment three times, or more than 50 segments.",
+    Reason.REPEATED_SEGMENTS: "Trap: the path has one segment three times, or more often than "
+    "`max_repeated_segments` of the site, or more than 50 segments.",
     Reason.QUERY_VARIANTS: "Trap: the crawl has `MAX_QUERY_VARIANTS` URLs of the path with two or more parameters.",
     Reason.PATTERN_PAGES: "Trap: the crawl has `MAX_PATTERN_PAGES` URLs with a query of the directory pattern.",
     Reason.IDENTICAL_TEXTS: "Trap: `MAX_IDENTICAL_TEXTS` pages in a row of the directory pattern had texts met before.",

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Final
 
 import ada_url
 
 from app.crawl.path_rules import PathRules
 from app.crawl.policy import CrawlPolicy, RequestOptions, policies_without_sites, settings_of_crawls
-from app.crawl.urls import Scope
+from app.crawl.traps import TrapLimits
+from app.crawl.urls import MAX_REPEATED_SEGMENTS, Scope
 from app.crawl_record.crawls import CrawlSettings
+from app.crawl_record.reasons import Reason
 from app.errors import SecretMissing
 from app.sites.site import Site
 from app.sites.stored import read_site
@@ -22,6 +25,16 @@ from config.settings import Settings
 MAX_AGE = 10.0
 #: Domains whose policies a process keeps.
 _KEPT = 1_000
+#: The field of a site that sets the budget of each reason code.
+_FIELDS: Final = {
+    Reason.MAX_PAGES: "max_pages",
+    Reason.MAX_DEPTH: "max_depth",
+    Reason.QUERY_VARIANTS: "max_query_variants",
+    Reason.PATTERN_PAGES: "max_pattern_pages",
+    Reason.IDENTICAL_TEXTS: "max_identical_texts",
+    Reason.TOO_MANY_REDIRECTS: "max_redirects",
+    Reason.REPEATED_SEGMENTS: "max_repeated_segments",
+}
 
 
 class SitePolicies:
@@ -53,7 +66,12 @@ def policy_of(site: Site, settings: Settings) -> CrawlPolicy:
     shared = settings_of_crawls(settings)
     scope = site.scope or shared.scope
     return CrawlPolicy(
-        scope=Scope(site.domain, mode=scope, rules=PathRules(site.include, site.exclude)),
+        scope=Scope(
+            site.domain,
+            mode=scope,
+            rules=PathRules(site.include, site.exclude),
+            max_repeated_segments=site.max_repeated_segments or MAX_REPEATED_SEGMENTS,
+        ),
         settings=CrawlSettings(
             scope=scope,
             max_pages=site.max_pages or shared.max_pages,
@@ -62,10 +80,41 @@ def policy_of(site: Site, settings: Settings) -> CrawlPolicy:
             host_concurrency=site.concurrency or shared.host_concurrency,
         ),
         request=_request_of(site, settings),
+        traps=trap_limits_of(site, settings),
         seeds=site.start_urls,
         blocked=frozenset(site.blocked),
         max_page_interval=site.max_page_interval,
     )
+
+
+def trap_limits_of(site: Site, settings: Settings) -> TrapLimits:
+    """Return the budgets against traps of a site."""
+    shared = TrapLimits.of(settings)
+    return TrapLimits(
+        query_variants=site.max_query_variants or shared.query_variants,
+        pattern_pages=site.max_pattern_pages or shared.pattern_pages,
+        identical_texts=site.max_identical_texts or shared.identical_texts,
+        redirects=site.max_redirects or shared.redirects,
+    )
+
+
+def spent_budgets(store: ObjectStore, domain: str, settings: Settings, reasons: Collection[str]) -> dict[str, int]:
+    """Return the budgets of a domain that stopped URLs, by these reason codes: the value of each field of a site."""
+    if not _FIELDS.keys() & set(reasons):
+        return {}
+    stored = read_site(store, domain)
+    site = stored.site if stored else Site.of(domain, {})
+    shared, traps = settings_of_crawls(settings), trap_limits_of(site, settings)
+    values = {
+        Reason.MAX_PAGES: site.max_pages or shared.max_pages,
+        Reason.MAX_DEPTH: site.max_depth or shared.max_depth,
+        Reason.QUERY_VARIANTS: traps.query_variants,
+        Reason.PATTERN_PAGES: traps.pattern_pages,
+        Reason.IDENTICAL_TEXTS: traps.identical_texts,
+        Reason.TOO_MANY_REDIRECTS: traps.redirects,
+        Reason.REPEATED_SEGMENTS: site.max_repeated_segments or MAX_REPEATED_SEGMENTS,
+    }
+    return {field: values[reason] for reason, field in _FIELDS.items() if reason in reasons}
 
 
 def _request_of(site: Site, settings: Settings) -> RequestOptions:

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from app.crawl.path_rules import PathRules
-from app.crawl.urls import Scope, canonical_key, parse_domain, parse_url
+from app.crawl.traps import MAX_REDIRECTS
+from app.crawl.urls import MAX_REPEATED_SEGMENTS, MAX_SEGMENTS, Scope, canonical_key, parse_domain, parse_url
 from app.errors import InvalidSite, InvalidUrl, StoreError
 from app.sites.schedule import Schedule, check_schedule, interval_of
 from app.sites.search_fields import BestBets, FieldWeights, SynonymRules, known_best_bets
@@ -114,6 +115,24 @@ class Site(BaseModel):
     concurrency: int | None = Field(None, ge=1, le=1_000, description="As HOST_CONCURRENCY.")
     max_pages: int | None = Field(None, ge=1, description="Pages of one crawl, as MAX_PAGES.")
     max_depth: int | None = Field(None, ge=1, description="Links from the start page, as MAX_DEPTH.")
+    max_query_variants: int | None = Field(
+        None, ge=1, description="URLs of one path with two or more parameters, as MAX_QUERY_VARIANTS."
+    )
+    max_pattern_pages: int | None = Field(
+        None, ge=1, description="Pages with a query of one directory pattern, as MAX_PATTERN_PAGES."
+    )
+    max_identical_texts: int | None = Field(
+        None, ge=1, description="Pages in a row with a text that was met before, as MAX_IDENTICAL_TEXTS."
+    )
+    max_redirects: int | None = Field(
+        None, ge=1, le=100, description=f"Redirects in a row that are followed; {MAX_REDIRECTS} by default."
+    )
+    max_repeated_segments: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_SEGMENTS,
+        description=f"Times that a path may have one segment; {MAX_REPEATED_SEGMENTS} by default.",
+    )
     max_page_interval: Annotated[float | None, BeforeValidator(_seconds)] = Field(
         None,
         ge=60,

@@ -13,11 +13,10 @@ import pytest
 from app.crawl.explanation import explain_url
 from app.crawl.frontier_values import Crawl, FoundPage
 from app.crawl.politeness import ParsedFiles
-from app.crawl.traps import TrapLimits
 from app.crawl.urls import Target, canonical_key
 from app.pack.manifest import read_manifest
 from app.sites.site import Site as Declared
-from app.sites.stored import site_key
+from app.sites.stored import site_key, write_site
 from app.status import status
 from app.storage.folder import FolderStore
 from app.storage.layout import content_key, manifest_key, pack_key, page_id
@@ -61,7 +60,9 @@ def crawl(process: Context, site: Site, crawl_id: str, *, scheduled: bool = Fals
     while waiting:
         each = waiting.popleft()
         target = Target(each.url, site.domain, canonical_key(each.url), crawl_id, each.depth)
-        completed = process.work.run(target, referrer=each.referrer, takeover=False, role=each.role)
+        completed = process.work.run(
+            target, referrer=each.referrer, takeover=False, redirects=each.redirects, role=each.role
+        )
         waiting += completed.admitted.messages
     process.records.end(begun)
     return [request for request in site.requests[before:] if request.path in {*PAGES, "/new"}]
@@ -188,7 +189,7 @@ def test_stored_pages_that_identical_texts_leave_out_stay_however_often_the_site
     process: Context, site: Site
 ) -> None:
     """The last of them is the only one that leads to another page. What vanished elsewhere goes."""
-    process.frontier._traps = TrapLimits(identical_texts=2)
+    write_site(process.store, Declared.of(site.domain, {"max_identical_texts": 2}), etag=None)
     months = [f"/month/{number}" for number in range(1, 8)]
     site.set("/", page("home", "Text", links=[*months[:6], "/late", "/old"]))
     site.set("/late", page("late", "More months", links=months[6:]))

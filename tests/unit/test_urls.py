@@ -299,6 +299,8 @@ def test_trap_urls_are_left_out() -> None:
     ]
     assert [is_trap(url) for url in traps] == [True] * 3
     assert not any(is_trap(url) for url in pages)
+    assert [is_trap("https://x.gov/f/x/f", max_repeated=times) for times in (1, 2)] == [True, False]
+    assert [is_trap(traps[0], max_repeated=times) for times in (2, 3)] == [True, False]
     assert links([*traps, pages[0]], limit=9) == (Link(pages[0], pages[0]),)
 
 

@@ -1,0 +1,53 @@
+"""Each budget against traps can be set for one site; `status` names those that stopped URLs, with their values."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from app.sites.site import Site as Declared
+from app.sites.stored import write_site
+from app.status import status
+from tasks.base import Context
+from tests.integration.test_recrawl import crawl, process
+from tests.servers.site import Site, in_letters, page, redirect
+
+pytestmark = pytest.mark.integration
+
+__all__ = ["process"]
+
+BUDGETS = {
+    "max_depth": 5,
+    "max_query_variants": 3,
+    "max_pattern_pages": 4,
+    "max_identical_texts": 2,
+    "max_redirects": 2,
+    "max_repeated_segments": 1,
+}
+
+
+def test_a_crawl_ends_within_the_budgets_of_its_site(process: Context) -> None:
+    facets = [f"/shop?colour={number}&size=1" for number in range(7)]
+    listed = [f"/list/x?page={number}" for number in range(7)]
+    same = [f"/month/{number}" for number in range(7)]
+    hops = [f"/hop/{name}" for name in ("a", "b", "c", "d", "e")]
+    with Site({"/": page("Home", "Text", links=[*facets, *listed, *same, hops[0], "/f/x/f"])}) as site:
+        for number, path in enumerate((*facets, *listed)):
+            site.set(path, page("Page", f"Text of {in_letters(number)}"))
+        for path in same:
+            site.set(path, page("Month", "No events"))
+        for path, onward in pairwise(hops):
+            site.set(path, redirect(onward))
+        write_site(process.store, Declared.of(site.domain, BUDGETS), etag=None)
+        crawl(process, site, "one")
+        found = status(site.domain, settings=process.settings)
+        paths = site.paths()
+    requested = {start: sum(path.startswith(start) for path in paths) for start in ("/shop", "/list/", "/hop/")}
+    assert requested == {"/shop": 3, "/list/": 4, "/hop/": 3}
+    assert found.reasons["query-variants"] == 4
+    assert found.reasons["pattern-pages"] == 3
+    assert found.reasons["identical-texts"] > 0
+    assert (found.reasons["too-many-redirects"], found.reasons["repeated-segments"]) == (1, 1)
+    assert found.budgets == {name: value for name, value in BUDGETS.items() if name != "max_depth"}
+    assert "stopped by max_query_variants 3, max_pattern_pages 4, max_identical_texts 2" in str(found)
