@@ -232,7 +232,9 @@ def _names(title: str, headings: str, path: str, anchors: str = "") -> set[str]:
 def _may_have(names: Collection[str], typed: Sequence[str]) -> bool:
     """Return whether one of the names may have these words only, numbering aside; much faster than to compare each."""
     lines = "\n".join(names)
-    both = f"\n{lines}\n{_NUMBERING_OF_LINES.sub('', lines)}\n".replace("\n", f" {_BETWEEN} ")
+    without_numbers = _NUMBERING_OF_LINES.sub("", lines)
+    different = {lines, without_numbers}  # Mostly one text.
+    both = "\n".join(("", *different, "")).replace("\n", f" {_BETWEEN} ")
     return f" {_BETWEEN} {' '.join(typed)} {_BETWEEN} " in f" {' '.join(words(both))} "
 
 

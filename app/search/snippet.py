@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 
 from app.search.matcher import Match, Matcher
 from app.search.query import fold
@@ -87,12 +87,19 @@ def best_snippet(texts: Sequence[str], matcher: Matcher, *, width: int = WIDTH) 
 def matching_lines(text: str, matcher: Matcher) -> tuple[str, ...]:
     """Return the lines of a text that match, in order."""
     folded = fold(text)
-    # Most texts have no match at all. A phrase across two lines matches here, but not below.
-    if not matcher.matches(folded):
+    # Most texts have no match at all.
+    matches = matcher.matches(folded)
+    if not matches:
         return ()
-    ends = accumulate(map(len, text.splitlines(keepends=True)), initial=0)
-    lines = zip(text.splitlines(), ends, strict=False)
-    return tuple(line for line, at in lines if matcher.matches(folded[at : at + len(line)]))
+    lines = text.splitlines()
+    starts = list(accumulate(map(len, text.splitlines(keepends=True)), initial=0))
+    spans = (range(bisect_right(starts, start) - 1, bisect_right(starts, end - 1)) for start, end, _ in matches)
+    # A phrase across two lines matches here, but in neither of them.
+    return tuple(
+        lines[at]
+        for at in sorted(set(chain.from_iterable(spans)))
+        if matcher.matches(folded[starts[at] : starts[at] + len(lines[at])])
+    )
 
 
 def matched_phrases(lines: Sequence[str], matcher: Matcher) -> dict[int, set[int]]:

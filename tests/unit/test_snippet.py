@@ -162,7 +162,8 @@ def test_reading_a_text_in_pieces_gives_the_same_snippet_as_reading_all_of_it(
         assert not snippet.marks
 
 
-@given(TEXTS, st.sampled_from(["fin", "find me ", '"find me" it und', "it "]))
+@given(TEXTS, st.sampled_from(["fin", "find me ", '"find me" it und', '"find me it" me ', "it "]))
+@example("find\nme\nit", '"find me it" me ')
 def test_a_line_is_kept_if_it_matches_by_itself(text: str, typed: str) -> None:
     phrases = parse(typed).phrases
     kept = tuple(line for line in text.splitlines() if Matcher(phrases).pattern.search(fold(line)))
