@@ -117,7 +117,8 @@ def test_stored_pages_of_a_foreign_writer_are_bounded_in_full_and_incremental_pa
             " length(content_type) FROM pages ORDER BY path"
         ).fetchall()
     headings = 3 * layout.MAX_HEADING + 2
-    bounds = (layout.MAX_TITLE, layout.MAX_DESCRIPTION, headings, "", "", "", layout.MAX_CONTENT_TYPE)
+    # The language is detected: the declared one is invalid.
+    bounds = (layout.MAX_TITLE, layout.MAX_DESCRIPTION, headings, "en", "", "", layout.MAX_CONTENT_TYPE)
     assert rows == [("/a", *bounds), ("/b", *bounds)]
 
 
