@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Any
 
 from app.crawl.crawl_report import reason_totals
@@ -26,6 +27,7 @@ class Status:
     seconds between requests that robots.txt demands, where these are more than HOST_DELAY, as far as CRAWL_DELAY_MAX
     allows; None otherwise. `reasons` has the numbers of URLs of the latest crawl by reason code, except its sitemaps
     and its probe. `budgets` has the budgets that stopped URLs of it, with their present values.
+    `seconds_left` is what the pages that are known take at least at the delay of the host; None without a delay.
     """
 
     domain: str
@@ -43,6 +45,7 @@ class Status:
     pack: dict[str, Any] | None
     reasons: dict[str, int]
     budgets: dict[str, int]
+    seconds_left: float | None
 
     def __str__(self) -> str:
         pack = f"pack {self.pack['generation']} with {self.pack['pages']} pages" if self.pack else "no pack"
@@ -52,6 +55,8 @@ class Status:
         pages = f"{self.seen} pages seen{waiting}, {self.open} messages open, {self.dead} dead"
         if self.crawl_delay:
             pages += f"; one request in {self.crawl_delay:g} s, as robots.txt demands"
+        if self.seconds_left and self.seconds_left >= 1:
+            pages += f"; at least {timedelta(seconds=round(self.seconds_left))} left"
         return f"{self.domain}{state}: {pages}; {timer}; {pack}{self._totals}"
 
     @property
@@ -77,6 +82,7 @@ def status(domain: str, *, settings: Settings | None = None, reasons: bool = Tru
         pack = asdict(read_manifest(store, name))
     except PackNotFound:
         pack = None
+    left = (progress.open + progress.waiting) * progress.delay if progress.state == "running" else 0.0
     totals = reason_totals(frontier, store, name) if reasons else {}
     return Status(
         domain=name,
@@ -94,4 +100,5 @@ def status(domain: str, *, settings: Settings | None = None, reasons: bool = Tru
         pack=pack,
         reasons=totals,
         budgets=spent_budgets(store, name, settings, totals),
+        seconds_left=left or None,
     )

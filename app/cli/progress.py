@@ -62,7 +62,7 @@ class Meter:
     def text(self) -> str:
         """Return the rate, what waits, the delay and the estimate, in words."""
         progress = self._samples[-1][1]
-        parts = [f"{progress.done + progress.dead} of {progress.seen} known pages"]
+        parts = [f"{pages_done(progress)} of {progress.seen} known pages"]
         if self.rate is not None:
             parts.append(f"{self.rate:.1f} pages/s")
         parts.append(f"{progress.open + progress.waiting} wait")
@@ -76,6 +76,11 @@ class Meter:
         return ", ".join(parts)
 
 
+def pages_done(progress: Progress) -> int:
+    """Return the known pages that are done. A start page is two messages, and sitemaps are messages without a page."""
+    return max(0, progress.seen - progress.open - progress.waiting)
+
+
 def duration(seconds: float) -> str:
     """Return a duration as `0:11:40`."""
     return str(timedelta(seconds=round(seconds)))
@@ -86,7 +91,7 @@ def watch(
 ) -> Progress:
     """Show a crawl until it has ended, and return its last counts. `former` is the id of the crawl before it.
 
-    On a terminal this is a bar; elsewhere a line each ten seconds.
+    On a terminal this is a bar; elsewhere a line each ten seconds, and when the number of known pages has doubled.
     """
     meter = Meter(former=former_pages)
     last = progress_of()
@@ -96,14 +101,14 @@ def watch(
             shown = bar.add_task("the crawl begins")
             for last in _looks(progress_of, former):
                 meter.add(time.monotonic(), last)
-                bar.update(shown, description=meter.text(), completed=last.done + last.dead, total=last.seen)
+                bar.update(shown, description=meter.text(), completed=pages_done(last), total=last.seen)
         return last
-    next_line = 0.0
+    next_line, shown_pages = 0.0, 0
     for last in _looks(progress_of, former):
         meter.add(time.monotonic(), last)
-        if time.monotonic() >= next_line:
+        if time.monotonic() >= next_line or last.seen >= 2 * shown_pages:
             console.print(meter.text(), soft_wrap=True)
-            next_line = time.monotonic() + LINE_EVERY
+            next_line, shown_pages = time.monotonic() + LINE_EVERY, last.seen
     return last
 
 

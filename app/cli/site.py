@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
@@ -14,8 +15,11 @@ from app.crawl.frontier import Frontier
 from app.crawl.frontier_values import Progress
 from app.crawl.urls import Target, has_scheme, parse_domain, parse_target
 from app.envelopes import site_message
+from app.errors import StoreError
+from app.sites.stored import read_site
 from app.state.client import get_redis
 from app.status import status as status_of
+from app.storage.open import open_store
 from app.topology.declare import prepare_client
 from app.topology.policies import budgets
 from config.settings import get_settings
@@ -45,7 +49,8 @@ def index(
     _post(kind, url=page.url, domain=page.domain, **({"pack": True} if now else {}))
     posted = {"posted": kind, "url": page.url, "domain": page.domain}
     if not (wait and as_json):  # The status is the one document then.
-        _print(posted, f"{kind} of {page.url} posted{note}", as_json)
+        text = f"{kind} of {page.url} posted{note}" + (_duration_of_crawls(page.domain) if crawl and not wait else "")
+        _print(posted, text, as_json)
     if former is not None:
         _watch(page.domain, former=former.crawl.id if former.crawl else "", pages=former.seen, quiet=as_json)
         _show_status(page.domain, as_json)
@@ -86,6 +91,18 @@ def status(
     from app.cli.up import print_processes
 
     raise typer.Exit(code=not print_processes(get_settings().data_dir, as_json=as_json))
+
+
+def _duration_of_crawls(domain: str) -> str:
+    """Return a line that says how long pages of a domain take, empty for one without a delay between requests."""
+    settings, site = get_settings(), None
+    with suppress(StoreError):
+        site = read_site(open_store(settings.store, endpoint_url=settings.s3_endpoint_url), domain)
+    delay = settings.host_delay if site is None or site.site.delay is None else site.site.delay
+    if not delay:
+        return ""
+    pages = f"one request in {delay:g} s, so 1,000 pages take at least {timedelta(seconds=round(1_000 * delay))}"
+    return f"\n{pages}; `perennial status --watch {domain}` shows it"
 
 
 def _progress(domain: str) -> Progress:

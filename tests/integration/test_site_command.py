@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,12 @@ from typer.testing import CliRunner
 
 from app.broker.errors import BrokerUnreachable
 from app.cli import site as command
+from app.crawl.frontier import Frontier
+from app.crawl.frontier_values import Crawl, FoundPage, crawl_key
+from app.sites.site import Site as Declared
+from app.sites.stored import write_site
 from app.state.client import get_redis
+from app.storage.open import open_store
 from app.timers.timers import Timers, full_pack
 from config.settings import get_settings
 from tests.servers.site import Site, page
@@ -69,6 +75,26 @@ def test_index_that_waits_prints_one_json_document(
     printed = run("index", "https://a.gov/", "--crawl", "--wait", "--json")
     assert json.loads(printed)["domain"] == "a.gov"
     assert [message["type"] for message in posted] == ["index+crawl"]
+
+
+def test_a_crawl_says_how_long_its_pages_take_by_the_delay_of_the_site(
+    posted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOST_DELAY", "2")
+    get_settings.cache_clear()
+    settings = get_settings()
+    write_site(open_store(settings.store), Declared.of("a.gov", {"delay": 1}), etag=None)
+    shown = {domain: run("index", f"https://{domain}/", "--crawl").splitlines()[1] for domain in ("a.gov", "b.gov")}
+    assert shown["a.gov"].startswith("one request in 1 s, so 1,000 pages take at least 0:16:40; `perennial status")
+    assert shown["b.gov"].startswith("one request in 2 s, so 1,000 pages take at least 0:33:20")
+    frontier = Frontier(get_redis(settings.redis), ttl=60)
+    crawl = Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), own=True)
+    frontier.begin(crawl)
+    frontier.rebuild("c", (), [FoundPage(f"https://a.gov/{n}", f"https://a.gov/{n}", 1) for n in range(700)])
+    get_redis(settings.redis).hset(crawl_key("c"), "delay", "1")
+    assert "700 pages seen, 700 pages wait, 0 messages open, 0 dead; at least 0:11:40 left;" in run("status", "a.gov")
+    assert json.loads(run("status", "a.gov", "--json"))["seconds_left"] == 700
+    assert len(posted) == 2
 
 
 def test_index_assumes_https_where_no_scheme_answers(posted: list[dict[str, Any]]) -> None:

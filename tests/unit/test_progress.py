@@ -23,7 +23,7 @@ BEGUN = Progress(
 
 def test_a_crawl_of_700_pages_at_one_page_a_second_says_so_as_soon_as_they_are_known() -> None:
     meter = Meter()
-    meter.add(0.0, replace(BEGUN, seen=701, done=1, waiting=699))
+    meter.add(0.0, replace(BEGUN, seen=701, done=4, waiting=699))
     assert meter.text() == "1 of 701 known pages, 700 wait, one request in 1 s, at least 0:11:40 left"
     again = Meter(former=701)
     again.add(0.0, BEGUN)
@@ -58,3 +58,17 @@ def test_the_watch_begins_with_the_next_crawl_and_ends_with_it(
     console = Console(file=out, force_terminal=terminal, width=200)
     assert watch(lambda: next(looks), console=console, former="former") == done
     assert text in out.getvalue()
+
+
+def test_a_line_follows_as_soon_as_the_pages_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shown, "EVERY", 0.0)
+    known = replace(BEGUN, seen=701, done=3, waiting=699)
+    looks = iter(
+        [BEGUN, BEGUN, known, replace(known, done=4, waiting=698), replace(known, done=703, open=0, waiting=0)]
+    )
+    out = io.StringIO()
+    watch(lambda: next(looks), console=Console(file=out, width=200))
+    assert out.getvalue().splitlines() == [
+        "0 of 1 known pages, 1 wait, one request in 1 s, at least 0:00:01 left",
+        "1 of 701 known pages, 700 wait, one request in 1 s, at least 0:11:40 left",
+    ]
