@@ -62,9 +62,9 @@ def test_the_watch_begins_with_the_next_crawl_and_ends_with_it(
 
 def test_a_line_follows_as_soon_as_the_pages_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shown, "EVERY", 0.0)
-    known = replace(BEGUN, seen=701, done=3, waiting=699)
+    begun = replace(BEGUN, seen=701, done=3, waiting=699)
     looks = iter(
-        [BEGUN, BEGUN, known, replace(known, done=4, waiting=698), replace(known, done=703, open=0, waiting=0)]
+        [BEGUN, BEGUN, begun, replace(begun, done=4, waiting=698), replace(begun, done=703, open=0, waiting=0)]
     )
     out = io.StringIO()
     watch(lambda: next(looks), console=Console(file=out, width=200))
