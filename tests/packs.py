@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from app.pack import derived, groups
+from app.pack import derived, groups, stems
 from app.pack.anchors import note_links
 from app.pack.database import SCHEMA_VERSION, write_names, write_vocabulary
 from app.pack.fetch import sha256
@@ -63,6 +63,7 @@ def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example
             database.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
             write_vocabulary(database)
             write_names(database, meta["site_name"])
+            stems.write(database, meta["site_name"])
     return path
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from app.errors import PackCorrupt, PackError
-from app.pack import groups
+from app.pack import groups, stems
 from app.text.titles import site_name, without_site_name
 
 #: `PERN`, as in `schema.sql`.
 APPLICATION_ID: Final = 0x5045524E
 #: Schema version that `schema.sql` creates and packers update, and the versions that searchers read.
-SCHEMA_VERSION: Final = 4
-READ_VERSIONS: Final = (2, 3, SCHEMA_VERSION)
+SCHEMA_VERSION: Final = 5
+READ_VERSIONS: Final = (2, 3, 4, SCHEMA_VERSION)
 
 #: Bytes of terms that FTS5 collects before it writes a segment. 64 MB halve the time of a load against its own 1 MB.
 FTS_HASH_SIZE: Final = 64 * 2**20
@@ -49,7 +49,7 @@ _MAX_SQL: Final = 10_000
 _MAX_NAME: Final = 60
 _NAMED_OBJECTS: Final = 5
 _COMMENT: Final = re.compile(r"--[^\n]*")
-_SHADOW_TABLE: Final = re.compile(r"table (names|pages_fts)_[a-z]+")
+_SHADOW_TABLE: Final = re.compile(r"table (names|name_stems|passages|pages_fts)_[a-z]+")
 _PLAIN_TABLE: Final = re.compile(r"CREATE TABLE '?[a-z_]+'?\([\w ,]*\)( WITHOUT ROWID)?")
 
 _INSERT_WORDS: Final = """
@@ -59,7 +59,7 @@ WHERE length(term) <= ? AND col NOT IN ('name_forms', 'body_forms')
 GROUP BY term ORDER BY docs DESC, term LIMIT ?
 """
 _VISIBLE_TITLES: Final = "SELECT title FROM pages WHERE NOT hidden"
-_VISIBLE_NAMES: Final = "SELECT id, title, headings, anchors, name_forms FROM pages WHERE NOT hidden"
+_VISIBLE_NAMES: Final = "SELECT id, title, headings, anchors FROM pages WHERE NOT hidden"
 
 
 # Create and update
@@ -115,7 +115,7 @@ def count_pages(database: sqlite3.Connection) -> int:
 
 
 def complete(database: sqlite3.Connection, target: Path, meta: Mapping[str, str]) -> None:
-    """Group identical pages, write `meta`, vocabulary and names, and write a compact, checked copy to `target`.
+    """Group identical pages, write `meta`, vocabulary, names and stems, and write a compact, checked copy to `target`.
 
     Raises PackCorrupt for a copy that fails the check, which only a failing disk explains.
     """
@@ -129,6 +129,7 @@ def complete(database: sqlite3.Connection, target: Path, meta: Mapping[str, str]
         database.execute("INSERT INTO pages_fts (pages_fts) VALUES ('optimize')")
         write_vocabulary(database)
         write_names(database, site)
+        stems.write(database, site)
     # Unlike VACUUM, VACUUM INTO needs no temporary file outside the work folder, and it writes the pages once.
     database.execute("VACUUM INTO ?", (str(target),))
     check(target)
@@ -148,7 +149,7 @@ def write_names(database: sqlite3.Connection, site: str) -> None:
     """Fill the `names` index of every page that is not hidden. Titles are without the name of the site."""
     names = ((row, without_site_name(title, site), *others) for row, title, *others in database.execute(_VISIBLE_NAMES))
     database.execute("DELETE FROM names")
-    database.executemany("INSERT INTO names (rowid, title, headings, anchors, forms) VALUES (?, ?, ?, ?, ?)", names)
+    database.executemany("INSERT INTO names (rowid, title, headings, anchors) VALUES (?, ?, ?, ?)", names)
     database.execute("INSERT INTO names (names) VALUES ('optimize')")
 
 

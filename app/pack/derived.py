@@ -16,10 +16,10 @@ from app.text.variants import Variants
 _LEAST_SHARE: Final = 0.05
 _MAX_ALGORITHMS: Final = 3
 #: Characters of a page that show its language.
-_SAMPLE: Final = 4_000
+SAMPLE: Final = 4_000
 
 _NAMES: Final = f"""
-SELECT id, lang, title, headings, anchors, name_forms, inlinks, substr(body, 1, {_SAMPLE}) FROM pages
+SELECT id, lang, title, headings, anchors, name_forms, inlinks, substr(body, 1, {SAMPLE}) FROM pages
 """  # noqa: S608 (ours)
 _UPDATE: Final = "UPDATE pages SET anchors = ?, name_forms = ?, inlinks = ? WHERE id = ?"
 _TEXT: Final = "SELECT lang, title, description, body FROM pages WHERE object = ?"
@@ -41,7 +41,7 @@ class Forms:
 
 def body_forms(forms: Forms, *, lang: str, description: str, body: str) -> str:
     """Return the forms of the words of a page's text."""
-    return forms.of(algorithm_of(lang, body[:_SAMPLE]), f"{description}\n{body}")
+    return forms.of(algorithm_of(lang, body[:SAMPLE]), f"{description}\n{body}")
 
 
 def finish_bodies(database: sqlite3.Connection, page_ids: Iterable[str], repeated_lines: frozenset[int]) -> None:
@@ -75,7 +75,7 @@ def join(database: sqlite3.Connection) -> None:
 
 def stemmers(database: sqlite3.Connection) -> str:
     """Return the algorithms by which a query is stemmed, with spaces between: those of many pages."""
-    pages = database.execute(f"SELECT lang, substr(body, 1, {_SAMPLE}) FROM pages")  # noqa: S608 (ours)
+    pages = database.execute(f"SELECT lang, substr(body, 1, {SAMPLE}) FROM pages")  # noqa: S608 (ours)
     counts = Counter(algorithm_of(lang, sample) for lang, sample in pages)
     least = _LEAST_SHARE * counts.total()
     return " ".join(name for name, pages in counts.most_common(_MAX_ALGORITHMS + 1) if name and pages >= least)

@@ -1,7 +1,7 @@
 -- One pack: the pages of one domain and their full-text index.
--- Version 4. The version is `PRAGMA user_version`; `application_id` spells PERN.
+-- Version 5. The version is `PRAGMA user_version`; `application_id` spells PERN.
 PRAGMA application_id = 0x5045524e;
-PRAGMA user_version = 4;
+PRAGMA user_version = 5;
 
 CREATE TABLE meta (
     key   TEXT PRIMARY KEY,
@@ -69,13 +69,27 @@ CREATE TABLE lines (
     removed BLOB
 ) WITHOUT ROWID;
 
--- Names of pages that are not hidden: title without the name of the site, headings, anchor texts and their forms; rowid is
--- pages.id. A small index of its own, because names are searched often. Prefixes are indexed. Written when the pack is
--- complete.
+-- Names of pages that are not hidden: title without the name of the site, headings and anchor texts; rowid is pages.id. A
+-- small index of its own, because names are searched often. Prefixes are indexed. Written when the pack is complete, as the
+-- two indexes of stems are.
 CREATE VIRTUAL TABLE names USING fts5 (
-    title, headings, anchors, forms,
+    title, headings, anchors,
     tokenize = "unicode61 remove_diacritics 2",
     prefix = '2 3'
+);
+
+-- The same names with a stem in place of each word, so that all its forms count as one word. Contentless.
+CREATE VIRTUAL TABLE name_stems USING fts5 (
+    title, headings, anchors,
+    content = '',
+    tokenize = "unicode61 remove_diacritics 2"
+);
+
+-- Stems of the words of each passage of a text, without stop words. rowid is pages.id * 4096 plus the passage's number.
+CREATE VIRTUAL TABLE passages USING fts5 (
+    text,
+    content = '',
+    tokenize = "unicode61 remove_diacritics 2"
 );
 
 -- External content: the text is stored once, in `pages`; rowid is pages.id.

@@ -12,28 +12,28 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.errors import PackCorrupt, PackNotFound, SearchTimeout
-from app.search import pack_tables, ranking, spelling, suggest, title_match, visible
+from app.search import pack_tables, passages, ranking, spelling, suggest, title_match, visible
 from app.search.contract import MAX_HITS, Filters, Hit, PackHits, PackInfo, Sort
 from app.search.matcher import Matcher
 from app.search.pack_tables import Properties, cut
 from app.search.query import Phrase, Query
 from app.search.site_settings import NO_SETTINGS, SearchSettings
 from app.search.snippet import MAX_SCANNED, best_snippet, matching_lines
+from app.search.stemmed import stems_in
 from app.search.subsections import best_pdf_page, choose
 from app.text.languages import ALGORITHMS
 from app.text.titles import without_site_name
 
 #: As in app/pack/schema.sql.
 APPLICATION_ID = 0x5045524E
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 #: Versions that are searched. Packs before version 3 have neither anchor texts nor forms of words, and packs before
-#: version 4 neither subsections nor groups of identical pages.
-READ_VERSIONS = (2, 3, SCHEMA_VERSION)
-#: The latest version whose columns are ranked in another way than those of the version before it.
-_LAST_RANKING = 3
+#: version 4 neither subsections nor groups of identical pages. Packs before version 5 have no indexes of stems.
+READ_VERSIONS = (2, 3, 4, SCHEMA_VERSION)
 
-#: The first version with forms of names such as `C++`.
-_WITH_SYMBOLS = 4
+#: The first version with forms of names such as `C++`, with groups of identical pages, and with indexes of stems.
+_WITH_SYMBOLS = _WITH_GROUPS = 4
+_WITH_STEMS = 5
 
 #: Seconds that opening a pack may take.
 OPENING_SECONDS = 60.0
@@ -84,7 +84,7 @@ class PackSearcher:
                     pages = self._properties.rows
                     self._link_factors = ranking.link_factors(self._properties.inlinks, pages=pages)
                     self._visible = visible.read_visible(
-                        connection, self._properties.hidden, has_groups=self._version > _LAST_RANKING
+                        connection, self._properties.hidden, has_groups=self._version >= _WITH_GROUPS
                     )
                     self._applied = NO_SETTINGS, self._visible
             except SearchTimeout as error:
@@ -123,22 +123,27 @@ class PackSearcher:
             query = query.with_forms(self._stemmers)
         if self._version < _WITH_SYMBOLS:
             query = query.without_symbols()
-        properties, version = self._properties, min(self._version, _LAST_RANKING)
+        properties, version = self._properties, ranking.RANKED_AS[self._version]
         hidden, pages = shown.hidden, properties.rows
         # Filters and dates apply to every match, not to the best ones only.
         rank_limit = None if sort == "date" or filters != _NO_FILTERS else MAX_HITS
         with self._connections.connection(self._time_limit) as connection:
+            stems = stems_in(connection, query, self._stemmers, pages=pages) if self._version >= _WITH_STEMS else None
             ranked = ranking.rank(
                 connection,
                 query,
                 hidden=hidden,
                 limit=rank_limit,
                 version=version,
+                stems=stems,
                 complete_only=rank_limit is None,
                 factors=settings.factors,
             )
-            bound = ranking.score_bound(connection, ranked, pages=pages)
-            by_title = title_match.raised(connection, query, ranked.scores, pages=pages, stemmers=self._stemmers)
+            bound = ranking.score_bound(connection, ranked, pages=pages, stems=stems)
+            scores = ranked.scores
+            if stems and stems.in_passages:
+                scores = passages.raised(connection, stems.in_passages, scores)
+            by_title = title_match.raised(connection, query, scores, pages=pages, stemmers=self._stemmers)
             scores = ranking.weighted(by_title, self._link_factors)
             if scores and not ranked.relaxed:
                 promoted = ranking.promoted_pages(connection, query, ranked, hidden=hidden, version=version)
@@ -182,7 +187,7 @@ class PackSearcher:
         """Return the hits of ranked pages, each with the page that represents its group."""
         hits, matcher = {}, Matcher(phrases)
         ranked = {represented: page for page, represented in pages.items()}
-        has_groups = self._version > 3
+        has_groups = self._version >= _WITH_GROUPS
         columns = _HIT_COLUMNS + (_SUBSECTIONS if has_groups else "")
         for row in pack_tables.read_rows(connection, columns, tuple(ranked)):
             page, url, path, title, headings, description, utf8, lang, modified, *subsections = row

@@ -11,22 +11,31 @@ from itertools import islice
 from operator import itemgetter
 from urllib.parse import unquote
 
-from app.search import pack_tables, title_match
+from app.search import pack_tables, passages, title_match
 from app.search.pack_tables import cut
 from app.search.query import Phrase, Query, words
+from app.search.stemmed import Stems
 from app.text.symbols import symbols_in
 
 #: Column weights by schema version. 2: title, headings, description, body. 3: title, headings, anchors, description,
 #: forms of words in names, forms of words in the text, body.
-WEIGHTS = {2: "bm25(10.0, 5.0, 3.0, 1.0)", 3: "bm25(10.0, 5.0, 5.0, 3.0, 4.0, 0.4, 1.0)"}
-#: The same of a page's names alone. 2: title, headings. 3: title, headings, anchors, forms.
-_NAME_WEIGHTS = {2: "bm25(1.0, 1.0)", 3: "bm25(2.0, 1.0, 2.0, 1.0)"}
+_WITH_FORMS = "bm25(10.0, 5.0, 5.0, 3.0, 4.0, 0.4, 1.0)"
+WEIGHTS = {2: "bm25(10.0, 5.0, 3.0, 1.0)", 3: _WITH_FORMS, 5: _WITH_FORMS}
+#: The same of a page's names alone. 2: title, headings. 3: title, headings, anchors, forms. 5: the same without forms.
+_NAME_WEIGHTS = {2: "bm25(1.0, 1.0)", 3: "bm25(2.0, 1.0, 2.0, 1.0)", 5: "bm25(2.0, 1.0, 2.0)"}
+#: The schema version whose weights a pack has.
+RANKED_AS = {2: 2, 3: 3, 4: 3, 5: 5}
 #: What the columns contain, by schema version: the field of a page. Forms of names have the weight of `names`.
 _FIELDS = {
     2: ("title", "headings", "description", "body"),
     3: ("title", "headings", "anchors", "description", "names", "body", "body"),
+    5: ("title", "headings", "anchors", "description", "names", "body", "body"),
 }
-_NAME_FIELDS = {2: ("title", "headings"), 3: ("title", "headings", "anchors", "names")}
+_NAME_FIELDS = {
+    2: ("title", "headings"),
+    3: ("title", "headings", "anchors", "names"),
+    5: ("title", "headings", "anchors"),
+}
 #: Upper bound of bm25's term frequency factor, k1 + 1. FTS5 has k1 = 1.2
 #: (https://sqlite.org/fts5.html#the_bm25_function).
 _SATURATION = 2.2
@@ -49,8 +58,10 @@ _NAVIGATION = 0.6
 
 _RANKED = "SELECT rowid, rank FROM pages_fts WHERE pages_fts MATCH ? AND rank MATCH ? ORDER BY +rank LIMIT ?"
 _NAME_SCORES = "SELECT rowid, rank FROM names WHERE names MATCH ? AND rank MATCH ?"
+_NAME_STEM_SCORES = "SELECT rowid, rank FROM name_stems WHERE name_stems MATCH ? AND rank MATCH ?"
 _BEST_NAMES = "SELECT rowid FROM names WHERE names MATCH ? ORDER BY rank LIMIT ?"
 _COUNT_NAMES = "SELECT count(*) FROM names WHERE names MATCH ?"
+_COUNT_NAME_STEMS = "SELECT count(*) FROM name_stems WHERE name_stems MATCH ?"
 #: What has a page's names: none is longer than a query, which has 255 characters.
 _NAME_COLUMNS = f"id, {cut('title', 1_000)}, {cut('headings', 1_000)}, {cut('path', 4_000)}"
 _ANCHORS = f", {cut('anchors', 10_000)}"
@@ -85,6 +96,7 @@ def rank(
     hidden: Collection[int],
     limit: int | None,
     version: int,
+    stems: Stems | None = None,
     complete_only: bool = False,
     factors: Mapping[str, float] = _NO_FACTORS,
 ) -> Ranking:
@@ -92,7 +104,8 @@ def rank(
 
     Few pages are followed by those that match a part of the query, except with `complete_only`. So are pages that match
     a whole question: its answer may have other words. Pages in `hidden` are left out. `limit` bounds the number of
-    ranked pages; None is no limit. `factors` of the fields change their weights.
+    ranked pages; None is no limit. `factors` of the fields change their weights. `stems` are those of the query, for a
+    pack with an index of stems.
     """
     weights = _multiplied(WEIGHTS[version], _FIELDS[version], factors)
     scores, capped = _scores(connection, query.match, hidden, limit, weights)
@@ -105,7 +118,7 @@ def rank(
         scores = dict(sorted((scores | raised).items(), key=itemgetter(1), reverse=True))
     relaxed = bool(scores) and not complete
     name_weights = _multiplied(_NAME_WEIGHTS[version], _NAME_FIELDS[version], factors)
-    scores = _add_name_scores(connection, query, scores, name_weights)
+    scores = _add_name_scores(connection, stems or query, scores, name_weights)
     return Ranking(scores, query.relaxed_terms if relaxed else query.phrases, complete, capped, relaxed)
 
 
@@ -131,15 +144,18 @@ def _scores(
 
 
 def _add_name_scores(
-    connection: sqlite3.Connection, query: Query, scores: dict[int, float], weights: str
+    connection: sqlite3.Connection, query: Query | Stems, scores: dict[int, float], weights: str
 ) -> dict[int, float]:
-    """Return the scores plus those of each page's names alone, best first.
+    """Return the scores plus those of each page's names alone, best first: of their stems, or of their words and forms.
 
     bm25 divides by the length of the whole page, so on a long page a match in the title would hardly count.
     """
     if not scores:
         return scores
-    name_scores = connection.execute(_NAME_SCORES, (query.any_term_match, weights)).fetchall()
+    if isinstance(query, Stems):
+        name_scores = connection.execute(_NAME_STEM_SCORES, (query.in_names, weights)).fetchall()
+    else:
+        name_scores = connection.execute(_NAME_SCORES, (query.any_term_match, weights)).fetchall()
     raised = {page: scores[page] - score for page, score in name_scores if page in scores}
     if not raised:
         return scores
@@ -241,13 +257,15 @@ def _may_have(names: Collection[str], typed: Sequence[str]) -> bool:
 # Upper bound of scores
 
 
-def score_bound(connection: sqlite3.Connection, ranking: Ranking, *, pages: int) -> float:
+def score_bound(connection: sqlite3.Connection, ranking: Ranking, *, pages: int, stems: Stems | None = None) -> float:
     """Return a score that no page exceeds, in a pack with `pages` rows: every word with its maximum frequency.
 
     Synonyms do not raise it, so that a site with many is not ranked below others; `bounded` cuts the scores to it.
     """
     factors = _COMPLETE_FACTOR * (1 + _MAX_LINK_SHARE) * (1 + title_match.MAX_SHARE)
-    return factors * _SATURATION * sum(_phrase_bound(connection, phrase, pages) for phrase in ranking.phrases)
+    if stems and stems.in_passages:
+        factors *= 1 + passages.MAX_SHARE
+    return factors * _SATURATION * sum(_phrase_bound(connection, phrase, pages, stems) for phrase in ranking.phrases)
 
 
 def bounded(scores: dict[int, float], phrases: Iterable[Phrase], *, bound: float) -> dict[int, float]:
@@ -257,14 +275,14 @@ def bounded(scores: dict[int, float], phrases: Iterable[Phrase], *, bound: float
     return {page: min(score, bound) for page, score in scores.items()}
 
 
-def _phrase_bound(connection: sqlite3.Connection, phrase: Phrase, pages: int) -> float:
+def _phrase_bound(connection: sqlite3.Connection, phrase: Phrase, pages: int, stems: Stems | None) -> float:
     """Return the bound of one phrase, or that of its strongest synonym if only synonyms are in the pack."""
     if phrase.synonyms:
         own = replace(phrase, synonyms=())
         alternatives = [each for each in (own, *phrase.synonyms) if pack_tables.count_matches(connection, each.match)]
         if own in alternatives or not alternatives:
-            return _phrase_bound(connection, own, pages)
-        return max(_phrase_bound(connection, each, pages) for each in alternatives)
+            return _phrase_bound(connection, own, pages, stems)
+        return max(_phrase_bound(connection, each, pages, stems) for each in alternatives)
     if len(phrase.words) == 1:
         (word,) = words(phrase.words[0])
         exact = pack_tables.doc_frequency(connection, word)
@@ -276,7 +294,10 @@ def _phrase_bound(connection: sqlite3.Connection, phrase: Phrase, pages: int) ->
     for form in phrase.other_matches:
         # The vocabulary has no stems: a word on no page would have the highest weight.
         bound += _idf(pack_tables.count_matches(connection, form), pages)
-        bound += _idf(_count_names(connection, form), pages)
+    if stems:
+        counts = (_count_names(connection, match, _COUNT_NAME_STEMS) for match in stems.of(phrase))
+        return bound + sum(_idf(count, pages) for count in counts)
+    bound += sum(_idf(_count_names(connection, form), pages) for form in phrase.other_matches)
     for word in phrase.words:
         names = _count_names(connection, Phrase((word,)).match)
         # Longer words are not counted: with them the word has at least as many names, so at most this frequency.
@@ -284,8 +305,8 @@ def _phrase_bound(connection: sqlite3.Connection, phrase: Phrase, pages: int) ->
     return bound
 
 
-def _count_names(connection: sqlite3.Connection, match: str) -> int:
-    (names,) = connection.execute(_COUNT_NAMES, (match,)).fetchone()
+def _count_names(connection: sqlite3.Connection, match: str, statement: str = _COUNT_NAMES) -> int:
+    (names,) = connection.execute(statement, (match,)).fetchone()
     return int(names)
 
 

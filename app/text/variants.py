@@ -12,6 +12,7 @@ from typing import Final
 
 from Stemmer import Stemmer
 
+from app.text.languages import STOP_WORDS_BY_ALGORITHM
 from app.text.symbols import symbols_in
 
 #: Scripts whose words are not separated: kana, Han and Hangul.
@@ -40,6 +41,9 @@ class Variants:
         self._stem = Stemmer(algorithm).stemWord if algorithm else str
         #: By word as it is written: the word in lower case, and its forms.
         self._memory: dict[str, tuple[str, tuple[str, ...]]] = {}
+        #: By word as it is written: what stands for it in an index of stems.
+        self._stems: dict[str, tuple[str, ...]] = {}
+        self._stop_words = STOP_WORDS_BY_ALGORITHM.get(algorithm, frozenset())
 
     def of(self, text: str) -> str:
         """Return the forms of a text's words that are not themselves words of the text, each once."""
@@ -47,7 +51,7 @@ class Variants:
             self._memory.clear()
         words: set[str] = set()
         forms = set(symbols_in(text))
-        for written in set(text.translate(_SEPARATORS).split() if text.isascii() else _WORD.findall(text)):
+        for written in set(_written_words(text)):
             # Texts have hundreds of words, most of them known from other texts.
             entry = self._memory.get(written)
             if entry is None:
@@ -56,11 +60,39 @@ class Variants:
             forms.update(entry[1])
         return " ".join(sorted(form for form in forms - words if len(form) >= _SHORTEST))
 
+    def stems_in(self, text: str) -> list[str]:
+        """Return what stands for each word of a text in an index of stems, without stop words."""
+        if len(self._stems) > _MEMORY:
+            self._stems.clear()
+        stems = self._stems
+        found: list[str] = []
+        for written in _written_words(text):
+            entry = stems.get(written)
+            if entry is None:
+                word = written.casefold()
+                entry = stems[written] = () if word in self._stop_words else self._stems_of(word)
+            found += entry
+        return found
+
+    def stems_in_name(self, name: str) -> list[str]:
+        """Return the same for a name, with its stop words, parts of compounds and words with signs."""
+        written = _written_words(name)
+        parts = (part for word in written for part in parts_of(word))
+        stems = (stem for word in (*written, *parts) for stem in self._stems_of(word.casefold()))
+        return [*stems, *symbols_in(name)]
+
+    def _stems_of(self, word: str) -> tuple[str, ...]:
+        return tuple(_parts(word)) or (self._stem(word) if len(word) <= _LONGEST else word,)
+
     def _forms(self, written: str) -> tuple[str, tuple[str, ...]]:
         word = written.casefold()
         stem = self._stem(word) if len(word) <= _LONGEST else word
         forms = {stem, *parts_of(written), *_parts(word)} - {word}
         return word, tuple(forms)
+
+
+def _written_words(text: str) -> list[str]:
+    return text.translate(_SEPARATORS).split() if text.isascii() else _WORD.findall(text)
 
 
 def parts_of(word: str) -> tuple[str, ...]:
@@ -77,6 +109,13 @@ def forms_of(word: str, algorithms: Iterable[str]) -> tuple[tuple[str, ...], ...
     if parts:
         return (parts,) if parts != (word,) else ()
     return tuple((stem,) for stem in stems_of(word, algorithms) if stem != word and len(stem) >= _SHORTEST)
+
+
+def index_stems_of(word: str, algorithms: Iterable[str]) -> tuple[str, ...]:
+    """Return what stands for a typed word in an index of stems."""
+    word = word.casefold()
+    pairs = tuple(dict.fromkeys(_parts(word)))[:_MAX_PAIRS]
+    return pairs or stems_of(word, algorithms) or (word,)
 
 
 def stems_of(word: str, algorithms: Iterable[str]) -> tuple[str, ...]:

@@ -272,7 +272,7 @@ def test_a_pack_of_an_older_schema_is_refused_with_the_remedy(tmp_path: Path) ->
     with closing(sqlite3.connect(older)) as database:
         database.execute("PRAGMA user_version = 1")
     with pytest.raises(
-        PackCorrupt, match="schema version 1, this release reads 4; `perennial pack DOMAIN` rebuilds it"
+        PackCorrupt, match="schema version 1, this release reads 5; `perennial pack DOMAIN` rebuilds it"
     ):
         PackSearcher(older)
 

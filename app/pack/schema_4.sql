@@ -1,0 +1,86 @@
+-- One pack: the pages of one domain and their full-text index.
+-- Version 4. The version is `PRAGMA user_version`; `application_id` spells PERN.
+PRAGMA application_id = 0x5045524e;
+PRAGMA user_version = 4;
+
+CREATE TABLE meta (
+    key   TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) WITHOUT ROWID;
+-- Keys: domain, kind (full | incremental), generation, crawl_id, built_at (UTC, ISO 8601), pages, stemmers: Snowball's names
+-- of the algorithms by which many pages are stemmed, with spaces between; and site_name: the part that titles share.
+
+-- Long texts are the last columns: SQLite reads a row from its beginning, through all its overflow pages.
+CREATE TABLE pages (
+    id           INTEGER PRIMARY KEY,
+    object       TEXT NOT NULL UNIQUE,             -- page id: content/<domain>/<object>.json
+    etag         TEXT NOT NULL,                    -- of the stored object that this row was made from
+    key          TEXT NOT NULL UNIQUE,             -- canonical key
+    url          TEXT NOT NULL,
+    path         TEXT NOT NULL,                    -- with the query
+    section      TEXT NOT NULL DEFAULT '',         -- first folder of the path, decoded
+    lang         TEXT NOT NULL DEFAULT '',
+    modified     TEXT NOT NULL DEFAULT '',         -- date of the page's own metadata: 2026-11-21
+    content_type TEXT NOT NULL DEFAULT '',
+    canonical    TEXT NOT NULL DEFAULT '',         -- canonical key of its rel=canonical, or empty
+    text_hash    INTEGER NOT NULL DEFAULT 0,       -- of title and body, 64 bits; 0 without a body
+    hidden       INTEGER NOT NULL DEFAULT 0,       -- 1 while another page of its group is shown
+    shown_as     INTEGER NOT NULL DEFAULT 0,       -- id of that page; 0 for a page that is shown itself
+    inlinks      INTEGER NOT NULL DEFAULT 0,       -- pages of this pack with a link to this one
+    title        TEXT NOT NULL DEFAULT '',
+    description  TEXT NOT NULL DEFAULT '',
+    headings     TEXT NOT NULL DEFAULT '',         -- one a line
+    subsections  TEXT NOT NULL DEFAULT '',         -- fragment, tab and heading of each section with an id, one a line
+    anchors      TEXT NOT NULL DEFAULT '',         -- what links of other pages call this one, one a line
+    name_forms   TEXT NOT NULL DEFAULT '',         -- stems and parts of words in title, headings and anchors
+    body_forms   TEXT NOT NULL DEFAULT '',         -- the same of description and body; of words that are not in them
+    body         TEXT NOT NULL DEFAULT ''
+);
+
+-- The pages of each group that are not shown.
+CREATE INDEX pages_copies ON pages (shown_as) WHERE hidden;
+
+-- The properties that a searcher keeps in memory of every page, read without the long rows.
+CREATE INDEX pages_properties ON pages (hidden, section, lang, content_type, modified, inlinks);
+
+-- The most frequent words, folded as in the index, with the number of pages of each. Written when the pack is complete.
+CREATE TABLE words (
+    word TEXT PRIMARY KEY,
+    docs INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- Tombstones in the store, recorded so that the next incremental pack does not read them again.
+CREATE TABLE gone (
+    object TEXT PRIMARY KEY,
+    etag   TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- Links of each page with their texts, compressed, so that the next incremental pack can join the anchor texts anew.
+CREATE TABLE links (
+    object  TEXT PRIMARY KEY,
+    anchors BLOB NOT NULL
+) WITHOUT ROWID;
+
+-- CRC-32 of the lines of each page's text, four bytes each (little-endian), so that the next incremental pack can find the
+-- lines that many pages repeat; and of those that its body therefore lacks, NULL while the row is not finished.
+CREATE TABLE lines (
+    object  TEXT PRIMARY KEY,
+    hashes  BLOB NOT NULL,
+    removed BLOB
+) WITHOUT ROWID;
+
+-- Names of pages that are not hidden: title without the name of the site, headings, anchor texts and their forms; rowid is
+-- pages.id. A small index of its own, because names are searched often. Prefixes are indexed. Written when the pack is
+-- complete.
+CREATE VIRTUAL TABLE names USING fts5 (
+    title, headings, anchors, forms,
+    tokenize = "unicode61 remove_diacritics 2",
+    prefix = '2 3'
+);
+
+-- External content: the text is stored once, in `pages`; rowid is pages.id.
+CREATE VIRTUAL TABLE pages_fts USING fts5 (
+    title, headings, anchors, description, name_forms, body_forms, body,
+    content = 'pages', content_rowid = 'id',
+    tokenize = "unicode61 remove_diacritics 2"
+);

@@ -1,0 +1,138 @@
+"""Indexes of stems: names and passages in packs, and the order of pages that follows from them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.pack.fetch import fetch_pack
+from app.pack.packer import pack_full, pack_incremental
+from app.search.pack_searcher import PackSearcher
+from app.search.query import parse
+from app.search.stemmed import stems_in
+from app.storage.layout import Page, Tombstone, content_key, page_id, to_json
+from app.storage.store import ObjectStore
+from app.text.languages import ALGORITHMS
+from app.text.variants import Variants, index_stems_of
+from tests.packs import page, write_pack
+from tests.support.stores import folder_store
+
+pytestmark = pytest.mark.unit
+
+DOMAIN = "site.example"
+FILLER = [
+    *("amber", "birch", "cedar", "dogwood", "elder", "fir", "gorse", "hazel"),
+    *("ivy", "juniper", "larch", "maple", "oak", "pine", "rowan", "spruce"),
+]
+
+
+def put(store: ObjectStore, *contents: Page | Tombstone) -> None:
+    for content in contents:
+        store.put(content_key(DOMAIN, page_id(content.canonical_key)), to_json(content))
+
+
+def filler(words: int, *, at: int = 0) -> str:
+    return " ".join(FILLER[(at + 7 * number) % len(FILLER)] for number in range(words))
+
+
+def first(tmp_path: Path, pages: Sequence[Page], q: str) -> str:
+    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", pages), time_limit=10)) as searcher:
+        result = searcher.search(parse(q))
+        assert result.hits[0].score <= result.ideal
+        return result.hits[0].path
+
+
+def indexed(store: ObjectStore, folder: Path) -> set[tuple[object, ...]]:
+    """Return every stem of the present pack with the path of its page, its column or passage, and its position."""
+    with closing(sqlite3.connect(fetch_pack(store, DOMAIN, folder))) as pack:
+        for name in ("name_stems", "passages"):
+            pack.execute(f"CREATE VIRTUAL TABLE temp.{name}_words USING fts5vocab (main, {name}, instance)")
+        names = "SELECT path, term, col, offset FROM temp.name_stems_words JOIN pages ON id = doc"
+        passages = "SELECT path, term, doc & 4095, offset FROM temp.passages_words JOIN pages ON id = doc >> 12"
+        return {*pack.execute(names), *pack.execute(passages)}
+
+
+def test_an_incremental_pack_has_the_stems_of_a_full_one(tmp_path: Path) -> None:
+    store = folder_store(tmp_path / "store")
+    english = {"lang": "en", "body": f"The kernels were compiled. {filler(150)} Merging branches."}
+    put(store, page("/a", "Compiling kernels", **english), page("/b", "Merges", **english), page("/c", "Twin", "tree"))
+    pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path)
+    before = indexed(store, tmp_path)
+    assert {("/a", "compil", "title", 0), ("/a", "kernel", 0, 0), ("/a", "merg", 2, 32)} <= before
+    assert not {term for _, term, *_ in before} & {"the", "were", "compiled"}
+    gone = Tombstone(canonical_key=f"https://{DOMAIN}/b", url=f"https://{DOMAIN}/b", domain=DOMAIN, why="404")
+    put(store, gone, page("/c", "Own", "trees", lang="en"), page("/d", "Twin", "trees"))
+    pack_incremental(store, DOMAIN, work=tmp_path)
+    updated = indexed(store, tmp_path)
+    assert {path for path, *_ in updated} == {"/a", "/c", "/d"}
+    pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None, work=tmp_path)
+    assert indexed(store, tmp_path) == updated != before
+
+
+def test_a_page_with_the_words_of_a_query_in_one_passage_precedes_one_that_has_them_far_apart(tmp_path: Path) -> None:
+    def long(path: str, *parts: str) -> Page:
+        return page(path, "Page", filler(70).join(parts), lang="en")
+
+    apart = long("/apart", "", " quartz ", " violin ", "")
+    together = long("/together", "", " a violin of quartz ", "", "")
+    others = [page(f"/{name}", name, filler(150, at=at)) for at, name in enumerate(FILLER)]
+    for pages in ([apart, together, *others], [together, apart, *others]):
+        (tmp_path / "pack.sqlite").unlink(missing_ok=True)
+        assert first(tmp_path, pages, "quartz violins ") == "/together"
+
+
+def test_a_title_with_another_form_of_a_word_precedes_texts_with_its_typed_form(tmp_path: Path) -> None:
+    named = page("/sorting", "Sorting how-to", f"How lists are sorted. {filler(200)}", lang="en")
+    mentions = [
+        page(f"/{name}", name, f"To sort a list. {filler(200, at=at)}", lang="en") for at, name in enumerate(FILLER)
+    ]
+    assert first(tmp_path, [*mentions, named], "sort list ") == "/sorting"
+
+
+def test_of_two_pages_that_differ_in_a_form_the_one_with_the_typed_form_is_first(tmp_path: Path) -> None:
+    others = [page(f"/{name}", name, filler(150, at=at), lang="en") for at, name in enumerate(FILLER)]
+    for at, (typed, other) in enumerate([("kernel", "kernels"), ("kernels", "kernel"), ("merged", "merging")]):
+        forms = [page(f"/{word}", f"The {word}", f"Of the {word}, quartz.", lang="en") for word in (other, typed)]
+        for number, pages in enumerate((forms, forms[::-1])):
+            folder = tmp_path / f"{at}{number}"
+            folder.mkdir()
+            assert first(folder, [*pages, *others], f"{typed} ") == f"/{typed}"
+
+
+def test_a_last_word_counts_as_unfinished_only_if_no_page_has_it(tmp_path: Path) -> None:
+    pack = write_pack(
+        tmp_path / "pack.sqlite", [page("/a", "Kernels", "config configuration " + filler(50), lang="en")]
+    )
+    with closing(sqlite3.connect(pack)) as connection:
+
+        def unfinished(q: str) -> str:
+            return stems_in(connection, parse(q), ["english"], pages=1).unfinished
+
+        assert unfinished("kernels configurat") == '"configurat" *'
+        assert unfinished("kernels config") == unfinished("kernels configurat ") == ""
+
+
+def test_passages_are_looked_for_by_the_rarer_words_of_a_query(tmp_path: Path) -> None:
+    pages = [page(f"/{name}", name, f"common {name} thing") for name in FILLER]
+    with closing(sqlite3.connect(write_pack(tmp_path / "pack.sqlite", pages))) as connection:
+
+        def match(q: str) -> str:
+            return stems_in(connection, parse(q), [], pages=len(pages)).in_passages
+
+        assert match("larch maple ") == '"larch" OR "maple"'
+        assert match("common larch ") == '"larch" OR (("larch") AND ("common"))'
+        assert match("larch ") == match("common thing ") == match('"larch maple" oak ') == ""
+
+
+@given(st.text(max_size=80), st.sampled_from(sorted({"", *ALGORITHMS.values()})))
+def test_a_name_is_indexed_under_the_stems_by_which_its_words_are_looked_for(name: str, algorithm: str) -> None:
+    indexed = Variants(algorithm).stems_in_name(name)
+    for word in name.split():
+        if word.isalnum() and word.isascii():
+            assert set(index_stems_of(word, [algorithm] if algorithm else [])) <= set(indexed)
