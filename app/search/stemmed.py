@@ -19,8 +19,8 @@ _FREQUENT: Final = 0.3
 class Stems:
     """FTS5 expressions: for each stem of a query, for an unfinished last word, and for passages with its rarer words.
 
-    `in_passages` is empty if fewer than two words are looked for: one word tells passages apart only by its number,
-    which the score of the page has already.
+    `in_passages` is empty if fewer than two words are looked for. The frequency of a single word is already in the
+    page's score.
     """
 
     each: tuple[str, ...]
