@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,8 +17,12 @@ from app.sites.stored import Start, read_start, update_site, write_site, write_s
 from app.timers.timers import full_pack
 from tasks import timers
 from tasks.base import Context
+from tasks.site import crawl, index, index_and_crawl
+from tasks.site import page as page_task
 from tasks.timers import start_due_crawls
 from tests.integration.test_tick import broker, process
+from tests.servers.site import Site as Server
+from tests.servers.site import page
 from tests.support.broker import Broker
 
 pytestmark = pytest.mark.integration
@@ -145,3 +150,37 @@ def test_only_one_process_looks_in_five_seconds(process: Context, broker: Broker
     process.store.delete(f"starts/{DOMAIN}.json")
     start_due_crawls()
     assert broker.take("site.index") == []
+
+
+def test_the_schedule_leaves_out_pages_that_stay_unchanged_and_a_crawl_by_hand_does_not(
+    process: Context, broker: Broker, posted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each message that beat's look and the crawl publish is run, at the time of a moved clock.
+
+    The start page is requested in each crawl.
+    """
+    clock = [time.time()]
+    monkeypatch.setattr("app.crawl.page_work.time.time", lambda: clock[0])
+    run = {"index+crawl": index_and_crawl, "index": index, "crawl": crawl, "page": page_task}
+    etag = {"ETag": '"1"'}
+    routes = {"/": page("Home", links=["/a", "/b"], headers=etag), "/a": page("A", headers=etag)}
+
+    def carry_out(messages: list[dict[str, Any]], at: datetime) -> list[str]:
+        """Run messages and all that they publish; return the paths of pages that were requested."""
+        before, clock[0] = len(server.requests), at.timestamp()
+        while messages:
+            for message in messages:
+                run[message.pop("type")](**message)
+            queues = ("site.index", "site.crawl", "site.page")
+            messages = [json.loads(each.body) for queue in queues for each in broker.take(queue)]
+        return sorted(path for path in server.paths()[before:] if path in ("/", "/a", "/b"))
+
+    with Server({**routes, "/b": page("B", headers=etag)}) as server:
+        every = {"schedule": "1h", "start_urls": [server.url], "delay": 0, "max_page_interval": "7d"}
+        site = Site.of(server.domain, every)
+        write_site(process.store, site, etag=None)
+        starts = [site.created + timedelta(hours=hours) for hours in range(3)]
+        requested = [carry_out(posted(at), at) for at in starts]
+        by_hand = {"type": "index+crawl", "url": server.url, "domain": server.domain, "crawl_id": "by-hand"}
+        requested.append(carry_out([by_hand], starts[-1]))
+    assert requested == [["/", "/a", "/b"], ["/", "/a", "/b"], ["/"], ["/", "/a", "/b"]]
