@@ -71,7 +71,8 @@ def show(domain: Domain, as_json: AsJson = False) -> None:
         typer.echo(json.dumps(row))
     else:
         print_lines(
-            (name, json.dumps(value) if isinstance(value, list | dict) else value) for name, value in row.items()
+            (name, json.dumps(value) if isinstance(value, list | dict) else "never" if value is None else value)
+            for name, value in row.items()
         )
 
 
