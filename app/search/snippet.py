@@ -173,16 +173,20 @@ def _densest(matches: Sequence[Match], width: int) -> _Passage | None:
         start, end, _ = min(matches, key=lambda match: match[1] - match[0])
         return _Passage(start, end, (1, 1 / len(matches), start - end))
     inside = dict.fromkeys(rarity, 0)
+    different = 0
     span, best = (0, 0), (0, 0.0, 0)
     left = 0
     for at, (_, end, phrase) in enumerate(matches):
+        different += not inside[phrase]
         inside[phrase] += 1
         while left < at and (end - matches[left][0] > width or inside[matches[left][2]] > 1):
             inside[matches[left][2]] -= 1
+            different -= not inside[matches[left][2]]
             left += 1
+        if different < best[0]:
+            continue
         start = matches[left][0]
-        held = [rarity[phrase] for phrase, count in inside.items() if count]
-        score = len(held), sum(held), start - end
+        score = different, sum([rarity[phrase] for phrase, count in inside.items() if count]), start - end
         if score > best:
             span, best = (start, end), score
     return _Passage(*span, best) if matches else None
