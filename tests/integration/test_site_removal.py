@@ -17,6 +17,7 @@ from app.crawl.frontier_values import Crawl, FoundPage, Host
 from app.crawl.urls import Target
 from app.crawl_record.removed_sites import is_removed, note_removed, removed_key
 from app.envelopes import site_message
+from app.sites.removal import SiteRemoval
 from app.sites.search_reports import SearchReport, add_to_report, today
 from app.sites.site import Site
 from app.sites.stored import Start, read_site, write_site, write_start
@@ -179,6 +180,18 @@ def test_thirty_removals_are_no_delivery_of_the_messages_of_another_site(
         assert [json.loads(each.body).get("url") for each in waiting if OTHER in each.body.decode()] == urls
         assert {unacknowledged(each) for each in waiting} == {0}
         assert not any(is_suspect(each) or each.redelivered for each in waiting)
+
+
+def test_a_removal_that_was_killed_after_its_first_step_is_completed_by_the_next_one(
+    process: Context, broker: Broker
+) -> None:
+    fill(process, broker, DOMAIN)
+    now = int(time.time())
+    SiteRemoval(DOMAIN, process.store, process.redis, crawl_ttl=60).stop(at=now + 1)
+    assert is_removed(process.store, DOMAIN, now, now=now)
+    assert leftovers(process, broker, DOMAIN)
+    perennial("site", "remove", DOMAIN, "--yes")
+    assert leftovers(process, broker, DOMAIN) == []
 
 
 def test_a_message_is_dropped_if_it_was_published_before_its_site_was_removed(process: Context) -> None:
