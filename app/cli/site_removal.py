@@ -70,8 +70,8 @@ def remove(
 def remove_sites(domains: Collection[str]) -> tuple[list[Holdings], int]:
     """Delete all there is of these domains; return what there was, and the number of dead letters.
 
-    Work queues and delay queues are not read. Messages that were published before the deletion are dropped by the workers
-    that receive them; those that are published after this function has returned are not.
+    Work queues and delay queues are not read. Messages that were published before the deletion are dropped by the
+    workers that receive them; those that are published after this function has returned are not.
     """
     settings = get_settings()
     prepare_client(settings)
