@@ -45,6 +45,10 @@ _MIN_IDF = 1e-6
 #: that: a phrase that many pages contain does not tell them apart.
 _NAME_CANDIDATES = 100
 _MAX_PROMOTED = 3
+#: Typed words, or names such as `--no-ff`, from which a phrase match is promoted. Fewer may be adjacent by chance:
+#: then the score gets a factor instead.
+_LONG_PHRASE = 4
+_ADJACENT_FACTOR = 2.0
 #: Share of the gap between the best ordinary score and the bound that the promoted scores use, at either end.
 _PROMOTION_BAND = 0.1
 
@@ -182,10 +186,14 @@ def weighted(scores: dict[int, float], factors: Mapping[int, float]) -> dict[int
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """Pages to show first, best first: those whose name is the query, then those with all its words adjacent."""
+    """Pages to show first, best first: those whose name is the query, then those with all its words adjacent.
+
+    `raised` are pages with all words of a short query adjacent, whose score is raised.
+    """
 
     by_name: Sequence[int]
     by_phrase: Sequence[int] = ()
+    raised: Sequence[int] = ()
 
 
 def promoted_pages(
@@ -215,14 +223,21 @@ def promoted_pages(
     if len(adjacent) > _MAX_PROMOTED:
         return Promoted(by_name)
     others = [page for page in adjacent if page not in by_name and page in ranking.scores]
+    stop_words = len(query.typed) - len(query.words)
+    if len(query.phrases) + stop_words < _LONG_PHRASE:
+        return Promoted(by_name, raised=others)
     return Promoted(by_name, sorted(others, key=ranking.scores.__getitem__, reverse=True))
 
 
 def promote(promoted: Promoted, scores: dict[int, float], *, bound: float) -> dict[int, float]:
     """Return the scores with promoted pages first: those by name just below the bound, by phrase just above the rest.
 
-    Across several packs, a page with the query as its name then ranks above pages that only mention it.
+    The scores of `raised` pages are raised before. Across several packs, a page with the query as its name then ranks
+    above pages that only mention it.
     """
+    if promoted.raised:
+        raised = {page: min(bound, _ADJACENT_FACTOR * scores[page]) for page in promoted.raised}
+        scores = dict(sorted((scores | raised).items(), key=itemgetter(1), reverse=True))
     best = next((score for page, score in scores.items() if page not in promoted.by_name), 0.0)
     top = max(bound, best)
     step = _PROMOTION_BAND * (top - best) / (len(promoted.by_name) + len(promoted.by_phrase) + 1)

@@ -76,6 +76,14 @@ def test_a_page_is_the_first_hit_for_a_phrase_that_only_it_contains(searcher: Pa
         assert paths(searcher, " ".join(body[start : start + 4]))[0] == expected.path
 
 
+def test_two_words_that_are_adjacent_by_chance_do_not_put_a_page_first(tmp_path: Path) -> None:
+    chance = page("/chance", "Other", f"{prose(200)} merging branches {prose(200)}", lang="en")
+    named = page("/merge", "Merging two branches", f"How merging two branches works. {prose()}", lang="en")
+    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", [chance, named, *PAGES[:100]]))) as searcher:
+        assert paths(searcher, "merging branches ") == ["/merge", "/chance"]
+        assert paths(searcher, '"merging branches"') == ["/chance"]
+
+
 def test_quotes_exclusions_prefixes_and_accents(searcher: PackSearcher) -> None:
     assert set(paths(searcher, '"quick brown fox"')) == {"/titled.html", "/phrase.html"}
     assert paths(searcher, "quick -the") == ["/titled.html"]
