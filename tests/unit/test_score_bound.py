@@ -14,6 +14,7 @@ from app.search import ranking
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
 from app.search.ranking import Ranking
+from app.search.stemmed import stems_in
 from app.storage.page_parts import PageLink
 from tests.packs import page, write_pack
 
@@ -62,8 +63,9 @@ def test_a_form_that_every_page_has_does_not_raise_the_bound(tmp_path: Path) -> 
     path = write_pack(tmp_path / "pack.sqlite", [*made, page("/guided", "Guided", "One guided tour", lang="en")])
     query = parse("guided tour")
     with closing(sqlite3.connect(path)) as pack:
+        stems = stems_in(pack, query, ["english"], pages=13)
         plain, with_forms = (
-            ranking.score_bound(pack, Ranking({}, each.phrases), pages=13)
+            ranking.score_bound(pack, Ranking({}, each.phrases), pages=13, stems=stems)
             for each in (query, query.with_forms(["english"]))
         )
     assert with_forms == pytest.approx(plain, rel=1e-4)
