@@ -7,7 +7,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
 from app.crawl.traps import charges
 from app.crawl.urls import canonical_key
@@ -76,8 +77,7 @@ class Progress:
     delay: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class FoundPage:
+class FoundPage(NamedTuple):
     """A page of a crawl with its depth; `referrer` is the id of the page that led to it, or empty.
 
     `redirects` is the number of redirects in a row that led to it. `role` is `sitemap`, `probe` or, for a page, empty.
@@ -233,6 +233,7 @@ class Refill:
     idle: float
 
 
+@lru_cache(maxsize=16_384)
 def fingerprint(key: str) -> str:
     """Return the name of a key in Redis, 16 hex digits; 64 bits tell a million pages apart."""
     return hashlib.blake2b(key.encode(), digest_size=8).hexdigest()

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, Final
 
 from app.errors import ObjectNotFound, StoreError
@@ -101,8 +102,9 @@ class Tombstone:
     why: str
 
 
+@lru_cache(maxsize=256)
 def page_id(canonical_key: str) -> str:
-    """Return a page's id: the UUID v5 of its canonical key."""
+    """Return a page's id: the UUID v5 of its canonical key. A page in work asks for its own repeatedly."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, canonical_key))
 
 

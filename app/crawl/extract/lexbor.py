@@ -29,6 +29,8 @@ _INLINE = frozenset(_by_number(contract.INLINE))
 _BREADCRUMB = frozenset(_by_number(contract.BREADCRUMB_ELEMENTS))
 _STRUCTURE = frozenset(_by_number(contract.STRUCTURE))
 _IMAGE = frozenset(_by_number(("img",)))
+#: Elements that are read with the text.
+_READ = _STRUCTURE | _IMAGE
 _NAMES = _by_number((*contract.STRUCTURE, contract.ITEM))
 #: Elements that are read or removed before the text is read: the list of `_elements` that each is in.
 _FIRST = {
@@ -180,7 +182,7 @@ def _is_breadcrumb(node: LexborNode) -> bool:
 
 def _read_text(tree: LexborHTMLParser, root: LexborNode, ids: Mapping[int, str]) -> marks.Text:
     # Only what is still in the tree: the parent of another image may be removed.
-    left = [node for node in root.traverse() if node.tag_id in _STRUCTURE or node.tag_id in _IMAGE]
+    left = [node for node in root.traverse() if node.tag_id in _READ]
     structure = [node for node in left if node.tag_id not in _IMAGE]
     by_attribute = tree.css(_BY_ATTRIBUTE)
     crumbs = next(filter(_is_breadcrumb, by_attribute), None)
