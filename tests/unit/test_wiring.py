@@ -49,3 +49,15 @@ def test_a_worker_imports_no_library_that_only_some_queues_need() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_process_of_the_pool_looks_for_cycles_seldom_and_never_among_what_was_loaded_before() -> None:
+    program = (
+        "import gc, app.celery\n"
+        "from celery.signals import worker_process_init\n"
+        "for receiver, result in worker_process_init.send(sender=None):\n"
+        "    assert not isinstance(result, Exception), result\n"
+        "assert gc.get_freeze_count() > 10_000\n"
+        "assert gc.isenabled() and gc.get_threshold()[0] == app.celery.GARBAGE_THRESHOLD > 700\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
