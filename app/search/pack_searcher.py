@@ -21,6 +21,7 @@ from app.search.site_settings import NO_SETTINGS, SearchSettings
 from app.search.snippet import MAX_SCANNED, best_snippet, matching_lines
 from app.search.stemmed import stems_in
 from app.search.subsections import best_pdf_page, choose
+from app.search.turns import TURNS
 from app.text.languages import ALGORITHMS
 from app.text.titles import without_site_name
 
@@ -116,7 +117,6 @@ class PackSearcher:
 
         Of identical pages, one in the first of `languages` is shown.
         """
-        began = time.perf_counter()
         settings, shown = self._applied
         query = settings.synonyms.expanded(query)
         if self._version > 2:
@@ -127,7 +127,8 @@ class PackSearcher:
         hidden, pages = shown.hidden, properties.rows
         # Filters and dates apply to every match, not to the best ones only.
         rank_limit = None if sort == "date" or filters != _NO_FILTERS else MAX_HITS
-        with self._connections.connection(self._time_limit) as connection:
+        with TURNS.take(), self._connections.connection(self._time_limit) as connection:
+            began = time.perf_counter()
             stems = stems_in(connection, query, self._stemmers, pages=pages) if self._version >= _WITH_STEMS else None
             ranked = ranking.rank(
                 connection,
@@ -169,7 +170,7 @@ class PackSearcher:
     def suggest(self, text: str, *, limit: int = 8) -> tuple[str, ...]:
         """Return completions of a text that a person is typing; raises SearchTimeout, PackCorrupt."""
         pages, hidden = self._properties.rows, self._applied[1].hidden
-        with self._connections.connection(self._time_limit) as connection:
+        with TURNS.take(), self._connections.connection(self._time_limit) as connection:
             return suggest.suggestions(connection, text, pages=pages, hidden=hidden, limit=limit)
 
     def close(self) -> None:
