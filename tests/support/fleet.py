@@ -96,7 +96,7 @@ class Packs:
         title = title_of(domain, version)
         pages = [_page(domain, number, title) for number in range(pages_of(version))]
         if size_mb:
-            pages.append(_page(domain, len(pages), title, _noise(size_mb, seed=version)))
+            pages.append(_page(domain, len(pages), title, noise(size_mb, seed=version)))
         path = self._folder / f"{domain}.{version}.sqlite"
         write_pack(path, pages, domain=domain, generation=version)
         publish(self._store, path, domain=domain, generation=version, pages=len(pages))
@@ -127,7 +127,7 @@ def _page(domain: str, number: int, title: str, more: str = "") -> Page:
     )
 
 
-def _noise(size_mb: int, *, seed: int) -> str:
+def noise(size_mb: int, *, seed: int) -> str:
     """Return about `size_mb` MB of words that occur once each and do not compress well."""
     chance = random.Random(seed)
     words = ("".join(chance.choices(string.ascii_lowercase, k=12)) for _ in range(size_mb * 2**20 // 13))
