@@ -26,7 +26,7 @@ from app.search.synonyms import Synonyms, read_rule
 from app.sites.declared import read_declared
 from app.sites.search_fields import search_settings
 from app.sites.site import Site
-from app.sites.stored import update_site, write_site
+from app.sites.stored import site_key, update_site, write_site
 from app.storage.folder import FolderStore
 from app.storage.store import StoredObject
 from tests.packs import page, write_pack
@@ -265,7 +265,7 @@ def test_best_bets_of_several_sites_are_merged_and_only_the_first_page_has_them(
 def test_the_settings_are_read_again_after_the_store_has_failed(tmp_path: Path) -> None:
     store = folder_store(tmp_path / "store")
     packs = OpenPacks(remove=Path.unlink, time_limit=5.0)
-    reader = SearchSettingsReader(store, packs, interval=0.01)
+    reader = SearchSettingsReader(store, packs, kept=folder_store(tmp_path / "kept"), interval=0.01)
     with closing(packs), closing(reader):
         packs.put(VERSION, write_pack(tmp_path / "1.sqlite", PAGES))
         (tmp_path / "store").rename(tmp_path / "away")
@@ -278,6 +278,30 @@ def test_the_settings_are_read_again_after_the_store_has_failed(tmp_path: Path) 
                 return found(searcher, "television").total == 1
 
         eventually(hides_drafts, "the settings hold")
+
+
+def test_a_searcher_that_starts_without_the_store_shows_no_hidden_page(tmp_path: Path) -> None:
+    store, kept = folder_store(tmp_path / "store"), folder_store(tmp_path / "kept")
+
+    def total_of_process(number: int) -> int:
+        """Return what a new searcher's process finds after its first reading of the store, which may fail."""
+        packs = OpenPacks(remove=Path.unlink, time_limit=5.0)
+        reader = SearchSettingsReader(store, packs, kept=kept)
+        with closing(packs), closing(reader):
+            reader.start()
+            packs.put(VERSION, write_pack(tmp_path / f"{number}.sqlite", PAGES))
+            with packs.lend("site.example") as searcher:
+                return found(searcher, "television").total
+
+    write_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}), etag=None)
+    assert total_of_process(1) == 1
+    (tmp_path / "store").rename(tmp_path / "away")
+    assert total_of_process(2) == 1
+    (tmp_path / "away").rename(tmp_path / "store")
+    store.delete(site_key("site.example"))
+    assert total_of_process(3) == 2
+    (tmp_path / "store").rename(tmp_path / "away")
+    assert total_of_process(4) == 2
 
 
 class OnceAway(FolderStore):
@@ -296,7 +320,7 @@ def test_a_site_that_could_not_be_read_is_read_with_the_next_listing(tmp_path: P
     store = folder_store(tmp_path / "store")
     write_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}), etag=None)
     packs = OpenPacks(remove=Path.unlink, time_limit=5.0)
-    reader = SearchSettingsReader(OnceAway(tmp_path / "store"), packs)
+    reader = SearchSettingsReader(OnceAway(tmp_path / "store"), packs, kept=folder_store(tmp_path / "kept"))
     with closing(packs):
         packs.put(VERSION, write_pack(tmp_path / "1.sqlite", PAGES))
         for expected in (2, 1):
@@ -308,7 +332,7 @@ def test_a_site_that_could_not_be_read_is_read_with_the_next_listing(tmp_path: P
 def test_a_searcher_reads_changed_settings_and_applies_them_to_present_and_later_packs(tmp_path: Path) -> None:
     store = folder_store(tmp_path / "store")
     packs = OpenPacks(remove=Path.unlink, time_limit=5.0)
-    reader = SearchSettingsReader(store, packs)
+    reader = SearchSettingsReader(store, packs, kept=folder_store(tmp_path / "kept"))
 
     def version(generation: int) -> PackVersion:
         return PackVersion(domain="site.example", sha256=str(generation), generation=generation, size_mb=1)

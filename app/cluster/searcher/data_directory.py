@@ -5,6 +5,7 @@
 <root>/<number>/<domain>/<name>.json     its version; without it a pack is unfinished
 <root>/<number>/.loading/                packs that are being fetched
 <root>/<number>/.opening                 marks of versions that are being opened
+<root>/<number>/.sites/                  the sites with search settings, as they were read last
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ from typing import Any, Final
 
 from app.broker.errors import InvalidMessage
 from app.cluster.protocol import PackVersion, read, size_mb, to_json
-from app.errors import PackError, PackQuarantined
+from app.errors import PackError, PackQuarantined, StoreError
+from app.storage.folder import FolderStore
 
 log = logging.getLogger(__name__)
 
 _LOCK: Final = "lock"
 _LOADING: Final = ".loading"
 _OPENING: Final = ".opening"
+_SITES: Final = ".sites"
 #: Files of a pack, all that this module ever deletes.
 _OWN_FILE: Final = re.compile(r"[0-9a-f]{16}\.(sqlite|json)")
 
@@ -158,6 +161,13 @@ class DataDirectory:
             with self._marking:
                 self._opening = None
                 self._mark(domain, None)
+
+    def settings_store(self) -> FolderStore:
+        """Return the store of the sites with search settings. On a disk that is full, it fails when it is used."""
+        store = FolderStore(self.folder / _SITES)
+        with suppress(StoreError):
+            store.create()
+        return store
 
     def stop_opening(self) -> None:
         """Take the mark back: this process stops as it should, although the version is not open yet."""

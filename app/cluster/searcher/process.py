@@ -142,7 +142,7 @@ def build(
         responder=Responder(settings.broker, {}, problem=problem, threads=threads, backlog=BACKLOG * threads),
         reporter=reporter,
     )
-    return service, reporter, SearchSettingsReader(store, packs)
+    return service, reporter, SearchSettingsReader(store, packs, kept=directory.settings_store())
 
 
 def fetch_from(store: ObjectStore) -> FetchPack:

@@ -8,9 +8,11 @@ from typing import Final
 
 from app.broker.errors import ApplicationError
 from app.cluster.searcher.packs import OpenPacks
+from app.errors import StoreError
 from app.search.site_settings import NO_SETTINGS
 from app.sites.search_fields import search_settings
-from app.sites.stored import SITES_PREFIX, read_site
+from app.sites.site import Site
+from app.sites.stored import SITES_PREFIX, list_sites, read_site, site_key
 from app.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -21,14 +23,20 @@ INTERVAL: Final = 20.0
 FIRST_READING: Final = 5.0
 
 _SUFFIX: Final = ".json"
+#: In place of the ETag of an object that was not compared with the store's yet.
+_OF_LAST_PROCESS: Final = ""
 
 
 class SearchSettingsReader:
-    """Applies the settings of all sites, in a thread. While the store fails, the former ones hold."""
+    """Applies the settings of all sites, in a thread. While the store fails, the former ones hold.
 
-    def __init__(self, store: ObjectStore, packs: OpenPacks, *, interval: float = INTERVAL) -> None:
+    They are kept on the searcher's disk: a searcher that starts without the store must not show a hidden page.
+    """
+
+    def __init__(self, store: ObjectStore, packs: OpenPacks, *, kept: ObjectStore, interval: float = INTERVAL) -> None:
         self._store = store
         self._packs = packs
+        self._kept = kept
         self._interval = interval
         self._etags: dict[str, str] = {}
         self._failed: dict[str, str] = {}
@@ -38,7 +46,8 @@ class SearchSettingsReader:
         self._thread = threading.Thread(target=self._run, name="search-settings", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; return after the first reading, or when that takes too long."""
+        """Apply what was kept and start the thread; return after the first reading, or when that takes too long."""
+        self._apply_kept()
         self._thread.start()
         if not self._read_once.wait(FIRST_READING):
             log.warning("Search settings of sites are not read yet: no answer of the store in %g s", FIRST_READING)
@@ -52,6 +61,7 @@ class SearchSettingsReader:
         listed = {stat.key: stat.etag for stat in self._store.list(SITES_PREFIX) if stat.key.endswith(_SUFFIX)}
         for key in self._etags.keys() - listed.keys():
             self._packs.apply(_domain(key), NO_SETTINGS)
+            self._keep(key, None)
             del self._etags[key]
         for key, etag in listed.items():
             if self._etags.get(key) != etag:
@@ -66,6 +76,7 @@ class SearchSettingsReader:
         try:
             stored = read_site(self._store, domain)
             self._packs.apply(domain, search_settings(stored.site) if stored else NO_SETTINGS)
+            self._keep(key, stored.site if stored else None)
         except ApplicationError as error:
             if self._failed.get(key) != etag:
                 log.warning("%s: its search settings stay as they are: %s", domain, error)
@@ -73,6 +84,25 @@ class SearchSettingsReader:
         else:
             self._etags[key] = etag
             self._failed.pop(key, None)
+
+    def _apply_kept(self) -> None:
+        """Apply what the last process kept, until the first reading."""
+        try:
+            for site in list_sites(self._kept):
+                self._packs.apply(site.domain, search_settings(site))
+                self._etags[site_key(site.domain)] = _OF_LAST_PROCESS
+        except ApplicationError as error:
+            log.warning("Search settings that were kept on this disk cannot be read: %s", error)
+
+    def _keep(self, key: str, site: Site | None) -> None:
+        """Keep a site that has search settings for the next process. Without it, that one waits for the store."""
+        try:
+            if site and (site.synonyms or site.best_bets or site.hidden_paths or site.field_weights):
+                self._kept.put(key, site.to_json())
+            else:
+                self._kept.delete(key)
+        except StoreError as error:
+            log.warning("%s: its search settings are not kept on this disk: %s", _domain(key), error)
 
     def _run(self) -> None:
         while True:
