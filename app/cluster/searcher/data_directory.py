@@ -5,7 +5,7 @@
 <root>/<number>/<domain>/<name>.json     its version; without it a pack is unfinished
 <root>/<number>/.loading/                packs that are being fetched
 <root>/<number>/.opening                 marks of versions that are being opened
-<root>/<number>/.sites/                  the sites with search settings, as they were read last
+<root>/<number>/.sites/                  sites with search settings
 """
 
 from __future__ import annotations
