@@ -2,10 +2,10 @@
 
 <root>/<number>/lock                     locked while a process uses the directory
 <root>/<number>/<domain>/<name>.sqlite   a checked pack; no two copies ever have the same name
-<root>/<number>/<domain>/<name>.json     its version; without it a pack is unfinished
-<root>/<number>/.loading/                packs that are being fetched
-<root>/<number>/.opening                 marks of versions that are being opened
-<root>/<number>/.sites/                  sites with search settings
+<root>/<number>/<domain>/<name>.json     its version; without it a pack is unfinished.
+<root>/<number>/.loading/                packs that are being fetched.
+<root>/<number>/.opening                 marks of versions that are being opened.
+<root>/<number>/.sites/                  sites with search settings.
 """
 
 from __future__ import annotations
