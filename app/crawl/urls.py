@@ -124,7 +124,8 @@ def parse_domain(text: str, *, max_length: int = MAX_LENGTH) -> str:
 
     A domain is a host in lower case, with IDN as punycode, and with its port where that is not the scheme's default.
     """
-    if not text.strip():
+    # The WHATWG URL standard reads "https:///path" as the host "path".
+    if not text.strip() or text.lstrip().startswith(("/", "\\")):
         _refuse(text, "expected the domain of a site")
     return host_of(parse_url(text if "://" in text else f"https://{text}", max_length=max_length))
 

@@ -25,6 +25,7 @@ from app.crawl.urls import (
     is_trap,
     join_url,
     links_in_scope,
+    parse_domain,
     parse_url,
     path_of,
     resolve,
@@ -99,6 +100,12 @@ def test_a_url_is_normalised(arguments: dict[str, str], expected: str) -> None:
 def test_an_invalid_url_is_rejected_with_the_reason(arguments: dict[str, str], reason: str) -> None:
     with pytest.raises(InvalidUrl, match=reason):
         parse(**arguments)
+
+
+@pytest.mark.parametrize("text", ["", " ", "/x", "//x/y", " /x", "\\x"])
+def test_a_path_is_no_domain(text: str) -> None:
+    with pytest.raises(InvalidUrl, match="expected the domain of a site"):
+        parse_domain(text)
 
 
 @pytest.mark.parametrize(
