@@ -96,8 +96,10 @@ def test_only_the_budget_of_the_message_moves_that_fails_alone(
     )
 
 
-def test_the_others_of_a_message_that_is_terminated_run_again_and_it_does_not(services: Urls, tmp_path: Path) -> None:
-    release, doomed = tmp_path / "release", tmp_path / "doomed"
+def test_of_the_others_of_a_terminated_message_those_run_again_that_had_not_ended(
+    services: Urls, tmp_path: Path
+) -> None:
+    release, doomed, late = tmp_path / "release", tmp_path / "doomed", tmp_path / "late"
     others = [tmp_path / f"other-{number}" for number in range(2)]
     with own_vhost(services) as url:
         broker = Broker(url)
@@ -108,18 +110,25 @@ def test_the_others_of_a_message_that_is_terminated_run_again_and_it_does_not(se
             queues=["mail"],
             concurrency=1,
             options=["--loglevel=INFO"],
-        ):
+        ) as process:
             post(broker, "hold", release)
             post(broker, "shared", doomed, outcome="hang")
+            post(broker, "shared", late, outcome="wait")
             for journal in others:
                 post(broker, "shared", journal)
             eventually(lambda: broker.depth("mail") == 0, "all are prefetched")
             release.touch()
-            eventually(lambda: runs(doomed) and all(runs(journal, "done") for journal in others), "they run together")
+            eventually(
+                lambda: all(f"[{journal.name}] succeeded" in process.log for journal in others), "results come at once"
+            )
+            assert (runs(doomed), runs(late), runs(late, "done")) == (1, 1, 0)
             with Celery(broker=url) as control:
                 control.control.revoke(doomed.name, terminate=True, signal="SIGKILL")
-            eventually(lambda: all(runs(journal, "done") == 2 for journal in others), "the others have run again")
+            eventually(lambda: runs(late) == 2, "the other one runs again")
+            Path(f"{late}.release").touch()
+            eventually(lambda: runs(late, "done"), "it is done")
         assert (runs(doomed), broker.depth("mail"), broker.depth("shop.dead")) == (1, 0, 0)
+        assert [runs(journal) for journal in others] == [1, 1]
 
 
 def test_every_page_is_stored_though_pool_processes_are_killed_all_the_time(services: Urls, tmp_path: Path) -> None:

@@ -202,6 +202,8 @@ def shared(journal: str, outcome: str = "done") -> str:
         threading.Event().wait(60)
     if outcome == "memory":
         memory.run(f"{journal}.memory")
+    while outcome == "wait" and not Path(f"{journal}.release").exists():
+        threading.Event().wait(0.02)
     threading.Event().wait(0.3)
     note(journal, "done")
     return "done"

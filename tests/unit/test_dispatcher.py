@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import select
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,8 +14,10 @@ from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 
 from app.broker.worker.celery_internals import TaskPool
 from app.broker.worker.dispatcher import Dispatcher
+from app.broker.worker.early_results import EarlyResults
 from app.broker.worker.request import Request
 from app.broker.worker.together import MOST, run_together
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.unit
 
@@ -107,6 +111,39 @@ def test_each_request_of_a_job_hears_of_its_own_begin_and_end() -> None:
     options["accept_callback"](7, 0.0)
     options["callback"](target(*args))
     assert [request.reports for request in requests] == [["began in 7", "A"], ["began in 7", "BB"]]
+
+
+def test_an_early_result_is_reported_once_and_after_the_begin() -> None:
+    bench = Bench(1)
+    bench.pool.early_results = pipe = EarlyResults()
+    _, *requests = bench.offer("first", "a", "b")
+    bench.end_one()
+    _, (_, reports), options = bench.jobs[1]
+    reports.begin()
+    reports.note(1, "B")
+    eventually(lambda: select.select([pipe.reader], [], [], 0)[0], "the result is in the pipe")
+    bench.dispatcher.read_early_results()
+    assert [request.reports for request in requests] == [[], []]
+    options["accept_callback"](7, 0.0)
+    assert [request.reports for request in requests] == [["began in 7"], ["began in 7", "B"]]
+    options["callback"](["A", "B"])
+    assert [request.reports for request in requests] == [["began in 7", "A"], ["began in 7", "B"]]
+
+
+def test_what_a_lost_process_had_reported_is_done() -> None:
+    bench = Bench(1)
+    bench.pool.early_results = pipe = EarlyResults()
+    _, *requests = bench.offer("first", "a", "b", "c")
+    bench.end_one()
+    _, (_, reports), options = bench.jobs[1]
+    options["accept_callback"](7, 0.0)
+    reports.begin()
+    reports.note(0, "A")
+    eventually(lambda: select.select([pipe.reader], [], [], 0)[0], "the result is in the pipe")
+    options["error_callback"](lost_process())
+    assert requests[0].reports[-1] == "A"
+    assert all("lost" in request.reports[-1] for request in requests[1:])
+    assert [request.held_since == math.inf for request in requests] == [False, True, False]
 
 
 def test_every_request_of_a_lost_process_hears_of_it_and_can_run_alone_before_the_others() -> None:

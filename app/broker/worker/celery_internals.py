@@ -21,6 +21,7 @@ from celery.worker.request import Request
 from kombu import pools
 
 from ..amqp_internals import close_after_fork
+from .early_results import EarlyResults
 
 logger = get_logger(__name__)
 
@@ -80,8 +81,15 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
     """Celery's prefork pool with the Pool above, which can tell what a request would hand to it."""
 
     Pool = Pool
+    #: The pipe of a pool that has started.
+    early_results: EarlyResults | None = None
 
     _collected: list[PoolCall] | None = None
+
+    def on_start(self) -> None:
+        """Make the pipe before the processes, which inherit it, and start them."""
+        self.early_results = EarlyResults()
+        super().on_start()
 
     def apply_async(self, target: Callable[..., Any], args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """Hand a call to a process, or only note it for `calls_of`."""
@@ -150,6 +158,11 @@ def guard_start(controller: Any, cannot_start: Callable[[Exception], None]) -> N
 def start_in_free_process(controller: Any, request: Any) -> None:
     """Hand a request to the pool, for which the controller's semaphore was acquired. A revoked one releases it."""
     controller._process_task(request)
+
+
+def on_readable(hub: Any, descriptor: int, callback: Callable[[], None]) -> None:
+    """Call a function when a file descriptor can be read. After a reconnection, Celery's hub has forgotten it."""
+    hub.add_reader(descriptor, callback)
 
 
 def at_end_of_turn(hub: Any, callback: Callable[[], None]) -> None:

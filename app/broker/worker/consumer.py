@@ -38,7 +38,7 @@ from ..policies.registry import Policies
 from ..publishing import get_publisher
 from .acknowledgements import Acknowledgements
 from .carry_out import Disposition
-from .celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY, TaskPool, at_end_of_turn, guard_start
+from .celery_internals import STEPS_WITHOUT_DELAYED_DELIVERY, TaskPool, at_end_of_turn, guard_start, on_readable
 from .dispatcher import Dispatcher, prefetch_counts
 from .failures import FailureHandler, Original, failure_of
 from .isolation import Isolation
@@ -212,6 +212,8 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
     def _prefetch_for_groups(self) -> None:
         """Hand messages to the pool in groups, and consume enough of their queues for that."""
         self._dispatcher = self._dispatcher or Dispatcher(self.pool, self.controller, self._cannot_run)
+        if self.pool.early_results:
+            on_readable(self.hub, self.pool.early_results.reader, self._dispatcher.read_early_results)
         self.task_consumer.usual_prefetch = self.initial_prefetch_count
         self.task_consumer.prefetch = prefetch_counts(self.app, self.pool.num_processes)
 

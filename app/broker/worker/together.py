@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
+from .early_results import EarlyReports
+
 #: Messages that one pool process runs at the same time.
 MOST = 16
 
@@ -22,20 +24,32 @@ MAX_HELD = 150.0
 TaskCall = tuple[Callable[..., Any], Sequence[Any]]
 
 
-def run_together(calls: Sequence[TaskCall]) -> list[Any]:
+def run_together(calls: Sequence[TaskCall], reports: EarlyReports | None = None) -> list[Any]:
     """Run calls at the same time, the first one in this thread; return their results in the order of the calls.
 
-    An exception that escapes from one of them is raised, and the results of the others are lost. The end of the process
-    waits for none of them.
+    `reports` gets the result of a call that ends long before others. An exception that escapes from one of them is
+    raised, and the results of the others are lost. The end of the process waits for none of them.
     """
-    (target, args), *others = calls
-    running = [_threads(os.getpid()).submit(call, *given) for call, given in others]
+
+    def run(index: int) -> Any:
+        target, args = calls[index]
+        result = target(*args)
+        if reports:
+            reports.note(index, result)
+        return result
+
+    if reports:
+        reports.begin()
+    running = [_threads(os.getpid()).submit(run, index) for index in range(1, len(calls))]
     try:
-        first = target(*args)
+        first = run(0)
+        return [first, *(each.result() for each in running)]
     except Exception:
         wait(running)
         raise
-    return [first, *(each.result() for each in running)]
+    finally:
+        if reports:
+            reports.end()
 
 
 @functools.cache
