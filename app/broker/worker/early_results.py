@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 #: Seconds after which the results of a job's messages are sent one by one. Most jobs have ended by then.
-PATIENCE: Final = 0.25
+PATIENCE: Final = 1.0
 
 #: The length of a report, before it.
 _LENGTH: Final = struct.Struct("!H")
