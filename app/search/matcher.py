@@ -4,35 +4,39 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import TypeAlias
+from itertools import chain
 
 from app.search.query import GAP, MARK, Phrase, words
+from app.search.unspaced import Match, UnspacedParts, parts_in_text
 
 #: Characters after its stem of a word that is marked: `merg` of `merge`, `merging`.
 _MAX_ENDING = 4
-
-#: Start and end of a match, and the number of its phrase: 1 for the longest.
-Match: TypeAlias = tuple[int, int, int]
 
 
 class Matcher:
     """Finds phrases in folded text, for one search.
 
     `phrases` is their number, `longest` the words of the longest one, and `least` the characters of all phrases
-    adjacent.
+    adjacent. A word of an unspaced script is as many phrases as it has parts, which match inside of words, too.
     """
 
     def __init__(self, phrases: tuple[Phrase, ...]) -> None:
         """Where several phrases match, the longest does."""
-        longest_first = sorted(phrases, key=lambda phrase: -len(phrase.words))
-        #: Each phrase and its synonyms, which match as the phrase itself, with their folded words.
-        self._phrases = [
-            [(each, words(" ".join(each.words))) for each in (phrase, *phrase.synonyms)] for phrase in longest_first
-        ]
-        alternatives = [each for alternatives in self._phrases for each in alternatives]
-        self.phrases = len(phrases)
-        self.longest = max(len(folded) for _, folded in alternatives)
-        self.least = len(GAP.join(word for (_, folded), *_ in self._phrases for word in folded))
+        self._phrases: list[list[tuple[Phrase, tuple[str, ...]]]] = []
+        unspaced: dict[str, str] = {}
+        for phrase in sorted(phrases, key=lambda phrase: -len(phrase.words)):
+            # The phrase and its synonyms, which match as the phrase itself, with their folded words.
+            alternatives = [(each, words(" ".join(each.words))) for each in (phrase, *phrase.synonyms)]
+            separated = [(each, folded) for each, folded in alternatives if not parts_in_text(each)]
+            if separated:
+                self._phrases.append(separated)
+            unspaced |= {part: folded[0] for each, folded in alternatives for part in parts_in_text(each)}
+        self.phrases = len(self._phrases) + len(unspaced)
+        self._parts = UnspacedParts({part: at for at, part in enumerate(unspaced, len(self._phrases) + 1)})
+        alternatives = [*chain.from_iterable(self._phrases)]
+        self.longest = max((len(folded) for _, folded in alternatives), default=1)
+        typed = [word for (_, folded), *_ in self._phrases for word in folded]
+        self.least = len(GAP.join([*typed, *map(self._parts.extent, dict.fromkeys(unspaced.values()))]))
         starts = {word for phrase, folded in alternatives for word in (folded[0], *phrase.stems)}
         # Where `merge` begins, `merg` begins, too.
         shortest = (each for each in starts if not any(each != it and each.startswith(it) for it in starts))
@@ -59,6 +63,17 @@ class Matcher:
 
     def matches(self, folded: str) -> list[Match]:
         """Return the matches from left to right, without overlap."""
+        found = self._separated(folded) if self._phrases else []
+        if not self._parts:
+            return found
+        ends, without_overlap = 0, []
+        for match in sorted(found + self._parts.matches(folded)):
+            if match[0] >= ends:
+                without_overlap.append(match)
+                ends = match[1]
+        return without_overlap
+
+    def _separated(self, folded: str) -> list[Match]:
         if MARK in folded:
             return [(*match.span(), match.lastindex or 0) for match in self.pattern.finditer(folded)]
         # As the pattern, which takes as long to compile as a hundred texts to search.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from app.errors import InvalidQuery
 from app.text.languages import stop_words_in
 from app.text.symbols import symbols_in
-from app.text.variants import forms_of, parts_of, stems_of
+from app.text.variants import forms_of, parts_of, stems_of, unspaced_parts_of
 
 # Words
 
@@ -177,15 +177,22 @@ class Phrase:
         return (*(Phrase((word,)) for word in firsts), Phrase((last,), prefix=self.prefix))
 
     @property
+    def alone(self) -> tuple[Phrase, ...]:
+        """The phrase, or a word of an unspaced script and its parts: each says something by itself."""
+        parts = () if self.quoted or self.symbol or len(self.words) > 1 else unspaced_parts_of(self.words[0])
+        return (replace(self, forms=()), *(Phrase((part,)) for part in parts)) if len(parts) > 1 else (self,)
+
+    @property
     def loose_terms(self) -> tuple[Phrase, ...]:
-        """What is also searched for where no page has it as typed: names without signs, and their parts."""
+        """What is also searched for where no page has it as typed: names without signs, and parts of words."""
         if self.symbol:
             return (replace(self, symbol=""),)
         if self.quoted:
             return ()
         first, *others = self.words
         unversioned = (Phrase((version[1], *others)),) if (version := _VERSION.fullmatch(first)) else ()
-        return (*unversioned, *(Phrase((part,)) for word in self.words for part in parts_of(word)))
+        parts = (part for word in self.words for part in (*parts_of(word), *unspaced_parts_of(word)))
+        return (*unversioned, *(Phrase((part,)) for part in parts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,8 +244,11 @@ class Query:
 
     @property
     def any_phrase_match(self) -> str | None:
-        """FTS5 expression for pages with at least one of the phrases; None for a query of one phrase."""
-        matches = [phrase.match for phrase in self.phrases]
+        """FTS5 expression for pages with at least one of the phrases; None for a query of one phrase.
+
+        A word of an unspaced script is as many phrases as it has parts.
+        """
+        matches = [each.match for phrase in self.phrases for each in phrase.alone]
         return self._with_exclusions(" OR ".join(matches)) if len(matches) > 1 else None
 
     @property

@@ -11,6 +11,7 @@ from itertools import accumulate, chain, islice
 
 from app.search.matcher import Match, Matcher
 from app.search.query import fold
+from app.text.variants import is_unspaced
 
 #: Characters of a snippet, ellipses not counted.
 WIDTH = 240
@@ -26,7 +27,7 @@ _MAX_MATCHES = 300
 _BEFORE = "…\N{NO-BREAK SPACE}"
 _AFTER = "\N{NO-BREAK SPACE}…"
 
-_SENTENCE_END = re.compile(r"[.!?…]\s+(?=\S)")
+_SENTENCE_END = re.compile(r"(?:[.!?…]\s+|[。！？]\s*)(?=\S)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,8 @@ def best_snippet(texts: Sequence[str], matcher: Matcher, *, width: int = WIDTH) 
     cut = _cut(text, passage, width)
     marks: list[tuple[int, int]] = []
     for start, end, _ in matcher.matches(fold(cut))[:_MAX_MATCHES]:
-        # Matches with only a space between them are marked as one.
-        first = marks.pop()[0] if marks and cut[marks[-1][1] : start] == " " else start
+        # Matches with nothing but a space between them are marked as one.
+        first = marks.pop()[0] if marks and cut[marks[-1][1] : start] in {"", " "} else start
         marks.append((first, end))
     return Snippet(cut, tuple(marks))
 
@@ -193,19 +194,19 @@ def _densest(matches: Sequence[Match], width: int) -> _Passage | None:
 
 
 def _cut(text: str, passage: _Passage, width: int) -> str:
-    """Return `width` characters around the passage, cut at white space, or at the start of a sentence nearby."""
+    """Return `width` characters around the passage, cut between words, or at the start of a sentence nearby."""
     start = max(0, min(passage.start - (width - (passage.end - passage.start)) // 3, len(text) - width))
     start = min(start, passage.start)
     if start and (sentence := _SENTENCE_END.search(text, start, passage.start + 1)):
         start = sentence.end()
     elif start:
-        while start < passage.start and not text[start - 1].isspace():
+        while start < passage.start and not (text[start - 1].isspace() or is_unspaced(text[start])):
             start += 1
     end = latest = min(len(text), start + width)
     earliest = min(passage.end, start + width)
-    while earliest < end < len(text) and not text[end].isspace():
+    while earliest < end < len(text) and not (text[end].isspace() or is_unspaced(text[end])):
         end -= 1
-    if end <= earliest and end != len(text) and not text[end].isspace():
+    if end <= earliest and end != len(text) and not (text[end].isspace() or is_unspaced(text[end])):
         end = latest
     middle = " ".join(text[start:end].split())
     return (_BEFORE if start else "") + middle + (_AFTER if end < len(text) else "")

@@ -17,6 +17,9 @@ from app.text.symbols import symbols_in
 
 #: Scripts whose words are not separated: kana, Han and Hangul.
 _UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af]+")
+#: Pairs of characters that say little of a Japanese query's subject: they begin with hiragana, of which particles and
+#: endings consist, or end with a particle or, after katakana, with any hiragana.
+_GRAMMAR: Final = re.compile("[\u3040-\u309f].|[\u30a0-\u30ff][\u3040-\u309f]|.[をのはへにとでもが]")
 #: Words as FTS5's tokenizer splits them.
 _WORD: Final = re.compile(r"[^\W_]+")
 #: The same for ASCII, in half the time: what separates words becomes a space.
@@ -105,17 +108,29 @@ def forms_of(word: str, algorithms: Iterable[str]) -> tuple[tuple[str, ...], ...
     word = word.casefold()
     if len(word) > _LONGEST:
         return ()
-    parts = tuple(dict.fromkeys(_parts(word)))[:_MAX_PAIRS]
-    if parts:
+    if parts := unspaced_parts_of(word):
         return (parts,) if parts != (word,) else ()
     return tuple((stem,) for stem in stems_of(word, algorithms) if stem != word and len(stem) >= _SHORTEST)
+
+
+def is_unspaced(word: str) -> bool:
+    """Return whether a word has characters of a script whose words are not separated."""
+    return not word.isascii() and _UNSPACED.search(word) is not None
+
+
+def unspaced_parts_of(word: str) -> tuple[str, ...]:
+    """Return what a typed word of an unspaced script is looked for by: its pairs of characters, but not its grammar.
+
+    Other words have no such parts.
+    """
+    parts = tuple(dict.fromkeys(_parts(word)))
+    return (tuple(part for part in parts if not _GRAMMAR.fullmatch(part)) or parts)[:_MAX_PAIRS]
 
 
 def index_stems_of(word: str, algorithms: Iterable[str]) -> tuple[str, ...]:
     """Return what stands for a typed word in an index of stems."""
     word = word.casefold()
-    pairs = tuple(dict.fromkeys(_parts(word)))[:_MAX_PAIRS]
-    return pairs or stems_of(word, algorithms) or (word,)
+    return unspaced_parts_of(word) or stems_of(word, algorithms) or (word,)
 
 
 def stems_of(word: str, algorithms: Iterable[str]) -> tuple[str, ...]:

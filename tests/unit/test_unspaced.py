@@ -1,0 +1,99 @@
+"""Words of scripts without spaces are found, marked and shown inside of longer words."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.search.matcher import Matcher
+from app.search.pack_searcher import PackSearcher
+from app.search.query import fold, parse
+from app.search.snippet import WIDTH, best_snippet
+from app.search.subsections import choose
+from app.search.unspaced import UnspacedParts
+from tests.packs import page, write_pack
+
+pytestmark = pytest.mark.unit
+
+#: Sentences without a space, as Japanese pages have them.
+FILLER = "この章では特に何も述べません。" * 40
+
+
+def matcher(query: str) -> Matcher:
+    return Matcher(parse(query).with_forms([]).phrases)
+
+
+def marked(text: str, query: str) -> list[str]:
+    snippet = best_snippet(("", text), matcher(query))
+    assert len(snippet.text) <= WIDTH + 4
+    return [piece for piece, is_marked in snippet.pieces if is_marked]
+
+
+def test_a_question_finds_the_pages_that_have_most_of_its_words_whatever_their_grammar(tmp_path: Path) -> None:
+    bodies = {
+        "/keys": f"{FILLER}安全なパスワードを作成するには、長い文を選びます。{FILLER}",
+        "/files": f"{FILLER}不要なファイルを削除できます。{FILLER}",
+        "/mail": f"{FILLER}良い例は他にもあります。{FILLER}",
+    }
+    pages = (page(path, f"手引き{path}", body, lang="ja") for path, body in bodies.items())
+    with closing(PackSearcher(write_pack(tmp_path / "1.sqlite", pages), time_limit=10)) as searcher:
+
+        def paths(q: str) -> list[str]:
+            return [hit.path for hit in searcher.search(parse(q)).hits]
+
+        assert paths("良いパスワードの作り方") == ["/keys", "/mail"]
+        assert paths("ファイルの削除") == paths("削除ファイル") == ["/files"]
+        assert paths("パスワードとファイル") == ["/keys", "/files"]
+        assert paths("暗号化") == []
+        [hit] = searcher.search(parse("ファイルの削除")).hits
+        assert [text for text, is_marked in hit.snippet.pieces if is_marked] == ["ファイル", "削除"]
+        assert hit.snippet.text.startswith("…\u00a0この章では特に何も述べません。")
+
+
+@pytest.mark.parametrize(
+    ("text", "query", "expected"),
+    [
+        (f"{FILLER}システム全体のアップグレード{FILLER}", "全体", ["全体"]),
+        (f"{FILLER}良好なパスワード規則{FILLER}", "良いパスワードの作り方", ["パスワード"]),
+        (f"{FILLER}データ{FILLER}バックアップとデータの復元{FILLER}", "データの復元", ["データ", "復元"]),
+        (f"{FILLER}SSHの設定ではSSHDを使う{FILLER}", "SSHの設定", ["SSH", "設定"]),
+        ("설정파일을 삭제합니다", "파일", ["파일"]),
+        ("如何设置新密码", "设置密码", ["设置", "密码"]),
+        ("これはそれである。", "それ", ["それ"]),
+    ],
+)
+def test_the_parts_of_a_query_are_marked_inside_of_words(text: str, query: str, expected: list[str]) -> None:
+    assert marked(text, query) == expected
+
+
+def test_a_quoted_word_is_marked_as_a_whole_only() -> None:
+    assert marked("全体図と全体と図", '"全体図"') == ["全体図"]
+
+
+def test_a_hit_opens_at_the_heading_with_most_of_the_query() -> None:
+    lines = "a\tパッケージの検索\nb\tパスワードの規則\nc\t規則"
+    opens_at, _ = choose(lines, title="手引き", matcher=matcher("パスワード規則"))
+    assert opens_at
+    assert opens_at.fragment == "b"
+
+
+@given(
+    st.lists(st.sampled_from(["全体", "体図", "図の", "あい", "qt", "の"]), min_size=1, max_size=4, unique=True),
+    st.text(st.sampled_from("全体図のあいqt -")),
+)
+def test_each_character_of_each_part_is_matched_once(parts: list[str], text: str) -> None:
+    folded = fold(text)
+    found = UnspacedParts({part: number for number, part in enumerate(parts, 1)}).matches(folded)
+    assert all(end <= start for (_, end, _), (start, _, _) in pairwise(found))
+    expected = set()
+    for part in parts:
+        for at in range(len(folded)):
+            before, after = folded[:at][-1:], folded[at + len(part) :][:1]
+            if folded.startswith(part, at) and (part != "qt" or not {before, after} & {"q", "t"}):
+                expected |= {*range(at, at + len(part))}
+    assert {at for start, end, _ in found for at in range(start, end)} == expected
