@@ -17,8 +17,8 @@ from app.text.symbols import symbols_in
 
 #: Scripts whose words are not separated: kana, Han and Hangul.
 _UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af]+")
-#: Pairs of characters that say little of a Japanese query's subject: they begin with hiragana, of which particles and
-#: endings consist, or end with a particle or, after katakana, with any hiragana.
+#: Pairs of characters that are grammar in Japanese. They begin with hiragana, of which endings consist, or end with a
+#: particle. After katakana any hiragana is one.
 _GRAMMAR: Final = re.compile("[\u3040-\u309f].|[\u30a0-\u30ff][\u3040-\u309f]|.[をのはへにとでもが]")
 #: Words as FTS5's tokenizer splits them.
 _WORD: Final = re.compile(r"[^\W_]+")
