@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import chain
 from typing import Final
 
 from app.crawl.excluded import ExcludedUrls
@@ -15,8 +16,9 @@ from app.crawl.frontier import Frontier
 from app.crawl.frontier_values import frontier_key, is_sitemap
 from app.crawl.urls import canonical_key
 from app.crawl_record.crawls import CrawlRecord, latest_crawl, read_crawl
-from app.crawl_record.entries import UrlEntry
+from app.crawl_record.entries import STORED_STATES, UrlEntry
 from app.crawl_record.keys import CrawlRef
+from app.crawl_record.latest import LatestEntries
 from app.crawl_record.reasons import Reason
 from app.crawl_record.segments import latest_entries, read_excluded
 from app.storage.layout import Page, content_key, from_json, page_id
@@ -28,7 +30,6 @@ MAX_SOURCES: Final = 20
 #: Canonical keys of links that are kept while broken links are collected: most pages repeat the same ones.
 _CACHED_KEYS: Final = 50_000
 
-_STORED: Final = frozenset({"indexed", "unchanged"})
 #: Reasons of URLs that are no pages of the site.
 _NO_PAGES: Final = frozenset({Reason.SITEMAP, Reason.PROBE})
 #: Reasons of URLs that have content which is not to be indexed.
@@ -60,7 +61,7 @@ class CrawlReport:
 
     def rows(self) -> Iterator[dict[str, str | int]]:
         """Yield a row for each URL with all columns; unknown values are empty texts and zeros."""
-        for entry in (*self.entries.values(), *self.listed):
+        for entry in chain(self.entries.values(), self.listed):
             referrer = self.entries.get(entry.referrer)
             yield {
                 "url": entry.url,
@@ -96,11 +97,12 @@ def read_report(frontier: Frontier, store: ObjectStore, domain: str, *, crawl_id
         return None
     _, lines = frontier.buffered_lines(record.id, -1)
     buffered = [UrlEntry.from_line(line.encode()) for line in lines]
-    entries = latest_entries(store, record.ref) | {entry.page_id: entry for entry in buffered}
+    entries = latest_entries(store, record.ref, after=buffered)
+    mark_duplicates(entries)
     excluded, listed = _excluded_of(frontier, store, record)
     return CrawlReport(
         record=record,
-        entries=marked_duplicates(entries),
+        entries=entries,
         excluded=excluded,
         listed=tuple(entry for entry in listed if entry.page_id not in entries),
         waiting=frontier.open_messages_of(record.id),
@@ -128,23 +130,14 @@ def in_order(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
-def marked_duplicates(entries: Mapping[str, UrlEntry]) -> dict[str, UrlEntry]:
-    """Return the entries, in which each page with the title and text of another is marked as its duplicate.
+def mark_duplicates(entries: LatestEntries) -> None:
+    """Mark each stored page with the title and text of another as its duplicate.
 
     The page with the shortest URL is the original.
     """
-    originals: dict[str, UrlEntry] = {}
-    for entry in entries.values():
-        if entry.state in _STORED and entry.hash:
-            former = originals.setdefault(entry.hash, entry)
-            originals[entry.hash] = min(former, entry, key=lambda each: (len(each.url), each.url))
-    return {key: _marked(entry, originals.get(entry.hash)) for key, entry in entries.items()}
-
-
-def _marked(entry: UrlEntry, original: UrlEntry | None) -> UrlEntry:
-    if entry.state not in _STORED or original is None or original is entry or entry.reason == Reason.CANONICAL:
-        return entry
-    return replace(entry, reason=Reason.DUPLICATE, detail=original.url)
+    for entry, original in entries.copies():
+        if entry.reason != Reason.CANONICAL:
+            entries.replace(replace(entry, reason=Reason.DUPLICATE, detail=original.url))
 
 
 def excluded_entries(excluded: ExcludedUrls, *, at: float) -> list[UrlEntry]:
@@ -211,7 +204,7 @@ def _links(report: CrawlReport, store: ObjectStore) -> Iterator[tuple[str, tuple
     for entry in report.entries.values():
         if entry.links:
             yield entry.url, entry.links
-        elif entry.state in _STORED:
+        elif entry.state in STORED_STATES:
             stored[content_key(report.record.domain, entry.page_id)] = entry.url
     for key, found in read_objects(store, stored):
         content = from_json(found.data, parts=False) if found else None

@@ -27,6 +27,8 @@ MAX_LINKS: Final = 5_000
 MAX_LINK_CHARACTERS: Final = 1_250_000
 
 UrlState = Literal["indexed", "unchanged", "gone", "redirected", "skipped", "failed", "lost", "excluded"]
+#: States of a page with stored content.
+STORED_STATES: Final = frozenset({"indexed", "unchanged"})
 _STATUS: Final = re.compile(r"[1-5][0-9]{2}")
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _STATES: Final = frozenset(get_args(UrlState))

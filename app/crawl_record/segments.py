@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 import zstandard
 
 from app.crawl_record.entries import UrlEntry
 from app.crawl_record.keys import CrawlRef
+from app.crawl_record.latest import LatestEntries
 from app.errors import ObjectNotFound, PreconditionFailed, StoreError
 from app.storage.reading import read_objects
 from app.storage.store import ObjectStore
@@ -76,9 +78,9 @@ def read_excluded(store: ObjectStore, ref: CrawlRef) -> list[UrlEntry]:
         return []
 
 
-def latest_entries(store: ObjectStore, ref: CrawlRef) -> dict[str, UrlEntry]:
-    """Return the last entry of each page by page id, in the order of their first entries."""
-    return {entry.page_id: entry for entry in read_entries(store, ref)}
+def latest_entries(store: ObjectStore, ref: CrawlRef, *, after: Iterable[UrlEntry] = ()) -> LatestEntries:
+    """Return the last entry of each page by page id. `after` are entries that follow those of the segments."""
+    return LatestEntries(chain(read_entries(store, ref), after))
 
 
 def _compressed(lines: Iterable[bytes]) -> bytes:
