@@ -63,7 +63,7 @@ def write_pack(path: Path, pages: Iterable[Page], *, domain: str = "site.example
             database.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
             write_vocabulary(database)
             write_names(database, meta["site_name"])
-            stems.write(database, meta["site_name"])
+            stems.write(database, meta["site_name"], meta.get("stemmers", "").split())
     return path
 
 

@@ -129,7 +129,7 @@ def complete(database: sqlite3.Connection, target: Path, meta: Mapping[str, str]
         database.execute("INSERT INTO pages_fts (pages_fts) VALUES ('optimize')")
         write_vocabulary(database)
         write_names(database, site)
-        stems.write(database, site)
+        stems.write(database, site, meta.get("stemmers", "").split())
     # Unlike VACUUM, VACUUM INTO needs no temporary file outside the work folder, and it writes the pages once.
     database.execute("VACUUM INTO ?", (str(target),))
     check(target)

@@ -78,4 +78,5 @@ def stemmers(database: sqlite3.Connection) -> str:
     pages = database.execute(f"SELECT lang, substr(body, 1, {SAMPLE}) FROM pages")  # noqa: S608 (ours)
     counts = Counter(algorithm_of(lang, sample) for lang, sample in pages)
     least = _LEAST_SHARE * counts.total()
-    return " ".join(name for name, pages in counts.most_common(_MAX_ALGORITHMS + 1) if name and pages >= least)
+    frequent = (name for name, pages in counts.items() if name and pages >= least)
+    return " ".join(sorted(frequent, key=lambda name: (-counts[name], name))[:_MAX_ALGORITHMS])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
@@ -22,13 +23,20 @@ _INSERT_NAMES: Final = "INSERT INTO name_stems (rowid, title, headings, anchors)
 _INSERT_PASSAGE: Final = "INSERT INTO passages (rowid, text) VALUES (?, ?)"
 
 
-def write(database: sqlite3.Connection, site: str) -> None:
-    """Fill `name_stems` and `passages` from all pages that are not hidden. `site` is the part that titles share."""
+def write(database: sqlite3.Connection, site: str, stemmers: Sequence[str]) -> None:
+    """Fill `name_stems` and `passages` from all pages that are not hidden. `site` is the part that titles share.
+
+    `stemmers` are the algorithms by which queries are stemmed. A page in another language has the stems of the first
+    one, since a query has no others.
+    """
+    default = next(iter(stemmers), "")
     for table in ("name_stems", "passages"):
         database.execute(f"INSERT INTO {table} ({table}) VALUES ('delete-all')")  # noqa: S608 - The names are constants.
     by_algorithm: dict[str, Variants] = {}
     for page, lang, title, *names, body, sample in database.execute(_PAGES):
         algorithm = algorithm_of(lang, sample)
+        if algorithm not in stemmers:
+            algorithm = default
         variants = by_algorithm.setdefault(algorithm, Variants(algorithm))
         texts = (without_site_name(title, site), *names)
         database.execute(_INSERT_NAMES, (page, *(" ".join(variants.stems_in_name(text)) for text in texts)))

@@ -143,18 +143,19 @@ class PackSearcher:
             bound = ranking.score_bound(connection, ranked, pages=pages, stems=stems)
             scores = ranked.scores
             if stems and stems.in_passages:
-                scores = passages.raised(connection, stems.in_passages, scores)
+                scores = passages.raised(connection, stems.in_passages, scores, typed=stems.typed_in_passages)
             by_title = title_match.raised(connection, query, scores, pages=pages, stemmers=self._stemmers)
             scores = ranking.weighted(by_title, self._link_factors)
             if scores and not ranked.relaxed:
                 promoted = ranking.promoted_pages(connection, query, ranked, hidden=hidden, version=version)
                 scores = ranking.promote(promoted, scores, bound=bound)
             scores = ranking.bounded(scores, ranked.phrases, bound=bound)
+            counted = shown.shown(page for page in scores if page in ranked.complete) or shown.shown(scores)
+            scores = dict(zip(shown.shown(scores), scores.values(), strict=True)) if shown.shown_as else scores
             filtered = properties.filtered(list(scores), filters, shown.copies)
             order = properties.newest_first(filtered) if sort == "date" else filtered
             on_page = order[:MAX_HITS][offset : offset + limit]
             represented = properties.representatives(on_page, filters, shown.copies, languages)
-            counted = [page for page in scores if page in ranked.complete] or list(scores)
             return PackHits(
                 total=min(len(order), MAX_HITS),
                 capped=ranked.capped or len(order) > MAX_HITS,
@@ -249,6 +250,8 @@ class ConnectionPool:
             raise PackCorrupt(f"{self._path.name}: {error}") from error
         except UnicodeDecodeError as error:  # SQLite quotes invalid texts of the schema in its errors.
             raise PackCorrupt(f"{self._path.name}: {error}") from error
+        except (TypeError, ValueError, OverflowError) as error:  # A foreign pack may have any value anywhere.
+            raise PackCorrupt(f"{self._path.name}: it has a value that no packer writes: {error}") from error
         except LookupError as error:
             raise PackCorrupt(f"{self._path.name}: its index has a page that it lacks: {error}") from error
         finally:

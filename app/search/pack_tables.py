@@ -52,26 +52,31 @@ def count_matches(connection: sqlite3.Connection, match: str) -> int:
 def doc_frequency(connection: sqlite3.Connection, word: str) -> int:
     """Return the number of pages with a folded word; 0 for a rare word that the vocabulary leaves out."""
     row = connection.execute(_FREQUENCY, (word,)).fetchone()
-    return int(row[0]) if row else 0
+    return _docs(row[0]) if row else 0
 
 
 def doc_frequencies(connection: sqlite3.Connection, words: Collection[str]) -> dict[str, int]:
     """Return the number of pages with each of these folded words that is in the vocabulary."""
     placeholders = ", ".join("?" * len(words))
     rows = connection.execute(f"SELECT word, docs FROM words WHERE word IN ({placeholders})", tuple(words))  # noqa: S608 (ours)
-    return {word: int(docs) for word, docs in rows}
+    return {word: _docs(docs) for word, docs in rows}
 
 
 def max_doc_frequency(connection: sqlite3.Connection, prefix: str) -> int:
     """Return the highest document frequency of the words with a prefix."""
     (most,) = connection.execute(_MAX_FREQUENCY, (prefix, prefix + _AFTER_ALL)).fetchone()
-    return int(most or 0)
+    return _docs(most)
 
 
 def completions(connection: sqlite3.Connection, prefix: str, *, limit: int) -> list[tuple[str, int]]:
     """Return longer words with a prefix and their document frequencies, the most frequent first."""
     rows = connection.execute(_WITH_PREFIX, (prefix, prefix + _AFTER_ALL, _MAX_WORD_LENGTH, limit))
-    return [(word, int(docs)) for word, docs in rows]
+    return [(word, _docs(docs)) for word, docs in rows]
+
+
+def _docs(value: object) -> int:
+    """Return a document frequency, 0 for any other value: a foreign pack may have one."""
+    return max(0, value) if isinstance(value, int) else 0
 
 
 def words_of_length(connection: sqlite3.Connection, shortest: int, longest: int, *, least: int) -> list[str]:

@@ -157,6 +157,8 @@ def _add_name_scores(
     if not scores:
         return scores
     if isinstance(query, Stems):
+        if not query.in_names:
+            return scores
         name_scores = connection.execute(_NAME_STEM_SCORES, (query.in_names, weights)).fetchall()
     else:
         name_scores = connection.execute(_NAME_SCORES, (query.any_term_match, weights)).fetchall()
@@ -236,7 +238,8 @@ def promote(promoted: Promoted, scores: dict[int, float], *, bound: float) -> di
     above pages that only mention it.
     """
     if promoted.raised:
-        raised = {page: min(bound, _ADJACENT_FACTOR * scores[page]) for page in promoted.raised}
+        # With synonyms, scores may be above the bound until `bounded` cuts them.
+        raised = {page: min(max(bound, scores[page]), _ADJACENT_FACTOR * scores[page]) for page in promoted.raised}
         scores = dict(sorted((scores | raised).items(), key=itemgetter(1), reverse=True))
     best = next((score for page, score in scores.items() if page not in promoted.by_name), 0.0)
     top = max(bound, best)

@@ -125,7 +125,8 @@ def _spellings(connection: sqlite3.Connection, typed: str, docs: int) -> list[_S
     for other, distance, _ in extract(word, candidates, scorer=OSA.distance, score_cutoff=edits, limit=None):
         if other != word and other.isalpha():
             same_start = 1.0 if other[0] == word[0] else 0.0
-            frequency = pack_tables.doc_frequency(connection, other)
+            # A foreign vocabulary may have words on no page.
+            frequency = pack_tables.doc_frequency(connection, other) or 1
             spellings.append(_Spelling(other, same_start - _EDIT_COST * distance, frequency))
     # The word split in two, for a space that was left out.
     for middle in range(_SHORTEST, len(word) - _SHORTEST + 1):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,12 +20,13 @@ class Stems:
     """FTS5 expressions: for each stem of a query, for an unfinished last word, and for passages with its rarer words.
 
     `in_passages` is empty if fewer than two words are looked for. The frequency of a single word is already in the
-    page's score.
+    page's score. `typed_in_passages` is the same without synonyms, for a query that has some.
     """
 
     each: tuple[str, ...]
     unfinished: str = ""
     in_passages: str = ""
+    typed_in_passages: str = ""
     algorithms: tuple[str, ...] = ()
 
     @property
@@ -51,18 +52,25 @@ def stems_in(connection: sqlite3.Connection, query: Query, algorithms: Sequence[
     docs = pack_tables.doc_frequencies(connection, {*found.values(), *last})
     unfinished = [f'"{word}" *' for word in last if word not in docs]
     quoted = {stem for phrase in query.phrases if phrase.quoted for stem, _ in _stems_of(phrase, algorithms)}
-    by_rarity = sorted((docs.get(word, 0), f'"{stem}"') for stem, word in found.items() if stem not in quoted)
-    rare = [match for number, match in by_rarity if number <= _FREQUENT * pages]
-    frequent = [match for number, match in by_rarity if number > _FREQUENT * pages]
+
+    def in_passages(stems: Mapping[str, str]) -> str:
+        return _in_passages({stem: docs.get(word, 0) for stem, word in stems.items() if stem not in quoted}, pages)
+
+    is_alone = len(own.keys() - quoted) < 2
     return Stems(
         tuple(f'"{stem}"' for stem in found),
         "".join(unfinished),
-        _in_passages(rare, frequent) if len(own.keys() - quoted) > 1 else "",
+        "" if is_alone else in_passages(found),
+        "" if is_alone or found == own else in_passages(own),
         tuple(algorithms),
     )
 
 
-def _in_passages(rare: Sequence[str], frequent: Sequence[str]) -> str:
+def _in_passages(docs: Mapping[str, int], pages: int) -> str:
+    """Return the expression for passages with one of the stems, given the pages that each one's word is on."""
+    by_rarity = sorted((number, f'"{stem}"') for stem, number in docs.items())
+    rare = [match for number, match in by_rarity if number <= _FREQUENT * pages]
+    frequent = [match for number, match in by_rarity if number > _FREQUENT * pages]
     if not rare:
         return ""
     either = " OR ".join(rare)

@@ -18,8 +18,9 @@ from app.text.variants import stems_of
 MAX_SHARE: Final = 1.0
 #: Pages whose titles are compared, the best ones.
 _COMPARED: Final = 20
-#: Titles whose words, and words whose stems, are remembered.
-_MEMORY: Final = 20_000
+#: Titles whose words are remembered: at most 25 MB. Words whose stems are remembered.
+_TITLES_IN_MEMORY: Final = 2_000
+_WORDS_IN_MEMORY: Final = 20_000
 
 _TITLES: Final = f"SELECT rowid, {pack_tables.cut('title', 300)} FROM names WHERE rowid IN"  # noqa: S608 (ours)
 
@@ -66,7 +67,7 @@ def raised(
     return dict(sorted((scores | changed).items(), key=itemgetter(1), reverse=True)) if changed else scores
 
 
-@lru_cache(maxsize=_MEMORY)
+@lru_cache(maxsize=_TITLES_IN_MEMORY)
 def _folded_words(title: str) -> Mapping[str, str]:
     """Return the words of a title as written, by the folded word."""
     written = (title[start:end] for start, end in spans(title))
@@ -77,7 +78,7 @@ def _stem_in(stems: set[str], word: str, algorithms: tuple[str, ...]) -> str:
     return next((stem for stem in _stems(word, algorithms) if stem in stems), "") if stems else ""
 
 
-@lru_cache(maxsize=_MEMORY)
+@lru_cache(maxsize=_WORDS_IN_MEMORY)
 def _stems(word: str, algorithms: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(folded for stem in stems_of(word, algorithms) for folded in words(stem))
 
@@ -85,4 +86,4 @@ def _stems(word: str, algorithms: tuple[str, ...]) -> tuple[str, ...]:
 def _weights(connection: sqlite3.Connection, different: Collection[str], pages: int) -> dict[str, float]:
     """Return the weight of each word by its rarity."""
     docs = pack_tables.doc_frequencies(connection, different)
-    return {word: max(0.0, math.log((pages + 1) / (max(0, docs.get(word, 0)) + 1))) for word in different}
+    return {word: max(0.0, math.log((pages + 1) / (docs.get(word, 0) + 1))) for word in different}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from app.search.pack_tables import Copies, cut
 
@@ -15,10 +15,19 @@ _PATHS = f"SELECT id, {cut('path', 4_000)} FROM pages"  # noqa: S608 (ours)
 
 @dataclass(frozen=True, slots=True)
 class VisiblePages:
-    """`hidden` are the pages that are no hits. `copies` are the other pages of each group, by the one that is shown."""
+    """`hidden` are the pages that are no hits. `copies` are the other pages of each group, by the one that is shown.
+
+    `shown_as` has the copy that is shown in place of a page whose path is hidden. The page itself is ranked, and is not
+    in `hidden`: the pack has the stems and names of no copy.
+    """
 
     hidden: frozenset[int]
     copies: Copies
+    shown_as: Mapping[int, int] = field(default_factory=dict)
+
+    def shown(self, pages: Iterable[int]) -> list[int]:
+        """Return ranked pages as they are shown."""
+        return [self.shown_as.get(page, page) for page in pages]
 
     def with_copies(self, pages: Iterable[int]) -> Iterator[int]:
         """Yield the pages, each followed by its copies."""
@@ -51,12 +60,14 @@ def without_paths(connection: sqlite3.Connection, visible: VisiblePages, hides: 
             paths[page] = path
     hidden = set(visible.hidden | excluded)
     copies: dict[int, tuple[int, ...]] = {}
+    shown_as: dict[int, int] = {}
     for shown, others in visible.copies.items():
         left = [page for page in others if page in paths]
         if shown in excluded and left:
-            shown = min(left, key=lambda page: (paths[page].count("/"), len(paths[page]), page))
             hidden.discard(shown)
+            shown_as[shown] = min(left, key=lambda page: (paths[page].count("/"), len(paths[page]), page))
+            shown = shown_as[shown]
             left.remove(shown)
         if left:
             copies[shown] = tuple(left)
-    return VisiblePages(frozenset(hidden), copies)
+    return VisiblePages(frozenset(hidden), copies, shown_as)

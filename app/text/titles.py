@@ -14,16 +14,21 @@ _LEAST_TITLES: Final = 5
 
 
 def site_name(titles: Iterable[str]) -> str:
-    """Return the first or last part that more than half of the titles share; empty if they share no part."""
+    """Return the first or last part that more than half of the titles share; empty if they share no part.
+
+    Of two such parts, that of most titles is the name, and else the last one.
+    """
     number = 0
     ends: Counter[str] = Counter()
+    lasts: Counter[str] = Counter()
     for title in titles:
         number += 1
         parts = _SEPARATOR.split(title)
         if len(parts) > 1:
             ends.update({parts[0], parts[-1]})
-    name, most = max(ends.items(), key=lambda pair: pair[1], default=("", 0))
-    return name if number >= _LEAST_TITLES and 2 * most > number else ""
+            lasts[parts[-1]] += 1
+    name = max(ends, key=lambda each: (ends[each], lasts[each], each), default="")
+    return name if number >= _LEAST_TITLES and 2 * ends[name] > number else ""
 
 
 def without_site_name(title: str, site: str) -> str:

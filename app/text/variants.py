@@ -85,7 +85,8 @@ class Variants:
         return [*stems, *symbols_in(name)]
 
     def _stems_of(self, word: str) -> tuple[str, ...]:
-        return tuple(_parts(word)) or (self._stem(word) if len(word) <= _LONGEST else word,)
+        # Snowball leaves nothing of some words, such as the Greek "εις".
+        return tuple(_parts(word)) or ((self._stem(word) if len(word) <= _LONGEST else "") or word,)
 
     def _forms(self, written: str) -> tuple[str, tuple[str, ...]]:
         word = written.casefold()
@@ -138,7 +139,7 @@ def stems_of(word: str, algorithms: Iterable[str]) -> tuple[str, ...]:
     word = word.casefold()
     if len(word) > _LONGEST:
         return ()
-    return tuple(dict.fromkeys(Stemmer(algorithm).stemWord(word) for algorithm in algorithms))
+    return tuple(dict.fromkeys(Stemmer(algorithm).stemWord(word) or word for algorithm in algorithms))
 
 
 def _parts(word: str) -> Iterator[str]:

@@ -325,6 +325,20 @@ def test_a_corrupt_pack_is_dropped_and_an_intact_one_is_kept(disk: Disk) -> None
         assert shelf.title() == "two"
 
 
+def test_packs_that_were_found_intact_are_not_checked_again_at_once_though_queries_of_both_fail(disk: Disk) -> None:
+    checked: list[Path] = []
+    with disk.open(check=checked.append) as shelf:
+        loads = [disk.offer(domain, domain=domain) for domain in ("a.example", "b.example")]
+        for load in loads:
+            shelf.have(load)
+        for later in ("c.example", "d.example"):
+            for load in loads:
+                shelf.loader.submit(IntegrityCheck(domain=load.domain, sha256=load.sha256))
+            # The loader works in order: the checks are done after this load.
+            assert shelf.have(disk.offer(later, domain=later)).kind == "loaded"
+    assert [path.parent.name for path in checked] == ["a.example", "b.example"]
+
+
 def test_the_next_process_recovers_intact_packs_and_removes_all_other_files(disk: Disk) -> None:
     with disk.open() as shelf:
         for domain in ("a.example", "b.example:8080", "c.example"):

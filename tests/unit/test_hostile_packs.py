@@ -96,6 +96,15 @@ def test_a_pack_of_a_release_with_other_comments_is_accepted(pack: Path) -> None
     database.check(pack)
 
 
+@pytest.mark.parametrize("docs", ["-5", "'many'", "1e300", "zeroblob(9)"])
+def test_frequencies_of_words_that_are_none_count_as_zero(pack: Path, docs: str) -> None:
+    change(pack, f"UPDATE words SET docs = {docs}")
+    with closing(PackSearcher(pack)) as searcher:
+        assert searcher.search(parse("words")).total
+        assert searcher.search(parse("wrods heading")).relaxed
+        searcher.suggest("wo")
+
+
 def memory_to_open(pack: Path) -> tuple[float, str]:
     """Open a pack in a process of its own; return the MB that it needed at most, and the error or an empty string."""
     code = """

@@ -22,6 +22,7 @@ from app.errors import InvalidSite, StoreError
 from app.search.contract import BestBet, Filters, PackHits, SearchReply, SearchRequest
 from app.search.pack_searcher import PackSearcher
 from app.search.query import parse
+from app.search.ranking import Promoted, promote
 from app.search.synonyms import Synonyms, read_rule
 from app.sites.declared import read_declared
 from app.sites.search_fields import search_settings
@@ -231,6 +232,29 @@ def test_of_a_group_whose_shown_page_is_hidden_a_copy_is_shown(tmp_path: Path) -
         assert (hit.path, hit.copy_urls) == ("/copy/g", ("https://site.example/copy/of/g",))
 
 
+def test_a_copy_is_ranked_as_the_hidden_page_that_it_is_shown_for(tmp_path: Path) -> None:
+    guides = [page(path, "Printer guide", "How to set it up.") for path in ("/v1/x", "/v2/new/x")]
+    news = page("/news/1", "News", "A printer guide: this printer guide is new. " * 5)
+    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", [*guides, news, *FILLER]))) as searcher:
+        first, *_ = before = found(searcher, "printer guide").hits
+        assert [hit.path for hit in before] == ["/v1/x", "/news/1"]
+        apply(searcher, hidden_paths=["/v1/"])
+        shown = found(searcher, "printer guide")
+        assert [hit.path for hit in shown.hits] == ["/v2/new/x", "/news/1"]
+        assert (shown.total, shown.hits[0].score, shown.hits[0].copies) == (2, first.score, 0)
+        sections = dict(next(facet.counts for facet in shown.facets if facet.name == "section"))
+        assert sections == {"v2": 1, "news": 1}
+        for section, paths in {"v1": [], "v2": ["/v2/new/x"]}.items():
+            filtered = searcher.search(parse("printer guide"), filters=Filters(section=section))
+            assert [hit.path for hit in filtered.hits] == paths
+
+
+def test_adjacent_words_never_lower_a_score_that_synonyms_have_raised_above_the_bound() -> None:
+    scores = {1: 9.0, 2: 8.0, 3: 1.0}
+    assert list(promote(Promoted([], raised=[2]), scores, bound=0.5)) == [1, 2, 3]
+    assert promote(Promoted([], raised=[3]), scores, bound=4.0)[3] == 2.0
+
+
 def test_a_best_bet_is_shown_for_its_queries_and_not_counted(searcher: PackSearcher) -> None:
     apply(searcher, best_bets=[BEST_BET | {"text": "All days"}])
     expected = BestBet(url="https://site.example/hours", title="Hours", text="All days", domain="site.example")
@@ -302,6 +326,35 @@ def test_a_searcher_that_starts_without_the_store_shows_no_hidden_page(tmp_path:
     assert total_of_process(3) == 2
     (tmp_path / "store").rename(tmp_path / "away")
     assert total_of_process(4) == 2
+
+
+class FullDisk(FolderStore):
+    """Fails to write while it is full."""
+
+    full = True
+
+    def put(self, key: str, data: bytes, **conditions: Any) -> str:
+        if self.full:
+            raise StoreError("No space left on device")
+        return super().put(key, data, **conditions)
+
+
+def test_settings_that_could_not_be_kept_on_a_full_disk_are_kept_when_there_is_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, packs = folder_store(tmp_path / "store"), OpenPacks(remove=Path.unlink, time_limit=5.0)
+    folder_store(tmp_path / "kept")
+    kept = FullDisk(tmp_path / "kept")
+    write_site(store, Site.of("site.example", {"hidden_paths": ["/drafts/"]}), etag=None)
+    reader = SearchSettingsReader(store, packs, kept=kept)
+    with closing(packs):
+        reader.read()
+        reader.read()
+        assert list(kept.list("")) == []
+        assert caplog.text.count("not kept on this disk") == 1
+        kept.full = False
+        reader.read()
+        assert [stat.key for stat in kept.list("")] == [site_key("site.example")]
 
 
 class OnceAway(FolderStore):

@@ -105,6 +105,38 @@ def test_of_two_pages_that_differ_in_a_form_the_one_with_the_typed_form_is_first
             assert first(folder, [*pages, *others], f"{typed} ") == f"/{typed}"
 
 
+def test_a_word_of_which_no_stem_is_left_is_its_own_stem(tmp_path: Path) -> None:
+    pages = [page(f"/{at}", f"ΙΚΑ {at}", "το ΙΚΑ και ο φόρος εις την πόλη", lang="el") for at in range(3)]
+    with closing(PackSearcher(write_pack(tmp_path / "pack.sqlite", pages), time_limit=10)) as searcher:
+        for q in ("ΙΚΑ", "ίδια ΙΚΑ", "εις "):
+            assert searcher.search(parse(q)).total == 3
+
+
+@pytest.mark.parametrize("lang", ["en", "", "es"])
+def test_a_page_in_a_language_that_queries_are_not_stemmed_by_has_the_stems_of_a_query(
+    tmp_path: Path, lang: str
+) -> None:
+    english = [page(f"/{at}", f"About {at}", filler(40, at=at), lang="en") for at in range(30)]
+    titled = page("/title", "Merging branches", "Merging branches. " + filler(40), lang=lang)
+    path = write_pack(tmp_path / "pack.sqlite", [*english, titled])
+    with closing(sqlite3.connect(path)) as pack:
+        for table, ids in {"name_stems": "name_stems.rowid", "passages": "passages.rowid >> 12"}.items():
+            stems = stems_in(pack, parse("merging branches "), ["english"], pages=31)
+            matches = " AND ".join(stems.each)
+            found = pack.execute(f"SELECT path FROM {table}, pages WHERE id = {ids} AND {table} MATCH ?", (matches,))
+            assert found.fetchall() == [("/title",)]
+
+
+def test_at_most_three_algorithms_stem_queries_in_an_order_that_no_row_changes(tmp_path: Path) -> None:
+    orders = (("en", "de", "fr", "es"), ("es", "fr", "de", "en"))
+    found = []
+    for number, languages in enumerate(orders):
+        pages = [page(f"/{lang}{at}", f"{lang} {at}", filler(20), lang=lang) for lang in languages for at in range(3)]
+        with closing(sqlite3.connect(write_pack(tmp_path / f"{number}.sqlite", pages))) as pack:
+            found += pack.execute("SELECT value FROM meta WHERE key = 'stemmers'").fetchall()
+    assert found == [("english french german",)] * 2
+
+
 def test_a_last_word_counts_as_unfinished_only_if_no_page_has_it(tmp_path: Path) -> None:
     pack = write_pack(
         tmp_path / "pack.sqlite", [page("/a", "Kernels", "config configuration " + filler(50), lang="en")]

@@ -164,4 +164,6 @@ class PackJobs:
             self.packs.drop(job.domain, job.sha256)
             raise
         log.error("%s: a query failed, but the pack is intact; still served", job.domain)
-        self._intact_until = {job.sha256: time.monotonic() + _CHECK_INTERVAL}
+        now = time.monotonic()
+        self._intact_until = {sha256: until for sha256, until in self._intact_until.items() if until > now}
+        self._intact_until[job.sha256] = now + _CHECK_INTERVAL

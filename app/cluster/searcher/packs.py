@@ -61,20 +61,23 @@ class OpenPacks:
         """Serve this version from now on; raises PackCorrupt, and then the previous version stays."""
         domain = version.domain
         pack = _OpenPack(version, PackSearcher(path, time_limit=self._time_limit))
-        settings = self._settings.get(domain, NO_SETTINGS)
-        try:
-            pack.searcher.apply(settings)
-        except BaseException:
-            pack.searcher.close()
-            raise
-        with self._lock:
-            previous = self._packs.get(domain)
-            self._packs[domain] = pack
-            unused = self._retire(previous) if previous else None
-            changed = self._settings.get(domain, NO_SETTINGS)
+        previous = unused = None
+        is_served = False
+        while not is_served:
+            settings = self._settings.get(domain, NO_SETTINGS)
+            try:
+                pack.searcher.apply(settings)
+            except BaseException:
+                pack.searcher.close()
+                raise
+            with self._lock:
+                # Settings that have changed meanwhile are applied before, since they may fail.
+                is_served = self._settings.get(domain, NO_SETTINGS) is settings
+                if is_served:
+                    previous = self._packs.get(domain)
+                    self._packs[domain] = pack
+                    unused = self._retire(previous) if previous else None
         self._discard(unused)
-        if changed is not settings:
-            self.apply(domain, changed)
 
     def apply(self, domain: str, settings: SearchSettings) -> None:
         """Search a domain by these settings from now on, in the pack that is served and in later ones.

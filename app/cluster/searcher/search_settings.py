@@ -40,6 +40,8 @@ class SearchSettingsReader:
         self._interval = interval
         self._etags: dict[str, str] = {}
         self._failed: dict[str, str] = {}
+        #: What could not be kept on the disk, by key: it is tried again at each reading.
+        self._not_kept: dict[str, Site | None] = {}
         self._failing = False
         self._stopped = threading.Event()
         self._read_once = threading.Event()
@@ -58,6 +60,8 @@ class SearchSettingsReader:
 
     def read(self) -> None:
         """Read what has changed and apply it; raises StoreError."""
+        for key, site in list(self._not_kept.items()):
+            self._keep(key, site)
         listed = {stat.key: stat.etag for stat in self._store.list(SITES_PREFIX) if stat.key.endswith(_SUFFIX)}
         for key in self._etags.keys() - listed.keys():
             self._packs.apply(_domain(key), NO_SETTINGS)
@@ -102,7 +106,11 @@ class SearchSettingsReader:
             else:
                 self._kept.delete(key)
         except StoreError as error:
-            log.warning("%s: its search settings are not kept on this disk: %s", _domain(key), error)
+            if key not in self._not_kept:
+                log.warning("%s: its search settings are not kept on this disk: %s", _domain(key), error)
+            self._not_kept[key] = site
+        else:
+            self._not_kept.pop(key, None)
 
     def _run(self) -> None:
         while True:
