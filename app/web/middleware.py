@@ -55,7 +55,7 @@ CHARGE_AGAIN = "perennial.charge_again"
 #: Words of a search that cost 1, and sites whose suggestions cost as much as the first one's.
 FREE_WORDS = 8
 SUGGESTED_SITES = 8
-#: Requests of operators that read a crawl's record at the same time, and that wait: a record may take much memory.
+#: Requests of operators that read a crawl's record at the same time, and that wait: a long record takes minutes.
 _OPERATORS_RUNNING, _OPERATORS_WAITING = 2, 8
 
 #: Header fields as ASGI has them.
