@@ -27,7 +27,7 @@ class VisiblePages:
 
     def shown(self, pages: Iterable[int]) -> list[int]:
         """Return ranked pages as they are shown."""
-        return [self.shown_as.get(page, page) for page in pages]
+        return [self.shown_as.get(page, page) for page in pages] if self.shown_as else list(pages)
 
     def with_copies(self, pages: Iterable[int]) -> Iterator[int]:
         """Yield the pages, each followed by its copies."""
