@@ -7,11 +7,14 @@ import json
 import threading
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
+import requests
 from celery import Celery
 
+from app.broker.worker.together import MOST
 from app.services import Urls
 from tests.servers.site import Answer, Request, Site, Wire, page
 from tests.support import shop
@@ -24,7 +27,7 @@ from tests.support.worker import worker
 pytestmark = pytest.mark.acceptance
 
 #: Messages that one process runs at the same time.
-GROUP = 8
+GROUP = MOST
 
 
 def post(broker: Broker, task: str, journal: Path, *, limit: float = 60, **kwargs: object) -> None:
@@ -132,6 +135,39 @@ def test_of_the_others_of_a_terminated_message_those_run_again_that_had_not_ende
             eventually(lambda: runs(late, "done"), "it is done")
         assert (runs(doomed), broker.depth("mail"), broker.depth("shop.dead")) == (1, 0, 0)
         assert [runs(journal) for journal in others] == [1, 1]
+
+
+def test_a_worker_that_stops_acknowledges_what_ends_beside_a_slow_message(services: Urls, tmp_path: Path) -> None:
+    release, late, other = tmp_path / "release", tmp_path / "late", tmp_path / "other"
+
+    def unacknowledged() -> int:
+        vhost = urlsplit(url).path.strip("/")
+        answer = requests.get(f"{services.broker_api_url.rstrip('/')}/queues/{vhost}/mail", timeout=10)
+        return int(answer.json().get("messages_unacknowledged", -1))
+
+    with own_vhost(services) as url:
+        broker = Broker(url)
+        with worker(
+            {"CELERY_BROKER_URL": url},
+            tmp_path / "worker.log",
+            app="tests.support.shop",
+            queues=["mail"],
+            concurrency=1,
+        ) as process:
+            post(broker, "hold", release)
+            post(broker, "shared", late, outcome="wait")
+            post(broker, "shared", other, outcome="wait")
+            eventually(lambda: broker.depth("mail") == 0, "all are prefetched")
+            release.touch()
+            eventually(lambda: runs(late) and runs(other), "both run")
+            process.process.terminate()
+            eventually(lambda: "Warm shutdown" in process.log, "the worker stops")
+            Path(f"{other}.release").touch()
+            eventually(lambda: unacknowledged() == 1, "only the slow one is open", seconds=30)
+            assert (runs(other, "done"), runs(late, "done"), process.process.poll()) == (1, 0, None)
+            Path(f"{late}.release").touch()
+            assert process.process.wait(30) == 0
+        assert (runs(late), broker.depth("mail")) == (1, 0)
 
 
 def test_every_page_is_stored_though_pool_processes_are_killed_all_the_time(services: Urls, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A shop that is not ours: a Celery application that takes app/retry alone. `celery -A tests.support.shop worker`."""
+"""A shop that is not ours: a Celery application that takes app/broker alone. `celery -A tests.support.shop worker`."""
 
 from __future__ import annotations
 

@@ -58,6 +58,7 @@ SIGNATURES: list[tuple[Callable[..., Any], str]] = [
     (Request.on_timeout, "self, soft, timeout"),
     (asynpool._get_job_writer, "job"),
     (asynpool.AsynPool.on_job_process_down, "self, job, pid_gone"),
+    (asynpool.AsynPool._join_exited_workers, "self, shutdown"),
     (asynpool.AsynPool.on_partial_read, "self, job, proc"),
     (asynpool.AsynPool.on_job_process_lost, "self, job, pid, exitcode"),
     (asynpool.AsynPool._create_write_handlers, "self, hub, pack, dumps, protocol"),

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import select
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from billiard.einfo import ExceptionInfo
+from billiard.exceptions import WorkerLostError
 from celery.exceptions import TaskRevokedError, Terminated
+from celery.worker import state
 from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 
+from app.broker.worker import together
 from app.broker.worker.celery_internals import TaskPool
 from app.broker.worker.dispatcher import Dispatcher
 from app.broker.worker.early_results import EarlyResults
@@ -202,6 +206,34 @@ def test_what_waits_is_forgotten_with_the_connection_and_delivered_again() -> No
     assert bench.names == [["first"], ["a"], ["b", "c"]]
 
 
+def test_jobs_that_no_process_has_begun_are_forgotten_with_the_connection() -> None:
+    bench = Bench(1)
+    bench.offer("first", "a", "b")
+    bench.end_one()
+    bench.offer("c", "d")
+    bench.end_one()
+    (_, _, begun), (_, _, not_begun) = bench.jobs[1:]
+    begun["accept_callback"](7, 0.0)
+    bench.dispatcher.connection_lost()
+    assert len(bench.dispatcher._jobs) == 1
+    begun["callback"](["A", "B"])
+    assert bench.dispatcher._jobs == {}
+    not_begun["callback"](["C", "D"])
+
+
+def test_a_message_that_waits_to_run_again_is_not_active_so_that_a_lost_connection_forgets_it() -> None:
+    request: Any = Request.__new__(Request)
+    request._message = SimpleNamespace(channel=SimpleNamespace(is_open=True))
+    request._request_dict = {"delivery_info": {}}
+    request.name, request.id = "shop.mail", "1"
+    alone: list[Request] = []
+    state.active_requests.add(request)
+    request._run_again(alone.append, WorkerLostError("9"))
+    assert alone == [request]
+    assert request not in state.active_requests
+    assert request.request_dict["delivery_info"]["redelivered"]
+
+
 def test_a_failure_to_start_is_no_fault_of_the_message() -> None:
     bench = Bench(1)
     bench.offer("first")
@@ -262,6 +294,29 @@ def test_a_message_runs_again_if_another_one_of_its_process_was_terminated() -> 
     except Terminated:
         request.on_failure(ExceptionInfo())
     assert [type(error) for error in request.again] == [Terminated]
+
+
+def test_no_call_begins_after_its_job_failed_for_want_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started, ran = threading.Thread.start, [0], []
+
+    def start_two(thread: threading.Thread) -> None:
+        started[0] += 1
+        if started[0] > 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def call(number: int) -> None:
+        threading.Event().wait(0.05)
+        ran.append(number)
+
+    together._threads.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start_two)
+        with pytest.raises(RuntimeError, match="new thread"):
+            run_together([(call, (number,)) for number in range(6)])
+    had_run = list(ran)
+    assert run_together([(str.upper, ("a",)), (str.upper, ("b",))]) == ["A", "B"]
+    assert sorted(had_run) == sorted(ran) == [1, 2]
 
 
 def test_calls_run_at_the_same_time_and_an_exception_that_escapes_ends_the_job() -> None:

@@ -62,6 +62,15 @@ def test_long_results_and_those_that_cannot_be_pickled_are_left_to_the_end_of_th
     assert [each.result for each in pipe.read()] == ["short"]
 
 
+def test_a_result_that_cannot_be_read_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    pipe = EarlyResults()
+    report(pipe.writer, EarlyResult(1, 0, "before"))
+    os.write(pipe.writer, b"\x00\x03bad")
+    report(pipe.writer, EarlyResult(1, 1, "after"))
+    assert [each.result for each in pipe.read()] == ["before", "after"]
+    assert "cannot be read" in caplog.text
+
+
 def test_a_process_does_not_wait_for_a_worker_that_does_not_read() -> None:
     pipe = EarlyResults()
     for index in range(1_000):

@@ -33,6 +33,8 @@ class Pool(asynpool.AsynPool):  # type: ignore[misc]
     task that kills its process at once would run again and again from the worker's memory, without spending its budget.
     """
 
+    while_joining: Callable[[], None] = staticmethod(lambda: None)
+
     def _create_write_handlers(self, hub: Any, *args: Any, **kwargs: Any) -> None:
         """Write waiting jobs to idle processes at the end of each turn of the event loop.
 
@@ -51,6 +53,15 @@ class Pool(asynpool.AsynPool):  # type: ignore[misc]
                     hub.consolidate_callback(list(idle)[: len(self.outbound_buffer)])
 
         self.on_poll_start: Callable[[], None] = write_jobs
+
+    def _join_exited_workers(self, shutdown: bool = False) -> Any:
+        """Read early results, too, while the worker that stops waits for its jobs: its event loop has ended.
+
+        The pool calls this all the time, in the main thread.
+        """
+        if shutdown:
+            self.while_joining()
+        return super()._join_exited_workers(shutdown)
 
     def on_job_process_down(self, job: Any, pid_gone: int) -> None:
         """Count a job as begun if its process was killed after it received the whole job; it is then lost, too."""
@@ -90,6 +101,11 @@ class TaskPool(prefork.TaskPool):  # type: ignore[misc]
         """Make the pipe before the processes, which inherit it, and start them."""
         self.early_results = EarlyResults()
         super().on_start()
+
+    def while_joining(self, callback: Callable[[], None]) -> None:
+        """Call a function again and again while the worker that stops waits for its jobs."""
+        if self._pool is not None:
+            self._pool.while_joining = callback
 
     def apply_async(self, target: Callable[..., Any], args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """Hand a call to a process, or only note it for `calls_of`."""

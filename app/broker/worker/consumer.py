@@ -214,6 +214,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         self._dispatcher = self._dispatcher or Dispatcher(self.pool, self.controller, self._cannot_run)
         if self.pool.early_results:
             on_readable(self.hub, self.pool.early_results.reader, self._dispatcher.read_early_results)
+            self.pool.while_joining(self._dispatcher.read_early_results)
         self.task_consumer.usual_prefetch = self.initial_prefetch_count
         self.task_consumer.prefetch = prefetch_counts(self.app, self.pool.num_processes)
 
@@ -233,6 +234,8 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
     def stop(self) -> None:
         """Stop consuming. What has ended by now is answered at once, and what ends later, then."""
         self._stopping, self._failures.loop_thread = True, None
+        if self._dispatcher:
+            self._dispatcher.read_early_results()
         self._failures.flush()
         if self._acknowledgements:
             self._acknowledgements.send_all()

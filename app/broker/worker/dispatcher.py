@@ -63,6 +63,8 @@ class Dispatcher:
         """Forget what has not begun: the broker delivers it again. Celery has emptied its semaphore's queue."""
         self._waiting.clear()
         self._alone.clear()
+        # The pool, too, forgets jobs that no process has begun.
+        self._jobs = {number: job for number, job in self._jobs.items() if job.is_accepted}
         self._awaits_process = False
 
     def _await_process(self) -> None:
@@ -126,7 +128,7 @@ class _Job:
         self._ended = ended
         self._calls: list[PoolCall] = []
         self._requests: list[Any] = []
-        self._is_accepted = False
+        self.is_accepted = False
         #: Early results that came before the pool's report of the begin, by index.
         self._early: dict[int, Any] = {}
         self._reported: set[int] = set()
@@ -157,14 +159,14 @@ class _Job:
 
     def on_early_result(self, index: int, result: Any) -> None:
         """Report the result of one request, while others of the job run."""
-        if self._is_accepted:
+        if self.is_accepted:
             self._reported.add(index)
             _report(self._calls[index], "callback", result)
         else:
             self._early[index] = result
 
     def _on_accepted(self, pid: int, began: float) -> None:
-        self._is_accepted = True
+        self.is_accepted = True
         for call in self._calls:
             _report(call, "accept_callback", pid, began)
         for index, result in self._early.items():

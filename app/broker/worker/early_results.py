@@ -16,6 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from celery.utils.log import get_logger
+
+logger = get_logger(__name__)
+
 #: Seconds after which the results of a job's messages are sent one by one. Most jobs have ended by then.
 PATIENCE: Final = 1.0
 
@@ -42,13 +46,16 @@ class EarlyResults:
         for end in (self.reader, self.writer):
             os.set_blocking(end, False)
         self._unread = b""
+        #: While the worker that stops waits for its jobs, the pool's timer reads in another thread.
+        self._lock = threading.Lock()
 
     def read(self) -> list[EarlyResult]:
         """Return what has been reported since the last call."""
-        with suppress(BlockingIOError):
-            while data := os.read(self.reader, _MOST_READ):
-                self._unread += data
-        return list(self._complete())
+        with self._lock:
+            with suppress(BlockingIOError):
+                while data := os.read(self.reader, _MOST_READ):
+                    self._unread += data
+            return list(self._complete())
 
     def _complete(self) -> Iterator[EarlyResult]:
         while len(self._unread) >= _LENGTH.size:
@@ -56,7 +63,11 @@ class EarlyResults:
             if len(self._unread) < end:
                 return
             report, self._unread = self._unread[_LENGTH.size : end], self._unread[end:]
-            yield EarlyResult(*pickle.loads(report))  # noqa: S301 - From the worker's own processes.
+            try:
+                yield EarlyResult(*pickle.loads(report))  # noqa: S301 - From the worker's own processes.
+            except Exception:
+                # The result comes again at the end of its job.
+                logger.exception("A result of a message cannot be read")
 
 
 def report(writer: int, result: EarlyResult) -> None:

@@ -104,6 +104,8 @@ class Request(RevocableRequest):
             state.task_ready(self)
             return
         logger.warning("%s[%s] runs again, alone: it shared its process: %s", self.name, self.id, error)
+        # It does not run: if the connection is lost before it does, Celery must forget it, as this worker does.
+        state.active_requests.discard(self)
         # Its first run is not at work any more.
         self.request_dict["delivery_info"]["redelivered"] = True
         run_alone(self)

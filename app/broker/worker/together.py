@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from .early_results import EarlyReports
@@ -28,7 +28,8 @@ def run_together(calls: Sequence[TaskCall], reports: EarlyReports | None = None)
     """Run calls at the same time, the first one in this thread; return their results in the order of the calls.
 
     `reports` gets the result of a call that ends long before others. An exception that escapes from one of them is
-    raised, and the results of the others are lost. The end of the process waits for none of them.
+    raised when all have ended, and results that were not reported are lost. So is the error that no thread can be
+    started. The end of the process waits for none of them.
     """
 
     def run(index: int) -> Any:
@@ -40,8 +41,16 @@ def run_together(calls: Sequence[TaskCall], reports: EarlyReports | None = None)
 
     if reports:
         reports.begin()
-    running = [_threads(os.getpid()).submit(run, index) for index in range(1, len(calls))]
+    running: list[Future[Any]] = []
     try:
+        threads = _threads(os.getpid())
+        try:
+            running += (threads.submit(run, index) for index in range(1, len(calls)))
+        except RuntimeError:
+            # No thread can be started. The call that it was for waits for one of the others, and must not begin.
+            _threads.cache_clear()
+            threads.shutdown(cancel_futures=True)
+            raise
         first = run(0)
         return [first, *(each.result() for each in running)]
     except Exception:
