@@ -153,6 +153,7 @@ def test_a_worker_that_stops_acknowledges_what_ends_beside_a_slow_message(servic
             app="tests.support.shop",
             queues=["mail"],
             concurrency=1,
+            options=["--loglevel=INFO"],
         ) as process:
             post(broker, "hold", release)
             post(broker, "shared", late, outcome="wait")
