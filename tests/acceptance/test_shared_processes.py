@@ -161,6 +161,8 @@ def test_a_worker_that_stops_acknowledges_what_ends_beside_a_slow_message(servic
             eventually(lambda: broker.depth("mail") == 0, "all are prefetched")
             release.touch()
             eventually(lambda: runs(late) and runs(other), "both run")
+            # The broker's count is seconds old.
+            eventually(lambda: unacknowledged() == 2, "both are open", seconds=30)
             process.process.terminate()
             eventually(lambda: "Warm shutdown" in process.log, "the worker stops")
             Path(f"{other}.release").touch()
