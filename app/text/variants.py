@@ -148,9 +148,9 @@ def _parts(word: str) -> Iterator[str]:
         return
     end = 0
     for run in _UNSPACED.finditer(word):
-        if other := word[end : run.start()]:
+        if _WORD.search(other := word[end : run.start()]):  # Combining marks alone are no word.
             yield other
         end = run.end()
         yield from map("".join, pairwise(run.group()))
-    if end and (other := word[end:]):
+    if end and _WORD.search(other := word[end:]):
         yield other

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.unit
 
 #: Typed text: FTS5's own syntax, quotes, minus signs, words, any character.
 TYPED = st.text(
-    st.one_of(st.sampled_from('ab -"“”*+^:(){}_.,AND OR NOT NEAR\0\u0301é'), st.characters()), max_size=MAX_CHARACTERS
+    st.one_of(st.sampled_from('ab -"“”*+^:(){}_.,AND OR NOT NEAR\0\u0301é東京のカ'), st.characters()), max_size=MAX_CHARACTERS
 )
 
 
@@ -42,8 +42,9 @@ def tokens(text: str) -> tuple[str, ...]:
 
 
 def expressions(text: str) -> list[str]:
-    query = parse(text)
-    return [each for each in (query.match, query.relaxed_match, query.phrase_match, query.name_match) if each]
+    query = parse(text).with_forms(["english", "greek"])
+    alone = query.any_phrase_match
+    return [each for each in (query.match, query.relaxed_match, query.phrase_match, query.name_match, alone) if each]
 
 
 @given(TYPED)
@@ -54,6 +55,8 @@ def expressions(text: str) -> list[str]:
 @example("a\0b")
 @example("\ud800a")
 @example("\u0301a \U0001e900")
+@example("a 東京\u0301")
+@example("東\u0301京\u0301a")
 def test_any_text_is_refused_or_becomes_a_valid_fts5_expression(text: str) -> None:
     try:
         parsed = expressions(text)
