@@ -18,7 +18,8 @@ pytestmark = pytest.mark.unit
 
 #: Typed text: FTS5's own syntax, quotes, minus signs, words, any character.
 TYPED = st.text(
-    st.one_of(st.sampled_from('ab -"“”*+^:(){}_.,AND OR NOT NEAR\0\u0301é東京のカ'), st.characters()), max_size=MAX_CHARACTERS
+    st.one_of(st.sampled_from('ab -"“”*+^:(){}_.,AND OR NOT NEAR\0\u0301é東京のカ'), st.characters()),
+    max_size=MAX_CHARACTERS,
 )
 
 
