@@ -166,7 +166,7 @@ class DemoRun:
             for letter in dead:
                 attempts = f"{letter.reason} after {letter.cause.attempts} attempts"
                 self.display.say(f"Dead letter {letter.id} from {letter.queue}: {attempts}")
-            self.display.say(f"The demo repairs the page and replays the {len(dead)} dead letters.")
+            self.display.say(f"The demo repairs the page and replays dead letters: {len(dead)}.")
             self.site.repair()
             before = self._monitor.snapshot().pack
             replayed = dead_set.replay(self._is_of_domain, budget="fresh").done
