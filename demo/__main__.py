@@ -112,8 +112,8 @@ def crawl_and_search(run: DemoRun, display: TerminalDisplay | PlainDisplay, stop
         display.show_result(query, result)
     display.say("")
     display.say(
-        f"Pages packed: {summary.pages}; retries through delay queues: {summary.retried}; dead letters: {summary.dead}, "
-        f"replayed: {summary.replayed}."
+        f"Pages packed: {summary.pages}; retries through delay queues: {summary.retried}; "
+        f"dead letters: {summary.dead}, replayed: {summary.replayed}."
     )
     display.say(f"{str(stopwatch).capitalize()}.")
     results_url, flower_url = run.addresses(first_query)
