@@ -19,7 +19,8 @@ from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.registry import Policies
 from app.broker.policies.x_death import XDeath
 from app.broker.publishing import Publisher
-from app.broker.worker.carry_out import carry_out, message_of
+from app.broker.worker.carry_out import message_of
+from tests.support.decisions import carry_out_one
 from tests.support.deliveries import FAILURE
 
 #: One policy of each kind, by its work queue. There are no retries: the first failure is dead-lettered.
@@ -73,6 +74,6 @@ def dead_letter(publisher: Publisher, deliveries: Sequence[Delivery], why: Failu
     for delivery in deliveries:
         decision = POLICIES.policy_for(delivery.queue).decide(delivery, why)
         assert isinstance(decision, Dead)
-        carry_out(decision, message_of(decision, delivery), publisher=publisher)
+        carry_out_one(decision, message_of(decision, delivery), publisher=publisher)
         ids.append(str(decision.headers["perennial-dead-id"]))
     return ids

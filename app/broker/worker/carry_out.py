@@ -1,4 +1,4 @@
-"""Carry out a decision: publish the replacement, say how to answer."""
+"""Carry out decisions: publish the replacements, say how to answer."""
 
 from __future__ import annotations
 
@@ -24,25 +24,14 @@ class Disposition(Enum):
     REJECT = "reject"
 
 
-def carry_out(decision: Decision, message: Outgoing | None, *, publisher: Publisher) -> Disposition:
-    """Publish the replacement of a decision, if it has one, and return what to do with the original.
-
-    Raises PublishFailed; the original must then stay unacknowledged. A second attempt passes the same object `message`,
-    so that one that arrived late is not sent twice.
-    """
-    [outcome] = carry_out_all([(decision, message)], publisher=publisher)
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
-
-
-def carry_out_all(
+def carry_out(
     decisions: Sequence[tuple[Decision, Outgoing | None]], *, publisher: Publisher
 ) -> list[Disposition | Exception]:
-    """Carry out decisions with one wait for confirms. Return for each what `carry_out` returns, or would raise.
+    """Publish the replacements of decisions, with one wait for confirms. Return what to do with each original.
 
-    A message that the broker refuses or cannot route, or that cannot be encoded, fails alone. A lost connection is the
-    failure of all that were not confirmed.
+    Where it is an exception, the original must stay unacknowledged. A second attempt passes the same object as
+    replacement, so that one that arrived late is not sent twice. A message that the broker refuses or cannot route, or
+    that cannot be encoded, fails alone. A lost connection is the failure of all that were not confirmed.
     """
     outcomes: list[Disposition | Exception] = [Disposition.ACKNOWLEDGE] * len(decisions)
     prepared: dict[str, Exception | None] = {}

@@ -18,7 +18,7 @@ from ..headers import DELIVERIES, DETOURS, OUTCOME_TO, REPLAY_HISTORY, dead_lett
 from ..policies.base import MAX_MESSAGE, MAX_TRACEBACK, Dead, Decision, Drop, Failure, Postponed, Reject, Retry
 from ..policies.registry import Policies
 from ..publishing import Outgoing, Publisher
-from .carry_out import Disposition, carry_out_all, message_of
+from .carry_out import Disposition, carry_out, message_of
 from .hooks import HookQueue
 
 logger = get_logger(__name__)
@@ -192,7 +192,7 @@ class FailureHandler:
             else:
                 # The broker has the original again: a replacement would double it.
                 logger.info("No need to %s a message of %s: it is delivered again", *act.subject, extra=act.context)
-        outcomes = carry_out_all([(act.decision, act.message) for act in held], publisher=self.publisher)
+        outcomes = carry_out([(act.decision, act.message) for act in held], publisher=self.publisher)
         failed = []
         for act, outcome in zip(held, outcomes, strict=True):
             if isinstance(outcome, Disposition):

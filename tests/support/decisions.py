@@ -1,0 +1,15 @@
+"""One decision, carried out as a worker does."""
+
+from __future__ import annotations
+
+from app.broker.policies.base import Decision
+from app.broker.publishing import Outgoing, Publisher
+from app.broker.worker.carry_out import Disposition, carry_out
+
+
+def carry_out_one(decision: Decision, message: Outgoing | None, *, publisher: Publisher) -> Disposition:
+    """Publish the replacement, if there is one, and return what to do with the original; raises what failed."""
+    [outcome] = carry_out([(decision, message)], publisher=publisher)
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
