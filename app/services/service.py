@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import subprocess
@@ -122,10 +121,6 @@ def _is_ours(pid: int, directory: Path, programs: Collection[str]) -> bool:
 def reap() -> None:
     """Collect the children of this process that have ended."""
     _children[:] = [child for child in _children if child.poll() is None]
-
-
-# The shell that started a broker ends a moment after it. Python warns of children that were not collected.
-atexit.register(reap)
 
 
 def wait_until(condition: Callable[[], bool], timeout: float, *, every: float = 0.05) -> bool:
