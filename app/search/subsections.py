@@ -55,8 +55,10 @@ def best_pdf_page(text: str, body: str, matcher: Matcher) -> Subsection | None:
     `text` is as for `choose`. In the body, each page with text begins with its heading.
     """
     first = _FIRST_PAGE.match(body)
-    pages = [_PDF_PAGE.fullmatch(line) for line in text.split("\n")] if first else []
-    if first is None or not all(pages):
+    if first is None:
+        return None
+    pages = [_PDF_PAGE.fullmatch(line) for line in text.split("\n")]
+    if not all(pages):
         return None
     starts = [0]
     numbers = [first[1]]
