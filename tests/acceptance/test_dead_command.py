@@ -15,7 +15,6 @@ import pytest
 from kombu import Connection
 
 from app.broker.publishing import Publisher
-from app.broker.worker.carry_out import message_of
 from app.dead_sets import dead_sets, where
 from app.topology.declare import declare_for_client
 from app.topology.policies import site_policy
@@ -52,7 +51,7 @@ def dead_letter(
     for body in bodies:
         delivery = failed_delivery(body, "site.index")
         decision = site_policy(settings).decide(delivery, failure(line, permanent=True, **fields))
-        carry_out_one(decision, message_of(decision, delivery), publisher=publisher)
+        carry_out_one(decision, delivery, publisher=publisher)
 
 
 def dead_letter_runs(settings: Settings, publisher: Publisher, journals: Sequence[Path], times: int) -> None:
@@ -61,7 +60,7 @@ def dead_letter_runs(settings: Settings, publisher: Publisher, journals: Sequenc
         body = [[], {"journal": str(journal), "times": times}, {}]
         delivery = failed_delivery(body, "site.index", task="failing.fail", id=journal.name, lang="py")
         decision = site_policy(settings).decide(delivery, failure(permanent=True, task="failing.fail"))
-        carry_out_one(decision, message_of(decision, delivery), publisher=publisher)
+        carry_out_one(decision, delivery, publisher=publisher)
 
 
 def perennial(environment: Mapping[str, str], *arguments: str, exit_status: int = 0) -> str:

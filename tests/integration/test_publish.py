@@ -21,7 +21,7 @@ from app.broker.policies.base import Decision
 from app.broker.policies.delays import QueueType
 from app.broker.policies.x_death import XDeath
 from app.broker.publishing import Outgoing, Publisher, get_publisher
-from app.broker.worker.carry_out import Disposition, message_of
+from app.broker.worker.carry_out import Disposition
 from app.topology.declare import all_queues, client_queues
 from app.topology.policies import site_policy
 from app.topology.queues import DEAD_SET
@@ -59,7 +59,7 @@ def postponed(settings: Settings, came: Delivery) -> Decision:
 
 def postpone(publisher: Publisher, settings: Settings, came: Delivery) -> None:
     decision = postponed(settings, came)
-    carry_out_one(decision, message_of(decision, came), publisher=publisher)
+    carry_out_one(decision, came, publisher=publisher)
 
 
 def message(number: int = 0, *, key: str = "index", exchange: str = "site") -> Outgoing:
@@ -306,13 +306,14 @@ def test_a_retry_queue_that_somebody_deleted_is_declared_anew_before_a_message_i
             queue(channel).declare()
         broker.post(b"first", exchange="", key="orders")
         channel.queue_delete("orders.retry")
-        decision = policy.decide(delivery("orders"), FAILURE)
-        assert carry_out_one(decision, None, publisher=publisher) is Disposition.REJECT
+        failed = delivery("orders")
+        decision = policy.decide(failed, FAILURE)
+        assert carry_out_one(decision, failed, publisher=publisher) is Disposition.REJECT
         came = eventually(lambda: channel.basic_get("orders"), "it is there")
         channel.basic_reject(came.delivery_info["delivery_tag"], requeue=False)
         back = eventually(lambda: channel.basic_get("orders"), "it is back", seconds=10)
     assert back.body == b"first"
-    assert carry_out_one(decision, None, publisher=publisher) is Disposition.REJECT
+    assert carry_out_one(decision, failed, publisher=publisher) is Disposition.REJECT
 
 
 def test_a_message_of_another_user_can_be_sent_again(publisher: Publisher, broker: Broker, settings: Settings) -> None:

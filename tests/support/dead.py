@@ -19,7 +19,6 @@ from app.broker.policies.fixed_ttl import FixedTtl
 from app.broker.policies.registry import Policies
 from app.broker.policies.x_death import XDeath
 from app.broker.publishing import Publisher
-from app.broker.worker.carry_out import message_of
 from tests.support.decisions import carry_out_one
 from tests.support.deliveries import FAILURE
 
@@ -74,6 +73,6 @@ def dead_letter(publisher: Publisher, deliveries: Sequence[Delivery], why: Failu
     for delivery in deliveries:
         decision = POLICIES.policy_for(delivery.queue).decide(delivery, why)
         assert isinstance(decision, Dead)
-        carry_out_one(decision, message_of(decision, delivery), publisher=publisher)
+        carry_out_one(decision, delivery, publisher=publisher)
         ids.append(str(decision.headers["perennial-dead-id"]))
     return ids
