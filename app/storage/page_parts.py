@@ -34,7 +34,7 @@ class Block(NamedTuple):
     kind: str = TEXT
     #: Where a browser finds the section of this heading: the fragment of its URL. Else empty.
     id: str = ""
-    #: Whether the lines are repeated on many pages of a site, by their element: a menu, a footer.
+    #: Whether the lines are not the page's own text: a menu, a footer, a list of links.
     boilerplate: bool = False
 
 

@@ -315,6 +315,9 @@ blocks = st.recursive(
                 ' class="a navfooter"',
                 " class=breadcrumb",
                 " role=main class=b",
+                " itemprop=articleBody",
+                " class=myComments",
+                ' class="b widget"',
                 " hidden",
             ]
         ),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import cast
 
 from bs4 import BeautifulSoup, MarkupResemblesLocatorWarning, Tag, XMLParsedAsHTMLWarning
 from bs4.element import PreformattedString
 
-from app.crawl.extract import contract, marks, visible
+from app.crawl.extract import boilerplate, contract, marks, visible
 from app.crawl.extract.contract import Extract
 
 
@@ -41,6 +41,9 @@ class _Nodes:
 
     def name(self, node: Tag) -> str:
         return node.name
+
+    def attributes(self, node: Tag) -> contract.Attributes:
+        return _attributes(node)
 
     def id(self, node: Tag) -> str:
         attributes = _attributes(node)
@@ -74,7 +77,7 @@ def _extract(soup: BeautifulSoup) -> Extract:
     ids = marks.section_ids(_NODES, _tags(soup, contract.HEADINGS))
     _reduce_to_text(soup)
     title = next(map(_NODES.text, _tags(soup, ("title",))), "")
-    text = _read_text(soup, ids)
+    text = _read_text(soup, ids, contract.texts_of(links))
     return Extract(
         title=title or contract.shared_title(map(_attributes, _tags(soup, ("meta",)))) or text.first_heading,
         description=description,
@@ -131,7 +134,7 @@ def _anchor(tag: Tag) -> str:
 
 
 def _is_kept(tag: Tag) -> bool:
-    return tag.name in visible.NEVER_HIDDEN or tag.find(list(contract.NEVER_BOILERPLATE)) is not None
+    return tag.name in visible.NEVER_HIDDEN or tag.find(list(boilerplate.NEVER_BOILERPLATE)) is not None
 
 
 def _reduce_to_text(soup: BeautifulSoup) -> None:
@@ -151,11 +154,11 @@ def _reduce_to_text(soup: BeautifulSoup) -> None:
             tag.insert_after(marks.EDGE)
 
 
-def _read_text(soup: BeautifulSoup, ids: Mapping[int, str]) -> marks.Text:
-    crumbs = soup.select_one(contract.BREADCRUMB)
-    if crumbs is not None and crumbs.find(list(contract.NEVER_BOILERPLATE)) is not None:
+def _read_text(soup: BeautifulSoup, ids: Mapping[int, str], link_texts: Collection[str]) -> marks.Text:
+    crumbs = soup.select_one(boilerplate.BREADCRUMB)
+    if crumbs is not None and crumbs.find(list(boilerplate.NEVER_BOILERPLATE)) is not None:
         crumbs = None
-    by_attribute = soup.select(contract.BOILERPLATE_BY_ATTRIBUTE)
+    by_attribute = soup.select(boilerplate.MARKED)
     breadcrumb = _NODES.text(crumbs) if crumbs is not None else ""
     for image in _tags(soup, ("img",)):
         image.insert(0, visible.text_of_image(_attributes(image)))
@@ -166,4 +169,4 @@ def _read_text(soup: BeautifulSoup, ids: Mapping[int, str]) -> marks.Text:
         tag.append(marks.CLOSING)
     body = soup.find("body")
     text = "".join(body.find_all(string=True)) if isinstance(body, Tag) else ""
-    return marks.read(text, [mark for _, mark in marked], breadcrumb=breadcrumb)
+    return marks.read(text, [mark for _, mark in marked], breadcrumb=breadcrumb, links=link_texts)

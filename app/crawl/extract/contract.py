@@ -11,6 +11,7 @@ from itertools import accumulate
 from math import isqrt
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
+from app.crawl.extract.boilerplate import BOILERPLATE, HEADER, NEVER_BOILERPLATE
 from app.storage import page_parts
 from app.storage.page_parts import CODE, LIST, MAX_ANCHOR, TABLE, Block
 from app.text.anchor_texts import joined_texts
@@ -20,22 +21,6 @@ OWN_NAME = "perennial"
 
 #: Elements whose content is never text: removed before anything but links is read.
 NOT_TEXT = ("script", "style", "noscript", "template", "svg", "noframes", "select", "datalist")
-#: Boilerplate: repeated on every page of a site. `header` is kept until the headings are read.
-BOILERPLATE = ("nav", "footer", "aside")
-HEADER = "header"
-#: Boilerplate by a landmark role (https://www.w3.org/TR/wai-aria-1.2/#landmark_roles) or by a class that documentation
-#: generators use, except where the element contains the page's own text or heading.
-_MARKS = (
-    '[role="navigation"]', '[role="search"]', '[role="complementary"]', '[role="contentinfo"]',
-    ".bottomNav", ".breadcrumb", ".breadcrumbs", ".footer", ".nav-panel", ".navbar", ".navfooter", ".navheader",
-    ".navpath", ".pagination", ".sphinxsidebar", ".subNav", ".topNav",
-)  # fmt: skip
-BOILERPLATE_BY_ATTRIBUTE = f":is(div, form, ol, p, section, table, ul):is({', '.join(_MARKS)})"
-#: The breadcrumb names the sections above a page: its words are kept, after the page's own.
-BREADCRUMB_ELEMENTS = ("div", "nav", "ol", "p", "table", "ul")
-BREADCRUMB_CLASSES = ("breadcrumb", "breadcrumbs", "navheader", "navpath")
-BREADCRUMB = f":is({', '.join(BREADCRUMB_ELEMENTS)}):is(.{', .'.join(BREADCRUMB_CLASSES)})"
-NEVER_BOILERPLATE = ("main", "article", "h1")
 #: Characters outside the boilerplate below which the whole body is taken as the page's text.
 MIN_TEXT = 50
 
@@ -206,6 +191,11 @@ def links_to_follow(
             texts[collapsed(text_of(node))[:MAX_ANCHOR]] = None
     links = tuple(Anchor(href, joined_texts(texts)) for href, texts in found.items())
     return links, tuple(href for href in nofollow if href not in found)
+
+
+def texts_of(links: Iterable[Anchor]) -> frozenset[str]:
+    """Return the texts of links."""
+    return frozenset(text for link in links for text in link.text.split("\n"))
 
 
 def description_and_directives(metas: Iterable[Attributes]) -> tuple[str, frozenset[str]]:

@@ -7,13 +7,13 @@ from itertools import islice
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
-from app.crawl.extract import contract, marks, visible
+from app.crawl.extract import boilerplate, contract, marks, visible
 from app.crawl.extract.contract import Extract
 
 _TIMES = ", ".join(f"{name} time[datetime]" for name in contract.MAIN)
 #: In one query; a <nav> is boilerplate in any case.
-_BY_ATTRIBUTE = f"{contract.BOILERPLATE_BY_ATTRIBUTE}, {contract.BREADCRUMB}"
-_NEVER_BOILERPLATE = ", ".join(contract.NEVER_BOILERPLATE)
+_BY_ATTRIBUTE = f"{boilerplate.MARKED}, {boilerplate.BREADCRUMB}"
+_NEVER_BOILERPLATE = ", ".join(boilerplate.NEVER_BOILERPLATE)
 
 # A selector costs a walk over the whole tree, with a look-up of each of its names at each element. So one walk finds
 # all elements, by lexbor's numbers of their names, which are the same in every document.
@@ -26,7 +26,7 @@ def _by_number(names: Iterable[str]) -> dict[int, str]:
 
 _LINKS = _by_number(contract.LINKS)
 _INLINE = frozenset(_by_number(contract.INLINE))
-_BREADCRUMB = frozenset(_by_number(contract.BREADCRUMB_ELEMENTS))
+_BREADCRUMB = frozenset(_by_number(boilerplate.BREADCRUMB_ELEMENTS))
 _STRUCTURE = frozenset(_by_number(contract.STRUCTURE))
 _IMAGE = frozenset(_by_number(("img",)))
 #: Elements that are read with the text.
@@ -69,6 +69,9 @@ class _Nodes:
     def name(self, node: LexborNode) -> str:
         return _NAMES.get(node.tag_id, "")
 
+    def attributes(self, node: LexborNode) -> contract.Attributes:
+        return node.attributes
+
     def id(self, node: LexborNode) -> str:
         return node.id or (_LINKS.get(node.tag_id) == "a" and node.attributes.get("name")) or ""
 
@@ -107,7 +110,7 @@ def _extract(tree: LexborHTMLParser, root: LexborNode) -> tuple[Extract, str]:
     without_frames = next((node.text() for node in first["noframes"]), "")
     _reduce_to_text(tree, first)
     title = tree.css_first("title")
-    text = _read_text(tree, root, ids)
+    text = _read_text(tree, root, ids, contract.texts_of(links))
     found = Extract(
         title=(_NODES.text(title) if title else "") or contract.shared_title(metas) or text.first_heading,
         description=description,
@@ -177,10 +180,12 @@ def _reduce_to_text(tree: LexborHTMLParser, first: Mapping[str, list[LexborNode]
 
 def _is_breadcrumb(node: LexborNode) -> bool:
     classes = (node.attributes.get("class") or "").split()
-    return node.tag_id in _BREADCRUMB and not set(contract.BREADCRUMB_CLASSES).isdisjoint(classes)
+    return node.tag_id in _BREADCRUMB and not set(boilerplate.BREADCRUMB_CLASSES).isdisjoint(classes)
 
 
-def _read_text(tree: LexborHTMLParser, root: LexborNode, ids: Mapping[int, str]) -> marks.Text:
+def _read_text(
+    tree: LexborHTMLParser, root: LexborNode, ids: Mapping[int, str], link_texts: Collection[str]
+) -> marks.Text:
     # Only what is still in the tree: the parent of another image may be removed.
     left = [node for node in root.traverse() if node.tag_id in _READ]
     structure = [node for node in left if node.tag_id not in _IMAGE]
@@ -197,4 +202,4 @@ def _read_text(tree: LexborHTMLParser, root: LexborNode, ids: Mapping[int, str])
         node.insert_before(marks.opening(number))
         node.insert_after(marks.CLOSING)
     text = tree.body.text(separator=marks.EDGE, skip_empty=True) if tree.body is not None else ""
-    return marks.read(text, [mark for _, mark in marked], breadcrumb=breadcrumb)
+    return marks.read(text, [mark for _, mark in marked], breadcrumb=breadcrumb, links=link_texts)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from app.crawl.extract import contract
-from app.storage.page_parts import BREADCRUMB, LIST, TEXT, Block, body_of
+from app.crawl.extract import boilerplate, contract
+from app.crawl.extract.boilerplate import IN_BOILERPLATE, IN_HEADER, OWN, PlacedBlock, Sign, sign_of
+from app.storage.page_parts import BREADCRUMB, HEADINGS, LIST, TEXT, Block, body_of
 
 Node = TypeVar("Node")
 
@@ -20,24 +21,18 @@ Node = TypeVar("Node")
 EDGE: Final = " \0 "
 CLOSING: Final = "\0>"
 
-# Regions, in the order in which an inner one counts. A heading in the page's header is a heading of the page; all other
-# text of the header is boilerplate. The header of an article is a part of it.
-MAIN: Final = 0
-HEADER: Final = 1
-BOILERPLATE: Final = 2
-
-
 #: Elements within a heading that are searched for an id. Headings may be nested in each other.
 _MAX_WITHIN: Final = 20
 
 
 class Mark(NamedTuple):
-    """What an element says of its text: its kind, its region, and a heading's text and id."""
+    """What an element says of its text: its kind, its region and parts of the page, and a heading's text and id."""
 
     kind: str = TEXT
-    region: int = MAIN
+    region: int = OWN
     heading: str = ""
     id: str = ""
+    parts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +57,9 @@ class Nodes(Protocol[Node]):
 
     def name(self, node: Node) -> str:
         """Return the name of an element, at least if it is `contract.ITEM` or in `contract.STRUCTURE`."""
+
+    def attributes(self, node: Node) -> contract.Attributes:
+        """Return the attributes of an element."""
 
     def id(self, node: Node) -> str:
         """Return the id of an element, or else the name of an anchor; empty where it has none."""
@@ -105,29 +103,40 @@ def marks_of(
 ) -> list[tuple[Node, Mark]]:
     """Return the elements to mark.
 
-    `structure` are the elements with a name in `contract.STRUCTURE`. `marked` are boilerplate by a role or class,
-    unless they contain the page's own text. `ids` are those of `section_ids`.
+    `structure` are the elements with a name in `contract.STRUCTURE`. `marked` are those of `boilerplate.MARKED`. `ids`
+    are those of `section_ids`.
     """
-    named = [(nodes.name(node), nodes.key(node), node) for node in structure]
-    repeated = {key for name, key, _ in named if name in contract.BOILERPLATE}
-    if marked:
-        own = [node for name, _, node in named if name in contract.NEVER_BOILERPLATE]
-        by_key = {nodes.key(node): node for node in marked}
-        named += [("", key, by_key[key]) for key in by_key.keys() - {key for _, key, _ in named}]
-        repeated |= by_key.keys() - _around(nodes, own, outside=repeated)
+    named = {nodes.key(node): (nodes.name(node), node) for node in structure}
+    named |= {key: ("", node) for node in marked if (key := nodes.key(node)) not in named}
+    signs = _signs(nodes, named, marked)
     crumbs = nodes.key(breadcrumb) if breadcrumb is not None else None
     found = []
-    for name, key, node in named:
+    for key, (name, node) in named.items():
         kind = BREADCRUMB if key == crumbs else contract.KINDS.get(name, TEXT)
         if kind == LIST and (parent := nodes.parent(node)) is not None and nodes.name(parent) == contract.ITEM:
             kind = TEXT
-        region = BOILERPLATE if key in repeated else MAIN
-        if name == contract.HEADER and region == MAIN and not _is_within(nodes, node, contract.MAIN):
-            region = HEADER
-        if kind != TEXT or region != MAIN:
+        region, part = signs.get(key, Sign())
+        if name == boilerplate.HEADER and region == OWN and not _is_within(nodes, node, contract.MAIN):
+            region = IN_HEADER
+        if kind != TEXT or region != OWN or part:
             heading = contract.heading(nodes.text(node)) if name in contract.HEADINGS else ""
-            found.append((node, Mark(kind, region, heading, ids.get(key, ""))))
+            found.append((node, Mark(kind, region, heading, ids.get(key, ""), part)))
     return found
+
+
+def _signs(nodes: Nodes[Node], named: Mapping[int, tuple[str, Node]], marked: Iterable[Node]) -> dict[int, Sign]:
+    """Return the signs of elements by their keys. Elements around the page's own text are no boilerplate."""
+    signs = {key: sign_of(name, {}) for key, (name, _) in named.items() if name in boilerplate.NAMES}
+    by_attribute = {
+        key: sign_of("", nodes.attributes(node)) for node in marked if (key := nodes.key(node)) not in signs
+    }
+    if by_attribute:
+        outside = {key for key, sign in signs.items() if sign.region != OWN}
+        own = [node for key, (name, node) in named.items() if name in boilerplate.NEVER_BOILERPLATE]
+        own += [named[key][1] for key, sign in by_attribute.items() if sign.part]
+        around = _around(nodes, own, outside=outside)
+        signs |= {key: sign for key, sign in by_attribute.items() if sign.part or key not in around}
+    return signs
 
 
 def _is_within(nodes: Nodes[Node], element: Node, names: Collection[str]) -> bool:
@@ -155,10 +164,14 @@ def opening(number: int) -> str:
     return f"\0<{number}"
 
 
-def read(marked: str, marks: Sequence[Mark], *, breadcrumb: str) -> Text:
-    """Return the text of a page. The words of its breadcrumb name the sections above it: its body ends with them."""
-    blocks: list[Block] = []
-    headings: list[Mark] = []
+def read(marked: str, marks: Sequence[Mark], *, breadcrumb: str, links: Collection[str]) -> Text:
+    """Return the text of a page. `links` are the texts of its links.
+
+    The words of its breadcrumb name the sections above it: its body ends with them.
+    """
+    placed: list[PlacedBlock] = []
+    #: Each with the number of its first block.
+    headings: list[tuple[Mark, int]] = []
     lines: list[str] = []
     within, outer = Mark(), [Mark()]
     # Like every text, the first one has a space in front. The mark at the end ends the last block.
@@ -168,22 +181,28 @@ def read(marked: str, marks: Sequence[Mark], *, breadcrumb: str) -> Text:
                 lines.append(line)
             continue
         if lines:
-            blocks.append(Block(tuple(lines), within.kind, within.id, within.region != MAIN))
+            placed.append(PlacedBlock(Block(tuple(lines), within.kind, within.id), within.region, within.parts))
             lines = []
         if piece[0] == ">":
             within = outer.pop()
         else:
             outer.append(within)
             within = _nested(within, marks[int(piece[1:])])
-            if within.heading and within.region != BOILERPLATE:
-                headings.append(within)
-    return Text(tuple(blocks), tuple(headings), _body(blocks, breadcrumb))
+            if within.heading and within.region != IN_BOILERPLATE:
+                headings.append((within, len(placed)))
+    blocks = boilerplate.separated(placed, links)
+    kept = [
+        mark
+        for mark, number in headings
+        if mark.kind == HEADINGS[0] or mark.region == IN_HEADER or not blocks[number].boilerplate
+    ]
+    return Text(blocks, tuple(kept), _body(blocks, breadcrumb))
 
 
 def _nested(outer: Mark, mark: Mark) -> Mark:
     """Return what holds for the text of an element within another: a list in a menu is boilerplate, too."""
     kind = BREADCRUMB if outer.kind == BREADCRUMB else mark.kind
-    return Mark(kind, max(outer.region, mark.region), mark.heading, mark.id)
+    return Mark(kind, max(outer.region, mark.region), mark.heading, mark.id, outer.parts | mark.parts)
 
 
 def _body(blocks: Sequence[Block], breadcrumb: str) -> str:

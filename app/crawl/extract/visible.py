@@ -6,13 +6,13 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from app.crawl.extract import contract
+from app.crawl.extract import boilerplate, contract
 from app.crawl.extract.contract import Attributes, Extract, Extractor
 
 #: Elements of which `is_hidden` decides, as a selector.
 MAY_BE_HIDDEN: Final = '[hidden], [style*="none" i]'
 #: A page that a script shows when it is loaded is hidden as a whole: it and its own text are read all the same.
-NEVER_HIDDEN: Final = frozenset({"html", "body", *contract.NEVER_BOILERPLATE})
+NEVER_HIDDEN: Final = frozenset({"html", "body", *boilerplate.NEVER_BOILERPLATE})
 _NOT_DISPLAYED: Final = re.compile(r"(?:^|;)\s*display\s*:\s*none(?![\w-])", re.I)
 
 #: A button is a control. In one of these its text is a heading: pages let a click on it show the section.

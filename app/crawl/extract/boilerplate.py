@@ -1,0 +1,161 @@
+"""Which elements and blocks of a page are boilerplate: menus, footers, teasers of other pages, lists of links.
+
+Elements are known by their name, role or class. Some of these only hint at boilerplate. Then it counts how much
+text would remain: a page of links, such as a table of contents, keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from app.storage.page_parts import HEADINGS, LIST, TEXT, Block
+
+#: Elements that are boilerplate. `header` is kept until the headings are read.
+BOILERPLATE: Final = ("nav", "footer", "aside")
+HEADER: Final = "header"
+#: Landmark roles that are boilerplate (https://www.w3.org/TR/wai-aria-1.2/#landmark_roles), and classes that
+#: documentation generators use for it, except where the element contains the page's own text or heading.
+_ROLES: Final = ("navigation", "search", "complementary", "contentinfo")
+_CLASSES: Final = (
+    "bottomNav", "breadcrumb", "breadcrumbs", "footer", "nav-panel", "navbar", "navfooter", "navheader", "navpath",
+    "pagination", "sphinxsidebar", "subNav", "topNav",
+)  # fmt: skip
+#: Parts of classes that hint at boilerplate, in any case. An id would not do: in documentation it names a section.
+_HINTS: Final = (
+    "advert", "comment", "cookie", "copyright", "disqus", "dropdown", "footer", "login", "modal", "newsletter",
+    "overlay", "popular", "promo", "recirc", "recommend", "related", "share", "sidebar", "social", "sponsor",
+    "trending",
+)  # fmt: skip
+#: The same at the beginning of a class: site builders have `elementor-widget` around each paragraph.
+_HINTS_IN_FRONT: Final = ("widget",)
+#: A page's own text: a role, and a property of https://schema.org/Article.
+_MAIN_ROLE: Final = "main"
+_ARTICLE_BODY: Final = "articleBody"
+
+_MARKS: Final = (
+    *(f'[role="{role}"]' for role in (*_ROLES, _MAIN_ROLE)),
+    f'[itemprop="{_ARTICLE_BODY}"]',
+    *(f".{name}" for name in _CLASSES),
+    *(f'[class*="{part}" i]' for part in _HINTS),
+    *(f'[class^="{part}" i], [class*=" {part}" i]' for part in _HINTS_IN_FRONT),
+)
+#: Elements with an attribute of which `sign_of` decides.
+MARKED: Final = f":is(div, form, ol, p, section, table, ul):is({', '.join(_MARKS)})"
+#: The breadcrumb names the sections above a page: its words are kept, after the page's own.
+BREADCRUMB_ELEMENTS: Final = ("div", "nav", "ol", "p", "table", "ul")
+BREADCRUMB_CLASSES: Final = ("breadcrumb", "breadcrumbs", "navheader", "navpath")
+BREADCRUMB: Final = f":is({', '.join(BREADCRUMB_ELEMENTS)}):is(.{', .'.join(BREADCRUMB_CLASSES)})"
+#: Elements that contain one of these are no boilerplate.
+NEVER_BOILERPLATE: Final = ("main", "article", "h1")
+
+# Regions of a page's text, in the order in which an inner one counts. A heading in the page's header is a heading of
+# the page; all other text of the header is boilerplate. The header of an article is a part of it.
+OWN: Final = 0
+HINTED: Final = 1
+IN_HEADER: Final = 2
+IN_BOILERPLATE: Final = 3
+
+# Parts of a page that say what its own text is, each within the one before. They are added up.
+IN_MAIN: Final = 1
+IN_ARTICLE: Final = 2
+IN_ARTICLE_BODY: Final = 4
+_PARTS: Final = {"main": IN_MAIN, "article": IN_ARTICLE}
+
+#: Names of elements of which `sign_of` decides.
+NAMES: Final = frozenset({*BOILERPLATE, *_PARTS})
+
+#: Share of a page's text that must remain without what is outside of a part, and without what a class hints at.
+LEAST_OWN: Final = 0.25
+#: The same without lists of links.
+LEAST_WITHOUT_LINKS: Final = 0.5
+#: Links of a list of links, and their share of its characters.
+_LEAST_LINKS: Final = 2
+_LEAST_SHARE: Final = 0.5
+_BETWEEN_LINKS: Final = "|"
+
+
+class Sign(NamedTuple):
+    """What an element says of the text in it: its region, and the part of the page that begins with it, or 0."""
+
+    region: int = OWN
+    part: int = 0
+
+
+def sign_of(name: str, attributes: Mapping[str, str | None]) -> Sign:
+    """Return the sign of an element that `MARKED` or `BREADCRUMB` selects, or of one with another name."""
+    role, classes = attributes.get("role"), (attributes.get("class") or "").split()
+    if name in BOILERPLATE or role in _ROLES or not set(_CLASSES).isdisjoint(classes):
+        return Sign(IN_BOILERPLATE)
+    if role == _MAIN_ROLE or name in _PARTS:
+        return Sign(part=_PARTS.get(name, IN_MAIN))
+    if attributes.get("itemprop") == _ARTICLE_BODY:
+        return Sign(part=IN_ARTICLE_BODY)
+    return Sign(HINTED)
+
+
+class PlacedBlock(NamedTuple):
+    """A block, its region, and the sum of the parts that it is in."""
+
+    block: Block
+    region: int = OWN
+    parts: int = 0
+
+
+def separated(placed: Sequence[PlacedBlock], links: Collection[str]) -> tuple[Block, ...]:
+    """Return all blocks of a page, each with whether it is boilerplate. `links` are the texts of the page's links."""
+    own = [number for number, each in enumerate(placed) if each.region <= HINTED]
+    for part in (IN_MAIN, IN_ARTICLE, IN_ARTICLE_BODY):
+        own = _or_all(own, [number for number in own if placed[number].parts & part], placed, least=LEAST_OWN)
+    own = _or_all(own, [number for number in own if placed[number].region == OWN], placed, least=LEAST_OWN)
+    without_links = [number for number in own if not _is_list_of_links(placed[number].block, links)]
+    own = _or_all(own, without_links, placed, least=LEAST_WITHOUT_LINKS)
+    kept = _without_empty_sections([each.block for each in placed], own)
+    return tuple(
+        each.block if number in kept else each.block._replace(boilerplate=True) for number, each in enumerate(placed)
+    )
+
+
+def _or_all(all_of: list[int], some: list[int], placed: Sequence[PlacedBlock], *, least: float) -> list[int]:
+    """Return some of these blocks, given by their numbers, or all if the text of some is less than this share."""
+    of_some, of_all = (sum(_length(placed[number].block.lines) for number in each) for each in (some, all_of))
+    return some if of_some >= least * of_all else all_of
+
+
+def _is_list_of_links(block: Block, links: Collection[str]) -> bool:
+    if block.kind not in (TEXT, LIST):
+        return False
+    found = [line for line in block.lines if line in links or (_BETWEEN_LINKS in line and _are_links(line, links))]
+    return len(found) >= _LEAST_LINKS and _length(found) >= _LEAST_SHARE * _length(block.lines)
+
+
+def _are_links(line: str, links: Collection[str]) -> bool:
+    return all(text in links for text in map(str.strip, line.split(_BETWEEN_LINKS)) if text)
+
+
+def _without_empty_sections(blocks: Sequence[Block], own: Iterable[int]) -> set[int]:
+    """Return the numbers of own blocks without headings of sections that have boilerplate only.
+
+    A heading of the first level names the page, whatever follows it.
+    """
+    kept = set(own)
+    #: The levels of headings that would have own text, or boilerplate, in their section.
+    with_own: set[int] = set()
+    with_boilerplate: set[int] = set()
+    for number in reversed(range(len(blocks))):
+        kind = blocks[number].kind
+        level = HEADINGS.index(kind) if kind in HEADINGS else len(HEADINGS)
+        if number in kept and level in with_boilerplate - with_own - {0}:
+            kept.discard(number)
+        above = range(level)
+        if number in kept:
+            # Its section ends those of headings of the same level, and of lower ones.
+            with_own, with_boilerplate = (levels.intersection(above) for levels in (with_own, with_boilerplate))
+            with_own.update(above)
+        else:
+            with_boilerplate.update(above)
+    return kept
+
+
+def _length(lines: Iterable[str]) -> int:
+    return sum(map(len, lines))
