@@ -21,6 +21,7 @@ from benchmarks import (
     crawl,
     durability,
     enqueue,
+    extract,
     fairness,
     growth,
     latency,
@@ -55,7 +56,7 @@ GENERATED: Mapping[str, Callable[..., MeasuredRow]] = {
     "growth": growth.run,
     "durability": durability.run,
 }
-ROWS = ("crawl", *GENERATED, "pack", "enqueue", "parked", "search", "relevance")
+ROWS = ("crawl", *GENERATED, "pack", "enqueue", "parked", "search", "relevance", "extract")
 #: Seconds that a run waits for other programs to become idle. Then it runs anyway, and the page says so.
 QUIET_TIMEOUT = 10.0
 #: Attempts of a disturbed run.
@@ -94,6 +95,7 @@ def bench(
         "parked": lambda: _parked(folder),
         "search": lambda: _searched(folder),
         "relevance": lambda: _judged(folder, unseen=unseen),
+        "extract": lambda: {"measured": extract.run(folder), "versions": extract.versions()},
         **{row: partial(_generated, row, folder, small=small) for row in GENERATED},
     }
     complete = {

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks import durability, fairness, growth, latency, polite, search_tables
+from benchmarks import durability, extract, fairness, growth, latency, polite, search_tables
 from benchmarks.enqueue import EnqueueFigures
 from benchmarks.figures import Aim, FigureTable, MeasuredRow, Spread, bullets, ratios, spread, verdict, verdict_below
 from benchmarks.parked import ParkedFigures
@@ -106,7 +106,7 @@ class Results:
     parked: Sequence[ParkedFigures] = ()
     search: SearchFigures | None = None
     relevance: Sequence[Part] = ()
-    #: The rows polite, fairness, latency, growth and durability.
+    #: The rows polite, fairness, latency, growth, durability and extract.
     measured: MeasuredRow | None = None
 
 
@@ -341,7 +341,7 @@ def page(sections: Sequence[Section]) -> str:
     about = "Each row was measured in one run, on the given date. Compare figures within a row, not between rows."
     parts = ["# Benchmarks", "Written by `make bench`; do not edit.", about, aims.markdown()]
     parts += [part for each in sections for part in _parts(each)]
-    method = METHOD + ROWS_METHOD + search_tables.METHOD + relevance_tables.METHOD
+    method = METHOD + ROWS_METHOD + search_tables.METHOD + relevance_tables.METHOD + extract.METHOD
     return "\n\n".join([*parts, "## Method", method.rstrip(), "## Caveats", CAVEATS.rstrip()]) + "\n"
 
 

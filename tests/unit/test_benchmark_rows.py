@@ -1,4 +1,4 @@
-"""The rows of generated sites: their sites, tables, aims and plots."""
+"""The rows of generated sites and of articles: their pages, tables, aims and plots."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import pytest
 import requests
 
 from app.crawl.traps import charges, text_hash
-from benchmarks import durability, fairness, growth, latency, polite
+from benchmarks import durability, extract, fairness, growth, latency, polite
 from benchmarks.durability import DurabilityRun
+from benchmarks.errors import BenchmarkError
+from benchmarks.extract import OURS, PEER, Quality, quality
 from benchmarks.fairness import FairnessRun
 from benchmarks.figures import MeasuredRow
 from benchmarks.generated_sites import SiteForm, number_of, path_of, serve_generated
@@ -118,6 +120,45 @@ def test_the_price_of_syncing_is_taken_within_a_round() -> None:
     on, off = durability.shown(runs).tables[0].rows
     assert on[2::2] == ("0.55 (0.50-0.60)", "1.67 (1.33-2.00)")
     assert off[2::2] == ("1.00", "1.00")
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "precision", "recall"),
+    [
+        ("a b c d e", "a b c d e", 1, 1),
+        ("a b c d e f", "a b c d e", 2 / 3, 1),
+        ("a b c d", "a b c d e", 1, 1 / 2),
+        ("\u6771\u4eac\u5730\u65b9x", "x \u6771\u4eac\u5730\u65b9", 1 / 2, 1 / 2),
+        ("a", "a", 1, 1),
+    ],
+)
+def test_the_text_of_an_article_is_judged_by_groups_of_four_words(
+    found: str, expected: str, precision: float, recall: float
+) -> None:
+    judged = quality([(found, expected)])
+    assert (judged.precision, judged.recall) == pytest.approx((precision, recall))
+
+
+def test_a_long_article_counts_as_much_as_a_short_one() -> None:
+    long = " ".join(map(str, range(1_000)))
+    judged = quality([(long, long), ("a b c d", "e f g h")])
+    assert (judged.precision, judged.recall, judged.f1) == pytest.approx((2 / 3, 2 / 3, 2 / 3))
+
+
+def test_the_text_of_articles_has_aims_on_the_pages_held_out() -> None:
+    parts = {"tuning": Quality(1, 1), "held out": Quality(0.85, 0.98)}
+    row = extract.shown({OURS: parts, PEER: parts}, {OURS: [3.0, 2.0], PEER: [2.0, 2.0]})
+    assert aims(row) == [("0.90", "0.910", "reached"), ("0.97", "0.980", "reached"), ("<= 2", "2.0", "reached")]
+    assert row.tables[0].rows[0][-1] == "1.25 (1.00-1.50)"
+
+
+def test_a_download_of_articles_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extract, "_PACKAGES", {"none-1": ("false",)})
+    with pytest.raises(BenchmarkError, match="`false` failed"):
+        extract.load(tmp_path)
+    monkeypatch.setattr(extract, "_PACKAGES", {"none-1": ("no-such-program",)})
+    with pytest.raises(BenchmarkError, match="`no-such-program` is missing"):
+        extract.load(tmp_path)
 
 
 def test_a_row_is_stored_and_shown_with_its_plots_and_the_share_of_other_programs(tmp_path: Path) -> None:
