@@ -32,8 +32,10 @@ both = pytest.mark.parametrize("parser", [extractor("lexbor"), extractor("beauti
         (f"<article><p>Print<div itemprop=articleBody>{OWN_TEXT}</div>Follow us</article>", OWN_TEXT),
         (f"<article><p>{OWN_TEXT}</article><article>And more: {OWN_TEXT}</article><p>Sign in",
          f"{OWN_TEXT} And more: {OWN_TEXT}"),
-        # An empty part that a script would fill is not the page's.
+        # An empty part that a script would fill is not the page's, nor is a short one.
         (f"<main>Please wait</main><p>{OWN_TEXT}", f"Please wait {OWN_TEXT}"),
+        (f"<nav>Menu</nav><main>Please wait a while</main><p>{OWN_TEXT[:44]}",
+         f"Please wait a while {OWN_TEXT[:44]}"),
         # What a class hints at.
         (f"<p>{OWN_TEXT}<div class=theComments>I doubt it.</div><div class='w Related-2'>Sun</div>",
          OWN_TEXT),

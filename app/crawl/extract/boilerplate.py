@@ -65,6 +65,8 @@ _PARTS: Final = {"main": IN_MAIN, "article": IN_ARTICLE}
 #: Names of elements of which `sign_of` decides.
 NAMES: Final = frozenset({*BOILERPLATE, *_PARTS})
 
+#: Characters of own text below which all text of the page is taken as its own.
+MIN_TEXT: Final = 50
 #: Share of a page's text that must remain without what is outside of a part, and without what a class hints at.
 LEAST_OWN: Final = 0.25
 #: The same without lists of links.
@@ -117,9 +119,9 @@ def separated(placed: Sequence[PlacedBlock], links: Collection[str]) -> tuple[Bl
 
 
 def _or_all(all_of: list[int], some: list[int], placed: Sequence[PlacedBlock], *, least: float) -> list[int]:
-    """Return some of these blocks, given by their numbers, or all if the text of some is less than this share."""
+    """Return some of these blocks, by their numbers, or all if their text is too short or less than this share."""
     of_some, of_all = (sum(_length(placed[number].block.lines) for number in each) for each in (some, all_of))
-    return some if of_some >= least * of_all else all_of
+    return some if of_some >= max(MIN_TEXT, least * of_all) else all_of
 
 
 def _is_list_of_links(block: Block, links: Collection[str]) -> bool:

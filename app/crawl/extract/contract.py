@@ -21,9 +21,6 @@ OWN_NAME = "perennial"
 
 #: Elements whose content is never text: removed before anything but links is read.
 NOT_TEXT = ("script", "style", "noscript", "template", "svg", "noframes", "select", "datalist")
-#: Characters outside the boilerplate below which the whole body is taken as the page's text.
-MIN_TEXT = 50
-
 #: These may occur within a word; the edge of every other element is the edge of a word.
 INLINE = (
     "a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "code", "data", "del", "dfn", "em", "font", "i", "ins",

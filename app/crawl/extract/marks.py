@@ -191,10 +191,11 @@ def read(marked: str, marks: Sequence[Mark], *, breadcrumb: str, links: Collecti
             if within.heading and within.region != IN_BOILERPLATE:
                 headings.append((within, len(placed)))
     blocks = boilerplate.separated(placed, links)
+    removed = {number for number, block in enumerate(blocks) if block.boilerplate}
     kept = [
         mark
         for mark, number in headings
-        if mark.kind == HEADINGS[0] or mark.region == IN_HEADER or not blocks[number].boilerplate
+        if number not in removed or mark.region == IN_HEADER or mark.kind == HEADINGS[0]
     ]
     return Text(blocks, tuple(kept), _body(blocks, breadcrumb))
 
@@ -208,6 +209,6 @@ def _nested(outer: Mark, mark: Mark) -> Mark:
 def _body(blocks: Sequence[Block], breadcrumb: str) -> str:
     """Return the text that is searched. A page with little text outside of its boilerplate is searched as a whole."""
     body = body_of(blocks)
-    if len(body) < contract.MIN_TEXT:
+    if len(body) < boilerplate.MIN_TEXT:
         return body_of(blocks, boilerplate=True)
     return f"{body} {contract.without_permalinks(breadcrumb)}".rstrip()
