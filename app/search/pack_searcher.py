@@ -6,7 +6,7 @@ import sqlite3
 import threading
 import time
 from codecs import utf_8_decode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -118,40 +118,19 @@ class PackSearcher:
         Of identical pages, one in the first of `languages` is shown.
         """
         settings, shown = self._applied
-        query = settings.synonyms.expanded(query)
-        if self._version > 2:
-            query = query.with_forms(self._stemmers)
-        if self._version < _WITH_SYMBOLS:
-            query = query.without_symbols()
-        properties, version = self._properties, ranking.RANKED_AS[self._version]
-        hidden, pages = shown.hidden, properties.rows
+        query = self._with_forms(settings.synonyms.expanded(query))
+        properties = self._properties
         # Filters and dates apply to every match, not to the best ones only.
         rank_limit = None if sort == "date" or filters != _NO_FILTERS else MAX_HITS
         with TURNS.take(), self._connections.connection(self._time_limit) as connection:
             began = time.perf_counter()
-            stems = stems_in(connection, query, self._stemmers, pages=pages) if self._version >= _WITH_STEMS else None
-            ranked = ranking.rank(
-                connection,
-                query,
-                hidden=hidden,
-                limit=rank_limit,
-                version=version,
-                stems=stems,
-                complete_only=rank_limit is None,
-                factors=settings.factors,
+            ranked, all_scores, bound = self._scored(
+                connection, query, hidden=shown.hidden, factors=settings.factors, limit=rank_limit
             )
-            bound = ranking.score_bound(connection, ranked, pages=pages, stems=stems)
-            scores = ranked.scores
-            if stems and stems.in_passages:
-                scores = passages.raised(connection, stems.in_passages, scores, typed=stems.typed_in_passages)
-            by_title = title_match.raised(connection, query, scores, pages=pages, stemmers=self._stemmers)
-            scores = ranking.weighted(by_title, self._link_factors)
-            if scores and not ranked.relaxed:
-                promoted = ranking.promoted_pages(connection, query, ranked, hidden=hidden, version=version)
-                scores = ranking.promote(promoted, scores, bound=bound)
-            scores = ranking.bounded(scores, ranked.phrases, bound=bound)
-            counted = shown.shown(page for page in scores if page in ranked.complete) or shown.shown(scores)
-            scores = dict(zip(shown.shown(scores), scores.values(), strict=True)) if shown.shown_as else scores
+            counted = shown.shown(page for page in all_scores if page in ranked.complete) or shown.shown(all_scores)
+            scores = all_scores
+            if shown.shown_as:
+                scores = dict(zip(shown.shown(all_scores), all_scores.values(), strict=True))
             filtered = properties.filtered(list(scores), filters, shown.copies)
             order = properties.newest_first(filtered) if sort == "date" else filtered
             on_page = order[:MAX_HITS][offset : offset + limit]
@@ -162,7 +141,9 @@ class PackSearcher:
                 relaxed=ranked.relaxed,
                 hits=self._hits(connection, represented, scores, ranked.phrases, shown.copies),
                 facets=properties.facets(counted, filters, shown.copies),
-                did_you_mean=spelling.did_you_mean(connection, query, ranked, pages=pages, hidden=hidden),
+                did_you_mean=spelling.did_you_mean(
+                    connection, query, ranked, pages=properties.rows, hidden=shown.hidden
+                ),
                 ideal=bound,
                 best_bets=tuple(replace(each, domain=self.info.domain) for each in settings.best_bets_for(query.text)),
                 seconds=time.perf_counter() - began,
@@ -177,6 +158,45 @@ class PackSearcher:
     def close(self) -> None:
         """Close the pack. Running searches are not interrupted."""
         self._connections.close()
+
+    def _with_forms(self, query: Query) -> Query:
+        """Return the query with those forms of its words that this version of a pack has."""
+        if self._version > 2:
+            query = query.with_forms(self._stemmers)
+        return query if self._version >= _WITH_SYMBOLS else query.without_symbols()
+
+    def _scored(
+        self,
+        connection: sqlite3.Connection,
+        query: Query,
+        *,
+        hidden: Collection[int],
+        factors: Mapping[str, float],
+        limit: int | None,
+    ) -> tuple[ranking.Ranking, dict[int, float], float]:
+        """Return the pages that match, their scores, best first, and the score that no page can exceed."""
+        pages, version = self._properties.rows, ranking.RANKED_AS[self._version]
+        stems = stems_in(connection, query, self._stemmers, pages=pages) if self._version >= _WITH_STEMS else None
+        ranked = ranking.rank(
+            connection,
+            query,
+            hidden=hidden,
+            limit=limit,
+            version=version,
+            stems=stems,
+            complete_only=limit is None,
+            factors=factors,
+        )
+        bound = ranking.score_bound(connection, ranked, pages=pages, stems=stems)
+        scores = ranked.scores
+        if stems and stems.in_passages:
+            scores = passages.raised(connection, stems.in_passages, scores, typed=stems.typed_in_passages)
+        by_title = title_match.raised(connection, query, scores, pages=pages, stemmers=self._stemmers)
+        scores = ranking.weighted(by_title, self._link_factors)
+        if scores and not ranked.relaxed:
+            promoted = ranking.promoted_pages(connection, query, ranked, hidden=hidden, version=version)
+            scores = ranking.promote(promoted, scores, bound=bound)
+        return ranked, ranking.bounded(scores, ranked.phrases, bound=bound), bound
 
     def _hits(
         self,
