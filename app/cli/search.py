@@ -106,7 +106,7 @@ def _domains_and_query(words: Sequence[str], local: SearchClient | None) -> tupl
         domains = tuple(parse_domain(name) for name in first.split(","))
     except InvalidMessage as error:
         if local is None:
-            _exit(2, str(error))
+            _exit(2, f"{error}. The first argument names the site: perennial search DOMAIN WORDS...")
         domains = ()
     if local is not None:
         packed = tuple(route.domain for route in local.routes().routes)

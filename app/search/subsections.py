@@ -10,6 +10,7 @@ from app.search.contract import Subsection
 from app.search.matcher import Matcher
 from app.search.query import words
 from app.search.snippet import matched_phrases
+from app.text.titles import names_in
 
 #: Subsections that are listed.
 _LISTED = 3
@@ -22,11 +23,12 @@ def choose(text: str, *, title: str, matcher: Matcher) -> tuple[Subsection | Non
     """Return the subsection that matches more of the query than the title does, or None; and others that match.
 
     `text` has a line for each: fragment, tab, heading. Only subsections count that match as much as the best one, and
-    at least half of the query.
+    at least half of the query. One that is named as the page says nothing more.
     """
     if not text:
         return None, ()
-    lines = text.split("\n")
+    names = names_in(title)
+    lines = [line for line in text.split("\n") if line.partition("\t")[2] not in names]
     matched = matched_phrases([line.partition("\t")[2] for line in lines], matcher)
     most = max(map(len, matched.values()), default=0)
     if not most or 2 * most < matcher.phrases:

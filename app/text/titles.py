@@ -38,3 +38,9 @@ def without_site_name(title: str, site: str) -> str:
         return title
     separators = list(_SEPARATOR.finditer(title))
     return title[: separators[-1].start()] if parts[-1] == site else title[separators[0].end() :]
+
+
+def names_in(title: str) -> frozenset[str]:
+    """Return a title, and its first and its last part: one of these is the name of the page."""
+    parts = _SEPARATOR.split(title)
+    return frozenset({title, parts[0], parts[-1]})

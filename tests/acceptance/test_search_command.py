@@ -141,6 +141,9 @@ def test_exit_status_1_is_no_hits_and_2_wrong_usage(perennial: Perennial) -> Non
     assert invalid.returncode == 2
     assert "no letter or digit" in invalid.stderr
     assert perennial("search", "site.example").returncode == 2
+    siteless = perennial("search", "words of a page")
+    assert siteless.returncode == 2
+    assert "The first argument names the site: perennial search DOMAIN WORDS..." in siteless.stderr
 
 
 def test_without_an_orchestrator_the_command_names_a_remedy(settings: Settings) -> None:

@@ -41,6 +41,7 @@ INSTALL = with_headings(
     ("linux", "Install on Debian"),
     ("", "Install on Debian without an id"),
     ("mac", "Install on a Mac with a long name"),
+    ("again", "Installation"),
     ("more", "Other systems"),
     ("disk image", "Install on a disk <image>"),
     ("last", "Install elsewhere"),
@@ -53,7 +54,7 @@ def test_a_hit_opens_at_the_heading_that_matches_more_than_its_title(tmp_path: P
     assert (hit.url, hit.link) == ("https://site.example/install", "https://site.example/install#linux")
 
 
-def test_a_hit_whose_title_matches_opens_at_its_top_and_lists_three_subsections_in_order(tmp_path: Path) -> None:
+def test_a_hit_whose_title_matches_opens_at_its_top_and_lists_three_others_in_order(tmp_path: Path) -> None:
     (hit,) = hits(tmp_path, [INSTALL], "install")
     assert (hit.opens_at, hit.link) == (None, hit.url)
     assert [subsection.fragment for subsection in hit.subsections] == ["linux", "disk image", "last"]
