@@ -32,6 +32,8 @@ both = pytest.mark.parametrize("parser", [extractor("lexbor"), extractor("beauti
         (f"<article><p>Print<div itemprop=articleBody>{OWN_TEXT}</div>Follow us</article>", OWN_TEXT),
         (f"<article><p>{OWN_TEXT}</article><article>And more: {OWN_TEXT}</article><p>Sign in",
          f"{OWN_TEXT} And more: {OWN_TEXT}"),
+        (f"<p>{OWN_TEXT}<article>{OWN_TEXT[:34]}</article><article>{OWN_TEXT[35:70]}</article>",
+         f"{OWN_TEXT} {OWN_TEXT[:70]}"),
         # An empty part that a script would fill is not the page's, nor is a short one.
         (f"<main>Please wait</main><p>{OWN_TEXT}", f"Please wait {OWN_TEXT}"),
         (f"<nav>Menu</nav><main>Please wait a while</main><p>{OWN_TEXT[:44]}",
@@ -77,7 +79,7 @@ pages = st.lists(
         PlacedBlock,
         st.builds(Block, lines.map(tuple), st.sampled_from(sorted(KINDS)), st.just(""), st.just(False)),
         st.sampled_from([OWN, OWN, HINTED, IN_HEADER, IN_BOILERPLATE]),
-        st.integers(0, 7),
+        st.integers(0, 15),
     ),
     max_size=12,
 )

@@ -56,19 +56,24 @@ HINTED: Final = 1
 IN_HEADER: Final = 2
 IN_BOILERPLATE: Final = 3
 
-# Parts of a page that say what its own text is, each within the one before. They are added up.
+# Parts of a page that say what its own text is, each within the one before. They are added up. The only article of a
+# page is its own. One of several may be a teaser of another page, or a comment.
 IN_MAIN: Final = 1
-IN_ARTICLE: Final = 2
-IN_ARTICLE_BODY: Final = 4
-_PARTS: Final = {"main": IN_MAIN, "article": IN_ARTICLE}
+IN_ONLY_ARTICLE: Final = 2
+IN_AN_ARTICLE: Final = 4
+IN_ARTICLE_BODY: Final = 8
+ARTICLE: Final = "article"
+_PARTS: Final = {"main": IN_MAIN, ARTICLE: IN_ONLY_ARTICLE}
 
 #: Names of elements of which `sign_of` decides.
 NAMES: Final = frozenset({*BOILERPLATE, *_PARTS})
 
 #: Characters of own text below which all text of the page is taken as its own.
 MIN_TEXT: Final = 50
-#: Share of a page's text that must remain without what is outside of a part, and without what a class hints at.
-LEAST_OWN: Final = 0.25
+#: Share of a page's text that must remain without what is outside of a part.
+LEAST_OWN: Final = {IN_MAIN: 0.25, IN_ONLY_ARTICLE: 0.25, IN_AN_ARTICLE: 0.5, IN_ARTICLE_BODY: 0.25}
+#: The same without what a class hints at.
+LEAST_WITHOUT_HINTED: Final = 0.25
 #: The same without lists of links.
 LEAST_WITHOUT_LINKS: Final = 0.5
 #: Links of a list of links, and their share of its characters.
@@ -107,9 +112,10 @@ class PlacedBlock(NamedTuple):
 def separated(placed: Sequence[PlacedBlock], links: Collection[str]) -> tuple[Block, ...]:
     """Return all blocks of a page, each with whether it is boilerplate. `links` are the texts of the page's links."""
     own = [number for number, each in enumerate(placed) if each.region <= HINTED]
-    for part in (IN_MAIN, IN_ARTICLE, IN_ARTICLE_BODY):
-        own = _or_all(own, [number for number in own if placed[number].parts & part], placed, least=LEAST_OWN)
-    own = _or_all(own, [number for number in own if placed[number].region == OWN], placed, least=LEAST_OWN)
+    for part, least in LEAST_OWN.items():
+        own = _or_all(own, [number for number in own if placed[number].parts & part], placed, least=least)
+    not_hinted = [number for number in own if placed[number].region == OWN]
+    own = _or_all(own, not_hinted, placed, least=LEAST_WITHOUT_HINTED)
     without_links = [number for number in own if not _is_list_of_links(placed[number].block, links)]
     own = _or_all(own, without_links, placed, least=LEAST_WITHOUT_LINKS)
     kept = _without_empty_sections([each.block for each in placed], own)

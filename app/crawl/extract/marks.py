@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from app.crawl.extract import boilerplate, contract
-from app.crawl.extract.boilerplate import IN_BOILERPLATE, IN_HEADER, OWN, PlacedBlock, Sign, sign_of
+from app.crawl.extract.boilerplate import IN_AN_ARTICLE, IN_BOILERPLATE, IN_HEADER, OWN, PlacedBlock, Sign, sign_of
 from app.storage.page_parts import BREADCRUMB, HEADINGS, LIST, TEXT, Block, body_of
 
 Node = TypeVar("Node")
@@ -127,6 +127,9 @@ def marks_of(
 def _signs(nodes: Nodes[Node], named: Mapping[int, tuple[str, Node]], marked: Iterable[Node]) -> dict[int, Sign]:
     """Return the signs of elements by their keys. Elements around the page's own text are no boilerplate."""
     signs = {key: sign_of(name, {}) for key, (name, _) in named.items() if name in boilerplate.NAMES}
+    articles = [key for key, (name, _) in named.items() if name == boilerplate.ARTICLE]
+    if len(articles) > 1:
+        signs |= dict.fromkeys(articles, Sign(part=IN_AN_ARTICLE))
     by_attribute = {
         key: sign_of("", nodes.attributes(node)) for node in marked if (key := nodes.key(node)) not in signs
     }
