@@ -122,7 +122,12 @@ def test_a_broker_that_is_killed_loses_no_job_that_is_to_be_retried(
         for gid in last:
             post(art, gid)
         eventually(lambda: art.broker.consumers("cover-art-archive.delete") == 0, "nobody consumes")
-        eventually(lambda: all(art.archive.hits(path_of(gid)) == 2 for gid in last), "they are done", seconds=60)
+        # One may meet the fault twice, and another one not at all.
+        eventually(
+            lambda: done(art.archive, last) and sum(art.archive.hits(path_of(gid)) for gid in last) >= 22,
+            "they are done",
+            seconds=60,
+        )
         assert worker.process.poll() is None
         assert art.broker.depth(FAILED) == 0
 
