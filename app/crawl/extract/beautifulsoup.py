@@ -98,11 +98,7 @@ def _extract(soup: BeautifulSoup) -> Extract:
 
 def _dates(soup: BeautifulSoup) -> tuple[str, ...]:
     scripts = [tag.get_text() for tag in _tags(soup, ("script",)) if contract.is_json_ld(_attributes(tag))]
-    times = [
-        _attributes(tag)
-        for tag in _tags(soup, ("time",))
-        if tag.has_attr("datetime") and tag.find_parent(contract.MAIN)
-    ]
+    times = [_attributes(tag) for tag in _tags(soup, ("time",)) if tag.find_parent(contract.MAIN)]
     return contract.dates_in(map(_attributes, _tags(soup, ("meta",))), scripts, times)
 
 
@@ -155,14 +151,14 @@ def _reduce_to_text(soup: BeautifulSoup) -> None:
 
 
 def _read_text(soup: BeautifulSoup, ids: Mapping[int, str], link_texts: Collection[str]) -> marks.Text:
-    crumbs = soup.select_one(boilerplate.BREADCRUMB)
+    elements = marks.elements_of(_NODES, ((tag.name, tag) for tag in _tags(soup, marks.MARKED)))
+    crumbs = next((each.node for each in elements if each.sign.is_breadcrumb), None)
     if crumbs is not None and crumbs.find(list(boilerplate.NEVER_BOILERPLATE)) is not None:
         crumbs = None
-    by_attribute = soup.select(boilerplate.MARKED)
     breadcrumb = _NODES.text(crumbs) if crumbs is not None else ""
     for image in _tags(soup, ("img",)):
         image.insert(0, visible.text_of_image(_attributes(image)))
-    marked = marks.marks_of(_NODES, _tags(soup, contract.STRUCTURE), by_attribute, crumbs, ids)
+    marked = marks.marks_of(_NODES, elements, crumbs, ids)
     for number, (tag, _) in enumerate(marked):
         # Within the tag: to insert beside it, BeautifulSoup searches it among all children of its parent.
         tag.insert(0, marks.opening(number))

@@ -6,7 +6,9 @@ text would remain: a page of links, such as a table of contents, keeps them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from app.storage.page_parts import HEADINGS, LIST, TEXT, Block
@@ -16,11 +18,11 @@ BOILERPLATE: Final = ("nav", "footer", "aside")
 HEADER: Final = "header"
 #: Landmark roles that are boilerplate (https://www.w3.org/TR/wai-aria-1.2/#landmark_roles), and classes that
 #: documentation generators use for it, except where the element contains the page's own text or heading.
-_ROLES: Final = ("navigation", "search", "complementary", "contentinfo")
-_CLASSES: Final = (
+_ROLES: Final = frozenset({"navigation", "search", "complementary", "contentinfo"})
+_CLASSES: Final = frozenset({
     "bottomNav", "breadcrumb", "breadcrumbs", "footer", "nav-panel", "navbar", "navfooter", "navheader", "navpath",
     "pagination", "sphinxsidebar", "subNav", "topNav",
-)  # fmt: skip
+})  # fmt: skip
 #: Parts of classes that hint at boilerplate, in any case. An id would not do: in documentation it names a section.
 _HINTS: Final = (
     "advert", "comment", "cookie", "copyright", "disqus", "dropdown", "footer", "login", "modal", "newsletter",
@@ -29,23 +31,18 @@ _HINTS: Final = (
 )  # fmt: skip
 #: The same at the beginning of a class: site builders have `elementor-widget` around each paragraph.
 _HINTS_IN_FRONT: Final = ("widget",)
+_HINT: Final = re.compile("|".join((*_HINTS, *(rf"(?<!\S){part}" for part in _HINTS_IN_FRONT))))
+#: Characters of an element's classes that are read.
+_MAX_CLASSES: Final = 500
 #: A page's own text: a role, and a property of https://schema.org/Article.
 _MAIN_ROLE: Final = "main"
 _ARTICLE_BODY: Final = "articleBody"
 
-_MARKS: Final = (
-    *(f'[role="{role}"]' for role in (*_ROLES, _MAIN_ROLE)),
-    f'[itemprop="{_ARTICLE_BODY}"]',
-    *(f".{name}" for name in _CLASSES),
-    *(f'[class*="{part}" i]' for part in _HINTS),
-    *(f'[class^="{part}" i], [class*=" {part}" i]' for part in _HINTS_IN_FRONT),
-)
-#: Elements with an attribute of which `sign_of` decides.
-MARKED: Final = f":is(div, form, ol, p, section, table, ul):is({', '.join(_MARKS)})"
 #: The breadcrumb names the sections above a page: its words are kept, after the page's own.
-BREADCRUMB_ELEMENTS: Final = ("div", "nav", "ol", "p", "table", "ul")
-BREADCRUMB_CLASSES: Final = ("breadcrumb", "breadcrumbs", "navheader", "navpath")
-BREADCRUMB: Final = f":is({', '.join(BREADCRUMB_ELEMENTS)}):is(.{', .'.join(BREADCRUMB_CLASSES)})"
+_BREADCRUMB_ELEMENTS: Final = frozenset({"div", "nav", "ol", "p", "table", "ul"})
+_BREADCRUMB_CLASSES: Final = frozenset({"breadcrumb", "breadcrumbs", "navheader", "navpath"})
+#: Elements whose attributes say what they are.
+WITH_ATTRIBUTES: Final = frozenset({*_BREADCRUMB_ELEMENTS, "form", "section"})
 #: Elements that contain one of these are no boilerplate.
 NEVER_BOILERPLATE: Final = ("main", "article", "h1")
 
@@ -65,9 +62,6 @@ IN_ARTICLE_BODY: Final = 8
 ARTICLE: Final = "article"
 _PARTS: Final = {"main": IN_MAIN, ARTICLE: IN_ONLY_ARTICLE}
 
-#: Names of elements of which `sign_of` decides.
-NAMES: Final = frozenset({*BOILERPLATE, *_PARTS})
-
 #: Characters of own text below which all text of the page is taken as its own.
 MIN_TEXT: Final = 50
 #: Share of a page's text that must remain without what is outside of a part.
@@ -83,22 +77,43 @@ _BETWEEN_LINKS: Final = "|"
 
 
 class Sign(NamedTuple):
-    """What an element says of the text in it: its region, and the part of the page that begins with it, or 0."""
+    """What an element says of the text in it.
+
+    It is the text's region, the part of the page that begins with the element, or 0, and whether it is a breadcrumb.
+    """
 
     region: int = OWN
     part: int = 0
+    is_breadcrumb: bool = False
+
+
+NO_SIGN: Final = Sign()
+#: An element that is boilerplate whatever it contains, or the page's own text.
+BY_NAME: Final = {name: Sign(IN_BOILERPLATE) for name in BOILERPLATE} | {
+    name: Sign(part=part) for name, part in _PARTS.items()
+}
 
 
 def sign_of(name: str, attributes: Mapping[str, str | None]) -> Sign:
-    """Return the sign of an element that `MARKED` or `BREADCRUMB` selects, or of one with another name."""
-    role, classes = attributes.get("role"), (attributes.get("class") or "").split()
-    if name in BOILERPLATE or role in _ROLES or not set(_CLASSES).isdisjoint(classes):
-        return Sign(IN_BOILERPLATE)
-    if role == _MAIN_ROLE or name in _PARTS:
-        return Sign(part=_PARTS.get(name, IN_MAIN))
+    """Return the sign of an element of `WITH_ATTRIBUTES`, except one of `BY_NAME`, which may be a breadcrumb only."""
+    if not attributes:
+        return NO_SIGN
+    sign, role = _sign_of_classes((attributes.get("class") or "")[:_MAX_CLASSES]), attributes.get("role")
+    if name in BOILERPLATE or role in _ROLES or sign.region == IN_BOILERPLATE:
+        return Sign(IN_BOILERPLATE, is_breadcrumb=sign.is_breadcrumb and name in _BREADCRUMB_ELEMENTS)
+    if role == _MAIN_ROLE:
+        return Sign(part=IN_MAIN)
     if attributes.get("itemprop") == _ARTICLE_BODY:
         return Sign(part=IN_ARTICLE_BODY)
-    return Sign(HINTED)
+    return sign
+
+
+@lru_cache(maxsize=1_000)  # The elements of a page, and the pages of a site, have few different ones.
+def _sign_of_classes(classes: str) -> Sign:
+    names = classes.split()
+    if not _CLASSES.isdisjoint(names):
+        return Sign(IN_BOILERPLATE, is_breadcrumb=not _BREADCRUMB_CLASSES.isdisjoint(names))
+    return Sign(HINTED) if _HINT.search(classes.lower()) else NO_SIGN
 
 
 class PlacedBlock(NamedTuple):
@@ -111,30 +126,35 @@ class PlacedBlock(NamedTuple):
 
 def separated(placed: Sequence[PlacedBlock], links: Collection[str]) -> tuple[Block, ...]:
     """Return all blocks of a page, each with whether it is boilerplate. `links` are the texts of the page's links."""
+    lengths = [_length(each.block.lines) for each in placed]
     own = [number for number, each in enumerate(placed) if each.region <= HINTED]
     for part, least in LEAST_OWN.items():
-        own = _or_all(own, [number for number in own if placed[number].parts & part], placed, least=least)
+        own = _or_all(own, [number for number in own if placed[number].parts & part], lengths, least=least)
     not_hinted = [number for number in own if placed[number].region == OWN]
-    own = _or_all(own, not_hinted, placed, least=LEAST_WITHOUT_HINTED)
-    without_links = [number for number in own if not _is_list_of_links(placed[number].block, links)]
-    own = _or_all(own, without_links, placed, least=LEAST_WITHOUT_LINKS)
-    kept = _without_empty_sections([each.block for each in placed], own)
+    own = _or_all(own, not_hinted, lengths, least=LEAST_WITHOUT_HINTED)
+    without_links = [number for number in own if not _is_list_of_links(placed[number].block, lengths[number], links)]
+    own = _or_all(own, without_links, lengths, least=LEAST_WITHOUT_LINKS)
+    blocks = [each.block for each in placed]
+    kept = _without_empty_sections(blocks, own)
     return tuple(
-        each.block if number in kept else each.block._replace(boilerplate=True) for number, each in enumerate(placed)
+        block if number in kept else Block(block.lines, block.kind, block.id, boilerplate=True)
+        for number, block in enumerate(blocks)
     )
 
 
-def _or_all(all_of: list[int], some: list[int], placed: Sequence[PlacedBlock], *, least: float) -> list[int]:
+def _or_all(all_of: list[int], some: list[int], lengths: Sequence[int], *, least: float) -> list[int]:
     """Return some of these blocks, by their numbers, or all if their text is too short or less than this share."""
-    of_some, of_all = (sum(_length(placed[number].block.lines) for number in each) for each in (some, all_of))
+    if not some or len(some) == len(all_of):
+        return all_of
+    of_some, of_all = (sum(map(lengths.__getitem__, each)) for each in (some, all_of))
     return some if of_some >= max(MIN_TEXT, least * of_all) else all_of
 
 
-def _is_list_of_links(block: Block, links: Collection[str]) -> bool:
+def _is_list_of_links(block: Block, length: int, links: Collection[str]) -> bool:
     if block.kind not in (TEXT, LIST):
         return False
     found = [line for line in block.lines if line in links or (_BETWEEN_LINKS in line and _are_links(line, links))]
-    return len(found) >= _LEAST_LINKS and _length(found) >= _LEAST_SHARE * _length(block.lines)
+    return len(found) >= _LEAST_LINKS and _length(found) >= _LEAST_SHARE * length
 
 
 def _are_links(line: str, links: Collection[str]) -> bool:

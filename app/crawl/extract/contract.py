@@ -237,20 +237,21 @@ def dates_in(metas: Iterable[Attributes], scripts: Iterable[str], times: Iterabl
     """Return a document's own dates, those of its last change before those of its publication.
 
     `metas` are its `<meta>` elements, `scripts` the texts of its `<script type="application/ld+json">`
-    (https://schema.org/dateModified), `times` its `<time>` elements within the main text: the first one counts.
+    (https://schema.org/dateModified). `times` are its `<time>` elements within the main text: the first one with a
+    date counts.
     """
     named = [
         (name, attributes.get("content") or "")
         for attributes in metas
         for kind in ("property", "name", "itemprop", "http-equiv")
-        if (name := (attributes.get(kind) or "").strip().lower()) in DATES
+        if kind in attributes and (name := (attributes[kind] or "").strip().lower()) in DATES
     ]
     first: dict[str, str] = {}
     for name, text in (*named, *(pair for script in scripts for pair in _json_ld_dates(script))):
         if text.strip():
             first.setdefault(name, text.strip()[:_MAX_DATE_LENGTH])
     ranked = sorted((DATES.index(name), text) for name, text in first.items())
-    shown = next((attributes.get("datetime") or "" for attributes in times), "")
+    shown = next((attributes["datetime"] or "" for attributes in times if "datetime" in attributes), "")
     return tuple(text for text in (*(text for _, text in ranked), shown) if text)
 
 

@@ -10,9 +10,6 @@ from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 from app.crawl.extract import boilerplate, contract, marks, visible
 from app.crawl.extract.contract import Extract
 
-_TIMES = ", ".join(f"{name} time[datetime]" for name in contract.MAIN)
-#: In one query; a <nav> is boilerplate in any case.
-_BY_ATTRIBUTE = f"{boilerplate.MARKED}, {boilerplate.BREADCRUMB}"
 _NEVER_BOILERPLATE = ", ".join(boilerplate.NEVER_BOILERPLATE)
 
 # A selector costs a walk over the whole tree, with a look-up of each of its names at each element. So one walk finds
@@ -26,12 +23,10 @@ def _by_number(names: Iterable[str]) -> dict[int, str]:
 
 _LINKS = _by_number(contract.LINKS)
 _INLINE = frozenset(_by_number(contract.INLINE))
-_BREADCRUMB = frozenset(_by_number(boilerplate.BREADCRUMB_ELEMENTS))
-_STRUCTURE = frozenset(_by_number(contract.STRUCTURE))
-_IMAGE = frozenset(_by_number(("img",)))
+_IMAGE = "img"
+_NAMES = _by_number((*marks.MARKED, contract.ITEM))
 #: Elements that are read with the text.
-_READ = _STRUCTURE | _IMAGE
-_NAMES = _by_number((*contract.STRUCTURE, contract.ITEM))
+_READ = _by_number((*marks.MARKED, _IMAGE))
 #: Elements that are read or removed before the text is read: the list of `_elements` that each is in.
 _FIRST = {
     **dict.fromkeys(_INLINE, "inline"),
@@ -99,8 +94,8 @@ def _extract(tree: LexborHTMLParser, root: LexborNode) -> tuple[Extract, str]:
     metas = [node.attributes for node in first["meta"]]
     description, robots = contract.description_and_directives(metas)
     json_ld = (node.text() for node in first["script"] if contract.is_json_ld(node.attributes))
-    times = tree.css(_TIMES) if first["time"] else []
-    dates = contract.dates_in(metas, json_ld, (node.attributes for node in times))
+    times = (node.attributes for node in first["time"] if _is_within(node, contract.MAIN))
+    dates = contract.dates_in(metas, json_ld, times)
     bases = (node.attributes for node in first["base"])
     base = next((attributes for attributes in bases if "href" in attributes), {})
     links_of_head = [node.attributes for node in first["link"]]
@@ -178,26 +173,20 @@ def _reduce_to_text(tree: LexborHTMLParser, first: Mapping[str, list[LexborNode]
     tree.merge_text_nodes()
 
 
-def _is_breadcrumb(node: LexborNode) -> bool:
-    classes = (node.attributes.get("class") or "").split()
-    return node.tag_id in _BREADCRUMB and not set(boilerplate.BREADCRUMB_CLASSES).isdisjoint(classes)
-
-
 def _read_text(
     tree: LexborHTMLParser, root: LexborNode, ids: Mapping[int, str], link_texts: Collection[str]
 ) -> marks.Text:
     # Only what is still in the tree: the parent of another image may be removed.
-    left = [node for node in root.traverse() if node.tag_id in _READ]
-    structure = [node for node in left if node.tag_id not in _IMAGE]
-    by_attribute = tree.css(_BY_ATTRIBUTE)
-    crumbs = next(filter(_is_breadcrumb, by_attribute), None)
+    left = [(name, node) for node in root.traverse() if (name := _READ.get(node.tag_id))]
+    elements = marks.elements_of(_NODES, ((name, node) for name, node in left if name != _IMAGE))
+    crumbs = next((each.node for each in elements if each.sign.is_breadcrumb), None)
     if crumbs is not None and crumbs.css_first(_NEVER_BOILERPLATE) is not None:
         crumbs = None
     breadcrumb = _NODES.text(crumbs) if crumbs is not None else ""
-    for image in (node for node in left if node.tag_id in _IMAGE):
+    for image in (node for name, node in left if name == _IMAGE):
         if instead := visible.text_of_image(image.attributes):
             image.insert_before(instead)
-    marked = marks.marks_of(_NODES, structure, by_attribute, crumbs, ids)
+    marked = marks.marks_of(_NODES, elements, crumbs, ids)
     for number, (node, _) in enumerate(marked):
         node.insert_before(marks.opening(number))
         node.insert_after(marks.CLOSING)

@@ -9,13 +9,25 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from app.crawl.extract import boilerplate, contract
-from app.crawl.extract.boilerplate import IN_AN_ARTICLE, IN_BOILERPLATE, IN_HEADER, OWN, PlacedBlock, Sign, sign_of
+from app.crawl.extract.boilerplate import (
+    IN_AN_ARTICLE,
+    IN_BOILERPLATE,
+    IN_HEADER,
+    NO_SIGN,
+    OWN,
+    PlacedBlock,
+    Sign,
+    sign_of,
+)
 from app.storage.page_parts import BREADCRUMB, HEADINGS, LIST, TEXT, Block, body_of
 
 Node = TypeVar("Node")
+
+#: Elements that may have a mark.
+MARKED: Final = contract.STRUCTURE | boilerplate.WITH_ATTRIBUTES
 
 #: Between two texts that the edge of an element separates.
 EDGE: Final = " \0 "
@@ -56,7 +68,7 @@ class Nodes(Protocol[Node]):
         """Return a number that only this element has."""
 
     def name(self, node: Node) -> str:
-        """Return the name of an element, at least if it is `contract.ITEM` or in `contract.STRUCTURE`."""
+        """Return the name of an element, at least if it is `contract.ITEM` or in `MARKED`."""
 
     def attributes(self, node: Node) -> contract.Attributes:
         """Return the attributes of an element."""
@@ -94,28 +106,36 @@ def section_ids(nodes: Nodes[Node], headings: Iterable[Node]) -> dict[int, str]:
     return found
 
 
-def marks_of(
-    nodes: Nodes[Node],
-    structure: Sequence[Node],
-    marked: Sequence[Node],
-    breadcrumb: Node | None,
-    ids: Mapping[int, str],
-) -> list[tuple[Node, Mark]]:
-    """Return the elements to mark.
+class Element(NamedTuple, Generic[Node]):
+    """An element that may have a mark: the parser's node and its key, its name, and what its attributes say."""
 
-    `structure` are the elements with a name in `contract.STRUCTURE`. `marked` are those of `boilerplate.MARKED`. `ids`
-    are those of `section_ids`.
-    """
-    named = {nodes.key(node): (nodes.name(node), node) for node in structure}
-    named |= {key: ("", node) for node in marked if (key := nodes.key(node)) not in named}
-    signs = _signs(nodes, named, marked)
-    crumbs = nodes.key(breadcrumb) if breadcrumb is not None else None
+    node: Node
+    key: int
+    name: str
+    sign: Sign
+
+
+def elements_of(nodes: Nodes[Node], named: Iterable[tuple[str, Node]]) -> list[Element[Node]]:
+    """Return the elements that may have a mark. `named` are all those with a name in `MARKED`, in document order."""
+    elements = []
+    for name, node in named:
+        sign = sign_of(name, nodes.attributes(node)) if name in boilerplate.WITH_ATTRIBUTES else NO_SIGN
+        if sign is not NO_SIGN or name in contract.STRUCTURE:
+            elements.append(Element(node, nodes.key(node), name, sign))
+    return elements
+
+
+def marks_of(
+    nodes: Nodes[Node], elements: Sequence[Element[Node]], breadcrumb: Node | None, ids: Mapping[int, str]
+) -> list[tuple[Node, Mark]]:
+    """Return the elements to mark. `ids` are those of `section_ids`."""
+    signs = _signs(nodes, elements)
     found = []
-    for key, (name, node) in named.items():
-        kind = BREADCRUMB if key == crumbs else contract.KINDS.get(name, TEXT)
+    for node, key, name, _ in elements:
+        kind = BREADCRUMB if node is breadcrumb else contract.KINDS.get(name, TEXT)
         if kind == LIST and (parent := nodes.parent(node)) is not None and nodes.name(parent) == contract.ITEM:
             kind = TEXT
-        region, part = signs.get(key, Sign())
+        region, part, _ = signs.get(key, NO_SIGN)
         if name == boilerplate.HEADER and region == OWN and not _is_within(nodes, node, contract.MAIN):
             region = IN_HEADER
         if kind != TEXT or region != OWN or part:
@@ -124,21 +144,19 @@ def marks_of(
     return found
 
 
-def _signs(nodes: Nodes[Node], named: Mapping[int, tuple[str, Node]], marked: Iterable[Node]) -> dict[int, Sign]:
+def _signs(nodes: Nodes[Node], elements: Sequence[Element[Node]]) -> dict[int, Sign]:
     """Return the signs of elements by their keys. Elements around the page's own text are no boilerplate."""
-    signs = {key: sign_of(name, {}) for key, (name, _) in named.items() if name in boilerplate.NAMES}
-    articles = [key for key, (name, _) in named.items() if name == boilerplate.ARTICLE]
+    signs = {each.key: boilerplate.BY_NAME[each.name] for each in elements if each.name in boilerplate.BY_NAME}
+    articles = [each.key for each in elements if each.name == boilerplate.ARTICLE]
     if len(articles) > 1:
         signs |= dict.fromkeys(articles, Sign(part=IN_AN_ARTICLE))
-    by_attribute = {
-        key: sign_of("", nodes.attributes(node)) for node in marked if (key := nodes.key(node)) not in signs
-    }
+    by_attribute = [each for each in elements if each.sign is not NO_SIGN and each.key not in signs]
     if by_attribute:
         outside = {key for key, sign in signs.items() if sign.region != OWN}
-        own = [node for key, (name, node) in named.items() if name in boilerplate.NEVER_BOILERPLATE]
-        own += [named[key][1] for key, sign in by_attribute.items() if sign.part]
+        own = [each.node for each in elements if each.name in boilerplate.NEVER_BOILERPLATE]
+        own += [each.node for each in by_attribute if each.sign.part]
         around = _around(nodes, own, outside=outside)
-        signs |= {key: sign for key, sign in by_attribute.items() if sign.part or key not in around}
+        signs |= {each.key: each.sign for each in by_attribute if each.sign.part or each.key not in around}
     return signs
 
 
