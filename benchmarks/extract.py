@@ -56,7 +56,7 @@ METHOD = bullets(
     """Precision and recall count groups of four words in a row, or of four Chinese, Japanese or Thai
     characters. A page counts as much as another: its groups that are found, missing and too many are divided
     by their sum. The expected texts have neither title nor author nor captions, which a search should find.""",
-    """CPU time is that of reading a page from its HTML in memory, the best of five rounds, with garbage
+    """CPU time is that of reading a page from its HTML in memory, the best of five rounds. Garbage is
     collected as seldom as in a worker. Perennial also reads links, sections, dates and metadata in it.""",
 )
 
