@@ -36,6 +36,8 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
+#: Seconds.
+POSTPONEMENT = 0.25
 #: Bytes of the broker's confirm.
 _ACK_FRAME = 21
 
@@ -54,7 +56,7 @@ def broker(settings: Settings) -> Broker:
 
 
 def postponed(settings: Settings, came: Delivery) -> Decision:
-    return site_policy(settings).postpone(came, 0.25)
+    return site_policy(settings).postpone(came, POSTPONEMENT)
 
 
 def postpone(publisher: Publisher, settings: Settings, came: Delivery) -> None:
@@ -266,9 +268,10 @@ def test_a_postponed_message_comes_back_to_its_queue_by_itself_and_not_too_soon(
     publisher: Publisher, broker: Broker, settings: Settings
 ) -> None:
     came = delivery("site.crawl", mine="kept")
+    began = time.monotonic()
     postpone(publisher, settings, came)
-    assert broker.depth("site.crawl") == 0
     eventually(lambda: broker.depth("site.crawl") == 1, "it is back")
+    assert time.monotonic() - began >= POSTPONEMENT
     [back] = broker.take("site.crawl")
     assert back.headers["mine"] == "kept"
     assert back.headers["x-death"][0]["reason"] == "expired"

@@ -14,18 +14,18 @@ _HEADER, _AROUND = 7, 8
 
 
 class ConfirmLosingProxy(Proxy):
-    """Loses the confirms of its first connections. Heartbeats and other answers reach the client."""
+    """Loses the confirms of the first connections that get one. Heartbeats and other answers reach the client."""
 
     def __init__(self, url: str, *, connections: int) -> None:
-        """Lose the confirms of this number of connections."""
+        """Lose the confirms of this number of connections. One that is closed before its first confirm is none."""
         #: Confirms that were lost.
         self.lost = 0
         self._connections = connections
+        #: The buffers of connections that lost one.
+        self._losing: list[bytearray] = []
         super().__init__(url)
 
     def _filter(self) -> Callable[[bytes], bytes]:
-        if self.tried > self._connections:
-            return bytes
         buffer = bytearray()
 
         def forwarded(data: bytes) -> bytes:
@@ -33,10 +33,17 @@ class ConfirmLosingProxy(Proxy):
             kept = bytearray()
             while len(buffer) >= _HEADER and len(buffer) >= (end := _AROUND + int.from_bytes(buffer[3:_HEADER])):
                 frame, buffer[:end] = bytes(buffer[:end]), b""
-                if frame[0] == _METHOD and frame[_HEADER:].startswith(_BASIC_ACK):
+                if frame[0] == _METHOD and frame[_HEADER:].startswith(_BASIC_ACK) and self._loses(buffer):
                     self.lost += 1
                 else:
                     kept += frame
             return bytes(kept)
 
         return forwarded
+
+    def _loses(self, buffer: bytearray) -> bool:
+        is_losing = any(each is buffer for each in self._losing)
+        if not is_losing and len(self._losing) < self._connections:
+            self._losing.append(buffer)
+            return True
+        return is_losing
