@@ -17,7 +17,7 @@ class ConfirmLosingProxy(Proxy):
     """Loses the confirms of the first connections that get one. Heartbeats and other answers reach the client."""
 
     def __init__(self, url: str, *, connections: int) -> None:
-        """Lose the confirms of this number of connections. One that is closed before its first confirm is none."""
+        """Lose the confirms of this number of connections. Those without a confirm do not count."""
         #: Confirms that were lost.
         self.lost = 0
         self._connections = connections
