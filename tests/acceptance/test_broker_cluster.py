@@ -6,11 +6,12 @@ import itertools
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from amqp.exceptions import MessageNacked
 
 from app.broker.errors import ApplicationError, PublishFailed
 from app.broker.publishing import Outgoing, Publisher
@@ -201,8 +202,15 @@ def test_a_message_waits_in_delay_queues_until_the_node_of_its_dead_set_is_back(
     with crew_of(settings, tmp_path / "crew") as crew, ring() as site, explained(crew, cluster):
         cluster.kill(0)
         eventually(lambda: "Queue site.dead refused" in crew.processes["worker"].log, "the dead set is unavailable")
+
+        def is_posted() -> bool:
+            with suppress(MessageNacked):  # Its queue has no leader yet.
+                crew.system.post("index")
+                return True
+            return False
+
         for _ in range(count):
-            crew.system.post("index")
+            eventually(is_posted, "a message is confirmed", seconds=DEADLINE)
         line = "Cannot dead-letter a message of site.index, it runs again in 4 s"
         eventually(lambda: crew.processes["worker"].log.count(line) >= count, "all wait elsewhere", seconds=DEADLINE)
         crew.system.post("index", url=site.at("/0"))

@@ -53,10 +53,11 @@ class WriterCount:
                 self.most[bucket] = max(self.most[bucket], self._now[bucket])
             try:
                 wire.pause(self._chance.uniform(0, 0.05))
-                answer(request, wire)
             finally:
                 with self._lock:
                     self._now[bucket] -= 1
+            # Only now: the client may send its next request before this thread runs again.
+            answer(request, wire)
 
         return counted
 
