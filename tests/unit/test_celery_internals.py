@@ -16,9 +16,11 @@ from billiard.pool import Pool
 from billiard.process import BaseProcess
 from celery import Celery
 from celery.app.amqp import AMQP
+from celery.app.events import Events
 from celery.beat import Scheduler
 from celery.concurrency import asynpool, prefork
 from celery.concurrency.base import BasePool
+from celery.events.dispatcher import EventDispatcher
 from celery.worker import request
 from celery.worker.components import Pool as PoolStep
 from celery.worker.consumer import Consumer
@@ -63,6 +65,7 @@ SIGNATURES: list[tuple[Callable[..., Any], str]] = [
     (asynpool.AsynPool.on_job_process_lost, "self, job, pid, exitcode"),
     (asynpool.AsynPool._create_write_handlers, "self, hub, pack, dumps, protocol"),
     (BaseProcess._is_alive, "self"),
+    (EventDispatcher.send, "self, type, blind, utcoffset, retry, retry_policy, Event, fields"),
     (Scheduler.apply_entry, "self, entry, producer"),
     (Scheduler.apply_async, "self, entry, producer, advance, kwargs"),
     (WorkController._process_task, "self, req"),
@@ -101,6 +104,8 @@ SOURCES: list[tuple[Any, str]] = [
     (Producer, "self.__connection__"),
     (Resource.force_close_all, "if self._closed:"),
     (Celery.pool.fget, "self._pool"),
+    (Events, "self.dispatcher_cls, reverse='events.Dispatcher'"),
+    (EventDispatcher._publish, "self._outbound_buffer.append("),
     (AMQP.producer_pool.fget, "self._producer_pool"),
     (Request._announce_cancelled, "self._already_cancelled = True"),
     (Request._announce_revoked, "self._already_revoked = True"),

@@ -15,6 +15,7 @@ from typing import Any
 
 from celery.beat import PersistentScheduler
 from celery.concurrency import asynpool, prefork
+from celery.events import dispatcher
 from celery.utils.log import get_logger
 from celery.worker.consumer import Consumer
 from celery.worker.request import Request
@@ -221,11 +222,24 @@ class Scheduler(PersistentScheduler):  # type: ignore[misc]
         self._failed, self._next_line = 0, 0.0
 
 
-def use_classes(app: Any, *, amqp: str, task: str) -> None:
-    """Set the classes of `app.amqp` and `app.Task`, also where Celery has already cached them."""
-    app.amqp_cls, app.task_cls = amqp, task
+class EventDispatcher(dispatcher.EventDispatcher):  # type: ignore[misc]
+    """Tries to send an event once. One that cannot be sent waits for the worker's next connection.
+
+    Celery sends a worker's heartbeat with `retry`. Its connection may be closed, as while the machine slept. kombu then
+    declares the exchange on the closed channel, and connects again for the next attempt, without end.
+    """
+
+    def send(self, type: str, **options: Any) -> Any:
+        """Send an event, or keep it."""
+        return super().send(type, **{**options, "retry": False})
+
+
+def use_classes(app: Any, *, amqp: str, task: str, event_dispatcher: str) -> None:
+    """Set the classes of `app.amqp`, `app.Task` and `app.events.Dispatcher`, also where Celery has cached them."""
+    app.amqp_cls, app.task_cls, app.events.dispatcher_cls = amqp, task, event_dispatcher
     for cached in ("amqp", "Task"):
         app.__dict__.pop(cached, None)
+    app.events.__dict__.pop("Dispatcher", None)
 
 
 def leave_connections_after_fork(amqp: Any) -> None:

@@ -32,14 +32,19 @@ def install(
 ) -> None:
     """Let the policies decide on every failure in the workers of a Celery application.
 
-    Call it when the application is created, before its tasks are. It replaces the base class of tasks, the consumer
-    and the sending of tasks. It also sets settings, which take precedence over those of the application. `consumer`
-    names a subclass of this package's Consumer. With `confirm`, `delay()` of a client waits for the broker's confirm,
-    unless the call says otherwise.
+    Call it when the application is created, before its tasks are. It replaces the base class of tasks, the consumer,
+    and the sending of tasks and events. It also sets settings, which take precedence over those of the application.
+    `consumer` names a subclass of this package's Consumer. With `confirm`, `delay()` of a client waits for the broker's
+    confirm, unless the call says otherwise.
     """
     amqp_internals.install()
     app.retries = Retries(policies, publish_timeout, confirm)
-    use_classes(app, amqp=f"{__package__}.producer:AMQP", task=f"{__package__}.task:Task")
+    use_classes(
+        app,
+        amqp=f"{__package__}.producer:AMQP",
+        task=f"{__package__}.task:Task",
+        event_dispatcher=f"{__package__}.celery_internals:EventDispatcher",
+    )
     settings = {
         "worker_consumer": consumer,
         "worker_pool": f"{__package__}.celery_internals:TaskPool",
