@@ -223,15 +223,15 @@ class Scheduler(PersistentScheduler):  # type: ignore[misc]
 
 
 class EventDispatcher(dispatcher.EventDispatcher):  # type: ignore[misc]
-    """Tries to send an event once. One that cannot be sent waits for the worker's next connection.
+    """Tries an event at most twice, with a new connection between. One that cannot be sent is kept for the next.
 
-    Celery sends a worker's heartbeat with `retry`. Its connection may be closed, as while the machine slept. kombu then
-    declares the exchange on the closed channel, and connects again for the next attempt, without end.
+    Celery sends a worker's heartbeat with `retry`. Its connection may be closed, as while the machine slept. kombu may
+    then declare the exchange on the closed channel, and connect again for the next attempt, without end.
     """
 
     def send(self, type: str, **options: Any) -> Any:
         """Send an event, or keep it."""
-        return super().send(type, **{**options, "retry": False})
+        return super().send(type, **{**options, "retry_policy": {"max_retries": 1, "interval_start": 0}})
 
 
 def use_classes(app: Any, *, amqp: str, task: str, event_dispatcher: str) -> None:
