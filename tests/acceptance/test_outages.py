@@ -77,7 +77,7 @@ def test_what_a_hung_worker_holds_is_run_by_another_one_when_its_heartbeats_are_
             other.leave()
             system.post("index+crawl", url=site.at("/"))
             # Nothing has changed, so it may find that the pack is up to date.
-            eventually(lambda: f"Pack of {site.domain}: generation" in hung.log, "it packs", seconds=180)
+            eventually(lambda: f"with {PAGES + 1} pages" in hung.log, "it packs all pages", seconds=180)
             assert system.broker.depth("site.dead") == 0
     finally:
         killable.set_heartbeat(60)
