@@ -113,7 +113,7 @@ def to_task_message(delivery: Delivery, call: TaskCall) -> TaskMessage:
 
 
 def site_message(message_type: str, budgets: Budgets = _NO_BUDGETS, /, **payload: Any) -> Outgoing:
-    """Return an envelope for the exchange `site`, as a foreign producer would publish it, with the present time.
+    """Return an envelope for the exchange `site`, as a foreign producer would publish it, with an id and the time.
 
     With the `budgets` of app/topology/policies.py it carries its retry budget. Without, it has the budget of the worker
     in which it fails, as a foreign producer's envelope.
@@ -125,7 +125,7 @@ def site_message(message_type: str, budgets: Budgets = _NO_BUDGETS, /, **payload
         routing_key=route.type,
         body=body,
         headers=budgets.get(message_type, {}),
-        properties=_present(),
+        properties=_identity(),
     )
 
 
@@ -142,7 +142,7 @@ def queue_message(queue: str, payload: Mapping[str, Any], budgets: Budgets = _NO
     """Return an envelope for a queue of the site group, by the queue's name: the callback of a timer."""
     body = _as_json(payload)
     headers = budgets.get(str(payload.get("type")), {})
-    return Outgoing(exchange=site_exchange.name, routing_key=queue, body=body, headers=headers, properties=_present())
+    return Outgoing(exchange=site_exchange.name, routing_key=queue, body=body, headers=headers, properties=_identity())
 
 
 def searcher_message(searcher_id: str, message_type: str, payload: Mapping[str, Any]) -> Outgoing:
@@ -171,9 +171,12 @@ def request_message(message_type: str, payload: Mapping[str, Any]) -> Outgoing:
     )
 
 
-def _present() -> dict[str, Any]:
-    """Return the property with the time, which replacements keep: older messages of a removed site are dropped."""
-    return {"timestamp": int(time.time())}
+def _identity() -> dict[str, Any]:
+    """Return the properties that replacements and redeliveries keep.
+
+    By its id, a message finds what its earlier run has left in Redis. By its time, one of a removed site is dropped.
+    """
+    return {"message_id": str(uuid.uuid4()), "timestamp": int(time.time())}
 
 
 def _as_json(payload: Mapping[str, Any]) -> bytes:

@@ -9,8 +9,6 @@ from typing import Any
 
 from celery.utils.log import get_task_logger
 
-from app.broker.headers import DELIVERIES
-from app.broker.policies.delay_queues import ITERATION
 from app.broker.publishing import Outgoing
 from app.crawl.classify import FetchResult, links_of
 from app.crawl.cpu_limit import limit_was_exceeded
@@ -105,18 +103,14 @@ def crawl(self: Any, **message: Any) -> None:
 @task("page", PageTask, bind=True)
 def page(self: Any, **message: Any) -> None:
     """Index one page of a crawl and follow its links: one message, one GET, one budget."""
-    target, process, request = target_of(message), context(), self.request
-    headers = request.headers or {}
-    # The former delivery of a message that comes again, or that failed, is no longer at work.
-    redelivered = (request.delivery_info or {}).get("redelivered")
-    takeover = bool(redelivered or headers.get(ITERATION) or headers.get(DELIVERIES))
+    target, process = target_of(message), context()
     completed = process.work.run(
         target,
         referrer=str(message.get("referrer") or ""),
         redirects=redirects if isinstance(redirects := message.get("redirects"), int) else 0,
         role=role_of(message),
-        takeover=takeover,
-        too_complex=limit_was_exceeded(headers),
+        message_id=str(self.request.id),
+        too_complex=limit_was_exceeded(self.request.headers or {}),
     )
     publish_admitted(target, completed)
 

@@ -33,6 +33,9 @@ _READ_SITES_EVERY_MS = 5_000
 #: Scheduled crawls that one tick starts; the next look starts the others.
 _MAX_STARTS = 100
 
+#: Messages of a crawl that a log line names.
+_SHOWN = 5
+
 #: Times that the open messages of a crawl without progress are published again; then they count as lost.
 _MAX_READMISSIONS = 3
 
@@ -112,7 +115,7 @@ def _refill(refill: Refill) -> None:
     process = context()
     if refill.admitted.messages:
         process.publisher.publish(page_messages(refill.domain, refill.crawl_id, refill.admitted))
-        process.frontier.confirm_refill(refill.crawl_id)
+        process.frontier.confirm_refill(refill)
     elif refill.ended:
         if process.records.note_progress(refill.crawl_id, lines=0, ended=True):
             reset_timer_of(refill.domain)
@@ -130,8 +133,9 @@ def _readmit(refill: Refill) -> None:
         process.work.complete_lost(refill.domain, refill.crawl_id, messages)
         return
     logger.warning(
-        "%s: crawl %s made no progress for %.0f s and no message of it waits; its %d open messages are published again",
+        "%s: crawl %s made no progress for %.0f s and no message of it waits; %d open messages are published again: %s",
         *(refill.domain, refill.crawl_id, refill.idle, len(messages)),
+        ", ".join(each.url for each in messages[:_SHOWN]),
     )
     process.publisher.publish(page_messages(refill.domain, refill.crawl_id, Admitted(messages)))
 
@@ -176,10 +180,16 @@ def _is_running(crawl: DueCrawl, now: datetime) -> bool:
 
 
 def _sweep_what_was_lost() -> None:
-    """Publish a sweep of everything if Redis has lost its keys, and of the crawls that were restored meanwhile."""
+    """Publish what a Redis that was started again or emptied may lack, and sweeps of crawls that were restored.
+
+    Redis may come back without its last writes: a page that was completed in them is open again, without a message.
+    """
     process = context()
-    if process.epoch.was_lost():
-        logger.warning("Redis is new or has lost its keys: crawls, packs and timers are compared with the store")
+    if process.epoch.is_new():
+        logger.warning("Redis is new or was started again: crawls, packs and timers are compared with the store")
+        for each in process.frontier.active():
+            messages = process.frontier.open_page_messages(each.id)
+            process.publisher.publish(page_messages(each.domain, each.id, Admitted(messages)))
         process.publisher.publish([site_message("sweep", process.budgets)])
         process.epoch.note()
     for crawl_id in process.frontier.restored():

@@ -31,12 +31,44 @@ local function admit(info, pages, admitted, backlog, active, total)
             break
         end
         local name = string.sub(item, 1, NAME)
-        redis.call('HSET', pages, name, 'o')
-        redis.call('HSET', admitted, name, string.sub(item, NAME + 1))
-        items[#items + 1] = item
-        room = room - 1
+        -- A Redis that lost its last writes has pages in a backlog that were completed since.
+        if redis.call('HGET', pages, name) ~= 'd' then
+            redis.call('HSET', pages, name, 'o')
+            redis.call('HSET', admitted, name, string.sub(item, NAME + 1))
+            items[#items + 1] = item
+            room = room - 1
+        end
     end
     return items
+end
+
+-- Return the items of those pages that are still open. `names` is their names one after the other.
+local function open_items(admitted, names)
+    local items = {}
+    for at = 1, #names, NAME do
+        local name = string.sub(names, at, at + NAME - 1)
+        local entry = redis.call('HGET', admitted, name)
+        if entry then
+            items[#items + 1] = name .. entry
+        end
+    end
+    return items
+end
+
+-- Return the member of a page's request in a host's requests in flight, or nil. A member is the name of the page, the run
+-- of its message (8 characters) and the id of that message, with spaces between them.
+local function request_of(flight, name)
+    for _, member in ipairs(redis.call('ZRANGE', flight, 0, -1)) do
+        if string.sub(member, 1, #name + 1) == name .. ' ' then
+            return member
+        end
+    end
+end
+
+-- End the request of a page. Return whether one was in flight.
+local function end_request(flight, name)
+    local request = request_of(flight, name)
+    return request ~= nil and redis.call('ZREM', flight, request) == 1
 end
 
 -- Return the present time of Redis in seconds.

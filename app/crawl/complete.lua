@@ -1,4 +1,6 @@
--- Complete a message of a crawl, add its links to the backlog, and admit the next pages, in one round trip.
+-- Complete a message of a crawl, add its links to the backlog, and admit the next pages, in one round trip. A completed
+-- message that is completed again admits nothing more: the pages that it admitted are returned again while they are open
+-- and their publication is not noted.
 -- Returns: 1 if the crawl has nothing left, lines of the crawl's record that wait in Redis, links up to the first one
 -- that the limit leaves out, seconds until the next request to the host, and the items of the pages admitted now.
 -- KEYS: the crawl, its pages, admitted, retrying, backlog, handover, record, the host, its requests in flight, its hold,
@@ -13,7 +15,8 @@ local SITEMAPS = 1000
 local crawl, pages, admitted = KEYS[1], KEYS[2], KEYS[3]
 local name, state, delay = ARGV[1], ARGV[2], tonumber(ARGV[5])
 local former = redis.call('HGET', pages, name)
-if former ~= state then
+local is_repeated_call = former == state
+if not is_repeated_call then
     redis.call('HSET', pages, name, state)
     redis.call('HINCRBY', crawl, state == 'd' and 'done' or 'dead', 1)
     if former == 'x' then
@@ -26,7 +29,7 @@ end
 redis.call('HDEL', crawl .. ':failures', name)
 redis.call('HDEL', crawl .. ':former', name)
 local budgets, texts = crawl .. ':budgets', crawl .. ':texts'
-if ARGV[15] ~= '' and former ~= state then
+if ARGV[15] ~= '' and not is_repeated_call then
     local entry = redis.call('HGET', admitted, name) or redis.call('HGET', KEYS[4], name) or ''
     count_text(budgets, texts, ARGV[15], tonumber(ARGV[16]), charges_of(entry))
 end
@@ -35,12 +38,12 @@ if redis.call('HDEL', admitted, name) == 0 then
 end
 local now = seconds()
 -- A page without a request, or whose request ended before, does not delay the next request.
-if redis.call('ZREM', KEYS[9], name) == 1 and delay > 0 then
+if end_request(KEYS[9], name) and delay > 0 then
     redis.call('HSET', KEYS[8], 'last', string.format('%.6f', now))
 end
 local lines = 0
 if ARGV[4] ~= '' then
-    lines = redis.call('RPUSH', KEYS[7], ARGV[4])
+    lines = is_repeated_call and redis.call('LLEN', KEYS[7]) or redis.call('RPUSH', KEYS[7], ARGV[4])
 end
 local limits = {pattern = tonumber(ARGV[12]), variants = tonumber(ARGV[13]), identical = tonumber(ARGV[14])}
 -- Pages of a cancelled crawl do not wait: nothing would admit them.
@@ -52,7 +55,8 @@ for at = 18, 17 + 2 * links, 2 do
         if redis.call('HEXISTS', pages, ARGV[at]) == 0 then
             local charges = charges_of(ARGV[at + 1])
             local reason = spent(budgets, charges, limits)
-            if string.find(ARGV[at + 1], '"sitemap"', 1, true) and redis.call('HINCRBY', crawl, 'sitemaps', 1) > SITEMAPS then
+            local is_sitemap = string.find(ARGV[at + 1], '"sitemap"', 1, true)
+            if is_sitemap and tonumber(redis.call('HGET', crawl, 'sitemaps') or 0) >= SITEMAPS then
                 reason = 'max-sitemaps'
             end
             if reason then
@@ -61,6 +65,9 @@ for at = 18, 17 + 2 * links, 2 do
             else
                 redis.call('HSET', pages, ARGV[at], 'w')
                 redis.call('RPUSH', KEYS[5], ARGV[at] .. ARGV[at + 1])
+                if is_sitemap then
+                    redis.call('HINCRBY', crawl, 'sitemaps', 1)
+                end
                 note_probe(crawl, ARGV[at], ARGV[at + 1])
                 charge(budgets, charges)
                 seen = seen + (is_page(ARGV[at + 1]) and 1 or 0)
@@ -85,19 +92,21 @@ if seen then
     fields[#fields + 1] = seen
 end
 redis.call('HSET', crawl, unpack(fields))
-local items = {}
-if redis.call('PTTL', KEYS[10]) <= 0 then
-    items = admit(crawl, pages, admitted, KEYS[5], KEYS[11], tonumber(ARGV[7]))
-end
 for each in string.gmatch(ARGV[11], '[^,]+') do
     redis.call('HDEL', KEYS[6], each)
 end
-if #items > 0 then
+local items = {}
+if is_repeated_call then
+    items = open_items(admitted, redis.call('HGET', KEYS[6], name) or '')
+elseif redis.call('PTTL', KEYS[10]) <= 0 then
+    items = admit(crawl, pages, admitted, KEYS[5], KEYS[11], tonumber(ARGV[7]))
     local names = {}
     for index, item in ipairs(items) do
         names[index] = string.sub(item, 1, NAME)
     end
-    redis.call('HSET', KEYS[6], name, table.concat(names))
+    if #items > 0 then
+        redis.call('HSET', KEYS[6], name, table.concat(names))
+    end
 end
 if tonumber(ARGV[8]) > 0 then
     for index = 1, 7 do

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 #: Crawls of which a process caches something.
@@ -29,11 +29,14 @@ class _Cached:
 class CrawlCache:
     """Caches of the crawls that were used last; threads of a process may share it.
 
-    A seen page stays seen, so no answer is ever wrong. Whatever is forgotten costs a look at Redis, or a handover that
-    stays there until the crawl's keys expire.
+    A seen page stays seen, unless Redis lost its last writes: with each new connection to it, the pages are forgotten.
+    Whatever is forgotten costs a look at Redis, or a handover that stays there until the crawl's keys expire.
     """
 
-    def __init__(self, *, crawls: int = CRAWLS, pages: int = PAGES) -> None:
+    def __init__(self, connections: Callable[[], int] = int, *, crawls: int = CRAWLS, pages: int = PAGES) -> None:
+        """Begin without any; `connections` returns the number of connections that were made to Redis."""
+        self._connections = connections
+        self._connections_before = connections()
         self._limit = crawls
         self._pages_left = pages
         self._crawls: OrderedDict[str, _Cached] = OrderedDict()
@@ -42,6 +45,10 @@ class CrawlCache:
     def unseen(self, crawl_id: str, names: Iterable[str]) -> set[str]:
         """Return those of the names of pages that are not known to be seen."""
         with self._lock:
+            if self._connections_before != (connections := self._connections()):
+                self._connections_before = connections
+                for cached in self._crawls.values():
+                    self._forget_pages(cached)
             return set(names) - self._of(crawl_id).seen
 
     def add_seen(self, crawl_id: str, names: Iterable[str]) -> None:
@@ -55,7 +62,7 @@ class CrawlCache:
                 self._forget_oldest_pages()
 
     def note_born(self, crawl_id: str, born: str) -> None:
-        """Note the crawl's random `born`, which a loss of Redis changes. The pages of a lost crawl are forgotten."""
+        """Note a crawl's `born`, which a loss or a restart of Redis changes, and forget the pages of the former one."""
         with self._lock:
             cached = self._of(crawl_id)
             if cached.born not in (None, born):

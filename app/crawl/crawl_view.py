@@ -17,6 +17,7 @@ from app.crawl.frontier_values import (
     Crawl,
     Failures,
     MessageKind,
+    PageMessage,
     Progress,
     admitted_of,
     crawl_key,
@@ -59,8 +60,21 @@ class CrawlView:
 
     def active_domains(self) -> list[str]:
         """Return the domains with a crawl that has pages left, or whose end is not recorded yet."""
+        return sorted({crawl.domain for crawl in self.active()})
+
+    def active(self) -> list[Crawl]:
+        """Return the crawls that have pages left, or whose end is not recorded yet."""
         crawls = map(self.crawl, sorted(str(crawl_id) for crawl_id in self._redis.smembers(ACTIVE_CRAWLS)))
-        return sorted({crawl.domain for crawl in crawls if crawl is not None})
+        return [crawl for crawl in crawls if crawl is not None]
+
+    def open_page_messages(self, crawl_id: str) -> tuple[PageMessage, ...]:
+        """Return the messages of a crawl that are published and not completed, also those that wait for a retry."""
+        key = crawl_key(crawl_id)
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hgetall(f"{key}:admitted")
+        pipe.hgetall(f"{key}:retrying")
+        admitted, retrying = pipe.execute()
+        return admitted_of((f"{name}{entry}" for name, entry in {**admitted, **retrying}.items()), 0.0).messages
 
     def restored(self) -> list[str]:
         """Return the ids of the restored crawls that wait for a sweep."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from redis import Redis
 
-from app.crawl.frontier_values import FoundPage, crawl_key, to_entry
+from app.crawl.frontier_values import FoundPage, crawl_key
 from app.crawl_record.reasons import EXCLUDED
 
 #: URLs that are listed of each reason; see exclude.lua.
@@ -30,22 +30,28 @@ class ExcludedUrls:
 
 
 class ExcludedNotes:
-    """Remembers the excluded URLs that this process has noted: a menu repeats them on each page of a site."""
+    """Remembers the excluded URLs that this process has noted: a menu repeats them on each page of a site.
 
-    def __init__(self) -> None:
+    With each new connection to Redis they are forgotten, as in `CrawlCache`.
+    """
+
+    def __init__(self, connections: Callable[[], int]) -> None:
+        """Begin without any; `connections` returns the number of connections that were made to Redis."""
+        self._connections = connections
+        self._connections_before = connections()
         self._noted: set[tuple[str, str]] = set()
 
-    def arguments(self, crawl_id: str, excluded: Iterable[tuple[str, FoundPage]]) -> list[str]:
-        """Return the arguments of `complete.lua` for the URLs, each with its reason, that are new to this process."""
-        if len(self._noted) > _REMEMBERED:
+    def new(self, crawl_id: str, excluded: Iterable[tuple[str, FoundPage]]) -> list[tuple[str, FoundPage]]:
+        """Return the URLs, each with its reason, that are new to this process."""
+        if len(self._noted) > _REMEMBERED or self._connections_before != self._connections():
+            self._connections_before = self._connections()
             self._noted.clear()
-        arguments = []
-        for reason, link in excluded:
-            name = link.name
-            if (crawl_id, name) not in self._noted:
-                self._noted.add((crawl_id, name))
-                arguments += [reason, name, to_entry(link)]
-        return arguments
+        first = {link.name: (reason, link) for reason, link in reversed(list(excluded))}
+        return [each for name, each in reversed(first.items()) if (crawl_id, name) not in self._noted]
+
+    def add(self, crawl_id: str, excluded: Sequence[tuple[str, FoundPage]]) -> None:
+        """Note that Redis has these URLs."""
+        self._noted.update((crawl_id, link.name) for _, link in excluded)
 
 
 def excluded_urls(redis: Redis, crawl_id: str) -> ExcludedUrls:

@@ -45,7 +45,8 @@ from app.crawl.traps import TrapLimits
 from app.crawl_record.crawls import CrawlState
 from app.crawl_record.entries import UrlEntry
 from app.crawl_record.keys import plain_id
-from app.state.client import PREFIX, load_script
+from app.state.client import PREFIX, connections_of, load_script
+from app.state.epoch import EPOCH
 
 #: Seconds for which a message waits while another one of its page is worked on.
 _BUSY = 5.0
@@ -66,14 +67,15 @@ class Frontier(CrawlView):
         self._ttl = ttl
         self._admission = admission
         self._traps = traps or TrapLimits()
-        self._cache = CrawlCache()
-        self._noted = ExcludedNotes()
+        self._connections = connections_of(redis)
+        self._cache = CrawlCache(self._connections)
+        self._noted = ExcludedNotes(self._connections)
         folder = Path(__file__).parent
         admit, budgets = folder / "admit.lua", folder / "traps.lua"
         self._enter = load_script(redis, admit, budgets, folder / "enter.lua")
         self._complete = load_script(redis, admit, budgets, folder / "exclude.lua", folder / "complete.lua")
         self._refill = load_script(redis, admit, folder / "refill.lua")
-        self._release = load_script(redis, folder / "release.lua")
+        self._release = load_script(redis, admit, folder / "release.lua")
         self._rebuild = load_script(redis, budgets, folder / "exclude.lua", folder / "rebuild.lua")
         self._stored = load_script(redis, folder / "stored.lua")
         self._note_published = load_script(redis, folder / "published.lua")
@@ -117,11 +119,11 @@ class Frontier(CrawlView):
         link: FoundPage,
         host: Host,
         *,
-        takeover: bool,
+        message_id: str,
         due: bool = False,
         traps: TrapLimits | None = None,
     ) -> Entered:
-        """Begin the run of a page's message. With `takeover`, an earlier delivery of it is no longer at work.
+        """Begin the run of a page's message. An earlier run of the message with this id is no longer at work.
 
         With `due`, the page is requested whatever the former crawl found. `traps` are budgets in place of the usual.
 
@@ -130,10 +132,14 @@ class Frontier(CrawlView):
         """
         key, name = crawl_key(crawl_id), link.name
         action, *values = self._enter(
-            keys=[*parts_of(key, "", "pages", "admitted", "retrying", "backlog", "handover"), *host_keys(host.name)],
+            keys=[
+                *parts_of(key, "", "pages", "admitted", "retrying", "backlog", "handover"),
+                *host_keys(host.name),
+                EPOCH,
+            ],
             args=[
-                *(name, domain, to_entry(link), int(takeover), LEASE, host.concurrency, host.delay, int(host.own)),
-                *((traps or self._traps).identical_texts, int(due)),
+                *(name, domain, to_entry(link), f"{uuid.uuid4().hex[:8]} {message_id}", LEASE),
+                *(host.concurrency, host.delay, int(host.own), (traps or self._traps).identical_texts, int(due)),
             ],
         )
         match action:
@@ -179,11 +185,11 @@ class Frontier(CrawlView):
         place of the usual ones.
         """
         key, name = crawl_key(crawl_id), message_name(kind, canonical_key)
-        named = {link.name: link for link in links}
+        named, connections = {link.name: link for link in links}, self._connections()
         unseen = self._cache.unseen(crawl_id, named)
         fresh = [each for each in named if each in unseen]
         arguments = [field for each in fresh for field in (each, to_entry(named[each]))]
-        not_followed = self._noted.arguments(crawl_id, excluded)
+        not_followed = self._noted.new(crawl_id, excluded)
         confirmed = ",".join(self._cache.take_handed_over(crawl_id))
         ended, lines, seen, wait, *items = self._complete(
             keys=[
@@ -195,11 +201,14 @@ class Frontier(CrawlView):
                 *(name, "x" if dead else "d", int(indexed), line, host.delay, host.concurrency if host.own else ""),
                 *(0 if dead else self._admission, self._ttl if self._cache.must_renew(crawl_id) else 0, max_pages),
                 *(plain_id(crawl_id), confirmed, *(traps or self._traps).arguments, text, len(canonical_key)),
-                *(len(fresh), *arguments, *not_followed),
+                *(len(fresh), *arguments),
+                *(field for reason, link in not_followed for field in (reason, link.name, to_entry(link))),
             ],
         )
-        # Without those that a limit left out: another page may lead to them within its limits.
-        self._cache.add_seen(crawl_id, fresh[: int(seen)])
+        if connections == self._connections():  # Otherwise the Redis that has noted them may be gone.
+            # Without those that a limit left out: another page may lead to them within its limits.
+            self._cache.add_seen(crawl_id, fresh[: int(seen)])
+            self._noted.add(crawl_id, not_followed)
         return Completed(admitted_of(items, float(wait)), name, int(lines), bool(ended))
 
     def note_handed_over(self, crawl_id: str, name: str) -> None:
@@ -225,11 +234,12 @@ class Frontier(CrawlView):
         rows = self._refill(keys=[ACTIVE_CRAWLS], args=[f"{PREFIX}crawl:", HOST_PREFIX, self._admission, stalled])
         for crawl_id, domain, ended, idle, wait, *items in rows:
             real = self._redis.hget(f"{PREFIX}crawl:{crawl_id}", "id") or crawl_id
-            yield Refill(str(real), domain, admitted_of(items, float(wait)), bool(ended), float(idle))
+            names = tuple(item[: item.index("[")] for item in items)
+            yield Refill(str(real), domain, admitted_of(items, float(wait)), bool(ended), float(idle), names)
 
-    def confirm_refill(self, crawl_id: str) -> None:
-        """Note that the pages of a refill are published."""
-        self._redis.hdel(f"{crawl_key(crawl_id)}:handover", "refill")
+    def confirm_refill(self, refill: Refill) -> None:
+        """Note that the pages of a refill are published. Those that another tick has admitted since stay noted."""
+        self._redis.srem(f"{crawl_key(refill.crawl_id)}:refilled", *refill.names)
 
     def open_pages(self, crawl_id: str) -> tuple[tuple[PageMessage, ...], int]:
         """Return the open messages of a crawl, to be published again, and how often that was since its last progress.
@@ -237,15 +247,10 @@ class Frontier(CrawlView):
         The crawl's idle time begins again.
         """
         key = crawl_key(crawl_id)
-        pipe = self._redis.pipeline(transaction=False)
-        pipe.hgetall(f"{key}:admitted")
-        pipe.hgetall(f"{key}:retrying")
-        pipe.time()
-        pipe.hincrby(key, "rounds", 1)
-        admitted, retrying, (seconds, _), rounds = pipe.execute()
-        self._redis.hset(key, "last", seconds)
-        items = [f"{name}{entry}" for name, entry in {**admitted, **retrying}.items()]
-        return admitted_of(items, 0.0).messages, int(rounds)
+        seconds, _ = self._redis.time()
+        rounds = int(self._redis.hget(key, "rounds") or 0) + 1
+        self._redis.hset(key, mapping={"last": seconds, "rounds": rounds})
+        return self.open_page_messages(crawl_id), rounds
 
     def set_state(self, crawl_id: str, state: CrawlState) -> None:
         """Pause, resume or cancel a crawl. Cancelling forgets its backlog and its open messages."""

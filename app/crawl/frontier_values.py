@@ -224,13 +224,17 @@ class Failures:
 
 @dataclass(frozen=True, slots=True)
 class Refill:
-    """A crawl that needs something: pages to publish, its end, or attention after `idle` seconds without progress."""
+    """A crawl that needs something: pages to publish, its end, or attention after `idle` seconds without progress.
+
+    `names` are those of the pages in Redis.
+    """
 
     crawl_id: str
     domain: str
     admitted: Admitted
     ended: bool
     idle: float
+    names: tuple[str, ...] = ()
 
 
 @lru_cache(maxsize=16_384)

@@ -52,26 +52,26 @@ class PageWork:
         target: Target,
         *,
         referrer: str,
-        takeover: bool,
+        message_id: str,
         redirects: int = 0,
         role: str = "",
         too_complex: bool = False,
     ) -> Completed:
         """Fetch and store a page unless nothing is left to do, and return the pages to publish next.
 
-        `redirects` is the number of redirects in a row that led to it. With the role `sitemap`, its URLs are read. With
-        `takeover`, an earlier delivery of the message is no longer at work. Raises Postpone while the host is busy, and
+        `redirects` is the number of redirects in a row that led to it. With the role `sitemap`, its URLs are read. An
+        earlier run of the message with this id is no longer at work. Raises Postpone while the host is busy, and
         what `Crawler.get` and the store raise; then the page leaves the admission window until its retry.
         """
         host, key = self._crawler.host(target), frontier_key(target.canonical_key, role)
         link = FoundPage(target.url, target.canonical_key, target.depth, referrer, redirects, role)
-        entered = self._enter(target, link, host, takeover=takeover)
+        entered = self._enter(target, link, host, message_id=message_id)
         if entered.spent:
             return self.complete(target, "page", Skipped(why=entered.spent), host, referrer=referrer)
         if entered.not_due and entered.former:
             if unchanged := self._crawler.not_due(target, entered.former):
                 return self.complete(target, "page", unchanged, host, referrer=referrer, member=True)
-            entered = self._enter(target, link, host, takeover=takeover, due=True)
+            entered = self._enter(target, link, host, message_id=message_id, due=True)
         if not entered.fetch:
             return Completed(entered.handover, message_name("page", key))
         try:
@@ -93,7 +93,7 @@ class PageWork:
             target, "page", result, host, referrer=referrer, member=bool(member), redirects=redirects, text=text
         )
 
-    def _enter(self, target: Target, link: FoundPage, host: Host, *, takeover: bool, due: bool = False) -> Entered:
+    def _enter(self, target: Target, link: FoundPage, host: Host, *, message_id: str, due: bool = False) -> Entered:
         """Begin the run of a page's message, in a crawl that Redis may have lost. Raises what `Frontier.enter` does.
 
         Nothing is left to do for a message of a removed site.
@@ -101,7 +101,7 @@ class PageWork:
         enter = partial(
             self._frontier.enter,
             *(target.crawl_id, target.domain, link, host),
-            takeover=takeover,
+            message_id=message_id,
             due=due,
             traps=self._policies(target.domain).traps,
         )

@@ -1,7 +1,7 @@
 -- Admit pages of all active crawls that have room in their admission windows: a page that failed left room, a host's
 -- hold has ended, or a crawl was resumed. Returns a row for each crawl that needs something: its id, its domain,
 -- 1 if nothing is left of it, seconds since its last progress, seconds until the next request to its host, and items.
--- An unpublished handover of an earlier call is returned again.
+-- Pages of an earlier call are returned again until their publication is noted.
 -- KEYS: active crawls. ARGV: prefix of crawls' keys, prefix of hosts' keys, pages that all crawls may have admitted,
 -- seconds without progress after which a crawl is returned.
 local now = seconds()
@@ -14,13 +14,14 @@ for _, id in ipairs(redis.call('SMEMBERS', KEYS[1])) do
     if not domain then
         redis.call('SREM', KEYS[1], id)
     else
-        local handed = redis.call('HGET', crawl .. ':handover', 'refill') or ''
+        local refilled = crawl .. ':refilled'
         local items = {}
-        for at = 1, #handed, NAME do
-            local name = string.sub(handed, at, at + NAME - 1)
+        for _, name in ipairs(redis.call('SMEMBERS', refilled)) do
             local entry = redis.call('HGET', admitted, name)
             if entry then
                 items[#items + 1] = name .. entry
+            else
+                redis.call('SREM', refilled, name)
             end
         end
         local host = ARGV[2] .. domain
@@ -28,10 +29,10 @@ for _, id in ipairs(redis.call('SMEMBERS', KEYS[1])) do
             local new = admit(crawl, crawl .. ':pages', admitted, crawl .. ':backlog', KEYS[1], tonumber(ARGV[3]))
             for _, item in ipairs(new) do
                 items[#items + 1] = item
-                handed = handed .. string.sub(item, 1, NAME)
+                redis.call('SADD', refilled, string.sub(item, 1, NAME))
             end
             if #new > 0 then
-                redis.call('HSET', crawl .. ':handover', 'refill', handed)
+                redis.call('EXPIRE', refilled, math.max(1, redis.call('TTL', crawl)))
             end
         end
         if fields[4] == 'cancelled' then

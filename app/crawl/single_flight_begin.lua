@@ -13,7 +13,8 @@ local result = redis.call('GET', KEYS[2])
 if result then
     return {'visit', result}
 end
-if redis.call('SET', KEYS[3], ARGV[2], 'NX', 'PX', ARGV[3]) then
+-- A call that is repeated after its reply was lost has the lease already.
+if redis.call('SET', KEYS[3], ARGV[2], 'NX', 'PX', ARGV[3]) or redis.call('GET', KEYS[3]) == ARGV[2] then
     return {'fetch'}
 end
 return {'busy'}

@@ -18,7 +18,8 @@ if reserved > 0 then
         end
     end
 end
-if redis.call('SET', probe, ARGV[1], 'NX', 'PX', ARGV[2]) then
+-- A call that is repeated after its reply was lost has the probe's token already.
+if redis.call('SET', probe, ARGV[1], 'NX', 'PX', ARGV[2]) or redis.call('GET', probe) == ARGV[1] then
     return {0, 1}
 end
 return {math.max(1, math.min(redis.call('PTTL', probe), tonumber(ARGV[3]))), 0}

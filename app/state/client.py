@@ -10,6 +10,7 @@ from typing import Any
 from redis import Redis
 from redis.backoff import ExponentialBackoff
 from redis.commands.core import Script as RegisteredScript
+from redis.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
@@ -21,6 +22,24 @@ PREFIX = "perennial:"
 
 #: Calls a Lua script with `keys` and `args`.
 Script = Callable[..., Any]
+
+
+class ConnectionCount:
+    """Counts the connections that a client makes. After a new one, Redis may be another, or lack its last writes."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __call__(self, connection: AbstractConnection) -> None:
+        """Prepare a new connection as redis-py does without this, and count it before a command is sent on it."""
+        connection.on_connect()  # type: ignore[no-untyped-call]  # redis-py annotates no result.
+        self.number += 1
+
+
+def connections_of(redis: Redis) -> Callable[[], int]:
+    """Return a function that returns the number of connections so far; 0 for a client that this module did not make."""
+    count = redis.connection_pool.connection_kwargs.get("redis_connect_func")
+    return (lambda: count.number) if isinstance(count, ConnectionCount) else int
 
 
 @functools.cache
@@ -49,6 +68,7 @@ def _client(url: str, *, decode_responses: bool) -> Redis:
         socket_connect_timeout=5,
         retry=Retry(ExponentialBackoff(cap=1, base=0.05), 5),
         retry_on_error=[RedisConnectionError],
+        redis_connect_func=ConnectionCount(),
     )
 
 

@@ -1,32 +1,40 @@
-"""The epoch of Redis: a key that is missing only after a loss of data, or on the first start."""
+"""The epoch of Redis: which server process holds the keys. Another one may have lost them, or their last writes."""
 
 from __future__ import annotations
-
-import uuid
 
 from redis import Redis
 
 from app.state.client import PREFIX
 
-_EPOCH = f"{PREFIX}epoch"
+#: The run id of the server process that holds the keys.
+EPOCH = f"{PREFIX}epoch"
+#: The epoch for which everything was compared with the store.
+_COMPARED = f"{PREFIX}epoch:compared"
 _SWEPT = f"{PREFIX}swept:"
 #: Seconds between two sweeps of one domain.
 _SWEEP_EVERY = 60
 
 
 class Epoch:
-    """Notices that Redis lost its keys."""
+    """Notices that Redis was started, replaced or emptied: by another run id, or without the key of the epoch."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
 
-    def was_lost(self) -> bool:
-        """Return whether Redis has no epoch: it lost its keys, or is new."""
-        return not self._redis.exists(_EPOCH)
+    def is_new(self) -> bool:
+        """Return whether a new epoch has begun, and `note` was not called since.
+
+        Workers see the new epoch before anything is published again: they forget what the former one knew.
+        """
+        run_id = str(self._redis.info("server")["run_id"])
+        epoch, compared = self._redis.mget(EPOCH, _COMPARED)
+        if epoch != run_id:
+            self._redis.set(EPOCH, run_id)
+        return compared != run_id
 
     def note(self) -> None:
-        """Begin a new epoch, unless another process has."""
-        self._redis.set(_EPOCH, uuid.uuid4().hex, nx=True)
+        """Note that what the present epoch may lack is published again."""
+        self._redis.set(_COMPARED, self._redis.get(EPOCH) or "")
 
     def may_sweep(self, domain: str) -> bool:
         """Return whether no sweep of the domain began within the last minute, and note that one begins."""

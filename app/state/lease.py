@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 
@@ -57,8 +58,12 @@ def lease(redis: Redis, name: str, *, seconds: float = 30.0, retry_after: float 
     two writers would do harm, check it at the end.
     """
     lock = Lock(redis, f"{PREFIX}lease:{name}", timeout=seconds, blocking=False, thread_local=False)
-    if not lock.acquire():
-        raise Postpone(retry_after, f"{name} is held by another worker")
+    token = uuid.uuid4().hex
+    if not lock.acquire(token=token):
+        # redis-py repeats a call whose reply was lost, and then finds the lease held by its own token.
+        if redis.get(lock.name) not in (token, token.encode()):
+            raise Postpone(retry_after, f"{name} is held by another worker")
+        lock.local.token = token.encode()
     with closing(Renewer(seconds=seconds)) as renewer:
         renewer.add(name, lock.reacquire)
         try:

@@ -1,7 +1,9 @@
 -- Complete a claim, unless the timer was started or reset since: delete the timer, or put it off by ARGV[3] seconds.
+-- Returns 1 if it was; a timer that is deleted already counts as deleted by a former call.
 -- KEYS: deadlines, timer of the domain. ARGV: domain, version at the claim, seconds or '' to delete.
-if redis.call('HGET', KEYS[2], 'version') ~= ARGV[2] then
-    return 0
+local version = redis.call('HGET', KEYS[2], 'version')
+if version ~= ARGV[2] then
+    return not version and ARGV[3] == '' and 1 or 0
 end
 if ARGV[3] == '' then
     redis.call('DEL', KEYS[2])

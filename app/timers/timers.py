@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ MAX_TICK_PAUSE = 60
 
 _DEADLINES = f"{PREFIX}timers"
 _TIMER = f"{PREFIX}timer:"
-#: The time of the last claim: a later one that is earlier shows that the clock was set back.
+#: The last claim: its domains, and its time. A later one that is earlier shows that the clock was set back.
 _CLAIMED = f"{PREFIX}timers:claimed"
 #: Counts starts and resets of all timers: a timer that was deleted and started again has another version.
 _VERSION = f"{PREFIX}timers:version"
@@ -99,7 +100,7 @@ class Timers:
 
     def claim_due(self, *, lease: float = 30.0) -> list[Timer]:
         """Claim the timers that are due. One that is neither removed nor rearmed in `lease` seconds is due again."""
-        rows = self._claim(keys=[_DEADLINES, _CLAIMED], args=[_TIMER, lease, _BATCH])
+        rows = self._claim(keys=[_DEADLINES, _CLAIMED], args=[_TIMER, lease, _BATCH, uuid.uuid4().hex])
         return [
             Timer(domain, float(timeout), Callback(queue, json.loads(message)), version)
             for domain, timeout, queue, message, version in rows

@@ -1,8 +1,10 @@
-"""The law of admission: whatever dies and whenever, every page of a site is fetched, and nothing stays open."""
+"""The law of admission: whatever dies, is lost or refused, every page is fetched, and nothing stays open."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -11,11 +13,16 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import OutOfMemoryError
+from redis.retry import Retry
 
 from app.broker.errors import Postpone
+from app.crawl.crawl_view import CrawlView
 from app.crawl.frontier import Frontier
 from app.crawl.frontier_values import Admitted, Crawl, FoundPage, Host, PageMessage
-from app.state.client import get_redis
+from app.state.client import ConnectionCount, get_redis
+from tests.support.redis_proxy import RedisProxy, Trouble
 
 pytestmark = pytest.mark.integration
 
@@ -26,13 +33,14 @@ FAULTS = ("", "", "", "", "dies after enter", "fails", "dies after complete", "d
 
 @dataclass
 class World:
-    """A site of numbered pages, a broker as a list of messages, and workers that die."""
+    """A site of numbered pages, a broker as a list of messages with their ids, and workers that die."""
 
     redis: Redis
     site: dict[int, list[int]]
     window: int
-    messages: list[tuple[PageMessage, bool]] = field(default_factory=list)
+    messages: list[tuple[PageMessage, int, bool]] = field(default_factory=list)
     fetched: Counter[str] = field(default_factory=Counter)
+    published: int = 0
     deaths: int = 0
 
     def __post_init__(self) -> None:
@@ -43,51 +51,60 @@ class World:
         self.publish(Admitted((PageMessage("page", url(0), 0, ""),)))
 
     def publish(self, admitted: Admitted) -> None:
-        self.messages += [(message, False) for message in admitted.messages]
+        for message in admitted.messages:
+            self.published += 1
+            self.messages.append((message, self.published, False))
 
     def deliver(self, position: int, worker: int, fault: str) -> None:
         """Deliver one message; `fault` says where its run ends."""
-        message, again = self.messages.pop(position % len(self.messages))
+        message, own_id, again = self.messages.pop(position % len(self.messages))
         frontier, link = self.workers[worker], FoundPage(message.url, message.url, message.depth)
         try:
-            entered = frontier.enter("c", DOMAIN, link, self.host, takeover=again)
-        except Postpone:
-            self.messages.append((message, again))
+            entered = frontier.enter("c", DOMAIN, link, self.host, message_id=str(own_id))
+        except (Postpone, OutOfMemoryError):
+            self.messages.append((message, own_id, again))
             return
         if fault == "dies after enter":
-            self.die(message, worker)
+            self.die(message, own_id, worker)
         elif not entered.fetch:
             self.publish(entered.handover)
         elif fault == "fails":
-            frontier.release("c", "page", message.url, self.host, failed=True)
-            self.messages.append((message, True))
+            self.messages.append((message, own_id, True))
+            with suppress(OutOfMemoryError):
+                frontier.release("c", "page", message.url, self.host, failed=True)
         else:
             self.fetched[message.url] += 1
             links = [FoundPage(url(each), url(each), message.depth + 1) for each in self.site[number(message.url)]]
-            completed = frontier.complete("c", "page", message.url, host=self.host, links=links, max_pages=1_000)
+            try:
+                completed = frontier.complete("c", "page", message.url, host=self.host, links=links, max_pages=1_000)
+            except OutOfMemoryError:
+                self.deaths += 1
+                self.messages.append((message, own_id, again))
+                return
             if fault == "dies after complete":
-                self.die(message, worker)
+                self.die(message, own_id, worker)
                 return
             self.publish(completed.admitted)
             if fault == "dies after publish":
-                self.die(message, worker)
+                self.die(message, own_id, worker)
                 return
             frontier.note_handed_over("c", completed.name)
 
-    def die(self, message: PageMessage, worker: int) -> None:
+    def die(self, message: PageMessage, own_id: int, worker: int) -> None:
         """Let the broker deliver the message again, to a new process."""
         self.deaths += 1
-        self.messages.append((message, True))
+        self.messages.append((message, own_id, True))
         self.workers[worker] = Frontier(self.redis, ttl=60)
 
     def tick(self, *, dies: bool) -> None:
         frontier = Frontier(self.redis, ttl=60)
-        for refill in frontier.refill(stalled=60):
-            if dies:
-                return
-            self.publish(refill.admitted)
-            if refill.admitted.messages:
-                frontier.confirm_refill("c")
+        with suppress(OutOfMemoryError):
+            for refill in frontier.refill(stalled=60):
+                if dies:
+                    return
+                self.publish(refill.admitted)
+                if refill.admitted.messages:
+                    frontier.confirm_refill(refill)
 
 
 def url(number: int) -> str:
@@ -106,23 +123,50 @@ STEPS = st.lists(
 )
 
 
-@given(SITES, st.integers(1, 4), STEPS)
-@hypothesis_settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_page_is_fetched_and_nothing_stays_open_whatever_dies(
-    redis_url: str, links: list[list[int]], window: int, steps: list[tuple[int, int, str]]
+TROUBLES: st.SearchStrategy[tuple[Trouble, int]] = st.tuples(
+    st.sampled_from(["", "lost", "refused"]), st.integers(3, 12)
+)
+
+
+@pytest.fixture
+def proxy(redis_url: str) -> Iterator[RedisProxy]:
+    with closing(RedisProxy(redis_url)) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def redis(proxy: RedisProxy) -> Iterator[Redis]:
+    """Yield a client as the program's, but for the pauses between its attempts."""
+    options = {"retry": Retry(NoBackoff(), 5), "redis_connect_func": ConnectionCount()}
+    with Redis.from_url(proxy.url, decode_responses=True, **options) as client:
+        yield client
+
+
+@given(SITES, st.integers(1, 4), STEPS, TROUBLES)
+@hypothesis_settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_page_is_fetched_and_nothing_stays_open_whatever_dies_or_is_lost_or_refused(
+    redis_url: str,
+    proxy: RedisProxy,
+    redis: Redis,
+    links: list[list[int]],
+    window: int,
+    steps: list[tuple[int, int, str]],
+    troubles: tuple[Trouble, int],
 ) -> None:
-    world = World(get_redis(redis_url), dict(enumerate(links)), window)
+    proxy.trouble = ""
+    world, view = World(redis, dict(enumerate(links)), window), CrawlView(get_redis(redis_url))
+    proxy.trouble, proxy.every = troubles
     for position, worker, fault in steps:
         if fault.startswith("tick"):
             world.tick(dies=fault.endswith("dies"))
         elif world.messages:
             world.deliver(position, worker, fault)
-        admitted = world.workers[0].progress(DOMAIN).open
-        assert admitted <= window + sum(again for _, again in world.messages) + 1
+        admitted = view.progress(DOMAIN).open
+        assert admitted <= window + sum(again for *_, again in world.messages) + 1
     for _ in range(2_000):
         if world.messages:
             world.deliver(0, 0, "")
-        elif world.workers[0].open_messages(DOMAIN):
+        elif view.open_messages(DOMAIN):
             world.tick(dies=False)
         else:
             break
@@ -132,5 +176,5 @@ def test_every_page_is_fetched_and_nothing_stays_open_whatever_dies(
         reachable |= new
         todo += new
     assert set(map(number, world.fetched)) == reachable
-    assert (world.messages, world.workers[0].open_messages(DOMAIN)) == ([], 0)
+    assert (world.messages, view.open_messages(DOMAIN)) == ([], 0)
     assert sum(world.fetched.values()) <= len(reachable) + world.deaths

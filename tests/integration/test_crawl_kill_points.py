@@ -1,10 +1,11 @@
-"""A process that ends before any operation on Redis, store or broker: its crawl is packed as if it had not."""
+"""A process that ends before any operation, or a Redis that loses replies or is full: its crawl is packed complete."""
 
 from __future__ import annotations
 
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -12,12 +13,14 @@ from typing import Any
 import pytest
 from amqp import spec
 from amqp.abstract_channel import AbstractChannel
+from redis import Redis
 from redis.connection import AbstractConnection
 
 from app.broker.errors import Postpone
 from app.cli.crawl import change_crawls
 from app.crawl_record.crawls import latest_crawl
 from app.pack.manifest import read_manifest
+from app.state.client import get_redis
 from app.storage.folder import FolderStore
 from app.topology.queues import DEAD_SET
 from config.settings import Settings
@@ -25,6 +28,7 @@ from tasks import base, pack, site, timers
 from tasks.base import Context
 from tests.servers.site import Site, page, redirect
 from tests.support.broker import Broker
+from tests.support.redis_proxy import RedisProxy, Trouble
 from tests.support.task_context import task_context
 
 pytestmark = pytest.mark.integration
@@ -51,6 +55,7 @@ class World:
     """One process at a time that runs tasks, and ends before its operation `left`, counted from 1."""
 
     broker: Broker
+    redis: Redis
     monkeypatch: pytest.MonkeyPatch
     left: int
     #: Of its own for each world: a process caches what a crawl has seen.
@@ -58,7 +63,8 @@ class World:
     kills: int = 0
     operations: int = 0
     running: bool = False
-    messages: list[tuple[dict[str, Any], bool]] = field(default_factory=list)
+    #: Each with its id.
+    messages: list[tuple[dict[str, Any], str]] = field(default_factory=list)
     _is_dying: bool = False
 
     def __post_init__(self) -> None:
@@ -70,7 +76,7 @@ class World:
 
     def begin(self, web: Site) -> None:
         """Start a crawl of a site."""
-        self.messages.append(({"type": "index+crawl", "url": web.at("/"), "crawl_id": self.crawl_id}, False))
+        self.messages.append(({"type": "index+crawl", "url": web.at("/"), "crawl_id": self.crawl_id}, self.crawl_id))
 
     def run(self, act: Callable[[], object], *, again: bool = False) -> bool:
         """Run a part of the program; return whether it came to its end. With `again`, repeat it if it was killed."""
@@ -91,35 +97,38 @@ class World:
     def deliver(self) -> bool:
         """Deliver one message, again if its process is killed; return False without one."""
         for queue in QUEUES:
-            self.messages += [(json.loads(message.body), False) for message in self.broker.take(queue)]
+            taken = self.broker.take(queue)
+            self.messages += [(json.loads(each.body), each.properties["message_id"]) for each in taken]
         if not self.messages:
             return False
-        payload, again = self.messages.pop(0)
+        payload, message_id = self.messages.pop(0)
         fields = {name: value for name, value in payload.items() if name != "type"}
         task = TASKS[payload["type"]]
-        task.push_request(id="", headers={}, delivery_info={"redelivered": again})
+        task.push_request(id=message_id, headers={}, delivery_info={})
         try:
             if not self.run(lambda: task.run(**fields)):
-                self.messages.append((payload, True))
+                self.messages.append((payload, message_id))
         except Postpone:
-            self.messages.append((payload, again))
+            self.messages.append((payload, message_id))
         finally:
             task.pop_request()
         return True
 
     def tick(self) -> bool:
         """Tick at a time at which every timer is due; return whether the tick came to its end."""
-        redis = base.context().redis
-        for domain in redis.zrange("perennial:timers", 0, -1):
-            redis.zadd("perennial:timers", {str(domain): 0})
-        return self.run(timers.tick)
+        for domain in self.redis.zrange("perennial:timers", 0, -1):
+            self.redis.zadd("perennial:timers", {str(domain): 0})
+        try:
+            return self.run(timers.tick)
+        except Postpone:
+            return False
 
     def work(self, *, steps: int = 10_000) -> None:
         """Deliver messages and tick until nothing is left to do."""
         for _ in range(steps):
             if self.deliver():
                 continue
-            if self.tick() and not self.deliver() and not base.context().redis.zcard("perennial:timers"):
+            if self.tick() and not self.deliver() and not self.redis.zcard("perennial:timers"):
                 return
         raise AssertionError(f"still at work: {self.messages}")
 
@@ -140,10 +149,9 @@ class World:
 
     def _let_leases_expire(self) -> None:
         self._is_dying = False
-        redis = base.context().redis
-        for pattern in ("perennial:lease:*", "perennial:crawl:*:by", "perennial:host:*:flight"):
-            for key in redis.scan_iter(pattern):
-                redis.delete(key)
+        for pattern in ("perennial:lease:*", "perennial:crawl:*:by"):
+            for key in self.redis.scan_iter(pattern):
+                self.redis.delete(key)
 
 
 @pytest.fixture
@@ -163,6 +171,12 @@ def web() -> Iterator[Site]:
     }
     with Site(routes) as site:
         yield site
+
+
+def empty(process: Context) -> None:
+    """Delete what former crawls stored."""
+    for stat in chain.from_iterable(map(process.store.list, ("crawls/", "content/", "packs/"))):
+        process.store.delete(stat.key)
 
 
 def crawl(world: World, web: Site) -> None:
@@ -206,11 +220,10 @@ def test_a_process_that_is_killed_before_any_operation_costs_no_page_and_no_pack
     while killed:
         operation += step
         base.context().redis.flushdb()
-        for stat in chain.from_iterable(map(process.store.list, ("crawls/", "content/", "packs/"))):
-            process.store.delete(stat.key)
+        empty(process)
         before = len(web.requests)
         with pytest.MonkeyPatch.context() as patch:
-            world = World(Broker(settings.broker), patch, left=operation)
+            world = World(Broker(settings.broker), process.redis, patch, left=operation)
             story(world, web)
         killed = bool(world.kills)
         manifest, record = read_manifest(process.store, web.domain), latest_crawl(process.store, web.domain)
@@ -225,6 +238,33 @@ def test_a_process_that_is_killed_before_any_operation_costs_no_page_and_no_pack
     assert operation > 60
 
 
+@pytest.mark.parametrize(("trouble", "numbers"), [("lost", range(8, 24, 4)), ("refused", range(3, 11, 2))])
+def test_a_redis_that_loses_replies_or_is_full_costs_no_page_no_pack_and_no_wait(
+    environment: dict[str, str],
+    settings: Settings,
+    web: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    trouble: Trouble,
+    numbers: range,
+) -> None:
+    with closing(RedisProxy(settings.redis)) as proxy:
+        own = {**environment, "REDIS_URL": proxy.url, "TIMER_MAX_WAIT": "86400"}
+        for proxy.every in numbers:
+            with task_context(own, settings, monkeypatch) as process, pytest.MonkeyPatch.context() as patch:
+                get_redis(settings.redis).flushdb()
+                empty(process)
+                world = World(Broker(settings.broker), get_redis(settings.redis), patch, left=-1)
+                proxy.trouble = trouble
+                crawl(world, web)
+                proxy.trouble = ""
+                record = latest_crawl(process.store, web.domain)
+                assert record is not None
+                assert (read_manifest(process.store, web.domain).pages, record.id) == (4, world.crawl_id)
+                assert (record.state, record.counts["indexed"], record.counts["done"]) == ("done", 4, 8)
+                assert process.frontier.open_messages(web.domain) == 0
+        assert proxy.troubles > 20
+
+
 @pytest.mark.parametrize("state", ["paused", "cancelled"])
 def test_a_command_that_was_killed_between_store_and_redis_takes_effect_when_it_is_repeated(
     process: Context, settings: Settings, web: Site, state: Any
@@ -234,7 +274,7 @@ def test_a_command_that_was_killed_between_store_and_redis_takes_effect_when_it_
         for stat in list(process.store.list("crawls/")):
             process.store.delete(stat.key)
         with pytest.MonkeyPatch.context() as patch:
-            world = World(Broker(settings.broker), patch, left=1_000)
+            world = World(Broker(settings.broker), process.redis, patch, left=1_000)
             world.begin(web)
             world.deliver()
             world.left = operation

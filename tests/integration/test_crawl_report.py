@@ -142,7 +142,7 @@ def test_broken_links_are_listed_with_the_pages_that_have_them(process: Context,
     complete(process, work, "", "Welcome" + links("a", "none", "down"))
     complete(process, work, "a", "Amber" + links("none"))
     complete(process, work, "none", Gone(why="404", status=404))
-    process.frontier.enter("c", DOMAIN, FoundPage(url("down"), url("down"), 1), HOST, takeover=False)
+    process.frontier.enter("c", DOMAIN, FoundPage(url("down"), url("down"), 1), HOST, message_id="m")
     process.frontier.release("c", "page", url("down"), HOST, failed=True, error="ServerError: 500")
     complete_dead(process.frontier, target("down"), "page")
     error = "1 attempt failed, the last with: ServerError: 500"
@@ -161,7 +161,7 @@ def test_a_page_between_two_attempts_is_explained_with_its_error_and_the_next_at
     process: Context, work: PageWork
 ) -> None:
     for number in (1, 2):
-        process.frontier.enter("c", DOMAIN, FoundPage(url("a"), url("a"), 1), HOST, takeover=number > 1)
+        process.frontier.enter("c", DOMAIN, FoundPage(url("a"), url("a"), 1), HOST, message_id="m")
         process.frontier.release("c", "page", url("a"), HOST, failed=True, error=f"ServerError: {number}")
     found: dict[str, Any] = json.loads(run("explain", url("a"), "--json"))
     assert found["failures"] | {"at": 0} == {"number": 2, "error": "ServerError: 2", "at": 0}

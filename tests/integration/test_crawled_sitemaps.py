@@ -116,7 +116,7 @@ def test_a_sitemap_beyond_the_cpu_limit_is_left_out_with_the_reason(process: Con
     crawl(process, site, "one")
     url = site.at("/map.xml")
     process.work.run(
-        Target(url, site.domain, url, "one", 2), referrer="", takeover=True, role=SITEMAP, too_complex=True
+        Target(url, site.domain, url, "one", 2), referrer="", message_id="m", role=SITEMAP, too_complex=True
     )
     assert site.hits("/map.xml") == 0
     assert process.frontier.is_cut("one")

@@ -67,8 +67,8 @@ def urls(admitted: Admitted) -> list[str]:
     return [each.url.rpartition("/")[2] for each in admitted.messages]
 
 
-def enter(frontier: Frontier, key: str, *, takeover: bool = False, host: Host = HOST, crawl_id: str = "c") -> Entered:
-    return frontier.enter(crawl_id, "a.gov", link(key), host, takeover=takeover)
+def enter(frontier: Frontier, key: str, message_id: str = "m", *, host: Host = HOST, crawl_id: str = "c") -> Entered:
+    return frontier.enter(crawl_id, "a.gov", link(key), host, message_id=message_id)
 
 
 def unseen(frontier: Frontier, *keys: str, max_pages: int, depth: int = 0) -> list[str]:
@@ -140,8 +140,8 @@ def test_active_crawls_share_the_pages_that_may_be_admitted(redis_url: str) -> N
 def test_a_page_is_worked_on_by_one_message_and_a_redelivered_one_takes_over(frontier: Frontier) -> None:
     assert enter(frontier, "k").fetch
     with pytest.raises(Postpone, match="another message"):
-        enter(frontier, "k")
-    assert enter(frontier, "k", takeover=True).fetch
+        enter(frontier, "k", "another message")
+    assert enter(frontier, "k").fetch
     complete(frontier, "page", "k")
     assert not enter(frontier, "k").fetch
 
@@ -149,7 +149,7 @@ def test_a_page_is_worked_on_by_one_message_and_a_redelivered_one_takes_over(fro
 def test_what_a_page_admitted_is_handed_over_again_until_its_publication_is_noted(frontier: Frontier) -> None:
     enter(frontier, "start")
     completed = complete(frontier, "page", "start", "1", "2", "3")
-    again = enter(frontier, "start", takeover=True)
+    again = enter(frontier, "start")
     assert (again.fetch, urls(again.handover)) == (False, ["1", "2"])
     enter(frontier, "1")
     complete(frontier, "page", "1")
@@ -171,7 +171,7 @@ def test_a_failed_page_leaves_the_window_and_the_next_refill_admits_another(fron
     assert (refill.crawl_id, refill.domain, urls(refill.admitted)) == ("c", "a.gov", ["2"])
     # It is returned until its publication is noted: a tick may die before that.
     assert [urls(each.admitted) for each in frontier.refill(stalled=60)] == [["2"]]
-    frontier.confirm_refill("c")
+    frontier.confirm_refill(refill)
     assert list(frontier.refill(stalled=60)) == []
     assert frontier.open_messages("a.gov") == 2
 
@@ -181,15 +181,17 @@ def test_a_host_on_hold_takes_no_page_and_its_pages_go_back_to_the_backlog_witho
 ) -> None:
     enter(frontier, "start")
     complete(frontier, "page", "start", "1", "2", "3")
+    enter(frontier, "2")
+    frontier.release("c", "page", "2", HOST, failed=True)
     HostRateLimiter(get_redis(redis_url)).pause("a.gov", 0.3)
     assert not enter(frontier, "1").fetch
     progress = frontier.progress("a.gov")
     assert (progress.open, progress.waiting) == (1, 2)
     with pytest.raises(Postpone):  # It has spent a part of its budget, which is in its message.
-        enter(frontier, "2", takeover=True)
+        enter(frontier, "2")
     assert list(frontier.refill(stalled=60)) == []
     admitted = eventually(lambda: [urls(each.admitted) for each in frontier.refill(stalled=60)], "the hold is over")
-    assert admitted == [["1"]]
+    assert admitted == [["1", "3"]]
 
 
 def test_a_paused_crawl_keeps_its_backlog_and_a_cancelled_one_forgets_it(frontier: Frontier) -> None:

@@ -78,7 +78,7 @@ class PoliteCrawl:
         self.deliveries[message.url] += 1
         link = FoundPage(message.url, message.url, message.depth)
         try:
-            entered = self._frontier.enter("c", DOMAIN, link, self.host, takeover=False)
+            entered = self._frontier.enter("c", DOMAIN, link, self.host, message_id=message.url)
         except Postpone as postpone:
             decision = self._policy.postpone(DELIVERY, postpone.seconds, exactly=postpone.exactly)
             assert isinstance(decision, Postponed)

@@ -61,7 +61,7 @@ def crawl(process: Context, site: Site, crawl_id: str, *, scheduled: bool = Fals
         each = waiting.popleft()
         target = Target(each.url, site.domain, canonical_key(each.url), crawl_id, each.depth)
         completed = process.work.run(
-            target, referrer=each.referrer, takeover=False, redirects=each.redirects, role=each.role
+            target, referrer=each.referrer, message_id=each.url, redirects=each.redirects, role=each.role
         )
         waiting += completed.admitted.messages
     process.records.end(begun)

@@ -112,7 +112,7 @@ def test_a_late_message_of_a_removed_site_does_nothing(process: Context, broker:
     fill(process, broker, DOMAIN)
     perennial("site", "remove", DOMAIN, "--yes")
     url, crawl_id = f"https://{DOMAIN}/x", f"crawl of {DOMAIN}"
-    entered = process.frontier.enter(crawl_id, DOMAIN, FoundPage(url, url, 1), Host(DOMAIN, 0, 1), takeover=True)
+    entered = process.frontier.enter(crawl_id, DOMAIN, FoundPage(url, url, 1), Host(DOMAIN, 0, 1), message_id="m")
     assert not entered.fetch
     assert process.crawler.fetch(Target(url, DOMAIN, url, crawl_id), "index") is None
     [mark] = list(process.redis.scan_iter("perennial:crawl:*"))

@@ -90,5 +90,5 @@ def test_a_probe_whose_response_takes_too_much_time_is_not_requested_again(proce
     process.records.begin(started, timer_timeout=30, callback={})
     url = site.at("/perennial-probe-0")
     target = Target(url, site.domain, url, "one", depth=1)
-    completed = process.work.run(target, referrer="", takeover=False, role="probe", too_complex=True)
+    completed = process.work.run(target, referrer="", message_id="m", role="probe", too_complex=True)
     assert (completed.ended, probes(site)) == (True, [])

@@ -101,6 +101,6 @@ def test_timers_are_not_late_by_the_time_that_the_clock_was_set_back(timers: Tim
     # What Redis holds after its clock was set back by an hour.
     redis = get_redis(redis_url)
     redis.zincrby("perennial:timers", 3_600, "a.gov")
-    redis.incrbyfloat("perennial:timers:claimed", 3_600)
+    redis.hincrbyfloat("perennial:timers:claimed", "at", 3_600)
     [timer] = due(timers)
     assert timer.domain == "a.gov"
