@@ -188,7 +188,7 @@ def _sweep_what_was_lost() -> None:
     if process.epoch.is_new():
         logger.warning("Redis is new or was started again: crawls, packs and timers are compared with the store")
         for each in process.frontier.active():
-            messages = process.frontier.open_page_messages(each.id)
+            messages = process.frontier.readmit(each.id)
             process.publisher.publish(page_messages(each.domain, each.id, Admitted(messages)))
         process.publisher.publish([site_message("sweep", process.budgets)])
         process.epoch.note()

@@ -42,6 +42,7 @@ from app.crawl.frontier_values import (
     to_entry,
 )
 from app.crawl.traps import TrapLimits
+from app.crawl.urls import host_of
 from app.crawl_record.crawls import CrawlState
 from app.crawl_record.entries import UrlEntry
 from app.crawl_record.keys import plain_id
@@ -251,6 +252,17 @@ class Frontier(CrawlView):
         rounds = int(self._redis.hget(key, "rounds") or 0) + 1
         self._redis.hset(key, mapping={"last": seconds, "rounds": rounds})
         return self.open_page_messages(crawl_id), rounds
+
+    def readmit(self, crawl_id: str) -> tuple[PageMessage, ...]:
+        """Return the open messages of a crawl, to be published again since Redis may have lost its last writes.
+
+        Requests in flight to their hosts are forgotten: one that ended in the lost writes would hold its host.
+        """
+        messages = self.open_page_messages(crawl_id)
+        hosts = {host_of(each.url) for each in messages}
+        if hosts:
+            self._redis.delete(*(host_keys(host)[1] for host in hosts))
+        return messages
 
     def set_state(self, crawl_id: str, state: CrawlState) -> None:
         """Pause, resume or cancel a crawl. Cancelling forgets its backlog and its open messages."""

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -80,6 +81,17 @@ def lose_redis(system: System) -> None:
     """SIGKILL Redis and remove its data."""
     kill_service(system, REDIS)
     shutil.rmtree(system.settings.services_file.parent / "redis" / "appendonlydir")
+
+
+def set_redis_back(system: System, chance: random.Random) -> None:
+    """SIGKILL Redis when ten seconds of work have passed, and replace its data by those of ten seconds ago."""
+    data = system.settings.services_file.parent / "redis" / "appendonlydir"
+    snapshot = data.with_name("snapshot")
+    shutil.copytree(data, snapshot)
+    threading.Event().wait(chance.uniform(9, 10))
+    kill_service(system, REDIS)
+    shutil.rmtree(data)
+    snapshot.rename(data)
 
 
 def raise_alarm(system: System, *arguments: str) -> None:

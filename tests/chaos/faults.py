@@ -45,7 +45,7 @@ class Fault:
     `target` is the part of the system that it concerns: two faults of one target do not come at once. `seconds` are
     the shortest and the longest duration. `repeats` are the effects that at-least-once delivery may repeat after it.
     `missing` returns why the fault cannot come on this machine, or an empty text. A fault that `stays` is healed only
-    when its round is over.
+    when its round is over. Its sites have `pages` pages at least.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Fault:
     store: StoreKind = "folder"
     moments: tuple[Moment, ...] = CRAWLING
     stays: bool = False
+    pages: int = 0
     mixable: bool = True
     missing: Callable[[], str] = str
 
@@ -117,6 +118,15 @@ _ALL = (
         moments=ANY_TIME,
         seconds=(0, 3),
     ),
+    Fault(
+        name="away-redis",
+        kind="stop",
+        target="redis",
+        inject=lambda system, _: acts.kill_service(system, acts.REDIS),
+        heal=lambda system, _: system.start_services(),
+        seconds=(20, 45),
+        mixable=False,
+    ),
     # Everything at once, as by a power failure.
     Fault(
         name="power",
@@ -143,7 +153,7 @@ _ALL = (
         target="redis",
         inject=lambda system, _: acts.signal_service(system, acts.REDIS, signal.SIGSTOP),
         heal=lambda system, _: acts.signal_service(system, acts.REDIS, signal.SIGCONT),
-        seconds=(2, 8),
+        seconds=(2, 20),
     ),
     Fault(
         name="hang-rabbitmq",
@@ -215,7 +225,7 @@ _ALL = (
         inject=lambda system, _: system.limit_redis(1),
         heal=lambda system, _: system.limit_redis(0),
         moments=ANY_TIME,
-        seconds=(1, 4),
+        seconds=(1, 10),
     ),
     Fault(
         name="lost-redis",
@@ -226,6 +236,36 @@ _ALL = (
         seconds=(0, 1),
         moments=UNTIL_PACKED,
         mixable=False,
+    ),
+    # As after a failover to a replica that is late. The crawl must last for longer than the ten seconds.
+    Fault(
+        name="set-back-redis",
+        kind="data",
+        target="redis",
+        inject=acts.set_redis_back,
+        heal=lambda system, _: system.start_services(),
+        seconds=(0, 1),
+        moments=(0.05, 0.2, 0.4),
+        pages=250,
+        mixable=False,
+    ),
+    Fault(
+        name="lost-replies",
+        kind="network",
+        target="redis",
+        inject=lambda system, _: system.trouble_redis("lost"),
+        heal=lambda system, _: system.trouble_redis(""),
+        seconds=(3, 10),
+        store="redis-proxy",
+    ),
+    Fault(
+        name="refused-writes",
+        kind="resource",
+        target="redis",
+        inject=lambda system, _: system.trouble_redis("refused"),
+        heal=lambda system, _: system.trouble_redis(""),
+        seconds=(3, 10),
+        store="redis-proxy",
     ),
     # The connections of all processes stay open, and they notice nothing.
     Fault(
@@ -281,16 +321,6 @@ _ALL = (
         stays=True,
         mixable=False,
         missing=acts.faketime_missing,
-    ),
-    # A worker that is away for longer than TIMER_MAX_WAIT finds a backlog and no progress.
-    Fault(
-        name="backlog",
-        kind="hang",
-        target="worker",
-        inject=lambda system, _: system.keeper.suspend("worker"),
-        heal=lambda system, _: system.keeper.resume("worker"),
-        seconds=(33, 36),
-        mixable=False,
     ),
     Fault(
         name="cluster-node",

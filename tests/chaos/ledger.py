@@ -50,6 +50,10 @@ class Remains:
     ended: Sequence[str] = ()
     #: Domains whose newest pack no searcher serves.
     unserved: Sequence[str] = ()
+    #: URLs of open messages by domain.
+    open_urls: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    #: Log lines of ticks about pages that TIMER_MAX_WAIT published again.
+    published_again: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,11 +163,17 @@ def _timers(ledger: Ledger) -> Iterable[str]:
 
 
 def _open_messages(ledger: Ledger) -> Iterator[str]:
-    return (f"{count} of {domain}" for domain, count in ledger.remains.open_messages.items() if count)
+    for domain, count in ledger.remains.open_messages.items():
+        if count:
+            yield f"{count} of {domain}: {' '.join(ledger.remains.open_urls.get(domain, ()))}"
 
 
 def _queued_messages(ledger: Ledger) -> Iterator[str]:
     return (f"{count} in {queue}" for queue, count in ledger.remains.queued.items() if count)
+
+
+def _pages_published_again(ledger: Ledger) -> Iterable[str]:
+    return ledger.remains.published_again
 
 
 def _missing_processes(ledger: Ledger) -> Iterable[str]:
@@ -193,6 +203,7 @@ RULES: Mapping[str, tuple[Column, Callable[[Ledger], Iterable[str]]]] = {
     "a full pack comes in the end": ("stuck", _missing_full_packs),
     "no timer is left": ("stuck", _timers),
     "no open message is left": ("stuck", _open_messages),
+    "no page waits for TIMER_MAX_WAIT": ("stuck", _pages_published_again),
     "no message waits in a queue": ("stuck", _queued_messages),
     "every process runs": ("stuck", _missing_processes),
     "no process ended by itself": ("stuck", _ended_processes),

@@ -87,6 +87,11 @@ class Observer:
         self._system = system
         self._sites = sites
         self._client = ClusterSearchClient.of(system.settings)
+        self._log_before = 0
+
+    def start(self) -> None:
+        """Begin to observe: what the worker has printed before is not of this round."""
+        self._log_before = len(self._system.keeper.log("worker"))
 
     def close(self) -> None:
         """Close the connection of the search client."""
@@ -116,7 +121,17 @@ class Observer:
             not_running=self._system.keeper.not_running(),
             ended=tuple(ended),
             unserved=self._unserved(packs),
+            open_urls={
+                crawl.domain: [each.url for each in frontier.open_page_messages(crawl.id)]
+                for crawl in frontier.active()
+                if crawl.domain in self._sites
+            },
+            published_again=self._published_again(),
         )
+
+    def _published_again(self) -> list[str]:
+        lines = self._system.keeper.log("worker")[self._log_before :].splitlines()
+        return [line for line in lines if "are published again:" in line]
 
     def _stored_of(self, domain: str) -> dict[str, str]:
         store = self._system.store

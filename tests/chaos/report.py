@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Literal, get_args
 
 from rich.table import Table
@@ -13,6 +14,9 @@ from tests.chaos.ledger import Column
 from tests.chaos.rounds import RoundResult
 
 Verdict = Literal["ok", "FAILED"]
+
+#: Violations of one rule that the report names.
+_SHOWN = 5
 
 COLUMNS: tuple[Column, ...] = get_args(Column)
 HEADER = ("fault", "rounds", "lost", "wrong", "early", "stuck", "duplicates", "recovery p50", "max", "verdict")
@@ -60,4 +64,9 @@ def describe(result: RoundResult) -> str:
     recovery = f"next page after {result.recovery:.1f} s" if result.recovery is not None else "no page was left"
     moment = plan.moment if isinstance(plan.moment, str) else f"{plan.moment:.0%}"
     head = f"{faults} at {moment}: {verdict([result])}; {recovery}, {result.seconds:.0f} s in all"
-    return "\n".join([head, *(f"  {each}" for each in result.violations)])
+    by_rule: dict[str, list[str]] = {}
+    for each in result.violations:
+        by_rule.setdefault(each.rule, []).append(f"  {each}")
+    for rule, lines in by_rule.items():
+        lines[_SHOWN:] = [f"  {rule}: {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    return "\n".join([head, *chain.from_iterable(by_rule.values())])

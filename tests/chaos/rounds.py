@@ -18,8 +18,8 @@ from tests.chaos.schedule import PlannedFault, RoundPlan
 from tests.chaos.sites import Get, SitePlan, plan_site, served
 from tests.chaos.system import System
 
-#: Seconds without any progress after which a round is over: longer than every lease and every delay.
-PATIENCE = 75.0
+#: Seconds without any progress after which a round is over: a site that goes on later is late.
+PATIENCE = 60.0
 #: Seconds after which a round is over, whatever progress it makes.
 LONGEST = 600.0
 #: Seconds without anything left to do after which nothing more will happen. Building a pack takes less.
@@ -55,12 +55,14 @@ class RoundResult:
 def run_round(system: System, plan: RoundPlan, extent: Extent, folder: Path) -> RoundResult:
     """Run a round and return its outcome. The sites' ports are new ones, so a round knows its own records."""
     began, journal = time.monotonic(), list[Get]()
-    plans = [plan_site(f"{plan.seed}:{number}", pages=extent.pages) for number in range(extent.sites)]
+    pages = max(extent.pages, *(FAULTS[each.name].pages for each in plan.faults))
+    plans = [plan_site(f"{plan.seed}:{number}", pages=pages) for number in range(extent.sites)]
     with (
         served(plans, journal, named=plan.store == "names") as sites,
         closing(Observer(system, sites)) as observer,
         watched_packs(system, list(sites), folder) as packs,
     ):
+        observer.start()
         running = _Round(system, plan, sites, journal, observer, packs, ended_before=len(system.keeper.ended))
         for domain in sites:
             system.post_crawl(f"http://{domain}/")

@@ -36,11 +36,13 @@ from tests.support.kill import service_processes
 from tests.support.proxy import Proxy
 from tests.support.rabbit_cluster import RabbitCluster, rabbit_cluster
 from tests.support.rabbitmqctl import rabbitmqctl
+from tests.support.redis_proxy import RedisProxy, Trouble
 from tests.support.waiting import eventually
 
 #: A folder, an S3 server behind a gateway that can fail, or a folder on a small file system that can be filled. The
-#: last two are folders, too: in a system whose broker has three nodes, and in one whose sites have names.
-StoreKind = Literal["folder", "s3", "small-disk", "cluster", "names"]
+#: last three are folders, too: in a system whose broker has three nodes, in one whose sites have names, and in one with
+#: a proxy before Redis.
+StoreKind = Literal["folder", "s3", "small-disk", "cluster", "names", "redis-proxy"]
 
 #: Processes of the Procfile that no crawl, pack or query needs.
 LEFT_OUT = ("coverart", "eventart", "eventreader", "web", "flower")
@@ -48,12 +50,12 @@ SEARCHERS = 1
 #: MB of the small file system.
 SMALL_DISK_MB = 16
 
-#: The retry budget outlasts every fault: 0.3 + 0.6 + 1.2 + 2.4 + 4.8 s. `timer_max_wait` does so, too.
+#: The retry budget outlasts every fault that spends it: 0.3 + 0.6 + 1.2 + 2.4 + 4.8 s. `TIMER_MAX_WAIT` is the default:
+#: a page that only it would publish again is a violation.
 SETTINGS = {
     "host_delay": "0.08",
     "allow_private_hosts": "127.0.0.0/8",
     "timer_timeout": "2",
-    "timer_max_wait": "30",
     "retry_timeout_ms": "300",
     "retry_max": "5",
     "event_retry_ms": "500",
@@ -76,6 +78,7 @@ class System:
     cluster: RabbitCluster | None
     dns: DnsServer | None
     gateway: StoreGateway | None
+    redis_proxy: RedisProxy | None
     store_folder: Path
     #: A client that fails soon.
     redis: Redis
@@ -122,6 +125,12 @@ class System:
         """Let Redis refuse writes above `size` bytes of memory; 0 is no limit."""
         self.redis.config_set("maxmemory", size)
 
+    def trouble_redis(self, trouble: Trouble) -> None:
+        """Let one of twenty replies of Redis be lost, or one of twenty of its writes be refused; empty for neither."""
+        assert self.redis_proxy is not None, "processes reach the Redis of this system without a proxy"
+        self.redis_proxy.every = 20
+        self.redis_proxy.trouble = trouble
+
     def flush_redis(self) -> None:
         """Remove every key of Redis at once."""
         self.redis.flushall()
@@ -167,11 +176,16 @@ def running_system(folder: Path, store: StoreKind) -> Iterator[System]:
         environment = _environment(settings, {"BROKER_URL": broker_url, "STORE_URL": store_url})
         if gateway:
             environment["S3_ENDPOINT_URL"] = f"http://{gateway.domain}"
+        redis_proxy = stack.enter_context(closing(RedisProxy(settings.redis))) if store == "redis-proxy" else None
+        if redis_proxy:
+            environment["REDIS_URL"] = redis_proxy.url
         dns = stack.enter_context(closing(DnsServer())) if store == "names" else None
         prefixes = {"worker": _resolving_by(dns, data_dir)} if dns else {}
         keeper = stack.enter_context(_kept(Keeper(_commands(), environment, logs, prefixes=prefixes)))
         client = Redis.from_url(settings.redis, decode_responses=True, socket_timeout=5, socket_connect_timeout=5)
-        yield System(settings, keeper, proxy, cluster, dns, gateway, store_folder, stack.enter_context(client))
+        yield System(
+            settings, keeper, proxy, cluster, dns, gateway, redis_proxy, store_folder, stack.enter_context(client)
+        )
 
 
 def _resolving_by(dns: DnsServer, data_dir: Path) -> list[str]:
