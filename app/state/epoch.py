@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 from redis import Redis
 
 from app.state.client import PREFIX
@@ -38,4 +40,6 @@ class Epoch:
 
     def may_sweep(self, domain: str) -> bool:
         """Return whether no sweep of the domain began within the last minute, and note that one begins."""
-        return bool(self._redis.set(f"{_SWEPT}{domain}", 1, nx=True, ex=_SWEEP_EVERY))
+        key, call = f"{_SWEPT}{domain}", uuid.uuid4().hex
+        # A call that is repeated after its reply was lost finds its own mark.
+        return bool(self._redis.set(key, call, nx=True, ex=_SWEEP_EVERY)) or self._redis.get(key) == call

@@ -25,6 +25,9 @@ WORDS = 30
 #: A page that only a redirect leads to.
 REDIRECT_TARGET = "/moved"
 
+#: Ports of the sites so far.
+_used_ports: set[int] = set()
+
 _SYLLABLES = ("ba", "de", "fi", "go", "ku", "la", "me", "ni", "po", "ru", "sa", "te", "vi", "zo")
 
 
@@ -112,12 +115,20 @@ def served(plans: list[SitePlan], journal: list[Get], *, named: bool = False) ->
     with ExitStack() as stack:
         domains = {}
         for plan in plans:
-            site = stack.enter_context(Site())
+            site = _on_new_port(stack)
             domain = f"site{site.port}.test:{site.port}" if named else site.domain
             for planned in plan.pages.values():
                 site.set(planned.path, _answer(planned, domain, journal.append))
             domains[domain] = plan
         yield domains
+
+
+def _on_new_port(stack: ExitStack) -> Site:
+    """Return a site on a port that no earlier round had: its records would be taken for those of this round."""
+    while (site := stack.enter_context(Site())).port in _used_ports:
+        pass
+    _used_ports.add(site.port)
+    return site
 
 
 def _answer(planned: PlannedPage, domain: str, note: Callable[[Get], None]) -> Answer:

@@ -93,6 +93,9 @@ class World:
             self.running = False
             self.kills, self.left = self.kills + 1, 0
             base.context().publisher.close()
+            # Its connections end with a process, also one whose preparation was not complete.
+            self.redis.connection_pool.disconnect()
+            self.raw_redis.connection_pool.disconnect()
             base._contexts.clear()
             self._let_leases_expire()
             return self.run(act) if again else False
