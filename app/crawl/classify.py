@@ -163,8 +163,10 @@ def classify(response: Response, *, scope: Scope, extractor: Extractor, limits: 
 
     Raises ServerError for 5xx, 408, 425 and 429, with the seconds of a Retry-After header.
     """
+    limits = limits or Limits()
+    result = without_content(response, scope=scope, limits=limits) or _content(response, scope, extractor, limits)
     return replace(
-        _classified(response, scope, extractor, limits or Limits()),
+        result,
         status=response.status,
         etag=validator(response.headers, "etag"),
         last_modified=validator(response.headers, "last-modified"),
@@ -219,7 +221,11 @@ def validator(headers: Mapping[str, str], name: str) -> str:
     return value if len(value) <= MAX_VALIDATOR and not _UNSENDABLE.search(value) else ""
 
 
-def _classified(response: Response, scope: Scope, extractor: Extractor, limits: Limits) -> FetchResult:
+def without_content(response: Response, *, scope: Scope, limits: Limits) -> Redirected | Gone | Skipped | None:
+    """Return what a status means whose body is never read; None if the body is content: 200 and 203.
+
+    Raises ServerError as `classify` does.
+    """
     status = response.status
     if status >= 500 or status in _TRANSIENT:
         raise ServerError(f"GET {response.url}: {status}", response.retry_after(cap=limits.retry_after))
@@ -231,7 +237,7 @@ def _classified(response: Response, scope: Scope, extractor: Extractor, limits: 
         return Gone(why=str(status))
     if status not in (200, 203):
         return Skipped(why=Reason.NOT_MODIFIED if status == 304 else str(status))
-    return _content(response, scope, extractor, limits)
+    return None
 
 
 def _redirect(url: str, location: str, *, base: str, scope: Scope, limits: Limits) -> Redirected | Skipped:

@@ -22,6 +22,7 @@ from app.crawl.classify import (
     not_due,
     not_modified,
     same_content,
+    without_content,
 )
 from app.crawl.cpu_limit import MAX_CPU_SECONDS, cpu_limit
 from app.crawl.extract.contract import extractor
@@ -32,10 +33,11 @@ from app.crawl.politeness import HostRateLimiter, RobotsCache, robots_url
 from app.crawl.single_flight import SingleFlight
 from app.crawl.sitemaps import DEFAULT_PATH, MAX_BYTES, ReadSitemap, sitemap_of
 from app.crawl.traps import error_hash, probe_url
-from app.crawl.urls import Target, allows_port, host_of, resolve
+from app.crawl.urls import Scope, Target, allows_port, host_of, resolve
 from app.crawl_record.reasons import Reason
 from app.errors import FetchError, ObjectNotFound, ServerError
 from app.http.fetcher import Fetcher
+from app.http.response import Response
 from app.storage.layout import CONTENT_VERSION, Page, Tombstone, content_key, from_json, page_id, to_json
 from app.storage.store import ObjectStore
 from config.settings import Settings
@@ -147,8 +149,7 @@ class Crawler:
             response = getter.get(target.url, headers=former.headers if former and stored else None)
             if former and stored and response.status == NOT_MODIFIED:
                 return not_modified(response, stored, former)
-            with cpu_limit():
-                result = classify(response, scope=policy.scope, extractor=self._extractor, limits=self._limits)
+            result = self._classify(response, policy.scope)
         except ServerError as error:
             self._rate_limiter.pause(host_of(target.url), error.retry_after or 0)
             raise
@@ -203,16 +204,9 @@ class Crawler:
             return ReadSitemap(detail=rules.denial(target.url))
         try:
             response = getter.get(target.url, max_bytes=MAX_BYTES)
-            if response.status == 200:
-                with cpu_limit():
-                    read = sitemap_of(response, scope=policy.scope, max_length=self._limits.url_length)
-                host = host_of(target.url)
-                near = [
-                    url for url in read.sitemaps if host_of(url) == host or policy.scope.contains(url, any_path=True)
-                ]
-                allowed = self._with_allowed_port(target.domain, near)
-                return read._replace(sitemaps=allowed, detail=_with_left_out(read.detail, read.sitemaps, allowed))
-            result = classify(response, scope=policy.scope, extractor=self._extractor, limits=self._limits)
+            result = without_content(response, scope=policy.scope, limits=self._limits)
+            if result is None:
+                return self._content_of_sitemap(target, response, policy.scope)
         except (ServerError, FetchError) as error:
             if isinstance(error, ServerError):
                 self._rate_limiter.pause(host_of(target.url), error.retry_after or 0)
@@ -223,6 +217,19 @@ class Crawler:
             return ReadSitemap(sitemaps=(result.target,), detail=f"to {result.target}")
         partial = response.status not in _NO_SITEMAP
         return ReadSitemap(detail=f"none: {response.status}", partial=partial, unproven=not is_named)
+
+    def _content_of_sitemap(self, target: Target, response: Response, scope: Scope) -> ReadSitemap:
+        """Return the URLs of a sitemap, without sitemaps of other hosts that the scope does not contain."""
+        host = host_of(target.url)
+        with cpu_limit():
+            read = sitemap_of(response, scope=scope, max_length=self._limits.url_length)
+            near = [url for url in read.sitemaps if host_of(url) == host or scope.contains(url, any_path=True)]
+            allowed = self._with_allowed_port(target.domain, near)
+        return read._replace(sitemaps=allowed, detail=_with_left_out(read.detail, read.sitemaps, allowed))
+
+    def _classify(self, response: Response, scope: Scope) -> FetchResult:
+        with cpu_limit():
+            return classify(response, scope=scope, extractor=self._extractor, limits=self._limits)
 
     def _with_allowed_port(self, domain: str, urls: Sequence[str]) -> tuple[str, ...]:
         return tuple(url for url in urls if allows_port(domain, url, self._limits.ports))
@@ -246,8 +253,7 @@ class Crawler:
             return Probed(detail=rules.denial(target.url))
         try:
             response = getter.get(target.url)
-            with cpu_limit():
-                result = classify(response, scope=policy.scope, extractor=self._extractor, limits=self._limits)
+            result = self._classify(response, policy.scope)
         except (ServerError, FetchError) as error:
             if isinstance(error, ServerError):
                 self._rate_limiter.pause(host_of(target.url), error.retry_after or 0)

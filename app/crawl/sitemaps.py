@@ -139,16 +139,15 @@ def _chunks(body: bytes, faults: list[str]) -> Iterator[bytes]:
 def _inflated(body: bytes, faults: list[str]) -> Iterator[bytes]:
     """Yield the content of a gzip file in parts, at most MAX_BYTES. Add a fault if there is more, or if it is cut."""
     inflate, left = zlib.decompressobj(31), MAX_BYTES
-    data = body
-    while data and left > 0 and not inflate.eof:
-        try:
-            part = inflate.decompress(data, min(_CHUNK, left))
-        except zlib.error:
-            break
-        data = inflate.unconsumed_tail
-        left -= len(part)
-        if part:
-            yield part
+    with suppress(zlib.error):
+        for start in range(0, len(body), _CHUNK):
+            data = body[start : start + _CHUNK]
+            while data and left > 0 and not inflate.eof:
+                part = inflate.decompress(data, min(_CHUNK, left))
+                data = inflate.unconsumed_tail
+                left -= len(part)
+                if part:
+                    yield part
     if not inflate.eof:
         faults.append("too large, cut, or damaged")
 

@@ -23,7 +23,11 @@ from urllib3.exceptions import (
 
 from app.errors import ConnectionFailed, FetchError, ResponseTimeout
 
+#: Members of a gzip body. Each costs a copy of what was received after it.
+MAX_MEMBERS = 10_000
+
 _READ_SIZE = 65_536
+_GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ def retry_after(value: str, *, cap: float, now: float | None = None) -> float | 
 def read_body(raw: urllib3.BaseHTTPResponse, *, max_bytes: int) -> tuple[bytes, bool]:
     """Return the decompressed body of a streamed response, and whether it was cut at `max_bytes`.
 
-    The limit holds for the bytes received and for the bytes decompressed. No read waits for more than has arrived,
+    The limit holds for the bytes received and for the bytes decompressed; a body ends after MAX_MEMBERS. No read waits for more than has arrived,
     so that a slow drip meets the pool's deadline. Raises HTTPError for a content coding other than gzip and deflate,
     zlib.error for a compressed body that is damaged or incomplete.
     """
@@ -83,24 +87,23 @@ def read_body(raw: urllib3.BaseHTTPResponse, *, max_bytes: int) -> tuple[bytes, 
     if coding not in _DECODERS:
         raise HTTPError(f"content coding {coding[:40]!r} was not requested")
     decoder = _DECODERS[coding]()
-    parts: list[bytes] = []
-    size = received = 0
+    body = bytearray()
+    received = 0
     while data := raw.read1(_READ_SIZE, decode_content=False):
         received += len(data)
-        part = decoder.decompress(data, max_bytes - size + 1)
-        parts.append(part)
-        size += len(part)
-        if max(size, received) > max_bytes:
-            return b"".join(parts)[:max_bytes], True
+        body += decoder.decompress(data, max_bytes - len(body) + 1)
+        if max(len(body), received) > max_bytes or decoder.members > MAX_MEMBERS:
+            return bytes(body[:max_bytes]), True
     if received and not decoder.eof:
         raise zlib.error("the compressed body is incomplete")
-    return b"".join(parts), False
+    return bytes(body), False
 
 
 class _Decoder(Protocol):
-    """Undoes a content coding; `eof` is true when the coded data is complete."""
+    """Undoes a content coding; `eof` is true when the coded data is complete, `members` the number of its parts."""
 
     eof: bool
+    members: int
 
     def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
@@ -109,30 +112,45 @@ class _Identity:
     """No coding."""
 
     eof = True
+    members = 1
 
     def decompress(self, data: bytes, _: int, /) -> bytes:
         return data
 
 
 class _Inflate:
-    """gzip of one or more members, zlib, and raw deflate, which some servers send in place of zlib."""
+    """gzip of one or more members, zlib, and raw deflate, which some servers send in place of zlib.
+
+    What follows the coded data is ignored.
+    """
 
     def __init__(self) -> None:
         self._inflate: Any = None
         self.eof = False
+        self.members = 0
+        #: The first bytes after the coded data: one byte may begin another member.
+        self._rest = b""
 
     def decompress(self, data: bytes, max_length: int, /) -> bytes:
-        if self._inflate is None:
-            zlib_header = len(data) > 1 and data[0] & 15 == 8 and int.from_bytes(data[:2]) % 31 == 0
-            # 47 reads a gzip or zlib header, -15 raw deflate.
-            self._inflate = zlib.decompressobj(47 if zlib_header or data[:1] == b"\x1f" else -15)
-        part: bytes = self._inflate.decompress(data, max_length)
-        while self._inflate.unused_data.startswith(b"\x1f\x8b") and len(part) < max_length:
-            member = self._inflate.unused_data
-            self._inflate = zlib.decompressobj(31)
-            part += self._inflate.decompress(member, max_length - len(part))
-        self.eof = self._inflate.eof
+        part, data = b"", self._rest + data
+        while data and len(part) < max_length and self.members <= MAX_MEMBERS:
+            if self.eof and (len(data) == 1 or not data.startswith(_GZIP)):
+                self._rest = data[:2]
+                return part
+            if self._inflate is None or self.eof:
+                self._inflate = self._begun(data)
+            part += self._inflate.decompress(data, max_length - len(part))
+            self.eof = self._inflate.eof
+            data = self._inflate.unused_data
+        self._rest = b""
         return part
+
+    def _begun(self, data: bytes) -> Any:
+        """Return the decompressor for coded data, or for a further member, that begin like this."""
+        self.members += 1
+        zlib_header = len(data) > 1 and data[0] & 15 == 8 and int.from_bytes(data[:2]) % 31 == 0
+        # 47 reads a gzip or zlib header, -15 raw deflate.
+        return zlib.decompressobj(47 if zlib_header or data[:1] == _GZIP[:1] else -15)
 
 
 #: Content codings that `read_body` undoes (RFC 9110 section 8.4.1).

@@ -56,7 +56,10 @@ def test_a_crawl_of_a_hostile_site_ends_by_itself_with_every_page(
         assert {reason for reason in budgets if reasons.get(reason)} == budgets, reasons
         report = read_report(Frontier(get_redis(settings.redis), ttl=60), open_store(settings.store), site.domain)
         assert report is not None
-        found = {str(row["url"]): str(row["reason"]) for row in report.rows()}
+        rows = list(report.rows())
+        found = {str(row["url"]): str(row["reason"]) for row in rows}
+        [sitemap] = [str(row["detail"]) for row in rows if row["url"] == site.at("/sitemap.xml")]
+        assert sitemap.startswith("0 of 0 URLs"), "the sitemap's markup was not read as a sitemap"
         wrong = {url: reason for url, reason in found.items() if reason not in site.reasons(url)}
         assert not wrong, Counter(wrong.values())
         assert {path: found.get(site.at(path)) for path in REASONS} == REASONS

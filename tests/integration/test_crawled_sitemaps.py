@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -15,6 +17,7 @@ from app.timers.timers import full_pack
 from tasks.base import Context
 from tests.integration.test_recrawl import crawl, packed, reasons
 from tests.integration.test_tick import process
+from tests.servers.hazards import bomb
 from tests.servers.site import Answer, Site, page, redirect, reply, robots
 
 pytestmark = pytest.mark.integration
@@ -123,6 +126,24 @@ def test_a_sitemap_beyond_the_cpu_limit_is_left_out_with_the_reason(process: Con
     entry = explain_url(process.frontier, process.store, Target(url, site.domain, url), retry_ms=1_000).entry
     assert entry
     assert (entry.state, entry.reason) == ("skipped", "too-complex")
+
+
+def test_the_status_203_opens_no_other_way_for_the_content_of_a_sitemap(process: Context, site: Site) -> None:
+    markup = b"<p>A page in the place of a <a href=/>sitemap</a></p>\n" * 20_000
+    target = Target(site.at("/sitemap.xml"), site.domain, site.at("/sitemap.xml"))
+    reads, spent, memory = {}, {}, {}
+    for status_code in (200, 203):
+        site.set("/sitemap.xml", bomb(48 * 1024 * 1024, block=markup, status=status_code))
+        began = time.process_time()
+        reads[status_code] = process.crawler.read_sitemap(target)
+        spent[status_code] = time.process_time() - began
+        memory[status_code] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert reads[203] == reads[200]
+    assert (reads[203].pages, reads[203].partial, reads[203].unproven) == ((), True, True)
+    assert spent[203] < 5 * spent[200]
+    assert memory[203] - memory[200] < 100_000  # kB
+    site.set("/sitemap.xml", reply(f"<urlset><url><loc>{site.at('/hidden')}</loc></url></urlset>", status=203))
+    assert [page.url for page in process.crawler.read_sitemap(target).pages] == [site.at("/hidden")]
 
 
 def test_a_crawl_reads_a_thousand_sitemaps_and_the_status_says_so(process: Context, site: Site) -> None:

@@ -124,6 +124,21 @@ def test_received_bytes_count_even_if_they_decompress_to_nothing(site: Site, fet
     assert (answer.truncated, answer.body) == (True, b"")
 
 
+def test_what_follows_a_compressed_body_costs_little_cpu_time(site: Site) -> None:
+    empty, size = zlib.compressobj(wbits=31).flush(), 25_000_000
+    site.set("/members", reply(empty * (size // len(empty)), headers={"Content-Encoding": "gzip"}))
+    site.set("/tail", reply(empty + b"x" * size, headers={"Content-Encoding": "gzip"}))
+    site.set("/plain", reply(b"x" * size))
+    spent = {}
+    with Fetcher(user_agent="Perennial/1", max_body_bytes=size, allow_private_hosts=("127.0.0.1",)) as fetcher:
+        for path in ("/plain", "/members", "/tail"):
+            began = time.thread_time()
+            answer = fetcher.get(site.at(path))
+            spent[path] = time.thread_time() - began
+            assert (answer.truncated, len(answer.body)) == ((False, size) if path == "/plain" else (True, 0))
+    assert max(spent.values()) < 10 * spent["/plain"], spent
+
+
 def _deflated(data: bytes, wbits: int) -> bytes:
     packer = zlib.compressobj(wbits=wbits)
     return packer.compress(data) + packer.flush()

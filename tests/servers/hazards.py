@@ -61,15 +61,14 @@ def endless(chunk: bytes = b"<p>more and more text</p>\n" * 2500) -> Answer:
     return answer
 
 
-def bomb(size: int = 256 * 1024 * 1024) -> Answer:
-    """Send `size` bytes of zeros gzipped to about a thousandth of that."""
+def bomb(size: int = 256 * 1024 * 1024, *, block: bytes = bytes(1024 * 1024), status: int = 200) -> Answer:
+    """Send about `size` bytes gzipped to a small part of that: `block` again and again, zeros by default."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
-    block = bytes(1024 * 1024)
     packed = b"".join(packer.compress(block) for _ in range(size // len(block))) + packer.flush()
 
     def answer(_: Request, wire: Wire) -> None:
         fields = [("Content-Type", HTML), ("Content-Encoding", "gzip"), ("Content-Length", str(len(packed)))]
-        wire.send(head(200, fields) + packed)
+        wire.send(head(status, fields) + packed)
 
     return answer
 

@@ -29,6 +29,8 @@ _ENCODINGS = (
 )
 #: What is before a late `<meta charset>`. Browsers look for one in the first 1,024 bytes.
 _STYLE = f"<style>{'p { margin: 0 } ' * 200}</style>"
+#: A part of a page. 48 MB of such parts take a parser 20 seconds and 3 GB.
+_MARKUP = b"<p>Nothing is <a href=/>here</a></p>\n" * 20_000
 #: URLs to which the home page links, and the reason code of each.
 REASONS = {
     "/denied/page": "robots",
@@ -115,6 +117,7 @@ class HostileSite(Site):
             "go": lambda: redirect(f"/go/{self._random_word()}"),
             "s": lambda: self._in_session(path),
             "deeper": lambda: page("Deeper", "and deeper", ["more/deeper/", "/home"]),
+            "sitemap.xml": lambda: bomb(48 * 1024 * 1024, block=_MARKUP, status=203),
             "bomb": lambda: bomb(64 * 1024 * 1024),
             "endless": endless,
             "drip": lambda: drip(b"<p>slow</p>" * 20, seconds=0.01),
