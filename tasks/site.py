@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from celery.utils.log import get_task_logger
 
 from app.broker.publishing import Outgoing
-from app.crawl.classify import FetchResult, links_of
+from app.crawl.classify import FetchResult, Redirected, links_of
 from app.crawl.cpu_limit import limit_was_exceeded
 from app.crawl.crawler import MAX_MOVES, redirect_of_start_page, redirect_outside_crawl
 from app.crawl.frontier_values import Admitted, Completed, Crawl, FoundPage, MessageKind
-from app.crawl.urls import Link, Target, canonical_key
+from app.crawl.urls import Link, Target, canonical_key, host_of
+from app.crawl_record.reasons import Reason
 from app.envelopes import delayed_message, site_message
+from app.sites.moves import may_move
 from app.status import status
 from app.timers.timers import full_pack, incremental_pack, timeout_of
 from tasks.base import PageTask, context, role_of, target_of, task
@@ -33,10 +35,16 @@ def index_and_crawl(self: Any, **message: Any) -> None:
     """
     start, process = target_of(message), context()
     timeout = timeout_of(message, default=process.settings.timer_timeout)
+    moved_from = str(message.get("moved_from") or "")
+    if moved_from and not _may_move(moved_from, start.domain):  # Another message has begun a crawl there meanwhile.
+        logger.warning("%s: the crawl that moved from %s does not begin: others index it", start.url, moved_from)
+        return
     # The message's id is the crawl's: a redelivered message continues the same crawl.
     crawl_id = start.crawl_id or str(self.request.id)
     process.frontier.crawl_of(start.domain, crawl_id)  # Refuses an id that is taken by a crawl of another domain.
-    crawl = Crawl(crawl_id, start.domain, start.url, datetime.now(UTC), moves=start.depth, own=True)
+    crawl = Crawl(
+        crawl_id, start.domain, start.url, datetime.now(UTC), moves=start.depth, own=True, moved_from=moved_from
+    )
     callback = full_pack(start.domain, crawl.id)
     scheduled = message.get("scheduled") is True
     process.records.begin(crawl, timer_timeout=timeout, callback=callback.message, scheduled=scheduled)
@@ -93,8 +101,8 @@ def crawl(self: Any, **message: Any) -> None:
     if result is None:
         publish_admitted(page, process.frontier.handover(page.crawl_id, "crawl", page.canonical_key))
         return
-    if url := redirect_of_start_page(page, result):
-        _move(page, url)
+    if target := redirect_of_start_page(page, result):
+        _move(page, target)
     elif not process.records.is_own(page):
         _publish_pairs(page.domain, page.crawl_id, links_of(result), depth=page.depth + 1)
     publish_admitted(page, process.work.complete(page, "crawl", result, process.crawler.host(page)))
@@ -119,7 +127,11 @@ def _fetch(page: Target, kind: MessageKind, headers: Mapping[str, Any]) -> Fetch
     """Return the result for a page of a client's message, or of a start page."""
     process = context()
     former = process.frontier.former(page.crawl_id, page.canonical_key) if page.crawl_id else None
-    return process.crawler.fetch(page, kind, too_complex=limit_was_exceeded(headers), former=former)
+    result = process.crawler.fetch(page, kind, too_complex=limit_was_exceeded(headers), former=former)
+    target = redirect_of_start_page(page, result) if result and page.crawl_id else None
+    if target and not _may_move(page.domain, host_of(target.target)):
+        return replace(target, why=Reason.MOVED_TO_KNOWN_SITE)
+    return result
 
 
 def reset_timer_of(domain: str) -> None:
@@ -178,14 +190,31 @@ def _pairs(pages: Sequence[Mapping[str, Any]]) -> list[Outgoing]:
     return messages + [site_message("crawl", budgets, **page) for page in reversed(pages)]
 
 
-def _move(page: Target, url: str) -> None:
-    """Start the crawl again at the host that its start page redirects to."""
+def _may_move(source: str, target: str) -> bool:
     process = context()
-    crawl = process.frontier.crawl(page.crawl_id)
-    moves = (crawl.moves if crawl else 0) + 1
-    if moves > MAX_MOVES:
-        logger.warning("%s redirects to %s: the crawl moved %d times and ends here", page.url, url, MAX_MOVES)
-        return
-    logger.warning("%s redirects to %s: the crawl of %s moves there", page.url, url, page.domain)
+    return may_move(source, target, store=process.store, frontier=process.frontier, timers=process.timers)
+
+
+def _move(page: Target, redirect: Redirected) -> None:
+    """Start the crawl again at the host that its start page redirects to, unless others index that host."""
+    process, url = context(), redirect.target
+    # Nothing of this crawl is packed, so the pack stays as it is.
     process.timers.stop(page.domain, callback=full_pack(page.domain, page.crawl_id))
-    process.publisher.publish([site_message("index+crawl", process.budgets, url=url, depth=moves)])
+    crawl, there = process.frontier.crawl(page.crawl_id), host_of(url)
+    moves = (crawl.moves if crawl else 0) + 1
+    if redirect.why == Reason.MOVED_TO_KNOWN_SITE:
+        logger.warning(
+            "%s redirects to %s, a site of its own: the crawl of %s ends here; next: perennial index --crawl %s",
+            *(page.url, url, page.domain, url),
+        )
+    elif moves > MAX_MOVES:
+        logger.warning("%s redirects to %s: the crawl moved %d times and ends here", page.url, url, MAX_MOVES)
+    elif there != page.domain and process.records.has_unfinished(
+        there, lost_after=timedelta(seconds=process.settings.crawl_ttl)
+    ):
+        logger.warning("%s redirects to %s: a crawl of %s goes on, and none begins", page.url, url, there)
+    else:
+        logger.warning("%s redirects to %s: the crawl of %s moves there", page.url, url, page.domain)
+        # The id follows from that of this crawl: if this message runs again, the same crawl goes on.
+        moved = {"crawl_id": f"{page.crawl_id}-{moves}", "depth": moves, "moved_from": page.domain}
+        process.publisher.publish([site_message("index+crawl", process.budgets, url=url, **moved)])

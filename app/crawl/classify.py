@@ -92,10 +92,11 @@ class Gone(_Received):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redirected(_Received):
-    """A redirect to `target`, an absolute URL."""
+    """A redirect to `target`, an absolute URL. `why` is a reason code."""
 
     target: str
     in_scope: bool
+    why: str = Reason.REDIRECT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,6 +91,7 @@ class CrawlRecords:
             timer_timeout=timer_timeout,
             callback=callback,
             moves=crawl.moves,
+            moved_from=crawl.moved_from,
             selection=policy.selection,
         )
         with suppress(PreconditionFailed):
@@ -143,7 +144,15 @@ class CrawlRecords:
         if stored is None:
             return None
         record = stored.record
-        crawl = Crawl(record.id, record.domain, record.start_url, record.started, record.moves, own=True)
+        crawl = Crawl(
+            record.id,
+            record.domain,
+            record.start_url,
+            record.started,
+            record.moves,
+            own=True,
+            moved_from=record.moved_from,
+        )
         if self._frontier.crawl(record.id) is None:
             self._frontier.note_restored(record.id, next_offset(self._store, ref))
             self._frontier.begin(crawl)

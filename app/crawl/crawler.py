@@ -301,9 +301,9 @@ def redirect_outside_crawl(target: Target, result: FetchResult) -> str | None:
     return None
 
 
-def redirect_of_start_page(target: Target, result: FetchResult) -> str | None:
-    """Return the URL on another host that a crawl's start page redirects to, or None: the crawl moves there."""
-    return result.target if isinstance(result, Redirected) and is_move(result) and target.depth == 0 else None
+def redirect_of_start_page(target: Target, result: FetchResult) -> Redirected | None:
+    """Return the redirect of a crawl's start page out of the scope, or None: the crawl may move there."""
+    return result if isinstance(result, Redirected) and is_move(result) and target.depth == 0 else None
 
 
 def is_move(result: FetchResult) -> bool:

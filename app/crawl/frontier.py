@@ -99,6 +99,7 @@ class Frontier(CrawlView):
             "began": crawl.started.isoformat(),
             "moves": str(crawl.moves),
             "own": str(int(crawl.own)),
+            "moved_from": crawl.moved_from,
             "state": "running",
             "born": uuid.uuid4().hex[:8],
             "last": f"{crawl.started.timestamp():.3f}",

@@ -54,6 +54,8 @@ class Crawl:
     moves: int = 0
     #: Whether it began with `index+crawl`: then its links are `page` messages, and it has a record in the store.
     own: bool = False
+    #: The domain whose start page redirected the crawl here, empty for one that a message began.
+    moved_from: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +281,7 @@ def crawl_of_fields(crawl_id: str, fields: Mapping[str, str]) -> Crawl | None:
         datetime.fromisoformat(fields["began"]),
         int(fields.get("moves", 0)),
         fields.get("own") == "1",
+        fields.get("moved_from", ""),
     )
 
 

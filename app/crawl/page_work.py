@@ -272,8 +272,8 @@ def entry_of(target: Target, result: FetchResult, referrer: str = "", role: str 
         case Gone(why=why, detail=detail, links=links):
             entry.state, entry.reason, entry.detail = "gone", why, detail
             entry.links = tuple(link.url for link in links)
-        case Redirected(target=onward, in_scope=in_scope):
-            entry.state, entry.reason, entry.detail = "redirected", Reason.REDIRECT, onward
+        case Redirected(target=onward, in_scope=in_scope, why=why):
+            entry.state, entry.reason, entry.detail = "redirected", why, onward
             entry.links = (onward,) if in_scope else ()
         case Skipped(why=why, detail=detail, links=links, hash=read):
             entry.links, entry.hash = tuple(link.url for link in links), read

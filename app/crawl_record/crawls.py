@@ -61,6 +61,8 @@ class CrawlRecord:
     seeds: tuple[str, ...] = ()
     callback: Mapping[str, Any] = field(default_factory=dict)
     moves: int = 0
+    #: The domain whose start page redirected the crawl here last; empty without a move.
+    moved_from: str = ""
     #: Hash of the rules that select the links of a page; empty in the records of former releases.
     selection: str = ""
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -201,7 +203,8 @@ def _fields_of(kind: type[CrawlRecord | CrawlSettings], named: Mapping[str, Any]
 
 def _check(record: CrawlRecord) -> None:
     """Raise TypeError or ValueError for fields that are not of their type."""
-    texts = (record.id, record.domain, record.start_url, record.selection, *record.seeds, *record.closed)
+    texts = (record.id, record.domain, record.start_url, record.moved_from, record.selection, *record.seeds)
+    texts += record.closed
     numbers = (
         record.moves,
         record.timer_timeout,

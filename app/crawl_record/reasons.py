@@ -19,6 +19,7 @@ class Reason(StrEnum):
     REDIRECT = "redirect"
     INVALID_REDIRECT = "invalid-redirect"
     TOO_MANY_REDIRECTS = "too-many-redirects"
+    MOVED_TO_KNOWN_SITE = "moved-to-known-site"
     NOINDEX = "noindex"
     ROBOTS = "robots"
     CONTENT_TYPE = "content-type"
@@ -69,6 +70,8 @@ MEANINGS: Final[dict[Reason, str]] = {
     Reason.INVALID_REDIRECT: "The URL redirects to itself, to a forbidden port, or to no valid URL.",
     Reason.TOO_MANY_REDIRECTS: "Trap: 20 redirects in a row, or `max_redirects` of the site, led to the URL, which "
     "redirects, too.",
+    Reason.MOVED_TO_KNOWN_SITE: "The start page redirects to a domain that is indexed by itself, so the crawl does not "
+    "move there. `detail` names the target.",
     Reason.NOINDEX: "The page forbids to index it, by `<meta>` or by a header.",
     Reason.ROBOTS: "robots.txt forbids to request the URL. `detail` names the line.",
     Reason.CONTENT_TYPE: "The content is of a type that is not indexed.",

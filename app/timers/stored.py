@@ -27,17 +27,17 @@ class StoredTimer:
 def store_timer(store: ObjectStore, timer: StoredTimer) -> None:
     """Write a timer in place of a former one of its domain."""
     fields = {"timeout": timer.timeout, "queue": timer.callback.queue, "message": timer.callback.message}
-    store.put(_key(timer.domain), json.dumps(fields, sort_keys=True).encode())
+    store.put(timer_key(timer.domain), json.dumps(fields, sort_keys=True).encode())
 
 
 def delete_stored_timer(store: ObjectStore, domain: str) -> None:
     """Delete a domain's timer from the store; a missing one is no error."""
-    store.delete(_key(domain))
+    store.delete(timer_key(domain))
 
 
 def stored_timers(store: ObjectStore, domain: str = "") -> Iterator[StoredTimer]:
     """Yield the timers of a domain or of all; raises StoreError for an invalid one."""
-    keys = [_key(domain)] if domain else [stat.key for stat in store.list(_PREFIX)]
+    keys = [timer_key(domain)] if domain else [stat.key for stat in store.list(_PREFIX)]
     for key, stored in read_objects(store, keys):
         if stored is None:
             continue
@@ -49,5 +49,6 @@ def stored_timers(store: ObjectStore, domain: str = "") -> Iterator[StoredTimer]
             raise StoreError(f"{key}: not a timer: {error!r}: {stored.data[:80]!r}") from error
 
 
-def _key(domain: str) -> str:
+def timer_key(domain: str) -> str:
+    """Return the object key of a domain's timer."""
     return f"{_PREFIX}{domain}.json"
