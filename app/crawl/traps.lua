@@ -2,6 +2,8 @@
 -- A backlog entry ends with the charges of its URL: items of a letter and eight hex digits; see app/crawl/traps.py.
 
 local CHARGE = 9
+-- What a text counts that was met before below the same pattern. The first copy of one from elsewhere counts 1.
+local REPEATED = 10
 
 -- Return the charges of an entry.
 local function charges_of(entry)
@@ -25,9 +27,10 @@ local function identical(charges)
     return 'i' .. string.sub(charges, 2, CHARGE)
 end
 
--- Return whether the pages below the pattern of a URL have had one text, or texts known by then, for `limit` times in a row.
+-- Return whether the pages below the pattern of a URL have had one text, or texts known by then, for `limit` times in a
+-- row, or REPEATED times as often if each was a first copy.
 local function is_repeated(budgets, charges, limit)
-    return charges ~= '' and tonumber(redis.call('HGET', budgets, identical(charges)) or 0) >= limit
+    return charges ~= '' and tonumber(redis.call('HGET', budgets, identical(charges)) or 0) >= limit * REPEATED
 end
 
 -- Return the reason code of the budget that is spent for a URL with these charges, or nil.
@@ -67,18 +70,21 @@ local function charge(budgets, charges)
 end
 
 -- Count the text of a page. A text that was met before below the pattern of a shorter URL is identical: the shorter
--- one of two URLs is the page. A new text ends the row.
+-- one of two URLs is the page. A new text ends the row. `texts` has the length and the pattern of the shortest URL of each
+-- text, and a field for the first copy below each other pattern: a translated site has each missing page once a language.
 local function count_text(budgets, texts, text, length, charges)
-    local former = tonumber(redis.call('HGET', texts, text))
-    if not former or length < former then
-        redis.call('HSET', texts, text, length)
+    local former, source = string.match(redis.call('HGET', texts, text) or '', '^(%d+) (.*)$')
+    local here = string.sub(charges, 2, CHARGE)
+    if not former or length < tonumber(former) then
+        redis.call('HSET', texts, text, length .. ' ' .. here)
     end
     if charges == '' then
         return
     end
     if not former then
         redis.call('HDEL', budgets, identical(charges))
-    elseif length >= former then
-        redis.call('HINCRBY', budgets, identical(charges), 1)
+    elseif length >= tonumber(former) then
+        local is_copy = source ~= here and redis.call('HSETNX', texts, here .. text, '') == 1
+        redis.call('HINCRBY', budgets, identical(charges), is_copy and 1 or REPEATED)
     end
 end
