@@ -176,8 +176,8 @@ class Settings(BaseSettings):
         50,
         gt=0,
         description="Pages in a row below one directory pattern that differ in nothing but digits from a page met "
-        "before. The first copy of a page of another pattern counts a tenth. Then the crawl requests no other page of the "
-        "pattern.",
+        "before. The first copy of a page of another pattern counts a tenth. Then the crawl requests no other page of "
+        "the pattern.",
     )
     sitemaps: bool = Field(
         True, description="Whether crawls read the sitemaps that robots.txt names, or else `/sitemap.xml`."

@@ -94,7 +94,7 @@ MEANINGS: Final[dict[Reason, str]] = {
     "`max_repeated_segments` of the site, or more than 50 segments.",
     Reason.QUERY_VARIANTS: "Trap: the crawl has `MAX_QUERY_VARIANTS` URLs of the path with two or more parameters.",
     Reason.PATTERN_PAGES: "Trap: the crawl has `MAX_PATTERN_PAGES` URLs with a query of the directory pattern.",
-    Reason.IDENTICAL_TEXTS: "Trap: `MAX_IDENTICAL_TEXTS` pages in a row of the directory pattern had texts met before, or "
-    "ten times as many were copies.",
+    Reason.IDENTICAL_TEXTS: "Trap: `MAX_IDENTICAL_TEXTS` pages in a row of the directory pattern had texts met before, "
+    "or ten times as many were copies.",
     Reason.BLOCKED: "A setting of the site forbids to request the URL.",
 }

@@ -159,16 +159,13 @@ def test_two_start_pages_that_redirect_to_each_other_end_the_crawl(process: Cont
     with Site({}) as one:
         one.set("/", by_host(one.domain, redirect(f"http://{one.other_domain}/"), redirect(one.at("/"))))
         index_and_crawl(url=one.at("/"), crawl_id="0")
-        for turn in range(1, 40):
+        for _ in range(40):
             messages = broker.take("site.crawl") + broker.take("site.index")
             if not messages:
                 break
             for payload in (json.loads(message.body) for message in messages):
                 kind = payload.pop("type")
-                if kind == "index+crawl":
-                    index_and_crawl(**payload, crawl_id=str(turn))
-                else:
-                    {"index": index, "crawl": crawl}[kind](**payload)
+                {"index+crawl": index_and_crawl, "index": index, "crawl": crawl}[kind](**payload)
         assert messages == []
         assert process.frontier.open_messages(one.domain) == 0
 
