@@ -40,8 +40,7 @@ from tests.support.redis_proxy import RedisProxy, Trouble
 from tests.support.waiting import eventually
 
 #: A folder, an S3 server behind a gateway that can fail, or a folder on a small file system that can be filled. The
-#: last three are folders, too: in a system whose broker has three nodes, in one whose sites have names, and in one with
-#: a proxy before Redis.
+#: last three are folders, too. Their systems have a broker of three nodes, sites with names, or a proxy before Redis.
 StoreKind = Literal["folder", "s3", "small-disk", "cluster", "names", "redis-proxy"]
 
 #: Processes of the Procfile that no crawl, pack or query needs.
