@@ -80,8 +80,8 @@ def read_body(raw: urllib3.BaseHTTPResponse, *, max_bytes: int) -> tuple[bytes, 
     """Return the decompressed body of a streamed response, and whether it was cut at `max_bytes`.
 
     The limit holds for the bytes received and for the bytes decompressed; a body ends after MAX_MEMBERS. No read waits
-    for more than has arrived, so that a slow drip meets the pool's deadline. Raises HTTPError for a content coding other than gzip and deflate,
-    zlib.error for a compressed body that is damaged or incomplete.
+    for more than has arrived, so that a slow drip meets the pool's deadline. Raises HTTPError for a content coding
+    other than gzip and deflate, zlib.error for a compressed body that is damaged or incomplete.
     """
     coding = raw.headers.get("content-encoding", "").strip().lower()
     if coding not in _DECODERS:
