@@ -1,6 +1,7 @@
 """A site of 200 pages among traps: sessions, calendar, facets, repeated segments, soft 404s, redirects, bombs.
 
-Its other pages each have one reason not to be indexed.
+Its other pages each have one reason not to be indexed, some with many long links. It names sitemaps on many hosts. Under its
+second name it redirects to another site.
 """
 
 from __future__ import annotations
@@ -10,12 +11,19 @@ from calendar import month_name
 from collections import Counter
 from collections.abc import Callable, Iterable
 from html import escape
+from typing import Self
 from urllib.parse import parse_qsl, urlsplit
 
 from tests.servers.hazards import bomb, drip, endless, zipped
+from tests.servers.many_addresses import ManyAddresses
 from tests.servers.site import Answer, Request, Site, failure, redirect, reply, robots
 
 PAGES = 200
+#: Pages with `noindex` that each link to all of them, and the characters of each path: 400 kB of links in each page.
+LISTS = 200
+_LONG = 1_900
+#: Hosts with a sitemap and a large robots.txt.
+HOSTS = 60
 _SYLLABLES = [consonant + vowel for consonant in "bdklmn" for vowel in "aeiou"]
 #: Values of each parameter of the shop, and `sort`.
 _FACETS = {"brand": 6, "colour": 6, "material": 5, "size": 7, "sort": 4}
@@ -78,15 +86,28 @@ class HostileSite(Site):
     """`with HostileSite() as site`: `real` has the paths of its pages with a word of each one's text.
 
     Each answer has links with a session of 12 hex digits of its own, in three ways; `seed` makes them reproducible.
-    `hazard_hits` counts the requests by hazard.
+    `hazard_hits` counts the requests by hazard. `neighbour` is the URL that its second name redirects to.
     """
 
-    def __init__(self, *, seed: int = 1) -> None:
+    def __init__(self, *, seed: int = 1, neighbour: str = "") -> None:
         super().__init__()
+        self._neighbour = neighbour
+        self._addresses = ManyAddresses(self.port, HOSTS)
+        names = [f"/lists/{word(number)[:-1]}{'x' * _LONG}" for number in range(LISTS)]
+        self._list = reply(document("List", "", links=names, head='<meta name="robots" content="noindex">'))
+        self._first_list = names[0]
         self._random = random.Random(seed)
         paths = [f"/article/{number}" if number % 2 else f"/about/{word(number)[:-1]}" for number in range(PAGES - 1)]
         self.real = {"/home": "qhome", **{path: word(number) for number, path in enumerate(paths)}}
         self._paths = list(self.real)
+
+    def __enter__(self) -> Self:
+        self._addresses.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._addresses.__exit__(*error)
 
     def hazard_hits(self) -> Counter[str]:
         """Return the number of requests by hazard; `real` are those of real pages, `again` any more of them."""
@@ -106,12 +127,15 @@ class HostileSite(Site):
     def route(self, request: Request) -> Answer:
         """Return the answer to a request: any path has one."""
         path, query = urlsplit(request.path).path.partition(";")[0], dict(parse_qsl(urlsplit(request.path).query))
+        if self._neighbour and request.headers.get("host") == self.other_domain:
+            return redirect(self._neighbour)
         if path == "/":
             return reply(document("Please wait", "", head='<meta http-equiv="refresh" content="2; url=/home">'))
         if path in self.real:
             return self._real(path)
         answers: dict[str, Callable[[], Answer]] = {
-            "robots.txt": lambda: robots("User-agent: *\nDisallow: /\n\nUser-agent: perennial/9\nDisallow: /denied/\n"),
+            "robots.txt": self._robots,
+            "lists": lambda: self._list,
             "calendar": lambda: _month(path),
             "shop": lambda: _shop(query),
             "go": lambda: redirect(f"/go/{self._random_word()}"),
@@ -123,6 +147,11 @@ class HostileSite(Site):
             "drip": lambda: drip(b"<p>slow</p>" * 20, seconds=0.01),
         }
         return answers.get(path.split("/")[1], lambda: self._without_content(path) or self._soft_404(path))()
+
+    def _robots(self) -> Answer:
+        sitemaps = "\n".join(f"Sitemap: {url}" for url in (self.at("/sitemap.xml"), *self._addresses.sitemaps))
+        groups = "User-agent: *\nDisallow: /\n\nUser-agent: perennial/9\nDisallow: /denied/\n"
+        return robots(f"{groups}\n{sitemaps}\n")
 
     def _without_content(self, path: str) -> Answer | None:
         """Answer with a page that is not to be indexed, None for any other path."""
@@ -159,11 +188,21 @@ class HostileSite(Site):
             "s": {"duplicate", "identical-texts"},
             "deeper": {"indexed", "duplicate", "identical-texts", "repeated-segments"},
             "old": {"soft-404", "identical-texts"},
+            "lists": {"noindex"},
         }
         if plain in self.real:
             return {"indexed"} if plain == path and not query else {"duplicate", "identical-texts", "pattern-pages"}
         fixed = {**REASONS, "/": "redirect", "/twin": "indexed", "/robots.txt": "sitemap", "/sitemap.xml": "sitemap"}
         return {fixed[path]} if path in fixed else traps.get(first, {"probe"})
+
+    def text_of(self, url: str) -> str:
+        """Return what pages with the same text have in common; empty for a page without text or of no budget."""
+        path = urlsplit(url).path.partition(";")[0]
+        first, last = path.split("/")[1], path.rstrip("/").rpartition("/")[2]
+        if first == "s":
+            path = "/" + "/".join(path.split("/")[3:])
+        texts = {"calendar": f"month {last}", "old": "soft 404", "deeper": "deeper"}
+        return path if path in self.real else texts.get(first, "")
 
     def _in_session(self, path: str) -> Answer:
         """Answer with the page after a session in the path: `/s/0123456789ab/article/1`."""
@@ -183,7 +222,7 @@ class HostileSite(Site):
         links = [variant for target in following for variant in self._variants(target)]
         links += ["/calendar/2026/11/", "/shop", "/deeper/", f"/old/{word(at + 900)[:-1]}/", "/go/on"]
         if path == "/home":
-            links += [*(REASONS.keys() - {"/nofollowed"}), "/twin"]
+            links += [*(REASONS.keys() - {"/nofollowed"}), "/twin", self._first_list]
         encoding, where = _ENCODINGS[at % len(_ENCODINGS)]
         meta = f'<meta charset="{encoding}">'
         head = {"meta": meta, "late": _STYLE + meta}.get(where, "")
