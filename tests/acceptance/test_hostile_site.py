@@ -1,4 +1,4 @@
-"""A crawl of a site full of traps ends by itself, within its budgets, has every real page, and disturbs no other site."""
+"""A crawl of a site full of traps ends by itself, within its budgets, has every page, and disturbs no other site."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ def print_table(found: dict[str, str]) -> None:
 
 
 def longest_rows(site: HostileSite, urls: Iterable[str]) -> Counter[str]:
-    """Return the longest row of texts met before below each directory pattern, in tenths; `urls` as they were completed.
+    """Return the longest row of texts met before below each directory pattern, in tenths.
 
+    `urls` are in the order in which they were completed.
     The first copy below a pattern of a text from another one counts a tenth, and a new text ends the row.
     """
     shortest: dict[str, tuple[int, str]] = {}

@@ -1,7 +1,7 @@
 """A site of 200 pages among traps: sessions, calendar, facets, repeated segments, soft 404s, redirects, bombs.
 
-Its other pages each have one reason not to be indexed, some with many long links. It names sitemaps on many hosts. Under its
-second name it redirects to another site.
+Its other pages each have one reason not to be indexed, some with many long links. It names sitemaps on many hosts.
+Under its second name it redirects to another site.
 """
 
 from __future__ import annotations
