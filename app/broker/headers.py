@@ -34,7 +34,7 @@ REPLAY_HISTORY = "perennial-replay-of"
 #: Dead ids of a replay history that are kept.
 MAX_REPLAY_HISTORY = 20
 
-#: The queue to which the worker publishes the outcome of a replayed message's next run.
+#: The queue that receives the outcome of a replayed message's next run, through the exchange of outcomes.
 OUTCOME_TO = "perennial-outcome-to"
 
 #: How often a message waited elsewhere because the node of its dead set or retry queue was down.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kombu import Exchange, Queue
 
+from app.broker.outcomes import OUTCOMES
 from app.broker.policies.base import Policy
 from app.broker.policies.x_death import XDeath
 from app.coverart.project import COVER_ART
@@ -81,6 +82,7 @@ def site_flowchart(settings: Settings) -> str:
         lines.append(f'    {_node(site_exchange.name)} -.->|"unknown key"| {_node(alternate)}')
     lines += [
         f'    packer -->|"update"| {_site_exchange(events_exchange)} --> subscribers([subscribers])',
+        f'    {all_processes} -->|"outcome of a replay"| {_site_exchange(OUTCOMES)} --> canary(["replay --canary"])',
         *_STYLES,
         "    class delay,waiting waiting",
         *(f"    class {_node(queue.exchange.name)},{_node(queue.name)}_queue failed" for queue in dead_sets),

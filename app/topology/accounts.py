@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from app.broker.outcomes import OUTCOMES
 from app.topology.queues import events_exchange, queries_exchange, requests_exchange, site_exchange
 from config.routes import (
     ART_JOBS,
@@ -79,7 +80,7 @@ def _worker(
     return Account(
         name=name,
         configure=(*own, *delays, mailbox, _CONTROL, _REPLIES, _EVENTS),
-        write=(*write, *delays, mailbox, _REPLIES, _EVENTS),
+        write=(*write, *delays, re.escape(OUTCOMES.name), mailbox, _REPLIES, _EVENTS),
         read=(*(re.escape(queue) for queue in queues), *own, *delays, mailbox, _CONTROL),
         events_written=events_written,
     )

@@ -13,6 +13,7 @@ from kombu import Exchange, Queue
 from app.broker.connection import connected
 from app.broker.declaring import node_down
 from app.broker.errors import ManagementFailed
+from app.broker.outcomes import OUTCOMES
 from app.topology.compare import (
     TopologyFinding,
     compare,
@@ -55,7 +56,7 @@ class TopologyReport:
 
 def check_topology(settings: Settings) -> TopologyReport:
     """Compare the code with the broker; nothing is created or changed. Raises BrokerUnreachable."""
-    queues, exchanges = all_queues(settings), [events_exchange, queries_exchange]
+    queues, exchanges = all_queues(settings), [events_exchange, queries_exchange, OUTCOMES]
     ours = declared_topology(queues, exchanges)
     with connected(settings.broker, timeout=settings.publish_timeout) as connection:
         version = server_version(connection)

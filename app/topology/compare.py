@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from app.broker.outcomes import OUTCOMES
 from app.topology.effective_policies import harmful_settings
 from app.topology.model import Binding, ExchangeDefinition, QueueDefinition, Topology
 from app.topology.queues import queries_exchange
@@ -234,9 +235,10 @@ def _extra_bindings(ours: Topology, found: Topology) -> Iterator[TopologyFinding
         source = ours.exchanges.get(binding.source)
         copies = source is not None and source.type != "topic"
         of_delay_queue = binding.source == binding.destination and _DELAY_QUEUE.fullmatch(binding.source)
-        # Searchers declare their queues themselves.
-        of_searcher = binding.source == queries_exchange.name and searcher_of(binding.key) and not binding.to_exchange
-        if of_delay_queue or (of_searcher and binding.destination == binding.key):
+        # Searchers and canaries declare their queues themselves.
+        of_searcher = binding.source == queries_exchange.name and searcher_of(binding.key)
+        is_own = (of_searcher or binding.source == OUTCOMES.name) and binding.destination == binding.key
+        if of_delay_queue or (is_own and not binding.to_exchange):
             continue
         if not (copies or binding.destination in ours.queues):
             continue

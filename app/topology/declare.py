@@ -10,6 +10,7 @@ from kombu import Queue
 
 from app.broker.connection import connected
 from app.broker.declaring import RefusedDeclaration, declare_queues
+from app.broker.outcomes import OUTCOMES
 from app.broker.policies.delays import delay_queue
 from app.topology.policies import retry_policies
 from app.topology.queues import events_exchange, queries_exchange, requests_exchange, task_queues
@@ -47,7 +48,7 @@ def coalescing_queues(settings: Settings) -> list[Queue]:
 
 
 def declare_for_client(connection: Any, settings: Settings) -> list[RefusedDeclaration]:
-    """Declare what a client needs: the client queues, and the exchanges of events and requests."""
+    """Declare what a client needs: the client queues, and the exchanges that have no queue of ours."""
     return _declare(connection, client_queues(settings))
 
 
@@ -83,6 +84,7 @@ def _declare(connection: Any, queues: Iterable[Queue]) -> list[RefusedDeclaratio
         events_exchange(channel).declare()
         requests_exchange(channel).declare()
         queries_exchange(channel).declare()
+        OUTCOMES(channel).declare()
     return declare_queues(connection, queues, disposable=DISPOSABLE)
 
 

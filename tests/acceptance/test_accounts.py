@@ -84,7 +84,7 @@ def test_every_process_works_under_the_account_of_its_kind(
         assert [hit.title for hit in result.hits] == ["Oak"]
 
         site.set("/elm", page("Elm", "All about samaras", links=[]))
-        assert printed("dead", "replay", "--all", environment=ours) == "1 replayed\n"
+        assert printed("dead", "replay", "--all", "--canary", environment=ours) == "1 replayed\n"
         eventually(lambda: found("samaras"), "the replayed page is found", seconds=60)
         assert broker.depth("site.dead") == 0
         for each in workers:

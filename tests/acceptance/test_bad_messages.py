@@ -31,7 +31,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     # Few characters, but with a death they are more bytes than a frame may have.
     ({"notes": "\u4e00" * 43_550}, "invalid-message"),
     # No queue has a name of more than 255 bytes.
-    ({"perennial-outcome-to": "x" * 300}, "undecodable"),
+    ({"perennial-outcome-to": "x" * 300, "perennial-replay": "keep", "perennial-replay-of": ["a"]}, "undecodable"),
     ({"compression": "application/x-gzip"}, "undecodable"),
     ({"compression": "no-such-compression"}, "undecodable"),
     ({"task": "site.index", "id": "a", "timelimit": ["x", "y"]}, "invalid-message"),

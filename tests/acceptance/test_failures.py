@@ -16,7 +16,7 @@ import requests
 from kombu import Connection
 
 from app.broker.dead_letters import DeadLetter, DeadSet
-from app.broker.headers import OUTCOME_TO, REASON
+from app.broker.headers import OUTCOME_TO, REASON, REPLAY, REPLAY_HISTORY
 from app.broker.publishing import Publisher
 from app.services import Urls
 from app.topology.policies import site_policy
@@ -241,11 +241,13 @@ def test_an_expired_message_is_reported_as_revoked_and_not_as_a_success(
 ) -> None:
     with Connection(settings.broker) as connection, connection.channel() as channel:
         replies = channel.queue_declare("", exclusive=True).queue
+        channel.queue_bind(replies, "perennial.outcomes", replies)
         before = datetime.now(UTC) - timedelta(seconds=1)
         more = {"expires": before.isoformat(), OUTCOME_TO: replies}
+        more |= {REPLAY: "keep", REPLAY_HISTORY: ["1d6a"]}
         send(broker, "failing.permanent", journal=journal, more=more)
         outcome = eventually(lambda: channel.basic_get(replies, no_ack=True), "an outcome")
-    assert json.loads(outcome.body) == {"outcome": "revoked", "text": "expired", "of": ""}
+    assert json.loads(outcome.body) == {"outcome": "revoked", "text": "expired", "of": "1d6a"}
     assert "Discarding revoked task" not in running.log
     assert "[???]" not in running.log
     assert runs(journal) == 0

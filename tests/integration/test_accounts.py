@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,21 @@ from amqp import Message
 from amqp.exceptions import AccessRefused
 from kombu import Connection
 
+from app.broker.connection import connected
+from app.broker.dead_letters.canary import Canary
+from app.broker.headers import OUTCOME_TO, REPLAY, REPLAY_HISTORY
 from app.broker.publishing import Outgoing, Publisher
+from app.broker.worker.failures import FailureHandler
 from app.envelopes import event_message, site_message
 from app.services.accounts import make_accounts
 from app.topology.accounts import accounts
-from app.topology.policies import site_policy
+from app.topology.policies import retry_policies, site_policy
 from app.topology.queues import searcher_queue
 from config.settings import Settings
 from tests.support.accounts import accounts_of
 from tests.support.broker import Broker
+from tests.support.clock import HandTimer
+from tests.support.deliveries import delivery
 
 pytestmark = pytest.mark.integration
 
@@ -71,6 +79,7 @@ def test_a_client_may_publish_work_and_nothing_else(settings: Settings, environm
         ("perennial.requests", "heartbeat"),
         ("perennial.events", "update"),
         ("perennial.events", "heartbeat"),
+        ("perennial.outcomes", ""),
         ("site.dead", ""),
     ):
         assert refused(url, lambda channel, to=(exchange, key): publish(channel, *to)), (exchange, key)
@@ -123,6 +132,30 @@ def test_a_worker_declares_delay_queues_and_finds_the_dead_set_that_it_may_not_d
         publisher.publish([Outgoing(exchange=queue.exchange.name, routing_key="index", body=b"{}")])
     publisher.close()
     assert Broker(settings.broker).depths([policy.dead.name, policy.delay_queue(60_000).name]) == [2, 1]
+
+
+@pytest.mark.parametrize("name", ["worker", "packer", "orchestrator", "coverart"])
+def test_a_worker_reports_outcomes_to_a_canary_and_to_no_other_queue(
+    settings: Settings, environments: Environments, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    publisher, policies = Publisher(environments[name]["BROKER_URL"]), retry_policies(settings)
+    handler = FailureHandler(policies=policies, publisher=publisher, timer=HandTimer(), worker=name)
+    with closing(publisher), connected(settings.broker) as operator:
+        canary = Canary(operator, wait=20)
+        replayed = {REPLAY: "keep", REPLAY_HISTORY: ["1d6a"]}
+        for headers in (
+            # Of a client, and of replays whose operator has gone or whose queue is another's.
+            {OUTCOME_TO: canary.queue},
+            {**replayed, OUTCOME_TO: "amq.gen-gone"},
+            {**replayed, OUTCOME_TO: "site.index"},
+            {**replayed, OUTCOME_TO: MAILBOX},
+            {**replayed, OUTCOME_TO: canary.queue},
+        ):
+            handler.report_outcome(replace(delivery("site.page"), headers=headers), "lived")
+        canary.expect(["1d6a"])
+        canary.finish()
+    assert caplog.messages == []
+    assert Broker(settings.broker).depths(["site.index", MAILBOX, "site.dead"]) == [0, 0, 0]
 
 
 def test_passwords_are_kept_from_run_to_run_and_only_their_owner_can_read_them(

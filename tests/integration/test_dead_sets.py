@@ -23,6 +23,7 @@ from app.broker.dead_letters.letters import LetterFilter
 from app.broker.dead_letters.sets import DeadSets
 from app.broker.errors import ApplicationError, BrokerUnreachable, DeadSetBusy, InvalidMessage
 from app.broker.headers import REPLAY, REPLAY_HISTORY
+from app.broker.outcomes import OUTCOMES
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.publishing import Outgoing, Publisher
 from tests.support.broker import Broker
@@ -457,7 +458,7 @@ def reporting_worker(broker_url: str, outcomes: list[str]) -> Iterator[list[str]
                 letter_ids.append(headers[REPLAY_HISTORY][0])
                 report = json.dumps({"outcome": outcome, "text": "KeyError: boom", "of": letter_ids[-1]}).encode()
                 to = headers["perennial-outcome-to"]
-                publisher.publish([Outgoing(exchange="", routing_key=to, body=report, mandatory=False)])
+                publisher.publish([Outgoing(exchange=OUTCOMES.name, routing_key=to, body=report, mandatory=False)])
 
     thread = threading.Thread(target=run)
     thread.start()

@@ -12,7 +12,8 @@ import pytest
 from kombu import Connection
 
 from app.broker.errors import Postpone
-from app.broker.headers import OUTCOME_TO
+from app.broker.headers import OUTCOME_TO, REPLAY, REPLAY_HISTORY
+from app.broker.outcomes import OUTCOMES
 from app.broker.policies.delay_queues import DelayQueues
 from app.broker.policies.registry import Policies
 from app.broker.publishing import Publisher
@@ -27,13 +28,17 @@ pytestmark = pytest.mark.integration
 
 POLICY = DelayQueues("shop", timeout_ms=100, retry_max=1, queue_type="classic")
 
+REPLAYED = {REPLAY: "keep", REPLAY_HISTORY: ["1d6a"]}
+
 
 @pytest.fixture
 def broker(broker_url: str) -> Broker:
     with Connection(broker_url) as connection, connection.channel() as channel:
         for queue in (*POLICY.queues(), POLICY.work_queue("mail")):
             queue(channel).declare()
+        OUTCOMES(channel).declare()
         channel.queue_declare("outcomes", auto_delete=False)
+        channel.queue_bind("outcomes", OUTCOMES.name, "outcomes")
     return Broker(broker_url)
 
 
@@ -57,7 +62,7 @@ def delete_exchange(broker_url: str, name: str) -> None:
 def test_the_outcome_of_a_replay_is_reported_when_its_message_is_safe_and_not_before(
     handler: FailureHandler, broker: Broker, broker_url: str, clock: HandTimer
 ) -> None:
-    came = replace(delivery("mail"), headers={OUTCOME_TO: "outcomes", "current-iteration": 1})
+    came = replace(delivery("mail"), headers={**REPLAYED, OUTCOME_TO: "outcomes", "current-iteration": 1})
     done: list[str] = []
     handler.publisher.declare([POLICY.dead])
     delete_exchange(broker_url, "shop.dead")

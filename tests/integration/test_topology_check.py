@@ -168,7 +168,7 @@ def test_the_flowchart_of_the_site_is_what_the_broker_has(declared: Settings, co
     assert drawn.arrows("time is up") == {("site.delay.ms", queue.dead_letter_exchange) for queue in delays}
     kinds = {found.exchanges[f"site.delay.{queue.arguments['x-message-ttl']}"].type for queue in delays}
     assert kinds == {drawn.exchanges.pop("site.delay.ms")}
-    assert drawn.exchanges.pop("perennial.events") == "topic"
+    assert (drawn.exchanges.pop("perennial.events"), drawn.exchanges.pop("perennial.outcomes")) == ("topic", "direct")
     assert drawn.exchanges == {
         name: each.type for name, each in found.exchanges.items() if not name.startswith("site.delay.")
     }

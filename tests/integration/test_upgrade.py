@@ -83,6 +83,7 @@ def former(settings: Settings, broker: Broker) -> Iterator[Any]:
     with Connection(settings.broker) as connection, connection.channel() as channel:
         assert not declare_all(connection, settings)
         channel.exchange_delete("perennial.queries")
+        channel.exchange_delete("perennial.outcomes")
         for name, arguments in FORMER_ARGUMENTS.items():
             declare_again(channel, {queue.name: queue for queue in all_queues(settings)}[name], arguments)
         channel.queue_unbind("orchestrator.requests", "perennial.events", "heartbeat")

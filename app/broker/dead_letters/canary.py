@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from ..outcomes import OUTCOMES
 from .operations import OperationStopped
 
 #: Letters whose outcome is awaited at the same time, once the first one succeeded.
@@ -36,8 +37,10 @@ class Canary:
         self._deadlines: dict[str, float] = {}
         self._succeeded = False
         channel = connection.channel()
-        #: The queue to which workers report; the broker deletes it with the connection.
+        OUTCOMES(channel).declare()
+        #: The queue that receives the outcomes; the broker deletes it with the connection.
         self.queue = channel.queue_declare("", exclusive=True).queue
+        channel.queue_bind(self.queue, OUTCOMES.name, routing_key=self.queue)
         channel.basic_consume(self.queue, no_ack=True, callback=lambda message: self._reports.append(message.body))
 
     def expect(self, ids: Sequence[str]) -> None:
@@ -75,7 +78,7 @@ class Canary:
                 return False
 
     def _evaluate(self, body: bytes) -> None:
-        """Note the outcome in a worker's report. Invalid ones are ignored: anyone may publish to a known queue."""
+        """Note the outcome in a worker's report. Invalid ones are ignored: accounts may be shared."""
         try:
             report = json.loads(body)
         except (ValueError, RecursionError):

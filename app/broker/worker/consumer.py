@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from amqp.exceptions import AMQPError, NotFound, RecoverableConnectionError
+from amqp.exceptions import AccessRefused, AMQPError, NotFound, RecoverableConnectionError
 from celery import bootsteps
 from celery.platforms import EX_FAILURE
 from celery.utils.log import get_logger
@@ -32,6 +32,7 @@ from ..errors import (
 )
 from ..headers import is_uncounted, unacknowledged
 from ..nesting import may_be_deep, require_shallow
+from ..outcomes import OUTCOMES
 from ..policies.base import Dead, Decision, Drop
 from ..policies.delays import DEAD_LETTER
 from ..policies.registry import Policies
@@ -144,6 +145,8 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
 
         Dead sets are first: the broker loses what it dead-letters to a missing queue.
         """
+        with suppress(AccessRefused), connection.channel() as channel:
+            OUTCOMES(channel).declare()
         return declare_queues(
             connection, [*self._failures.policies.queues(), *self.app.amqp.queues.consume_from.values()]
         )

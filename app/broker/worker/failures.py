@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +13,8 @@ from celery.utils.log import get_logger
 
 from ..delivery import Delivery
 from ..errors import ApplicationError, InvalidMessage, Postpone, PublishFailed, QueueUnavailable
-from ..headers import DELIVERIES, DETOURS, OUTCOME_TO, REPLAY_HISTORY, dead_letter_headers, whole_number
+from ..headers import DELIVERIES, DETOURS, dead_letter_headers, whole_number
+from ..outcomes import outcome_message
 from ..policies.base import MAX_MESSAGE, MAX_TRACEBACK, Dead, Decision, Drop, Failure, Postponed, Reject, Retry
 from ..policies.registry import Policies
 from ..publishing import Outgoing, Publisher
@@ -160,15 +160,13 @@ class FailureHandler:
 
     def report_outcome(self, delivery: Delivery, outcome: str, text: str = "") -> None:
         """Report how a run of a replayed message ended to the queue that its replay named, if any."""
-        queue = delivery.headers.get(OUTCOME_TO)
-        if not isinstance(queue, str):
+        message = outcome_message(delivery, outcome, text)
+        if message is None:
             return
-        history = delivery.headers.get(REPLAY_HISTORY)
-        dead_id = str(history[0]) if isinstance(history, list) and history else ""
-        body = json.dumps({"outcome": outcome, "text": text[:MAX_MESSAGE], "of": dead_id}).encode()
         try:
-            self.publisher.publish([Outgoing(exchange="", routing_key=queue, body=body, mandatory=False)])
+            self.publisher.publish([message])
         except Exception as error:  # noqa: BLE001 - A foreign producer may name an impossible queue (over 255 bytes).
+            queue = message.routing_key
             logger.warning("Outcome %r of a replayed message not sent to %.100r: %s", outcome, queue, error)
 
     def flush(self) -> None:
