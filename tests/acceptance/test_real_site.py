@@ -8,7 +8,7 @@ import random
 import sqlite3
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -78,9 +78,9 @@ def test_the_pack_has_the_pages_that_wget_finds_and_each_phrase_of_one_page_find
         }
     assert system.broker.depth(DEAD_SET) == 0
 
-    phrases = unique_phrases(system.pack(domain), seed=pages)
-    assert len(phrases) >= 20
-    for path, phrase in phrases:
+    unique = unique_phrases(system.pack(domain), seed=pages)
+    assert len(unique) >= 20
+    for path, phrase in unique:
         assert next(hit.path for hit in system.search(domain, phrase)) == path, phrase
         assert [hit.path for hit in system.search(domain, f'"{phrase}"')] == [path]
 
@@ -130,16 +130,17 @@ def test_each_page_that_wget_finds_is_requested_once_and_never_before_its_delay(
 
 
 def unique_phrases(pack: Path, *, seed: int) -> list[tuple[str, str]]:
-    """Return up to 60 phrases with their paths, of 30 pages, each on one page only."""
+    """Return up to 60 phrases of texts with their paths, of 30 pages, each on one page only, names included."""
     with contextlib.closing(sqlite3.connect(pack)) as database:
-        bodies = dict(database.execute("SELECT path, body FROM pages WHERE NOT hidden"))
-    phrases_of = {path: [" ".join(run) for run in runs(words(body))] for path, body in bodies.items()}
-    pages_with = Counter(phrase for phrases in phrases_of.values() for phrase in set(phrases))
+        rows = database.execute("SELECT path, body, title, description, headings, anchors FROM pages WHERE NOT hidden")
+        phrases_of = {path: [phrases(column) for column in columns] for path, *columns in rows}
+    pages_with = Counter(phrase for columns in phrases_of.values() for phrase in set(itertools.chain(*columns)))
     chosen = random.Random(seed).sample(sorted(phrases_of), 30)
-    return [(path, phrase) for path in chosen for phrase in phrases_of[path][:400:20] if pages_with[phrase] == 1][:60]
+    sampled = [(path, phrase) for path in chosen for phrase in phrases_of[path][0][:400:20]]
+    return [(path, phrase) for path, phrase in sampled if pages_with[phrase] == 1][:60]
 
 
-def runs(tokens: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield each run of LENGTH consecutive words."""
-    for start in range(len(tokens) - LENGTH + 1):
-        yield tokens[start : start + LENGTH]
+def phrases(text: str) -> list[str]:
+    """Return each run of LENGTH consecutive words."""
+    found = words(text)
+    return [" ".join(found[start : start + LENGTH]) for start in range(len(found) - LENGTH + 1)]
