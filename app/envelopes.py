@@ -12,7 +12,8 @@ from typing import Any
 
 from app.broker.amqp_internals import gunzip
 from app.broker.delivery import Delivery
-from app.broker.errors import Undecodable, UnknownType
+from app.broker.errors import TooDeep, Undecodable, UnknownType
+from app.broker.nesting import read_json
 from app.broker.policies.delays import delay_name, ladder_rung
 from app.broker.publishing import Outgoing
 from app.http.urls import without_credentials_in
@@ -50,7 +51,7 @@ class TaskMessage:
 
 
 def decode_envelope(body: bytes, encoding: str | None = None) -> dict[str, Any]:
-    """Return the JSON object of an envelope's body, with `host` renamed to `domain`; raises Undecodable.
+    """Return the JSON object of an envelope's body, with `host` renamed to `domain`; raises Undecodable, TooDeep.
 
     `encoding` is the content encoding: `gzip`, or a charset. If it names neither, the body is UTF-8.
     """
@@ -61,8 +62,10 @@ def decode_envelope(body: bytes, encoding: str | None = None) -> dict[str, Any]:
             text = body.decode(encoding or "utf-8")
         except LookupError:
             text = body.decode()
-        payload = json.loads(text)
-    except (ValueError, RecursionError, zlib.error) as error:
+        payload = read_json(text)
+    except TooDeep:
+        raise
+    except (ValueError, zlib.error) as error:
         raise Undecodable(f"not {encoding or 'UTF-8'} JSON: {error}: {body[:60]!r}") from error
     if not isinstance(payload, dict):
         raise Undecodable(f"expected a JSON object, got {type(payload).__name__}: {body[:60]!r}")

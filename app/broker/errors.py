@@ -51,6 +51,10 @@ class InvalidMessage(ApplicationError):
     problem = INVALID
 
 
+class TooDeep(InvalidMessage, ValueError):
+    """Raised for JSON that is nested too deeply."""
+
+
 class UnknownType(ApplicationError):
     """Raised for a message type that no route names. Retryable: a newer release may be rolling out."""
 

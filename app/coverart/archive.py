@@ -209,7 +209,7 @@ class PublicArchive:
                 raise Refusal(response).error(f"GET {url}")
             try:
                 return _item(bucket, response.json())
-            except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+            except (ValueError, TypeError, AttributeError, KeyError) as error:
                 raise ArchiveError(f"GET {url}: not an item's metadata: {response.text[:60]!r}") from error
 
     def file(self, bucket: str, name: str) -> bytes | None:

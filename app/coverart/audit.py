@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from app.broker.nesting import read_json
 from app.coverart.archive import FRESH, ArchiveItem
 from app.coverart.jobs import Delete, Index, Job, Move
 from app.coverart.project import LISTING_FILE, Entity, Project, listing
@@ -115,8 +115,8 @@ def same_listing(stored: bytes, expected: bytes) -> bool:
     Older indexers wrote ids as text, URLs with http and types in any order; readers accept either form.
     """
     try:
-        return _normalised(json.loads(stored)) == _normalised(json.loads(expected))
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        return _normalised(read_json(stored)) == _normalised(read_json(expected))
+    except (ValueError, TypeError, AttributeError, KeyError):
         return False
 
 

@@ -6,7 +6,6 @@ at last `completed` or `failed`. Events that depend on a failed one fail with it
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 from psycopg.sql import SQL, Composable
 
 from app.broker.headers import ATTEMPTS
+from app.broker.nesting import MAX_NESTING, read_json
 from app.broker.policies.base import MAX_MESSAGE
 from app.broker.policies.fixed_ttl import EXCEPTIONS, MAX_EXCEPTIONS, RETRIES
 from app.broker.publishing import Outgoing
@@ -154,7 +154,7 @@ def job_of_event(event: Event) -> Job:
     if event.action not in _JOBS:
         raise InvalidJob(f"event {event.id}: unknown action {event.action}")
     if not isinstance(event.message, dict):
-        expected = f"no JSON object of at most {_LONGEST_MESSAGE:,} characters"
+        expected = f"no JSON object of at most {_LONGEST_MESSAGE:,} characters and {MAX_NESTING} levels"
         raise InvalidJob(f"event {event.id}: {event.action} whose message is {expected}")
     kind, names = _JOBS[event.action]
     missing = sorted(set(names) - set(event.message))
@@ -267,8 +267,8 @@ def _events(connection: Connection, query: Composable, values: Mapping[str, Any]
 def _decoded(message: str) -> Any:
     """Return the value of a message; None for one that was cut, has too large a number or is nested too deeply."""
     try:
-        return json.loads(message)
-    except (ValueError, RecursionError):
+        return read_json(message)
+    except ValueError:
         return None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import email.utils
-import json
 import time
 import zlib
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from urllib3.exceptions import (
     SSLError,
 )
 
+from app.broker.nesting import read_json
 from app.errors import ConnectionFailed, FetchError, ResponseTimeout
 
 #: Members of a gzip body. Each costs a copy of what was received after it.
@@ -55,7 +55,7 @@ class Response:
 
     def json(self) -> Any:
         """Return the body as JSON; raises ValueError."""
-        return json.loads(self.body)
+        return read_json(self.body)
 
     def retry_after(self, *, cap: float) -> float | None:
         """Return the seconds of the Retry-After header, at most `cap`; None without a valid one."""

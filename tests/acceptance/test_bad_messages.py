@@ -59,10 +59,13 @@ WIRE = {
 }
 
 #: JSON that Python cannot read, or read but not copy or give to another process, and the reason under which it dies.
+#: Python 3.11 fails at 1,000 levels, 3.13 at 10,000.
 VALUES = {
     "a number of 5000 digits": ("9" * 5_000, "undecodable"),
-    "100000 levels": ("[" * 100_000 + "]" * 100_000, "undecodable"),
-    **{f"{depth} levels": ("[" * depth + "]" * depth, "invalid-message") for depth in (101, 500, 860, 940)},
+    **{
+        f"{depth} levels": ("[" * depth + "]" * depth, "invalid-message")
+        for depth in (101, 500, 860, 940, 3_000, 9_990, 100_000)
+    },
 }
 
 BUDGET = {"RETRY_TIMEOUT_MS": "100", "RETRY_MAX": "1"}

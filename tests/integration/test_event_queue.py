@@ -162,6 +162,10 @@ def gid(gid: str = A) -> str:
     return f'{{"gid": "{gid}"}}'
 
 
+def nested(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
 def file(image: int, gid: str = A) -> str:
     return f'{{"artwork_id": {image}, "gid": "{gid}", "suffix": "jpg"}}'
 
@@ -407,16 +411,19 @@ def test_an_unknown_action_and_a_message_that_is_no_object_fail_their_row_alone(
     assert [states[each] for each in (rotate, *wrong)] == [("failed", 1)] * 4
     assert states[noop] == ("completed", 0)
     assert table.reasons(rotate) == [f"event {rotate}: unknown action rotate"]
-    expected = f"event {wrong[0]}: index whose message is no JSON object of at most 10,000 characters"
+    expected = f"event {wrong[0]}: index whose message is no JSON object of at most 10,000 characters and 100 levels"
     assert table.reasons(wrong[0]) == [expected]
 
 
-def test_a_message_that_python_cannot_read_fails_its_row_alone(table: Table) -> None:
-    number, text, deep = "9" * 5_000, '"' + "x" * 20_000 + '"', "[" * 1_100 + "]" * 1_100
+@pytest.mark.parametrize("levels", [101, 500, 1_100, 4_000])
+def test_a_message_that_is_too_long_too_deep_or_has_too_large_a_number_fails_its_row_alone(
+    table: Table, levels: int
+) -> None:
+    number, text, deep, deepest = "9" * 5_000, '"' + "x" * 20_000 + '"', nested(levels - 1), nested(99)
     wrong = [table.add("index", f'{{"gid": "{A}", "more": {value}}}') for value in (number, text)]
-    # The schema's index of queued events has no room for this one.
+    # The schema's index of queued events has no room for a message as deep as this.
     running = table.add("deindex", f'{{"gid": "{C}", "more": {deep}}}', state="running")
-    right = table.add("index", gid(B))
+    right = table.add("index", f'{{"gid": "{B}", "more": {deepest}}}')
     assert table.publish() == [right]
     assert [table.states()[each] for each in wrong] == [("failed", 1)] * 2
     table.set("last_updated = now() - interval '2 hours'", running)

@@ -54,7 +54,7 @@ def test_the_key_host_is_read_as_domain() -> None:
 def test_any_bytes_are_a_json_object_or_rejected_with_a_reason(body: bytes) -> None:
     try:
         decoded = json.loads(body.decode())
-    except (ValueError, RecursionError):
+    except ValueError:
         decoded = None
     if isinstance(decoded, dict):
         assert decode_envelope(body).keys() | {"host", "domain"} == decoded.keys() | {"host", "domain"}

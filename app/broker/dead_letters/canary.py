@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from ..nesting import read_json
 from ..outcomes import OUTCOMES
 from .operations import OperationStopped
 
@@ -80,8 +80,8 @@ class Canary:
     def _evaluate(self, body: bytes) -> None:
         """Note the outcome in a worker's report. Invalid ones are ignored: accounts may be shared."""
         try:
-            report = json.loads(body)
-        except (ValueError, RecursionError):
+            report = read_json(body)
+        except ValueError:
             return
         letter_id = str(report.get("of")) if isinstance(report, dict) else ""
         if self._deadlines.pop(letter_id, None) is None:

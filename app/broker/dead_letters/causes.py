@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from ..headers import (
     WORKER,
     whole_number,
 )
+from ..nesting import read_json
 from ..policies.base import MAX_MESSAGE, MAX_TRACEBACK
 
 #: The reason of a message with an unknown routing key, which an alternate exchange brought to the dead set.
@@ -112,8 +112,8 @@ def cause_of(delivery: Delivery) -> Cause:
 def _from_sneakers(headers: Mapping[str, Any]) -> Cause:
     """Read the `retry_info` of Sneakers' error handler: a JSON object, or a list of them with the latest first."""
     try:
-        parsed = json.loads(_text(headers["retry_info"], _MAX_RETRY_INFO))
-    except (ValueError, RecursionError):
+        parsed = read_json(_text(headers["retry_info"], _MAX_RETRY_INFO))
+    except ValueError:
         parsed = None
     latest = parsed[0] if isinstance(parsed, list) and parsed else parsed
     info: Mapping[str, Any] = latest if isinstance(latest, Mapping) else {}

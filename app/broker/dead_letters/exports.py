@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from amqp.serialization import dumps, loads
 from .. import amqp_internals
 from ..delivery import Delivery
 from ..errors import InvalidMessage
+from ..nesting import read_json
 from .audit import Audit, append_lines
 from .causes import cause_of
 from .letters import DeadLetter
@@ -92,8 +92,8 @@ def read_export(path: Path) -> Iterator[DeadLetter]:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 try:
-                    yield from_record(json.loads(line))
-                except (ValueError, RecursionError, InvalidMessage) as error:
+                    yield from_record(read_json(line))
+                except (ValueError, InvalidMessage) as error:
                     raise InvalidMessage(f"{path}, line {number}: {error}") from error
     except OSError as error:
         raise InvalidMessage(f"{path}: {error.strerror or error}") from error

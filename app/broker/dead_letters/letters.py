@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -12,6 +11,7 @@ from typing import Any
 
 from ..delivery import Delivery
 from ..headers import DEAD_ID, replay_history
+from ..nesting import read_json
 from .causes import Cause, cause_of
 
 #: What a dead id in a header must look like: anyone may write that header.
@@ -55,8 +55,8 @@ class DeadLetter:
     def arguments(self) -> Any:
         """Return Celery's [args, kwargs], else the JSON value of the body, else the body as text."""
         try:
-            value = json.loads(self.delivery.body)
-        except (ValueError, RecursionError):
+            value = read_json(self.delivery.body)
+        except ValueError:
             return self.delivery.body.decode(errors="replace")
         is_celery = "task" in self.delivery.headers and isinstance(value, list) and len(value) == 3
         return value[:2] if is_celery else value

@@ -21,6 +21,7 @@ from ..headers import (
     unacknowledged,
     whole_number,
 )
+from ..nesting import read_json
 from .base import MAX_MESSAGE, Address, Dead, Decision, Failure, Postponed, Reject, ReplayBudget
 from .delays import DEAD_LETTER, QueueType, delay_for, delay_queue, safe_arguments
 
@@ -180,8 +181,8 @@ def retry_info(delivery: Delivery, failure: Failure, attempts: int) -> str:
     if not isinstance(header, str):
         return json.dumps(entry)
     try:
-        info = json.loads(header)
-    except (ValueError, RecursionError):
+        info = read_json(header)
+    except ValueError:
         info = header[:MAX_MESSAGE]
     former = info if isinstance(info, list) else [info]
     return json.dumps([entry, *former][:MAX_ENTRIES] if former else entry)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -17,6 +16,7 @@ from pika.channel import Channel
 
 from ..delivery import Delivery
 from ..errors import ApplicationError, BrokerUnreachable, Overloaded, Undecodable, UnknownType
+from ..nesting import read_json
 from ..publishing import Outgoing
 from .channel import ChannelOwner, ChannelThread, properties_of, publish
 
@@ -163,8 +163,8 @@ class Responder(ChannelOwner):
     def _handle(self, delivery: Delivery) -> bytes | None:
         """Call the handler of a request. Raises Undecodable and UnknownType."""
         try:
-            payload = json.loads(delivery.body)
-        except (ValueError, RecursionError) as error:
+            payload = read_json(delivery.body)
+        except ValueError as error:
             raise Undecodable(f"not JSON: {error}: {delivery.body[:60]!r}") from error
         if not isinstance(payload, dict):
             raise Undecodable(f"expected a JSON object, got {type(payload).__name__}: {delivery.body[:60]!r}")

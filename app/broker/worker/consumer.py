@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -26,6 +25,7 @@ from ..errors import (
     ApplicationError,
     InvalidMessage,
     PublishFailed,
+    TooDeep,
     Undecodable,
     UnknownType,
     WorkerMisconfigured,
@@ -388,11 +388,14 @@ def require_dead_lettered(queues: Mapping[str, Any], policies: Policies) -> None
 
 
 def require_shallow_body(message: Any) -> None:
-    """Raise InvalidMessage for a body that is nested so deeply that no pool process could get it."""
+    """Raise TooDeep for a body that is nested so deeply that no pool process could get it."""
     if may_be_deep(message.body or b""):
-        # Celery reports what cannot be decoded, and decodes the body only once.
-        with suppress(DecodeError, ContentDisallowed):
+        try:
             require_shallow(message.payload)
+        except (DecodeError, ContentDisallowed) as error:
+            # Celery reports what else cannot be decoded, and decodes the body only once.
+            if isinstance(error.__context__, RecursionError):
+                raise TooDeep(str(error)) from error
 
 
 def require_valid_headers(headers: Mapping[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from itertools import accumulate
 from math import isqrt
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
+from app.broker.nesting import read_json
 from app.crawl.extract.boilerplate import BOILERPLATE, HEADER, NEVER_BOILERPLATE
 from app.storage import page_parts
 from app.storage.page_parts import CODE, LIST, MAX_ANCHOR, TABLE, Block
@@ -265,8 +265,8 @@ def _json_ld_dates(script: str) -> Iterator[tuple[str, str]]:
     if "date" not in script:
         return
     try:
-        parsed = json.loads(script)
-    except (ValueError, RecursionError):
+        parsed = read_json(script)
+    except ValueError:
         return
     waiting: list[Any] = parsed[:] if isinstance(parsed, list) else [parsed]
     for _ in range(_MAX_JSON_LD_OBJECTS):
