@@ -44,7 +44,7 @@ _NOFOLLOW = frozenset({"nofollow", "none"})
 #: Header values are Latin-1 without control characters (RFC 9110 section 5.5).
 _UNSENDABLE = re.compile(r"[^\x20-\x7e\xa0-\xff]")
 #: A link of a Link header and its parameters (RFC 8288 section 3).
-_LINK = re.compile(r'<([^<>]*)>((?:\s*;(?:[^",<]|"[^"]*")*)*)')
+_LINK = re.compile(r'<([^<>]*)>((?:\s*;(?:[^",;<]|"[^"]*")*)*)')
 #: Characters of a Link header that are read.
 _MAX_LINK_HEADER = 20_000
 #: The web is not older; an earlier date comes from a clock that was never set.

@@ -25,7 +25,7 @@ _GUESSES = [
 
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16le"), (codecs.BOM_UTF16_BE, "utf-16be"))
 _CHARSET = re.compile(r"""charset\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s;"']+))""", re.I)
-_LATE_CHARSET = re.compile(rb"<meta\s[^>]*charset", re.I)
+_LATE_CHARSET = re.compile(rb"<meta\s[^<>]*charset", re.I)
 _XML = re.compile(rb"""\s*<\?xml\s[^>]*?encoding\s*=\s*["']([A-Za-z0-9._:-]+)""")
 _TAG = re.compile(rb"</?([a-z][^\s/>]*)", re.I)
 _ATTRIBUTE = re.compile(rb"""[\s/]*([^\s/>][^\s/>=]*)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>"'][^\s>]*)))?""")

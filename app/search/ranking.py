@@ -76,7 +76,7 @@ _NUMBERING_OF_LINES = re.compile(NUMBERING.pattern, re.MULTILINE)
 _BETWEEN = "qzq"
 _NUMBER = re.compile(r"[\d.]+")
 _NO_FACTORS: Mapping[str, float] = {}
-_TITLE_SEPARATOR = re.compile(r"\s+[|–—·:-]\s+|:\s+")
+_TITLE_SEPARATOR = re.compile(r"(?<!\s)\s+[|–—·:-]\s+|:\s+")
 
 
 @dataclass(frozen=True, slots=True)

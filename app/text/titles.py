@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 #: Between the parts of a title: "os - Interfaces | The Site".
-_SEPARATOR: Final = re.compile(r"\s+[|–—·:»-]\s+")
+_SEPARATOR: Final = re.compile(r"(?<!\s)\s+[|–—·:»-]\s+")
 #: Titles below which these do not show reliably what they have in common.
 _LEAST_TITLES: Final = 5
 

@@ -85,7 +85,8 @@ _TAG = re.compile(r"<(/?[a-z][a-z0-9]*)", re.I)
 _FEW_TAGS = isqrt(MAX_WORK)
 #: A tag in which MAX_SIBLINGS attributes have room.
 _LONG_TAG = re.compile(rf"<[a-z][^<>]{{{2 * MAX_SIBLINGS}}}[^<>]*", re.I)
-_ATTRIBUTE = re.compile(r"""[\s/]+[^\s=>"'/]+(?:\s*=\s*(?:"[^"]*"|'[^']*'|[^\s>]+))?""")
+#: From the first white space or slash after a name or value: a match from each of them would take quadratic time.
+_ATTRIBUTE = re.compile(r"""(?<![\s/])[\s/]++[^\s=>"'/]+(?:\s*=\s*(?:"[^"]*"|'[^']*'|[^\s>]+))?""")
 #: Elements without content, and those that the next of their kind closes.
 _NEVER_NESTED = (
     "a", "area", "base", "body", "br", "col", "dd", "dt", "embed", "head", "hr", "html", "img", "input", "li", "link",
