@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import threading
 import time
@@ -356,5 +357,5 @@ class HostRateLimiter:
 
     def pause(self, host: str, seconds: float) -> None:
         """Allow no request to `host` for `seconds`, as its Retry-After demands."""
-        if seconds > 0:
-            self._redis.set(host_keys(host)[2], "1", px=int(seconds * 1_000))
+        if (milliseconds := math.ceil(seconds * 1_000)) > 0:
+            self._redis.set(host_keys(host)[2], "1", px=milliseconds)

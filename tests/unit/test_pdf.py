@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import resource
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +65,27 @@ def test_300_pages_take_less_than_two_seconds_of_cpu_time() -> None:
     assert len(extract_pdf(document, name="").body) > 800_000
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
+
+
+#: In place of the process that reads a PDF: its environment is the title, its open files are the pages.
+REPORT = """
+import json, os
+files = [str(number) for number in range(3, 100) if os.path.exists(f"/proc/self/fd/{number}")]
+# The interpreter itself may set LC_CTYPE.
+print(json.dumps({"title": " ".join(os.environ.keys() - {"LC_CTYPE"}), "changed": "", "pages": files}))
+"""
+
+
+def test_the_process_that_reads_a_pdf_gets_no_secrets_and_no_open_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "report.py").write_text(REPORT)
+    monkeypatch.setattr(extraction, "_PROCESS", tmp_path / "report.py")
+    monkeypatch.setenv("SITE_SECRETS", "hidden")
+    with (tmp_path / "open").open("w") as opened:
+        os.set_inheritable(opened.fileno(), True)
+        found = extract_pdf(b"", name="")
+    assert (found.title, found.body) == ("", "")
 
 
 @pytest.mark.parametrize(("limit", "value"), [("CPU_SECONDS", 0), ("MEMORY", 1 << 22), ("SECONDS", 0.01)])

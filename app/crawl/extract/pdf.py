@@ -36,7 +36,8 @@ def extract_pdf(data: bytes, *, name: str) -> Extract:
     command = [sys.executable, "-I", str(_PROCESS), str(CPU_SECONDS), str(MEMORY)]
     try:
         with child_at_work():
-            ran = subprocess.run(command, input=data, capture_output=True, timeout=SECONDS, check=False)  # noqa: S603 - no part of it is from the PDF.
+            # Its parser is C++: it gets none of the worker's secrets and, by default, no open file but its pipes.
+            ran = subprocess.run(command, input=data, capture_output=True, timeout=SECONDS, check=False, env={})  # noqa: S603 - no part of it is from the PDF.
     except subprocess.TimeoutExpired:
         raise UnreadablePdf(f"it took over {SECONDS} s") from None
     if ran.returncode < 0:
