@@ -15,6 +15,7 @@ from app.crawl.documents import HTML, TooComplex, extract_document, indexable_ty
 from app.crawl.extract.contract import Extract, Extractor
 from app.crawl.extract.pdf import UnreadablePdf
 from app.crawl.frontier_values import Former
+from app.crawl.robots_lines import product_token
 from app.crawl.urls import (
     MAX_LENGTH,
     Excluded,
@@ -155,7 +156,7 @@ class Limits:
             links=settings.max_links,
             url_length=settings.max_url_length,
             ports=settings.allow_ports,
-            robot=politeness.product_token(settings.user_agent),
+            robot=product_token(settings.user_agent),
         )
 
 

@@ -28,8 +28,8 @@ from app.crawl.cpu_limit import MAX_CPU_SECONDS, cpu_limit
 from app.crawl.extract.contract import extractor
 from app.crawl.frontier_values import Former, Host, MessageKind
 from app.crawl.getters import Getters
-from app.crawl.policy import Policies, policies_without_sites
-from app.crawl.politeness import HostRateLimiter, RobotsCache, robots_url
+from app.crawl.policy import CrawlPolicy, Policies, policies_without_sites
+from app.crawl.politeness import HostRateLimiter, RobotsCache, RobotsRules, robots_url
 from app.crawl.single_flight import SingleFlight
 from app.crawl.sitemaps import DEFAULT_PATH, MAX_BYTES, ReadSitemap, sitemap_of
 from app.crawl.traps import error_hash, probe_url
@@ -123,9 +123,13 @@ class Crawler:
     def host(self, target: Target) -> Host:
         """Return a page's host with its politeness; raises RobotsUnavailable, and Postpone during another's request."""
         name, policy = host_of(target.url), self._policies(target.domain)
-        rules = self._robots.rules(target.url, self._getters.of(policy.request), policy.settings)
+        rules = self._rules(target, policy)
         delay = max(policy.settings.host_delay, rules.crawl_delay or 0)
         return Host(name, delay, 1 if delay else policy.settings.host_concurrency, own=name == target.domain)
+
+    def _rules(self, target: Target, policy: CrawlPolicy) -> RobotsRules:
+        getter = self._getters.of(policy.request)
+        return self._robots.rules(target.url, getter, policy.settings, domain=target.domain)
 
     def get(self, target: Target, *, too_complex: bool = False, former: Former | None = None) -> FetchResult:
         """Request a page now and classify the response. The caller has waited for the host.
@@ -141,7 +145,7 @@ class Crawler:
         if target.canonical_key in policy.blocked:
             return Gone(why=Reason.BLOCKED)
         getter = self._getters.of(policy.request)
-        rules = self._robots.rules(target.url, getter, policy.settings)
+        rules = self._rules(target, policy)
         if not rules.allows(target.url):
             return Gone(why=Reason.ROBOTS, detail=rules.denial(target.url))
         stored, data = self._stored(target, former) if former else (None, b"")
@@ -174,7 +178,7 @@ class Crawler:
         It must if it is not stored as the former crawl found it, or if robots.txt or the site forbid it now.
         """
         policy = self._policies(target.domain)
-        rules = self._robots.rules(target.url, self._getters.of(policy.request), policy.settings)
+        rules = self._rules(target, policy)
         if target.canonical_key in policy.blocked or not rules.allows(target.url):
             return None
         stored, _ = self._stored(target, former)
@@ -192,7 +196,7 @@ class Crawler:
         """
         policy = self._policies(target.domain)
         getter = self._getters.of(policy.request)
-        rules = self._robots.rules(target.url, getter, policy.settings)
+        rules = self._rules(target, policy)
         default = robots_url(target.url).removesuffix("/robots.txt") + DEFAULT_PATH
         is_named = target.url != default or default in rules.sitemaps
         if target.url == robots_url(target.url):
@@ -248,7 +252,7 @@ class Crawler:
             return Probed(detail="SOFT_404_PROBE is off")
         policy = self._policies(target.domain)
         getter = self._getters.of(policy.request)
-        rules = self._robots.rules(target.url, getter, policy.settings)
+        rules = self._rules(target, policy)
         if not rules.allows(target.url):
             return Probed(detail=rules.denial(target.url))
         try:

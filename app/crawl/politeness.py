@@ -19,7 +19,7 @@ from redis import Redis
 
 from app.broker.errors import Postpone
 from app.crawl.frontier_values import LEASE, Host, host_keys
-from app.crawl.robots_lines import denying_line
+from app.crawl.robots_lines import OWN_AGENT, denying_line, own_lines, product_token
 from app.crawl.urls import allows_port, host_of, resolve
 from app.crawl_record.crawls import CrawlSettings
 from app.errors import FetchError, ForbiddenAddress, InvalidUrl, RobotsUnavailable
@@ -39,6 +39,8 @@ MAX_SITEMAPS = 500
 
 #: Seconds that Redis keeps a robots.txt; RFC 9309 section 2.4 allows 24 hours.
 _TTL = 86_400
+#: Bytes of them that Redis keeps for one domain, whatever hosts its pages and sitemaps are on. Then the oldest go.
+_DOMAIN_BYTES = 16 * 2**20
 #: Seconds that a process uses parsed rules without asking Redis.
 _PARSED_TTL = 60.0
 #: Files whose parsed rules a process keeps, and their characters together. Parsed they take about twenty times as much.
@@ -52,11 +54,7 @@ _FETCH_LEASE = 10.0
 _UNAVAILABLE_MS = 1_000
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_TOKEN = re.compile(r"[A-Za-z_-]+")
-_AGENT_LINE = re.compile(r"user[\s-]*agent(?=[\s:]|$)[\s:]*(.+)", re.I)
 _ALLOW_LINE = re.compile(r"allow(?=[\s:])", re.I)
-#: Stands for all other robots. No product token contains it.
-_OTHER_ROBOT = "!"
 #: Directives with a value after a colon; any other colon follows the name of a robot.
 _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
 _NAMED = re.compile(r"\s*([a-z*][a-z0-9_-]*)\s*:\s*", re.I)
@@ -65,8 +63,8 @@ _NAMED = re.compile(r"\s*([a-z*][a-z0-9_-]*)\s*:\s*", re.I)
 class Getter(Protocol):
     """Gets a URL without following redirects, as Fetcher does."""
 
-    def get(self, url: str) -> Response:
-        """Return the response; raises FetchError."""
+    def get(self, url: str, *, max_bytes: int = 0) -> Response:
+        """Return the response, its body cut at `max_bytes`; raises FetchError."""
 
 
 class RobotsCache:
@@ -96,9 +94,12 @@ class RobotsCache:
         self._max_crawl_delay = max_crawl_delay
         self._ports = ports
         self._parsed = ParsedFiles()
+        self._keep = load_script(redis, Path(__file__).parent / "keep_robots.lua")
 
-    def rules(self, url: str, getter: Getter | None = None, limits: CrawlSettings | None = None) -> RobotsRules:
-        """Return the rules for an absolute URL; `getter` and `limits` are those of its site.
+    def rules(
+        self, url: str, getter: Getter | None = None, limits: CrawlSettings | None = None, *, domain: str = ""
+    ) -> RobotsRules:
+        """Return the rules for an absolute URL; `getter` and `limits` are those of its site, `domain` of its crawl.
 
         Raises RobotsUnavailable, and Postpone while another worker fetches the robots.txt or its host is busy.
         """
@@ -106,23 +107,28 @@ class RobotsCache:
         if (rules := self._parsed.get(robots_txt)) is not None:
             return rules
         key = f"{PREFIX}robots:{robots_txt.removesuffix('/robots.txt')}"
-        text = self._redis.get(key)
+        text = self._lines_in(self._redis.get(key))
         if text is None:
-            text = self._fetch_once(robots_txt, key, getter or self._fetcher, limits)
-        rules = self._parse(str(text))
+            text = self._fetch_once(robots_txt, key, getter or self._fetcher, limits, domain or host_of(url))
+        rules = self._parse(text)
         self._parsed.put(robots_txt, rules, len(text))
         return rules
 
     def _parse(self, text: str) -> RobotsRules:
         return RobotsRules.parse(text, user_agent=self._user_agent, crawl_delay_max=self._max_crawl_delay)
 
-    def _fetch_once(self, robots_txt: str, key: str, getter: Getter, limits: CrawlSettings | None) -> str:
-        """Fetch a robots.txt as the only worker, and share its text; raises as `rules`."""
+    def _lines_in(self, kept: object) -> str | None:
+        """Return the lines of a robots.txt that Redis keeps, None if it keeps none for the robot of this name."""
+        token, separator, lines = str(kept or "").partition("\n")
+        return lines if separator and token == product_token(self._user_agent) else None
+
+    def _fetch_once(self, robots_txt: str, key: str, getter: Getter, limits: CrawlSettings | None, domain: str) -> str:
+        """Fetch a robots.txt as the only worker, and share its lines; raises as `rules`."""
         with lease(self._redis, key.removeprefix(PREFIX), seconds=_FETCH_LEASE):
             # The holder before may have fetched it.
-            text, failure = self._redis.mget(key, f"{key}:down")
-            if text is not None:
-                return str(text)
+            kept, failure = self._redis.mget(key, f"{key}:down")
+            if (lines := self._lines_in(kept)) is not None:
+                return lines
             if failure is not None:
                 raise RobotsUnavailable(str(failure))
             try:
@@ -130,11 +136,15 @@ class RobotsCache:
             except RobotsUnavailable as error:
                 self._redis.set(f"{key}:down", str(error), px=_UNAVAILABLE_MS)
                 raise
-            self._redis.set(key, fetched, ex=_TTL)
+            of_domain = f"{PREFIX}robots-of:{domain}"
+            self._keep(
+                keys=[key, of_domain, f"{of_domain}:bytes"],
+                args=[f"{product_token(self._user_agent)}\n{fetched}", _TTL, _DOMAIN_BYTES],
+            )
             return fetched
 
     def _fetch(self, robots_txt: str, getter: Getter, limits: CrawlSettings | None) -> str:
-        """Return the text of a robots.txt, requested within the rate limit of its host."""
+        """Return the lines of a robots.txt that address the robot, requested within the rate limit of its host."""
         delay = limits.host_delay if limits else self._delay
         concurrency = limits.host_concurrency if limits else self._concurrency
         host = Host(host_of(robots_txt), delay, 1 if delay else concurrency)
@@ -151,7 +161,7 @@ class RobotsCache:
                 "%s asks for %g s between requests; CRAWL_DELAY_MAX cuts this to %g s",
                 robots_txt, rules.requested_delay, rules.crawl_delay,
             )  # fmt: skip
-        return text
+        return rules.lines
 
 
 class ParsedFiles:
@@ -207,7 +217,7 @@ def fetch_robots(url: str, fetcher: Getter, *, ports: Collection[int] = ()) -> s
         if target is None or not allows_port(host_of(url), target, ports):
             return ""
         try:
-            response = fetcher.get(target)
+            response = fetcher.get(target, max_bytes=MAX_BYTES)
         except ForbiddenAddress:
             if hop == 0:
                 raise
@@ -217,10 +227,11 @@ def fetch_robots(url: str, fetcher: Getter, *, ports: Collection[int] = ()) -> s
         if response.status == 429 or response.status >= 500:
             raise RobotsUnavailable(f"{response.url}: {response.status}")
         if response.ok:
-            body = response.body
-            if len(body) > MAX_BYTES:  # Without its last line: a part of a rule is another rule.
+            # Each invalid byte becomes three: the bytes that are kept are counted.
+            body = response.body.decode("utf-8-sig", "replace").encode()
+            if response.truncated or len(body) > MAX_BYTES:  # Without its last line: a part of a rule is another rule.
                 body = body[: body.rfind(b"\n", 0, MAX_BYTES) + 1]
-            return body.decode("utf-8-sig", "replace")
+            return body.decode()
         if response.status not in _REDIRECTS:
             return ""
         target = resolve(target, response.headers.get("location", "http://"))
@@ -238,10 +249,12 @@ class RobotsRules:
     requested_delay: float
     #: URLs of sitemaps, as written. They belong to no group.
     sitemaps: tuple[str, ...]
+    #: The lines that address the robot, each with its number in the file. They have the same rules as the file.
+    lines: str
     _rules: Protego
     _token: str
-    #: The file as it was read, and as it was parsed.
-    _texts: tuple[str, str]
+    #: The lines as they are matched.
+    _bounded: str
 
     @classmethod
     def parse(cls, text: str, *, user_agent: str, crawl_delay_max: float = 30.0) -> RobotsRules:
@@ -251,14 +264,14 @@ class RobotsRules:
         before its first wildcard. An Allow with a wildcard is then ignored.
         """
         token = product_token(user_agent)
-        text = text.removeprefix("\ufeff")
-        bounded = _bounded(text, token)
+        lines = own_lines(text.removeprefix("\ufeff"), token)
+        bounded = _bounded(lines)
         rules = Protego.parse(bounded)
         rate = rules.request_rate(token)
         by_rate = rate.seconds / rate.requests if rate and rate.requests else 0.0
         requested = max(rules.crawl_delay(token) or 0.0, by_rate)
         sitemaps = tuple(dict.fromkeys(rules.sitemaps))[:MAX_SITEMAPS]
-        return cls(min(requested, crawl_delay_max) or None, requested, sitemaps, rules, token, (text, bounded))
+        return cls(min(requested, crawl_delay_max) or None, requested, sitemaps, lines, rules, token, bounded)
 
     def allows(self, url: str) -> bool:
         """Return whether the robot may fetch this absolute URL."""
@@ -266,26 +279,18 @@ class RobotsRules:
 
     def denial(self, url: str) -> str:
         """Return the line that forbids a URL, as `robots.txt, line 3: Disallow: /private/`."""
-        line = denying_line(*self._texts, url, self._token)
+        line = denying_line(self.lines, self._bounded, url, self._token)
         return f"robots.txt, {line}" if line else f"robots.txt disallows {url}"
 
 
-def _bounded(text: str, token: str) -> str:
-    """Return a robots.txt that is cheap to parse and to match, with the same meaning for the robot named `token`.
-
-    Protego keeps every rule once for each robot of its group, so all other robots get one name. Distinct lines are
-    counted, since files repeat their rules for several robots.
-    """
+def _bounded(text: str) -> str:
+    """Return the lines of one robot so that they are cheap to match. Distinct lines are counted: files repeat rules."""
     lines = []
-    counted: dict[str, str] = {}
+    counted: dict[str, str] = {OWN_AGENT: OWN_AGENT}
     left = _MAX_WILDCARDS
     for raw in text.splitlines():
         line = raw.partition("#")[0].strip()
-        if agent := _AGENT_LINE.match(line):
-            named = _TOKEN.match(agent[1])
-            own = named is not None and named[0].lower() == token.lower()
-            line = f"User-agent: {'*' if agent[1] == '*' else token if own else _OTHER_ROBOT}"
-        elif "*" in line:
+        if "*" in line:
             if line not in counted:
                 left -= line.count("*")
                 counted[line] = line
@@ -296,12 +301,6 @@ def _bounded(text: str, token: str) -> str:
             line = counted[line]
         lines.append(line)
     return "\n".join(lines)
-
-
-def product_token(user_agent: str) -> str:
-    """Return the product token that robots.txt files address: `Perennial` of `Perennial/0.1 (+https://...)`."""
-    found = _TOKEN.match(user_agent)
-    return found[0] if found else user_agent
 
 
 def robots_directives(values: Iterable[str], token: str) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import json
 import time
 import zlib
 from collections.abc import Mapping
@@ -20,7 +21,6 @@ from urllib3.exceptions import (
     SSLError,
 )
 
-from app.broker.nesting import read_json
 from app.errors import ConnectionFailed, FetchError, ResponseTimeout
 
 #: Members of a gzip body. Each costs a copy of what was received after it.
@@ -55,7 +55,7 @@ class Response:
 
     def json(self) -> Any:
         """Return the body as JSON; raises ValueError."""
-        return read_json(self.body)
+        return json.loads(self.body)
 
     def retry_after(self, *, cap: float) -> float | None:
         """Return the seconds of the Retry-After header, at most `cap`; None without a valid one."""
@@ -79,9 +79,9 @@ def retry_after(value: str, *, cap: float, now: float | None = None) -> float | 
 def read_body(raw: urllib3.BaseHTTPResponse, *, max_bytes: int) -> tuple[bytes, bool]:
     """Return the decompressed body of a streamed response, and whether it was cut at `max_bytes`.
 
-    The limit holds for the bytes received and for the bytes decompressed; a body ends after MAX_MEMBERS. No read waits
-    for more than has arrived, so that a slow drip meets the pool's deadline. Raises HTTPError for a content coding
-    other than gzip and deflate, zlib.error for a compressed body that is damaged or incomplete.
+    The limit holds for the bytes received and for the bytes decompressed; a gzip body is also cut after MAX_MEMBERS. No
+    read waits for more than has arrived, so that a slow drip meets the pool's deadline. Raises HTTPError for a content
+    coding other than gzip and deflate, zlib.error for a compressed body that is damaged or incomplete.
     """
     coding = raw.headers.get("content-encoding", "").strip().lower()
     if coding not in _DECODERS:

@@ -134,6 +134,7 @@ class SiteRemoval:
         for scheme in ("http", "https"):
             robots = f"{PREFIX}robots:{scheme}://{self.domain}"
             doomed += [robots, f"{robots}:down", f"{robots}:by"]
+        doomed += [f"{PREFIX}robots-of:{self.domain}", f"{PREFIX}robots-of:{self.domain}:bytes"]
         for start in range(0, len(doomed), _BATCH):
             self._redis.delete(*doomed[start : start + _BATCH])
         if crawl_ids:

@@ -8,7 +8,9 @@ from typing import Final
 from app.search.contract import MAX_LANGUAGES
 
 #: A language range with its weight. The weight 0 means "not acceptable".
-_RANGE: Final = re.compile(r"\s*([A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*)\s*+(?:;\s*[qQ]\s*=\s*([01](?:\.[0-9]{0,3})?))?\s*")
+_RANGE: Final = re.compile(
+    r"\s*([A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*)\s*+(?:;\s*[qQ]\s*=\s*([01](?:\.[0-9]{0,3})?))?\s*"
+)
 #: Characters of the field that are read.
 _MAX_FIELD: Final = 1_000
 #: Answers that depend on the field say so, for caches.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator
 
 import pytest
 
 from app.broker.errors import Postpone
+from app.crawl import politeness
 from app.crawl.frontier_values import Host
 from app.crawl.politeness import HostRateLimiter, RobotsCache
 from app.http.fetcher import Fetcher
@@ -23,9 +25,9 @@ def site() -> Iterator[Site]:
         yield site
 
 
-def cache_of(redis_url: str, fetcher: Fetcher, *, delay: float) -> RobotsCache:
+def cache_of(redis_url: str, fetcher: Fetcher, *, delay: float, agent: str = "Perennial/1") -> RobotsCache:
     redis = get_redis(redis_url)
-    limiter, agent = HostRateLimiter(redis), "Perennial/1"
+    limiter = HostRateLimiter(redis)
     return RobotsCache(redis, fetcher, limiter, user_agent=agent, max_crawl_delay=30, delay=delay, concurrency=8)
 
 
@@ -56,6 +58,34 @@ def test_a_crawl_delay_that_is_cut_is_logged_with_both_numbers(
     assert caplog.messages == [expected]
 
 
+def test_redis_keeps_a_bounded_number_of_bytes_for_the_robots_txt_of_one_domain(
+    redis_url: str, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(politeness, "_DOMAIN_BYTES", 50_000)
+    redis, cache = get_redis(redis_url), cache_of(redis_url, fetcher, delay=0)
+    rules = robots("User-agent: *\n" + "Disallow: /x\n" * 1_000)
+    with contextlib.ExitStack() as stack:
+        sites = [stack.enter_context(Site({"/robots.txt": rules})) for _ in range(6)]
+        for site in sites:
+            assert not cache.rules(site.url, domain="a.gov").allows(site.at("/x"))
+        kept = [redis.get(f"perennial:robots:{site.url.rstrip('/')}") for site in sites]
+        assert [text is not None for text in kept] == [False, False, False, True, True, True]
+        again = cache_of(redis_url, fetcher, delay=0)
+        for site in (sites[-1], sites[0]):
+            assert not again.rules(site.url, domain="b.gov").allows(site.at("/x"))
+        assert [site.hits("/robots.txt") for site in sites] == [2, 1, 1, 1, 1, 1]
+    assert redis.get("perennial:robots-of:a.gov:bytes") == str(
+        sum(int(each.split()[0]) for each in redis.lrange("perennial:robots-of:a.gov", 0, -1))
+    )
+
+
+def test_the_lines_for_a_robot_of_another_name_are_not_used(redis_url: str, site: Site, fetcher: Fetcher) -> None:
+    site.set("/robots.txt", robots("User-agent: Perennial\nDisallow: /x\n\nUser-agent: *\nDisallow: /y"))
+    assert not cache_of(redis_url, fetcher, delay=0).rules(site.url).allows(site.at("/x"))
+    other = cache_of(redis_url, fetcher, delay=0, agent="Other/1").rules(site.url)
+    assert (other.allows(site.at("/x")), other.allows(site.at("/y"))) == (True, False)
+
+
 def test_a_worker_that_lost_the_lease_on_a_robots_txt_leaves_that_of_the_next_worker_alone(
     redis_url: str, site: Site, fetcher: Fetcher
 ) -> None:
@@ -67,6 +97,6 @@ def test_a_worker_that_lost_the_lease_on_a_robots_txt_leaves_that_of_the_next_wo
 
     site.before = take_over
     assert not cache_of(redis_url, fetcher, delay=0).rules(site.url).allows(site.at("/x"))
-    assert "another worker" in [redis.get(key) for key in redis.scan_iter("*robots*")]
+    assert "another worker" in [redis.get(key) for key in redis.scan_iter("*robots*", _type="string")]
     assert not cache_of(redis_url, fetcher, delay=0).rules(site.url).allows(site.at("/x"))
     assert site.paths() == ["/robots.txt"]

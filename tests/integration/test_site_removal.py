@@ -71,7 +71,8 @@ def fill(process: Context, broker: Broker, domain: str) -> None:
     process.store.put(content_key(domain, page_id(url)), to_json(page))
     for suffix in (".json", ".sqlite.zst", ".announced"):
         process.store.put(f"packs/{domain}{suffix}", b"{}")
-    for key in (f"robots:https://{domain}", f"host:{domain}", f"host:{domain}:hold"):
+    robots = (f"robots:https://{domain}", f"robots-of:{domain}", f"robots-of:{domain}:bytes")
+    for key in (*robots, f"host:{domain}", f"host:{domain}:hold"):
         process.redis.set(f"perennial:{key}", "")
     message = {"url": url, "domain": domain, "crawl_id": crawl.id, "depth": 1}
     for kind in ("page", "index", "reset_timer", "pack_full"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -14,10 +15,10 @@ from app.crawl.politeness import (
     ParsedFiles,
     RobotsRules,
     fetch_robots,
-    product_token,
     robots_directives,
     robots_url,
 )
+from app.crawl.robots_lines import own_lines, product_token
 from app.errors import ConnectionFailed, FetchError, ForbiddenAddress, InvalidUrl, RobotsUnavailable
 from app.http.response import Response
 
@@ -37,12 +38,12 @@ class Answers:
         self.answers = answers
         self.requested: list[str] = []
 
-    def get(self, url: str) -> Response:
+    def get(self, url: str, *, max_bytes: int = 0) -> Response:
         self.requested.append(url)
         answer = self.answers.get(url, Response(url, 404, {}, b"not here"))
         if isinstance(answer, FetchError):
             raise answer
-        return answer
+        return replace(answer, body=answer.body[:max_bytes], truncated=len(answer.body) > max_bytes)
 
 
 def at(path: str, status: int = 200, body: bytes = b"", **headers: str) -> dict[str, Response | FetchError]:
@@ -201,6 +202,36 @@ def test_the_bounds_do_not_change_the_meaning_of_a_small_file(lines: list[str], 
     text, url = "\n".join(lines), f"https://x.gov/{path}"
     assert parse(text).allows(url) == Protego.parse(text).can_fetch(url, "Perennial")
     assert parse(text).crawl_delay == (Protego.parse(text).crawl_delay("Perennial") or None)
+
+
+@given(st.lists(st.sampled_from([
+    "User-agent: *", "User-agent: PERENNIAL", "User-agent: other", "User-agent:", "Disallow: /a", "Allow: /a/b",
+    "x: y", "disallow /b", "nothing", "Sitemap: https://x.gov/s", "Sitemap", "Host: x.gov", "# c", "Crawl-delay: 3", "",
+])))  # fmt: skip
+def test_the_lines_of_a_robot_have_its_rules_and_keep_their_numbers(lines: list[str]) -> None:
+    text, plain = "\n".join(lines), Protego.parse("\n".join(lines))
+    rules = parse(text)
+    for path in ("/a", "/a/b", "/b", "/c"):
+        assert rules.allows(f"https://x.gov{path}") == plain.can_fetch(f"https://x.gov{path}", "Perennial")
+    assert (rules.crawl_delay, set(rules.sitemaps)) == (plain.crawl_delay("Perennial"), set(plain.sitemaps))
+    assert parse(rules.lines).lines == rules.lines
+    kept = {number: line for number, line in enumerate(rules.lines.split("\n")) if line and "agent" not in line}
+    assert kept == {number: lines[number] for number in kept}
+
+
+def test_groups_of_other_robots_and_comments_are_not_kept() -> None:
+    others = "".join(f"User-agent: other{n}\nDisallow: /{n}  # not for it\n\n" for n in range(1_000))
+    text = f"{others}User-agent: Perennial\nDisallow: /private/  # ours\n{others}User-agent: *\nDisallow: /\n"
+    lines = own_lines(text, "Perennial")
+    assert lines.strip() == "User-agent: *\nDisallow: /private/  # ours"
+    assert len(lines) < 4_000
+    assert parse(lines).denial("https://x.gov/private/a") == "robots.txt, line 3002: Disallow: /private/  # ours"
+
+
+def test_invalid_bytes_take_no_more_room_than_the_limit() -> None:
+    text = fetch_robots("https://x.gov/", Answers(at("/robots.txt", 200, b"Disallow: /\xff\xff\xff\n" * 30_000)))
+    assert len(text.encode()) <= MAX_BYTES
+    assert text.endswith("Disallow: /\ufffd\ufffd\ufffd\n")
 
 
 HALF_A_MEGABYTE = {
