@@ -135,6 +135,20 @@ class InvalidKey(StoreError):
     reason = "invalid-key"
 
 
+class ObjectDamaged(StoreError):
+    """Raised for an object whose bytes are not what its key says; `key` and `etag` are empty where unknown."""
+
+    reason = "object-damaged"
+
+    def __init__(self, message: str, key: str = "", etag: str = "") -> None:
+        super().__init__(message, key, etag)
+        self.key = key
+        self.etag = etag
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class PreconditionFailed(StoreError):
     """Raised when a conditional write is refused: another writer changed the object since it was read."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from app.crawl.crawl_report import reason_totals
 from app.crawl.frontier import Frontier
@@ -13,9 +13,13 @@ from app.errors import PackNotFound
 from app.pack.manifest import read_manifest
 from app.sites.policies import spent_budgets
 from app.state.client import get_redis
+from app.storage.damage import DamageNotes
 from app.storage.open import open_store
 from app.timers.timers import Timers
 from config.settings import Settings, get_settings
+
+#: Damaged objects that the text names.
+_MAX_LISTED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class Status:
     seconds between requests that robots.txt demands, where these are more than HOST_DELAY, as far as CRAWL_DELAY_MAX
     allows; None otherwise. `reasons` has the numbers of URLs of the latest crawl by reason code, except its sitemaps
     and its probe. `budgets` has the budgets that stopped URLs of it, with their present values.
+    `damaged` are the keys of its objects that could not be read.
     `seconds_left` is what the pages that are known take at least at the delay of the host; None without a delay.
     """
 
@@ -46,6 +51,7 @@ class Status:
     reasons: dict[str, int]
     budgets: dict[str, int]
     seconds_left: float | None
+    damaged: list[str]
 
     def __str__(self) -> str:
         pack = f"pack {self.pack['generation']} with {self.pack['pages']} pages" if self.pack else "no pack"
@@ -63,7 +69,13 @@ class Status:
     def _totals(self) -> str:
         totals = ", ".join(f"{reason} {number}" for reason, number in self.reasons.items())
         budgets = ", ".join(f"{name} {value}" for name, value in self.budgets.items())
-        return (f"\n  URLs by reason: {totals}" if totals else "") + (f"\n  stopped by {budgets}" if budgets else "")
+        more = len(self.damaged) - _MAX_LISTED
+        damaged = ", ".join(self.damaged[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+        return (
+            (f"\n  URLs by reason: {totals}" if totals else "")
+            + (f"\n  stopped by {budgets}" if budgets else "")
+            + (f"\n  damaged objects, which count as missing: {damaged}" if damaged else "")
+        )
 
 
 def status(domain: str, *, settings: Settings | None = None, reasons: bool = True) -> Status:
@@ -77,7 +89,8 @@ def status(domain: str, *, settings: Settings | None = None, reasons: bool = Tru
     frontier = Frontier(redis, ttl=settings.crawl_ttl)
     progress = frontier.progress(name)
     timer = Timers(redis).running(name)
-    store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    store, notes = open_store(settings.store, endpoint_url=settings.s3_endpoint_url), DamageNotes(redis)
+    store.on_damage = notes.add
     try:
         pack = asdict(read_manifest(store, name))
     except PackNotFound:
@@ -101,4 +114,5 @@ def status(domain: str, *, settings: Settings | None = None, reasons: bool = Tru
         reasons=totals,
         budgets=spent_budgets(store, name, settings, totals),
         seconds_left=left or None,
+        damaged=[each.key for each in notes.present(store, name)],
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Final
 
 from app.crawl.crawl_records import MEMBER_STATES, CrawlRecords
 from app.crawl.frontier import Frontier
@@ -13,17 +15,22 @@ from app.crawl.politeness import robots_url
 from app.crawl.traps import probe_url, text_hash
 from app.crawl.urls import canonical_key
 from app.crawl_record.crawls import CrawlRecord, list_crawls
-from app.crawl_record.entries import UrlEntry
+from app.crawl_record.entries import STORED_STATES, UrlEntry
+from app.crawl_record.latest import LatestEntries
 from app.crawl_record.reasons import Reason
 from app.crawl_record.segments import latest_entries
 from app.errors import PackError
 from app.pack.manifest import read_manifest
-from app.storage.layout import CONTENT_PREFIX, CONTENT_VERSION, Page, content_key, content_prefix, from_json
+from app.storage.damage import isolated, readable
+from app.storage.layout import CONTENT_PREFIX, CONTENT_VERSION, Page, content_key, content_of, content_prefix
 from app.storage.reading import read_objects
-from app.storage.store import ObjectStore, StoredObject
+from app.storage.store import ObjectStore
 from app.timers.stored import stored_timers
 from app.timers.timers import Callback, Timers, full_pack, incremental_pack
 from config.routes import PACK
+
+#: Canonical keys of links that are kept: most pages repeat the same ones.
+_CACHED_KEYS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +55,31 @@ class Sweep:
     timeout: float
 
     def run(self, domain: str = "") -> Iterator[Action]:
-        """Yield what was done for a domain, or for each domain with a record, a page or a timer in the store."""
+        """Yield what was done for a domain, or for each domain with a record, a page or a timer in the store.
+
+        An error of one domain is logged and raised at the end.
+        """
+        errors: list[Exception] = []
+        failed = set()
         for name in [domain] if domain else self._domains():
-            crawls = list_crawls(self.store, name)
-            yield from self._resume_crawls(name, crawls)
-            yield from self._start_timers(name, crawls)
-        swept = [each for each in self.frontier.restored() if not domain or self._is_of(each, domain)]
-        self.frontier.note_swept(swept)
+            failed.add(name)
+            with isolated(self.store, "%s: the sweep failed; the other sites go on", name, errors=errors):
+                crawls = list_crawls(self.store, name)
+                yield from self._resume_crawls(name, crawls)
+                yield from self._start_timers(name, crawls)
+                failed.remove(name)
+        self.frontier.note_swept([each for each in self.frontier.restored() if self._is_swept(each, domain, failed)])
+        if errors:
+            raise errors[0]
 
     def _domains(self) -> list[str]:
         stored = {each.domain for each in stored_timers(self.store)}
         crawled = {crawl.domain for crawl in list_crawls(self.store)}
         return sorted(crawled | stored | set(self.store.list_folders(CONTENT_PREFIX)))
 
-    def _is_of(self, crawl_id: str, domain: str) -> bool:
+    def _is_swept(self, crawl_id: str, domain: str, failed: Collection[str]) -> bool:
         crawl = self.frontier.crawl(crawl_id)
-        return crawl is None or crawl.domain == domain
+        return crawl is None or (domain in ("", crawl.domain) and crawl.domain not in failed)
 
     def _resume_crawls(self, domain: str, crawls: Sequence[CrawlRecord]) -> Iterator[Action]:
         """Find the backlogs of the domain's unfinished crawls again, as far as Redis does not know them."""
@@ -78,32 +94,54 @@ class Sweep:
     def _rebuild(self, record: CrawlRecord) -> int:
         """Walk from the start page over the crawl's fetched pages; what they lead to and is not fetched, waits.
 
-        A page that a former release stored, without its links, is fetched again.
+        A page whose links are unknown is fetched again. The stored pages are read twice, since what is fetched must be
+        noted first, and all links together may be larger than memory.
         """
         entries = latest_entries(self.store, record.ref)
-        keys = {content_key(record.domain, page_id): entry for page_id, entry in entries.items()}
-        fetched, dead, waiting = [], [], [FoundPage(record.start_url, canonical_key(record.start_url), 0)]
-        waiting += [FoundPage(url, canonical_key(url), 1) for url in record.seeds]
-        for key, stored in read_objects(self.store, keys):
-            entry = keys[key]
-            if is_sitemap(entry) or entry.reason == Reason.PROBE:
-                continue
-            urls = _urls_of(entry, stored)
-            if urls is None:
-                waiting.append(FoundPage(entry.url, canonical_key(entry.url), entry.depth, entry.referrer))
-                continue
-            if entry.state == "failed":
-                dead.append(canonical_key(entry.url))
-            else:
-                fetched.append(_fetched_page(entry, stored))
-            if entry.depth < record.settings.max_depth:
-                waiting += [FoundPage(url, canonical_key(url), entry.depth + 1, entry.page_id) for url in urls]
-        # The probe comes first again, and sitemaps are read again: the record has not what they said.
+        return self.frontier.rebuild(
+            record.id,
+            self._fetched(record, entries),
+            self._waiting(record, entries),
+            (canonical_key(entry.url) for entry in _pages_of(entries) if entry.state == "failed"),
+            traps=self.records.traps_of(record.domain),
+        )
+
+    def _fetched(self, record: CrawlRecord, entries: LatestEntries) -> Iterator[FetchedPage]:
+        """Yield the pages that need no further request."""
+        for entry, page in self._with_content(record, entries):
+            if entry.state != "failed" and _links_of(entry, page) is not None:
+                text = text_hash(page.title, page.body, page.path) if page and entry.state == "indexed" else ""
+                yield FetchedPage(canonical_key(entry.url), entry.state in MEMBER_STATES, text)
+
+    def _waiting(self, record: CrawlRecord, entries: LatestEntries) -> Iterator[FoundPage]:
+        """Yield the probe, the start pages, what fetched pages lead to, and the robots.txt that names the sitemaps.
+
+        The record does not have what the probe and the sitemaps said.
+        """
         if probe := probe_url(record.start_url, record.id):
-            waiting.insert(0, FoundPage(probe, canonical_key(probe), 1, role=PROBE))
+            yield FoundPage(probe, canonical_key(probe), 1, role=PROBE)
+        yield FoundPage(record.start_url, canonical_key(record.start_url), 0)
+        yield from (FoundPage(url, canonical_key(url), 1) for url in record.seeds)
+        key_of = lru_cache(_CACHED_KEYS)(canonical_key)
+        for entry, page in self._with_content(record, entries):
+            # This changes nothing for a page that is fetched.
+            yield FoundPage(entry.url, canonical_key(entry.url), entry.depth, entry.referrer)
+            if entry.depth < record.settings.max_depth:
+                links = _links_of(entry, page) or ()
+                yield from (FoundPage(url, key_of(url), entry.depth + 1, entry.page_id) for url in links)
         names_sitemaps = robots_url(record.start_url)
-        waiting.append(FoundPage(names_sitemaps, canonical_key(names_sitemaps), 1, role=SITEMAP))
-        return self.frontier.rebuild(record.id, fetched, waiting, dead, traps=self.records.traps_of(record.domain))
+        yield FoundPage(names_sitemaps, canonical_key(names_sitemaps), 1, role=SITEMAP)
+
+    def _with_content(self, record: CrawlRecord, entries: LatestEntries) -> Iterator[tuple[UrlEntry, Page | None]]:
+        """Yield each page that the crawl requested, with its stored page; None for one that is missing or damaged."""
+        stored = (entry for entry in _pages_of(entries) if entry.state in STORED_STATES)
+        objects = read_objects(self.store, (content_key(record.domain, entry.page_id) for entry in stored))
+        for entry in _pages_of(entries):
+            content = None
+            if entry.state in STORED_STATES:
+                key, found = next(objects)
+                content = readable(self.store, key, found, content_of)
+            yield entry, content if isinstance(content, Page) else None
 
     def _start_timers(self, domain: str, crawls: Sequence[CrawlRecord]) -> Iterator[Action]:
         """Start the domain's timer, unless it runs, if a pack is due or a client's timer was lost."""
@@ -143,17 +181,12 @@ class Sweep:
         return any(stat.modified >= built_at for stat in self.store.list(content_prefix(domain)))
 
 
-def _fetched_page(entry: UrlEntry, stored: StoredObject | None) -> FetchedPage:
-    content = from_json(stored.data) if stored and entry.state == "indexed" else None
-    text = text_hash(content.title, content.body, content.path) if isinstance(content, Page) else ""
-    return FetchedPage(canonical_key(entry.url), entry.state in MEMBER_STATES, text)
+def _pages_of(entries: LatestEntries) -> Iterator[UrlEntry]:
+    return (entry for entry in entries.values() if not is_sitemap(entry) and entry.reason != Reason.PROBE)
 
 
-def _urls_of(entry: UrlEntry, stored: StoredObject | None) -> tuple[str, ...] | None:
-    """Return the URLs that a fetched page leads to, or None if it must be fetched again to know them."""
-    if entry.state == "lost":
-        return None
-    content = from_json(stored.data, parts=True) if stored else None
-    if entry.state in ("indexed", "unchanged") and isinstance(content, Page):
-        return tuple(link.url for link in content.links) if content.version >= CONTENT_VERSION else None
-    return entry.links
+def _links_of(entry: UrlEntry, page: Page | None) -> Sequence[str] | None:
+    """Return the URLs that a requested page leads to, or None if it must be fetched again to know them."""
+    if entry.state in STORED_STATES:
+        return [link.url for link in page.links] if page and page.version >= CONTENT_VERSION else None
+    return None if entry.state == "lost" else entry.links

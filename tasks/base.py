@@ -27,7 +27,7 @@ from app.crawl.policy import Policies
 from app.crawl.traps import TrapLimits
 from app.crawl.urls import TARGET_FIELDS, Target, parse_message_domain, parse_target
 from app.crawl_record.removed_sites import is_removed
-from app.errors import OutOfScope, StoreError, lacks_descriptors, lacks_space
+from app.errors import ObjectDamaged, OutOfScope, StoreError, lacks_descriptors, lacks_space
 from app.sites.policies import SitePolicies
 from app.sites.scheduler import Scheduler
 from app.state.circuit_breaker import CircuitBreaker
@@ -35,6 +35,7 @@ from app.state.client import get_quick_redis, get_raw_redis, get_redis
 from app.state.epoch import Epoch
 from app.state.outage import WITHOUT_REDIS
 from app.state.outage import is_outage as is_redis_outage
+from app.storage.damage import DamageNotes, note_damaged
 from app.storage.disk_watch import CHECK_INTERVAL, watch_disk
 from app.storage.folder import FolderStore
 from app.storage.open import open_store
@@ -100,6 +101,7 @@ def context() -> Context:
         settings = get_settings()
         redis = get_redis(settings.redis)
         store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url, sync_pages=settings.store_sync)
+        store.on_damage = DamageNotes(redis).add
         traps = TrapLimits.of(settings)
         frontier = Frontier(redis, ttl=settings.crawl_ttl, admission=settings.admission, traps=traps)
         policies = SitePolicies(store, settings)
@@ -300,6 +302,9 @@ def _note_hang(breaker: CircuitBreaker, seconds: float) -> None:
 def _raise_postpone_in_outage(error: StoreError) -> None:
     """Raise Postpone, and open the store's circuit breaker, if the store is away: it is no fault of the message."""
     process = context()
+    if isinstance(error, ObjectDamaged):
+        note_damaged(process.store, error)
+        return
     pause = process.store_breaker.seconds_open()
     if not pause and is_outage(process.store, error):
         pause, _ = process.store_breaker.fail(reason=str(error))

@@ -24,7 +24,7 @@ from app.pack.packer import PackResult
 from app.pack.plan import FinishedCrawl
 from app.pack.stored_pages import list_pages
 from app.state.lease import lease
-from app.storage.layout import Page, content_key, read_content
+from app.storage.layout import content_key, may_be_page
 from app.storage.layout import page_id as page_id_of
 from app.storage.store import ObjectStore
 from tasks.base import DomainTask, context, domain_of, task
@@ -74,7 +74,6 @@ def _finished_crawl(recorded: RecordedCrawl) -> FinishedCrawl:
     """Return what the record says of a crawl, as the packer needs it."""
     crawl, store, domain = recorded.record, context().store, recorded.record.domain
     start = recorded.entries.get(page_id_of(canonical_key(crawl.start_url)))
-    contents = ((page_id, read_content(store, content_key(domain, page_id))) for page_id in recorded.failed_ids)
     left_out = (
         find_left_out(store, domain, list_pages(store, domain), recorded.entries, recorded.closed)
         if recorded.closed
@@ -87,7 +86,7 @@ def _finished_crawl(recorded: RecordedCrawl) -> FinishedCrawl:
         start_page_failed=start is not None and start.state == "failed",
         reached_limit=recorded.cut,
         page_ids=recorded.member_ids,
-        unfollowed_page_ids=[page_id for page_id, content in contents if isinstance(content, Page)],
+        unfollowed_page_ids=[each for each in recorded.failed_ids if may_be_page(store, content_key(domain, each))],
         left_out_page_ids=left_out,
         packed_crawl_began=_packed_crawl_began(store, domain),
     )

@@ -17,6 +17,7 @@ from app.crawl_record.keys import CrawlRef
 from app.envelopes import queue_message, site_message
 from app.sites.scheduler import START_LOST, DueCrawl
 from app.state.client import PREFIX
+from app.storage.damage import isolated
 from app.sweep import Sweep
 from app.timers.stored import StoredTimer, delete_stored_timer, store_timer
 from app.timers.timers import Timer, callback_of, full_pack, incremental_pack, timeout_of
@@ -35,6 +36,9 @@ _MAX_STARTS = 100
 
 #: Messages of a crawl that a log line names.
 _SHOWN = 5
+
+#: The log line of a crawl for which a tick failed.
+_CANNOT_GO_ON = "%s: crawl %s cannot go on; next attempt at the next tick"
 
 #: Times that the open messages of a crawl without progress are published again; then they count as lost.
 _MAX_READMISSIONS = 3
@@ -76,7 +80,8 @@ def tick() -> None:
             # The next timers must not wait for this one, which is due again when its claim expires.
             logger.exception("%s: the timer cannot fire; next attempt when its claim expires", timer.domain)
     for refill in process.frontier.refill(stalled=process.settings.timer_max_wait):
-        _refill(refill)
+        with isolated(process.store, _CANNOT_GO_ON, refill.domain, refill.crawl_id):
+            _refill(refill)
     _sweep_what_was_lost()
     process.ticks.note()
     # Last: it reads the store, which may be slow or away.
@@ -151,21 +156,27 @@ def _messages_wait() -> bool:
 def start_due_crawls() -> None:
     """Publish `index+crawl` for each site whose crawl is due, confirmed, then note it; one process at a time looks.
 
-    After a crash between the two, the message is published again: it names the same crawl. An error of the store ends
-    the tick, and opens the store's circuit breaker in an outage.
+    After a crash between the two, the message is published again: it names the same crawl. An outage of the store
+    ends the tick, and opens the store's circuit breaker.
     """
     process = context()
     if process.store_breaker.seconds_open() or not process.redis.set(_SITES_READ, 1, nx=True, px=_READ_SITES_EVERY_MS):
         return
     now = datetime.now(UTC)
     for crawl in islice(process.scheduler.due(now), _MAX_STARTS):
-        if _is_running(crawl, now):
-            process.scheduler.postpone(crawl, now=now)
-            continue
-        logger.info("%s: its crawl %s was due at %s and starts", crawl.site.domain, crawl.crawl_id, crawl.due)
-        named = {"url": crawl.site.seeds[0], "domain": crawl.site.domain, "crawl_id": crawl.crawl_id}
-        process.publisher.publish([site_message("index+crawl", process.budgets, **named, scheduled=True)])
-        process.scheduler.note_started(crawl, at=now)
+        with isolated(process.store, "%s: its crawl that is due cannot start", crawl.site.domain):
+            _start_unless_running(crawl, now)
+
+
+def _start_unless_running(crawl: DueCrawl, now: datetime) -> None:
+    process = context()
+    if _is_running(crawl, now):
+        process.scheduler.postpone(crawl, now=now)
+        return
+    logger.info("%s: its crawl %s was due at %s and starts", crawl.site.domain, crawl.crawl_id, crawl.due)
+    named = {"url": crawl.site.seeds[0], "domain": crawl.site.domain, "crawl_id": crawl.crawl_id}
+    process.publisher.publish([site_message("index+crawl", process.budgets, **named, scheduled=True)])
+    process.scheduler.note_started(crawl, at=now)
 
 
 def _is_running(crawl: DueCrawl, now: datetime) -> bool:

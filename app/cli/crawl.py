@@ -15,6 +15,7 @@ from app.crawl.urls import parse_domain
 from app.crawl_record.crawls import CrawlRecord, CrawlState, list_crawls, update_crawl
 from app.sites.policies import SitePolicies
 from app.state.client import get_redis
+from app.storage.damage import DamageNotes
 from app.storage.open import open_store
 from app.sweep import Sweep
 from app.timers.timers import Timers
@@ -52,6 +53,7 @@ def repair(
     """Compare crawl records, stored pages and manifests with Redis, and begin again what is missing there."""
     settings = get_settings()
     redis, store = get_redis(settings.redis), open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    store.on_damage = DamageNotes(redis).add
     traps = TrapLimits.of(settings)
     frontier = Frontier(redis, ttl=settings.crawl_ttl, admission=settings.admission, traps=traps)
     records = CrawlRecords(frontier, store, SitePolicies(store, settings), kept=settings.crawl_records)

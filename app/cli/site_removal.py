@@ -26,7 +26,7 @@ from app.sites.site import Site
 from app.sites.stored import update_site
 from app.state.client import get_redis
 from app.state.lease import lease
-from app.storage.layout import Page, Tombstone, content_key, page_id, read_content, to_json
+from app.storage.layout import Tombstone, content_key, may_be_page, page_id, to_json
 from app.storage.open import open_store
 from app.storage.store import ObjectStore
 from app.topology.declare import prepare_client
@@ -98,7 +98,7 @@ def block(url: Annotated[str, typer.Argument(help="A page.")], site: OfSite = ""
     _block(page.domain, page.url, blocked=True)
     store = _store(settings)
     key = content_key(page.domain, page_id(page.canonical_key))
-    stored = isinstance(read_content(store, key), Page)
+    stored = may_be_page(store, key)
     if stored:
         store.put(
             key, to_json(Tombstone(canonical_key=page.canonical_key, url=page.url, domain=page.domain, why="blocked"))

@@ -28,7 +28,8 @@ from app.crawl_record.entries import UrlEntry
 from app.crawl_record.keys import CrawlRef
 from app.crawl_record.removed_sites import removed_at
 from app.crawl_record.segments import append_segment, latest_entries, next_offset, read_entries, write_excluded
-from app.errors import PreconditionFailed, SecretMissing
+from app.errors import ObjectDamaged, PreconditionFailed, SecretMissing
+from app.storage.layout import stored_ids
 from app.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -119,8 +120,8 @@ class CrawlRecords:
         self._frontier.note_former(record.id, kept, longest=longest, scheduled=scheduled)
 
     def traps_of(self, domain: str) -> TrapLimits | None:
-        """Return the present budgets against traps of a domain; None while its site names a missing secret."""
-        with suppress(SecretMissing):
+        """Return a domain's present budgets against traps; None while its site is damaged or its secret is missing."""
+        with suppress(SecretMissing, ObjectDamaged):
             return self._policies(domain).traps
         return None
 
@@ -212,11 +213,16 @@ class CrawlRecords:
         cut = cut or self._frontier.open_messages_of(crawl_id) > 0 or crawl_id in self._frontier.restored()
         lines = next_offset(self._store, ref)
         closed = self._frontier.closed_patterns(crawl_id).union(stored.record.closed)
-        return RecordedCrawl(stored.record, latest_entries(self._store, ref), cut, lines, closed)
+        entries = latest_entries(self._store, ref)
+        return RecordedCrawl(stored.record, entries, cut or not entries.is_complete, lines, closed)
 
     def met_since(self, former: RecordedCrawl) -> set[str]:
-        """Return ids of the pages in the record that were added after it was read, and in those of later crawls."""
+        """Return ids of the pages in the record that were added after it was read, and in those of later crawls.
+
+        If one of these records is damaged, that may be any page: return the ids of all stored ones.
+        """
         found: set[str] = set()
+        unread: list[str] = []
         for record in list_crawls(self._store, former.record.domain):
             if record.started < former.record.started:
                 break
@@ -224,8 +230,8 @@ class CrawlRecords:
             if crawl is not None:
                 self.flush(crawl)
             since = former.lines if record.id == former.record.id else 0
-            found.update(entry.page_id for entry in read_entries(self._store, record.ref, since=since))
-        return found
+            found.update(entry.page_id for entry in read_entries(self._store, record.ref, since=since, unread=unread))
+        return stored_ids(self._store, former.record.domain) if unread else found
 
     def flush(self, crawl: Crawl) -> int:
         """Write the lines that wait in Redis to the store; return their number. Others may flush at the same time."""

@@ -21,8 +21,8 @@ from app.crawl_record.keys import CrawlRef
 from app.crawl_record.latest import LatestEntries
 from app.crawl_record.reasons import Reason
 from app.crawl_record.segments import latest_entries, read_excluded
-from app.storage.layout import Page, content_key, from_json, page_id
-from app.storage.reading import read_objects
+from app.storage.damage import read_readable
+from app.storage.layout import Page, content_key, outline_of, page_id
 from app.storage.store import ObjectStore
 
 #: Pages that are listed of each broken link.
@@ -206,8 +206,7 @@ def _links(report: CrawlReport, store: ObjectStore) -> Iterator[tuple[str, tuple
             yield entry.url, entry.links
         elif entry.state in STORED_STATES:
             stored[content_key(report.record.domain, entry.page_id)] = entry.url
-    for key, found in read_objects(store, stored):
-        content = from_json(found.data, parts=False) if found else None
+    for key, content in read_readable(store, stored, outline_of):
         if isinstance(content, Page):
             yield stored[key], tuple(link.url for link in content.links)
 

@@ -38,7 +38,8 @@ from app.crawl_record.reasons import Reason
 from app.errors import FetchError, ObjectNotFound, ServerError
 from app.http.fetcher import Fetcher
 from app.http.response import Response
-from app.storage.layout import CONTENT_VERSION, Page, Tombstone, content_key, from_json, page_id, to_json
+from app.storage.damage import readable
+from app.storage.layout import CONTENT_VERSION, Page, Tombstone, content_key, content_of, page_id, to_json
 from app.storage.store import ObjectStore
 from config.settings import Settings
 
@@ -162,15 +163,16 @@ class Crawler:
         return result
 
     def _stored(self, target: Target, former: Former) -> tuple[Page | None, bytes]:
-        """Return the stored page and its bytes, None if it is not the one that the former crawl found."""
+        """Return the stored page and its bytes, None if it is damaged, or not the one that the former crawl found."""
+        key = content_key(target.domain, page_id(target.canonical_key))
         try:
-            data = self._store.get(content_key(target.domain, page_id(target.canonical_key))).data
+            stored = self._store.get(key)
         except ObjectNotFound:
             return None, b""
-        content = from_json(data)
+        content = readable(self._store, key, stored, content_of)
         if not isinstance(content, Page) or content.version != CONTENT_VERSION or content.url != target.url:
             return None, b""
-        return (content, data) if content_hash(content) == former.hash else (None, b"")
+        return (content, stored.data) if content_hash(content) == former.hash else (None, b"")
 
     def not_due(self, target: Target, former: Former) -> Unchanged | None:
         """Return the result of a page that is not due, None if it must be requested.

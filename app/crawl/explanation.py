@@ -11,6 +11,7 @@ from app.crawl.frontier import Frontier
 from app.crawl.frontier_values import SITEMAP, Failures, MessageKind, frontier_key
 from app.crawl.urls import Target
 from app.crawl_record.entries import UrlEntry
+from app.errors import ObjectDamaged
 from app.storage.layout import Page, Tombstone, content_key, page_id, read_content
 from app.storage.store import ObjectStore
 
@@ -110,7 +111,11 @@ def _listed(report: CrawlReport, own_id: str) -> UrlEntry | None:
 
 
 def _stored(store: ObjectStore, domain: str, own_id: str) -> str:
-    match read_content(store, content_key(domain, own_id)):
+    try:
+        content = read_content(store, content_key(domain, own_id))
+    except ObjectDamaged as error:
+        return f"damaged ({error})"
+    match content:
         case Page(title=title):
             return f"page {title!r}"
         case Tombstone(why=why):

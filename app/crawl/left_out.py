@@ -11,9 +11,8 @@ from app.crawl.traps import pattern_of
 from app.crawl.urls import canonical_key
 from app.crawl_record.entries import UrlEntry
 from app.crawl_record.reasons import Reason
-from app.errors import StoreError
-from app.storage.layout import Page, content_key, from_json, page_id
-from app.storage.reading import read_objects
+from app.storage.damage import read_readable
+from app.storage.layout import Page, content_key, outline_of, page_id
 from app.storage.store import ObjectStore
 
 #: Canonical keys of links that are kept: most pages repeat the same ones.
@@ -46,10 +45,6 @@ def find_left_out(
 
 def _pages(store: ObjectStore, domain: str, page_ids: Collection[str]) -> Iterator[Page]:
     """Yield the stored pages with these ids; tombstones and damaged objects are left out."""
-    for _, stored in read_objects(store, (content_key(domain, each) for each in sorted(page_ids))):
-        try:
-            content = from_json(stored.data, parts=False) if stored else None
-        except StoreError:
-            continue
+    for _, content in read_readable(store, (content_key(domain, each) for each in sorted(page_ids)), outline_of):
         if isinstance(content, Page):
             yield content

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -12,11 +11,9 @@ from itertools import chain
 from typing import Any, Final, Literal, get_args
 
 from app.crawl_record.keys import CRAWLS_PREFIX, CrawlRef, domain_prefix
-from app.errors import ObjectNotFound, PreconditionFailed, StoreError
-from app.storage.reading import read_objects
-from app.storage.store import ObjectStore, StoredObject
-
-log = logging.getLogger(__name__)
+from app.errors import ObjectDamaged, ObjectNotFound, PreconditionFailed
+from app.storage.damage import read_readable, readable
+from app.storage.store import ObjectStore
 
 #: Version of the format. A release reads those up to its own; fields may be added without a new version.
 VERSION: Final = 1
@@ -87,11 +84,11 @@ class CrawlRecord:
 
     @classmethod
     def from_json(cls, data: bytes) -> CrawlRecord:
-        """Read the output of `to_json`, ignoring fields of later releases; raises StoreError for any other bytes."""
+        """Read the output of `to_json`, ignoring fields of later releases; raises ObjectDamaged for any other bytes."""
         try:
             loaded: dict[str, Any] = json.loads(data)
             if loaded["version"] > VERSION:
-                raise StoreError(f"crawl record: version {loaded['version']!r}; this release reads up to {VERSION}")
+                raise ObjectDamaged(f"crawl record: version {loaded['version']!r}; this release reads up to {VERSION}")
             named = _fields_of(cls, loaded)
             named["started"] = datetime.fromisoformat(named["started"])
             named["settings"] = CrawlSettings(**_fields_of(CrawlSettings, named["settings"]))
@@ -100,7 +97,7 @@ class CrawlRecord:
             record = cls(**named)
             _check(record)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise StoreError(f"not a crawl record: {error!r}: {data[:80]!r}") from error
+            raise ObjectDamaged(f"not a crawl record: {error!r}: {data[:80]!r}") from error
         return record
 
 
@@ -113,10 +110,11 @@ class StoredCrawl:
 
 
 def read_crawl(store: ObjectStore, ref: CrawlRef) -> StoredCrawl | None:
-    """Return the crawl, or None for an unknown one; raises StoreError."""
+    """Return the crawl, or None for an unknown or damaged one; raises StoreError."""
     with suppress(ObjectNotFound):
         stored = store.get(ref.key)
-        return StoredCrawl(_parse(ref.key, stored), stored.etag)
+        record = readable(store, ref.key, stored, _parse)
+        return StoredCrawl(record, stored.etag) if record else None
     return None
 
 
@@ -148,18 +146,12 @@ def update_crawl(store: ObjectStore, ref: CrawlRef, change: Callable[[CrawlRecor
 
 
 def list_crawls(store: ObjectStore, domain: str | None = None) -> list[CrawlRecord]:
-    """Return the crawls of a domain, or of all domains, newest first. An invalid one is logged and left out."""
+    """Return the crawls of a domain, or of all domains, newest first, without damaged ones."""
     prefixes = [domain_prefix(domain)] if domain else (f"{CRAWLS_PREFIX}{each}/" for each in _domains(store))
     keys = chain.from_iterable(
         (f"{prefix}{each}/crawl.json" for each in store.list_folders(prefix)) for prefix in prefixes
     )
-    crawls = []
-    for key, stored in read_objects(store, keys):
-        try:
-            if stored is not None:
-                crawls.append(_parse(key, stored))
-        except StoreError as error:
-            log.warning("Crawl record ignored: %s", error)
+    crawls = [record for _, record in read_readable(store, keys, _parse)]
     return sorted(crawls, key=lambda crawl: (crawl.started, crawl.id), reverse=True)
 
 
@@ -187,13 +179,10 @@ def _domains(store: ObjectStore) -> list[str]:
     return list(store.list_folders(CRAWLS_PREFIX))
 
 
-def _parse(key: str, stored: StoredObject) -> CrawlRecord:
-    try:
-        record = CrawlRecord.from_json(stored.data)
-    except StoreError as error:
-        raise StoreError(f"{key}: {error}") from error
+def _parse(key: str, data: bytes) -> CrawlRecord:
+    record = CrawlRecord.from_json(data)
     if record.ref.key != key:
-        raise StoreError(f"{key}: it is the record of crawl {record.id!r:.200} of {record.domain!r:.200}")
+        raise ObjectDamaged(f"it is the record of crawl {record.id!r:.200} of {record.domain!r:.200}")
     return record
 
 

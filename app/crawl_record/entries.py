@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 from app.crawl_record.reasons import Reason
-from app.errors import StoreError
+from app.errors import ObjectDamaged, StoreError
 from app.storage.layout import MAX_ADDRESS, page_id
 
 #: Characters of a reason and of its detail; a longer one is cut.
@@ -109,7 +109,7 @@ class UrlEntry:
 
     @classmethod
     def from_line(cls, line: bytes) -> UrlEntry:
-        """Read the output of `to_line`, ignoring fields of later releases; raises StoreError for any other bytes."""
+        """Read the output of `to_line`, ignoring fields of later releases; raises ObjectDamaged for any other bytes."""
         try:
             named = json.loads(line.decode())
             url, state, at = named["url"], named["state"], named["at"]
@@ -133,7 +133,7 @@ class UrlEntry:
             )
             _check(entry)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise StoreError(f"not an entry of a crawl record: {error!r}: {line[:80]!r}") from error
+            raise ObjectDamaged(f"not an entry of a crawl record: {error!r}: {line[:80]!r}") from error
         return entry
 
 

@@ -49,6 +49,8 @@ class LatestEntries(Mapping[str, UrlEntry]):
 
     def __init__(self, entries: Iterable[UrlEntry]) -> None:
         """Write the entries to the file. Any thread may read them."""
+        #: Whether the crawl has no other entries: no segment of its record is damaged or missing.
+        self.is_complete = True
         self._database = sqlite3.connect(_TEMPORARY, isolation_level=None, check_same_thread=False)
         weakref.finalize(self, self._database.close)
         self._database.executescript(_SCHEMA)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 from typing import Any, Final
 
-from app.errors import InvalidKey, ObjectNotFound
+from app.errors import InvalidKey, ObjectDamaged, ObjectNotFound
+from app.storage.damage import readable
 from app.storage.store import ObjectStore
-
-log = logging.getLogger(__name__)
 
 #: Keys of the times of removal begin with this.
 REMOVED_PREFIX: Final = "removed/"
@@ -32,18 +30,23 @@ def note_removed(store: ObjectStore, domain: str, at: int) -> None:
 def removed_at(store: ObjectStore, domain: str) -> int | None:
     """Return when a domain was removed last, in seconds since the epoch; None for one that was never removed.
 
-    An invalid object is logged, and counts as a removal when it was written.
+    A damaged object counts as a removal when it was written.
     """
     key = removed_key(domain)
     try:
-        data, written = store.get(key).data, store.stat(key).modified
+        stored, written = store.get(key), store.stat(key).modified
     except ObjectNotFound:
         return None
+    at = readable(store, key, stored, _time_of)
+    return int(written.timestamp()) if at is None else at
+
+
+def _time_of(key: str, data: bytes) -> int:
+    del key
     try:
         return int(json.loads(data)["at"])
     except (ValueError, TypeError, KeyError) as error:
-        log.warning("%s is not the time of a removal: the time at which it was written counts: %r", key, error)
-        return int(written.timestamp())
+        raise ObjectDamaged(f"not the time of a removal: {error!r}") from error
 
 
 def is_removed(store: ObjectStore, domain: str, published: Any, *, now: float) -> bool:

@@ -11,8 +11,9 @@ import zstandard
 from app.crawl_record.entries import UrlEntry
 from app.crawl_record.keys import CrawlRef
 from app.crawl_record.latest import LatestEntries
-from app.errors import ObjectNotFound, PreconditionFailed, StoreError
-from app.storage.reading import read_objects
+from app.errors import ObjectDamaged, PreconditionFailed
+from app.storage.damage import note_damaged, read_one
+from app.storage.reading import decoded, read_objects
 from app.storage.store import ObjectStore
 
 #: Bytes of the lines of one segment, unless it has one line only. A line with links may have a megabyte.
@@ -26,7 +27,8 @@ ZSTD_LEVEL: Final = 6
 def append_segment(store: ObjectStore, ref: CrawlRef, offset: int, lines: Sequence[bytes]) -> int:
     """Write entries, as lines without a newline, from number `offset` on. Return how many the segment holds.
 
-    A segment is never replaced: where one exists, a former attempt wrote it, and the number of its entries is returned.
+    Where a segment exists, a former attempt wrote it: the number of its entries is returned. Only a damaged one is
+    replaced.
     The lines after those are the next segment's. Raises StoreError.
     """
     kept, size = 0, 0
@@ -37,32 +39,55 @@ def append_segment(store: ObjectStore, ref: CrawlRef, offset: int, lines: Sequen
         kept += 1
     if not kept:
         return 0
-    key = ref.segment_key(offset)
+    key, data = ref.segment_key(offset), _compressed(lines[:kept])
     try:
-        store.put(key, _compressed(lines[:kept]), if_absent=True)
+        store.put(key, data, if_absent=True)
     except PreconditionFailed:
-        return len(_lines(key, store.get(key).data))
+        stored = store.get(key)
+        try:
+            return len(decoded(key, stored, _lines_of))
+        except ObjectDamaged as error:
+            note_damaged(store, error)
+            # These lines are those that it had, or more of them.
+            store.put(key, data, if_match=stored.etag)
     return kept
 
 
 def next_offset(store: ObjectStore, ref: CrawlRef) -> int:
-    """Return the number of entries that the segments hold: the offset of the next one."""
-    keys = [stat.key for stat in store.list(ref.urls_prefix)]
-    return _offset(keys[-1]) + len(_lines(keys[-1], store.get(keys[-1]).data)) if keys else 0
+    """Return the number of entries that the segments hold: the offset of the next one.
+
+    A damaged segment counts as one with a single entry, so that the next one has another key.
+    """
+    keys = _segments(store, ref)
+    return _offset(keys[-1]) + len(read_one(store, keys[-1], _lines_of) or b"?") if keys else 0
 
 
-def read_entries(store: ObjectStore, ref: CrawlRef, *, since: int = 0) -> Iterator[UrlEntry]:
+def read_entries(
+    store: ObjectStore, ref: CrawlRef, *, since: int = 0, unread: list[str] | None = None
+) -> Iterator[UrlEntry]:
     """Yield the entries of a crawl in the order in which they were written, holding few segments in memory.
 
-    With `since`, segments are left out that begin before this number of entries.
+    With `since`, segments are left out that begin before this number of entries. The keys of segments that are damaged,
+    or that follow a missing one, are added to `unread`: then the crawl has more entries than these.
 
-    A URL that was fetched several times has several entries. Raises StoreError, which names object and line.
+    A URL that was fetched several times has several entries. Raises StoreError.
     """
-    keys = (stat.key for stat in store.list(ref.urls_prefix) if _offset(stat.key) >= since)
+    keys = [key for key in _segments(store, ref) if _offset(key) >= since]
+    expected = 0
     for key, stored in read_objects(store, keys):
         if stored is None:  # The record was deleted meanwhile.
             continue
-        yield from _entries(key, stored.data)
+        is_whole = bool(since) or _offset(key) <= expected
+        try:
+            lines = _lines_of(key, stored.data)
+            expected = _offset(key) + len(lines)
+            for number, line in enumerate(lines, start=1):
+                yield _entry(number, line)
+        except ObjectDamaged as error:
+            note_damaged(store, ObjectDamaged(f"{key}: {error}", key, stored.etag))
+            is_whole = False
+        if unread is not None and not is_whole:
+            unread.append(key)
 
 
 def write_excluded(store: ObjectStore, ref: CrawlRef, entries: Iterable[UrlEntry]) -> None:
@@ -71,16 +96,16 @@ def write_excluded(store: ObjectStore, ref: CrawlRef, entries: Iterable[UrlEntry
 
 
 def read_excluded(store: ObjectStore, ref: CrawlRef) -> list[UrlEntry]:
-    """Return the list of a crawl's excluded URLs; empty for a crawl without one. Raises StoreError."""
-    try:
-        return list(_entries(ref.excluded_key, store.get(ref.excluded_key).data))
-    except ObjectNotFound:
-        return []
+    """Return the list of a crawl's excluded URLs; empty for a crawl without one, or with a damaged one."""
+    return read_one(store, ref.excluded_key, _entries_of) or []
 
 
 def latest_entries(store: ObjectStore, ref: CrawlRef, *, after: Iterable[UrlEntry] = ()) -> LatestEntries:
     """Return the last entry of each page by page id. `after` are entries that follow those of the segments."""
-    return LatestEntries(chain(read_entries(store, ref), after))
+    unread: list[str] = []
+    entries = LatestEntries(chain(read_entries(store, ref, unread=unread), after))
+    entries.is_complete = not unread
+    return entries
 
 
 def _compressed(lines: Iterable[bytes]) -> bytes:
@@ -88,26 +113,33 @@ def _compressed(lines: Iterable[bytes]) -> bytes:
     return compressor.compress(b"".join(line + b"\n" for line in lines))
 
 
-def _entries(key: str, data: bytes) -> Iterator[UrlEntry]:
-    for number, line in enumerate(_lines(key, data), start=1):
-        try:
-            yield UrlEntry.from_line(line)
-        except StoreError as error:
-            raise StoreError(f"{key}, line {number}: {error}") from error
-
-
-def _lines(key: str, data: bytes) -> list[bytes]:
-    try:
-        size = zstandard.frame_content_size(data)
-        if not 0 <= size <= MAX_UNCOMPRESSED:
-            raise StoreError(f"{key}: {size} bytes after decompression; at most {MAX_UNCOMPRESSED} are read")
-        return zstandard.ZstdDecompressor().decompress(data).splitlines()
-    except zstandard.ZstdError as error:
-        raise StoreError(f"{key}: not a segment of a crawl record: {error}") from error
+def _segments(store: ObjectStore, ref: CrawlRef) -> list[str]:
+    """Return the keys of a crawl's segments in order, without what others stored there."""
+    keys = (stat.key for stat in store.list(ref.urls_prefix))
+    return [key for key in keys if key.removeprefix(ref.urls_prefix).partition(".")[0].isdecimal()]
 
 
 def _offset(key: str) -> int:
-    name = key.rpartition("/")[2].partition(".")[0]
-    if not name.isdecimal():
-        raise StoreError(f"{key}: not a segment of a crawl record")
-    return int(name)
+    return int(key.rpartition("/")[2].partition(".")[0])
+
+
+def _entries_of(key: str, data: bytes) -> list[UrlEntry]:
+    return [_entry(number, line) for number, line in enumerate(_lines_of(key, data), start=1)]
+
+
+def _entry(number: int, line: bytes) -> UrlEntry:
+    try:
+        return UrlEntry.from_line(line)
+    except ObjectDamaged as error:
+        raise ObjectDamaged(f"line {number}: {error}") from error
+
+
+def _lines_of(key: str, data: bytes) -> list[bytes]:
+    del key
+    try:
+        size = zstandard.frame_content_size(data)
+        if not 0 <= size <= MAX_UNCOMPRESSED:
+            raise ObjectDamaged(f"{size} bytes after decompression; at most {MAX_UNCOMPRESSED} are read")
+        return zstandard.ZstdDecompressor().decompress(data).splitlines()
+    except zstandard.ZstdError as error:
+        raise ObjectDamaged(f"not a segment of a crawl record: {error}") from error

@@ -25,6 +25,8 @@ from app.doctor.cluster import cluster_results, dead_set_results
 from app.doctor.consumer_timeout import REMEDY, consumer_timeout, max_unacknowledged_seconds, worker_prefetches
 from app.errors import unreachable_text
 from app.services.procfile import procfile
+from app.state.client import get_quick_redis
+from app.storage.damage import DamageNotes
 from app.storage.marker import MARKER_KEY, read_marker
 from app.storage.open import check_conditional_writes, open_store
 from app.topology.check import TopologyReport, check_topology, management_api
@@ -39,6 +41,11 @@ Status = Literal["ok", "warning", "problem"]
 
 #: Findings and names that are listed one by one.
 _MAX_LISTED = 5
+
+_DAMAGE_REMEDY = (
+    "copy them from a backup. Without one, write sites and timers again; the next crawl of a site repairs its pages, "
+    "and damaged records of crawls are deleted by hand"
+)
 
 #: Seconds to wait for Redis.
 _REDIS_TIMEOUT = 5.0
@@ -354,6 +361,19 @@ def store(settings: Settings) -> Iterator[CheckResult]:
     )
 
 
+def damaged_objects(settings: Settings) -> Iterator[CheckResult]:
+    """Report the objects that could not be read, and still have the same bytes."""
+    opened = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
+    try:
+        keys = [each.key for each in DamageNotes(get_quick_redis(settings.redis)).present(opened)]
+    except (RedisConnectionError, RedisTimeoutError):
+        return  # The check of Redis reports it.
+    if keys:
+        yield CheckResult("problem", f"damaged objects count as missing: {_listed(keys)}; {_DAMAGE_REMEDY}")
+    else:
+        yield CheckResult("ok", "no damaged object was met, or all are repaired")
+
+
 #: The checks that need a broker, by name, in their order.
 CHECKS: Mapping[str, BrokerCheck] = {
     "broker": broker,
@@ -379,6 +399,7 @@ WITHOUT_BROKER: Mapping[str, Callable[[Settings], Iterator[CheckResult]]] = {
     "redis": redis,
     "circuit breakers": circuit_breakers,
     "store": store,
+    "damaged objects": damaged_objects,
 }
 
 

@@ -20,7 +20,7 @@ from app.pack.fetch import require_space
 from app.pack.manifest import Manifest, check_domain, read_manifest
 from app.pack.plan import FinishedCrawl, plan_full_pack
 from app.pack.publish import PreviousPack, download_previous, find_previous, is_present, publish, write_manifest
-from app.pack.stored_pages import find_vanished, list_pages, read_pages, write_tombstones
+from app.pack.stored_pages import delete_tombstones, find_vanished, list_pages, read_pages, write_tombstones
 from app.pack.work_folder import work_folder
 from app.storage.store import ObjectStore, Stat
 
@@ -151,9 +151,9 @@ def pack_full(
 
     Vanished are stored pages that are not in `page_ids` and were not written since `began`, when the crawl began.
     Nor does one count that `met_since` returns, the ids of pages that were fetched after `page_ids` was read. Without
-    tombstones the next incremental pack would restore them. Without `began` no page counts as vanished. Nothing is
-    written if the present pack has exactly the pages of the crawl already, unless `force` is set. `work` is a folder
-    for temporary files.
+    tombstones the next incremental pack would restore them. The tombstones that were read, of earlier packs, are
+    deleted in the end. Without `began` no page counts as vanished. Nothing is written if the present pack has exactly
+    the pages of the crawl already, unless `force` is set. `work` is a folder for temporary files.
 
     Raises PackRefused, with nothing written, for a pack without pages, and without `force` for one with fewer than half
     the pages of the present pack; PreconditionFailed when another pack was written meanwhile; PackError for a full
@@ -169,6 +169,7 @@ def pack_full(
         unmet = {page_id: stat for page_id, stat in listed.items() if page_id not in packed}
         vanished, tombstones = find_vanished(store, domain, unmet, began=began) if began else ([], [])
         if crawl_id and not force and not vanished and (present := _equal_pack(run, packed)):
+            delete_tombstones(store, domain, {each.page_id: each.etag for each in tombstones})
             return run.result(present, rows.RowCounts(0, 0, 0), written=False)
         with _new_database(run, packed) as database:
             pages = db.count_pages(database)
@@ -178,7 +179,9 @@ def pack_full(
                     f"{domain}: {pages} pages are fewer than half of the {previous.pages} in the present pack"
                 )
             rows.note_tombstones(database, tombstones)
+            noted = rows.noted_tombstones(database)
             manifest = run.publish(database, previous, crawl_id=crawl_id)
+        delete_tombstones(store, domain, noted)
         removed = write_tombstones(
             store, vanished, still_valid=lambda: is_present(store, manifest), met_since=met_since
         )

@@ -78,10 +78,15 @@ def note_tombstones(database: sqlite3.Connection, tombstones: Iterable[StoredCon
     database.executemany(_NOTE_TOMBSTONE, ((stored.page_id, stored.etag) for stored in tombstones))
 
 
+def noted_tombstones(database: sqlite3.Connection) -> dict[str, str]:
+    """Return the ETags of the recorded tombstones by page id."""
+    return dict(database.execute("SELECT object, etag FROM gone"))
+
+
 def difference(database: sqlite3.Connection, listed: Mapping[str, Stat]) -> ContentDifference:
     """Compare a listing with the rows and the recorded tombstones, by ETag."""
     rows: dict[str, str] = dict(database.execute("SELECT object, etag FROM pages"))
-    tombstones: dict[str, str] = dict(database.execute("SELECT object, etag FROM gone"))
+    tombstones = noted_tombstones(database)
     changed = (stat for name, stat in listed.items() if stat.etag not in {rows.get(name), tombstones.get(name)})
     return ContentDifference(tuple(changed), tuple(name for name in rows if name not in listed))
 

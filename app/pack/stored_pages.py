@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from app.errors import PreconditionFailed, StoreError
+from app.errors import ObjectDamaged, PreconditionFailed
+from app.storage.damage import readable
 from app.storage.layout import (
     MAX_ADDRESS,
     Page,
@@ -64,27 +66,28 @@ def list_pages(store: ObjectStore, domain: str) -> dict[str, Stat]:
 def read_pages(store: ObjectStore, stats: Iterable[Stat]) -> Iterator[StoredContent]:
     """Yield pages and tombstones in the order given, holding few of them in memory at a time.
 
-    Deleted objects are left out. Invalid ones are left out with a warning: one of them must not keep a whole domain
-    from being packed.
+    Deleted and damaged objects are left out.
     """
     for key, stored in read_objects(store, (stat.key for stat in stats)):
         if stored is None:
             continue
         identifier = key.rpartition("/")[2].removesuffix(_SUFFIX)
-        try:
-            content = _checked(identifier, _read(stored.data))
-        except (StoreError, UnicodeEncodeError) as error:
-            log.warning("Object %s left out of the pack: %s", key, error)
-            continue
-        yield StoredContent(identifier, stored.etag, content)
+        content = readable(store, key, stored, _content_of)
+        if content is not None:
+            yield StoredContent(identifier, stored.etag, content)
 
 
-def _read(data: bytes) -> Page | Tombstone:
-    """Return a page or tombstone, without blocks that are invalid; raises StoreError for any other bytes."""
+def _content_of(key: str, data: bytes) -> Page | Tombstone:
+    """Return a page or tombstone, without blocks that are invalid; raises ObjectDamaged for what no pack can hold."""
+    identifier = key.rpartition("/")[2].removesuffix(_SUFFIX)
     try:
-        return from_json(data)
-    except StoreError:
-        return from_json(data, parts=False)
+        try:
+            content = from_json(data)
+        except ObjectDamaged:
+            content = from_json(data, parts=False)
+        return _checked(identifier, content)
+    except UnicodeEncodeError as error:
+        raise ObjectDamaged(str(error)) from error
 
 
 def find_vanished(
@@ -140,17 +143,32 @@ def write_tombstones(
     return written
 
 
+def delete_tombstones(store: ObjectStore, domain: str, etags: Mapping[str, str]) -> None:
+    """Delete tombstones by page id, unless they were replaced since they were read with these ETags: a page came back.
+
+    A pack that was built without their pages is published. So nothing needs them any more.
+    """
+
+    def delete(page_id: str) -> None:
+        with suppress(PreconditionFailed):
+            store.delete(content_key(domain, page_id), if_match=etags[page_id])
+
+    with ThreadPoolExecutor(getattr(store, "parallel_reads", 1)) as pool:
+        for _ in pool.map(delete, etags):
+            pass
+
+
 def _checked(identifier: str, content: Page | Tombstone) -> Page | Tombstone:
-    """Return the content with its texts cut to their limits; raises StoreError for what no pack can hold."""
+    """Return the content with its texts cut to their limits; raises ObjectDamaged for what no pack can hold."""
     if page_id(str(content.canonical_key)) != identifier:
-        raise StoreError(f"stored under {identifier}, which is not the page id of {content.canonical_key!r:.200}")
+        raise ObjectDamaged(f"stored under {identifier}, which is not the page id of {content.canonical_key!r:.200}")
     if isinstance(content, Page):
         texts = (content.url, content.path, content.title, content.description, content.body, content.lang)
         kinds = (content.content_type, content.canonical, content.modified, content.body_hash, content.title_hash)
         for text in (*texts, *kinds, *content.headings):
             if not isinstance(text, str):
-                raise StoreError(f"{content.canonical_key!r:.200}: {text!r:.200} is not a string")
+                raise ObjectDamaged(f"{content.canonical_key!r:.200}: {text!r:.200} is not a string")
         if has_long_address(content):
-            raise StoreError(f"{content.url[:100]}...: an address of more than {MAX_ADDRESS} characters")
+            raise ObjectDamaged(f"{content.url[:100]}...: an address of more than {MAX_ADDRESS} characters")
         return bounded(content)
     return content

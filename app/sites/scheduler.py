@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from app.errors import StoreError
+from app.errors import ObjectDamaged
 from app.sites.site import Site
 from app.sites.stored import SITES_PREFIX, Start, read_site, read_start, site_key, write_start
+from app.storage.damage import isolated, note_damaged
 from app.storage.store import ObjectStore
-
-log = logging.getLogger(__name__)
 
 #: Time after which a site is looked at again whose crawl is due while another one runs.
 _BUSY = timedelta(seconds=10)
@@ -49,16 +47,22 @@ class Scheduler:
             del self._sites[key]
             self._next.pop(key, None)
         for key, etag in listed.items():
-            site = self._site(key, etag)
-            if site is None or self._next.get(key, now) > now:
-                continue
-            former = read_start(self._store, site.domain)
-            following = site.next_start(former.at if former else None)
-            if following is None:
-                continue
-            self._next[key] = following
-            if following <= now:
-                yield DueCrawl(site, following, former)
+            found = None
+            with isolated(self._store, "%s: whether a crawl of this site is due is unknown", key):
+                found = self._due(key, etag, now)
+            if found is not None:
+                yield found
+
+    def _due(self, key: str, etag: str, now: datetime) -> DueCrawl | None:
+        site = self._site(key, etag)
+        if site is None or self._next.get(key, now) > now:
+            return None
+        former = read_start(self._store, site.domain)
+        following = site.next_start(former.at if former else None)
+        if following is None:
+            return None
+        self._next[key] = following
+        return DueCrawl(site, following, former) if following <= now else None
 
     def postpone(self, crawl: DueCrawl, *, now: datetime) -> None:
         """Leave a due crawl out for some seconds: another one of its site runs."""
@@ -69,15 +73,15 @@ class Scheduler:
         write_start(self._store, crawl.site.domain, Start(at, crawl.crawl_id))
 
     def _site(self, key: str, etag: str) -> Site | None:
-        """Return a site, or None for an invalid one; it is read again when its ETag has changed."""
+        """Return a site, or None for a damaged one; it is read again when its ETag has changed."""
         former_etag, site = self._sites.get(key, ("", None))
         if former_etag == etag:
             return site
+        stored = None
         try:
             stored = read_site(self._store, key.removeprefix(SITES_PREFIX).removesuffix(".json"))
-        except StoreError as error:
-            log.warning("Site ignored: %s", error)
-            stored = None
+        except ObjectDamaged as error:
+            note_damaged(self._store, error)
         self._sites[key] = (etag, stored.site if stored else None)
         self._next.pop(key, None)
         return self._sites[key][1]

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, TypeAlias
 
-from app.errors import ObjectNotFound, PreconditionFailed, StoreError
-from app.storage.reading import read_objects
+from app.errors import ObjectDamaged, ObjectNotFound, PreconditionFailed
+from app.storage.damage import read_readable
 from app.storage.store import ObjectStore
 
 #: Keys of reports begin with this.
@@ -65,11 +65,11 @@ class SearchReport:
 
     @classmethod
     def from_json(cls, data: bytes) -> SearchReport:
-        """Read the output of `to_json`; raises StoreError for any other bytes."""
+        """Read the output of `to_json`; raises ObjectDamaged for any other bytes."""
         try:
             named = json.loads(data)
             if named["version"] > _VERSION:
-                raise StoreError(f"search report: version {named['version']!r}; this release reads {_VERSION}")
+                raise ObjectDamaged(f"search report: version {named['version']!r}; this release reads {_VERSION}")
             return cls(
                 int(named["searches"]),
                 int(named["without_results"]),
@@ -78,7 +78,7 @@ class SearchReport:
                 Counter({(str(each["query"]), str(each["url"])): int(each["clicks"]) for each in named["clicked"]}),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise StoreError(f"not a search report: {error!r}: {data[:80]!r}") from None
+            raise ObjectDamaged(f"not a search report: {error!r}: {data[:80]!r}") from None
 
 
 def report_prefix(domain: str) -> str:
@@ -102,7 +102,7 @@ def add_to_report(store: ObjectStore, domain: str, day: date, counts: SearchRepo
         with suppress(ObjectNotFound):
             stored = store.get(key)
             etag = stored.etag
-            with suppress(StoreError):
+            with suppress(ObjectDamaged):
                 former = SearchReport.from_json(stored.data)
         with suppress(PreconditionFailed):
             store.put(key, (former + counts).to_json(), if_match=etag, if_absent=etag is None)
@@ -111,11 +111,10 @@ def add_to_report(store: ObjectStore, domain: str, day: date, counts: SearchRepo
 
 
 def read_reports(store: ObjectStore, domain: str, *, since: date) -> Iterator[tuple[date, SearchReport]]:
-    """Yield the reports of a site by day, from `since` on; raises StoreError, also for an invalid report."""
+    """Yield the reports of a site by day, from `since` on, without damaged ones; raises StoreError."""
     keys = [key for day, key in _listed(store, report_prefix(domain)) if day >= since]
-    for key, stored in read_objects(store, keys):
-        if stored is not None:
-            yield _day_of(key) or since, SearchReport.from_json(stored.data)
+    for key, report in read_readable(store, keys, lambda _, data: SearchReport.from_json(data)):
+        yield _day_of(key) or since, report
 
 
 def delete_old_reports(store: ObjectStore, *, today: date) -> int:

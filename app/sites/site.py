@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from app.crawl.path_rules import PathRules
 from app.crawl.traps import MAX_REDIRECTS
 from app.crawl.urls import MAX_REPEATED_SEGMENTS, MAX_SEGMENTS, Scope, canonical_key, parse_domain, parse_url
-from app.errors import InvalidSite, InvalidUrl, StoreError
+from app.errors import InvalidSite, InvalidUrl, ObjectDamaged
 from app.sites.schedule import Schedule, check_schedule, interval_of
 from app.sites.search_fields import BestBets, FieldWeights, SynonymRules, known_best_bets
 from config import checks
@@ -235,16 +235,16 @@ class Site(BaseModel):
 
     @classmethod
     def from_json(cls, data: bytes) -> Site:
-        """Read the output of `to_json`, ignoring fields of later releases; raises StoreError for any other bytes."""
+        """Read the output of `to_json`, ignoring fields of later releases; raises ObjectDamaged for any other bytes."""
         try:
             named: dict[str, Any] = json.loads(data)
             if named["version"] > VERSION:
-                raise StoreError(f"site: version {named['version']!r}; this release reads up to {VERSION}")
+                raise ObjectDamaged(f"site: version {named['version']!r}; this release reads up to {VERSION}")
             fields = {name: value for name, value in named.items() if name in cls.model_fields}
             fields["best_bets"] = known_best_bets(fields.get("best_bets", ()))
             return cls(**fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise StoreError(f"not a site: {error!r}: {data[:80]!r}") from None
+            raise ObjectDamaged(f"not a site: {error!r}: {data[:80]!r}") from None
 
 
 def _texts(error: ValidationError) -> list[str]:

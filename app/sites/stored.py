@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from app.errors import InvalidKey, ObjectNotFound, PreconditionFailed, StoreError
+from app.errors import InvalidKey, ObjectDamaged, ObjectNotFound, PreconditionFailed
 from app.sites.site import Site
-from app.storage.reading import read_objects
+from app.storage.damage import read_readable, readable
+from app.storage.reading import decoded
 from app.storage.store import ObjectStore
-
-log = logging.getLogger(__name__)
 
 #: Keys of sites begin with this, and those of their last starts.
 SITES_PREFIX: Final = "sites/"
@@ -53,11 +51,14 @@ def start_key(domain: str) -> str:
 
 
 def read_site(store: ObjectStore, domain: str) -> StoredSite | None:
-    """Return a site, or None for a domain without one; raises StoreError."""
+    """Return a site, or None for a domain without one; raises StoreError.
+
+    A damaged one raises ObjectDamaged: without it, pages would be requested that its site forbids.
+    """
     key = site_key(domain)
     with suppress(ObjectNotFound):
         stored = store.get(key)
-        return StoredSite(_parsed(key, stored.data), stored.etag)
+        return StoredSite(decoded(key, stored, _parsed), stored.etag)
     return None
 
 
@@ -87,38 +88,34 @@ def update_site(store: ObjectStore, domain: str, change: Callable[[Site | None],
 
 
 def list_sites(store: ObjectStore) -> Iterator[Site]:
-    """Yield all sites by domain. An invalid one is logged and left out."""
-    for key, stored in read_objects(store, [stat.key for stat in store.list(SITES_PREFIX)]):
-        try:
-            if stored is not None:
-                yield _parsed(key, stored.data)
-        except StoreError as error:
-            log.warning("Site ignored: %s", error)
+    """Yield all sites by domain, without damaged ones."""
+    for _, site in read_readable(store, [stat.key for stat in store.list(SITES_PREFIX)], _parsed):
+        yield site
 
 
 def read_start(store: ObjectStore, domain: str) -> Start | None:
     """Return the last start of a site by its schedule, or None.
 
-    An invalid one is logged, and counts as a start of an unknown crawl when it was written. Without it, the next crawl
+    A damaged one counts as a start of an unknown crawl when it was written. Without it, the next crawl
     would have the time and so the id of the site's first one, which has ended.
     """
     key = start_key(domain)
     try:
-        data, written = store.get(key).data, store.stat(key).modified
+        stored, written = store.get(key), store.stat(key).modified
     except ObjectNotFound:
         return None
+    return readable(store, key, stored, _parsed_start) or Start(written, "")
+
+
+def _parsed_start(key: str, data: bytes) -> Start:
+    del key
     try:
-        return _parsed_start(data)
+        named = json.loads(data)
+        start = Start(datetime.fromisoformat(named["at"]), str(named["crawl_id"]))
     except (ValueError, TypeError, KeyError) as error:
-        log.warning("%s is not the start of a crawl: the time at which it was written counts: %r", key, error)
-        return Start(written, "")
-
-
-def _parsed_start(data: bytes) -> Start:
-    named = json.loads(data)
-    start = Start(datetime.fromisoformat(named["at"]), str(named["crawl_id"]))
+        raise ObjectDamaged(f"not the start of a crawl: {error!r}") from error
     if start.at.tzinfo is None:
-        raise ValueError("its time has no zone")
+        raise ObjectDamaged("not the start of a crawl: its time has no zone")
     return start
 
 
@@ -129,10 +126,7 @@ def write_start(store: ObjectStore, domain: str, start: Start) -> None:
 
 
 def _parsed(key: str, data: bytes) -> Site:
-    try:
-        site = Site.from_json(data)
-    except StoreError as error:
-        raise StoreError(f"{key}: {error}") from None
+    site = Site.from_json(data)
     if site_key(site.domain) != key:
-        raise StoreError(f"{key}: it is the site {site.domain!r:.200}")
+        raise ObjectDamaged(f"it is the site {site.domain!r:.200}")
     return site

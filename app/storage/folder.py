@@ -36,7 +36,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Final
 
-from app.errors import InvalidKey, ObjectNotFound, PreconditionFailed, StoreError
+from app.errors import InvalidKey, ObjectDamaged, ObjectNotFound, PreconditionFailed, StoreError
 from app.storage.disk import FolderSync, make_folder, sync_file
 from app.storage.etags import computed_etag, etag_in_file, etag_line, hash_of, note_etag, noted_etag
 from app.storage.store import Stat, StoredObject, check_key
@@ -75,6 +75,7 @@ class FolderStore:
         #: Monotonic seconds when the present use of the disk began, 0 without one. Of several threads, the last one's.
         self.busy_since = 0.0
         self._numbers = itertools.count()
+        self.on_damage: Callable[[ObjectDamaged], None] | None = None
         with suppress(OSError):  # Without a store, the first use says so.
             self._delete_abandoned_files()
 
@@ -142,9 +143,12 @@ class FolderStore:
         self._require_store()
         yield from (name.rstrip("/") for name in self._names(prefix, "") if name.endswith("/"))
 
-    def delete(self, key: str) -> None:
-        """Remove the object. A missing object is no error."""
+    def delete(self, key: str, *, if_match: str | None = None) -> None:
+        """Remove the object; raises PreconditionFailed. A missing object is no error. See `ObjectStore.delete`."""
         with self._write_errors_translated(key), self._locked(_checked(key)):
+            present = self._present(key) if if_match is not None else None
+            if present is not None and present.etag != if_match:
+                raise PreconditionFailed(f"{key}: ETag is {present.etag}, not {if_match}")
             for base in (self._objects, self._etags):
                 with suppress(FileNotFoundError, NotADirectoryError):
                     os.unlink(base + key)

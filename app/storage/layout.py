@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from app.errors import ObjectNotFound, StoreError
+from app.errors import ObjectDamaged, ObjectNotFound
 from app.storage.page_parts import (
     Block,
     PageLink,
@@ -23,6 +23,7 @@ from app.storage.page_parts import (
     links_from_json,
     links_to_json,
 )
+from app.storage.reading import decoded
 from app.storage.store import ObjectStore
 
 #: Version of the content of pages that this release stores. Version 1 has no blocks, links, hashes and version.
@@ -118,6 +119,12 @@ def content_key(domain: str, page_id: str) -> str:
     return f"{content_prefix(domain)}{page_id}.json"
 
 
+def stored_ids(store: ObjectStore, domain: str) -> set[str]:
+    """Return the page ids of all stored pages and tombstones of a domain."""
+    prefix = content_prefix(domain)
+    return {stat.key.removeprefix(prefix).removesuffix(".json") for stat in store.list(prefix)}
+
+
 def pack_key(domain: str) -> str:
     """Return the object key of a domain's pack, a zstd-compressed SQLite database."""
     return f"packs/{domain}.sqlite.zst"
@@ -134,11 +141,20 @@ def announcement_key(domain: str) -> str:
 
 
 def read_content(store: ObjectStore, object_key: str) -> Page | Tombstone | None:
-    """Return the stored page or tombstone, or None for a missing object; raises StoreError for any other content."""
+    """Return the stored page or tombstone, or None for a missing object; raises ObjectDamaged, which names it."""
     try:
-        return from_json(store.get(object_key).data)
+        stored = store.get(object_key)
     except ObjectNotFound:
         return None
+    return decoded(object_key, stored, content_of)
+
+
+def may_be_page(store: ObjectStore, object_key: str) -> bool:
+    """Return whether an object is a stored page; a damaged one may have been one."""
+    try:
+        return isinstance(read_content(store, object_key), Page)
+    except ObjectDamaged:
+        return True
 
 
 def to_json(content: Page | Tombstone) -> bytes:
@@ -149,7 +165,7 @@ def to_json(content: Page | Tombstone) -> bytes:
 
 
 def from_json(data: bytes, *, parts: bool = True) -> Page | Tombstone:
-    """Read the output of `to_json` of any release, ignoring unknown fields; raises StoreError for any other bytes.
+    """Read the output of `to_json` of any release, ignoring unknown fields; raises ObjectDamaged for any other bytes.
 
     Without `parts`, a page comes in half the time. Its blocks are the headings with an id. Invalid blocks and links are
     left out.
@@ -160,7 +176,19 @@ def from_json(data: bytes, *, parts: bool = True) -> Page | Tombstone:
             return page_from_fields(loaded, parts=parts)
         return Tombstone(**{**_fields_of(Tombstone, loaded), "canonical_key": loaded["key"]})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise StoreError(f"not a stored page: {error!r}: {data[:80]!r}") from error
+        raise ObjectDamaged(f"not a stored page: {error!r}: {data[:80]!r}") from error
+
+
+def content_of(key: str, data: bytes) -> Page | Tombstone:
+    """Read a stored page or tombstone, under any key; raises ObjectDamaged."""
+    del key
+    return from_json(data)
+
+
+def outline_of(key: str, data: bytes) -> Page | Tombstone:
+    """Read a stored page or tombstone without most of its parts; see `from_json`. Raises ObjectDamaged."""
+    del key
+    return from_json(data, parts=False)
 
 
 def to_fields(content: Page | Tombstone) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from redis import Redis
 
-from app.errors import InvalidKey, ObjectNotFound, PreconditionFailed, StoreError
+from app.errors import InvalidKey, ObjectDamaged, ObjectNotFound, PreconditionFailed, StoreError
 from app.state.circuit_breaker import CircuitBreaker
 from app.storage.store import PROBE_PREFIX, ObjectStore
 
@@ -33,7 +33,7 @@ def is_outage(store: ObjectStore, error: StoreError) -> bool:
 
     Any other error concerns one message only, and uses up one of its retries.
     """
-    if isinstance(error, ObjectNotFound | InvalidKey | PreconditionFailed):
+    if isinstance(error, ObjectNotFound | ObjectDamaged | InvalidKey | PreconditionFailed):
         return False
     key = f"{PROBE_PREFIX}{uuid.uuid4()}"
     try:

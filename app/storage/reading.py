@@ -1,14 +1,19 @@
-"""Read many objects in order."""
+"""Read many objects in order, and decode them."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
+from typing import TypeVar
 
-from app.errors import ObjectNotFound
+from app.errors import ObjectDamaged, ObjectNotFound
 from app.storage.store import ObjectStore, StoredObject
+
+T = TypeVar("T")
+#: Makes a value of an object's key and bytes; raises ObjectDamaged.
+Decoder = Callable[[str, bytes], T]
 
 
 def read_objects(store: ObjectStore, keys: Iterable[str]) -> Iterator[tuple[str, StoredObject | None]]:
@@ -35,6 +40,14 @@ def read_objects(store: ObjectStore, keys: Iterable[str]) -> Iterator[tuple[str,
         finally:
             for _, future in window:
                 future.cancel()
+
+
+def decoded(key: str, stored: StoredObject, decode: Decoder[T]) -> T:
+    """Return what the decoder makes of an object; raises ObjectDamaged, which names the object."""
+    try:
+        return decode(key, stored.data)
+    except ObjectDamaged as error:
+        raise ObjectDamaged(f"{key}: {error}", key, stored.etag) from error
 
 
 def _get(store: ObjectStore, key: str) -> StoredObject | None:

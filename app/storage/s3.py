@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
-from app.errors import ObjectNotFound, PreconditionFailed, StoreError
+from app.errors import ObjectDamaged, ObjectNotFound, PreconditionFailed, StoreError
 from app.storage.store import Stat, StoredObject, check_key
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class S3Store:
         self.endpoint_url = endpoint_url
         self._lock = threading.Lock()
         self._process_client: tuple[int, S3Client] | None = None
+        self.on_damage: Callable[[ObjectDamaged], None] | None = None
 
     def __repr__(self) -> str:
         return f"S3Store({self.bucket!r}, {self.prefix!r}, endpoint_url={self.endpoint_url!r})"
@@ -97,10 +98,20 @@ class S3Store:
                 for entry in page.get("CommonPrefixes", ()):
                     yield entry["Prefix"].removeprefix(self.prefix + prefix).rstrip("/")
 
-    def delete(self, key: str) -> None:
-        """Remove the object. A missing object is no error."""
-        with self._errors_translated(key):
-            self._client().delete_object(Bucket=self.bucket, Key=self._name(key))
+    def delete(self, key: str, *, if_match: str | None = None) -> None:
+        """Remove the object; raises PreconditionFailed. A missing object is no error. See `ObjectStore.delete`."""
+        condition: dict[str, Any] = {}
+        if if_match is not None:
+            # Some servers ignore the condition of a deletion, so it is compared before, too.
+            try:
+                present = self.stat(key).etag
+            except ObjectNotFound:
+                return
+            if present != if_match:
+                raise PreconditionFailed(f"{key}: ETag is {present}, not {if_match}")
+            condition["IfMatch"] = f'"{if_match}"'
+        with suppress(ObjectNotFound), self._errors_translated(key):
+            self._client().delete_object(Bucket=self.bucket, Key=self._name(key), **condition)
 
     def create(self) -> bool:
         """Create the bucket and return True; False if it exists and is accessible. Raises StoreError."""

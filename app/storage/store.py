@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol
 
-from app.errors import InvalidKey
+from app.errors import InvalidKey, ObjectDamaged
 
 #: Bytes of a key in UTF-8: the limit of S3.
 MAX_KEY_BYTES: Final = 1024
@@ -43,6 +43,9 @@ class StoredObject:
 class ObjectStore(Protocol):
     """Bytes under `/`-separated keys. Every method raises StoreError when the store itself fails."""
 
+    #: Called with each damaged object that readers of this store leave out.
+    on_damage: Callable[[ObjectDamaged], None] | None
+
     def create(self) -> bool:
         """Make the bucket or folder. Return whether it was missing until now."""
 
@@ -69,8 +72,12 @@ class ObjectStore(Protocol):
         `prefix` is empty or ends in `/`. One request lists a thousand of them, however many objects they hold.
         """
 
-    def delete(self, key: str) -> None:
-        """Remove the object. A missing object is no error."""
+    def delete(self, key: str, *, if_match: str | None = None) -> None:
+        """Remove the object. A missing object is no error.
+
+        `if_match` removes only the object with that ETag; another one raises PreconditionFailed, and stays. An S3
+        server that ignores the condition may remove one that was written within the last request.
+        """
 
 
 def check_key(key: str) -> str:

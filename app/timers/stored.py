@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from app.errors import StoreError
-from app.storage.reading import read_objects
+from app.errors import ObjectDamaged
+from app.storage.damage import read_readable
 from app.storage.store import ObjectStore
 from app.timers.timers import Callback
 
@@ -36,17 +36,19 @@ def delete_stored_timer(store: ObjectStore, domain: str) -> None:
 
 
 def stored_timers(store: ObjectStore, domain: str = "") -> Iterator[StoredTimer]:
-    """Yield the timers of a domain or of all; raises StoreError for an invalid one."""
+    """Yield the timers of a domain or of all, without damaged ones."""
     keys = [timer_key(domain)] if domain else [stat.key for stat in store.list(_PREFIX)]
-    for key, stored in read_objects(store, keys):
-        if stored is None:
-            continue
-        try:
-            fields = json.loads(stored.data)
-            callback = Callback(str(fields["queue"]), dict(fields["message"]))
-            yield StoredTimer(key.removeprefix(_PREFIX).removesuffix(".json"), float(fields["timeout"]), callback)
-        except (ValueError, TypeError, KeyError) as error:
-            raise StoreError(f"{key}: not a timer: {error!r}: {stored.data[:80]!r}") from error
+    for _, timer in read_readable(store, keys, _timer_of):
+        yield timer
+
+
+def _timer_of(key: str, data: bytes) -> StoredTimer:
+    try:
+        fields = json.loads(data)
+        callback = Callback(str(fields["queue"]), dict(fields["message"]))
+        return StoredTimer(key.removeprefix(_PREFIX).removesuffix(".json"), float(fields["timeout"]), callback)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ObjectDamaged(f"not a timer: {error!r}: {data[:80]!r}") from error
 
 
 def timer_key(domain: str) -> str:

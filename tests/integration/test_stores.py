@@ -100,6 +100,16 @@ class TestEveryStore:
         assert keys(store) == []
         assert store.put("a/b", b"1", if_absent=True) == store.get("a/b").etag
 
+    def test_a_conditional_delete_keeps_an_object_that_was_replaced(self, store: ObjectStore) -> None:
+        former = store.put("a/b", b"1")
+        present = store.put("a/b", b"2")
+        with pytest.raises(PreconditionFailed):
+            store.delete("a/b", if_match=former)
+        assert store.get("a/b").data == b"2"
+        for _ in range(2):
+            store.delete("a/b", if_match=present)
+        assert keys(store) == []
+
     @pytest.mark.parametrize(
         "key",
         [

@@ -261,19 +261,38 @@ class TestSegments:
         assert append_segment(store, REF, 0, waiting) == 1
         assert append_segment(store, REF, 1, waiting[1:]) == 1
 
-    def test_a_broken_line_is_named_with_its_object(self, store: ObjectStore) -> None:
+    def test_a_segment_with_a_broken_line_is_named_and_read_up_to_it(
+        self, store: ObjectStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
         append_segment(store, REF, 0, [*lines("https://site.example/a"), b'{"url":'])
-        with pytest.raises(StoreError, match=r"crawls/site.example/c-1/urls/000000000000.jsonl.zst, line 2: not an"):
-            list(read_entries(store, REF))
+        append_segment(store, REF, 2, lines("https://site.example/b"))
+        entries = latest_entries(store, REF)
+        assert [each.url[-1] for each in entries.values()] == ["a", "b"]
+        assert not entries.is_complete
+        assert "crawls/site.example/c-1/urls/000000000000.jsonl.zst: line 2: not an" in caplog.text
 
     @pytest.mark.parametrize(
         "data",
         [b"", b"text", zstandard.compress(b"x" * (segments.MAX_UNCOMPRESSED + 1)), zstandard.compress(b"x\n")[:-1]],
     )
-    def test_a_damaged_or_enormous_segment_is_an_error(self, store: ObjectStore, data: bytes) -> None:
-        store.put(REF.segment_key(0), data)
-        with pytest.raises(StoreError, match=r"000000000000\.jsonl\.zst: "):
-            list(read_entries(store, REF))
+    def test_a_damaged_enormous_or_deleted_segment_is_missing_and_the_others_are_read(
+        self, store: ObjectStore, data: bytes
+    ) -> None:
+        for offset, name in enumerate("abc"):
+            append_segment(store, REF, offset, lines(f"https://site.example/{name}"))
+        assert latest_entries(store, REF).is_complete
+        store.put(REF.segment_key(1), data)
+        for change in (lambda: None, lambda: store.delete(REF.segment_key(1))):
+            change()
+            entries = latest_entries(store, REF)
+            assert ([each.url[-1] for each in entries.values()], entries.is_complete) == (["a", "c"], False)
+
+    def test_a_damaged_segment_is_replaced_by_the_lines_that_still_wait(self, store: ObjectStore) -> None:
+        store.put(REF.segment_key(0), b"?")
+        assert next_offset(store, REF) == 1
+        assert append_segment(store, REF, 0, lines("https://site.example/a", "https://site.example/b")) == 2
+        assert next_offset(store, REF) == 2
+        assert latest_entries(store, REF).is_complete
 
 
 def test_the_reference_has_each_reason_code_with_its_meaning() -> None:

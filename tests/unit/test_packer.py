@@ -28,7 +28,17 @@ from app.pack.packer import PackResult, pack_full, pack_incremental
 from app.pack.publish import MAX_RATIO, compress, download_previous, write_manifest
 from app.pack.work_folder import CREATION_LOCK
 from app.storage.folder import FolderStore
-from app.storage.layout import Page, Tombstone, content_key, from_json, manifest_key, pack_key, page_id, to_json
+from app.storage.layout import (
+    Page,
+    Tombstone,
+    content_key,
+    from_json,
+    manifest_key,
+    pack_key,
+    page_id,
+    stored_ids,
+    to_json,
+)
 from tests.support.stores import folder_store
 
 pytestmark = pytest.mark.unit
@@ -156,6 +166,42 @@ class TestFull:
         assert site.stored("c") == tombstone("c", "vanished")
         assert changes(site.increment()) == (False, 2, 0, 0, 0)
         assert site.paths() == ["/a", "/b"]
+
+    def test_tombstones_end_so_that_the_cost_of_a_pack_does_not_grow_with_the_number_of_crawls(
+        self, site: StoredSite, tmp_path: Path
+    ) -> None:
+        store = CountingStore(tmp_path / "store")
+        read, kept = [], []
+        for crawl in range(6):
+            names = [f"{crawl}-{number}" for number in range(20)]
+            site.put(*map(page, names))
+            store.read.clear()
+            pack_full(
+                store, DOMAIN, page_ids={page_id(url(name)) for name in names}, crawl_id=str(crawl),
+                began=datetime.now(UTC),
+            )  # fmt: skip
+            read.append(sum(key.startswith("content/") for key in store.read))
+            kept.append(len(stored_ids(store, DOMAIN)))
+            assert len(site.paths()) == 20
+        assert read == [20, 40, 60, 60, 60, 60]
+        assert kept == [20, 40, 40, 40, 40, 40]
+        pack_full(store, DOMAIN, page_ids=None, crawl_id="", began=None)
+        assert len(stored_ids(store, DOMAIN)) == 20
+        assert changes(site.increment()) == (False, 20, 0, 0, 0)
+
+    def test_a_page_that_comes_back_while_its_tombstone_is_deleted_stays(self, site: StoredSite) -> None:
+        class Returning(FolderStore):
+            """A folder store in which a page is stored again as soon as the pack without it is published."""
+
+            def put(self, key: str, data: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
+                if key == manifest_key(DOMAIN):
+                    site.put(page("b"))
+                return super().put(key, data, if_match=if_match, if_absent=if_absent)
+
+        site.put(page("a"), tombstone("b"))
+        pack_full(Returning(site.store.root), DOMAIN, page_ids=None, crawl_id="c", began=None)
+        assert site.stored("b") == page("b")
+        assert changes(site.increment()) == (True, 2, 1, 0, 0)
 
     def test_a_page_written_since_the_crawl_began_has_not_vanished(self, site: StoredSite) -> None:
         site.put(page("a"))
