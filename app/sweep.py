@@ -103,6 +103,8 @@ class Sweep:
             self._fetched(record, entries),
             self._waiting(record, entries),
             (canonical_key(entry.url) for entry in _pages_of(entries) if entry.state == "failed"),
+            # The record has few links beyond the limit: they show that the crawl is cut.
+            max_pages=record.settings.max_pages,
             traps=self.records.traps_of(record.domain),
         )
 

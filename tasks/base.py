@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -61,7 +62,9 @@ _WITHOUT_DESCRIPTORS = 5.0
 _WITHOUT_SPACE = 60.0
 
 #: Message types that are dropped if they are older than the removal of their site. The frontier refuses those of pages.
-_DROPPED = frozenset({"index+crawl", "index", "crawl", "start_timer", "reset_timer", "pack_full", "pack_incremental"})
+_DROPPED = frozenset(
+    {"index+crawl", "index", "crawl", "end_crawl", "start_timer", "reset_timer", "pack_full", "pack_incremental"}
+)
 
 #: The tasks whose messages the frontier counts.
 _KIND: dict[str, MessageKind] = {"site.page": "page", "site.index": "index", "site.crawl": "crawl"}
@@ -158,6 +161,14 @@ def domain_of(message: Mapping[str, Any]) -> str:
     return parse_message_domain(message, max_length=get_settings().max_url_length)
 
 
+def crawl_id_of(message: Mapping[str, Any]) -> str:
+    """Return the crawl that a message names; raises InvalidMessage."""
+    found = message.get("crawl_id")
+    if not found or not isinstance(found, str):
+        raise InvalidMessage(f"crawl_id {found!r}: expected the id of a crawl")
+    return found
+
+
 def as_message(args: Any, kwargs: Any, positional: str) -> dict[str, Any]:
     """Return a call's arguments as a message; at most one may be positional."""
     args = tuple(args or ())
@@ -208,15 +219,20 @@ class PageTask(SiteTask):
         page, kind = page_of(message), _KIND.get(self.name)
         if not page.crawl_id or not kind:
             return
-        settings = get_settings()
-        # The worker's event loop waits for Redis here, so the client gives up soon.
-        frontier = Frontier(get_quick_redis(settings.redis), ttl=settings.crawl_ttl)
-        try:
+        with _frontier_of_event_loop() as frontier:
             complete_dead(frontier, page, kind, role=role_of(message))
-        except RedisError as error:
-            if not is_redis_outage(error):
-                raise
-            raise Postpone(WITHOUT_REDIS, f"Redis: {error}") from error
+
+
+@contextmanager
+def _frontier_of_event_loop() -> Iterator[Frontier]:
+    """Give a frontier to the worker's event loop, which waits for Redis here: it gives up soon, and raises Postpone."""
+    settings = get_settings()
+    try:
+        yield Frontier(get_quick_redis(settings.redis), ttl=settings.crawl_ttl)
+    except RedisError as error:
+        if not is_redis_outage(error):
+            raise
+        raise Postpone(WITHOUT_REDIS, f"Redis: {error}") from error
 
 
 class DomainTask(SiteTask):
@@ -228,6 +244,17 @@ class DomainTask(SiteTask):
         """Check and normalise the domain, then publish; raises InvalidUrl before anything is sent."""
         message = as_message(args, kwargs, "domain")
         return super().apply_async((), {**message, "domain": domain_of(message)}, **options)
+
+
+class CrawlTask(DomainTask):
+    """A task about a whole crawl: `domain` and `crawl_id`."""
+
+    abstract = True
+
+    def on_dead_letter(self, args: Any, kwargs: Any) -> None:
+        """Abandon a crawl whose end cannot be recorded, so that it does not hold back its domain's pack forever."""
+        with _frontier_of_event_loop() as frontier:
+            frontier.abandon(crawl_id_of(as_message(args, kwargs, "domain")))
 
 
 def task(kind: str, base: type[Task], *, bind: bool = False) -> Callable[[Callable[..., None]], Any]:

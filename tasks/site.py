@@ -1,4 +1,4 @@
-"""The messages about a page: index_and_crawl, index, crawl, page."""
+"""The messages about a page, and the end of its crawl: index_and_crawl, index, crawl, page, end_crawl."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from app.envelopes import delayed_message, site_message
 from app.sites.moves import may_move
 from app.status import status
 from app.timers.timers import full_pack, incremental_pack, timeout_of
-from tasks.base import PageTask, context, role_of, target_of, task
+from tasks.base import CrawlTask, PageTask, context, crawl_id_of, domain_of, role_of, target_of, task
 
-__all__ = ["crawl", "index", "index_and_crawl", "page", "status"]
+__all__ = ["crawl", "end_crawl", "index", "index_and_crawl", "page", "status"]
 
 logger = get_task_logger(__name__)
 
@@ -123,6 +123,18 @@ def page(self: Any, **message: Any) -> None:
     publish_admitted(target, completed)
 
 
+@task("end_crawl", CrawlTask)
+def end_crawl(**message: Any) -> None:
+    """Complete the record of a crawl that has nothing left, close the crawl, and set its domain's timer back.
+
+    The timer does not fire before: the crawl is active. A crawl that Redis does not know waits for a sweep.
+    """
+    domain, process = domain_of(message), context()
+    crawl = process.frontier.crawl_of(domain, crawl_id_of(message))
+    if crawl is not None and process.records.end(crawl):
+        reset_timer_of(domain)
+
+
 def _fetch(page: Target, kind: MessageKind, headers: Mapping[str, Any]) -> FetchResult | None:
     """Return the result for a page of a client's message, or of a start page."""
     process = context()
@@ -141,13 +153,21 @@ def reset_timer_of(domain: str) -> None:
 
 
 def publish_admitted(page: Target, completed: Completed) -> None:
-    """Publish the pages that a completion admitted, confirmed; write what is due of the crawl's record."""
+    """Publish what a completion admitted, or the crawl's end, confirmed; write what is due of the crawl's record."""
     process = context()
     if completed.admitted.messages:
         process.publisher.publish(page_messages(page.domain, page.crawl_id, completed.admitted))
         process.frontier.note_handed_over(page.crawl_id, completed.name)
-    if process.records.note_progress(page.crawl_id, lines=completed.lines, ended=completed.ended):
-        reset_timer_of(page.domain)
+    if process.records.note_progress(page.crawl_id, write=completed.write, ended=completed.ended):
+        publish_end(page.domain, page.crawl_id)
+
+
+def publish_end(domain: str, crawl_id: str) -> None:
+    """Publish that a crawl has nothing left, confirmed, then note it; a restored crawl waits for its sweep first."""
+    process = context()
+    if crawl_id not in process.frontier.restored():
+        process.publisher.publish([site_message("end_crawl", process.budgets, domain=domain, crawl_id=crawl_id)])
+        process.frontier.note_end_published(crawl_id)
 
 
 def page_messages(domain: str, crawl_id: str, admitted: Admitted) -> list[Outgoing]:

@@ -23,7 +23,7 @@ from app.timers.stored import StoredTimer, delete_stored_timer, store_timer
 from app.timers.timers import Timer, callback_of, full_pack, incremental_pack, timeout_of
 from config.routes import CRAWL, INDEX, PAGE
 from tasks.base import DomainTask, context, domain_of, task
-from tasks.site import page_messages, reset_timer_of
+from tasks.site import page_messages, publish_end
 
 logger = get_task_logger(__name__)
 
@@ -116,15 +116,13 @@ def _fire(timer: Timer) -> None:
 
 
 def _refill(refill: Refill) -> None:
-    """Publish what a crawl admits, end a crawl that has nothing left, or readmit the pages of one without progress."""
+    """Publish what a crawl admits, the end of one that has nothing left, or the pages of one without progress again."""
     process = context()
     if refill.admitted.messages:
         process.publisher.publish(page_messages(refill.domain, refill.crawl_id, refill.admitted))
         process.frontier.confirm_refill(refill)
     elif refill.ended:
-        if process.records.note_progress(refill.crawl_id, lines=0, ended=True):
-            reset_timer_of(refill.domain)
-        process.frontier.close(refill.crawl_id)
+        publish_end(refill.domain, refill.crawl_id)
     elif not _messages_wait():
         _readmit(refill)
 

@@ -1,7 +1,7 @@
 -- Complete a message of a crawl, add its links to the backlog, and admit the next pages, in one round trip. A completed
 -- message that is completed again admits nothing more: the pages that it admitted are returned again while they are open
 -- and their publication is not noted.
--- Returns: 1 if the crawl has nothing left, lines of the crawl's record that wait in Redis, links up to the first one
+-- Returns: 1 if the crawl has nothing left, 1 if the caller is to write a segment of the record, links up to the first one
 -- that the limit leaves out, seconds until the next request to the host, and the items of the pages admitted now.
 -- KEYS: the crawl, its pages, admitted, retrying, backlog, handover, record, the host, its requests in flight, its hold,
 -- active crawls.
@@ -41,15 +41,13 @@ local now = seconds()
 if end_request(KEYS[9], name) and delay > 0 then
     redis.call('HSET', KEYS[8], 'last', string.format('%.6f', now))
 end
-local lines = 0
-if ARGV[4] ~= '' then
-    lines = is_repeated_call and redis.call('LLEN', KEYS[7]) or redis.call('RPUSH', KEYS[7], ARGV[4])
-end
 local limits = {pattern = tonumber(ARGV[12]), variants = tonumber(ARGV[13]), identical = tonumber(ARGV[14])}
 -- Pages of a cancelled crawl do not wait: nothing would admit them.
 local links = redis.call('HGET', crawl, 'state') ~= 'cancelled' and tonumber(ARGV[17]) or 0
 local first = 18 + 2 * tonumber(ARGV[17])
 local seen = links > 0 and tonumber(redis.call('HGET', crawl, 'seen') or 0)
+-- Links that a sweep must find by this page: those to pages that are new, and those that show what is left out.
+local needed = {}
 for at = 18, 17 + 2 * links, 2 do
     if seen < tonumber(ARGV[9]) then
         if redis.call('HEXISTS', pages, ARGV[at]) == 0 then
@@ -61,7 +59,9 @@ for at = 18, 17 + 2 * links, 2 do
             end
             if reason then
                 exclude(crawl, pages, reason, ARGV[at], ARGV[at + 1])
-                note_left_out(crawl, reason, charges)
+                if note_left_out(crawl, reason, charges) then
+                    needed[#needed + 1] = ARGV[at + 1]
+                end
             else
                 redis.call('HSET', pages, ARGV[at], 'w')
                 redis.call('RPUSH', KEYS[5], ARGV[at] .. ARGV[at + 1])
@@ -70,11 +70,16 @@ for at = 18, 17 + 2 * links, 2 do
                 end
                 note_probe(crawl, ARGV[at], ARGV[at + 1])
                 charge(budgets, charges)
-                seen = seen + (is_page(ARGV[at + 1]) and 1 or 0)
+                if is_page(ARGV[at + 1]) then
+                    seen = seen + 1
+                    needed[#needed + 1] = ARGV[at + 1]
+                end
             end
         end
     elseif exclude(crawl, pages, 'max-pages', ARGV[at], ARGV[at + 1]) then
-        redis.call('HSET', crawl, 'cut', 1)
+        if note_left_out(crawl, 'max-pages', '') then
+            needed[#needed + 1] = ARGV[at + 1]
+        end
         links = math.min(links, (at - 18) / 2)
     end
 end
@@ -83,6 +88,10 @@ for at = first, #ARGV - 2, 3 do
         redis.call('HSET', crawl, 'cut', 1)
     end
 end
+if ARGV[4] ~= '' and not is_repeated_call then
+    push_line(crawl, KEYS[7], with_links(ARGV[4], needed))
+end
+local write = must_write(crawl, KEYS[7], name)
 local fields = {'last', string.format('%.3f', now), 'rounds', 0}
 if state == 'd' and ARGV[6] ~= '' then
     fields = {'last', fields[2], 'rounds', 0, 'window', ARGV[6], 'delay', ARGV[5]}
@@ -118,7 +127,8 @@ if tonumber(ARGV[8]) > 0 then
     redis.call('EXPIRE', crawl .. ':closed', ARGV[8])
 end
 local left = redis.call('HLEN', admitted) + redis.call('HLEN', KEYS[4]) + redis.call('LLEN', KEYS[5])
-if left > 0 then
+-- Also a crawl that has nothing left, until its end is recorded.
+if left > 0 or redis.call('HEXISTS', crawl, 'domain') == 1 then
     redis.call('SADD', KEYS[11], ARGV[10])
 end
-return {left == 0 and 1 or 0, lines, links, string.format('%.3f', rest(KEYS[8], delay, now)), unpack(items)}
+return {left == 0 and 1 or 0, write, links, string.format('%.3f', rest(KEYS[8], delay, now)), unpack(items)}

@@ -34,8 +34,6 @@ from app.storage.store import ObjectStore
 
 log = logging.getLogger(__name__)
 
-#: Lines of the record that wait in Redis before they are written to the store together.
-SEGMENT_LINES = 500
 #: States of the pages that belong in a crawl's pack: of the last three, what was stored before stays.
 MEMBER_STATES = frozenset({"indexed", "unchanged", "skipped", "failed", "lost"})
 
@@ -166,21 +164,21 @@ class CrawlRecords:
         crawl = crawl or self.restore_crawl(CrawlRef(target.domain, target.crawl_id))
         return crawl is not None and crawl.own
 
-    def note_progress(self, crawl_id: str, *, lines: int, ended: bool) -> bool:
-        """Write what is due of a crawl's record; return whether a crawl with a record has ended.
-
-        A restored crawl does not end before its sweep: the pages of entries that Redis lost are to be found again.
-        """
-        if not ended and lines < SEGMENT_LINES:
+    def note_progress(self, crawl_id: str, *, write: bool, ended: bool) -> bool:
+        """With `write`, write a segment of a crawl's record. Return whether a crawl with a record has ended."""
+        if not ended and not write:
             return False
         crawl = self._frontier.crawl(crawl_id)
         if crawl is None or not crawl.own:
             return False
-        if ended and crawl_id not in self._frontier.restored():
-            self.end(crawl)
-            return True
-        self.flush(crawl)
-        return False
+        if write:
+            self._write_segment(crawl)
+        return ended
+
+    def add_line(self, crawl: Crawl, entry: UrlEntry) -> None:
+        """Add an entry to a crawl's record: of a page that was indexed by a message outside of the crawl."""
+        if self._frontier.add_line(crawl.id, entry.to_line().decode()):
+            self._write_segment(crawl)
 
     def has_unfinished(self, domain: str, *, lost_after: timedelta) -> bool:
         """Return whether a recorded crawl of a domain goes on or is paused, or waits for a sweep after a loss of Redis.
@@ -235,17 +233,27 @@ class CrawlRecords:
 
     def flush(self, crawl: Crawl) -> int:
         """Write the lines that wait in Redis to the store; return their number. Others may flush at the same time."""
-        ref, flushed = CrawlRef(crawl.domain, crawl.id), 0
-        while True:
-            offset, lines = self._frontier.buffered_lines(crawl.id, SEGMENT_LINES)
-            if not lines:
-                return flushed
-            number = append_segment(self._store, ref, offset, [line.encode() for line in lines])
-            self._frontier.note_stored_lines(crawl.id, offset, number)
+        flushed = 0
+        while number := self._write_segment(crawl):
             flushed += number
+        return flushed
 
-    def end(self, crawl: Crawl) -> None:
-        """Complete the record of a crawl that has nothing left to do."""
+    def _write_segment(self, crawl: Crawl) -> int:
+        """Write the lines of one segment; return the number of entries that it holds, 0 if no line waits."""
+        offset, lines = self._frontier.next_lines(crawl.id)
+        encoded = [line.encode() for line in lines]
+        stored, among = append_segment(self._store, CrawlRef(crawl.domain, crawl.id), offset, encoded)
+        if stored:
+            self._frontier.note_stored_lines(crawl.id, offset, stored, lines[:among])
+        return stored
+
+    def end(self, crawl: Crawl) -> bool:
+        """Complete the record of a crawl that has nothing left to do, and close it; return whether that is so.
+
+        A restored crawl does not end before its sweep: the pages of entries that Redis lost are to be found again.
+        """
+        if self._frontier.open_messages_of(crawl.id) or crawl.id in self._frontier.restored():
+            return False
         self.flush(crawl)
         counts = self._frontier.counts(crawl.id) | {"cut": int(self._frontier.is_cut(crawl.id))}
         closed = tuple(sorted(self._frontier.closed_patterns(crawl.id)))
@@ -260,5 +268,4 @@ class CrawlRecords:
 
         update_crawl(self._store, CrawlRef(crawl.domain, crawl.id), ended)
         prune(self._store, crawl.domain, keep=self._kept)
-        # Last: the timer, which is set back next, does not fire before.
-        self._frontier.close(crawl.id)
+        return self._frontier.close(crawl.id)

@@ -52,6 +52,9 @@ from app.state.epoch import EPOCH
 #: Seconds for which a message waits while another one of its page is worked on.
 _BUSY = 5.0
 
+#: Seconds after which the end of a crawl is published again. More than all retries of the message take by default.
+END_AGAIN = 300
+
 #: Characters of an error that are kept of a page's last failure.
 _MAX_ERROR = 300
 
@@ -74,11 +77,15 @@ class Frontier(CrawlView):
         folder = Path(__file__).parent
         admit, budgets = folder / "admit.lua", folder / "traps.lua"
         self._enter = load_script(redis, admit, budgets, folder / "enter.lua")
-        self._complete = load_script(redis, admit, budgets, folder / "exclude.lua", folder / "complete.lua")
+        record = folder / "record.lua"
+        self._complete = load_script(redis, admit, budgets, folder / "exclude.lua", record, folder / "complete.lua")
         self._refill = load_script(redis, admit, folder / "refill.lua")
         self._release = load_script(redis, admit, folder / "release.lua")
         self._rebuild = load_script(redis, budgets, folder / "exclude.lua", folder / "rebuild.lua")
+        self._add_line = load_script(redis, record, folder / "add_line.lua")
+        self._next_lines = load_script(redis, record, folder / "next_lines.lua")
         self._stored = load_script(redis, folder / "stored.lua")
+        self._close = load_script(redis, folder / "close.lua")
         self._note_published = load_script(redis, folder / "published.lua")
 
     def begin(self, crawl: Crawl) -> Crawl:
@@ -181,7 +188,8 @@ class Frontier(CrawlView):
     ) -> Completed:
         """Note a message as done or dead, its links as waiting, and admit the crawl's next pages.
 
-        `line` is the page's line of the crawl's record, `text` its `text_hash`. `excluded` are links that are not
+        `line` is the page's line of the crawl's record, `text` its `text_hash`. A line that has links gets those that
+        lead to new pages. `excluded` are links that are not
         followed, with their reasons. A crawl gets no page beyond `max_pages` and its budgets against traps; such a page
         and one of `max-depth` note it as cut. Identical texts close a pattern instead. `traps` are budgets in
         place of the usual ones.
@@ -193,7 +201,7 @@ class Frontier(CrawlView):
         arguments = [field for each in fresh for field in (each, to_entry(named[each]))]
         not_followed = self._noted.new(crawl_id, excluded)
         confirmed = ",".join(self._cache.take_handed_over(crawl_id))
-        ended, lines, seen, wait, *items = self._complete(
+        ended, write, seen, wait, *items = self._complete(
             keys=[
                 *parts_of(key, "", "pages", "admitted", "retrying", "backlog", "handover", "record"),
                 *host_keys(host.name),
@@ -211,15 +219,18 @@ class Frontier(CrawlView):
             # Without those that a limit left out: another page may lead to them within its limits.
             self._cache.add_seen(crawl_id, fresh[: int(seen)])
             self._noted.add(crawl_id, not_followed)
-        return Completed(admitted_of(items, float(wait)), name, int(lines), bool(ended))
+        return Completed(admitted_of(items, float(wait)), name, bool(write), bool(ended))
 
     def note_handed_over(self, crawl_id: str, name: str) -> None:
         """Note that what this message admitted is published; the crawl's next completion here removes it."""
         self._cache.add_handed_over(crawl_id, name)
 
-    def add_line(self, crawl_id: str, line: str) -> None:
-        """Add a line to a crawl's record: of a page that was indexed by a message outside of the crawl."""
-        self._redis.rpush(f"{crawl_key(crawl_id)}:record", line)
+    def add_line(self, crawl_id: str, line: str) -> bool:
+        """Add a line to a crawl's record: of a page that was indexed by a message outside of the crawl.
+
+        Return whether the caller is to write a segment.
+        """
+        return bool(self._add_line(keys=parts_of(crawl_key(crawl_id), "", "record"), args=[line, uuid.uuid4().hex]))
 
     def release(
         self, crawl_id: str, kind: MessageKind, canonical_key: str, host: Host, *, failed: bool, error: str = ""
@@ -277,14 +288,28 @@ class Frontier(CrawlView):
         if pipe.execute()[-1] < 0:  # Redis had forgotten the crawl.
             self._redis.expire(key, self._ttl)
 
-    def close(self, crawl_id: str) -> None:
-        """Note that a crawl has ended and that its record is complete. The hashes of its texts are no longer needed."""
-        self._redis.srem(ACTIVE_CRAWLS, plain_id(crawl_id))
-        self._redis.delete(f"{crawl_key(crawl_id)}:texts")
+    def note_end_published(self, crawl_id: str) -> None:
+        """Note that `end_crawl` of a crawl is published: `refill` returns the crawl again in END_AGAIN seconds."""
+        self._redis.set(f"{crawl_key(crawl_id)}:ending", 1, ex=END_AGAIN)
 
-    def note_stored_lines(self, crawl_id: str, offset: int, number: int) -> None:
-        """Note that `number` lines of the record from `offset` are in the store, unless another process did."""
-        self._stored(keys=parts_of(crawl_key(crawl_id), "", "record"), args=[offset, number])
+    def close(self, crawl_id: str) -> bool:
+        """Note that a crawl has ended and that its record is complete; return whether that is so."""
+        keys = [*parts_of(crawl_key(crawl_id), "", "admitted", "retrying", "backlog", "record"), ACTIVE_CRAWLS]
+        return bool(self._close(keys=keys, args=[plain_id(crawl_id)]))
+
+    def abandon(self, crawl_id: str) -> None:
+        """Note a crawl as no longer active although its record is not complete: its `end_crawl` is dead-lettered."""
+        self._redis.srem(ACTIVE_CRAWLS, plain_id(crawl_id))
+
+    def next_lines(self, crawl_id: str) -> tuple[int, list[str]]:
+        """Return the offset of the next segment of a crawl's record, and its lines; see record.lua for their bound."""
+        offset, lines = self._next_lines(keys=parts_of(crawl_key(crawl_id), "", "record"))
+        return int(offset), [str(line) for line in lines]
+
+    def note_stored_lines(self, crawl_id: str, offset: int, stored: int, lines: Sequence[str]) -> None:
+        """Note that the segment at `offset` has `stored` lines, which `lines` are a part of, unless this is noted."""
+        size = sum(len(line.encode()) for line in lines)
+        self._stored(keys=parts_of(crawl_key(crawl_id), "", "record"), args=[offset, stored, len(lines), size])
 
     def note_restored(self, crawl_id: str, stored_lines: int) -> None:
         """Note that a crawl was restored, and that the store has these lines of its record: it waits for a sweep."""

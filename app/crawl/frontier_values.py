@@ -203,12 +203,13 @@ class Entered:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The result of a completion: pages admitted now, lines of the record in Redis, whether the crawl has ended."""
+    """The result of a completion: pages admitted now, and whether the crawl has nothing left."""
 
     admitted: Admitted
     #: The name of the message that handed the pages over.
     name: str
-    lines: int = 0
+    #: Whether a segment of the crawl's record is to be written now.
+    write: bool = False
     ended: bool = False
 
 

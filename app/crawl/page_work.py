@@ -30,7 +30,7 @@ from app.crawl.policy import Policies
 from app.crawl.sitemaps import MAX_NESTING
 from app.crawl.traps import error_hash, text_hash
 from app.crawl.urls import Excluded, Target, canonical_key, host_of
-from app.crawl_record.entries import UrlEntry
+from app.crawl_record.entries import UrlEntry, first_links
 from app.crawl_record.reasons import Reason
 from app.storage.layout import page_id
 
@@ -183,7 +183,10 @@ class PageWork:
         The line of the record is that of `page` or `index`; the links are followed of `page` or `crawl`.
         """
         own = kind == "page" or self._records.is_own(target)
-        line = entry_of(target, result, referrer, role).to_line().decode() if own and kind != "crawl" else ""
+        entry = entry_of(target, result, referrer, role)
+        if kind == "page":  # The frontier adds the links by which the crawl finds pages.
+            entry.links = first_links(entry.links)
+        line = entry.to_line().decode() if own and kind != "crawl" else ""
         links = links_of(result) if own and kind != "index" else ()
         below = target.depth + 1
         own_id, policy = page_id(frontier_key(target.canonical_key, role)), self._policies(target.domain)
@@ -227,7 +230,7 @@ class PageWork:
         """Add a page that was indexed outside of a crawl to its domain's latest crawl, so that its full pack has it."""
         crawl = self._frontier.latest(target.domain)
         if crawl and crawl.own:
-            self._frontier.add_line(crawl.id, entry_of(target, result).to_line().decode())
+            self._records.add_line(crawl, entry_of(target, result))
 
 
 def _text_of(result: FetchResult) -> str:

@@ -1,6 +1,6 @@
 -- Admit pages of all active crawls that have room in their admission windows: a page that failed left room, a host's
 -- hold has ended, or a crawl was resumed. Returns a row for each crawl that needs something: its id, its domain,
--- 1 if nothing is left of it, seconds since its last progress, seconds until the next request to its host, and items.
+-- 1 if nothing is left of it and its end is not published, seconds since its last progress, seconds until the next request to its host, and items.
 -- Pages of an earlier call are returned again until their publication is noted.
 -- KEYS: active crawls. ARGV: prefix of crawls' keys, prefix of hosts' keys, pages that all crawls may have admitted,
 -- seconds without progress after which a crawl is returned.
@@ -40,10 +40,11 @@ for _, id in ipairs(redis.call('SMEMBERS', KEYS[1])) do
         end
         local open = redis.call('HLEN', admitted) + redis.call('HLEN', retrying)
         local left = open + redis.call('LLEN', crawl .. ':backlog')
+        local ended = left == 0 and redis.call('EXISTS', crawl .. ':ending') == 0
         local idle = last and now - last or 0
-        if #items > 0 or left == 0 or (open > 0 and idle > tonumber(ARGV[4])) then
+        if #items > 0 or ended or (open > 0 and idle > tonumber(ARGV[4])) then
             local wait = string.format('%.3f', rest(host, delay, now))
-            rows[#rows + 1] = {id, domain, left == 0 and 1 or 0, string.format('%.3f', idle), wait, unpack(items)}
+            rows[#rows + 1] = {id, domain, ended and 1 or 0, string.format('%.3f', idle), wait, unpack(items)}
         end
     end
 end

@@ -50,14 +50,16 @@ local function spent(budgets, charges, limits)
 end
 
 -- Note that the crawl does not follow a URL with these charges. Identical texts close its pattern, and the packer keeps
--- what is stored below it. Any other reason cuts the crawl.
+-- what is stored below it. Any other reason cuts the crawl. Return whether this is the first such URL.
 local function note_left_out(crawl, reason, charges)
     if reason ~= 'identical-texts' then
-        redis.call('HSET', crawl, 'cut', 1)
+        return redis.call('HSET', crawl, 'cut', 1) == 1
     elseif redis.call('SADD', crawl .. ':closed', string.sub(charges, 2, CHARGE)) == 1 then
         local left = redis.call('TTL', crawl)
         redis.call('EXPIRE', crawl .. ':closed', left > 0 and left or 86400)
+        return true
     end
+    return false
 end
 
 -- Count a URL that is added to the crawl.

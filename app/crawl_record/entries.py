@@ -6,7 +6,9 @@ import json
 import math
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final, Literal, get_args
 
 from app.crawl_record.reasons import Reason
@@ -25,6 +27,10 @@ MAX_VALIDATOR: Final = 200
 #: after these are left out.
 MAX_LINKS: Final = 5_000
 MAX_LINK_CHARACTERS: Final = 1_250_000
+#: The same for an entry of a page of a crawl, besides the links by which the crawl finds pages: the list of broken
+#: links names the page with these. Without this bound, 20,000 pages with one menu could have 24 GB of links.
+FIRST_LINKS: Final = 20
+FIRST_LINK_CHARACTERS: Final = 5_000
 
 UrlState = Literal["indexed", "unchanged", "gone", "redirected", "skipped", "failed", "lost", "excluded"]
 #: States of a page with stored content.
@@ -46,7 +52,8 @@ class UrlEntry:
     `reason` is a reason code (see `reasons`) and `detail` says more of it; both may be empty. `status` is the HTTP
     status or 0, `at` seconds since the epoch. `referrer` is the page id of the first page that linked to it, empty for
     the start page. `etag` and `last_modified` are the response's validators, `hash` identifies title and text. `links`
-    are the URLs that it leads to, only where no stored page has them: of noindex pages and redirects.
+    are the URLs that it leads to, only where no stored page has them: of noindex pages and redirects. An entry of a
+    page of a crawl has the first ones, and those by which the crawl found pages, so that a sweep finds all pages.
     `interval` (seconds) and `due` (seconds since the epoch) say when a crawl of the schedule requests the page again.
     """
 
@@ -93,7 +100,7 @@ class UrlEntry:
         if self.due:
             named |= {"interval": round(self.interval, 3), "due": round(self.due, 3)}
         if self.links:
-            named["links"] = _bounded(self.links)
+            named["links"] = first_links(self.links, MAX_LINKS, MAX_LINK_CHARACTERS)
         return _ENCODER.encode(named).encode()
 
     @property
@@ -152,11 +159,9 @@ def _validator(text: str) -> str:
     return text if len(text) <= MAX_VALIDATOR else ""
 
 
-def _bounded(links: tuple[str, ...]) -> list[str]:
-    kept, left = [], MAX_LINK_CHARACTERS
-    for link in links[:MAX_LINKS]:
-        left -= len(link)
-        if left < 0:
-            break
-        kept.append(link)
-    return kept
+def first_links(
+    links: Sequence[str], number: int = FIRST_LINKS, characters: int = FIRST_LINK_CHARACTERS
+) -> tuple[str, ...]:
+    """Return the first of the links, at most `number` of them with so many characters together, but at least one."""
+    lengths = accumulate(map(len, links[:number]))
+    return tuple(links[: max(1, sum(1 for length in lengths if length <= characters))])

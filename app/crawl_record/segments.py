@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Final
 
 import zstandard
@@ -16,41 +16,35 @@ from app.storage.damage import note_damaged, read_one
 from app.storage.reading import decoded, read_objects
 from app.storage.store import ObjectStore
 
-#: Bytes of the lines of one segment, unless it has one line only. A line with links may have a megabyte.
-MAX_SEGMENT: Final = 16 * 2**20
-#: Bytes that a segment may decompress to: a limit against damaged and crafted objects.
-MAX_UNCOMPRESSED: Final = 4 * MAX_SEGMENT
+#: Bytes that a segment may decompress to: a limit against damaged and crafted objects. Ours have a few megabytes.
+MAX_UNCOMPRESSED: Final = 64 * 2**20
 
 ZSTD_LEVEL: Final = 6
 
 
-def append_segment(store: ObjectStore, ref: CrawlRef, offset: int, lines: Sequence[bytes]) -> int:
-    """Write entries, as lines without a newline, from number `offset` on. Return how many the segment holds.
+def append_segment(store: ObjectStore, ref: CrawlRef, offset: int, lines: Sequence[bytes]) -> tuple[int, int]:
+    """Write entries, as lines without a newline, from number `offset` on. Return how many entries the segment holds,
+    and how many of the lines are among them.
 
-    Where a segment exists, a former attempt wrote it: the number of its entries is returned. Only a damaged one is
-    replaced.
-    The lines after those are the next segment's. Raises StoreError.
+    A readable segment is never replaced: a former attempt wrote it, with more lines or fewer. After a loss of Redis's
+    last writes, others may wait than it holds: these are the next segment's. A damaged one is replaced. Raises
+    StoreError.
     """
-    kept, size = 0, 0
-    for line in lines:
-        size += len(line) + 1
-        if size > MAX_SEGMENT and kept:
-            break
-        kept += 1
-    if not kept:
-        return 0
-    key, data = ref.segment_key(offset), _compressed(lines[:kept])
+    if not lines:
+        return 0, 0
+    key, data = ref.segment_key(offset), _compressed(lines)
     try:
         store.put(key, data, if_absent=True)
     except PreconditionFailed:
-        stored = store.get(key)
+        found = store.get(key)
         try:
-            return len(decoded(key, stored, _lines_of))
+            stored = decoded(key, found, _lines_of)
+            return len(stored), sum(1 for _ in takewhile(_are_equal, zip(stored, lines, strict=False)))
         except ObjectDamaged as error:
             note_damaged(store, error)
             # These lines are those that it had, or more of them.
-            store.put(key, data, if_match=stored.etag)
-    return kept
+            store.put(key, data, if_match=found.etag)
+    return len(lines), len(lines)
 
 
 def next_offset(store: ObjectStore, ref: CrawlRef) -> int:
@@ -106,6 +100,10 @@ def latest_entries(store: ObjectStore, ref: CrawlRef, *, after: Iterable[UrlEntr
     entries = LatestEntries(chain(read_entries(store, ref, unread=unread), after))
     entries.is_complete = not unread
     return entries
+
+
+def _are_equal(pair: tuple[bytes, bytes]) -> bool:
+    return pair[0] == pair[1]
 
 
 def _compressed(lines: Iterable[bytes]) -> bytes:

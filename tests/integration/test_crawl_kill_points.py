@@ -39,6 +39,7 @@ TASKS = {
     "index": site.index,
     "crawl": site.crawl,
     "page": site.page,
+    "end_crawl": site.end_crawl,
     "pack_full": pack.pack_full,
     "pack_incremental": pack.pack_incremental,
     "start_timer": timers.start_timer,

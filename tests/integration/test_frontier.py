@@ -273,10 +273,11 @@ def test_open_messages_of_a_crawl_without_progress_are_returned_to_be_published_
 def test_lines_of_the_record_are_removed_once_by_two_processes_that_stored_them(frontier: Frontier) -> None:
     for number in range(5):
         frontier.complete("c", "page", str(number), host=HOST, line=f"line {number}")
-    assert frontier.buffered_lines("c", 3) == (0, ["line 0", "line 1", "line 2"])
-    frontier.note_stored_lines("c", 0, 3)
-    frontier.note_stored_lines("c", 0, 3)
-    assert frontier.buffered_lines("c", 3) == (3, ["line 3", "line 4"])
+    offset, waiting = frontier.next_lines("c")
+    assert (offset, waiting) == (0, [f"line {number}" for number in range(5)])
+    frontier.note_stored_lines("c", 0, 3, waiting[:3])
+    frontier.note_stored_lines("c", 0, 3, waiting[:3])
+    assert frontier.next_lines("c") == (3, ["line 3", "line 4"])
 
 
 def test_a_rebuilt_crawl_goes_on_where_its_record_ends_and_caches_of_lost_pages_are_forgotten(
@@ -406,7 +407,9 @@ def test_a_crawl_that_has_ended_keeps_no_texts(redis_url: str) -> None:
     frontier, redis = trapped(redis_url), get_redis(redis_url)
     read(frontier, "d/1", "one")
     assert redis.keys("*:texts")
-    frontier.close("c")
+    assert not frontier.close("c")  # Pages wait.
+    frontier.set_state("c", "cancelled")
+    assert frontier.close("c")
     assert not redis.keys("*:texts")
 
 

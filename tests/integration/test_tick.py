@@ -14,10 +14,17 @@ from kombu import Connection
 from app.broker.publishing import Outgoing
 from app.celery import app
 from app.crawl.frontier_values import Crawl, FoundPage, Host, MessageKind
+from app.crawl_record.crawls import latest_crawl
+from app.crawl_record.entries import UrlEntry
+from app.crawl_record.keys import CrawlRef
+from app.errors import StoreError
+from app.storage.folder import FolderStore
+from app.storage.layout import page_id
 from app.timers.timers import MAX_TICK_PAUSE, TickWatch, full_pack, incremental_pack
 from config.schedule import BEAT_SCHEDULE
 from config.settings import Settings
 from tasks.base import Context
+from tasks.site import end_crawl
 from tasks.timers import reset_timer, start_timer, tick
 from tests.support.broker import Broker
 from tests.support.task_context import task_context
@@ -42,11 +49,21 @@ def broker(settings: Settings) -> Broker:
     return Broker(settings.broker)
 
 
+def end_crawls(broker: Broker) -> int:
+    """Run the messages `end_crawl` that wait; return their number."""
+    messages = [json.loads(each.body) for each in broker.take("site.index")]
+    for message in messages:
+        assert message.pop("type") == "end_crawl"
+        end_crawl(**message)
+    return len(messages)
+
+
 def ticked(broker: Broker) -> dict[str, Any]:
-    """Tick until a callback is published; return it."""
+    """Tick until a callback is published, and end crawls meanwhile; return it."""
 
     def published() -> bool:
         tick()
+        end_crawls(broker)
         return broker.depth("site.pack") > 0
 
     eventually(published, "a callback")
@@ -133,6 +150,62 @@ def test_messages_that_vanished_are_published_again_and_after_three_times_the_cr
     recorded = process.records.finished("a.gov", "c")
     assert recorded is not None
     assert ([entry.state for entry in recorded.entries.values()], recorded.cut) == (["lost"], True)
+
+
+def test_a_tick_publishes_the_end_of_a_crawl_once_and_reads_nothing_of_its_record(
+    process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def complete(number: int) -> None:
+        url = f"https://a.gov/{number}"
+        line = UrlEntry(url=url, page_id=page_id(url), state="gone", at=1.0).to_line().decode()
+        process.frontier.complete("c", "page", url, host=Host("a.gov", 0, 1), line=line)
+
+    start = Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), own=True)
+    process.records.begin(start, timer_timeout=30, callback={})
+    process.timers.start("a.gov", timeout=30, callback=full_pack("a.gov", "c"))
+    complete(1)
+    # An object that cannot be read must not stop the ticks.
+    damaged = CrawlRef("a.gov", "c").segment_key(0)
+    process.store.put(damaged, b"damaged")
+    with monkeypatch.context() as patch:
+        read: list[str] = []
+        patch.setattr(FolderStore, "get", lambda _, key: read.append(key))
+        for _ in range(3):
+            tick()
+        assert not [key for key in read if key.startswith("crawls/")]
+    assert broker.depth("site.index") == 1
+    with pytest.raises(StoreError, match="not a segment"):
+        end_crawls(broker)
+    assert process.frontier.is_active("a.gov")
+    process.store.delete(damaged)
+    # The message is lost: the note of its publication expires.
+    process.redis.delete("perennial:crawl:c:ending")
+    tick()
+    before = process.timers.running("a.gov")
+    assert end_crawls(broker) == 1
+    after = process.timers.running("a.gov")
+    assert before is not None
+    assert after is not None
+    assert after.remaining > before.remaining
+    record = latest_crawl(process.store, "a.gov")
+    assert record is not None
+    assert (record.state, record.reasons, process.frontier.is_active("a.gov")) == ("done", {"gone": 1}, False)
+    complete(2)  # A page of a dead letter, after the end: the record is completed again.
+    tick()
+    assert end_crawls(broker) == 1
+    record = latest_crawl(process.store, "a.gov")
+    assert record is not None
+    assert record.reasons == {"gone": 2}
+
+
+def test_a_crawl_whose_end_is_dead_lettered_holds_its_timer_back_no_longer(process: Context) -> None:
+    process.records.begin(
+        Crawl("c", "a.gov", "https://a.gov/", datetime.now(UTC), own=True), timer_timeout=30, callback={}
+    )
+    process.frontier.complete("c", "page", "k", host=Host("a.gov", 0, 1))
+    assert process.frontier.is_active("a.gov")
+    end_crawl.on_dead_letter((), {"domain": "a.gov", "crawl_id": "c"})
+    assert not process.frontier.is_active("a.gov")
 
 
 def test_a_lost_redis_is_noticed_once_and_everything_is_compared_with_the_store(

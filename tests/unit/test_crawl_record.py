@@ -229,8 +229,8 @@ class TestEntries:
 
 class TestSegments:
     def test_entries_are_read_in_order_and_the_last_one_of_a_page_counts(self, store: ObjectStore) -> None:
-        assert append_segment(store, REF, 0, lines("https://site.example/a", "https://site.example/b")) == 2
-        assert append_segment(store, REF, 2, [entry("https://site.example/a", "failed").to_line()]) == 1
+        assert append_segment(store, REF, 0, lines("https://site.example/a", "https://site.example/b")) == (2, 2)
+        assert append_segment(store, REF, 2, [entry("https://site.example/a", "failed").to_line()]) == (1, 1)
         assert [(each.url[-1], each.state) for each in read_entries(store, REF)] == [
             ("a", "indexed"), ("b", "indexed"), ("a", "failed"),
         ]  # fmt: skip
@@ -241,7 +241,7 @@ class TestSegments:
     def test_a_crawl_without_entries_has_none(self, store: ObjectStore) -> None:
         assert list(read_entries(store, REF)) == []
         assert next_offset(store, REF) == 0
-        assert append_segment(store, REF, 0, []) == 0
+        assert append_segment(store, REF, 0, []) == (0, 0)
 
     def test_a_segment_that_an_interrupted_flush_wrote_stays_and_its_entries_are_counted(
         self, store: ObjectStore
@@ -249,17 +249,14 @@ class TestSegments:
         first = lines("https://site.example/a", "https://site.example/b")
         append_segment(store, REF, 0, first)
         again = [*first, *lines("https://site.example/c")]
-        assert append_segment(store, REF, 0, again) == 2
-        assert append_segment(store, REF, 2, again[2:]) == 1
+        assert append_segment(store, REF, 0, again) == (2, 2)
+        assert append_segment(store, REF, 2, again[2:]) == (1, 1)
         assert [each.url[-1] for each in read_entries(store, REF)] == ["a", "b", "c"]
 
-    def test_lines_beyond_the_size_of_a_segment_are_left_to_the_next_one(
-        self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(segments, "MAX_SEGMENT", 119)
-        waiting = lines(*(f"https://site.example/{number}" for number in range(5)))
-        assert append_segment(store, REF, 0, waiting) == 1
-        assert append_segment(store, REF, 1, waiting[1:]) == 1
+    def test_of_a_segment_that_holds_other_lines_only_the_equal_ones_count_as_written(self, store: ObjectStore) -> None:
+        first = lines(*(f"https://site.example/{name}" for name in "abc"))
+        append_segment(store, REF, 0, first)
+        assert append_segment(store, REF, 0, [first[0], *lines("https://site.example/d")]) == (3, 1)
 
     def test_a_segment_with_a_broken_line_is_named_and_read_up_to_it(
         self, store: ObjectStore, caplog: pytest.LogCaptureFixture
