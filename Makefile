@@ -1,6 +1,6 @@
 # Every target makes .venv first if it is missing: `make demo` and `make test` work on a bare checkout.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down demo demo-caa test test-all test-next chaos lint fmt docs audit bench clean
+.PHONY: help setup up down passwords demo demo-caa test test-all test-next chaos lint fmt docs audit bench clean
 VENV := .venv/.complete
 export PYTHON
 # Most of a command's start is imports: without bytecode each process compiles every module again.
@@ -21,6 +21,11 @@ up: $(VENV)  ## Start everything on this machine, private RabbitMQ and Redis inc
 
 down: $(VENV)  ## Stop everything; the data stay
 	@.venv/bin/perennial down
+
+passwords:  ## Write random passwords for docker-compose.yml to .env, where it has none
+	@umask 077 && touch .env && if [ -n "$$(tail -c 1 .env)" ]; then echo >> .env; fi
+	@for name in $$(grep -oE '[A-Z0-9_]+:\?run' docker-compose.yml | cut -d : -f 1 | sort -u); do \
+	  grep -q "^$$name=." .env || echo "$$name=$$(od -An -N 16 -t x1 /dev/urandom | tr -d ' \n')" >> .env; done
 
 demo: $(VENV)  ## One full round on a real site: crawl, pack, search (SITE=https://... for another)
 	@.venv/bin/python -m demo $(if $(SITE),--site '$(SITE)')

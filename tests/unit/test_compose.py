@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dotenv import dotenv_values
+from pydantic import SecretStr
 from ruamel.yaml import YAML
 
 from app.cli.config import variable_of
@@ -33,6 +35,31 @@ PROCESSES = {name: service for name, service in OURS.items() if name not in ONCE
 
 #: What boto3 reads by itself.
 BOTO3 = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_EC2_METADATA_DISABLED"}
+
+
+#: Keys of the store, which no setting has.
+KEYS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
+
+TASKS = {"worker", "packer", "coverart", "eventart", "orchestrator"}
+ART = {"coverart", "eventart"}
+
+#: Which services get a secret besides their own account at the broker. RESULT_BACKEND is empty unless `.env` sets it.
+NEEDS = {
+    "BROKER_API_URL": {"flower", "accounts", "operator"},
+    "ACCOUNT_PASSWORDS": {"accounts", "operator"},
+    "REDIS_URL": {*TASKS, "web", "operator"},
+    "RESULT_BACKEND": {*TASKS, "operator"},
+    **{key: {"worker", "packer", "orchestrator", "searcher", "web", "bucket", "operator"} for key in KEYS},
+    "SITE_SECRETS": {"worker", "packer", "operator"},
+    "WEB_OPERATOR_TOKEN": {"web"},
+    "FLOWER_BASIC_AUTH": {"flower"},
+    "ARCHIVE_ACCESS_KEY": {*ART, "operator"},
+    "ARCHIVE_SECRET_KEY": {*ART, "operator"},
+    "EVENT_ARCHIVE_ACCESS_KEY": {"eventart", "operator"},
+    "EVENT_ARCHIVE_SECRET_KEY": {"eventart", "operator"},
+    "MUSICBRAINZ_URL": {*ART, "eventreader", "accounts", "operator"},
+    "EVENT_QUEUE_URL": {*ART, "eventreader", "operator"},
+}
 
 
 def copied() -> list[str]:
@@ -66,30 +93,68 @@ def test_every_variable_that_a_process_gets_is_a_setting_or_boto3s() -> None:
 
 
 def without_env(value: str) -> str:
-    """Return a value as Compose makes it while no variable is set."""
-    while "${" in value:
-        value = re.sub(r"\$\{\w+:-([^${}]*)\}", r"\1", value)
-    return value
+    """Return a value as Compose makes it while no variable is set but those that it requires, each to its own name."""
+    value = re.sub(r"\$\{(\w+):\?[^${}]*\}", lambda match: f"<{match[1]}>", value)
+    return re.sub(r"\$\{\w+:-([^${}]*)\}", r"\1", value)
+
+
+def password(account: str) -> str:
+    return f"<RABBITMQ_{account.upper()}_PASSWORD>"
 
 
 def test_each_process_has_the_account_of_its_kind_and_no_other_password() -> None:
-    passwords = {f"RABBITMQ_{account.name.upper()}_PASSWORD" for account in accounts(Settings())} | {
-        "RABBITMQ_PASSWORD"
-    }
     for name, service in PROCESSES.items():
+        given = {variable: without_env(value) for variable, value in service["environment"].items()}
+        assert given["BROKER_URL"] == f"amqp://perennial-{name}:{password(name)}@rabbitmq:5672//"
+        assert given["DECLARE_TOPOLOGY"] == "false"
+        assert set(re.findall(r"<RABBITMQ_\w+>", str(given))) == {password(name)}
+
+
+def test_each_service_gets_the_secrets_that_it_needs_and_of_the_others_an_empty_text() -> None:
+    secrets = {
+        variable_of(name, field) for name, field in Settings.model_fields.items() if field.annotation is SecretStr
+    }
+    required = set(re.findall(r"\$\{(\w+):\?", COMPOSE.read_text()))
+    # The file `.env` is given to each service, so what it must not have is set to an empty text.
+    for name, service in OURS.items():
         environment = service["environment"]
-        assert without_env(environment["BROKER_URL"]) == f"amqp://perennial-{name}:perennial-{name}@rabbitmq:5672//"
-        assert environment["DECLARE_TOPOLOGY"] == "false"
-        # A file `.env` has all of them, and is given to each process.
-        assert {variable for variable in passwords if environment.get(variable) == ""} == passwords
-        others = [other for other in accounts(Settings()) if other.name != name]
-        assert not [other for other in others if f"perennial-{other.name}" in str(environment)]
+        given = {variable for variable in secrets | KEYS if environment[variable]}
+        assert given - {"BROKER_URL"} == {variable for variable, needed_by in NEEDS.items() if name in needed_by}, name
+        assert all(environment[variable] == "" for variable in required), name
+
+
+def test_every_password_must_be_given_and_none_is_made_of_another(tmp_path: Path) -> None:
+    text = COMPOSE.read_text()
+    variables = set(re.findall(r"\$\{(\w+)", text))
+    required = set(re.findall(r"\$\{(\w+):\?run make passwords\}", text))
+    assert {each for each in variables if re.search("RABBITMQ.*PASSWORD|REDIS|S3", each)} == required
+    assert not re.search(r"\$\{\w+:[-?][^}]*\$\{", text)
+
+    for file in (COMPOSE, ROOT / "Makefile"):
+        shutil.copy(file, tmp_path)
+    env = tmp_path / ".env"
+    # The last line has no end.
+    env.write_text("HOST_DELAY=2\nRABBITMQ_WEB_PASSWORD=\nREDIS_PASSWORD=mine")
+    texts = []
+    for _ in range(2):
+        subprocess.run(["make", "passwords"], cwd=tmp_path, check=True)
+        texts.append(env.read_text())
+    assert texts[0] == texts[1]
+    values = dotenv_values(env)
+    assert (values.pop("HOST_DELAY"), values["REDIS_PASSWORD"]) == ("2", "mine")
+    assert values.keys() == required
+    assert len(set(values.values())) == len(values)
+    assert all(re.fullmatch(r"mine|[0-9a-f]{32}", str(value)) for value in values.values())
+    env.unlink()
+    subprocess.run(["make", "passwords"], cwd=tmp_path, check=True)
+    assert env.stat().st_mode & 0o777 == 0o600
+    assert dotenv_values(env).keys() == required
 
 
 def test_the_accounts_that_are_made_are_those_that_the_processes_use(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, value in OURS["accounts"]["environment"].items():
         monkeypatch.setenv(variable, without_env(value))
-    expected = {account.name: f"perennial-{account.name}" for account in accounts(Settings())}
+    expected = {account.name: password(account.name) for account in accounts(Settings())}
     assert Settings().passwords_of_accounts == expected
     assert set(PROCESSES) == set(expected) - {"client"}
 
@@ -98,16 +163,15 @@ def test_no_password_is_on_a_command_line() -> None:
     for name, service in SERVICES.items():
         assert not re.search(r"PASSWORD|SECRET|_KEY|perennial:", str(service.get("command", ""))), name
         assert not re.search(r"PASSWORD|SECRET|_KEY|perennial:", str(service.get("healthcheck", ""))), name
-    assert "requirepass ${REDIS_PASSWORD:-perennial}" in DOCUMENT["configs"]["redis"]["content"]
+    assert "requirepass ${REDIS_PASSWORD:?run make passwords}" in DOCUMENT["configs"]["redis"]["content"]
 
 
 def test_the_settings_read_what_compose_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in OURS["flower"]["environment"].items():
-        monkeypatch.setenv(name, without_env(value))
+        monkeypatch.setenv(name, without_env(value).replace(password("flower"), "secret"))
     settings = Settings()
-    assert settings.broker == "amqp://perennial-flower:perennial-flower@rabbitmq:5672//"
-    assert settings.broker_api == "http://perennial-flower:perennial-flower@rabbitmq:15672/api/"
-    assert settings.redis == "redis://:perennial@redis:6379/0"
+    assert settings.broker == "amqp://perennial-flower:secret@rabbitmq:5672//"
+    assert settings.broker_api == "http://perennial-flower:secret@rabbitmq:15672/api/"
     assert (settings.store, settings.s3_endpoint_url) == ("s3://perennial", "http://store:8333")
     assert (settings.web_host, settings.flower_host) == ("0.0.0.0", "0.0.0.0")
     assert (str(settings.web_port), str(settings.flower_port)) == (published("web")[2], published("flower")[2])
