@@ -103,6 +103,15 @@ def test_routes_describe_the_files(search_client: LocalSearchClient) -> None:
     assert {each.searchers for each in routes.routes} == {(routes.searchers[0].searcher_id,)}
 
 
+def test_of_two_packs_of_one_domain_the_later_one_is_searched_and_both_are_closed(
+    files: list[Path], tmp_path: Path
+) -> None:
+    later = write_pack(tmp_path / "later.sqlite", [page("/oolong", "Oolong", "tea")], domain="tea.example")
+    # From Python 3.13 on, a connection that is not closed is a warning.
+    with closing(LocalSearchClient([*files, later])) as search_client:
+        assert [hit.path for hit in search_client.search(ask("tea", "tea.example")).hits] == ["/oolong"]
+
+
 def test_missing_packs_and_domains_are_errors(search_client: LocalSearchClient, tmp_path: Path) -> None:
     with pytest.raises(PackNotFound, match=r"never\.example"):
         search_client.search(ask("tea", "tea.example", "never.example"))

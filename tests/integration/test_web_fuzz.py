@@ -263,7 +263,7 @@ def test_any_parameters_are_answered_or_refused_and_no_search_is_free(
                 searched += 1
                 assert search_cost(path, QueryParams(query), sites=1) > 0
 
-    with asyncio.Runner() as runner:
+    with closing(client), asyncio.Runner() as runner:
 
         @settings(bounded, max_examples=number // BATCH)
         @given(st.lists(st.tuples(st.sampled_from(PATHS), raw_queries), min_size=BATCH, max_size=BATCH))

@@ -44,7 +44,7 @@ class LocalSearchClient(SearchClient):
             for name, path in packs.items() if isinstance(packs, Mapping) else (("", path) for path in packs):
                 searcher = opened.enter_context(closing(PackSearcher(path, time_limit=time_limit)))
                 self._searchers[name or searcher.info.domain] = searcher
-            opened.pop_all()
+            self._opened = opened.pop_all()
 
     def routes(self) -> Routes:
         """Return the packs as those of one searcher."""
@@ -90,9 +90,8 @@ class LocalSearchClient(SearchClient):
         return interleave(replies, limit=limit)
 
     def close(self) -> None:
-        """Close the packs."""
-        for searcher in self._searchers.values():
-            searcher.close()
+        """Close the packs, also one whose domain a later one has, too."""
+        self._opened.close()
 
     def _ask(self, answer: Callable[[PackSearcher, R], T], requests: Iterable[R]) -> dict[str, T | ApplicationError]:
         """Return the answer to each request from the pack of its domain, or the error in its place, by domain."""
