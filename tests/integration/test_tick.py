@@ -16,8 +16,6 @@ from app.celery import app
 from app.crawl.frontier_values import Crawl, FoundPage, Host, MessageKind
 from app.crawl_record.crawls import latest_crawl
 from app.crawl_record.entries import UrlEntry
-from app.crawl_record.keys import CrawlRef
-from app.errors import StoreError
 from app.storage.folder import FolderStore
 from app.storage.layout import page_id
 from app.timers.timers import MAX_TICK_PAUSE, TickWatch, full_pack, incremental_pack
@@ -164,9 +162,6 @@ def test_a_tick_publishes_the_end_of_a_crawl_once_and_reads_nothing_of_its_recor
     process.records.begin(start, timer_timeout=30, callback={})
     process.timers.start("a.gov", timeout=30, callback=full_pack("a.gov", "c"))
     complete(1)
-    # An object that cannot be read must not stop the ticks.
-    damaged = CrawlRef("a.gov", "c").segment_key(0)
-    process.store.put(damaged, b"damaged")
     with monkeypatch.context() as patch:
         read: list[str] = []
         patch.setattr(FolderStore, "get", lambda _, key: read.append(key))
@@ -174,10 +169,8 @@ def test_a_tick_publishes_the_end_of_a_crawl_once_and_reads_nothing_of_its_recor
             tick()
         assert not [key for key in read if key.startswith("crawls/")]
     assert broker.depth("site.index") == 1
-    with pytest.raises(StoreError, match="not a segment"):
-        end_crawls(broker)
+    assert broker.take("site.index")
     assert process.frontier.is_active("a.gov")
-    process.store.delete(damaged)
     # The message is lost: the note of its publication expires.
     process.redis.delete("perennial:crawl:c:ending")
     tick()
