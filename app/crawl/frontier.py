@@ -268,12 +268,12 @@ class Frontier(CrawlView):
     def readmit(self, crawl_id: str) -> tuple[PageMessage, ...]:
         """Return the open messages of a crawl, to be published again since Redis may have lost its last writes.
 
-        Requests in flight to their hosts are forgotten: one that ended in the lost writes would hold its host.
+        Requests in flight to their hosts are forgotten: one that ended in the lost writes would hold its host. So is the
+        published end of the crawl, which may have been recorded in them.
         """
         messages = self.open_page_messages(crawl_id)
         hosts = {host_of(each.url) for each in messages}
-        if hosts:
-            self._redis.delete(*(host_keys(host)[1] for host in hosts))
+        self._redis.delete(*parts_of(crawl_key(crawl_id), "ending"), *(host_keys(host)[1] for host in hosts))
         return messages
 
     def set_state(self, crawl_id: str, state: CrawlState) -> None:

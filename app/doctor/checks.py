@@ -330,7 +330,13 @@ def redis(settings: Settings) -> Iterator[CheckResult]:
         yield CheckResult("problem", f"Redis cannot write its append-only file: {info['aof_last_write_status']}")
     else:
         yield CheckResult("ok", "Redis writes an append-only file: timers and frontier survive a restart")
-    if info.get("maxmemory") and info.get("maxmemory_policy") != "noeviction":
+    if not info.get("maxmemory"):
+        yield CheckResult(
+            "warning",
+            "Redis has no maxmemory: if it grows, the kernel ends a process of the machine. Set maxmemory, a quarter "
+            "of the memory for instance, with maxmemory-policy noeviction: writers wait for a full Redis",
+        )
+    elif info.get("maxmemory_policy") != "noeviction":
         yield CheckResult(
             "problem", f"Redis evicts keys when its memory is full ({info['maxmemory_policy']}): use noeviction"
         )

@@ -13,6 +13,10 @@ from app.services.state import ServicesState, make_directory, write_private
 
 PORTS = ("redis",)
 
+#: The share of the machine's memory that the server takes at most. While it rewrites its append-only file, a child may
+#: need as much again, and a full Redis is better than an end of any process by the kernel: its writers wait.
+MEMORY_SHARE = 4
+
 _CONF = """\
 bind 127.0.0.1
 port {port}
@@ -21,6 +25,7 @@ requirepass {password}
 appendonly yes
 appendfsync everysec
 save ""
+maxmemory {memory}
 maxmemory-policy noeviction
 daemonize no
 """
@@ -46,7 +51,8 @@ def server(directory: Path, state: ServicesState) -> Service:
 def configure(directory: Path, state: ServicesState) -> None:
     """Write the server's configuration."""
     home = make_directory(directory / "redis")
-    conf = _CONF.format(port=state.ports["redis"], directory=home, password=state.password)
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // MEMORY_SHARE
+    conf = _CONF.format(port=state.ports["redis"], directory=home, password=state.password, memory=memory)
     write_private(home / "redis.conf", conf)
 
 

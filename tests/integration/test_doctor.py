@@ -30,6 +30,7 @@ from app.topology.declare import declare_all
 from config.routes import REQUESTS
 from config.settings import Settings
 from tests.support.answering import ByHand, consumed
+from tests.support.killable import Killable
 
 pytestmark = pytest.mark.integration
 
@@ -170,6 +171,26 @@ def test_redis_and_store_are_checked_without_a_broker(settings: Settings) -> Non
     assert [result.status for result in found["circuit breakers"]] == ["ok"]
     without_redis = changed(away, redis_url=SecretStr("redis://127.0.0.1:1/0"))
     assert statuses(without_redis)["redis"] == {"problem"}
+
+
+def test_a_redis_without_a_limit_of_memory_or_that_evicts_keys_is_named_with_what_to_do(killable: Killable) -> None:
+    settings = killable.settings
+    redis = get_redis(settings.redis)
+    given = redis.config_get("maxmemory*")
+    assert int(given["maxmemory"]) > 2**28
+    try:
+        redis.config_set("maxmemory", 0)
+        [_, unlimited] = results(settings)["redis"]
+        redis.config_set("maxmemory", given["maxmemory"])
+        redis.config_set("maxmemory-policy", "allkeys-lru")
+        [_, evicting] = results(settings)["redis"]
+    finally:
+        redis.config_set("maxmemory", given["maxmemory"])
+        redis.config_set("maxmemory-policy", given["maxmemory-policy"])
+    assert unlimited.status == "warning"
+    assert "Set maxmemory" in unlimited.text
+    assert evicting.status == "problem"
+    assert "use noeviction" in evicting.text
 
 
 def test_doctor_and_status_name_every_open_circuit_breaker_and_the_error_that_opened_it(

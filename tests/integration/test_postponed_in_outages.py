@@ -61,11 +61,12 @@ def private_redis(session_services: Settings, redis_url: str) -> Redis:
 @contextmanager
 def full(redis: Redis) -> Iterator[None]:
     """Let Redis refuse every write in the block, as at its limit of memory."""
+    former = redis.config_get("maxmemory")["maxmemory"]
     redis.config_set("maxmemory", 1)
     try:
         yield
     finally:
-        redis.config_set("maxmemory", 0)
+        redis.config_set("maxmemory", former)
 
 
 def calls(site: Site) -> dict[str, Callable[[], object]]:

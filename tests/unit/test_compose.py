@@ -166,6 +166,11 @@ def test_no_password_is_on_a_command_line() -> None:
     assert "requirepass ${REDIS_PASSWORD:?run make passwords}" in DOCUMENT["configs"]["redis"]["content"]
 
 
+def test_redis_has_a_limit_of_memory_and_evicts_nothing() -> None:
+    content = DOCUMENT["configs"]["redis"]["content"]
+    assert "maxmemory ${REDIS_MAXMEMORY:-1gb}\nmaxmemory-policy noeviction\n" in content
+
+
 def test_the_settings_read_what_compose_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in OURS["flower"]["environment"].items():
         monkeypatch.setenv(name, without_env(value).replace(password("flower"), "secret"))

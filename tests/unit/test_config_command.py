@@ -28,6 +28,7 @@ VARIABLES = [variable_of(name, field) for name, field in Settings.model_fields.i
 OTHERS = {
     "RABBITMQ_PASSWORD": "docker-compose.yml",
     "REDIS_PASSWORD": "docker-compose.yml",
+    "REDIS_MAXMEMORY": "docker-compose.yml",
     **{f"RABBITMQ_{account.name.upper()}_PASSWORD": "docker-compose.yml" for account in accounts(Settings())},
     "S3_ACCESS_KEY": "docker-compose.yml",
     "S3_SECRET_KEY": "docker-compose.yml",
