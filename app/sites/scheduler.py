@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from app.errors import ObjectDamaged
 from app.sites.site import Site
 from app.sites.stored import SITES_PREFIX, Start, read_site, read_start, site_key, write_start
-from app.storage.damage import isolated, note_damaged
+from app.storage.damage import isolated, note_damaged, note_quietly
 from app.storage.store import ObjectStore
 
 #: Time after which a site is looked at again whose crawl is due while another one runs.
@@ -37,7 +37,7 @@ class Scheduler:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._sites: dict[str, tuple[str, Site | None]] = {}
+        self._sites: dict[str, tuple[str, Site | ObjectDamaged | None]] = {}
         self._next: dict[str, datetime] = {}
 
     def due(self, now: datetime) -> Iterator[DueCrawl]:
@@ -75,13 +75,19 @@ class Scheduler:
     def _site(self, key: str, etag: str) -> Site | None:
         """Return a site, or None for a damaged one; it is read again when its ETag has changed."""
         former_etag, site = self._sites.get(key, ("", None))
-        if former_etag == etag:
-            return site
-        stored = None
+        if former_etag != etag:
+            site = self._read(key)
+            self._sites[key] = (etag, site)
+            self._next.pop(key, None)
+        if isinstance(site, ObjectDamaged):  # Again at each look, since Redis may have lost the note.
+            note_quietly(self._store, site)
+            return None
+        return site
+
+    def _read(self, key: str) -> Site | ObjectDamaged | None:
         try:
             stored = read_site(self._store, key.removeprefix(SITES_PREFIX).removesuffix(".json"))
         except ObjectDamaged as error:
             note_damaged(self._store, error)
-        self._sites[key] = (etag, stored.site if stored else None)
-        self._next.pop(key, None)
-        return self._sites[key][1]
+            return error
+        return stored.site if stored else None

@@ -103,6 +103,11 @@ def read_one(store: ObjectStore, key: str, decode: Decoder[T]) -> T | None:
 def note_damaged(store: ObjectStore, error: ObjectDamaged) -> None:
     """Log a damaged object, and note it if the store has notes."""
     log.warning("Damaged object counts as missing: %s", error)
+    note_quietly(store, error)
+
+
+def note_quietly(store: ObjectStore, error: ObjectDamaged) -> None:
+    """Note a damaged object that is logged already, if the store has notes."""
     if store.on_damage is not None:
         store.on_damage(error)
 

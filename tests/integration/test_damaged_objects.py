@@ -1,0 +1,232 @@
+"""A damaged object counts as missing: the other sites go on, pages are fetched again, and an operator reads its key."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import zstandard
+
+from app.broker.errors import Postpone
+from app.crawl.frontier_values import Crawl, FoundPage, Host
+from app.crawl_record.entries import UrlEntry
+from app.crawl_record.keys import CrawlRef
+from app.crawl_record.segments import append_segment
+from app.doctor.checks import damaged_objects
+from app.errors import ObjectDamaged, StoreError
+from app.sites.site import Site as Declared
+from app.sites.stored import Start, site_key, write_site, write_start
+from app.status import status
+from app.storage.damage import MAX_NOTED, DamageNotes
+from app.storage.layout import Page, content_key, page_id, read_content, to_json
+from app.storage.page_parts import PageLink
+from app.storage.store import StoredObject
+from app.sweep import Sweep
+from app.timers.timers import full_pack
+from tasks.base import Context
+from tasks.timers import start_timer, sweep, tick
+from tests.integration.test_recrawl import crawl as crawl_site
+from tests.integration.test_recrawl import packed, site, versioned
+from tests.integration.test_tick import broker, process
+from tests.servers.site import Site, in_letters
+from tests.support.broker import Broker
+
+pytestmark = pytest.mark.integration
+
+__all__ = ["broker", "process", "site"]
+
+DAMAGED, OTHER = "a.gov", "b.gov"
+
+
+def url(domain: str, name: str = "start") -> str:
+    return f"https://{domain}/{name}"
+
+
+def begin(process: Context, domain: str, crawl_id: str) -> Crawl:
+    crawl = Crawl(crawl_id, domain, url(domain), datetime.now(UTC), own=True)
+    return process.records.begin(crawl, timer_timeout=30, callback=full_pack(domain, crawl_id).message)
+
+
+def crawled(process: Context, domain: str, crawl_id: str) -> None:
+    """Crawl a site of one page: it is stored and in the record. Nothing is left to do, and the next tick ends it."""
+    crawl, key = begin(process, domain, crawl_id), url(domain)
+    page = Page(canonical_key=key, url=key, domain=domain, path="/start")
+    process.store.put(content_key(domain, page_id(key)), to_json(page))
+    entry = UrlEntry(url=key, page_id=page_id(key), state="indexed", at=1, depth=1)
+    process.frontier.complete(crawl_id, "page", key, host=Host(domain, 0, 2), line=entry.to_line().decode())
+    process.frontier.rebuild(crawl_id, (), ())
+    process.records.flush(crawl)
+
+
+def declare(process: Context, domain: str) -> Declared:
+    """Declare a site whose next crawl is due."""
+    made = Declared.of(domain, {"schedule": "1m"})
+    write_site(process.store, made, etag=None)
+    return made
+
+
+#: Keys of objects of a domain and a crawl, by what is damaged.
+KEYS: dict[str, Callable[[str], str]] = {
+    "segment": lambda crawl_id: CrawlRef(DAMAGED, crawl_id).segment_key(0),
+    "page": lambda _: content_key(DAMAGED, page_id(url(DAMAGED))),
+    "timer": lambda _: f"timers/{DAMAGED}.json",
+    "crawl": lambda crawl_id: CrawlRef(DAMAGED, crawl_id).key,
+    "site": lambda _: site_key(DAMAGED),
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_ticks_schedules_and_sweeps_go_on_for_all_sites_and_an_operator_reads_the_key(
+    kind: str, process: Context, broker: Broker
+) -> None:
+    for domain, crawl_id in ((DAMAGED, "a"), (OTHER, "b")):
+        crawled(process, domain, crawl_id)
+    declare(process, "c.gov")
+    ten_minutes_ago = declare(process, DAMAGED).created - timedelta(minutes=10)
+    write_start(process.store, DAMAGED, Start(ten_minutes_ago, "a"))
+    start_timer(domain=DAMAGED, timeout=60, callback_queue="TIMER", callback_msg={"type": "reset_timer"})
+    process.frontier.rebuild("b", (), [FoundPage(url(OTHER, "next"), url(OTHER, "next"), 1)])
+    process.store.put(KEYS[kind]("a"), b"?")
+    tick()
+    assert process.redis.exists("perennial:ticked")
+    [message] = broker.take("site.page")
+    assert json.loads(message.body)["url"] == url(OTHER, "next")
+    assert [each.id for each in process.frontier.active()] == ["b"]
+    assert "c.gov" in {json.loads(each.body)["domain"] for each in broker.take("site.index")}
+
+    for domain, crawl_id in ((DAMAGED, "a2"), (OTHER, "b2")):
+        crawled(process, domain, crawl_id)
+    damaged = KEYS[kind]("a2")
+    process.store.put(damaged, b"?")
+    process.redis.flushdb()
+    process.epoch.note()
+    sweep()
+    assert process.frontier.crawl("b2") is not None
+    assert process.timers.running(OTHER) is not None
+    tick()
+
+    found = status(DAMAGED, settings=process.settings)
+    assert damaged in found.damaged
+    assert f"\n  damaged objects, which count as missing: {found.damaged[0]}" in str(found)
+    assert status(OTHER, settings=process.settings).damaged == []
+    [result] = damaged_objects(process.settings)
+    assert (result.status, damaged in result.text) == ("problem", True)
+    for crawl_id in ("a", "a2"):
+        process.store.delete(KEYS[kind](crawl_id))
+    assert [each.status for each in damaged_objects(process.settings)] == ["ok"]
+
+
+def test_an_error_of_one_site_that_is_no_damage_ends_a_sweep_after_the_other_sites(
+    process: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for domain, crawl_id in ((DAMAGED, "a"), (OTHER, "b")):
+        crawled(process, domain, crawl_id)
+    process.redis.flushdb()
+    process.epoch.note()
+    get = process.store.get
+
+    def failing(key: str) -> StoredObject:
+        if key == KEYS["page"]("a"):
+            raise StoreError(f"{key}: I/O error")
+        return get(key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(process.store, "get", failing)
+        with pytest.raises(StoreError, match="I/O error"):
+            sweep()
+    assert process.timers.running(OTHER) is not None
+    assert process.frontier.restored() == ["a"]
+    sweep()
+    assert process.frontier.restored() == []
+
+
+def test_an_error_of_one_crawl_lets_a_tick_go_on_and_an_outage_ends_it(
+    process: Context, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for domain, crawl_id in ((DAMAGED, "a"), (OTHER, "b")):
+        crawled(process, domain, crawl_id)
+    process.frontier.rebuild("b", (), [FoundPage(url(OTHER, "next"), url(OTHER, "next"), 1)])
+
+    def failing(key: str, *_: object, **__: object) -> StoredObject:
+        raise StoreError(f"{key}: I/O error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(process.store, "get", failing)
+        tick()
+        assert len(broker.take("site.page")) == 1
+        assert {each.id for each in process.frontier.active()} == {"a", "b"}
+        patch.setattr(process.store, "put", failing)
+        with pytest.raises(Postpone, match="the store is unavailable"):
+            tick()
+    tick()
+    assert [each.id for each in process.frontier.active()] == ["b"]
+
+
+def test_a_damaged_page_is_fetched_again_and_repaired(process: Context, site: Site) -> None:
+    crawl_site(process, site, "c-1")
+    key = content_key(site.domain, page_id(site.url + "amber"))
+    stored = process.store.get(key)
+    process.store.put(key, b"?")
+    [request] = [each for each in crawl_site(process, site, "c-2") if each.path == "/amber"]
+    assert "If-None-Match" not in request.headers
+    assert process.store.get(key) == stored
+    assert packed(process, site, "c-2") == 4
+    assert status(site.domain, settings=process.settings).damaged == []
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_no_page_counts_as_vanished_if_a_part_of_the_record_is_damaged_or_missing(
+    process: Context, site: Site, deleted: bool
+) -> None:
+    crawl_site(process, site, "c-1")
+    packed(process, site, "c-1")
+    site.set("/amber", versioned("/cedar", etag='"2"'))  # Nothing leads to /deep any more.
+    crawl_site(process, site, "c-2")
+    first = CrawlRef(site.domain, "c-2").segment_key(0)
+    lines = zstandard.decompress(process.store.get(first).data).splitlines()
+    process.store.delete(first)
+    for offset, line in enumerate(lines):
+        append_segment(process.store, CrawlRef(site.domain, "c-2"), offset, [line])
+    if deleted:
+        process.store.delete(first)
+    else:
+        process.store.put(first, b"?")
+    assert packed(process, site, "c-2") == 4
+    assert isinstance(read_content(process.store, content_key(site.domain, page_id(site.url + "deep"))), Page)
+
+
+def test_the_notes_of_damaged_objects_are_bounded(process: Context) -> None:
+    notes = DamageNotes(process.redis)
+    for number in range(MAX_NOTED + 10):
+        key = f"content/{DAMAGED}/{number}.json"
+        notes.add(ObjectDamaged("?", key, process.store.put(key, b"?")))
+    keys = {each.key for each in notes.present(process.store)}
+    assert (len(keys), f"content/{DAMAGED}/9.json" in keys) == (MAX_NOTED, False)
+
+
+def test_a_sweep_holds_a_bounded_part_of_the_links_in_memory(process: Context) -> None:
+    """300 links of 400 pages take 23 MB if all of them are held."""
+    crawl, lines = begin(process, DAMAGED, "a"), []
+    for number in range(400):
+        key = url(DAMAGED, f"page-{number}")
+        links = tuple(PageLink(url(DAMAGED, f"page-{(number * 300 + link) % 4_000}")) for link in range(300))
+        # Pages with the same text would be counted as a trap.
+        page = Page(
+            canonical_key=key, url=key, domain=DAMAGED, path=f"/page-{number}", title=in_letters(number), links=links
+        )
+        process.store.put(content_key(DAMAGED, page_id(key)), to_json(page))
+        lines.append(UrlEntry(url=key, page_id=page_id(key), state="indexed", at=1, depth=1).to_line())
+    append_segment(process.store, CrawlRef(DAMAGED, crawl.id), 0, lines)
+    process.redis.flushdb()
+    sweeper = Sweep(process.store, process.frontier, process.timers, process.records, timeout=60)
+    tracemalloc.start()
+    try:
+        [action, _] = sweeper.run()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "3601 pages wait" in str(action)
+    assert peak < 10_000_000
