@@ -23,7 +23,7 @@ from app.storage.layout import Page, content_key, from_json, page_id, to_json
 from app.timers.timers import full_pack as full_pack_of
 from tasks.base import Context
 from tasks.pack import pack_full, pack_incremental
-from tasks.site import crawl, index, index_and_crawl
+from tasks.site import crawl, end_crawl, index, index_and_crawl
 from tasks.site import page as page_task
 from tasks.timers import start_timer, tick
 from tests.integration.test_tick import broker, process, ticked
@@ -32,6 +32,8 @@ from tests.support.broker import Broker
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
+
+TASKS = {"index+crawl": index_and_crawl, "index": index, "crawl": crawl, "end_crawl": end_crawl}
 
 __all__ = ["broker", "process"]
 
@@ -165,7 +167,7 @@ def test_two_start_pages_that_redirect_to_each_other_end_the_crawl(process: Cont
                 break
             for payload in (json.loads(message.body) for message in messages):
                 kind = payload.pop("type")
-                {"index+crawl": index_and_crawl, "index": index, "crawl": crawl}[kind](**payload)
+                TASKS[kind](**payload)
         assert messages == []
         assert process.frontier.open_messages(one.domain) == 0
 

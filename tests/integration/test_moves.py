@@ -41,6 +41,7 @@ TASKS: dict[str, Callable[..., None]] = {
     "index": tasks.index,
     "crawl": tasks.crawl,
     "page": tasks.page,
+    "end_crawl": tasks.end_crawl,
 }
 
 

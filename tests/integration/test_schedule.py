@@ -17,7 +17,7 @@ from app.sites.stored import Start, read_start, update_site, write_site, write_s
 from app.timers.timers import full_pack
 from tasks import timers
 from tasks.base import Context
-from tasks.site import crawl, index, index_and_crawl
+from tasks.site import crawl, end_crawl, index, index_and_crawl
 from tasks.site import page as page_task
 from tasks.timers import start_due_crawls
 from tests.integration.test_tick import broker, process
@@ -161,7 +161,7 @@ def test_the_schedule_leaves_out_pages_that_stay_unchanged_and_a_crawl_by_hand_d
     """
     clock = [time.time()]
     monkeypatch.setattr("app.crawl.page_work.time.time", lambda: clock[0])
-    run = {"index+crawl": index_and_crawl, "index": index, "crawl": crawl, "page": page_task}
+    run = {"index+crawl": index_and_crawl, "index": index, "crawl": crawl, "page": page_task, "end_crawl": end_crawl}
     etag = {"ETag": '"1"'}
     routes = {"/": page("Home", links=["/a", "/b"], headers=etag), "/a": page("A", headers=etag)}
 
