@@ -36,8 +36,7 @@ def hash_of(title: str, body: str) -> int:
 def assign(database: sqlite3.Connection) -> None:
     """Bring the groups of all pages up to date. Equal rows are not written again."""
     rows = [_Row(*row) for row in database.execute(_ROWS)]
-    canonical = {row.key: row.canonical for row in rows}
-    targets = {row.key: _target(row.key, canonical) for row in rows}
+    targets = targets_of({row.key: row.canonical for row in rows})
     shown: dict[int, int] = {}
     for group in _groups(rows, targets):
         best = min(group, key=lambda row: _preference(row, targets))
@@ -46,16 +45,25 @@ def assign(database: sqlite3.Connection) -> None:
     database.executemany(_UPDATE, changes)
 
 
-def _target(key: str, canonical: Mapping[str, str]) -> str:
-    """Follow `canonical` from page to page, and return the last key. Pages that name each other in a ring name none."""
-    seen = {key}
-    at = key
-    while (following := canonical.get(at, "")) and following != at:
-        if following in seen:
-            return key
-        seen.add(following)
-        at = following
-    return at
+def targets_of(canonical: Mapping[str, str]) -> dict[str, str]:
+    """Follow `canonical` from page to page, and return the last key for each page. The work is linear in the pages.
+
+    A page that leads to a ring of pages, or is in one, names itself.
+    """
+    #: The last key of each page that was followed; empty where it leads to a ring.
+    ends: dict[str, str] = {}
+    for key in canonical:
+        chain: dict[str, None] = {}
+        at = key
+        while at not in ends and at not in chain:
+            chain[at] = None
+            following = canonical.get(at, "")
+            if following in ("", at):
+                ends[at] = at
+            else:
+                at = following
+        ends |= dict.fromkeys(chain, ends.get(at, ""))
+    return {key: ends[key] or key for key in canonical}
 
 
 def _groups(rows: list[_Row], targets: Mapping[str, str]) -> list[list[_Row]]:
