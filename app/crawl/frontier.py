@@ -268,8 +268,8 @@ class Frontier(CrawlView):
     def readmit(self, crawl_id: str) -> tuple[PageMessage, ...]:
         """Return the open messages of a crawl, to be published again since Redis may have lost its last writes.
 
-        Requests in flight to their hosts are forgotten: one that ended in the lost writes would hold its host. So is the
-        published end of the crawl, which may have been recorded in them.
+        Requests in flight to their hosts are forgotten: one that ended in the lost writes would hold its host. The note
+        of the published end is forgotten, too: the end may have been recorded in the lost writes.
         """
         messages = self.open_page_messages(crawl_id)
         hosts = {host_of(each.url) for each in messages}
