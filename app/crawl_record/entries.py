@@ -27,8 +27,8 @@ MAX_VALIDATOR: Final = 200
 #: after these are left out.
 MAX_LINKS: Final = 5_000
 MAX_LINK_CHARACTERS: Final = 1_250_000
-#: The same for an entry of a page of a crawl, besides the links by which the crawl finds pages: the list of broken
-#: links names the page with these. Without this bound, 20,000 pages with one menu could have 24 GB of links.
+#: The same for a page of a crawl, for the list of broken links. Links by which the crawl finds pages come in addition.
+#: Without this bound, 20,000 pages with one menu could have 24 GB of links.
 FIRST_LINKS: Final = 20
 FIRST_LINK_CHARACTERS: Final = 5_000
 
@@ -52,8 +52,8 @@ class UrlEntry:
     `reason` is a reason code (see `reasons`) and `detail` says more of it; both may be empty. `status` is the HTTP
     status or 0, `at` seconds since the epoch. `referrer` is the page id of the first page that linked to it, empty for
     the start page. `etag` and `last_modified` are the response's validators, `hash` identifies title and text. `links`
-    are the URLs that it leads to, only where no stored page has them: of noindex pages and redirects. An entry of a
-    page of a crawl has the first ones, and those by which the crawl found pages, so that a sweep finds all pages.
+    are the URLs that it leads to, only where no stored page has them: of noindex pages and redirects. In a crawl, these
+    are the first ones, and those by which the crawl found pages: a sweep finds all pages.
     `interval` (seconds) and `due` (seconds since the epoch) say when a crawl of the schedule requests the page again.
     """
 
@@ -162,6 +162,6 @@ def _validator(text: str) -> str:
 def first_links(
     links: Sequence[str], number: int = FIRST_LINKS, characters: int = FIRST_LINK_CHARACTERS
 ) -> tuple[str, ...]:
-    """Return the first of the links, at most `number` of them with so many characters together, but at least one."""
+    """Return the first of the links, at most `number` of them with `characters` together, but at least one."""
     lengths = accumulate(map(len, links[:number]))
     return tuple(links[: max(1, sum(1 for length in lengths if length <= characters))])

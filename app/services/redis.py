@@ -13,8 +13,8 @@ from app.services.state import ServicesState, make_directory, write_private
 
 PORTS = ("redis",)
 
-#: The share of the machine's memory that the server takes at most. While it rewrites its append-only file, a child may
-#: need as much again, and a full Redis is better than an end of any process by the kernel: its writers wait.
+#: The machine's memory divided by this is the server's limit. While it rewrites its append-only file, a child may
+#: need as much again. Writers wait for a full Redis; without a limit, the kernel would end a process of the machine.
 MEMORY_SHARE = 4
 
 _CONF = """\

@@ -176,7 +176,7 @@ def test_redis_and_store_are_checked_without_a_broker(settings: Settings) -> Non
 def test_a_redis_without_a_limit_of_memory_or_that_evicts_keys_is_named_with_what_to_do(killable: Killable) -> None:
     settings = killable.settings
     redis = get_redis(settings.redis)
-    given = redis.config_get("maxmemory*")
+    given = {name: str(value) for name, value in redis.config_get("maxmemory*").items()}
     assert int(given["maxmemory"]) > 2**28
     try:
         redis.config_set("maxmemory", 0)

@@ -61,7 +61,7 @@ def private_redis(session_services: Settings, redis_url: str) -> Redis:
 @contextmanager
 def full(redis: Redis) -> Iterator[None]:
     """Let Redis refuse every write in the block, as at its limit of memory."""
-    former = redis.config_get("maxmemory")["maxmemory"]
+    former = str(redis.config_get("maxmemory")["maxmemory"])
     redis.config_set("maxmemory", 1)
     try:
         yield
