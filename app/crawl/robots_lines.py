@@ -21,11 +21,7 @@ _DISALLOW = re.compile(r"d[is]+a[sl]*l[ao]w(?:\s*:|\s)\s*(.+)", re.I)
 #: Lines that belong to no group.
 _SITE_WIDE = re.compile(r"(sitemaps?|site-map|host)(?=[\s:]|$)", re.I)
 #: Lines that end a list of robots. Without a colon, Protego reads those of known names only.
-_RULE = re.compile(
-    r".*:|(?:allow|disallow|dissallow|dissalow|disalow|diasllow|disallaw"
-    r"|crawl[\s-]+delay|request[\s-]+rate|visit[\s-]+time)(?=\s|$)",
-    re.I,
-)
+_RULE = re.compile(r".*:|(?:allow|d[is]+a[sl]*l[ao]w|crawl[\s-]+delay|request[\s-]+rate|visit[\s-]+time)(?=\s|$)", re.I)
 #: Begins each group of `own_lines`.
 OWN_AGENT: Final = "User-agent: *"
 

@@ -13,8 +13,8 @@ from config.settings import Settings
 #: Redirects in a row that a crawl follows.
 MAX_REDIRECTS = 20
 
-#: A part of a path that numbers, dates or identifiers of a session differ in: digits, or eight hex digits and more
-#: with one of 0 to 9 among the first ones.
+#: A part of a path that numbers, dates or identifiers of a session differ in: digits, or eight hex digits and more.
+#: One of the first of these is 0 to 9.
 _VARIABLE = re.compile(r"(?<![a-z0-9])(?=[a-f-]{0,40}[0-9])[0-9a-f-]{8,}(?![a-z0-9])|[0-9]+", re.I)
 _LEFT_OUT = b"0123456789 "
 #: Characters of a path that an error page may repeat. A shorter one may be part of any text.
