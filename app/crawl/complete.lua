@@ -26,6 +26,14 @@ if not is_repeated_call then
         redis.call('HINCRBY', crawl, 'indexed', 1)
     end
 end
+if #name > NAME then
+    -- One of the two messages of a page. When both are completed, no message asks for its fetch result any more.
+    local page, twin = string.sub(name, 2), string.sub(name, 1, 1) == 'i' and 'c' or 'i'
+    local other = redis.call('HGET', pages, twin .. page)
+    if other == 'd' or other == 'x' then
+        redis.call('DEL', crawl .. ':visit:' .. page)
+    end
+end
 redis.call('HDEL', crawl .. ':failures', name)
 redis.call('HDEL', crawl .. ':former', name)
 local budgets, texts = crawl .. ':budgets', crawl .. ':texts'

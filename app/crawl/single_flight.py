@@ -30,8 +30,9 @@ _POSTPONEMENT = 0.5
 
 
 class SingleFlight:
-    """Shares fetch results through Redis for `ttl` seconds.
+    """Shares fetch results through Redis, at most for `ttl` seconds.
 
+    A result is deleted when both messages of its page are completed: the frontier's `complete` does that.
     While a fetch runs, its worker holds a lease on the page; `lease` seconds after a worker died another may fetch.
     """
 

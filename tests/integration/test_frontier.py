@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, given
@@ -629,6 +630,47 @@ def test_a_failed_fetch_is_not_shared(flight: SingleFlight) -> None:
     with pytest.raises(ServerError):
         flight.fetch("c", "index", "k", fail)
     assert flight.fetch("c", "index", "k", lambda: Gone(why="404")) == Gone(why="404")
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(("index", "crawl"))))
+@pytest.mark.parametrize("dead", [False, True])
+def test_a_fetch_result_stays_until_both_messages_of_its_page_are_completed(
+    frontier: Frontier, flight: SingleFlight, redis_url: str, order: tuple[MessageKind, MessageKind], dead: bool
+) -> None:
+    redis, (first, second) = get_redis(redis_url), order
+    keys = [f"k{number}" for number in range(20)]
+    frontier.note_published("c", [link(key) for key in keys])
+    results = {key: Gone(why="404", detail=key) for key in keys}
+    for key in keys:
+        assert flight.fetch("c", first, key, partial(results.__getitem__, key)) == results[key]
+        complete(frontier, first, key)
+        # Its acknowledgement was lost, and so was the reply to the completion.
+        assert flight.fetch("c", first, key, lambda: pytest.fail("fetched")) is None
+        complete(frontier, first, key)
+    assert len(list(redis.scan_iter("perennial:crawl:c:visit:*"))) == len(keys)
+    for key in keys:
+        assert flight.fetch("c", second, key, lambda: pytest.fail("fetched twice")) == results[key]
+        complete(frontier, second, key, dead=dead)
+        complete(frontier, second, key, dead=dead)
+    assert list(redis.scan_iter("perennial:crawl:c:visit:*")) == []
+    assert flight.fetch("c", first, keys[0], lambda: pytest.fail("fetched")) is None
+
+
+def test_a_worker_that_lost_its_lease_shares_no_result_of_a_page_that_is_completed(
+    frontier: Frontier, flight: SingleFlight, redis_url: str
+) -> None:
+    redis, gone = get_redis(redis_url), Gone(why="404")
+    kinds: tuple[MessageKind, ...] = ("index", "crawl")
+
+    def slow() -> FetchResult:
+        redis.delete(f"perennial:crawl:c:visit:{fingerprint('k')}:by")
+        for kind in kinds:
+            assert flight.fetch("c", kind, "k", lambda: gone) == gone
+            complete(frontier, kind, "k")
+        return gone
+
+    assert flight.fetch("c", "index", "k", slow) == gone
+    assert list(redis.scan_iter("perennial:crawl:c:visit:*")) == []
 
 
 def test_a_lease_has_one_holder_and_is_released_at_the_end(redis_url: str) -> None:
