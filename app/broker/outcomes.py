@@ -11,8 +11,8 @@ from .headers import OUTCOME_TO, REPLAY, replay_history
 from .policies.base import MAX_MESSAGE
 from .publishing import Outgoing
 
-#: Outcomes by the name of the queue that a replay named. Its own exchange, so that the account of a worker needs no
-#: permission for the default exchange, and a message can make a worker publish to no other queue.
+#: Outcomes by the name of the queue that a replay named. With an exchange of its own, the account of a worker needs no
+#: permission for the default exchange. A message can make a worker publish to no other queue.
 OUTCOMES = Exchange("perennial.outcomes", type="direct", durable=True)
 
 

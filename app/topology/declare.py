@@ -48,7 +48,7 @@ def coalescing_queues(settings: Settings) -> list[Queue]:
 
 
 def declare_for_client(connection: Any, settings: Settings) -> list[RefusedDeclaration]:
-    """Declare what a client needs: the client queues, and the exchanges that have no queue of ours."""
+    """Declare what a client needs: the client queues, and the exchanges."""
     return _declare(connection, client_queues(settings))
 
 
