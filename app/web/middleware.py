@@ -47,7 +47,7 @@ ALLOWED = "GET, HEAD"
 MAX_TARGET = 8_192
 #: The path to which the search page reports a click, by POST without a body.
 CLICKS_PATH = "/clicks"
-#: Paths that search, and paths that count against an address's rate limit; the search page only with a query.
+#: Paths that search, and paths that count against an address's rate limit; the search page only with a query or a site.
 SEARCH_PATHS = frozenset({"/", "/api/v1/search"})
 LIMITED_PATHS = SEARCH_PATHS | {"/suggest", "/api/v1/suggest", CLICKS_PATH} | OPERATOR_PATHS
 #: The key of a request's scope for a function that charges its cost once more, and returns whether that was granted.
@@ -211,17 +211,19 @@ def search_cost(path: str, parameters: QueryParams, *, sites: int) -> int:
     """Return what a request costs of its address's allowance; 0 unless it searches or is one of an operator.
 
     A search costs 1 for each site and every FREE_WORDS words, because each rare word is respelled on each site. Without
-    `domain` all `sites` are searched. `parameters` are read as the routes read them.
+    `domain` all `sites` are searched. The search page with sites and without a query costs as much as a suggestion: it
+    looks for their crawls. `parameters` are read as the routes read them.
     """
     if path not in LIMITED_PATHS:
         return 0
     text = parameters.get("q", "")
-    if path == "/" and not text.strip():
-        return 0
     given = sum(domain.count(",") + 1 for domain in parameters.getlist("domain") if domain.strip())
+    has_query = path in SEARCH_PATHS and (path != "/" or bool(text.strip()))
+    if path == "/" and not has_query and not given:
+        return 0
     # More sites than MAX_DOMAINS are searched only when some are chosen.
     domains = max(1, min(given, MAX_DOMAINS) or (sites if sites <= MAX_DOMAINS else 1))
-    if path not in SEARCH_PATHS:
+    if not has_query:
         return 1 + domains // SUGGESTED_SITES
     # A longer text is refused unsearched.
     return domains * max(1, math.ceil(len(words(text[:MAX_CHARACTERS])) / FREE_WORDS))

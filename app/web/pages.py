@@ -200,8 +200,7 @@ def search_page(
     except ApplicationError as error:
         view = _error_view(error, packs, form)
     if view.never_indexed or (view.state == "start" and not packs):
-        first_crawls = request.app.state.first_crawls(view.never_indexed, packed=[pack.domain for pack in packs])
-        view = replace(view, first_crawls=first_crawls)
+        view = replace(view, first_crawls=request.app.state.first_crawls(view.never_indexed))
     return render(replace(view, names=names))
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -14,6 +16,7 @@ import pytest
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from app.broker.errors import ApplicationError, Overloaded, RequestTimedOut
+from app.crawl import first_crawls
 from app.crawl.first_crawls import CrawlsInRedis
 from app.crawl.frontier import Frontier
 from app.crawl.frontier_values import ACTIVE_CRAWLS, Crawl, crawl_key
@@ -26,7 +29,9 @@ from app.web.application import create_app
 from app.web.middleware import HEADERS
 from app.web.static_files import static_path
 from tests.packs import page, write_pack
+from tests.support.proxy import Proxy
 from tests.support.scripted import ScriptedSearchClient
+from tests.support.waiting import eventually
 from tests.support.web import served
 
 pytestmark = pytest.mark.integration
@@ -334,16 +339,53 @@ def test_a_visitor_sees_how_far_the_first_crawl_of_a_site_is(tmp_path: Path, red
     frontier.begin(crawl)
     get_redis(redis_url).hset(crawl_key("c"), mapping={"seen": 1_500, "done": 20, "dead": 1})
     get_redis(redis_url).sadd(ACTIVE_CRAWLS, plain_id("c"))
-    first_crawls = CrawlsInRedis(redis_url)
+    crawls = CrawlsInRedis(redis_url)
     pack = write_pack(tmp_path / "site.sqlite", PAGES)
     for packs in ([pack], []):
-        application = create_app(ScriptedSearchClient(packs), first_crawls=first_crawls)
+        application = create_app(ScriptedSearchClient(packs), first_crawls=crawls)
         with served(application) as client:
             tree = get(client, "/", 404 if packs else 200, **({"domain": "docs.example", "q": "x"} if packs else {}))
             assert text_of(tree, ".crawl label") == (
                 "docs.example is being crawled for the first time: 21 of 1,500 known pages are done."
             )
             assert first(tree, "progress").attributes["max"] == "1500"
+
+
+def test_pages_of_unknown_sites_ask_a_silent_redis_once_in_seconds_and_searches_go_on(
+    tmp_path: Path, redis_url: str
+) -> None:
+    pack = write_pack(tmp_path / "site.sqlite", PAGES)
+    with closing(Proxy(redis_url)) as redis, ThreadPoolExecutor(60) as threads:
+        application = create_app(
+            ScriptedSearchClient([pack]), first_crawls=CrawlsInRedis(redis.url), rate_limit="1000/second"
+        )
+        redis.hold()
+        began = time.monotonic()
+        with served(application) as client:
+
+            def visit(number: int) -> int:
+                return client.get("/", params={"domain": f"unknown-{number}.example"}).status_code
+
+            visits = [threads.submit(visit, number) for number in range(240)]
+            for _ in range(20):
+                assert client.get("/api/v1/search", params={"domain": "site.example", "q": "page"}).status_code == 200
+            assert {each.result() for each in visits} == {404}
+        # Each attempt holds a thread of the server for a second.
+        assert redis.tried <= 2 + (time.monotonic() - began) / 5
+
+
+def test_an_answer_about_first_crawls_is_kept_for_seconds_and_then_renewed(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis, crawls = get_redis(redis_url), CrawlsInRedis(redis_url)
+    crawl = Crawl(id="c", domain="docs.example", start_url="https://docs.example/", started=datetime.now(UTC))
+    Frontier(redis, ttl=600).begin(crawl)
+    monkeypatch.setattr(first_crawls, "KEPT", 1.0)
+    assert [each.done for each in crawls(["docs.example"])] == [0]
+    began = time.monotonic()
+    redis.hset(crawl_key("c"), "done", 7)
+    eventually(lambda: [each.done for each in crawls(["docs.example"])] == [7], "the answer is a new one")
+    assert time.monotonic() - began > 0.9
 
 
 def test_the_reference_of_the_api_has_every_address_parameter_and_model(client: httpx.Client) -> None:
