@@ -22,7 +22,7 @@ up: $(VENV)  ## Start everything on this machine, private RabbitMQ and Redis inc
 down: $(VENV)  ## Stop everything; the data stay
 	@.venv/bin/perennial down
 
-passwords:  ## Write random passwords for docker-compose.yml to .env, where it has none
+passwords:  ## Write random passwords for docker-compose.yml to .env, where they are missing
 	@umask 077 && touch .env && if [ -n "$$(tail -c 1 .env)" ]; then echo >> .env; fi
 	@for name in $$(grep -oE '[A-Z0-9_]+:\?run' docker-compose.yml | cut -d : -f 1 | sort -u); do \
 	  grep -q "^$$name=." .env || echo "$$name=$$(od -An -N 16 -t x1 /dev/urandom | tr -d ' \n')" >> .env; done

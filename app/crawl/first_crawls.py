@@ -18,7 +18,7 @@ MAX_SHOWN = 5
 
 #: Seconds for which an answer is kept, and the number of answers.
 KEPT, _MAX_KEPT = 2.0, 1_000
-#: Seconds that a page waits while another one asks Redis, and seconds before a silent Redis is asked again.
+#: Seconds that a page waits while another one asks Redis, and seconds without a further query after Redis was silent.
 _PATIENCE, _PAUSE = 0.05, 5.0
 
 

@@ -34,7 +34,8 @@ from tests.support.programs import program
 from tests.support.system import System, running_system
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.acceptance
+# It runs every command of every page: minutes on a busy machine.
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 #: Documents that rely on what the ones before them did; the others follow.
 IN_ORDER = ("docs/tutorial.md", "README.md", "docs/guides/monitor.md", "docs/guides/dead-sets.md")

@@ -22,17 +22,29 @@ from app.sites.stored import write_site
 from app.storage.layout import Page, content_key, content_prefix, manifest_key, read_content, to_json
 from app.timers.stored import StoredTimer, store_timer
 from app.timers.timers import full_pack
+from config.settings import Settings
 from tasks import site as tasks
 from tasks.base import Context
 from tasks.pack import pack_full
 from tasks.timers import tick
-from tests.integration.test_tick import broker, process
+from tests.integration.test_tick import broker
 from tests.servers.site import Site, by_host, in_letters, page, redirect
 from tests.support.broker import Broker
+from tests.support.task_context import task_context
 
 pytestmark = pytest.mark.integration
 
-__all__ = ["broker", "process"]
+__all__ = ["broker"]
+
+
+@pytest.fixture
+def process(environment: dict[str, str], settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
+    """Return the context of this process. No timer fires during a test."""
+    with task_context({**environment, "TIMER_TIMEOUT": "600"}, settings, monkeypatch) as context:
+        assert context.epoch.is_new()
+        context.epoch.note()
+        yield context
+
 
 PAGES = 10
 QUEUES = ("site.index", "site.crawl", "site.page")

@@ -124,7 +124,7 @@ def test_no_script_is_inline_and_the_page_links_its_opensearch_description(clien
 
 def test_results_are_counted_marked_linked_and_paged(client: httpx.Client) -> None:
     tree = get(client, "/", q="many pages", page=2)
-    assert re.fullmatch(r"Showing 11–20 of 35 for “many pages” \(\d+ ms\)", text_of(tree, "[role=status]"))
+    assert re.fullmatch(r"Showing 11–20 of 35 for “many pages” \([\d.]+ m?s\)", text_of(tree, "[role=status]"))
     assert text_of(tree, "title") == "many pages (page 2) – site.example – Perennial"
     hits = tree.css("ol.hits > li")
     assert len(hits) == 10

@@ -127,7 +127,7 @@ def test_every_password_must_be_given_and_none_is_made_of_another(tmp_path: Path
     text = COMPOSE.read_text()
     variables = set(re.findall(r"\$\{(\w+)", text))
     required = set(re.findall(r"\$\{(\w+):\?run make passwords\}", text))
-    assert {each for each in variables if re.search("RABBITMQ.*PASSWORD|REDIS|S3", each)} == required
+    assert {each for each in variables if re.search("RABBITMQ.*PASSWORD|REDIS_PASSWORD|S3", each)} == required
     assert not re.search(r"\$\{\w+:[-?][^}]*\$\{", text)
 
     for file in (COMPOSE, ROOT / "Makefile"):
