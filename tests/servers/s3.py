@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 BUCKET = "perennial-test"
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -46,14 +50,31 @@ def s3_server() -> Iterator[S3Server]:
             process.wait(10)
 
 
+def one_at_a_time(respond: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `respond` for one request at a time: moto checks a condition, and others could write before it does."""
+    turn = threading.Lock()
+
+    @wraps(respond)
+    def respond_alone(server: Any, environ: dict[str, Any], *args: Any) -> Any:
+        if length := environ.get("CONTENT_LENGTH"):
+            # A client that hangs in its upload must not hold up others.
+            environ["wsgi.input"] = BytesIO(environ["wsgi.input"].read(int(length)))
+        with turn:
+            return respond(server, environ, *args)
+
+    return respond_alone
+
+
 def main() -> None:
     """Serve until standard input closes, also when the test run is killed."""
     import logging
 
     import boto3
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    DomainDispatcherApplication.__call__ = one_at_a_time(DomainDispatcherApplication.__call__)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

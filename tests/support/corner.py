@@ -67,6 +67,8 @@ def environment_of(settings: Settings) -> dict[str, str]:
 def _api() -> Iterator[requests.Session]:
     with requests.Session() as session:
         session.trust_env = False
+        # The API closes a connection after 5 s without a request, which may be the moment of the next one.
+        session.headers["Connection"] = "close"
         yield session
 
 
