@@ -19,12 +19,12 @@ class CrawlReports:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
-        self._frontier = Frontier(get_redis(settings.redis), ttl=settings.crawl_ttl)
+        self._frontier = Frontier(get_redis(settings.redis))
 
     def explain(self, url: str) -> Explanation:
         """Return the state of one URL."""
         settings = self._settings
-        page = parse_target({"url": url}, scope=settings.scope, max_length=settings.max_url_length)
+        page = parse_target({"url": url}, scope=settings.scope)
         return explain_url(self._frontier, self._store, page, retry_ms=settings.retry_timeout_ms)
 
     def status(self, domain: str) -> Status:
@@ -33,7 +33,7 @@ class CrawlReports:
 
     def latest(self, domain: str) -> CrawlReport:
         """Return what became of the URLs of a domain's latest crawl; raises CrawlNotFound."""
-        name = parse_domain(domain, max_length=self._settings.max_url_length)
+        name = parse_domain(domain)
         report = read_report(self._frontier, self._store, name)
         if report is None:
             raise CrawlNotFound(f"{name} has no crawl record")

@@ -84,9 +84,9 @@ def status(domain: str, *, settings: Settings | None = None, reasons: bool = Tru
     Without `reasons`, it has no totals by reason, and the crawl's record is not read.
     """
     settings = settings or get_settings()
-    name = parse_domain(domain, max_length=settings.max_url_length)
+    name = parse_domain(domain)
     redis = get_redis(settings.redis)
-    frontier = Frontier(redis, ttl=settings.crawl_ttl)
+    frontier = Frontier(redis)
     progress = frontier.progress(name)
     timer = Timers(redis).running(name)
     store, notes = open_store(settings.store, endpoint_url=settings.s3_endpoint_url), DamageNotes(redis)

@@ -72,7 +72,7 @@ def crawl(
 
 def _finished(settings: Settings, domain: str, worker: subprocess.Popen[bytes], log: Path) -> Progress:
     """Wait until the crawl has no open message. Return its progress."""
-    frontier = Frontier(get_redis(settings.redis), ttl=settings.crawl_ttl)
+    frontier = Frontier(get_redis(settings.redis))
     ended = wait_until(
         lambda: worker.poll() is not None or has_ended(frontier.progress(domain)),
         TIMEOUT,

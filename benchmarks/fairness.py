@@ -16,7 +16,7 @@ from benchmarks.system import BenchSystem, RunningCrawler, machine_share_of_othe
 SIZES, SMALL_SIZES = (1_000, 10_000, 100_000), (1_000, 5_000)
 #: Seconds between a response and the next request to its host.
 DELAYS = (0.0, 1.0)
-#: Links of a page at most, as MAX_LINKS.
+#: Links of a page at most, as the crawler follows.
 LINKS = 5_000
 #: Pages of the new site, and seconds after its first linked page in which the share of both sites is counted.
 NEW_PAGES, SHARE_SECONDS = 500, 5.0

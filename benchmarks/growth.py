@@ -33,7 +33,7 @@ METHOD = bullets(
     {WARM_UP} pages before them is not counted. Each page has ten links to new pages: after a tenth of the
     crawl all others wait in the backlog. `used_memory_dataset` of Redis, which is keys and values without
     buffers, is read each {INTERVAL:g} s. *During* is its peak above the value before the crawl. *After* is
-    what is left at the end; a finished crawl stays in Redis for `CRAWL_TTL`. Both are divided by the pages."""
+    what is left at the end; a finished crawl stays in Redis for a week. Both are divided by the pages."""
 )
 
 

@@ -176,7 +176,7 @@ def running_crawler(system: BenchSystem, **settings: object) -> Iterator[Running
             log = home / f"{process}.log"
             pids[process] = stack.enter_context(running(procfile()[process], variables, log, ready=ready)).pid
         redis: Redis = get_redis(system.settings.redis)
-        yield RunningCrawler(system, pids, home / "worker.log", redis, Frontier(redis, ttl=system.settings.crawl_ttl))
+        yield RunningCrawler(system, pids, home / "worker.log", redis, Frontier(redis))
 
 
 @dataclass(frozen=True, slots=True)

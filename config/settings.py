@@ -138,11 +138,6 @@ class Settings(BaseSettings):
     host_concurrency: int = Field(
         8, ge=1, description="Requests to one host at the same time where it needs no delay; with a delay, one."
     )
-    admission: int = Field(
-        256,
-        ge=1,
-        description="Pages of all crawls that are in the work queues at the same time; the others wait in backlogs.",
-    )
     crawl_delay_max: float = Field(30.0, ge=0, description="Seconds: a longer Crawl-delay is cut to this.")
     allow_private_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Hosts (`host` or `host:port`) or CIDR ranges that may have addresses that are not public."
@@ -150,51 +145,18 @@ class Settings(BaseSettings):
     allow_ports: Annotated[tuple[int, ...], NoDecode] = Field(
         (), description="Ports that redirects may lead to, besides 80, 443 and the port of the start URL."
     )
-    connect_timeout: float = Field(5.0, gt=0, description="Seconds to connect to a host.")
     response_timeout: float = Field(30.0, gt=0, description="Seconds for a whole response, however slowly it drips.")
     max_body_bytes: int = Field(
         5_000_000,
         gt=0,
         description="Bytes of a page after decompression; a larger page is not indexed, but its first links count.",
     )
-    max_url_length: int = Field(2_000, gt=0, description="Characters of a URL; longer links are not followed.")
-    max_links: int = Field(5_000, gt=0, description="Links followed from one page.")
-    max_depth: int = Field(50, gt=0, description="Links from the start page.")
     max_pages: int = Field(20_000, gt=0, description="Pages of one crawl.")
-    max_query_variants: int = Field(
-        200,
-        gt=0,
-        description="URLs of one path with two or more parameters in one crawl: a trap such as facets has more.",
-    )
-    max_pattern_pages: int = Field(
-        5_000,
-        gt=0,
-        description="Pages of one directory pattern whose URLs have a query, in one crawl. A pattern "
-        "is a path with `#` for digits and identifiers, and with the names of parameters.",
-    )
-    max_identical_texts: int = Field(
-        50,
-        gt=0,
-        description="Pages in a row below one directory pattern that differ in nothing but digits from a page met "
-        "before. The first copy of a page of another pattern counts a tenth. Then the crawl requests no other page of "
-        "the pattern.",
-    )
-    sitemaps: bool = Field(
-        True, description="Whether crawls read the sitemaps that robots.txt names, or else `/sitemap.xml`."
-    )
     soft_404_probe: bool = Field(
         True,
         description="Whether each crawl requests one page that cannot exist. If the site answers 200, pages with the "
-        "same text are error pages.",
+        "same text are error pages. `false` for a site whose owner watches requests of missing pages.",
     )
-    extractor: Literal["lexbor", "beautifulsoup"] = Field("lexbor", description="HTML parser of the hot path.")
-    crawl_ttl: int = Field(
-        7 * 86_400, gt=0, description="Seconds after its last page that Redis keeps a crawl; its record stays."
-    )
-    crawl_records: int = Field(
-        5, ge=1, description="Finished crawls of a domain whose records stay in the store. Older ones are deleted."
-    )
-    response_ttl: int = Field(3_600, gt=0, description="Seconds that `index` and `crawl` of one page share a response.")
     site_secrets: Annotated[SecretStr, AfterValidator(checks.secrets)] = Field(
         SecretStr(""),
         description="Secrets of sites: a JSON object of names and values, or the path of a file with one.",

@@ -25,7 +25,6 @@ from app.crawl.frontier import Frontier
 from app.crawl.frontier_values import PROBE, SITEMAP, MessageKind
 from app.crawl.page_work import PageWork, complete_dead
 from app.crawl.policy import Policies
-from app.crawl.traps import TrapLimits
 from app.crawl.urls import TARGET_FIELDS, Target, parse_message_domain, parse_target
 from app.crawl_record.removed_sites import is_removed
 from app.errors import ObjectDamaged, OutOfScope, StoreError, lacks_descriptors, lacks_space
@@ -105,12 +104,11 @@ def context() -> Context:
         redis = get_redis(settings.redis)
         store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url, sync_pages=settings.store_sync)
         store.on_damage = DamageNotes(redis).add
-        traps = TrapLimits.of(settings)
-        frontier = Frontier(redis, ttl=settings.crawl_ttl, admission=settings.admission, traps=traps)
+        frontier = Frontier(redis)
         policies = SitePolicies(store, settings)
         raw_redis = get_raw_redis(settings.redis)
         crawler = Crawler(settings=settings, redis=redis, raw_redis=raw_redis, store=store, policies=policies)
-        records = CrawlRecords(frontier, store, policies, kept=settings.crawl_records)
+        records = CrawlRecords(frontier, store, policies)
         made = Context(
             settings=settings,
             redis=redis,
@@ -143,8 +141,7 @@ def page_of(message: Mapping[str, Any]) -> Target:
 
     Hosts below the domain pass: whether its site has them is decided in a worker.
     """
-    limit = get_settings().max_url_length
-    return parse_target(message, scope="suffix", max_length=limit, any_host=role_of(message) == SITEMAP)
+    return parse_target(message, scope="suffix", any_host=role_of(message) == SITEMAP)
 
 
 def target_of(message: Mapping[str, Any]) -> Target:
@@ -158,7 +155,7 @@ def target_of(message: Mapping[str, Any]) -> Target:
 
 def domain_of(message: Mapping[str, Any]) -> str:
     """Return the domain that a message names; raises InvalidMessage or InvalidUrl."""
-    return parse_message_domain(message, max_length=get_settings().max_url_length)
+    return parse_message_domain(message)
 
 
 def crawl_id_of(message: Mapping[str, Any]) -> str:
@@ -228,7 +225,7 @@ def _frontier_of_event_loop() -> Iterator[Frontier]:
     """Give a frontier to the worker's event loop, which waits for Redis here: it gives up soon, and raises Postpone."""
     settings = get_settings()
     try:
-        yield Frontier(get_quick_redis(settings.redis), ttl=settings.crawl_ttl)
+        yield Frontier(get_quick_redis(settings.redis))
     except RedisError as error:
         if not is_redis_outage(error):
             raise

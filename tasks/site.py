@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from celery.utils.log import get_task_logger
@@ -229,9 +229,7 @@ def _move(page: Target, redirect: Redirected) -> None:
         )
     elif moves > MAX_MOVES:
         logger.warning("%s redirects to %s: the crawl moved %d times and ends here", page.url, url, MAX_MOVES)
-    elif there != page.domain and process.records.has_unfinished(
-        there, lost_after=timedelta(seconds=process.settings.crawl_ttl)
-    ):
+    elif there != page.domain and process.records.has_unfinished(there):
         logger.warning("%s redirects to %s: a crawl of %s goes on, and none begins", page.url, url, there)
     else:
         logger.warning("%s redirects to %s: the crawl of %s moves there", page.url, url, page.domain)

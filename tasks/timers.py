@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
@@ -184,8 +184,7 @@ def _is_running(crawl: DueCrawl, now: datetime) -> bool:
         store = context().store
         if read_crawl(store, CrawlRef(domain, former.crawl_id)) is None:
             return True
-    lost_after = timedelta(seconds=context().settings.crawl_ttl)
-    return context().records.has_unfinished(domain, lost_after=lost_after)
+    return context().records.has_unfinished(domain)
 
 
 def _sweep_what_was_lost() -> None:

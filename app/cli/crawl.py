@@ -10,7 +10,6 @@ import typer
 
 from app.crawl.crawl_records import CrawlRecords
 from app.crawl.frontier import Frontier
-from app.crawl.traps import TrapLimits
 from app.crawl.urls import parse_domain
 from app.crawl_record.crawls import CrawlRecord, CrawlState, list_crawls, update_crawl
 from app.sites.policies import SitePolicies
@@ -54,9 +53,8 @@ def repair(
     settings = get_settings()
     redis, store = get_redis(settings.redis), open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
     store.on_damage = DamageNotes(redis).add
-    traps = TrapLimits.of(settings)
-    frontier = Frontier(redis, ttl=settings.crawl_ttl, admission=settings.admission, traps=traps)
-    records = CrawlRecords(frontier, store, SitePolicies(store, settings), kept=settings.crawl_records)
+    frontier = Frontier(redis)
+    records = CrawlRecords(frontier, store, SitePolicies(store, settings))
     sweep = Sweep(store, frontier, Timers(redis), records, settings.timer_timeout)
     actions = list(sweep.run(_parsed(domain) if domain else ""))
     if as_json:
@@ -72,7 +70,7 @@ def change_crawls(domain: str, state: CrawlState, former: frozenset[str]) -> lis
     """
     settings = get_settings()
     store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
-    frontier = Frontier(get_redis(settings.redis), ttl=settings.crawl_ttl, admission=settings.admission)
+    frontier = Frontier(get_redis(settings.redis))
     changed = []
     for record in list_crawls(store, domain):
         if record.state not in former and (record.state != state or frontier.state(record.id) in (state, None)):
@@ -102,4 +100,4 @@ def _change(domain: str, state: CrawlState, former: frozenset[str], as_json: boo
 
 
 def _parsed(domain: str) -> str:
-    return parse_domain(domain, max_length=get_settings().max_url_length)
+    return parse_domain(domain)

@@ -42,7 +42,7 @@ def search_report(
 ) -> None:
     """Report searches without results and clicks of a site that counts them. Exit 1 if nothing was counted."""
     settings = get_settings()
-    name = parse_domain(domain, max_length=settings.max_url_length)
+    name = parse_domain(domain)
     store = open_store(settings.store, endpoint_url=settings.s3_endpoint_url)
     since = today() - timedelta(days=days - 1)
     reports = [report for _, report in read_reports(store, name, since=since)]

@@ -64,7 +64,7 @@ def pack(
     as_json: AsJson = False,
 ) -> None:
     """Pack a domain now."""
-    name = parse_domain(domain, max_length=get_settings().max_url_length)
+    name = parse_domain(domain)
     kind = "pack_full" if full else "pack_incremental"
     _post(kind, domain=name, **({"force": True} if force else {}))
     _print({"posted": kind, "domain": name}, f"{kind} of {name} posted", as_json)
@@ -82,7 +82,7 @@ def status(
     if watch and not domain:
         raise typer.BadParameter("--watch needs a domain")
     if domain:
-        name = parse_domain(domain, max_length=get_settings().max_url_length)
+        name = parse_domain(domain)
         if watch and _progress(name).crawl is not None:
             _watch(name, quiet=as_json)
         _show_status(name, as_json)
@@ -107,7 +107,7 @@ def _duration_of_crawls(domain: str) -> str:
 
 def _progress(domain: str) -> Progress:
     settings = get_settings()
-    return Frontier(get_redis(settings.redis), ttl=settings.crawl_ttl).progress(domain)
+    return Frontier(get_redis(settings.redis)).progress(domain)
 
 
 def _watch(domain: str, *, former: str = "", pages: int = 0, quiet: bool) -> None:
@@ -139,7 +139,7 @@ def _with_scheme(url: str) -> tuple[str, str]:
     settings = get_settings()
     client = ApiClient(
         user_agent=settings.user_agent,
-        connect_timeout=settings.connect_timeout,
+        connect_timeout=5.0,
         response_timeout=settings.response_timeout,
         policy=AddressPolicy(settings.allow_private_hosts),
     )
@@ -151,7 +151,7 @@ def _with_scheme(url: str) -> tuple[str, str]:
 
 def _target(url: str) -> Target:
     settings = get_settings()
-    return parse_target({"url": url}, scope=settings.scope, max_length=settings.max_url_length)
+    return parse_target({"url": url}, scope=settings.scope)
 
 
 def _post(kind: str, **payload: Any) -> None:

@@ -52,7 +52,7 @@ def remove(
 ) -> None:
     """Delete all there is of a site: settings, pages, pack, crawl records, timer, dead letters; drop its messages."""
     settings = get_settings()
-    name = parse_domain(domain, max_length=settings.max_url_length)
+    name = parse_domain(domain)
     found = _removal(name, settings).holdings()
     if not as_json:
         typer.echo(f"{name}: {found}" if found else f"{name}: there is nothing but messages, if any")
@@ -159,11 +159,11 @@ def _remove_letters(domains: Collection[str], settings: Settings) -> int:
 
 def _page(url: str, site: str) -> Target:
     message = {"url": url, **({"domain": site} if site else {})}
-    return parse_target(message, scope="suffix", max_length=get_settings().max_url_length)
+    return parse_target(message, scope="suffix")
 
 
 def _removal(domain: str, settings: Settings) -> SiteRemoval:
-    return SiteRemoval(domain, _store(settings), get_redis(settings.redis), crawl_ttl=settings.crawl_ttl)
+    return SiteRemoval(domain, _store(settings), get_redis(settings.redis))
 
 
 def _store(settings: Settings) -> ObjectStore:

@@ -193,7 +193,7 @@ def _changed(domain: str, change: Callable[[Site], Site]) -> Site:
 
 
 def _required(domain: str) -> Site:
-    name = parse_domain(domain, max_length=get_settings().max_url_length)
+    name = parse_domain(domain)
     stored = read_site(_store(), name)
     if stored is None:
         raise InvalidSite(f"{name} is no site: add it with `perennial site add`")

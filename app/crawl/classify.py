@@ -17,7 +17,6 @@ from app.crawl.extract.pdf import UnreadablePdf
 from app.crawl.frontier_values import Former
 from app.crawl.robots_lines import product_token
 from app.crawl.urls import (
-    MAX_LENGTH,
     Excluded,
     Link,
     Scope,
@@ -144,7 +143,6 @@ class Limits:
     """
 
     links: int = 5_000
-    url_length: int = MAX_LENGTH
     ports: tuple[int, ...] = ()
     retry_after: float = 3_600.0
     robot: str = "Perennial"
@@ -153,8 +151,6 @@ class Limits:
     def of(cls, settings: Settings) -> Self:
         """Return the limits of the settings."""
         return cls(
-            links=settings.max_links,
-            url_length=settings.max_url_length,
             ports=settings.allow_ports,
             robot=product_token(settings.user_agent),
         )
@@ -244,7 +240,7 @@ def without_content(response: Response, *, scope: Scope, limits: Limits) -> Redi
 
 def _redirect(url: str, location: str, *, base: str, scope: Scope, limits: Limits) -> Redirected | Skipped:
     """Return the result of a redirect from `url`; `base` is the URL that its location is relative to."""
-    target = resolve(base, location, max_length=limits.url_length) if location else None
+    target = resolve(base, location) if location else None
     if target is None:
         return Skipped(why=Reason.INVALID_REDIRECT, detail=f"to {without_credentials(location)[:200]!r}")
     if not allows_port(scope.domain, target, limits.ports):
@@ -332,7 +328,7 @@ def _links(
     ]
     others = (url for url in (canonical, *alternates) if url and url != response.url)
     anchors = chain(extract.links, ((url, "") for url in others))
-    within: dict[str, Any] = {"scope": scope, "limit": limits.links, "max_length": limits.url_length}
+    within: dict[str, Any] = {"scope": scope, "limit": limits.links}
     links, excluded = links_in_scope(base, anchors, **within)
     if extract.nofollow:
         excluded += not_followed(links_in_scope(base, ((href, "") for href in extract.nofollow), **within)[0])

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from app.crawl.crawl_report import read_report
-from app.crawl.frontier import Frontier
+from app.crawl.frontier import CRAWL_TTL, Frontier
 from app.crawl.frontier_values import Crawl, is_sitemap
 from app.crawl.policy import Policies
 from app.crawl.traps import TrapLimits
@@ -63,14 +63,17 @@ class RecordedCrawl:
         return {page_id for page_id, entry in self.entries.items() if entry.state in ("failed", "lost")}
 
 
+#: Finished crawls of a domain whose records stay in the store: a trend can be seen, and the store does not grow.
+KEPT_RECORDS = 5
+
+
 class CrawlRecords:
     """Writes the records of crawls; a record has the policy with which its crawl was started."""
 
-    def __init__(self, frontier: Frontier, store: ObjectStore, policies: Policies, *, kept: int) -> None:
+    def __init__(self, frontier: Frontier, store: ObjectStore, policies: Policies) -> None:
         self._frontier = frontier
         self._store = store
         self._policies = policies
-        self._kept = kept
 
     def begin(
         self, crawl: Crawl, *, timer_timeout: float, callback: Mapping[str, Any], scheduled: bool = False
@@ -180,16 +183,16 @@ class CrawlRecords:
         if self._frontier.add_line(crawl.id, entry.to_line().decode()):
             self._write_segment(crawl)
 
-    def has_unfinished(self, domain: str, *, lost_after: timedelta) -> bool:
+    def has_unfinished(self, domain: str) -> bool:
         """Return whether a recorded crawl of a domain goes on or is paused, or waits for a sweep after a loss of Redis.
 
-        One that Redis does not know counts as lost `lost_after` its start.
+        One that Redis does not know counts as lost CRAWL_TTL seconds after its start.
         """
         for record in list_crawls(self._store, domain):
             if record.is_finished:
                 continue
             if self._frontier.crawl(record.id) is None:
-                if datetime.now(UTC) - record.started < lost_after:
+                if datetime.now(UTC) - record.started < timedelta(seconds=CRAWL_TTL):
                     return True
             elif self._frontier.open_messages_of(record.id):
                 return True
@@ -267,5 +270,5 @@ class CrawlRecords:
             return replace(record, state=state, counts=counts, reasons=reasons, closed=closed)
 
         update_crawl(self._store, CrawlRef(crawl.domain, crawl.id), ended)
-        prune(self._store, crawl.domain, keep=self._kept)
+        prune(self._store, crawl.domain, keep=KEPT_RECORDS)
         return self._frontier.close(crawl.id)

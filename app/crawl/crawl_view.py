@@ -128,7 +128,7 @@ class CrawlView:
         }
 
     def is_cut(self, crawl_id: str) -> bool:
-        """Return whether a crawl did not follow all links: it reached MAX_PAGES or MAX_DEPTH, or was cancelled."""
+        """Return whether a crawl did not follow all links: it reached its most pages or its depth, or was cancelled."""
         return bool(self._redis.hget(crawl_key(crawl_id), "cut"))
 
     def closed_patterns(self, crawl_id: str) -> frozenset[str]:

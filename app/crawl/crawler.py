@@ -90,10 +90,9 @@ class Crawler:
             concurrency=settings.host_concurrency,
             ports=settings.allow_ports,
         )
-        self._single_flight = SingleFlight(raw_redis, ttl=settings.response_ttl)
-        self._extractor = extractor(settings.extractor)
+        self._single_flight = SingleFlight(raw_redis)
+        self._extractor = extractor("lexbor")
         self._limits = Limits.of(settings)
-        self._reads_sitemaps = settings.sitemaps
         self._probes = settings.soft_404_probe
 
     def fetch(
@@ -187,8 +186,8 @@ class Crawler:
         return not_due(stored, former) if stored else None
 
     def names_of_sitemaps(self, target: Target) -> tuple[str, ...]:
-        """Return the URL of the robots.txt that names the sitemaps of a start page; none if SITEMAPS is off."""
-        return (robots_url(target.url),) if self._reads_sitemaps else ()
+        """Return the URL of the robots.txt that names the sitemaps of a start page."""
+        return (robots_url(target.url),)
 
     def read_sitemap(self, target: Target) -> ReadSitemap:
         """Return the content of a sitemap, or the sitemaps that a robots.txt names, without a request of its own.
@@ -205,7 +204,7 @@ class Crawler:
             named = tuple(url for each in rules.sitemaps if (url := resolve(target.url, each))) or (default,)
             allowed = self._with_allowed_port(target.domain, named)
             detail = _with_left_out(f"{len(rules.sitemaps)} sitemaps", named, allowed)
-            return ReadSitemap(sitemaps=allowed if self._reads_sitemaps else (), detail=detail)
+            return ReadSitemap(sitemaps=allowed, detail=detail)
         if not rules.allows(target.url):
             return ReadSitemap(detail=rules.denial(target.url))
         try:
@@ -228,7 +227,7 @@ class Crawler:
         """Return the URLs of a sitemap, without sitemaps of other hosts that the scope does not contain."""
         host = host_of(target.url)
         with cpu_limit():
-            read = sitemap_of(response, scope=scope, max_length=self._limits.url_length)
+            read = sitemap_of(response, scope=scope)
             near = [url for url in read.sitemaps if host_of(url) == host or scope.contains(url, any_path=True)]
             allowed = self._with_allowed_port(target.domain, near)
         return read._replace(sitemaps=allowed, detail=_with_left_out(read.detail, read.sitemaps, allowed))

@@ -49,6 +49,12 @@ from app.crawl_record.keys import plain_id
 from app.state.client import PREFIX, connections_of, load_script
 from app.state.epoch import EPOCH
 
+#: Seconds after its last page that Redis keeps a crawl: `status` shows it for a week, and late messages meet its end.
+CRAWL_TTL = 7 * 86_400
+
+#: Pages of all crawls that are in the work queues at the same time: enough for 16 processes of 16 pages.
+ADMISSION = 256
+
 #: Seconds for which a message waits while another one of its page is worked on.
 _BUSY = 5.0
 
@@ -66,7 +72,9 @@ class Frontier(CrawlView):
     links are in the store before they are noted here.
     """
 
-    def __init__(self, redis: Redis, *, ttl: int, admission: int = 256, traps: TrapLimits | None = None) -> None:
+    def __init__(
+        self, redis: Redis, *, ttl: int = CRAWL_TTL, admission: int = ADMISSION, traps: TrapLimits | None = None
+    ) -> None:
         super().__init__(redis)
         self._ttl = ttl
         self._admission = admission

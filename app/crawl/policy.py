@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import ada_url
 
-from app.crawl.traps import TrapLimits
+from app.crawl.traps import MAX_DEPTH, TrapLimits
 from app.crawl.urls import MAX_REPEATED_SEGMENTS, Scope
 from app.crawl_record.crawls import CrawlSettings
 from app.crawl_record.entries import MAX_HASH
@@ -74,7 +74,7 @@ def settings_of_crawls(settings: Settings) -> CrawlSettings:
     return CrawlSettings(
         scope=settings.scope,
         max_pages=settings.max_pages,
-        max_depth=settings.max_depth,
+        max_depth=MAX_DEPTH,
         host_delay=settings.host_delay,
         host_concurrency=settings.host_concurrency,
     )
@@ -83,7 +83,7 @@ def settings_of_crawls(settings: Settings) -> CrawlSettings:
 def policies_without_sites(settings: Settings) -> Policies:
     """Return policies of the settings alone."""
     shared, request = settings_of_crawls(settings), RequestOptions(user_agent=settings.user_agent)
-    traps = TrapLimits.of(settings)
+    traps = TrapLimits()
 
     def policy(domain: str) -> CrawlPolicy:
         return CrawlPolicy(scope=Scope(domain, mode=settings.scope), settings=shared, request=request, traps=traps)

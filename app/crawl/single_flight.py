@@ -25,6 +25,9 @@ from app.storage.layout import page_from_fields, to_fields
 #: within them, and a hop through a delay queue costs more than the wait.
 _SHORT_WAIT = 0.05
 
+#: Seconds that `index` and `crawl` of one page share a response. The second message rarely waits for so long.
+_RESPONSE_TTL = 3_600
+
 #: Seconds of the postponement when the response takes longer.
 _POSTPONEMENT = 0.5
 
@@ -36,7 +39,7 @@ class SingleFlight:
     While a fetch runs, its worker holds a lease on the page; `lease` seconds after a worker died another may fetch.
     """
 
-    def __init__(self, redis: Redis, *, ttl: int, lease: float = 10.0) -> None:
+    def __init__(self, redis: Redis, *, ttl: int = _RESPONSE_TTL, lease: float = 10.0) -> None:
         self._redis = redis
         self._renewer = Renewer(seconds=lease)
         self._ttl = ttl

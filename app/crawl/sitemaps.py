@@ -90,12 +90,12 @@ class Sitemap:
     partial: bool = False
 
 
-def sitemap_of(response: Response, *, scope: Scope, max_length: int) -> ReadSitemap:
+def sitemap_of(response: Response, *, scope: Scope) -> ReadSitemap:
     """Return the content of a sitemap's response: of its pages those in the scope."""
     found = read_sitemap(response.body)
     anchors = ((url, "") for url in found.pages)
-    pages, _ = links_in_scope(response.url, anchors, scope=scope, limit=MAX_URLS, max_length=max_length)
-    sitemaps = tuple(url for each in found.sitemaps if (url := resolve(response.url, each, max_length=max_length)))
+    pages, _ = links_in_scope(response.url, anchors, scope=scope, limit=MAX_URLS)
+    sitemaps = tuple(url for each in found.sitemaps if (url := resolve(response.url, each)))
     detail = f"{len(pages)} of {len(found.pages)} URLs, {len(sitemaps)} sitemaps"
     partial = found.partial or response.truncated
     return ReadSitemap(

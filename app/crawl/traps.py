@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import Self
 
 from app.crawl.urls import resolve
-from config.settings import Settings
 
+#: Links from the start page. A page below these is generated, as a rule.
+MAX_DEPTH = 50
 #: Redirects in a row that a crawl follows.
 MAX_REDIRECTS = 20
 
@@ -34,15 +34,6 @@ class TrapLimits:
     pattern_pages: int = 5_000
     identical_texts: int = 50
     redirects: int = MAX_REDIRECTS
-
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """Return the budgets of the settings."""
-        return cls(
-            query_variants=settings.max_query_variants,
-            pattern_pages=settings.max_pattern_pages,
-            identical_texts=settings.max_identical_texts,
-        )
 
     @property
     def arguments(self) -> tuple[int, int, int]:

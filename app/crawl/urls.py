@@ -80,9 +80,7 @@ class Target:
     depth: int = 0
 
 
-def parse_target(
-    message: Mapping[str, Any], *, scope: Literal["exact", "suffix"], max_length: int, any_host: bool = False
-) -> Target:
+def parse_target(message: Mapping[str, Any], *, scope: Literal["exact", "suffix"], any_host: bool = False) -> Target:
     """Return the page that a message names by `url`, or else by `domain`, `path` and `scheme`.
 
     With `any_host`, it may be out of the scope. Raises InvalidMessage, InvalidUrl or OutOfScope with the reason.
@@ -91,8 +89,8 @@ def parse_target(
     if not url and not domain:
         raise InvalidMessage("a message needs `url` or `domain`, and has neither")
     path, scheme = _text(message, "path") or "/", _text(message, "scheme") or "https"
-    absolute = parse_url(url or join_url(domain, path=path, scheme=scheme), max_length=max_length)
-    name = parse_domain(join_url(domain, scheme=scheme), max_length=max_length) if domain else host_of(absolute)
+    absolute = parse_url(url or join_url(domain, path=path, scheme=scheme))
+    name = parse_domain(join_url(domain, scheme=scheme)) if domain else host_of(absolute)
     if not any_host and not Scope(name, mode=scope).contains(absolute):
         raise OutOfScope(f"{absolute} is not in the domain {name}")
     depth = message.get("depth", 0)
@@ -101,12 +99,12 @@ def parse_target(
     return Target(absolute, name, _key_of(absolute), _text(message, "crawl_id"), depth)
 
 
-def parse_message_domain(message: Mapping[str, Any], *, max_length: int) -> str:
+def parse_message_domain(message: Mapping[str, Any]) -> str:
     """Return the domain of a message that names no page; raises InvalidMessage or InvalidUrl."""
     url, domain = _text(message, "url"), _text(message, "domain")
     if not url and not domain:
         raise InvalidMessage("a message needs `domain`, and has none")
-    return parse_domain(url or join_url(domain, scheme=_text(message, "scheme") or "https"), max_length=max_length)
+    return parse_domain(url or join_url(domain, scheme=_text(message, "scheme") or "https"))
 
 
 def _text(message: Mapping[str, Any], field: str) -> str:
@@ -119,7 +117,7 @@ def _text(message: Mapping[str, Any], field: str) -> str:
 
 
 @lru_cache(maxsize=1_024)
-def parse_domain(text: str, *, max_length: int = MAX_LENGTH) -> str:
+def parse_domain(text: str) -> str:
     """Return the domain that `Site.GOV`, `site.gov:8080` or a URL of the site names; raises InvalidUrl.
 
     A domain is a host in lower case, with IDN as punycode, and with its port where that is not the scheme's default.
@@ -127,7 +125,7 @@ def parse_domain(text: str, *, max_length: int = MAX_LENGTH) -> str:
     # The WHATWG URL standard reads "https:///path" as the host "path".
     if not text.strip() or text.lstrip().startswith(("/", "\\")):
         _refuse(text, "expected the domain of a site")
-    return host_of(parse_url(text if "://" in text else f"https://{text}", max_length=max_length))
+    return host_of(parse_url(text if "://" in text else f"https://{text}"))
 
 
 def join_url(domain: str, *, path: str = "/", scheme: str = "https") -> str:
@@ -139,12 +137,12 @@ def join_url(domain: str, *, path: str = "/", scheme: str = "https") -> str:
     return f"{scheme}://{domain}{path if path.startswith('/') else '/' + path}"
 
 
-def parse_url(text: str, *, max_length: int = MAX_LENGTH) -> str:
+def parse_url(text: str) -> str:
     """Return the absolute URL of a page, normalised as the WHATWG URL standard says, without fragment.
 
     The host is lower case, with IDN as punycode and without a default port. A URL without a scheme ("Site.GOV/x") is
     taken as https. Raises InvalidUrl for an empty text, other schemes, credentials, control characters, a missing
-    host or more than `max_length` characters.
+    host or more than `MAX_LENGTH` characters.
     """
     stripped = text.strip(" ")
     if not stripped:
@@ -165,8 +163,8 @@ def parse_url(text: str, *, max_length: int = MAX_LENGTH) -> str:
     if "@" in with_scheme and (parsed.username or parsed.password):
         _refuse(text, "it contains credentials")
     href = parsed.href.partition("#")[0]
-    if len(href) > max_length:
-        _refuse(text, f"it has {len(href)} characters, more than {max_length}")
+    if len(href) > MAX_LENGTH:
+        _refuse(text, f"it has {len(href)} characters, more than {MAX_LENGTH}")
     return href
 
 
@@ -186,17 +184,17 @@ def _refuse(text: str, reason: str) -> NoReturn:
     raise InvalidUrl(f"URL {shown!r}: {reason}")
 
 
-def resolve(base: str, link: str, *, max_length: int = MAX_LENGTH) -> str | None:
+def resolve(base: str, link: str) -> str | None:
     """Return the absolute URL of a link, without fragment, as a browser at `base` would (WHATWG URL standard).
 
-    Returns None for other schemes, credentials, invalid URLs and more than `max_length` characters. Never raises.
+    Returns None for other schemes, credentials, invalid URLs and more than `MAX_LENGTH` characters. Never raises.
     """
     try:
         url = str(ada_url.join_url(base, link))
     except ValueError:  # Also UnicodeEncodeError, for a lone surrogate.
         return None
     url = url.partition("#")[0]
-    return url if len(url) <= max_length and _AUTHORITY.match(url) else None
+    return url if len(url) <= MAX_LENGTH and _AUTHORITY.match(url) else None
 
 
 @lru_cache(maxsize=8192)
@@ -348,18 +346,18 @@ class _Base:
                 folder = folder.rpartition("/")[0]
                 self._folders.append(f"{folder}/")
 
-    def resolve(self, href: str, *, max_length: int) -> str | None:
+    def resolve(self, href: str) -> str | None:
         """Return what `resolve` returns for a link; plain links are joined without a parser."""
         plain = _PLAIN_LINK.fullmatch(href) if href and self._folders else None
         if plain is None:
-            return resolve(self._url, href, max_length=max_length)
+            return resolve(self._url, href)
         up, names = plain.groups()
         url = self._folders[-1 if up == "/" else min(len(up) // 3, len(self._folders) - 1)] + names
-        return url if len(url) <= max_length else None
+        return url if len(url) <= MAX_LENGTH else None
 
 
 def links_in_scope(
-    base: str, anchors: Iterable[tuple[str, str]], *, scope: Scope, limit: int, max_length: int = MAX_LENGTH
+    base: str, anchors: Iterable[tuple[str, str]], *, scope: Scope, limit: int
 ) -> tuple[tuple[Link, ...], tuple[Excluded, ...]]:
     """Return the links in scope, in document order, at most `limit`, and the excluded ones: traps and blocked paths.
 
@@ -375,7 +373,7 @@ def links_in_scope(
         left -= len(base) + len(href)
         if left < 0 or len(found) >= limit:
             break
-        url = base_url.resolve(href, max_length=max_length)
+        url = base_url.resolve(href)
         if url is None:
             continue
         contained = scope.contains(url)

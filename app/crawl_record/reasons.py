@@ -87,14 +87,14 @@ MEANINGS: Final[dict[Reason, str]] = {
     Reason.DEAD_LETTERED: "Every attempt failed, and the message is a dead letter.",
     Reason.LOST: "The message of the page vanished from the broker.",
     Reason.NOFOLLOW: "Links to the URL forbid to follow them, by `rel=nofollow`, `<meta>` or a header.",
-    Reason.MAX_DEPTH: "The URL is more than `MAX_DEPTH` links from the start page.",
+    Reason.MAX_DEPTH: "The URL is more than `max_depth` links from the start page.",
     Reason.MAX_PAGES: "The crawl had `MAX_PAGES` pages already.",
     Reason.MAX_SITEMAPS: "The crawl had 1,000 sitemaps already. Those after them are not read.",
     Reason.REPEATED_SEGMENTS: "Trap: the path has one segment three times, or more often than "
     "`max_repeated_segments` of the site, or more than 50 segments.",
-    Reason.QUERY_VARIANTS: "Trap: the crawl has `MAX_QUERY_VARIANTS` URLs of the path with two or more parameters.",
-    Reason.PATTERN_PAGES: "Trap: the crawl has `MAX_PATTERN_PAGES` URLs with a query of the directory pattern.",
-    Reason.IDENTICAL_TEXTS: "Trap: `MAX_IDENTICAL_TEXTS` pages in a row of the directory pattern had texts met before, "
+    Reason.QUERY_VARIANTS: "Trap: the crawl has `max_query_variants` URLs of the path with two or more parameters.",
+    Reason.PATTERN_PAGES: "Trap: the crawl has `max_pattern_pages` URLs with a query of the directory pattern.",
+    Reason.IDENTICAL_TEXTS: "Trap: `max_identical_texts` pages in a row of the directory pattern had texts met before, "
     "or ten times as many were copies.",
     Reason.BLOCKED: "A setting of the site forbids to request the URL.",
 }

@@ -76,7 +76,6 @@ class Fetcher:
         """Return a fetcher with the limits of the settings, and with their User-Agent if none is given."""
         return cls(
             user_agent=user_agent or settings.user_agent,
-            connect_timeout=settings.connect_timeout,
             response_timeout=settings.response_timeout,
             max_body_bytes=settings.max_body_bytes,
             allow_private_hosts=settings.allow_private_hosts,

@@ -80,16 +80,16 @@ def policy_of(site: Site, settings: Settings) -> CrawlPolicy:
             host_concurrency=site.concurrency or shared.host_concurrency,
         ),
         request=_request_of(site, settings),
-        traps=trap_limits_of(site, settings),
+        traps=trap_limits_of(site),
         seeds=site.start_urls,
         blocked=frozenset(site.blocked),
         max_page_interval=site.max_page_interval,
     )
 
 
-def trap_limits_of(site: Site, settings: Settings) -> TrapLimits:
+def trap_limits_of(site: Site) -> TrapLimits:
     """Return the budgets against traps of a site."""
-    shared = TrapLimits.of(settings)
+    shared = TrapLimits()
     return TrapLimits(
         query_variants=site.max_query_variants or shared.query_variants,
         pattern_pages=site.max_pattern_pages or shared.pattern_pages,
@@ -104,7 +104,7 @@ def spent_budgets(store: ObjectStore, domain: str, settings: Settings, reasons: 
         return {}
     stored = read_site(store, domain)
     site = stored.site if stored else Site.of(domain, {})
-    shared, traps = settings_of_crawls(settings), trap_limits_of(site, settings)
+    shared, traps = settings_of_crawls(settings), trap_limits_of(site)
     values = {
         Reason.MAX_PAGES: site.max_pages or shared.max_pages,
         Reason.MAX_DEPTH: site.max_depth or shared.max_depth,

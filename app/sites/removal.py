@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from redis import Redis
 
-from app.crawl.frontier import Frontier
+from app.crawl.frontier import CRAWL_TTL, Frontier
 from app.crawl.frontier_values import ACTIVE_CRAWLS, HOST_PREFIX, crawl_key, crawls_key, host_keys, latest_key
 from app.crawl_record.crawls import CrawlRecord, list_crawls, update_crawl
 from app.crawl_record.keys import domain_prefix, plain_id
@@ -55,12 +55,11 @@ class SiteRemoval:
     message of other sites.
     """
 
-    def __init__(self, domain: str, store: ObjectStore, redis: Redis, *, crawl_ttl: int) -> None:
+    def __init__(self, domain: str, store: ObjectStore, redis: Redis) -> None:
         self.domain = domain
         self._store = store
         self._redis = redis
-        self._crawl_ttl = crawl_ttl
-        self._frontier = Frontier(redis, ttl=crawl_ttl)
+        self._frontier = Frontier(redis)
 
     def holdings(self) -> Holdings:
         """Return what there is of the domain."""
@@ -106,7 +105,7 @@ class SiteRemoval:
     def delete(self, *, at: int) -> Holdings:
         """Delete all objects and keys of the domain, and its messages from before `at`; return what there was.
 
-        A mark of each crawl stays in Redis for CRAWL_TTL: late messages of a crawl that is cancelled do nothing.
+        A mark of each crawl stays in Redis for a week: late messages of a crawl that is cancelled do nothing.
         """
         note_removed(self._store, self.domain, at)
         found, ids = self.holdings(), self._crawl_ids()
@@ -151,7 +150,7 @@ class SiteRemoval:
             pipe = self._redis.pipeline()
             pipe.delete(crawl_key(crawl_id))
             pipe.hset(crawl_key(crawl_id), mapping=mark)
-            pipe.expire(crawl_key(crawl_id), self._crawl_ttl)
+            pipe.expire(crawl_key(crawl_id), CRAWL_TTL)
             pipe.execute()
 
     def _keys_of_crawls(self, marks: set[str]) -> Iterator[str]:

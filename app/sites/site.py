@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from app.crawl.path_rules import PathRules
-from app.crawl.traps import MAX_REDIRECTS
+from app.crawl.traps import MAX_DEPTH, MAX_REDIRECTS, TrapLimits
 from app.crawl.urls import MAX_REPEATED_SEGMENTS, MAX_SEGMENTS, Scope, canonical_key, parse_domain, parse_url
 from app.errors import InvalidSite, InvalidUrl, ObjectDamaged
 from app.sites.schedule import Schedule, check_schedule, interval_of
@@ -25,6 +25,8 @@ MAX_BLOCKED: Final = 10_000
 MAX_START_URLS: Final = 1_000
 #: Characters of a display name, and of the part of the User-Agent.
 _MAX_TEXT: Final = 200
+#: What holds for sites that name no budgets.
+_TRAPS: Final = TrapLimits()
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _SECRET_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -114,15 +116,15 @@ class Site(BaseModel):
     )
     concurrency: int | None = Field(None, ge=1, le=1_000, description="As HOST_CONCURRENCY.")
     max_pages: int | None = Field(None, ge=1, description="Pages of one crawl, as MAX_PAGES.")
-    max_depth: int | None = Field(None, ge=1, description="Links from the start page, as MAX_DEPTH.")
+    max_depth: int | None = Field(None, ge=1, description=f"Links from the start page; {MAX_DEPTH} by default.")
     max_query_variants: int | None = Field(
-        None, ge=1, description="URLs of one path with two or more parameters, as MAX_QUERY_VARIANTS."
+        None, ge=1, description=f"URLs of one path with two or more parameters; {_TRAPS.query_variants} by default."
     )
     max_pattern_pages: int | None = Field(
-        None, ge=1, description="Pages with a query of one directory pattern, as MAX_PATTERN_PAGES."
+        None, ge=1, description=f"Pages with a query of one directory pattern; {_TRAPS.pattern_pages} by default."
     )
     max_identical_texts: int | None = Field(
-        None, ge=1, description="Pages in a row with a text that was met before, as MAX_IDENTICAL_TEXTS."
+        None, ge=1, description=f"Pages in a row with a text that was met before; {_TRAPS.identical_texts} by default."
     )
     max_redirects: int | None = Field(
         None, ge=1, le=100, description=f"Redirects in a row that are followed; {MAX_REDIRECTS} by default."

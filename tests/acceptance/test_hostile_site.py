@@ -13,7 +13,7 @@ import pytest
 
 from app.crawl.crawl_report import read_report
 from app.crawl.frontier import Frontier
-from app.crawl.traps import MAX_REDIRECTS, pattern_of
+from app.crawl.traps import MAX_REDIRECTS, TrapLimits, pattern_of
 from app.crawl.urls import canonical_key
 from app.crawl_record.crawls import list_crawls
 from app.crawl_record.segments import read_entries
@@ -144,11 +144,11 @@ def check_requests(site: HostileSite, settings: Settings) -> None:
     assert again == {"/": 2}
     hits = site.hazard_hits()
     assert hits["go"] == MAX_REDIRECTS + 1
-    assert hits["shop"] <= settings.max_query_variants + PLAIN_SHOP
+    assert hits["shop"] <= TrapLimits().query_variants + PLAIN_SHOP
     assert hits["lists"] == LISTS
     [crawl] = list_crawls(store, site.domain)
     requested = (entry.url for entry in read_entries(store, crawl.ref) if entry.status)
     rows = longest_rows(site, requested)
-    most = 10 * (settings.max_identical_texts + settings.host_concurrency)
+    most = 10 * (TrapLimits().identical_texts + settings.host_concurrency)
     assert max(rows.values()) <= most, rows
     print(f"{len(site.paths())} requests: {hits}")

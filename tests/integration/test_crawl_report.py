@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +17,6 @@ from app.crawl.classify import FetchResult, Gone, Limits, Redirected, Skipped, c
 from app.crawl.extract.contract import extractor
 from app.crawl.frontier_values import Crawl, FoundPage, Host
 from app.crawl.page_work import PageWork, complete_dead
-from app.crawl.policy import policies_without_sites
 from app.crawl.urls import Scope, Target
 from app.crawl_record.crawls import latest_crawl
 from app.crawl_record.reasons import Reason
@@ -47,8 +47,9 @@ def work(process: Context) -> PageWork:
     """Return the work on a crawl `c` that has begun, of at most 12 pages and two links from its start page."""
     crawl = Crawl("c", DOMAIN, url(""), datetime.now(UTC), own=True)
     process.records.begin(crawl, timer_timeout=30, callback=full_pack(DOMAIN, "c").message)
-    limited = process.settings.model_copy(update={"max_pages": 12, "max_depth": 2})
-    return PageWork(process.frontier, process.crawler, process.records, policies_without_sites(limited))
+    policy = process.policies(DOMAIN)
+    limited = replace(policy, settings=replace(policy.settings, max_pages=12, max_depth=2))
+    return PageWork(process.frontier, process.crawler, process.records, lambda _: limited)
 
 
 def complete(process: Context, work: PageWork, name: str, given: str | FetchResult, *, depth: int = 1) -> None:

@@ -188,7 +188,7 @@ def test_a_removal_that_was_killed_after_its_first_step_is_completed_by_the_next
 ) -> None:
     fill(process, broker, DOMAIN)
     now = int(time.time())
-    SiteRemoval(DOMAIN, process.store, process.redis, crawl_ttl=60).stop(at=now + 1)
+    SiteRemoval(DOMAIN, process.store, process.redis).stop(at=now + 1)
     assert is_removed(process.store, DOMAIN, now, now=now)
     assert leftovers(process, broker, DOMAIN)
     perennial("site", "remove", DOMAIN, "--yes")

@@ -135,9 +135,9 @@ def test_the_example_of_each_message_is_valid(row: list[str]) -> None:
     route = route_of(message)
     assert f"`{route.type}`" == row[0]
     if route.type in ("index+crawl", "index", "crawl"):
-        assert parse_target(message, scope="exact", max_length=2_000).domain == "site.gov"
+        assert parse_target(message, scope="exact").domain == "site.gov"
     elif route.type != "tick":
-        assert parse_message_domain(message, max_length=2_000) == "site.gov"
+        assert parse_message_domain(message) == "site.gov"
     if route.type == "start_timer":
         callback = callback_of(message, "site.gov")
         assert callback is not None

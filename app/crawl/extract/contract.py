@@ -147,7 +147,7 @@ class Extractor(Protocol):
 
 @cache
 def extractor(name: Literal["lexbor", "beautifulsoup"] | str) -> Extractor:
-    """Return the extractor of the setting EXTRACTOR; raises ValueError for an unknown name."""
+    """Return the extractor of this name; raises ValueError for an unknown name."""
     # Imported on demand: each brings its parser, and a process needs only one.
     if name == "lexbor":
         from app.crawl.extract.lexbor import LexborExtractor
