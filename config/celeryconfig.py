@@ -13,8 +13,8 @@ _settings = get_settings()
 broker_url = _settings.broker
 broker_connection_retry_on_startup = True
 broker_connection_timeout = 5.0
-result_backend = _settings.result_backend.get_secret_value() or None
-task_ignore_result = result_backend is None
+# What a task did is in the store or in the next message; nothing waits for a result.
+task_ignore_result = True
 
 imports = ("tasks.site", "tasks.timers", "tasks.pack", "tasks.coverart", "tasks.orchestrator")
 

@@ -95,7 +95,6 @@ class Settings(BaseSettings):
         "`site.page` 32: a process runs 16 of them at a time.",
     )
     worker_concurrency: int = Field(4, ge=1, description="Pool processes of a worker.")
-    result_backend: SecretStr = Field(SecretStr(""), description="Celery result backend. Empty: results are not kept.")
 
     # Retries
     retry_timeout_ms: int = Field(5_000, ge=1, description="First retry delay in ms; each further one is doubled.")
@@ -177,17 +176,8 @@ class Settings(BaseSettings):
         description="Milliseconds that a failed art message waits. Must equal the TTL of an existing retry queue.",
     )
     art_retry_max: int = Field(4, ge=0, description="Retries of an art message that carries no `mb-retries`.")
-    art_fail_fast: bool = Field(
-        False, description="Whether a permanent error dead-letters an art message at once, without retries."
-    )
     art_window: float = Field(
         10.0, ge=0, le=3_600, description="Seconds in which equal art messages become one. 0: none do."
-    )
-    art_outage_items: int = Field(
-        5,
-        ge=1,
-        description="Items that fail one after another, in all workers together, before cover art jobs pause: their "
-        "circuit breaker opens.",
     )
     art_outage_pause: float = Field(
         30.0,
@@ -209,12 +199,6 @@ class Settings(BaseSettings):
         SecretStr(""), description="Access key for event art. Empty: ARCHIVE_ACCESS_KEY, and its secret key."
     )
     event_archive_secret_key: SecretStr = Field(SecretStr(""), description="Secret key for event art.")
-    archive_connect_timeout: float = Field(
-        10.0, gt=0, description="Seconds to connect to the archive or to MusicBrainz's web service."
-    )
-    archive_read_timeout: float = Field(
-        30.0, gt=0, description="Seconds for a whole response of the archive or the web service."
-    )
     musicbrainz_url: Annotated[SecretStr, AfterValidator(checks.postgresql_url)] = Field(
         SecretStr(""), description="MusicBrainz's database, `postgresql://user:password@host/database`; only read."
     )

@@ -52,11 +52,10 @@ Watch = Callable[[str], AbstractContextManager[None]]
 
 
 def api_client(settings: Settings, *, follow_redirects: bool = False, auth: AuthBase | None = None) -> ApiClient:
-    """Return a client for the archive or MusicBrainz's web service, with the time-outs of the settings."""
+    """Return a client for the archive or MusicBrainz's web service, with the time-out of the settings."""
     return ApiClient(
         user_agent=settings.user_agent,
-        connect_timeout=settings.archive_connect_timeout,
-        response_timeout=settings.archive_read_timeout,
+        response_timeout=settings.response_timeout,
         follow_redirects=follow_redirects,
         auth=auth,
     )

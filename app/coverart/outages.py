@@ -27,6 +27,10 @@ _log = logging.getLogger(__name__)
 #: Seconds that a circuit breaker stays open at most, unless Retry-After asks for more, and that it remembers failures.
 LONGEST_PAUSE, FAILURE_MEMORY = 600.0, 3_600.0
 
+#: Items that fail one after another, in all workers together, before a circuit breaker opens: fewer may fail by
+#: themselves.
+OUTAGE_ITEMS = 5
+
 #: The header that counts the failed runs of a message that spent no retry, and how many it has.
 #: A message that would fail forever by itself must come to an end.
 FREE_RUNS, MAX_FREE_RUNS = "perennial-free-runs", 20
@@ -76,7 +80,7 @@ class Services:
                 first_pause=settings.art_outage_pause,
                 longest_pause=LONGEST_PAUSE,
                 memory=FAILURE_MEMORY,
-                threshold=settings.art_outage_items,
+                threshold=OUTAGE_ITEMS,
             )
 
         return cls(

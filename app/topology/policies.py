@@ -87,7 +87,6 @@ def art_policy(exchange: str, settings: Settings) -> FixedTtl:
         {route.queue: route.type for route in art_routes(exchange)},
         ttl_ms=settings.art_retry_ms,
         retry_max=settings.art_retry_max,
-        fail_fast=settings.art_fail_fast,
         postpone_type=settings.queue_type,
         delivery_limit=settings.delivery_limit,
     )

@@ -44,8 +44,8 @@ def declare_as_the_document_says(channel: Any, name: str) -> None:
 def art(
     services: Urls, musicbrainz_template: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ArtSystem]:
-    """Both archives on one broker, with the document's own numbers, but that permanent errors fail fast."""
-    more = {"EVENT_ART_EXCHANGE": "event-art-archive", "ART_RETRY_MS": str(FOUR_HOURS), "ART_FAIL_FAST": "1"}
+    """Both archives on one broker, with the document's own numbers."""
+    more = {"EVENT_ART_EXCHANGE": "event-art-archive", "ART_RETRY_MS": str(FOUR_HOURS)}
     with art_corner(services, musicbrainz_template, tmp_path_factory.mktemp("document"), **more) as system:
         with Connection(system.environment["BROKER_URL"]) as connection, connection.channel() as channel:
             for project in (COVER_ART, EVENT_ART):
@@ -117,11 +117,11 @@ def collection(art: ArtSystem, gid: str) -> str:
 
 
 @pytest.mark.parametrize("project", [COVER_ART, EVENT_ART], ids=lambda project: project.entity)
-def test_a_permanent_failure_is_dead_lettered_at_once_if_fail_fast_is_set(
+def test_a_failure_without_a_retry_left_is_dead_lettered_with_its_routing_key(
     art: ArtSystem, running: Worker, project: Project
 ) -> None:
     prefix = project.prefix
-    art.broker.post(b"no gid", exchange=prefix, key="index")
+    art.broker.post(b"no gid", exchange=prefix, key="index", headers={"mb-retries": 0})
     eventually(lambda: art.broker.depth(f"{prefix}.failed") == 1, "it failed, not four hours later")
     [message] = art.broker.take(f"{prefix}.failed")
     assert message.headers["mb-retries"] == -1

@@ -29,7 +29,7 @@ from tests.support.worker import Worker
 
 pytestmark = pytest.mark.acceptance
 
-#: Retries that one outage may cost: the default of ART_OUTAGE_ITEMS.
+#: Retries that one outage may cost: OUTAGE_ITEMS.
 ALLOWED = 5
 
 #: Messages of the short form, and of the long one, and the seconds that each of its faults lasts.
@@ -53,7 +53,7 @@ def running(
     services: Urls, musicbrainz_template: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[ArtSystem, Worker]]:
     """One system for all short forms: each has items of its own, and takes away what spent a retry."""
-    quick = {"ART_OUTAGE_PAUSE": "0.3", "ARCHIVE_READ_TIMEOUT": "0.5"}
+    quick = {"ART_OUTAGE_PAUSE": "0.3", "RESPONSE_TIMEOUT": "0.5"}
     with running_art(services, musicbrainz_template, tmp_path_factory.mktemp("outages"), **quick) as both:
         yield both
 
@@ -177,7 +177,7 @@ def test_each_fault_for_a_minute_costs_few_retries_of_500_messages(
     services: Urls, musicbrainz_template: tuple[str, str], tmp_path: Path
 ) -> None:
     ledger = {}
-    with running_art(services, musicbrainz_template, tmp_path, ART_OUTAGE_PAUSE="3", ARCHIVE_READ_TIMEOUT="3") as both:
+    with running_art(services, musicbrainz_template, tmp_path, ART_OUTAGE_PAUSE="3", RESPONSE_TIMEOUT="3") as both:
         for fault in FAULTS:
             ledger[fault] = run_fault(*both, fault, LONG, seconds=SECONDS)
             print(f"{fault}: {ledger[fault][0]} retries, done {ledger[fault][1]:.1f} s after the fault")

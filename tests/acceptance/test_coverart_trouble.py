@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from app.coverart.outages import OUTAGE_ITEMS
 from app.services import Urls
 from config.settings import ROOT
 from tests.servers import archive as stand_in
@@ -105,26 +106,26 @@ def test_a_stopping_worker_does_not_consume_again(
 def test_a_broker_that_is_killed_loses_no_job_that_is_to_be_retried(
     killable: Killable, musicbrainz_url: str, tmp_path: Path
 ) -> None:
-    own, wanted = killable.settings, gids(10)
-    more = {"ART_RETRY_MS": "3000", "ART_WINDOW": "0", "ART_OUTAGE_PAUSE": "3", "ART_OUTAGE_ITEMS": "11"}
+    own, wanted = killable.settings, gids(OUTAGE_ITEMS - 1)
+    more = {"ART_RETRY_MS": "3000", "ART_WINDOW": "0", "ART_OUTAGE_PAUSE": "3"}
     with art_system(own, environment_of(own), musicbrainz_url, tmp_path, **more) as art, art.worker() as worker:
-        art.archive.faults.add(stand_in.broken(), times=10)
+        art.archive.faults.add(stand_in.broken(), times=len(wanted))
         for gid in wanted:
             post(art, gid)
-        eventually(lambda: art.broker.depth("cover-art-archive.retry") == 10, "all wait to be retried")
+        eventually(lambda: art.broker.depth("cover-art-archive.retry") == len(wanted), "all wait to be retried")
         killable.kill("beam.smp")
         killable.start()
         # Twice at least: one whose acknowledgement the broker did not live to see is run once more.
         eventually(lambda: all(art.archive.hits(path_of(gid)) >= 2 for gid in wanted), "all are run again", seconds=60)
         # The breaker works on the new connection, too.
-        last = gids(11)
-        art.archive.faults.add(stand_in.slow_down("1"), times=11)
+        last = gids(OUTAGE_ITEMS)
+        art.archive.faults.add(stand_in.slow_down("1"), times=len(last))
         for gid in last:
             post(art, gid)
         eventually(lambda: art.broker.consumers("cover-art-archive.delete") == 0, "nobody consumes")
         # One may meet the fault twice, and another one not at all.
         eventually(
-            lambda: done(art.archive, last) and sum(art.archive.hits(path_of(gid)) for gid in last) >= 22,
+            lambda: done(art.archive, last) and sum(art.archive.hits(path_of(gid)) for gid in last) >= 2 * len(last),
             "they are done",
             seconds=60,
         )

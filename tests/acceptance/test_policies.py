@@ -34,7 +34,6 @@ QUEUES = {
     "mail": ("shop.dead", [300, 600]),
     "mail.classic": ("old.dead", [300, 600]),
     "labels.print": ("labels.failed", [400, 400]),
-    "strict.print": ("strict.failed", [400, 400]),
     "orders": ("orders.error", [500, 500]),
     "orders.classic": ("orders.classic.error", [500, 500]),
     "topics": ("topics-error", [500, 500]),
@@ -267,7 +266,7 @@ def test_a_message_ends_with_its_routing_key_its_reply_to_and_without_the_broker
 
 
 @pytest.mark.parametrize("queue", QUEUES)
-def test_a_permanent_error_dies_at_once_except_in_a_countdown_that_does_not_fail_fast(bench: Bench, queue: str) -> None:
+def test_a_permanent_error_dies_at_once_except_in_a_countdown(bench: Bench, queue: str) -> None:
     case = f"{queue}: permanent"
     message = bench.dead(queue, case)
     runs = 3 if queue == "labels.print" else 1

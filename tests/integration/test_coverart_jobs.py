@@ -86,8 +86,7 @@ def ends(archive_url: str, ws_url: str, *, response_timeout: float = 5.0, secret
         archive_url=archive_url,
         archive_access_key=SecretStr(ACCESS_KEY),
         archive_secret_key=SecretStr(secret_key),
-        archive_connect_timeout=5,
-        archive_read_timeout=response_timeout,
+        response_timeout=response_timeout,
         musicbrainz_ws_url=ws_url,
         user_agent=AGENT,
     )

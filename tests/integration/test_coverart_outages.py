@@ -19,7 +19,7 @@ from app.broker.errors import Postpone
 from app.broker.worker.failures import failure_of
 from app.coverart.indexer import Indexer
 from app.coverart.jobs import Delete, Index, Job, Move
-from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS
+from app.coverart.outages import FREE_RUNS, MAX_FREE_RUNS, OUTAGE_ITEMS
 from app.coverart.project import Entity, Image
 from app.errors import ArchiveDenied, ArchiveError, ArchiveNotFound, ArchiveRefused, DatabaseUnavailable
 from app.state.client import get_redis
@@ -31,9 +31,6 @@ from tests.servers.musicbrainz_ws import MusicBrainz, busy
 from tests.servers.site import Answer, failure, redirect, reply
 
 pytestmark = pytest.mark.integration
-
-#: Items that fail before a circuit breaker opens.
-ITEMS = 2
 
 #: The gid that every image belongs to.
 HOME = str(uuid.UUID(int=1))
@@ -67,10 +64,8 @@ def indexer_for(redis: Redis, archive_url: str, ws_url: str = "http://127.0.0.1:
         archive_url=archive_url,
         archive_access_key=SecretStr(ACCESS),
         archive_secret_key=SecretStr(SECRET),
-        archive_connect_timeout=2,
-        archive_read_timeout=0.3,
+        response_timeout=0.3,
         art_window=0,
-        art_outage_items=ITEMS,
         art_outage_pause=30,
     )
     return replace(
@@ -140,9 +135,9 @@ def test_an_outage_opens_the_circuit_breaker_and_no_key_is_seen(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     server.faults.add(OUTAGES[fault](), times=100)
-    errors = [handle(indexer, Delete(gid, 1)) for gid in gids(ITEMS)]
+    errors = [handle(indexer, Delete(gid, 1)) for gid in gids(OUTAGE_ITEMS)]
     throttled = fault in ("503 SlowDown", "429", "429 with Retry-After")
-    assert [isinstance(error, Postpone) for error in errors] == [*[throttled] * (ITEMS - 1), True]
+    assert [isinstance(error, Postpone) for error in errors] == [*[throttled] * (OUTAGE_ITEMS - 1), True]
     assert indexer.services.archive.seconds_open() > (90 if "Retry-After" in fault else 25)
     requested = len(server.requests)
     errors.append(handle(indexer, Delete(gids(1)[0], 1)))
@@ -183,13 +178,13 @@ def test_what_concerns_one_item_only_opens_nothing_and_spends_a_retry(
     answer: Callable[[], Answer], kind: type[Exception], server: ArchiveServer, indexer: Indexer
 ) -> None:
     server.faults.add(answer(), method="PUT", times=100)
-    for gid in gids(3 * ITEMS):
+    for gid in gids(3 * OUTAGE_ITEMS):
         assert type(handle(indexer, Index(gid))) is kind
     assert indexer.services.archive.seconds_open() == 0
 
 
 def test_a_copy_whose_source_is_missing_opens_nothing(indexer: Indexer) -> None:
-    for gid in gids(3 * ITEMS):
+    for gid in gids(3 * OUTAGE_ITEMS):
         assert isinstance(handle(indexer, Move(1, gid, HOME, "jpg")), ArchiveNotFound)
     assert indexer.services.archive.seconds_open() == 0
 
@@ -222,8 +217,8 @@ def test_an_archive_that_refuses_connections_opens_the_circuit_breaker(redis: Re
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         indexer = indexer_for(redis, f"http://127.0.0.1:{unused.getsockname()[1]}/{{bucket}}/{{file}}")
-        errors = [handle(indexer, Delete(gid, 1)) for gid in gids(ITEMS)]
-    assert [type(error).__name__ for error in errors] == ["ArchiveUnavailable", "Postpone"]
+        errors = [handle(indexer, Delete(gid, 1)) for gid in gids(OUTAGE_ITEMS)]
+    assert [type(error).__name__ for error in errors] == [*["ArchiveUnavailable"] * (OUTAGE_ITEMS - 1), "Postpone"]
     assert indexer.services.archive.seconds_open() > 0
 
 
@@ -241,7 +236,7 @@ def test_while_the_web_service_is_away_jobs_that_need_it_wait_and_the_others_run
     fault: str, redis: Redis, web_service: MusicBrainz, indexer: Indexer
 ) -> None:
     web_service.faults.add(WEB_SERVICE_OUTAGES[fault](), times=100)
-    for gid in gids(ITEMS):
+    for gid in gids(OUTAGE_ITEMS):
         assert isinstance(handle(indexer, Index(gid)), Postpone)
     requested = len(web_service.requests)
     assert isinstance(handle(indexer, Index(gids(1)[0])), Postpone)
@@ -258,12 +253,11 @@ def test_while_the_database_is_away_jobs_that_need_it_wait_and_the_others_run(
         Settings(
             musicbrainz_url=SecretStr("postgresql://nobody@127.0.0.1:1/nowhere"),
             art_window=0,
-            art_outage_items=ITEMS,
         ),
         redis,
     ).read_entity
     away = replace(indexer, read_entity=read)
-    for gid in gids(ITEMS):
+    for gid in gids(OUTAGE_ITEMS):
         error = handle(away, Index(gid))
         assert isinstance(error, Postpone)
         assert isinstance(error.__cause__, DatabaseUnavailable)

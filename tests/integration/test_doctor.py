@@ -18,7 +18,7 @@ from app.celery import app
 from app.cli import doctor as command
 from app.cli import site, up
 from app.cluster.protocol import Routes, to_json
-from app.coverart.outages import Services
+from app.coverart.outages import OUTAGE_ITEMS, Services
 from app.doctor.checks import CHECKS, WITHOUT_BROKER, CheckResult, run_checks
 from app.doctor.clocks import clock_readings
 from app.state.client import get_redis
@@ -197,12 +197,13 @@ def test_doctor_and_status_name_every_open_circuit_breaker_and_the_error_that_op
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = {"musicbrainz_url": SecretStr("postgresql://127.0.0.1/x"), "broker_url": SecretStr("amqp://127.0.0.1:1//")}
-    served = changed(settings, **given, art_outage_items=1, event_art_exchange="event-art-archive")
+    served = changed(settings, **given, event_art_exchange="event-art-archive")
     redis = get_redis(served.redis)
     art = Services.of("cover-art-archive", served, redis)
     store = store_breaker(redis, served.store_outage_pause)
     for breaker in (*art.breakers, store):
-        breaker.fail("a", reason=f"503 of {breaker.name}")
+        for item in range(OUTAGE_ITEMS):
+            breaker.fail(str(item), reason=f"503 of {breaker.name}")
     found = [(result.status, result.text) for result in results(served)["circuit breakers"]]
     services = {
         "archive of cover-art-archive": "art:cover-art-archive",

@@ -33,9 +33,7 @@ mail = DelayQueues("slow", timeout_ms=MINUTE_MS, retry_max=1)
 policies = Policies(
     {
         "slow.mail": mail,
-        "slow.labels.print": FixedTtl(
-            "slow.labels", {"slow.labels.print": "print"}, ttl_ms=MINUTE_MS, retry_max=1, fail_fast=True
-        ),
+        "slow.labels.print": FixedTtl("slow.labels", {"slow.labels.print": "print"}, ttl_ms=MINUTE_MS, retry_max=1),
         "slow.orders": XDeath("slow.orders", retry_after_ms=MINUTE_MS, retry_max=1),
         "fragile": XDeath("fragile", retry_after_ms=100, retry_max=1, delivery_limit=2),
     },

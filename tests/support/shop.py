@@ -30,7 +30,6 @@ policies = Policies(
         "mail": mail,
         "mail.classic": DelayQueues("old", timeout_ms=300, retry_max=2, queue_type="classic"),
         "labels.print": FixedTtl("labels", {"labels.print": "print"}, ttl_ms=400, retry_max=2),
-        "strict.print": FixedTtl("strict", {"strict.print": "print"}, ttl_ms=400, retry_max=2, fail_fast=True),
         "orders": XDeath("orders", retry_after_ms=500, retry_max=2),
         "orders.classic": XDeath("orders.classic", retry_after_ms=500, retry_max=2, queue_type="classic"),
         "topics": XDeath("topics", retry_after_ms=500, retry_max=2, exchange_type="topic", separator="-"),

@@ -43,12 +43,11 @@ KEYS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
 TASKS = {"worker", "packer", "coverart", "eventart", "orchestrator"}
 ART = {"coverart", "eventart"}
 
-#: Which services get a secret besides their own account at the broker. RESULT_BACKEND is empty unless `.env` sets it.
+#: Which services get a secret besides their own account at the broker.
 NEEDS = {
     "BROKER_API_URL": {"flower", "accounts", "operator"},
     "ACCOUNT_PASSWORDS": {"accounts", "operator"},
     "REDIS_URL": {*TASKS, "web", "operator"},
-    "RESULT_BACKEND": {*TASKS, "operator"},
     **{key: {"worker", "packer", "orchestrator", "searcher", "web", "bucket", "operator"} for key in KEYS},
     "SITE_SECRETS": {"worker", "packer", "operator"},
     "WEB_OPERATOR_TOKEN": {"web"},

@@ -44,7 +44,6 @@ SECRETS = {
     "BROKER_URL": "amqp://indexer:{}@mq.example:5672/site",
     "REDIS_URL": "redis://:{}@cache.example:6379/0",
     "BROKER_API_URL": "http://indexer:{}@mq.example:15672/api/",
-    "RESULT_BACKEND": "redis://cache.example/1?password={}",
     "S3_ENDPOINT_URL": "https://key:{}@s3.example",
     "FLOWER_BASIC_AUTH": "flower:{}",
 }

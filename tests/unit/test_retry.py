@@ -256,12 +256,8 @@ def test_mb_retries_is_read_as_int_or_text_and_garbage_counts_as_absent(value: A
     assert end(FixedTtl("caa", {"q": "index"}), **headers).runs == runs
 
 
-def test_a_permanent_failure_is_retried_all_the_same_unless_fail_fast_is_set() -> None:
-    came = delivery("q")
-    assert isinstance(FixedTtl("caa").decide(came, PERMANENT), Retry)
-    decision = FixedTtl("caa", fail_fast=True).decide(came, PERMANENT)
-    assert isinstance(decision, Dead)
-    assert decision.headers["mb-retries"] == -1
+def test_a_permanent_failure_is_retried_all_the_same() -> None:
+    assert isinstance(FixedTtl("caa").decide(delivery("q"), PERMANENT), Retry)
 
 
 def test_the_errors_of_others_are_kept_and_their_number_and_length_are_bounded() -> None:

@@ -38,15 +38,13 @@ class FixedTtl:
 
     Work queues are bound to the direct exchange `prefix` by `keys` (queue -> routing key). A failed message waits in
     `<prefix>.retry`, whose TTL returns it with its routing key, and ends in `<prefix>.failed`. Every argument is that
-    of the document, since a broker may have these queues already. With `fail_fast` a permanent error is dead-lettered
-    at once.
+    of the document, since a broker may have these queues already.
     """
 
     prefix: str
     keys: Mapping[str, str] = field(default_factory=dict)
     ttl_ms: int = 14_400_000
     retry_max: int = 4
-    fail_fast: bool = False
     postpone_type: QueueType = "quorum"
     delivery_limit: int = 50
 
@@ -103,7 +101,7 @@ class FixedTtl:
         """Return Retry with `mb-retries` reduced by one, or Dead with -1 if none is left."""
         left, attempts = self._left(delivery), self.attempts(delivery) + 1
         errors = {EXCEPTIONS: [*_errors(delivery.headers), str(failure)[:MAX_MESSAGE]][-MAX_EXCEPTIONS:]}
-        if left <= 0 or keeps_budget(delivery) or (failure.permanent and self.fail_fast):
+        if left <= 0 or keeps_budget(delivery):
             headers = {RETRIES: -1, **errors, **dead_letter_headers(delivery, failure, attempts=attempts)}
             return Dead(self.dead, self._key(delivery), headers)
         headers = {RETRIES: left - 1, **errors, **failure_headers(delivery, failure), ATTEMPTS: attempts}
